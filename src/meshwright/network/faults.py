@@ -246,20 +246,19 @@ def shared_work(
     if not total.any():
         return None
     sequences = balanced_rows(num_sequences, total)
-    per_replica = -(-num_sequences // len(replicas))
-    number = -(-per_replica // micro_batch_size)
+    number = -(-(-(-num_sequences // len(replicas))) // micro_batch_size)
     # Stages of a pipeline wait for the largest micro-batch, else only their sum counts.
     sizes = -(-sequences // number) if replicas.shape[1] > 1 else sequences / number
-    equal_rows = -(-micro_batch_size * sequence_rows // streams.shape[-1])
-    share = np.zeros(streams.shape)
-    for group in np.ndindex(*streams.shape[:-1]):
-        if sizes[group[0]]:
-            own = round(float(sizes[group[0]]) * sequence_rows)
-            share[group] = balanced_rows(own, streams[group]) / equal_rows
-    shares = np.repeat(share[..., None], in_order.shape[-1], axis=-1).reshape(in_order.shape)
+    members = streams.shape[-1]
+    equal_rows = -(-micro_batch_size * sequence_rows // members)
+    groups = streams.reshape(-1, members)
+    rows = np.round(np.repeat(sizes, len(groups) // len(sizes)) * sequence_rows)
+    kinds, kind_of = np.unique(np.column_stack((rows, groups)), axis=0, return_inverse=True)
+    shares = np.array([balanced_rows(int(kind[0]), kind[1:]) for kind in kinds]) / equal_rows
+    share = np.repeat(shares[kind_of.reshape(-1)].reshape(*streams.shape, 1), in_order.shape[-1], -1)
+    share = np.where(ranks.is_host, share.reshape(in_order.shape).transpose(np.argsort(order)), 0.0)
     counts = np.unique(ranks.device, return_counts=True)[1]
-    shares = np.where(ranks.is_host, shares.transpose(np.argsort(order)), 0.0)
-    return SharedWork(sequences, shares, speed, int(counts.max()))
+    return SharedWork(sequences, share, speed, int(counts.max()))
 
 
 RECOVERY_STATES = 10_000

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of, read_only
 from meshwright.collectives.group import Reach
 from meshwright.network.regions import hamiltonian_cycle, hamiltonian_path, make_region
 from meshwright.network.visiting_orders import chain, closes_in
@@ -380,14 +380,16 @@ def _stream_orders(network: Network, devices: Shape, closes: bool) -> Iterator[S
         found = hamiltonian_cycle(region, limit=ORDER_STATES).groups
         if found:
             yield found[0]
-        for cell, near in enumerate(region.neighbours):
-            for pair in combinations(near, 2):
-                free = {(min(cell, end), max(cell, end)) for end in pair}
-                rest = replace(region, edges=tuple(e for e in region.edges if e not in free))
-                ends = region.devices[pair[0]], region.devices[pair[1]]
-                found = hamiltonian_path(rest, ends, limit=ORDER_STATES).groups
-                if found:
-                    yield found[0]
+        near = [set(cells) for cells in region.neighbours]
+        pairs = {pair for cells in region.neighbours for pair in combinations(sorted(cells), 2)}
+        for pair in sorted(pairs, key=lambda pair: (len(near[pair[0]] & near[pair[1]]), pair)):
+            between = near[pair[0]] & near[pair[1]]
+            free = {(min(end, cell), max(end, cell)) for end in pair for cell in between}
+            rest = replace(region, edges=tuple(e for e in region.edges if e not in free))
+            ends = region.devices[pair[0]], region.devices[pair[1]]
+            found = hamiltonian_path(rest, ends, limit=ORDER_STATES).groups
+            if found:
+                yield found[0]
     found = hamiltonian_path(region, limit=ORDER_STATES).groups
     if found:
         yield found[0]
@@ -458,11 +460,17 @@ def _holds(outer: Shape, inner: Shape) -> bool:
 
 def _connected(network: Network, sides: Shape) -> BoolArray:
     """Return whether each device works in the largest connected part, on the grid."""
-    part = connected_components(network)[: network.num_devices]
-    alive = network.alive
-    works = np.zeros(network.num_devices, dtype=bool)
-    works[alive] = part[alive] == np.bincount(part[alive]).argmax()
-    return works.reshape(sides[::-1])
+    if network not in _WORKS:
+        part = connected_components(network)[: network.num_devices]
+        alive = network.alive
+        works = np.zeros(network.num_devices, dtype=bool)
+        works[alive] = part[alive] == np.bincount(part[alive]).argmax()
+        _WORKS[network] = read_only(works)
+    return _WORKS[network].reshape(sides[::-1])
+
+
+_WORKS: WeakKeyDictionary[Network, BoolArray] = WeakKeyDictionary()
+"""Of each network: whether a device works in its largest connected part."""
 
 
 def _clear_lines(works: BoolArray, needed: Shape) -> tuple[tuple[int, ...], ...] | None:
