@@ -18,7 +18,8 @@ from meshwright.cost.communication import AxisNetwork, AxisPlacement, level_effi
 from meshwright.cost.operator import DeviceRates, device_rates
 from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph
-from meshwright.network.placement import clear_grids
+from meshwright.network.faults import connected_parts
+from meshwright.network.placement import clear_grids, sound_grids
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.axes import streams_inputs
 from meshwright.sharding.derivation import derive_calls
@@ -36,11 +37,10 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import BYTES_OF, Training, Workload
 from meshwright.topology.levels import network_of
-from meshwright.topology.network import connected_components
 
 LEAST_PACE = 0.8
-"""Ranks are hosted by other devices where the rest can take over their work at this pace or more
-[1]: below it a smaller whole grid is as good."""
+"""Share of a grid that works where ranks of the others are hosted [1]: below it a smaller whole
+grid is as good."""
 MOST_HOSTED = 1024
 """Devices of a grid beyond which ranks are not placed, and not hosted."""
 
@@ -256,20 +256,19 @@ class ProblemOf(ABC, Generic[Work]):
             return ()
         return tuple(clear_grids(network_of(system), self.grid_sides))
 
-    @property
+    @cached_property
     def device_numbers(self) -> tuple[int, ...]:
         """The numbers of devices worth using, the largest first.
 
-        On a grid with faults those of whole grids of working devices, and of ranks some of which
-        are hosted (:func:`~meshwright.network.placement.block_ranks`): as many as leave
-        ``LEAST_PACE``.
+        On a grid with faults those of whole grids of working devices, and of grids that work but
+        for a few devices, whose ranks others host
+        (:func:`~meshwright.network.placement.block_ranks`).
         """
         if not self.whole_grids:
             return device_counts(self.system.num_alive, self.system.domain_size)
         numbers = {prod(sides) for sides in self.whole_grids}
         if self.may_have_holes:
-            whole = device_counts(self.system.num_devices, self.system.domain_size)
-            numbers |= {number for number in whole if self.best_pace(number) >= LEAST_PACE}
+            numbers |= sound_grids(network_of(self.system), self.grid_sides, LEAST_PACE)
         return tuple(sorted(numbers, reverse=True))
 
     @property
@@ -283,12 +282,19 @@ class ProblemOf(ABC, Generic[Work]):
         return bool(self.system.speed_factors) or (self.may_have_holes and bool(self.whole_grids))
 
     @cached_property
+    def islands(self) -> tuple[tuple[int, ...], ...]:
+        """Working devices of a grid that reach each other, the largest part first."""
+        if not self.whole_grids:
+            return ()
+        parts = connected_parts(network_of(self.system))
+        return tuple(tuple(part.tolist()) for part in parts)
+
+    @cached_property
     def _speeds(self) -> FloatArray:
         """Of the devices of the largest connected part, the fastest first; at most 1."""
         network = network_of(self.system)
-        part = connected_components(network)[network.alive]
-        found = network.speed_factor[network.alive][part == np.bincount(part).argmax()]
-        return np.sort(np.minimum(found, 1.0))[::-1]
+        part = list(self.islands[0]) if self.islands else network.alive
+        return np.sort(np.minimum(network.speed_factor[part], 1.0))[::-1]
 
     def best_pace(self, num_ranks: int) -> float:
         """Return the mean speed of that many ranks on the fastest devices: no pace is better."""

@@ -206,6 +206,11 @@ class SharedWork:
     """Ranks on one device, at most: their states add up, and only one of them works."""
 
     @property
+    def is_equal(self) -> bool:
+        """Whether all ranks have as much work as in an equal split."""
+        return bool((self.share == 1.0).all())
+
+    @property
     def most_work(self) -> float:
         """The largest share: memory traffic and activations grow by it [1]."""
         return max(1.0, float(self.share.max()))
@@ -255,7 +260,9 @@ def shared_work(
     rows = np.round(np.repeat(sizes, len(groups) // len(sizes)) * sequence_rows)
     kinds, kind_of = np.unique(np.column_stack((rows, groups)), axis=0, return_inverse=True)
     shares = np.array([balanced_rows(int(kind[0]), kind[1:]) for kind in kinds]) / equal_rows
-    share = np.repeat(shares[kind_of.reshape(-1)].reshape(*streams.shape, 1), in_order.shape[-1], -1)
+    share = np.repeat(
+        shares[kind_of.reshape(-1)].reshape(*streams.shape, 1), in_order.shape[-1], -1
+    )
     share = np.where(ranks.is_host, share.reshape(in_order.shape).transpose(np.argsort(order)), 0.0)
     counts = np.unique(ranks.device, return_counts=True)[1]
     return SharedWork(sequences, share, speed, int(counts.max()))

@@ -309,10 +309,32 @@ def block_ranks(
     return _hosted(network, ranks, works)
 
 
+def sound_grids(network: Network, sides: Shape, least: float) -> set[int]:
+    """Return the numbers of devices of grids of lines in a row of which a share works at least.
+
+    Those that hold 7/8 of all devices that work and are connected.
+    """
+    works = _connected(network, sides)
+    found = set()
+    for shape in product(*(range(1, side + 1) for side in sides)):
+        size = prod(shape)
+        if size * 8 >= works.sum() * 7:
+            num_working = _num_working(works, shape).max()
+            if num_working >= least * size and num_working * 8 >= works.sum() * 7:
+                found.add(size)
+    return found
+
+
+def _num_working(works: BoolArray, needed: Shape) -> IntArray:
+    """Return how much works in lines in a row on each level, by their first lines."""
+    windows = np.lib.stride_tricks.sliding_window_view(works, needed[::-1])
+    counts: IntArray = windows.sum(axis=tuple(range(works.ndim, 2 * works.ndim)))
+    return counts
+
+
 def _soundest_lines(works: BoolArray, needed: Shape) -> tuple[tuple[int, ...], ...]:
     """Return lines in a row on each level, by level, whose crossings hold the most that works."""
-    windows = np.lib.stride_tricks.sliding_window_view(works, needed[::-1])
-    counts = windows.sum(axis=tuple(range(works.ndim, 2 * works.ndim)))
+    counts = _num_working(works, needed)
     corner = np.unravel_index(int(counts.argmax()), counts.shape)[::-1]
     return tuple(
         tuple(range(int(first), int(first) + length))
@@ -373,8 +395,10 @@ def _stream_order(network: Network, devices: Shape, closes: bool) -> Shape:
 
 
 def _stream_orders(network: Network, devices: Shape, closes: bool) -> Iterator[Shape]:
+    if len(devices) < 2:
+        return
     region = make_region(network, devices)
-    if len(devices) < 2 or len(region.parts) > 1:
+    if len(region.parts) > 1:
         return
     if closes and len(devices) > 2:
         found = hamiltonian_cycle(region, limit=ORDER_STATES).groups

@@ -459,8 +459,13 @@ def placed_candidate(
         lower_bound_s=placing.lower_bound_s,
         num_choices=placing.num_choices,
         busy_s=work_s,
+        sequences=tuple(price.work.sequences.tolist()),
+        work_shares=()
+        if price.work.is_equal
+        else tuple(price.work.share.reshape(-1, order="F").tolist()),
     )
-    nested = replace(contended, structure=replace(structure, axis_order=ranks.axes))
+    step = replace(contended.step, num_devices=np.array([float(ranks.num_devices)]))
+    nested = replace(contended, step=step, structure=replace(structure, axis_order=ranks.axes))
     entry = candidate_of(problem, strategy, nested, fidelity="contended")
     return replace(entry, placement=placement)
 

@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray, joined, take_rows
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of
 from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
-from meshwright.cost.parts import MemoryPart
+from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_each
 from meshwright.network.faults import SharedWork, shared_work
@@ -195,8 +195,8 @@ def _at_their_pace(
 ) -> list[Priced]:  # fmt: skip
     """Return the price of each row where its last rank computes at a pace of its own.
 
-    What is kept and worked on grows with the most work of a rank, weights and states with the
-    number of ranks on a device.
+    What is kept and worked on grows with the most work of a rank, weights, states and their update
+    with the number of ranks on a device.
     """
     found: list[Priced | None] = [None] * len(works)
     for key in dict.fromkeys((work.pace, work.most_work) for work in works):
@@ -221,7 +221,9 @@ def _unequal(priced: Priced, work: SharedWork) -> Priced:
         type(use)({part: times.get(part, 1.0) * column for part, column in use.columns.items()})
         for use in priced.step.memory
     )
-    return replace(priced, step=replace(priced.step, memory=memory))
+    update_s = priced.step.time[TimePart.OPTIMIZER]
+    time = priced.step.time.plus({TimePart.OPTIMIZER: work.num_hosted * update_s})
+    return replace(priced, step=replace(priced.step, memory=memory, time=time))
 
 
 def _one_by_one(parts: Sequence[tuple[IntArray, Priced]]) -> list[Priced]:
