@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import ceil
 
 import numpy as np
 
@@ -251,7 +252,7 @@ def shared_work(
     if not total.any():
         return None
     sequences = balanced_rows(num_sequences, total)
-    number = -(-(-(-num_sequences // len(replicas))) // micro_batch_size)
+    number = ceil(ceil(num_sequences / len(replicas)) / micro_batch_size)
     # Stages of a pipeline wait for the largest micro-batch, else only their sum counts.
     sizes = -(-sequences // number) if replicas.shape[1] > 1 else sequences / number
     members = streams.shape[-1]
