@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from meshwright.calibration.report import Validation
     from meshwright.calibration.rows import Row
     from meshwright.dataflow.fusion.answer import FusionQuestion
+    from meshwright.dataflow.linpack import GridRuns
     from meshwright.options.question import Question, Reading
     from meshwright.search.exhaustive import Progress
     from meshwright.serve.answer import ServingPlan
@@ -125,7 +126,9 @@ SEARCH_ONLY = ("pareto", "per_operator")
 
 
 @verb
-def plan(args: Namespace, call: Call) -> Plan | ServingPlan | Front | Replan | GraphPlans:
+def plan(
+    args: Namespace, call: Call
+) -> Plan | ServingPlan | Front | Replan | GraphPlans | GridRuns:
     """Return the best plan of the whole space; see ``COMMANDS`` for the options."""
     from meshwright.options.question import (
         Reading,
@@ -145,7 +148,7 @@ def plan(args: Namespace, call: Call) -> Plan | ServingPlan | Front | Replan | G
     if args.origin is not None:
         return _replan(reading, args, call, path)
     if args.graph is not None:
-        return _graph_plans(reading, args, call)
+        return _linpack(reading, args) if args.process_grid else _graph_plans(reading, args, call)
     if is_serving(args):
         return _serving(reading, args, call, path, top)
     asked = reading.value(question_of, args)
@@ -197,7 +200,7 @@ def _refuse_idle_of_plan(reading: Reading, args: Namespace) -> None:
         names += [*SERVING_ONLY, "decode", "prefill", *SEARCH_ONLY, "out", "without", "measured"]
         refuse_idle(reading, args, names, "says nothing about a graph")
         return
-    refuse_idle(reading, args, ("training", "overlap", "dim", "input"),
+    refuse_idle(reading, args, ("training", "overlap", "dim", "input", "process_grid"),
                 "is of use with --graph only")  # fmt: skip
     if args.origin is not None:
         names = [*ASKED, *FIXED, *SERVING_ONLY, "decode", "prefill", "top", *SEARCH_ONLY, "graph",
@@ -231,6 +234,25 @@ def _replan(reading: Reading, args: Namespace, call: Call, path: Path | None) ->
     changed = replan(before, without=without, placer=_placer(before.system), progress=call.search)
     _saved(changed.plan, path)
     return changed
+
+
+def _linpack(reading: Reading, args: Namespace) -> GridRuns:
+    """Return runs of Linpack on grids of devices."""
+    from meshwright.dataflow.linpack import plan_linpack
+    from meshwright.dataflow.load import linpack_sizes
+    from meshwright.dataflow.search import calibrated_system
+    from meshwright.options.question import needed, process_grid, refuse_idle
+
+    names = ("seq", "global_batch", "optimizer", "tp", "pp", "dp", "training", "overlap", "dim",
+             "input", "precision")  # fmt: skip
+    refuse_idle(reading, args, names, "says nothing about Linpack on a grid of devices")
+    grid = reading.value(process_grid, args.process_grid)
+    system = reading.value(
+        needed, "--on", args.on, lambda name: calibrated_system(name, args.calibration)
+    )
+    sizes = reading.value(linpack_sizes, args.graph)
+    reading.done()
+    return plan_linpack(*sizes, system, grid)
 
 
 def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
@@ -757,7 +779,10 @@ def _fusion_question(args: Namespace) -> FusionQuestion:
     graph = reading.value(
         load_graph, args.graph, training=args.training, tokens=lengths.get("tokens"), **program
     )
-    target = reading.value(needed, "--on", args.on, lambda name: target_named(name, rules, link))
+    width = graph.number_bytes if graph is not None else 2.0
+    target = reading.value(
+        needed, "--on", args.on, lambda name: target_named(name, rules, link, width)
+    )
     reading.done()
     return FusionQuestion(
         graph=graph, target=target, rules=rules, runs_by_kernel=args.kernel_by_kernel, **numbers

@@ -37,6 +37,7 @@ def _call(args: Namespace) -> api.Call:
 
 def plan(args: Namespace) -> int:
     """Print the best plan: of training, of serving, of a graph, or after a loss."""
+    from meshwright.dataflow.linpack import GridRuns, linpack_lines, linpack_record
     from meshwright.serve.answer import ServingPlan
     from meshwright.train.answer import Plan, Replan
 
@@ -51,6 +52,10 @@ def plan(args: Namespace) -> int:
 
         top = int(args.top or 5)
         show(plans_lines(*found, top=top), plans_record(*found, top=top), args.json)
+        return 0
+    if isinstance(found, GridRuns):
+        top = int(args.top or 5)
+        show(linpack_lines(found, top=top), linpack_record(found, top=top), args.json)
         return 0
     if isinstance(found, Replan):
         return _show_replan(found, args)

@@ -38,7 +38,7 @@ from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import ChipSpec, DType, SystemSpec
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack
 
-_DTYPE_OF_NUMBER: dict[float, DType] = {1.0: "fp8", 2.0: "bf16", 4.0: "fp32", 8.0: "fp64"}
+DTYPE_OF_NUMBER: dict[float, DType] = {1.0: "fp8", 2.0: "bf16", 4.0: "fp32", 8.0: "fp64"}
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class CalibratedSystem:
             When the numbers are wider than any that the chip has.
         """
         chip = self.spec.chip
-        dtype = _DTYPE_OF_NUMBER.get(graph.number_bytes, "fp32")
+        dtype = DTYPE_OF_NUMBER.get(graph.number_bytes, "fp32")
         rates = chip.vector_flops_per_s
         names: tuple[DType, ...] = (dtype, "fp32")
         is_wide = graph.number_bytes > BYTES_OF["fp32"]
@@ -136,10 +136,10 @@ def _dtype_of(graph: DataflowGraph, chip: ChipSpec) -> DType:
     """Return the type of the numbers of a graph, as far as products need its rate."""
     if not _has_products(graph):
         return next(iter(chip.matmul_flops_per_s))
-    if graph.number_bytes not in _DTYPE_OF_NUMBER:
+    if graph.number_bytes not in DTYPE_OF_NUMBER:
         message = f"{chip.name} has no rate for products of {graph.number_bytes:g}-byte numbers"
         raise SpecError(Fault("word_bytes", message, "1, 2, 4 or 8"), origin=graph.name)
-    return _DTYPE_OF_NUMBER[graph.number_bytes]
+    return DTYPE_OF_NUMBER[graph.number_bytes]
 
 
 def _has_products(graph: DataflowGraph) -> bool:

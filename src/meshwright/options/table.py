@@ -268,6 +268,8 @@ GRAPH = (
     *PROGRAM,
     Option("training", "with the backward pass", kind="flag", group=_GRAPH),
     Option("overlap", "collectives overlap with other computation", kind="flag", group=_GRAPH),
+    Option("process_grid", "hpl-NxB on rows and columns of devices, block-cyclic: 2x4, any", "PxQ",
+           group=_GRAPH),
 )  # fmt: skip
 _TRAINING = "with the backward pass"
 NUMBERS = Option("precision", "data type of the numbers (as the graph states)", "TYPE")

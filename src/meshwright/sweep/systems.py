@@ -77,6 +77,7 @@ class NetworkDim:
 KINDS: dict[LevelKind, DimKind] = {
     "torus": DimKind.RING, "mesh": DimKind.RING,
     "switch": DimKind.SWITCH, "fully_connected": DimKind.FULL,
+    "fat_tree": DimKind.SWITCH, "dragonfly": DimKind.SWITCH,
 }  # fmt: skip
 
 
@@ -84,8 +85,9 @@ def price_units(system: SystemSpec) -> float:
     """Return the price of memories, links and switches in units of DFModel: chips have none there.
 
     2 for each GB/s of a link, 24 for that of a switch port, 1 for that of DRAM (Ko et al. 2024,
-    arXiv 2412.16432). A mesh pays what a torus pays. Outer groups that are fully connected are
-    joined by one link there; it is as wide as the links of all pairs of devices.
+    arXiv 2412.16432). A mesh pays what a torus pays, a fat tree and a dragonfly what a switch pays.
+    Outer groups that are fully connected are joined by one link there; it is as wide as the links
+    of all pairs of devices.
     """
     dims = network_dims(system)
     total = prod(dim.size for dim in dims)
