@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from meshwright.spec.workload import Workload
     from meshwright.sram.answer import PartitionPlan
     from meshwright.sram.partition import Cut
+    from meshwright.sweep.choice import Choice
     from meshwright.sweep.run import Swept
     from meshwright.train.answer import Candidate, Plan, Replan
     from meshwright.train.compare import Comparison
@@ -117,6 +118,8 @@ class GraphPlans(NamedTuple):
     graph: Any
     machine: Any
     plans: Any
+    power_w: Any
+    """Of chips, memory and links under the best plan, as far as it is known."""
 
 
 # ------------------------------------------------------------------------------------ training
@@ -257,6 +260,7 @@ def _linpack(reading: Reading, args: Namespace) -> GridRuns:
 
 def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
     """Return the best plans of any computation."""
+    from meshwright.dataflow.energy import power_parts_w
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.search import calibrated_system, plan_dataflow
     from meshwright.options.question import given_numbers, needed, program_of, whole_number
@@ -283,7 +287,8 @@ def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
         graph, machine, num_passes=passes.get("global_batch", 1), optimizer=args.optimizer,
         hides_network=args.overlap, allowed=allowed, progress=call.count("degrees"),
     )  # fmt: skip
-    return GraphPlans(graph, machine, plans)
+    power_w = power_parts_w(graph, machine, plans.best, plans.moved)
+    return GraphPlans(graph, machine, plans, power_w)
 
 
 def _serving(
@@ -828,13 +833,14 @@ def sweep(args: Namespace, call: Call) -> Swept:
     return _swept(args, call)[1]
 
 
-def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept]:
-    """Return what a file asks and its answers; write what the options name."""
+def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice, ...]]:
+    """Return what a file asks, its answers and the best of them; write what the options name."""
     from meshwright.base.registry import version
     from meshwright.options.question import Reading, output_file, write_whole
     from meshwright.report.heat_map import heat_svg
+    from meshwright.sweep.choice import choices, wish_of
     from meshwright.sweep.questions import QUESTIONS, checked
-    from meshwright.sweep.report import cells_of, sweep_csv
+    from meshwright.sweep.report import cells_of, records, sweep_csv
     from meshwright.sweep.run import Store, load_sweep
     from meshwright.sweep.run import run as run_points
 
@@ -859,6 +865,9 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept]:
     if faults:
         raise SpecError(faults)
     points = checked(asked)
+    wish = wish_of(
+        QUESTIONS[asked.ask].values, args.least, args.most, args.at_least or (), args.at_most or ()
+    )
     with Store(out) as store:
         swept = run_points(
             asked.ask, QUESTIONS[asked.ask].answer, points, store, version=version(),
@@ -878,7 +887,7 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept]:
         for name, drawn in pictures.items():
             write_whole(folder / name, drawn)
         write_whole(report, text)
-    return asked, swept
+    return asked, swept, () if wish is None else tuple(choices(wish, asked, records(swept)))
 
 
 def _number_of_workers(text: str) -> int:

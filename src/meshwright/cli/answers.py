@@ -347,14 +347,19 @@ def read(args: Namespace) -> int:
 
 
 def sweep(args: Namespace) -> int:
-    """Print a sweep; 3 where no point has a plan, 130 where Ctrl-C came before the last point."""
+    """Print a sweep; 3 where no point has a plan or is within limits, 130 where Ctrl-C came."""
+    from meshwright.sweep.choice import choice_lines, choice_record
     from meshwright.sweep.report import counts_of, sweep_data, sweep_lines
 
-    asked, swept = api._swept(args, _call(args))
-    show(sweep_lines(asked, swept), sweep_data(asked, swept) if args.json else None, args.json)
+    asked, swept, chosen = api._swept(args, _call(args))
+    lines = [*sweep_lines(asked, swept), *[""] * bool(chosen)]
+    lines += [line for choice in chosen for line in choice_lines(asked, choice)]
+    data = sweep_data(asked, swept) | {"chosen": [choice_record(choice) for choice in chosen]}
+    show(lines, data if args.json else None, args.json)
     if not swept.is_complete:
         return INTERRUPTED
-    return 0 if "found" in counts_of(swept) else NOTHING_FITS
+    is_empty = any(not choice.best for choice in chosen)
+    return NOTHING_FITS if is_empty or "found" not in counts_of(swept) else 0
 
 
 def validate(args: Namespace) -> int:

@@ -192,7 +192,7 @@ class Roofline:
         sizes = local_sizes(self.graph.sizes, dim, self.degree)
         is_vector = kernel.unit is Unit.VECTOR
         rate = engine.elementwise_bytes_per_s if is_vector else engine.memory_bytes_per_s
-        moved_s = self._moved_bytes(number, sizes) / float(rate)
+        moved_s = self.moved_bytes(number, sizes) / float(rate)
         least_s = max(moved_s, self._launch_s(number))
         if kernel.unit is Unit.MATRIX:
             return product_s(product_shape(kernel, sizes), engine, least_s)
@@ -200,19 +200,22 @@ class Roofline:
         return max(least_s, kernel.flops(sizes) / flops_per_s if flops_per_s else 0.0)
 
     def materialised_s(self, edge: Edge, dims: tuple[str | None, str | None]) -> float:
-        """Return what a fused tensor takes when it has to change its layout on the way [s].
+        """Return what a fused tensor takes when it has to change its layout on the way [s]."""
+        return self.materialised_bytes(edge, dims) / float(self.engine.elementwise_bytes_per_s)
+
+    def materialised_bytes(self, edge: Edge, dims: tuple[str | None, str | None]) -> float:
+        """Return what a fused tensor that changes its layout moves through memory [bytes].
 
         It is written in the shards of its maker and read in those of its reader.
         """
         kernels = (self.graph.kernels[edge.producer], self.graph.kernels[edge.consumer])
         tensors = (kernels[0].dims, kernels[1].inputs[edge.place].dims)
-        moved = sum(
+        return self.graph.word_of(kernels[0]) * sum(
             num_elements(tensor, local_sizes(self.graph.sizes, dim, self.degree))
             for tensor, dim in zip(tensors, dims, strict=True)
         )
-        return self.graph.word_of(kernels[0]) * moved / float(self.engine.elementwise_bytes_per_s)
 
-    def _moved_bytes(self, number: int, sizes: Mapping[str, int]) -> float:
+    def moved_bytes(self, number: int, sizes: Mapping[str, int]) -> float:
         """Return what a kernel moves between memory and chip: each tensor once [bytes].
 
         A lookup reads the rows that it is asked for, or a small table once. Its gradient updates

@@ -296,10 +296,15 @@ def _one_by_one(parts: Sequence[tuple[IntArray, Priced]]) -> list[Priced]:
 class StepLinks:
     """The links of a placed plan over a whole step."""
 
-    busiest_s: float
-    """How long the busiest link carries something [s]."""
+    busy_s: FloatArray
+    """How long each link carries something [s]."""
     energy_j: float | None
     """Of all bytes on all links that they cross, for each device in use [J]; None: not known."""
+
+    @property
+    def busiest_s(self) -> float:
+        """How long the busiest link carries something [s]."""
+        return float(self.busy_s.max(initial=0.0))
 
 
 def step_links(
@@ -319,12 +324,11 @@ def step_links(
     messages = step_messages(problem, structure, network, params, num_passes)
     loads = list(axis_loads(messages, structure, network, price.ranks))
     if not loads:
-        return StepLinks(0.0, 0.0)
+        return StepLinks(np.zeros(physical.num_links), 0.0)
     carried = contention(loads, physical)
-    busiest_s = float(carried.hottest.max(initial=0.0))
     per_link = link_j_per_byte(problem.system, physical)
     if per_link is None:
-        return StepLinks(busiest_s, None)
+        return StepLinks(carried.hottest, None)
     mean = pipeline.mean
     share = {}
     if mean is not None:
@@ -337,7 +341,7 @@ def step_links(
         * share.get(axis, 1.0)
         for axis, busy_s in carried.busy_s.items()
     )
-    return StepLinks(busiest_s, energy_j / float(strategy.num_devices))
+    return StepLinks(carried.hottest, energy_j / float(strategy.num_devices))
 
 
 def link_j_per_byte(system: SystemSpec, network: Network) -> FloatArray | None:

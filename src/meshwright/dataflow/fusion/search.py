@@ -102,6 +102,9 @@ def _put_together(problem: FusionProblem, fewer: FewerKernels) -> Fusion:
     found = [_solve(problem, lattice) for lattice in lattices]
     if not any(found):
         found = [_solve(problem, row_of(limits_of(problem), MOST_STEPS))]
+    if not any(found):
+        why = why_nothing_fits(problem)
+        raise InfeasibleError(f"{why}; of a wide graph not all partitions were tried")
     best = _best(found, problem)
     return replace(best, counts=replace(best.counts, num_kept=len(fewer.kept)))
 

@@ -11,6 +11,7 @@ import meshwright.dataflow.fusion.fewer_kernels as fewer_kernels
 import meshwright.dataflow.fusion.lattice as lattices
 import meshwright.dataflow.fusion.search as search
 import meshwright.dataflow.fusion.wide_graphs as pruned
+from meshwright.base.errors import InfeasibleError
 from meshwright.dataflow.fusion.cores import CoreGrid
 from meshwright.dataflow.fusion.lattice import (
     Branches,
@@ -109,6 +110,9 @@ def test_kernels_alone_in_their_order_are_found_where_nothing_else_fits(monkeypa
     monkeypatch.setattr(search, "put_back", lambda *_, **__: chain_of(np.ones((1, 7), bool)))
     assert exact.time_s <= fuse(asked).time_s < np.inf
     assert not price_partitions(asked, np.ones((1, 7), bool)).fits[0]
+    monkeypatch.setattr(search, "row_of", lambda *_: chain_of(np.ones((1, 7), bool)))
+    with pytest.raises(InfeasibleError, match="of a wide graph not all partitions were tried"):
+        fuse(asked)
 
 
 @pytest.mark.parametrize("size", [70, 130])
