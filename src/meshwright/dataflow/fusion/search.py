@@ -358,6 +358,8 @@ def best_of(
             fusion = fuse(entry.problem, orders)
         except InfeasibleError as error:
             refused[number] = str(error)
+            if orders is not None and orders.fewer is not None:
+                least = min(least, entry.weight * orders.least_s)
             continue
         num_fused += 1
         least = min(least, entry.weight * fusion.bound_s)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import meshwright.dataflow.fusion.fewer_kernels as fewer
 import meshwright.dataflow.fusion.lattice as lattices
+import meshwright.dataflow.fusion.search as search
 from meshwright.base.errors import InfeasibleError
 from meshwright.dataflow.fusion.fewer_kernels import (
     fewer_kernels,
@@ -217,6 +218,23 @@ def test_candidates_are_pruned_by_the_raised_bound_of_wide_graphs(monkeypatch):
     assert found.number == 1
     assert (found.num_fused, found.num_pruned) == (1, 1)
     assert found.weighted_s == fuse(fast).time_s
+
+
+def test_a_wide_graph_for_which_nothing_was_found_keeps_its_bound(monkeypatch):
+    fast = random_problem(1, 8, OWN)
+    slow = replace(fast, num_tiles=3 * fast.num_tiles)
+    monkeypatch.setattr(lattices, "MOST_IDEALS", 3)
+    put_together = search._put_together
+
+    def finds_nothing_fast(problem, kept):
+        if problem is fast:
+            raise InfeasibleError("not all partitions were tried")
+        return put_together(problem, kept)
+
+    monkeypatch.setattr(search, "_put_together", finds_nothing_fast)
+    found = best_of([Candidate(fast), Candidate(slow)])
+    assert found.number == 1
+    assert found.bound_s == orders_of(fast).least_s < found.weighted_s
 
 
 def test_a_row_of_kernels_with_too_many_steps_is_shortened(monkeypatch):
