@@ -1,12 +1,13 @@
 """Whether what is called proven holds: random grids, models and faults against plans one by one.
 
-Run: python benchmarks/grid_bounds.py [--problems 1000] [--plans 8] [--seed 0]
+Run: python benchmarks/grid_bounds.py [--problems 1000] [--plans 8] [--seed 0] [--catalog]
 
 Each problem is a grid of one to three levels, meshes or tori of 2 to 16 devices with links of
 different speeds, some with dead devices or links, some with a host; the model, the workload and the
 memory are drawn too. The whole space is searched. Then plans are drawn from it and placed by
 themselves: none that fits may be faster than the answer, none below its bound. Without faults a
-torus may not be slower than the mesh with the same links.
+torus may not be slower than the mesh with the same links. ``--catalog`` draws grids and models of
+the catalog instead.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import random
 import sys
 import time
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from meshwright.base.errors import InfeasibleError
+from meshwright.catalog.systems import load_system
 from meshwright.cost.problem import Problem
 from meshwright.sharding.axes import all_refusals
-from meshwright.sharding.space import Choices
+from meshwright.sharding.space import Choices, divisors
 from meshwright.sharding.strategy import (
     AXES,
+    REUSED_AXES,
     ScheduleKind,
     Strategy,
     Streamed,
@@ -32,13 +36,14 @@ from meshwright.sharding.strategy import (
     stack,
 )
 from meshwright.spec.workload import SoftwareStack
+from meshwright.train.question import make_problem, training
 from meshwright.wafer.placing import fits_devices, place
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.training import GRIDS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from placed_problems import MODELS, random_structure
+from placed_problems import EXPERT_MODELS, MODELS, random_structure
 from small_problems import (
     ADAM,
     MIB,
@@ -71,7 +76,7 @@ def random_grid(chance: random.Random) -> Problem:
         dead = tuple(sorted(chance.sample(range(on.num_devices), chance.choice([1, 2]))))
         on = on.model_copy(update={"dead_devices": dead})
     return problem(
-        chance.choice(MODELS)(),
+        chance.choice([*MODELS, *EXPERT_MODELS])(),
         on,
         global_batch_size=chance.choice([8, 12, 16]),
         sequence_length=chance.choice([64, 128, 256]),
@@ -83,6 +88,28 @@ def random_grid(chance: random.Random) -> Problem:
     )
 
 
+CATALOG_GRIDS = (
+    "tpu-v3-4x8", "tpu-v4-2x2x4", "tpu-v4-4x4x4", "tpu-v5e-4x8", "tpu-v5e-16x16", "tpu-v5p-2x4x4",
+    "tpu-v5p-4x4x8", "tpu-v6e-8x8", "tpu-v7x-4x4x4", "16xTrainium1", "dojo-tile", "wafer-4x8",
+    "wafer-6x8", "wafer-6x9", "wafer-8x8", "2xwafer-4x4", "4xwafer-6x8",
+)  # fmt: skip
+CATALOG_MODELS = ("gpt3-6.7b", "llama3-8b", "llama3-70b", "mixtral-8x7b", "qwen3-30b-a3b")
+
+
+def catalog_grid(chance: random.Random) -> Problem:
+    """Return a training problem with a grid and a model of the catalog, perhaps with faults."""
+    on = load_system(chance.choice(CATALOG_GRIDS))
+    if chance.random() < 0.4:
+        dead = tuple(sorted(chance.sample(range(on.num_devices), chance.choice([1, 2]))))
+        on = on.model_copy(update={"dead_devices": dead})
+    work = training(
+        on,
+        sequence_length=2048,
+        global_batch_size=on.num_devices * chance.choice([2, 4]),
+    )
+    return make_problem(chance.choice(CATALOG_MODELS), on, work, "calibrated")
+
+
 def random_degrees(chance: random.Random, asked: Problem) -> Strategy:
     """Return random degrees for one of the numbers of devices that are worth using."""
     degrees, left = dict.fromkeys(AXES, 1), chance.choice(asked.device_numbers)
@@ -92,6 +119,10 @@ def random_degrees(chance: random.Random, asked: Problem) -> Strategy:
             degrees[chance.choice(AXES)] *= prime
     degrees["num_virtual_stages"] = chance.choice([1, 1, 2]) if degrees["pp"] > 1 else 1
     degrees["micro_batch_size"] = chance.choice([1, 1, 2, 4])
+    if asked.num_experts:
+        shared = prod(degrees[axis] for axis in REUSED_AXES)
+        degrees["ep"] = chance.choice(divisors(shared))
+        degrees["etp"] = chance.choice([1, 1, *divisors(shared // degrees["ep"])])
     return make_strategy(**degrees)
 
 
@@ -159,11 +190,12 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=1000)
     parser.add_argument("--plans", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--catalog", action="store_true")
     args = parser.parse_args()
     started, num_bad, num_compared = time.perf_counter(), 0, 0
     for seed in range(args.seed, args.seed + args.problems):
         chance = random.Random(seed)
-        asked = random_grid(chance)
+        asked = catalog_grid(chance) if args.catalog else random_grid(chance)
         bad, number = violations(asked, chance, args.plans)
         num_compared += number
         if not asked.system.dead_devices and seed % 4 == 0:

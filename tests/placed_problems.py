@@ -5,7 +5,18 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from small_problems import ADAM, SMALL_STATE, dense, gqa, level, mla, model, problem, system
+from small_problems import (
+    ADAM,
+    SMALL_STATE,
+    dense,
+    experts,
+    gqa,
+    level,
+    mla,
+    model,
+    problem,
+    system,
+)
 from small_problems import random_strategy as any_strategy
 
 from meshwright.cost.problem import Problem
@@ -118,12 +129,16 @@ MODELS = (
     lambda: model(dense(gqa(8, 8), 96), dense(gqa(8, 4, window=16)), num_layers=4),
     lambda: model(dense(mla()), num_layers=4),
 )
+EXPERT_MODELS = (
+    lambda: model(experts(), num_layers=4),
+    lambda: model(dense(), experts(8, 2, 64), num_layers=4),
+)
 
 
-def random_grid_problem(chance):
-    """Return a small dense problem on a grid."""
+def random_grid_problem(chance, models=MODELS):
+    """Return a small problem on a grid."""
     return problem(
-        chance.choice(MODELS)(),
+        chance.choice(models)(),
         chance.choice(GRIDS)(),
         global_batch_size=chance.choice([8, 12, 16]),
         sequence_length=chance.choice([64, 128]),
@@ -147,11 +162,11 @@ def random_structure(chance):
     )
 
 
-def drawn(seed):
+def drawn(seed, models=MODELS):
     """Return a random problem on a grid with a legal strategy of more than one device."""
     chance = random.Random(seed)
     while True:
-        asked, structure = random_grid_problem(chance), random_structure(chance)
+        asked, structure = random_grid_problem(chance, models), random_structure(chance)
         for _ in range(20):
             strategy = any_strategy(chance, asked)
             if strategy.num_devices == 1:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from meshwright.calibration.report import Validation
     from meshwright.calibration.rows import Row
     from meshwright.dataflow.fusion.answer import FusionQuestion
+    from meshwright.dataflow.linpack import GridRuns
     from meshwright.options.question import Question, Reading
     from meshwright.search.exhaustive import Progress
     from meshwright.serve.answer import ServingPlan
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from meshwright.spec.workload import Workload
     from meshwright.sram.answer import PartitionPlan
     from meshwright.sram.partition import Cut
+    from meshwright.sweep.choice import Choice
     from meshwright.sweep.run import Swept
     from meshwright.train.answer import Candidate, Plan, Replan
     from meshwright.train.compare import Comparison
@@ -116,6 +118,8 @@ class GraphPlans(NamedTuple):
     graph: Any
     machine: Any
     plans: Any
+    power_w: Any
+    """Of chips, memory and links under the best plan, as far as it is known."""
 
 
 # ------------------------------------------------------------------------------------ training
@@ -125,7 +129,9 @@ SEARCH_ONLY = ("pareto", "per_operator")
 
 
 @verb
-def plan(args: Namespace, call: Call) -> Plan | ServingPlan | Front | Replan | GraphPlans:
+def plan(
+    args: Namespace, call: Call
+) -> Plan | ServingPlan | Front | Replan | GraphPlans | GridRuns:
     """Return the best plan of the whole space; see ``COMMANDS`` for the options."""
     from meshwright.options.question import (
         Reading,
@@ -145,7 +151,7 @@ def plan(args: Namespace, call: Call) -> Plan | ServingPlan | Front | Replan | G
     if args.origin is not None:
         return _replan(reading, args, call, path)
     if args.graph is not None:
-        return _graph_plans(reading, args, call)
+        return _linpack(reading, args) if args.process_grid else _graph_plans(reading, args, call)
     if is_serving(args):
         return _serving(reading, args, call, path, top)
     asked = reading.value(question_of, args)
@@ -197,7 +203,7 @@ def _refuse_idle_of_plan(reading: Reading, args: Namespace) -> None:
         names += [*SERVING_ONLY, "decode", "prefill", *SEARCH_ONLY, "out", "without", "measured"]
         refuse_idle(reading, args, names, "says nothing about a graph")
         return
-    refuse_idle(reading, args, ("training", "overlap", "dim", "input"),
+    refuse_idle(reading, args, ("training", "overlap", "dim", "input", "process_grid"),
                 "is of use with --graph only")  # fmt: skip
     if args.origin is not None:
         names = [*ASKED, *FIXED, *SERVING_ONLY, "decode", "prefill", "top", *SEARCH_ONLY, "graph",
@@ -233,8 +239,28 @@ def _replan(reading: Reading, args: Namespace, call: Call, path: Path | None) ->
     return changed
 
 
+def _linpack(reading: Reading, args: Namespace) -> GridRuns:
+    """Return runs of Linpack on grids of devices."""
+    from meshwright.dataflow.linpack import plan_linpack
+    from meshwright.dataflow.load import linpack_sizes
+    from meshwright.dataflow.search import calibrated_system
+    from meshwright.options.question import needed, process_grid, refuse_idle
+
+    names = ("seq", "global_batch", "optimizer", "tp", "pp", "dp", "training", "overlap", "dim",
+             "input", "precision")  # fmt: skip
+    refuse_idle(reading, args, names, "says nothing about Linpack on a grid of devices")
+    grid = reading.value(process_grid, args.process_grid)
+    system = reading.value(
+        needed, "--on", args.on, lambda name: calibrated_system(name, args.calibration)
+    )
+    sizes = reading.value(linpack_sizes, args.graph)
+    reading.done()
+    return plan_linpack(*sizes, system, grid)
+
+
 def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
     """Return the best plans of any computation."""
+    from meshwright.dataflow.energy import power_parts_w
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.search import calibrated_system, plan_dataflow
     from meshwright.options.question import given_numbers, needed, program_of, whole_number
@@ -261,7 +287,8 @@ def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
         graph, machine, num_passes=passes.get("global_batch", 1), optimizer=args.optimizer,
         hides_network=args.overlap, allowed=allowed, progress=call.count("degrees"),
     )  # fmt: skip
-    return GraphPlans(graph, machine, plans)
+    power_w = power_parts_w(graph, machine, plans.best, plans.moved)
+    return GraphPlans(graph, machine, plans, power_w)
 
 
 def _serving(
@@ -757,7 +784,10 @@ def _fusion_question(args: Namespace) -> FusionQuestion:
     graph = reading.value(
         load_graph, args.graph, training=args.training, tokens=lengths.get("tokens"), **program
     )
-    target = reading.value(needed, "--on", args.on, lambda name: target_named(name, rules, link))
+    width = graph.number_bytes if graph is not None else 2.0
+    target = reading.value(
+        needed, "--on", args.on, lambda name: target_named(name, rules, link, width)
+    )
     reading.done()
     return FusionQuestion(
         graph=graph, target=target, rules=rules, runs_by_kernel=args.kernel_by_kernel, **numbers
@@ -803,13 +833,14 @@ def sweep(args: Namespace, call: Call) -> Swept:
     return _swept(args, call)[1]
 
 
-def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept]:
-    """Return what a file asks and its answers; write what the options name."""
+def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice, ...]]:
+    """Return what a file asks, its answers and the best of them; write what the options name."""
     from meshwright.base.registry import version
     from meshwright.options.question import Reading, output_file, write_whole
     from meshwright.report.heat_map import heat_svg
+    from meshwright.sweep.choice import choices, wish_of
     from meshwright.sweep.questions import QUESTIONS, checked
-    from meshwright.sweep.report import cells_of, sweep_csv
+    from meshwright.sweep.report import cells_of, records, sweep_csv
     from meshwright.sweep.run import Store, load_sweep
     from meshwright.sweep.run import run as run_points
 
@@ -834,6 +865,9 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept]:
     if faults:
         raise SpecError(faults)
     points = checked(asked)
+    wish = wish_of(
+        QUESTIONS[asked.ask].values, args.least, args.most, args.at_least or (), args.at_most or ()
+    )
     with Store(out) as store:
         swept = run_points(
             asked.ask, QUESTIONS[asked.ask].answer, points, store, version=version(),
@@ -853,7 +887,7 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept]:
         for name, drawn in pictures.items():
             write_whole(folder / name, drawn)
         write_whole(report, text)
-    return asked, swept
+    return asked, swept, () if wish is None else tuple(choices(wish, asked, records(swept)))
 
 
 def _number_of_workers(text: str) -> int:

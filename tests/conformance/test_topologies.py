@@ -80,6 +80,14 @@ SMALL = [
         (level("switch", 3), level("torus", 4)),
         (level("switch", 2, 6.0), level("switch", 2), level("switch", 3, 1.0)),
         (level("switch", 6, oversubscription=2.0), level("fully_connected", 2)),
+        (level("fat_tree", 8),), (level("fat_tree", 12, radix=4),), (level("fat_tree", 5),),
+        (level("switch", 2, 5.0), level("fat_tree", 4, radix=4)),
+        (level("fully_connected", 4, 9.0), level("fat_tree", 3, radix=6)),
+        *((level("dragonfly", p * a * (a * h + 1), devices_per_router=p, routers_per_group=a,
+                 global_links_per_router=h),)
+          for p, a, h in [(2, 2, 1), (1, 3, 1), (1, 2, 2), (4, 1, 2)]),
+        (level("switch", 2, 9.0), level("dragonfly", 6, devices_per_router=2, routers_per_group=2,
+                                        global_links_per_router=1)),
     ]),
 ]  # fmt: skip
 LARGE = [
@@ -92,6 +100,9 @@ LARGE = [
     hierarchical((level("switch", 8, 9.0), level("switch", 16, rail_optimized=True))),
     hierarchical((level("fully_connected", 8), level("fully_connected", 8))),
     hierarchical((level("torus", 4), level("torus", 4), level("switch", 4, 0.5))),
+    hierarchical((level("switch", 8, 9.0), level("fat_tree", 16))),
+    hierarchical((level("switch", 4, 9.0), level(
+        "dragonfly", 36, devices_per_router=4, routers_per_group=4, global_links_per_router=2))),
 ]  # fmt: skip
 
 

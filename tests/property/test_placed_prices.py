@@ -1,7 +1,7 @@
 """Laws of prices with contention: never faster than closed form, parts that add up, same memory."""
 
 import pytest
-from placed_problems import ROOM, drawn, every_placement, step_s
+from placed_problems import EXPERT_MODELS, MODELS, ROOM, drawn, every_placement, step_s
 from small_problems import level, problem, system
 
 from meshwright.cost.parts import TimePart
@@ -12,11 +12,12 @@ from meshwright.wafer.placing import place, routed
 from meshwright.wafer.price import physical_network, price_placed
 
 
+@pytest.mark.parametrize("models", [MODELS, EXPERT_MODELS], ids=["dense", "experts"])
 @pytest.mark.parametrize(
     "seed", [*range(10), *(pytest.param(s, marks=pytest.mark.slow) for s in range(10, 40))]
 )
-def test_contention_costs_time_and_no_memory(seed):
-    asked, structure, strategy = drawn(seed)
+def test_contention_costs_time_and_no_memory(seed, models):
+    asked, structure, strategy = drawn(seed, models)
     for price in every_placement(asked, strategy, structure)[:6]:
         alone, together = price.closed_form, price.contended
         assert step_s(together) >= step_s(alone) * (1 - 1e-12)

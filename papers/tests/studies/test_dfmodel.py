@@ -1,8 +1,12 @@
 """DFModel rebuilt: the search against trying everything, and what its logs print."""
 
+from itertools import permutations
+
+import numpy as np
 import pytest
 
 from meshwright.graph.kernels.workloads import gpt_training_layer
+from meshwright.sweep.systems import DimKind, NetworkDim
 from meshwright_papers.studies.dfmodel import trillion
 from meshwright_papers.studies.dfmodel.published_runs import (
     RUNS,
@@ -11,7 +15,12 @@ from meshwright_papers.studies.dfmodel.published_runs import (
     predicted,
     vendor,
 )
-from meshwright_papers.studies.dfmodel.stored_runs import stored_runs
+from meshwright_papers.studies.dfmodel.stored_runs import (
+    LARGE,
+    Factorisation,
+    Training,
+    stored_runs,
+)
 
 
 @pytest.mark.parametrize("network", ["2D torus", "3D torus"])
@@ -55,7 +64,71 @@ def test_all_stored_runs_stand_beside_ours_or_a_reason():
     assert len(runs) == 29
     assert all(run.ours or run.note for run in runs.values())
     assert all(run.price == run.peer_price for run in runs.values() if run.price and run.peer_price)
-    assert sum(run.price is not None and run.peer_price is not None for run in runs.values()) == 8
+    assert sum(run.price is not None and run.peer_price is not None for run in runs.values()) == 10
+    assert sum(run.ours is not None for run in runs.values()) == 25
+
+
+def test_linpack_takes_what_the_logs_print():
+    """Bound by links: to the last digit, at 25 GB/s on a grid that its price tells."""
+    for size, rows, columns, link, peer_s in (
+        (16384, 1, 8, 50e9, 39.92977408e-3), (6144, 1, 8, 50e9, 6.16562688e-3),
+        (16384, 4, 4, 25e9, 17.11276032e-3),
+    ):  # fmt: skip
+        assert Factorisation(size, rows, columns, link).time_s == pytest.approx(peer_s, rel=1e-9)
+    assert Factorisation(16384, 4, 4, 25e9).price == 59_200.0
+    assert Factorisation(16384, 4, 4, 100e9).price == 92_800.0
+
+
+def test_utilisation_of_two_linpack_runs_has_one_peak():
+    """On a ring the panel is not shared: 0.04712 and 0.03059 of 368.6 TFLOP/s a chip."""
+    peaks = []
+    for size, utilisation in ((16384, 0.04712), (6144, 0.03059)):
+        run = Factorisation(size, 1, 8, 50e9)
+        update = sum(2.0 * 1024 * side**2 / 8 for side in run.sides)
+        panel = sum(2.0 * 1024**2 * side for side in run.sides)
+        peaks.append((update + panel) / run.time_s / utilisation)
+    assert peaks[0] == pytest.approx(peaks[1], rel=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("number", "utilisation", "peak", "rate"),
+    [(0, 0.79715, 496_607.2e9, 10.9705), (2, 0.80806, 614_400e9, 1.21895)],
+)
+def test_sizes_of_large_models_have_the_work_of_their_logs_and_no_others_do(
+    number, utilisation, peak, rate
+):
+    def work(hidden, layers):
+        return 72 * layers * hidden**2 * 2048 * (1 + 2048 / (6 * hidden))
+
+    printed = utilisation * 3840 * peak / rate
+    known = LARGE[number]
+    found = [
+        (hidden, layers)
+        for layers in range(64, 1025, 16)
+        for hidden in range(8192, 262_145, 256)
+        if abs(work(hidden, layers) / printed - 1) < 0.5e-5 / utilisation + 0.5e-5
+    ]
+    assert found == [(known.hidden, known.layers)]
+
+
+def test_one_order_of_a_torus_of_tpus_fits():
+    """The note of the run: 15.3 ms a layer on tp8 pp16 dp4."""
+    seconds = {}
+    for degrees in permutations((8, 16, 4)):
+        dims = tuple(NetworkDim(DimKind.RING, n, 50e9) for n in degrees)
+        made = Training("TPUv4", 12288, 96, 128, 96, dims, 2048, 1, runs_by_kernel=True)
+        seconds[degrees] = min(made._layer_s(tile) for tile in (128, 2048))
+    assert {degrees for degrees, layer_s in seconds.items() if layer_s < np.inf} == {(8, 16, 4)}
+    assert seconds[8, 16, 4] == pytest.approx(15.3e-3, abs=0.05e-3)
+
+
+def test_what_does_not_fit_there_does_not_fit_here():
+    assert LARGE[3].made.samples_per_s() == 0.0
+
+
+def test_large_models_are_near_their_logs():
+    assert LARGE[0].made.samples_per_s() / LARGE[0].peer == pytest.approx(1.0, abs=0.15)
+    assert LARGE[2].made.samples_per_s() / LARGE[2].peer == pytest.approx(1.0, abs=0.15)
 
 
 def test_topologies_have_the_work_of_their_logs():

@@ -37,6 +37,7 @@ def _call(args: Namespace) -> api.Call:
 
 def plan(args: Namespace) -> int:
     """Print the best plan: of training, of serving, of a graph, or after a loss."""
+    from meshwright.dataflow.linpack import GridRuns, linpack_lines, linpack_record
     from meshwright.serve.answer import ServingPlan
     from meshwright.train.answer import Plan, Replan
 
@@ -51,6 +52,10 @@ def plan(args: Namespace) -> int:
 
         top = int(args.top or 5)
         show(plans_lines(*found, top=top), plans_record(*found, top=top), args.json)
+        return 0
+    if isinstance(found, GridRuns):
+        top = int(args.top or 5)
+        show(linpack_lines(found, top=top), linpack_record(found, top=top), args.json)
         return 0
     if isinstance(found, Replan):
         return _show_replan(found, args)
@@ -342,14 +347,19 @@ def read(args: Namespace) -> int:
 
 
 def sweep(args: Namespace) -> int:
-    """Print a sweep; 3 where no point has a plan, 130 where Ctrl-C came before the last point."""
+    """Print a sweep; 3 where no point has a plan or is within limits, 130 where Ctrl-C came."""
+    from meshwright.sweep.choice import choice_lines, choice_record
     from meshwright.sweep.report import counts_of, sweep_data, sweep_lines
 
-    asked, swept = api._swept(args, _call(args))
-    show(sweep_lines(asked, swept), sweep_data(asked, swept) if args.json else None, args.json)
+    asked, swept, chosen = api._swept(args, _call(args))
+    lines = [*sweep_lines(asked, swept), *[""] * bool(chosen)]
+    lines += [line for choice in chosen for line in choice_lines(asked, choice)]
+    data = sweep_data(asked, swept) | {"chosen": [choice_record(choice) for choice in chosen]}
+    show(lines, data if args.json else None, args.json)
     if not swept.is_complete:
         return INTERRUPTED
-    return 0 if "found" in counts_of(swept) else NOTHING_FITS
+    is_empty = any(not choice.best for choice in chosen)
+    return NOTHING_FITS if is_empty or "found" not in counts_of(swept) else 0
 
 
 def validate(args: Namespace) -> int:

@@ -200,7 +200,7 @@ def _misaligned(levels: Sequence[NetworkLevel], factors: Sequence[Num]) -> tuple
     bandwidths: list[Num] = []
     switch_s = grid_s = 0.0
     for level, factor in zip(levels, factors, strict=False):
-        own = level.bandwidth_bytes_per_s * level.links_per_device * factor / level.oversubscription
+        own = level.bandwidth_bytes_per_s * level.links_per_device * factor / level.blocking
         if level.kind in _GRIDS:
             bandwidths.append(own / max(level.size // 2, 1))
             grid_s += level.latency_s * (level.size - 1)
@@ -246,7 +246,7 @@ def _span(
         bandwidth, latency_s = bandwidth / apart, level.latency_s * apart
     else:
         rides_rail = (np.mod(stride, host_size) == 0) & level.rail_optimized
-        bandwidth = bandwidth / where(rides_rail, 1.0, level.oversubscription)
+        bandwidth = bandwidth / where(rides_rail, 1.0, level.blocking)
     if level.kind == "fully_connected":
         # Each pair has links of its own: a group of k uses (k - 1)/(size - 1) of them.
         others = max(level.size - 1, 1)

@@ -15,7 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, Num, larger, positive_part, smaller, where
+from meshwright.base.arrays import (
+    BoolArray,
+    FloatArray,
+    N,
+    Num,
+    larger,
+    positive_part,
+    smaller,
+    where,
+)
 from meshwright.collectives.group import Group, Reach, make_block_group, make_group
 from meshwright.collectives.registry import (
     Affine,
@@ -25,10 +34,10 @@ from meshwright.collectives.registry import (
 )
 from meshwright.cost.parts import TimePart
 from meshwright.graph.op import Phase
-from meshwright.network.placement import block_reaches, factorings
+from meshwright.network.placement import block_reaches, blocks_of_experts, factorings
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import degree_of, local_elements
-from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
+from meshwright.sharding.strategy import EXPERT_AXES, PlanOptions, StrategyColumns, StrategyOf
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel, SystemSpec
@@ -347,12 +356,19 @@ def strides_of(axis_order: tuple[str, ...], strategy: StrategyColumns) -> dict[s
     for axis in axis_order:
         strides[axis] = stride
         stride = stride * getattr(strategy, axis)
-    inner = stride * 0.0 + 1.0
-    strides["etp"] = inner
-    strides["ep"] = inner * strategy.etp
-    strides["edp"] = strides["edp_shard"] = inner * strategy.etp * strategy.ep
-    strides["edp_replicate"] = strides["edp"] * degree_of("edp_shard", strategy)
-    return strides
+    return {**strides, **strides_of_experts(strategy)}
+
+
+def strides_of_experts(strategy: StrategyOf[N]) -> dict[str, N]:
+    """Return the same for the axes of the experts, among the ranks of axes that they re-use."""
+    shards = strategy.etp * strategy.ep
+    return {
+        "etp": strategy.etp * 0.0 + 1.0,
+        "ep": strategy.etp,
+        "edp": shards,
+        "edp_shard": shards,
+        "edp_replicate": shards * degree_of("edp_shard", strategy),
+    }
 
 
 @dataclass(frozen=True)
@@ -423,13 +439,27 @@ class AxisNetwork:
             )
         )
 
+    def has_blocks(self, axis: str) -> BoolArray:
+        """Return the rows in which an axis of the experts fills blocks."""
+        fits: BoolArray = self._reaches(axis, degree_of(axis, self.strategy))[0].sizes[0] > 0
+        return fits
+
+    def _reaches(self, axis: str, degree: FloatArray) -> list[Reach[FloatArray]]:
+        """Return the block of an axis, or those that an axis of the experts has on others."""
+        placement = self.placement
+        if axis in EXPERT_AXES:
+            return blocks_of_experts(
+                placement.reaches, placement.strides, placement.strides[axis], degree
+            )
+        return [_part_of(placement.reaches[axis], degree)]
+
     def _group(self, axis: str, degree: FloatArray) -> Columns:
         whole, placement = degree + 0.0 * self.strategy.tp, self.placement
-        if axis not in placement.reaches:
+        if axis not in placement.reaches and not (axis in EXPERT_AXES and placement.reaches):
             return make_group(self.levels, placement.strides[axis], whole, self.efficiency)
-        reach = _part_of(placement.reaches[axis], whole)
-        blocks = make_block_group(self.levels, reach, self.efficiency)
-        fits = reach.sizes[0] > 0
+        reaches = self._reaches(axis, whole)
+        each = [make_block_group(self.levels, reach, self.efficiency) for reach in reaches]
+        blocks, fits = reduce(_joined, each), reaches[0].sizes[0] > 0
         if fits.all():
             return blocks
         strided = make_group(self.levels, placement.strides[axis], whole, self.efficiency)

@@ -55,7 +55,7 @@ from meshwright.graph.op import LayerGraph, Op, OpKind
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.axes import may_stream_inputs
 from meshwright.sharding.local_sizes import CAST, LocalLayer, SavedTensor
-from meshwright.sharding.strategy import AXES, PlanOptions, Recompute, Streamed
+from meshwright.sharding.strategy import AXES, REUSED_AXES, PlanOptions, Recompute, Streamed
 
 
 def op_cost(
@@ -280,7 +280,10 @@ class PricedPiece:
         rows = None
         if self.row_links is not None:
             rows = LayerStreams(self.row_links, self._streamed(ROWS))
-        return LayerStreams(self.links, self._streamed(AXIS), rows)
+        private = None
+        if self.network.slowdown:
+            (private,) = stream_links(replace(self.network, slowdown={}), self.structure)
+        return LayerStreams(self.links, self._streamed(AXIS), rows, private)
 
     def _streamed(self, axis: str) -> dict[str, StreamedBytes]:
         calls = self.derived_shardings(Recompute.NONE).calls
@@ -514,16 +517,22 @@ def price_layers(
 def layer_keys(network: AxisNetwork, layout: PlanOptions) -> tuple[IntArray, IntArray]:
     """Return the first row of each group with equal layer prices, and the group of each row."""
     columns = network.strategy
+    has_experts = bool((columns.ep * columns.etp > 1).any())
     placed = ("tp", "tatp", "cp", *(("pp",) if layout.vocabulary_parallel else ()))
+    if has_experts:
+        placed = tuple(dict.fromkeys((*placed, *REUSED_AXES)))
     names = (*placed, "ep", "etp", "micro_batch_size")
+    of_layer = {*placed, "ep", "etp"}
     slowed = [
-        times for axis, times in network.slowdown.items() if set(placed) & set(axis.split("*"))
+        times
+        for axis, times in network.slowdown.items()
+        if of_layer & set(axis.partition("/")[0].split("*"))
     ]
     keys = [*(getattr(columns, name) for name in names), *network.placement.keys(placed)]
-    return groups_of([*keys, *map(_numbered, slowed)])
+    return groups_of([*keys, *map(numbered, slowed)])
 
 
-def _numbered(column: Num) -> FloatArray:
+def numbered(column: Num) -> FloatArray:
     """Return whole numbers that are equal where the entries of a column are."""
     return np.unique(column, return_inverse=True)[1].reshape(-1).astype(np.float64)
 

@@ -12,7 +12,15 @@ from functools import partial, reduce
 
 import numpy as np
 
-from meshwright.base.arrays import IntArray, Num, larger, positive_part, smaller, take_rows
+from meshwright.base.arrays import (
+    IntArray,
+    Num,
+    groups_of,
+    larger,
+    positive_part,
+    smaller,
+    take_rows,
+)
 from meshwright.cost.communication import (
     AxisNetwork,
     Collectives,
@@ -23,7 +31,7 @@ from meshwright.cost.communication import (
     slowdown_s,
 )
 from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, throttled, total_energy_j
-from meshwright.cost.layer import LayerCost, layer_keys, layout_of, price_layers
+from meshwright.cost.layer import LayerCost, layer_keys, layout_of, numbered, price_layers
 from meshwright.cost.memory import (
     ShardDegrees,
     StageState,
@@ -38,6 +46,7 @@ from meshwright.cost.pipeline import PipelinePrice, price_pipeline, send_bytes
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import (
+    AXES,
     Offload,
     PlanOptions,
     Strategy,
@@ -182,6 +191,7 @@ class Priced:
 def price_columns(
     problem: Problem, structure: PlanOptions, strategy: StrategyColumns,
     network: AxisNetwork | None = None, layers: tuple[LayerCost, ...] | None = None,
+    links: StepCollectives | None = None,
 ) -> Priced:  # fmt: skip
     """Return the price of each row of the columns, all under one structure.
 
@@ -189,8 +199,9 @@ def price_columns(
     ----------
     network
         The groups of the rows, where they are not those of the order of the axes alone.
-    layers
-        The price of each piece of the model, where it is known.
+    layers, links
+        The price of each piece of the model, and the collectives outside of layers, where they are
+        known.
     """
     network = network or problem.network(structure.axis_order, strategy)
     if layers is None:
@@ -198,11 +209,12 @@ def price_columns(
             problem, structure, network, (structure.recompute,),
             uses_tatp=bool((strategy.tatp > 1).any()),
         )[structure.recompute]  # fmt: skip
-    collectives = Collectives(network, problem.calibration.collective_launch_s)
-    send = send_s(problem, structure, strategy, collectives)
-    price = price_pipeline(problem, structure, strategy, layers, send)
+    if links is None:
+        links = step_collectives(problem, network)
+    send_s = links.send.time_s(send_bytes(problem, structure, strategy), 1.0)
+    price = price_pipeline(problem, structure, strategy, layers, send_s)
     shards = shard_degrees(problem, strategy)
-    time = step_times(problem, structure, shards, price, sync_links(problem, collectives))
+    time = step_times(problem, structure, shards, price, links.sync)
     time = throttled(problem, structure, strategy, price, time)
     parts_j = step_energy_parts_j(problem, structure, strategy, price, time)
     step = StepPrice(
@@ -242,6 +254,12 @@ def price_each(
         own.extend(range(start, start + number))
         start += number
     found = []
+    first, link_of = groups_of([
+        *(getattr(network.strategy, name) for name in (*AXES, "ep", "etp")),
+        *network.placement.keys(AXES),
+        *map(numbered, network.slowdown.values()),
+    ])  # fmt: skip
+    links = step_collectives(problem, take_rows(network, first))
     for layout, members in layouts.items():
         rows = np.array([row for own in members.values() for row in own], dtype=np.int64)
         part = take_rows(network, rows)
@@ -255,7 +273,8 @@ def price_each(
             start, end = end, end + len(own)
             layers = take_rows(tables[structure.recompute], equal[start:end])
             groups = take_rows(part, slice(start, end))
-            priced = price_columns(problem, structure, groups.strategy, groups, layers)
+            own_links = take_rows(links, link_of[rows[start:end]])
+            priced = price_columns(problem, structure, groups.strategy, groups, layers, own_links)
             found.append((rows[start:end], priced))
     return found
 
@@ -375,6 +394,23 @@ class SyncLinks:
 
     dense: DataParallelLinks
     expert: DataParallelLinks | None
+
+
+@dataclass(frozen=True)
+class StepCollectives:
+    """Collectives outside of layers."""
+
+    send: CollectiveTime
+    """Of activations to the next stage."""
+    sync: SyncLinks
+
+
+def step_collectives(problem: Problem, network: AxisNetwork) -> StepCollectives:
+    """Return the collectives outside of layers for the strategies of a network."""
+    collectives = Collectives(network, problem.calibration.collective_launch_s)
+    return StepCollectives(
+        collectives.time_over(CollectiveKind.SEND, "pp"), sync_links(problem, collectives)
+    )
 
 
 def sync_links(problem: Problem, collectives: Collectives) -> SyncLinks:

@@ -127,6 +127,8 @@ class LayerStreams:
     """By the name of the operator."""
     rows: LayerStreams | None = None
     """What streams over tp in the same rounds, where both tensors stream."""
+    private: StreamLinks | None = None
+    """The same links where others share them: without those, which decides how tensors travel."""
 
 
 def streamed_tensor_of(op: Op, structure: PlanOptions, axis: str = AXIS) -> StreamedTensor:
@@ -502,7 +504,8 @@ def streamed_matmul_cost(
 
     Inputs and sums may also be gathered or scattered in one go, before or after one whole product:
     where weights do not stay on chip they are then read once, and not in every round. Each pass
-    takes the faster way. Weights that stream are never whole on a device.
+    takes what is faster on links without contention, so that a plan is the same one at every
+    fidelity. Weights that stream are never whole on a device.
     """
     sent, links = streams.by_op.get(op.name), streams.links
     if sent is None:
@@ -515,11 +518,14 @@ def streamed_matmul_cost(
     cost = _in_rounds(op, whole, sent, links, times, rates)
     if sent.tensor is not StreamedTensor.WEIGHTS:
         at_once = _at_once(op, whole, sent, links, times, rates)
-        # Each pass takes the faster way; with a single member there is nothing to send.
-        ahead = (links.num_members > 1) & (
-            cost.forward_s + cost.stream_forward_s < at_once.forward_s + at_once.stream_forward_s
-        )
-        back = (links.num_members > 1) & (_backward_s(cost) < _backward_s(at_once))
+        alone, alone_at_once = cost, at_once
+        if streams.private is not None:
+            alone_s = link_times(sent, streams.private, rates, kept)
+            alone = _in_rounds(op, whole, sent, links, alone_s, rates)
+            alone_at_once = _at_once(op, whole, sent, links, alone_s, rates)
+        # With a single member there is nothing to send.
+        ahead = (links.num_members > 1) & (_forward_s(alone) < _forward_s(alone_at_once))
+        back = (links.num_members > 1) & (_backward_s(alone) < _backward_s(alone_at_once))
         names = [entry.name for entry in fields(OpCost)]
         cost = OpCost(
             **{name: where(ahead if "forward" in name else back,
@@ -530,6 +536,10 @@ def streamed_matmul_cost(
         forward_link_bytes=times.forward_link_bytes,
         backward_link_bytes=times.backward_link_bytes,
     )
+
+
+def _forward_s(cost: OpCost) -> Num:
+    return cost.forward_s + cost.stream_forward_s
 
 
 def _backward_s(cost: OpCost) -> Num:

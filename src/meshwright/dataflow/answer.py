@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
@@ -89,6 +89,16 @@ class GraphPlan:
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """What all devices together move in one step."""
+
+    memory_bytes: float
+    """In and out of the main memories [bytes]."""
+    link_bytes: float
+    """Sent by one device to another [bytes]."""
+
+
+@dataclass(frozen=True)
 class GraphPlans:
     """Plans in the order of their time, how the space was covered, and a bound for all of it."""
 
@@ -97,6 +107,8 @@ class GraphPlans:
     """Degrees by the reason why they have no plan."""
     lower_bound_s: float
     """No plan of the space takes less [s]."""
+    moved: Traffic
+    """By the fastest plan."""
 
     @property
     def best(self) -> GraphPlan:
@@ -112,7 +124,12 @@ class GraphPlans:
 
 
 def plans_record(
-    graph: DataflowGraph, system: CalibratedSystem, plans: GraphPlans, *, top: int
+    graph: DataflowGraph,
+    system: CalibratedSystem,
+    plans: GraphPlans,
+    power_w: Mapping[str, float | None],
+    *,
+    top: int,
 ) -> dict[str, Any]:
     """Return the best plan in full, and the next ones in short."""
     return {
@@ -127,6 +144,8 @@ def plans_record(
         "refused": dict(plans.refused),
         "best": {
             **plan_record(plans.best),
+            "moved": asdict(plans.moved),
+            "power_w": dict(power_w),
             "kernels": list(kernel_records(graph, plans.best)),
             "stages": [
                 {

@@ -24,22 +24,19 @@ class TooWideError(UnsupportedError):
     """A graph has more sets of kernels than are searched."""
 
 
-def order_ideals(
-    needs: BoolArray, most: int, *, position: IntArray | None = None, kept: Kept | None = None
-) -> BoolArray:
+def order_ideals(needs: BoolArray, most: int, *, kept: Kept | None = None) -> BoolArray:
     """Return all order ideals, shape (ideals, kernels): from the empty set to all kernels.
 
     The smaller ones come first. For the parameters and what is raised see :func:`larger_ideals`.
     """
     nothing = np.zeros((1, len(needs)), bool)
-    found = larger_ideals(nothing, needs, most, position=position, kept=kept)
+    found = larger_ideals(nothing, needs, most, kept=kept)
     return np.concatenate([nothing, *(rows for _, rows in found)])
 
 
 def larger_ideals(
-    start: BoolArray, needs: BoolArray, most: int, *, position: IntArray | None = None,
-    kept: Kept | None = None,
-) -> Iterator[tuple[IntArray, BoolArray]]:  # fmt: skip
+    start: BoolArray, needs: BoolArray, most: int, *, kept: Kept | None = None
+) -> Iterator[tuple[IntArray, BoolArray]]:
     """Yield all ideals that hold a starting one, those with one kernel more first.
 
     Each comes with the row of ``start`` that it grew from.
@@ -49,11 +46,10 @@ def larger_ideals(
     start
         Ideals, shape (ideals, kernels).
     needs
-        Shape (kernels, kernels): whether the first comes only after the second.
+        Shape (kernels, kernels), in an order in which they can run: whether the first comes only
+        after the second.
     most
         Sets that may be found.
-    position
-        Of each kernel in an order in which they can run; None for their own order.
     kept
         Which of them are kept; None for all.
 
@@ -62,19 +58,19 @@ def larger_ideals(
     TooWideError
         When there are more: too many branches lie side by side.
     """
-    places = np.arange(len(needs)) if position is None else position
+    numbers = np.arange(len(needs))
     missing = needs.T.astype(np.float32)
     origin, rows, latest = np.arange(len(start)), start, np.full(len(start), -1)
     count = 0
     while len(rows):
         can_join = ~rows & ((~rows).astype(np.float32) @ missing == 0)
-        row, kernel = np.nonzero(can_join & (places > latest[:, None]))
+        row, kernel = np.nonzero(can_join & (numbers > latest[:, None]))
         rows, origin = rows[row], origin[row]
         rows[np.arange(len(rows)), kernel] = True
         if kept is not None:
             stay = kept(start[origin], rows, kernel)
             rows, origin, kernel = rows[stay], origin[stay], kernel[stay]
-        latest = places[kernel]
+        latest = kernel
         count += len(rows)
         if count > most:
             message = f"more than {most} sets of kernels: too many branches lie side by side"

@@ -98,6 +98,21 @@ def load_graph(
     return with_backward(graph) if training else graph
 
 
+def linpack_sizes(name: str) -> tuple[int, int]:
+    """Return the sides of the matrix and of its blocks in the name of a run of Linpack.
+
+    Raises
+    ------
+    SpecError
+        Where it names something else.
+    """
+    member = _MEMBER.fullmatch(name.strip())
+    if member is None or member["family"] != "hpl":
+        message = f"{name!r} is not dealt out over a grid of devices"
+        raise SpecError(Fault("--process-grid", message, "only Linpack is: hpl-131072x1024"))
+    return int(member["first"]), int(member["second"])
+
+
 def check_graph(graph: DataflowGraph) -> DataflowGraph:
     """Return a graph that was built in Python, once it is found right.
 

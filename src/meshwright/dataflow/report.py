@@ -6,7 +6,7 @@ moves and holds, and how it may be split.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from textwrap import wrap
 from typing import Any
 
@@ -23,7 +23,12 @@ SHOWN_GAP = 0.0005
 
 
 def plans_lines(
-    graph: DataflowGraph, system: CalibratedSystem, plans: GraphPlans, *, top: int
+    graph: DataflowGraph,
+    system: CalibratedSystem,
+    plans: GraphPlans,
+    power_w: Mapping[str, float | None],
+    *,
+    top: int,
 ) -> Iterator[str]:
     """Yield the best plan in full, and the next ones in short."""
     best, spec = plans.best, system.spec
@@ -41,6 +46,10 @@ def plans_lines(
     capacity = spec.chip.main_memory.capacity_bytes
     yield from memory_lines({"weights and tensors": best.held_bytes}, best.held_bytes, capacity,
                             spec.chip.main_memory.name)  # fmt: skip
+    known = {name.removesuffix("_w"): part for name, part in power_w.items() if part is not None}
+    if known:
+        drawn = ", ".join(f"{name} {format_si(part, 'W')}" for name, part in known.items())
+        yield f"mean power: {drawn}"
     yield ""
     yield from _stages(graph, best) if best.stages else _kernels(graph, best)
     if len(plans.plans) > 1 and top > 1:

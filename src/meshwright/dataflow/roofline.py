@@ -38,7 +38,7 @@ from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import ChipSpec, DType, SystemSpec
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack
 
-_DTYPE_OF_NUMBER: dict[float, DType] = {1.0: "fp8", 2.0: "bf16", 4.0: "fp32", 8.0: "fp64"}
+DTYPE_OF_NUMBER: dict[float, DType] = {1.0: "fp8", 2.0: "bf16", 4.0: "fp32", 8.0: "fp64"}
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class CalibratedSystem:
             When the numbers are wider than any that the chip has.
         """
         chip = self.spec.chip
-        dtype = _DTYPE_OF_NUMBER.get(graph.number_bytes, "fp32")
+        dtype = DTYPE_OF_NUMBER.get(graph.number_bytes, "fp32")
         rates = chip.vector_flops_per_s
         names: tuple[DType, ...] = (dtype, "fp32")
         is_wide = graph.number_bytes > BYTES_OF["fp32"]
@@ -136,10 +136,10 @@ def _dtype_of(graph: DataflowGraph, chip: ChipSpec) -> DType:
     """Return the type of the numbers of a graph, as far as products need its rate."""
     if not _has_products(graph):
         return next(iter(chip.matmul_flops_per_s))
-    if graph.number_bytes not in _DTYPE_OF_NUMBER:
+    if graph.number_bytes not in DTYPE_OF_NUMBER:
         message = f"{chip.name} has no rate for products of {graph.number_bytes:g}-byte numbers"
         raise SpecError(Fault("word_bytes", message, "1, 2, 4 or 8"), origin=graph.name)
-    return _DTYPE_OF_NUMBER[graph.number_bytes]
+    return DTYPE_OF_NUMBER[graph.number_bytes]
 
 
 def _has_products(graph: DataflowGraph) -> bool:
@@ -192,7 +192,7 @@ class Roofline:
         sizes = local_sizes(self.graph.sizes, dim, self.degree)
         is_vector = kernel.unit is Unit.VECTOR
         rate = engine.elementwise_bytes_per_s if is_vector else engine.memory_bytes_per_s
-        moved_s = self._moved_bytes(number, sizes) / float(rate)
+        moved_s = self.moved_bytes(number, sizes) / float(rate)
         least_s = max(moved_s, self._launch_s(number))
         if kernel.unit is Unit.MATRIX:
             return product_s(product_shape(kernel, sizes), engine, least_s)
@@ -200,19 +200,22 @@ class Roofline:
         return max(least_s, kernel.flops(sizes) / flops_per_s if flops_per_s else 0.0)
 
     def materialised_s(self, edge: Edge, dims: tuple[str | None, str | None]) -> float:
-        """Return what a fused tensor takes when it has to change its layout on the way [s].
+        """Return what a fused tensor takes when it has to change its layout on the way [s]."""
+        return self.materialised_bytes(edge, dims) / float(self.engine.elementwise_bytes_per_s)
+
+    def materialised_bytes(self, edge: Edge, dims: tuple[str | None, str | None]) -> float:
+        """Return what a fused tensor that changes its layout moves through memory [bytes].
 
         It is written in the shards of its maker and read in those of its reader.
         """
         kernels = (self.graph.kernels[edge.producer], self.graph.kernels[edge.consumer])
         tensors = (kernels[0].dims, kernels[1].inputs[edge.place].dims)
-        moved = sum(
+        return self.graph.word_of(kernels[0]) * sum(
             num_elements(tensor, local_sizes(self.graph.sizes, dim, self.degree))
             for tensor, dim in zip(tensors, dims, strict=True)
         )
-        return self.graph.word_of(kernels[0]) * moved / float(self.engine.elementwise_bytes_per_s)
 
-    def _moved_bytes(self, number: int, sizes: Mapping[str, int]) -> float:
+    def moved_bytes(self, number: int, sizes: Mapping[str, int]) -> float:
         """Return what a kernel moves between memory and chip: each tensor once [bytes].
 
         A lookup reads the rows that it is asked for, or a small table once. Its gradient updates

@@ -19,6 +19,7 @@ from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import default_optimizer, load_optimizer
 from meshwright.dataflow.answer import SLOWER, GraphPlan, GraphPlans, Refusal
+from meshwright.dataflow.energy import traffic
 from meshwright.dataflow.fusion.fuse import fused_stage_time
 from meshwright.dataflow.price import EXPOSED, NETWORK_ONLY, Residency, SplitTimes, TimeWeights
 from meshwright.dataflow.roofline import CalibratedSystem
@@ -313,7 +314,8 @@ def _ordered(pricing: DegreePricing, priced: Mapping[Degrees, GraphPlan | Refusa
         raise InfeasibleError(_why_nothing_fits(pricing, refused))
     ordered = sorted(plans, key=lambda plan: (plan.step_s, plan.held_bytes, plan.degrees))
     bound_s = min(plan.lower_bound_s for plan in priced.values())
-    return GraphPlans(tuple(ordered), dict(refused), min(bound_s, ordered[0].step_s))
+    moved = traffic(pricing.graph, pricing.system, ordered[0], pricing.optimizer)
+    return GraphPlans(tuple(ordered), dict(refused), min(bound_s, ordered[0].step_s), moved)
 
 
 def _first_prices(

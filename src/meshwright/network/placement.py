@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
-from itertools import combinations, permutations, product
+from functools import cache, cached_property, lru_cache, reduce
+from itertools import combinations, islice, permutations, product
 from math import comb, prod
+from operator import and_, itemgetter
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,7 +21,12 @@ from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of, r
 from meshwright.collectives.group import Reach
 from meshwright.network.regions import hamiltonian_cycle, hamiltonian_path, make_region
 from meshwright.network.visiting_orders import chain, closes_in
-from meshwright.sharding.strategy import PlanOptions, Strategy, StrategyColumns
+from meshwright.sharding.strategy import (
+    REUSED_AXES,
+    PlanOptions,
+    Strategy,
+    StrategyColumns,
+)
 from meshwright.spec.system import NetworkLevel
 from meshwright.topology.network import Network, connected_components
 
@@ -162,6 +168,71 @@ def reaches_of_shapes(
     }
 
 
+def digits(
+    start: FloatArray, size: FloatArray, radices: Sequence[FloatArray]
+) -> tuple[list[FloatArray], list[FloatArray]]:
+    """Return the digits in which ``size`` numbers differ that are ``start`` apart.
+
+    Parameters
+    ----------
+    radices
+        Of a mixed number, the lowest digit first.
+
+    Returns
+    -------
+    tuple
+        For each digit, the step between its values and how many there are. None, all of them 0,
+        where numbers that begin at other multiples would differ in other digits.
+    """
+    before = start * 0.0 + 1.0
+    steps, counts = [], []
+    for radix in radices:
+        radix = np.maximum(radix, 1.0)  # 0 where an axis fills no block
+        low = np.clip(start / before, 1.0, radix)
+        high = np.clip(start * size / before, 1.0, radix)
+        is_whole = (low % 1.0 == 0.0) & (high % low == 0.0) & (radix % high == 0.0)
+        steps.append(low)
+        counts.append(np.where(is_whole, high / low, 0.0))
+        before = before * radix
+    fits = reduce(np.multiply, counts) == size
+    return steps, [np.where(fits, count, 0.0) for count in counts]
+
+
+def blocks_of_experts(
+    reaches: Mapping[str, Reach[FloatArray]], strides: Mapping[str, FloatArray],
+    start: FloatArray, size: FloatArray,
+) -> list[Reach[FloatArray]]:  # fmt: skip
+    """Return the blocks that an axis of the experts has on each axis whose devices they re-use.
+
+    Ranks of ``REUSED_AXES`` are counted from the innermost axis on, and along an axis from the
+    innermost level on: the axis of the experts has ``size`` of them, ``start`` apart. No members
+    where they are not the corners of a block.
+    """
+    # Digits of all axes, the innermost first: axes come in another order in each row.
+    table = np.stack([strides[axis] for axis in REUSED_AXES])
+    order = np.argsort(table, axis=0, kind="stable")
+    sizes = np.stack([np.stack(reaches[axis].sizes) for axis in REUSED_AXES])
+    num_levels = sizes.shape[1]
+    sorted_sizes = np.take_along_axis(sizes, order[:, None, :], axis=0)
+    radices = sorted_sizes.reshape(-1, sizes.shape[2])
+    steps, counts = digits(start, size, list(radices))
+    back = np.argsort(order, axis=0, kind="stable")[:, None, :]
+    step, count = (
+        np.take_along_axis(np.stack(part).reshape(sizes.shape), back, axis=0)
+        for part in (steps, counts)
+    )
+    return [
+        Reach(
+            tuple(count[number]),
+            tuple(
+                apart * step[number, level]
+                for level, apart in zip(range(num_levels), reaches[axis].apart, strict=True)
+            ),
+        )
+        for number, axis in enumerate(REUSED_AXES)
+    ]
+
+
 @dataclass(frozen=True)
 class Choice:
     """A way to lay the axes of a strategy on a grid."""
@@ -174,32 +245,63 @@ class Choice:
     """Device of each rank, innermost axis first, where they are stated: not those of the blocks."""
 
 
-def all_choices(structure: PlanOptions, strategy: Strategy, sides: Shape) -> Sequence[Choice]:
-    """Return every way to lay the axes in nested blocks; those of the plan's own order first."""
+def all_choices(
+    structure: PlanOptions, strategy: Strategy, sides: Shape, grids: Sequence[Shape] = (),
+    most: int | None = None,
+) -> Sequence[Choice]:  # fmt: skip
+    """Return the ways to lay the axes in nested blocks; those of the plan's own order first.
+
+    Parameters
+    ----------
+    grids
+        One of them has to hold all blocks, where not all of the sides can be used.
+    most
+        As many are enough.
+    """
     degrees = tuple((axis, int(getattr(strategy, axis))) for axis in structure.axis_order)
-    return _all_choices(degrees, sides)
+    return _choices(degrees, sides, tuple(grids), most)
 
 
 @lru_cache(maxsize=4096)
-def _all_choices(degrees: tuple[tuple[str, int], ...], sides: Shape) -> tuple[Choice, ...]:
-    degree_of = dict(degrees)
-    used = [axis for axis, degree in degrees if degree > 1]
+def _choices(
+    degrees: tuple[tuple[str, int], ...], sides: Shape, grids: tuple[Shape, ...], most: int | None
+) -> tuple[Choice, ...]:
+    return tuple(islice(_each_choice(degrees, sides, grids), most))
+
+
+def _each_choice(
+    degrees: Sequence[tuple[str, int]], sides: Shape, grids: Sequence[Shape]
+) -> Iterator[Choice]:
+    used = [(axis, degree) for axis, degree in degrees if degree > 1]
     unused = tuple(axis for axis, degree in degrees if degree == 1)
     alone = tuple((1,) * len(sides) for _ in unused)
-    found: dict[object, Choice] = {}
-    for axes in permutations(used):
-        for shapes in all_block_shapes(tuple(degree_of[axis] for axis in axes), sides):
-            # On each level only the axes that are longer than one there count.
-            key = tuple(
-                tuple(
-                    (axis, shape[k])
-                    for axis, shape in zip(axes, shapes, strict=True)
-                    if shape[k] > 1
-                )
-                for k in range(len(sides))
-            )
-            found.setdefault(key, Choice((*axes, *unused), (*shapes, *alone)))
-    return tuple(found.values())
+    every = [
+        shapes
+        for shapes in all_block_shapes(tuple(degree for _, degree in used), sides)
+        if not grids or any(_holds(grid, _lengths(shapes, sides)) for grid in grids)
+    ]
+    # Only the order of those axes counts that are longer than one on the same level.
+    pairs = list(combinations(range(len(used)), 2))
+    meeting = {shapes: tuple(_meet(shapes[a], shapes[b]) for a, b in pairs) for shapes in every}
+    known: set[object] = set()
+    for order in permutations(range(len(used))):
+        goes_first = [order.index(a) < order.index(b) for a, b in pairs]
+        axes = (*(used[number][0] for number in order), *unused)
+        for shapes in sorted(every, key=itemgetter(*order)) if used else every:
+            key = shapes, tuple(map(and_, meeting[shapes], goes_first))
+            if key not in known:
+                known.add(key)
+                yield Choice(axes, (*(shapes[number] for number in order), *alone))
+
+
+def _meet(one: Shape, other: Shape) -> bool:
+    """Tell whether blocks are both longer than one on a level."""
+    return any(a > 1 and b > 1 for a, b in zip(one, other, strict=True))
+
+
+def _lengths(shapes: Sequence[Shape], sides: Shape) -> Shape:
+    """Return the sides of the block that nested blocks fill."""
+    return tuple(prod(shape[level] for shape in shapes) for level in range(len(sides)))
 
 
 MOST_CHOICES = 1000
@@ -220,6 +322,9 @@ class Ranks:
     """Device of each rank: one array axis for each axis of the plan, innermost first."""
     cell: IntArray | None = None
     """Place of each rank in the blocks, where its device is another one."""
+    experts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each axis of the experts, how far its ranks are apart among those of ``REUSED_AXES``, and
+    how many they are."""
 
     @property
     def num_devices(self) -> int:
@@ -240,17 +345,53 @@ class Ranks:
         Shape (groups, positions on the outermost level, ..., on the innermost level): neighbours
         along each level are in the order in which they are placed.
         """
+        device = self._members(axis, self.device)
+        cell = device if self.cell is None else self._members(axis, self.cell)
+        sizes = np.prod([block for block, _ in self._blocks(axis)], axis=0)
+        found = np.take_along_axis(device, np.argsort(cell, axis=1), axis=1)
+        return found.reshape(-1, *sizes[::-1].tolist())
+
+    def _members(self, axis: str, of_rank: IntArray) -> IntArray:
+        """Return what is of the members of every group of an axis, shape (groups, members)."""
         names = axis.split("/")[0].split("*")
-        chosen = [self.axes.index(name) for name in names]
+        among = REUSED_AXES if names[0] in self.experts else names
+        chosen = [number for number, name in enumerate(self.axes) if name in among][::-1]
+        last = np.moveaxis(of_rank, chosen, range(-len(chosen), 0))
+        last = last.reshape(-1, prod(last.shape[len(self.axes) - len(chosen) :]))
+        if names[0] not in self.experts:
+            return last
+        apart, size = self.experts[names[0]]
+        return np.moveaxis(last.reshape(-1, size, apart), 1, 2).reshape(-1, size)
 
-        def flat(of_rank: IntArray) -> IntArray:
-            members = np.moveaxis(of_rank, chosen, range(-len(chosen), 0))
-            return members.reshape(-1, prod(members.shape[len(self.axes) - len(chosen) :]))
+    def _blocks(self, axis: str) -> tuple[tuple[Shape, Shape], ...]:
+        """Return the blocks of an axis, or of several: members on each level, and how far apart."""
+        apart = np.cumprod([(1,) * len(self.shapes[0]), *self.shapes], axis=0)
+        of_axis = {
+            name: (self.shapes[number], tuple(apart[number].tolist()))
+            for number, name in enumerate(self.axes)
+        }
+        names = axis.split("/")[0].split("*")
+        if names[0] not in self.experts:
+            return tuple(of_axis[name] for name in names)
+        reaches, strides, stride = {}, {}, 1.0
+        for name, shape in zip(self.axes, self.shapes, strict=True):
+            strides[name] = np.array([stride])
+            reaches[name] = Reach(
+                *(tuple(np.array([1.0 * n]) for n in part) for part in of_axis[name])
+            )
+            stride *= prod(shape)
+        start, size = (np.array([1.0 * number]) for number in self.experts[names[0]])
+        return tuple(
+            (
+                tuple(int(n[0]) for n in reach.sizes),
+                tuple(int(n[0]) for n in reach.apart),
+            )
+            for reach in blocks_of_experts(reaches, strides, start, size)
+        )
 
-        device = flat(self.device)
-        order = np.argsort(device if self.cell is None else flat(self.cell), axis=1)
-        sizes = np.prod([self.shapes[index] for index in chosen], axis=0)
-        return np.take_along_axis(device, order, axis=1).reshape(-1, *sizes[::-1].tolist())
+    def fills_blocks(self, axis: str) -> bool:
+        """Tell whether an axis, or several, fill blocks: those of experts need not."""
+        return all(count > 0 for block, _ in self._blocks(axis) for count in block)
 
     @cached_property
     def _used(self) -> bytes:
@@ -259,10 +400,7 @@ class Ranks:
 
     def place(self, axis: str) -> Place:
         """Return what decides the groups of an axis, or of several (``a*b``)."""
-        named = [self.axes.index(name) for name in axis.split("/")[0].split("*")]
-        apart = np.cumprod([(1,) * len(self.shapes[0]), *self.shapes], axis=0)
-        blocks = tuple((self.shapes[i], tuple(apart[i].tolist())) for i in named)
-        return Place((blocks, self._used), self)
+        return Place((self._blocks(axis), self._used), self)
 
     def visit(self, axis: str, *, closes: bool, is_side_by_side: bool = False) -> IntArray:
         """Return the positions of an axis in its block, in an order that goes along neighbours.

@@ -470,6 +470,16 @@ def serving_workload(args: argparse.Namespace) -> Decode | Prefill:
     return Prefill(prompt_length=tokens, max_time_to_first_token_s=limit_s, **shared)
 
 
+def process_grid(text: str) -> tuple[int, int] | None:
+    """Return rows and columns of a grid of devices, such as ``2x4``; None where any will do."""
+    rows, times, columns = text.partition("x")
+    if text == "any":
+        return None
+    if not times:
+        raise SpecError(Fault("--process-grid", f"found {text!r}", "such as 2x4, or any"))
+    return whole_number("--process-grid", rows), whole_number("--process-grid", columns)
+
+
 def program_of(args: argparse.Namespace) -> dict[str, Any]:
     """Return what the options say of a program: sizes of dims, shapes of inputs, numbers."""
     from typing import get_args

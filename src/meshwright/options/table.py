@@ -268,6 +268,8 @@ GRAPH = (
     *PROGRAM,
     Option("training", "with the backward pass", kind="flag", group=_GRAPH),
     Option("overlap", "collectives overlap with other computation", kind="flag", group=_GRAPH),
+    Option("process_grid", "hpl-NxB on rows and columns of devices, block-cyclic: 2x4, any", "PxQ",
+           group=_GRAPH),
 )  # fmt: skip
 _TRAINING = "with the backward pass"
 NUMBERS = Option("precision", "data type of the numbers (as the graph states)", "TYPE")
@@ -476,6 +478,12 @@ COMMANDS: dict[str, Command] = {
             Option("csv", "write all points and results", "FILE"),
             Option("picture", "draw the heat map of the file", "FILE.svg"),
             Option("report", "write the report of the file, pictures next to it", "FILE.md"),
+            Option("least", "choose the points with the least of a result: price_units", "NAME"),
+            Option("most", "choose the points with the most of a result: utilisation", "NAME"),
+            Option("at_least", "floor of a result of these points: utilisation=0.5; again for each",
+                   "NAME=X", kind="again"),
+            Option("at_most", "ceiling of a result of these points: price_units=40000", "NAME=X",
+                   kind="again"),
         ),
     ),
     "validate": Command(

@@ -54,6 +54,33 @@ class Compared(Declaration):
         return self
 
 
+class Wish(Declaration):
+    """What is sought: the least or the most of a result, where others keep their limits."""
+
+    least: str | None = None
+    most: str | None = None
+    at_least: Mapping[str, float] = Field(default_factory=dict)
+    """Floors of results, by name."""
+    at_most: Mapping[str, float] = Field(default_factory=dict)
+    """Ceilings."""
+
+    @property
+    def name(self) -> str:
+        """The result that is sought."""
+        return self.least if self.least is not None else str(self.most)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All results that count, each once."""
+        return tuple(dict.fromkeys((self.name, *self.at_least, *self.at_most)))
+
+    @model_validator(mode="after")
+    def _seeks_one_result(self) -> Self:
+        if (self.least is None) == (self.most is None):
+            raise ValueError("either least or most is needed")
+        return self
+
+
 class SweepReport(Declaration):
     """What a document says of a sweep."""
 
@@ -63,6 +90,8 @@ class SweepReport(Declaration):
     """Results whose best points are reported; more is better."""
     heat_maps: tuple[HeatMap, ...] = ()
     """Drawn for each section, or once where the field of the sections is a side of the picture."""
+    choose: tuple[Wish, ...] = ()
+    """What is sought in each section."""
     compare: Compared | None = None
     beside: tuple[str, str] | None = None
     """A result of ours, and the same by other rules."""

@@ -145,7 +145,12 @@ class LinkPart(Declaration):
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
 
 
-LevelKind = Literal["switch", "fully_connected", "torus", "mesh"]
+LevelKind = Literal["switch", "fully_connected", "torus", "mesh", "fat_tree", "dragonfly"]
+
+
+def least_radix(num_devices: int) -> int:
+    """Return the fewest ports k of the switches of a fat tree of k^3 / 4 devices or more."""
+    return next(k for k in range(2, 2 * num_devices + 3, 2) if k**3 // 4 >= num_devices)
 
 
 class NetworkLevel(Declaration):
@@ -153,7 +158,8 @@ class NetworkLevel(Declaration):
 
     A ``switch`` or ``fully_connected`` level joins ``size`` members, and a device sends into it
     with ``links_per_device`` links at a time. A ``torus`` or ``mesh`` level is one dimension of a
-    grid: neighbours in it share a link per direction; a torus closes the ring.
+    grid: neighbours in it share a link per direction; a torus closes the ring. A ``fat_tree`` and a
+    ``dragonfly`` are whole networks of switches: the outermost level, below it hosts at most.
     """
 
     name: str
@@ -171,6 +177,12 @@ class NetworkLevel(Declaration):
     """Devices of equal position in their hosts share a leaf switch: strided groups pay no spine."""
     oversubscription: float = Field(default=1.0, ge=1)
     """Bandwidth into the leaves over bandwidth into the spine."""
+    radix: Count | None = None
+    """Ports of a switch of a fat tree, even; None: as many as its devices need."""
+    devices_per_router: Count | None = None
+    routers_per_group: Count | None = None
+    global_links_per_router: Count | None = None
+    """Of a dragonfly: p, a and h, of p a (a h + 1) devices in all."""
     in_network_reduction: bool = False
     """Switches add: an all-reduce sends its bytes about once."""
     data_parallel_only: bool = False
@@ -183,6 +195,29 @@ class NetworkLevel(Declaration):
     max_link_length_m: Metres | None = None
     """A longer link needs error correction, which takes 210 ns."""
     energy_j_per_byte: JoulesPerByte | None = None
+
+    @property
+    def dragonfly_shape(self) -> tuple[int, int, int]:
+        """Devices of a router p, routers of a group a, and global links of a router h; 0: none."""
+        of_router = self.devices_per_router, self.routers_per_group, self.global_links_per_router
+        p, a, h = (number or 0 for number in of_router)
+        return p, a, h
+
+    @property
+    def blocking(self) -> float:
+        """Bandwidth of a device into the level over what it is sure of, whatever is sent [1].
+
+        The oversubscription of leaves. In a dragonfly messages go by way of any router (Valiant),
+        so that each of R = a (a h + 1) routers sends two times w = p B / R to every other one: a
+        local link carries 2 w (1 + 2 a h), a global one 2 w a^2.
+
+        Source: Kim, Dally, Scott, Abts 2008, Technology-driven, highly-scalable dragonfly topology.
+        """
+        if self.kind != "dragonfly":
+            return self.oversubscription
+        p, a, h = self.dragonfly_shape
+        busiest = max((1 + 2 * a * h) * (a > 1), a * a)
+        return max(1.0, 2 * p * busiest / (a * (a * h + 1)))
 
 
 class HostLink(Declaration):
@@ -228,6 +263,8 @@ class SystemSpec(Declaration):
         through = [index for index, level in enumerate(self.levels) if level.through_io_dies]
         if through and (through != [2] or {level.kind for level in self.levels} != {"mesh"}):
             raise ValueError("levels: through_io_dies is for the last of three levels of kind mesh")
+        for index, level in enumerate(self.levels):
+            self._check_switches(index, level, room)
         names = [level.name for level in self.levels]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
@@ -243,6 +280,31 @@ class SystemSpec(Declaration):
             if beyond:
                 raise ValueError(f"{field}: no device {beyond[0]} of {self.num_devices}")
         return self
+
+    def _check_switches(self, index: int, level: NetworkLevel, room: int) -> None:
+        """Refuse a fat tree or a dragonfly that cannot be built, and fields of one elsewhere."""
+        p, a, h = level.dragonfly_shape
+        if level.kind != "fat_tree" and level.radix:
+            raise ValueError(f"levels[{index}].radix: is for a fat_tree")
+        if level.kind != "dragonfly" and (p or a or h):
+            raise ValueError(f"levels[{index}].devices_per_router: is for a dragonfly")
+        if level.kind not in ("fat_tree", "dragonfly"):
+            return
+        inner = {other.kind for other in self.levels[:-1]}
+        if level is not self.levels[-1] or not inner <= {"switch", "fully_connected"}:
+            raise ValueError(f"levels[{index}].kind: a {level.kind} is outermost, over hosts only")
+        if level.oversubscription > 1 or level.rail_optimized:
+            raise ValueError(f"levels[{index}]: oversubscription and rails are of a switch")
+        if level.radix and (level.radix % 2 or level.radix**3 // 4 < room):
+            raise ValueError(f"levels[{index}].radix: {room} devices need an even radix of at "
+                             f"least {least_radix(room)}")  # fmt: skip
+        hosts = room // level.size
+        if level.kind == "dragonfly" and (p * a * (a * h + 1) != room or p % hosts):
+            raise ValueError(
+                f"levels[{index}]: devices_per_router {p}, routers_per_group {a} and "
+                f"global_links_per_router {h} are {p * a * (a * h + 1)} devices, the levels have "
+                f"{room}; all devices of a host ({hosts}) share a router"
+            )
 
     @property
     def domain_size(self) -> int:

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from meshwright.base.errors import Fault, InfeasibleError, MeshwrightError, SpecError, nearest
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
+from meshwright.dataflow.energy import power_parts_w, total_w
 from meshwright.dataflow.load import load_graph
 from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright.graph.kernels.graph import DataflowGraph
@@ -55,9 +56,7 @@ _KNOWN: dict[tuple[object, ...], Result] = {}
 def answer_plan(point: Point) -> Result:
     """Return the best training plan of a point, or why there is none."""
     system = system_of(point)
-    if not any(name in point for name in DRAWN):
-        return _answer_plan(point, system)
-    asked = tuple(value for name, value in sorted(point.items()) if name not in DRAWN)
+    asked = tuple(entry for entry in sorted(point.items()) if entry[0] not in DRAWN)
     faults = system.dead_devices, system.dead_links, tuple(system.speed_factors.items())
     if (asked, faults) not in _KNOWN:
         _KNOWN[asked, faults] = _answer_plan(point, system)
@@ -106,7 +105,8 @@ def answer_graph(point: Point) -> Result:
         return {"status": "refused", "reason": str(error).splitlines()[0]}
     best = found.best
     utilisation = graph.flops * best.passes_per_s / machine.peak_flops_per_s(graph)
-    power_w = _power_w(system, utilisation)
+    parts_w = power_parts_w(graph, machine, best, found.moved)
+    power_w = total_w(parts_w)
     return {
         "status": "found",
         "plan": f"tp{best.tp} pp{best.pp} dp{best.dp}",
@@ -116,6 +116,7 @@ def answer_graph(point: Point) -> Result:
         "utilisation": utilisation,
         "memory_bytes": best.held_bytes,
         "power_w": power_w,
+        **{f"{name.removesuffix('_w')}_power_w": value for name, value in parts_w.items()},
         "passes_per_j": None if power_w is None else best.passes_per_s / power_w,
         "price_units": price_units(system),
         "passes_per_s_per_price": best.passes_per_s / price_units(system),
@@ -140,15 +141,6 @@ def _peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int
     return None if model is None else model(graph, system, num_passes)
 
 
-def _power_w(system: SystemSpec, utilisation: float) -> float | None:
-    """Return idle power, and the rest of the peak power as far as the chips compute [W]."""
-    idle, peak = system.chip.idle_power_w, system.chip.peak_power_w
-    if idle is None or peak is None:
-        return None
-    each = idle + (peak - idle) * min(utilisation, 1.0)
-    return system.num_alive * each * (1.0 + system.overhead_power_fraction)
-
-
 QUESTIONS: Mapping[str, Question] = {
     "plan": Question(
         ("model", "seq", "global_batch"), DRAWN, answer_plan,
@@ -157,8 +149,9 @@ QUESTIONS: Mapping[str, Question] = {
     ),
     "graph": Question(
         ("graph",), ("seq", "training", "passes"), answer_graph,
-        ("step_time_s", "passes_per_s", "utilisation", "memory_bytes", "power_w", "passes_per_j",
-         "price_units", "passes_per_s_per_price", "lower_bound_s", PEER),
+        ("step_time_s", "passes_per_s", "utilisation", "memory_bytes", "power_w", "chips_power_w",
+         "memory_power_w", "links_power_w", "passes_per_j", "price_units",
+         "passes_per_s_per_price", "lower_bound_s", PEER),
     ),
 }  # fmt: skip
 
@@ -204,6 +197,7 @@ def _result_faults(sweep: SweepSpec) -> list[Fault]:
     if sweep.report is not None:
         asked += [("report.heat_maps.shows", shown.shows) for shown in sweep.report.heat_maps]
         asked += [("report.shows", name) for name in sweep.report.shows]
+        asked += [("report.choose", name) for wish in sweep.report.choose for name in wish.names]
         asked += [("report.beside", name) for name in sweep.report.beside or ()]
     values = QUESTIONS[sweep.ask].values
     faults = [

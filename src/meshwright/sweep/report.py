@@ -16,7 +16,8 @@ from meshwright.base.units import format_seconds, format_si
 from meshwright.report.heat_map import HeatCells, heat_lines, heat_svg
 from meshwright.report.markdown import markdown_table
 from meshwright.report.screen import wrapped
-from meshwright.spec.sweep import Compared, HeatMap, SweepReport, SweepSpec
+from meshwright.spec.sweep import Compared, HeatMap, SweepReport, SweepSpec, Wish
+from meshwright.sweep.choice import UNITS, Record, choices, has_value, text_of
 from meshwright.sweep.run import Swept
 
 WAITING = "not asked yet"
@@ -55,15 +56,6 @@ def sweep_csv(swept: Swept) -> str:
 
 PRICED = ("price_units", "passes_per_s_per_price")
 """What counts the price of memories, links and switches: chips of many makers have none."""
-UNITS = {
-    "step_time_s": "s", "tokens_per_s": "tokens/s", "mfu": "of the peak",
-    "tokens_per_s_per_die": "tokens/s", "dead_devices": "",
-    "utilisation": "of the peak", "memory_bytes": "B", "power_w": "W",
-    "tokens_per_j": "tokens/J", "cost_usd": "US$",
-    "passes_per_s": "passes/s", "passes_per_j": "passes/J", "price_units": "GB/s of DRAM in price",
-    "passes_per_s_per_price": "passes/s for the price of 1 GB/s of DRAM",
-}  # fmt: skip
-"""Of what a heat map may show, where it has one."""
 
 
 def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
@@ -154,7 +146,6 @@ def sweep_lines(sweep: SweepSpec, swept: Swept) -> Iterator[str]:
         yield from wrapped(f"{head}  ", f"{time_s}{told}")
 
 
-Record = Mapping[str, Any]
 CLOSE = 1e-3
 """Values that differ by less are equal in an order."""
 
@@ -162,11 +153,6 @@ CLOSE = 1e-3
 def of(records: Sequence[Record], field: str, value: object) -> list[Record]:
     """Return the records of one value of a field."""
     return [record for record in records if record[field] == value]
-
-
-def has_value(record: Record, name: str) -> bool:
-    """Tell whether a point has a number of that name."""
-    return isinstance(record.get(name), int | float)
 
 
 def best_of(records: Sequence[Record], name: str) -> Record | None:
@@ -321,6 +307,8 @@ def document(
         here = of(found, report.each, value)
         lines += [f"## {value}", "", *_best(sweep, report, here), ""]
         lines += _links([n for n, entry in pictures.items() if entry[1] == value], folder)
+    for wish in report.choose:
+        lines += [*_chosen(sweep, wish, found), ""]
     if report.compare is not None:
         lines += [*_compared(sweep, report, found), ""]
     if report.beside is not None:
@@ -410,6 +398,25 @@ def _best(sweep: SweepSpec, report: SweepReport, here: Sequence[Record]) -> Iter
             got = (best[other] for other in report.shows)
             rows.append((name, *(best[side] for side in sides), best["plan"], *got))
     yield from table(("most", *sides, "plan", *report.shows), rows)
+
+
+def _chosen(sweep: SweepSpec, wish: Wish, found: Sequence[Record]) -> Iterator[str]:
+    """Yield the best points under limits, one after the other where they tie."""
+    text = text_of(wish)
+    yield f"## {text[:1].upper()}{text[1:]}"
+    yield ""
+    every = list(choices(wish, sweep, found))
+    yield from table(
+        (*sweep.sides, "plan", *wish.names),
+        [
+            (*(one[name] for name in (*sweep.sides, "plan")), *(one[name] for name in wish.names))
+            for choice in every
+            for one in choice.best
+        ],
+    )
+    yield ""
+    within = ", ".join(f"{c.group} {c.num_within} of {c.num_found}" for c in every)
+    yield f"Points within the limits: {within}."
 
 
 def _compared(sweep: SweepSpec, report: SweepReport, found: Sequence[Record]) -> Iterator[str]:

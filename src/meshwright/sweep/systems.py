@@ -47,7 +47,11 @@ def with_faults(system: SystemSpec, point: Point) -> SystemSpec:
     rates = FaultRates(link=link, device=die, core=core, num_cores=system.chip.num_cores or 1)
     drawn = random_faults(network, rates, int(point.get("wafer", 0)))
     speed = network.speed_factor * drawn.core_fraction
-    dead = {*system.dead_devices, *drawn.dead_devices.tolist(), *np.flatnonzero(speed <= 0).tolist()}
+    dead = {
+        *system.dead_devices,
+        *drawn.dead_devices.tolist(),
+        *np.flatnonzero(speed <= 0).tolist(),
+    }
     dead = set(sorted(dead)[int(point.get("spares", 0)) :])
     cut = {pair for pair in drawn.dead_links if max(pair) < system.num_devices}
     slow = {device: float(factor) for device, factor in enumerate(speed) if 0.0 < factor < 1.0}
@@ -116,6 +120,7 @@ class NetworkDim:
 KINDS: dict[LevelKind, DimKind] = {
     "torus": DimKind.RING, "mesh": DimKind.RING,
     "switch": DimKind.SWITCH, "fully_connected": DimKind.FULL,
+    "fat_tree": DimKind.SWITCH, "dragonfly": DimKind.SWITCH,
 }  # fmt: skip
 
 
@@ -123,8 +128,9 @@ def price_units(system: SystemSpec) -> float:
     """Return the price of memories, links and switches in units of DFModel: chips have none there.
 
     2 for each GB/s of a link, 24 for that of a switch port, 1 for that of DRAM (Ko et al. 2024,
-    arXiv 2412.16432). A mesh pays what a torus pays. Outer groups that are fully connected are
-    joined by one link there; it is as wide as the links of all pairs of devices.
+    arXiv 2412.16432). A mesh pays what a torus pays, a fat tree and a dragonfly what a switch pays.
+    Outer groups that are fully connected are joined by one link there; it is as wide as the links
+    of all pairs of devices.
     """
     dims = network_dims(system)
     total = prod(dim.size for dim in dims)

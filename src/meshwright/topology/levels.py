@@ -15,7 +15,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError
-from meshwright.spec.system import NetworkLevel, SystemSpec
+from meshwright.spec.system import NetworkLevel, SystemSpec, least_radix
 from meshwright.topology.grid import grid_bisection
 from meshwright.topology.network import (
     NOMINAL_PITCH_M,
@@ -29,10 +29,20 @@ from meshwright.topology.network import (
     too_long_links,
     with_error_correction,
 )
-from meshwright.topology.switched import leaves_cut_bytes_per_s
+from meshwright.topology.switched import (
+    dragonfly_cut_bytes_per_s,
+    dragonfly_diameter,
+    dragonfly_links,
+    dragonfly_wires,
+    fat_tree_diameter,
+    fat_tree_links,
+    fat_tree_wires,
+    leaves_cut_bytes_per_s,
+)
 from meshwright.topology.wafer import Wafer, wafers_in_a_row
 
 GRIDS = ("mesh", "torus")
+SWITCHES = ("switch", "fat_tree", "dragonfly")
 
 
 def topology_of(system: SystemSpec) -> Topology:
@@ -131,9 +141,14 @@ def _level_link(level: NetworkLevel) -> LinkSpec:
         num_links /= max(level.size - 1, 1)
     return LinkSpec(
         level.bandwidth_bytes_per_s * num_links,
-        level.latency_s / (2 if level.kind == "switch" else 1),
+        level.latency_s / (2 if level.kind in SWITCHES else 1),
         level.message_half_bytes,
     )
+
+
+def _radix(levels: Sequence[NetworkLevel]) -> int:
+    """Return the ports of the switches of the fat tree that is the last level."""
+    return levels[-1].radix or least_radix(prod(level.size for level in levels))
 
 
 def _has_leaves(level: NetworkLevel, index: int) -> bool:
@@ -170,6 +185,10 @@ def _num_links(levels: Sequence[NetworkLevel], num_devices: int) -> int:
         if level.kind == "switch":
             leaves = _leaves_per_domain(levels, index) if _has_leaves(level, index) else 0
             total += 2 * num_devices + 2 * leaves * (num_devices // (domain * size))
+        elif level.kind == "fat_tree":
+            total += fat_tree_links(num_devices, _radix(levels))
+        elif level.kind == "dragonfly":
+            total += dragonfly_links(level.dragonfly_shape)
         else:
             neighbours = size if level.kind == "fully_connected" else 2
             members = size if level.kind == "torus" and size > 1 else size - 1
@@ -192,6 +211,10 @@ def _diameter(levels: Sequence[NetworkLevel]) -> int:
             spine = _has_leaves(level, index) and _leaves_per_domain(levels, index) > 1
             detour = 2 + hops if _devices_forward(levels) and level.rail_optimized else 4
             hops = min(4, detour) if spine else 2
+        elif level.kind == "fat_tree":
+            hops = fat_tree_diameter(prod(inner.size for inner in levels), _radix(levels))
+        elif level.kind == "dragonfly":
+            hops = dragonfly_diameter(level.dragonfly_shape)
         else:
             hops += {"mesh": level.size - 1, "torus": level.size // 2}.get(level.kind, 1)
     return hops
@@ -218,10 +241,13 @@ def _bisection_bytes_per_s(levels: Sequence[NetworkLevel]) -> float:
             between = leaves_cut_bytes_per_s(
                 size, domain, device_bytes_per_s, level.oversubscription
             )
+        elif level.kind == "dragonfly":
+            link = _level_link(level)
+            between = dragonfly_cut_bytes_per_s(level.dragonfly_shape, link, link)
         else:
             between = domain * size // 2 * device_bytes_per_s
         # ... or every member cut in the same two halves.
-        own = domain * size // 2 * device_bytes_per_s if level.kind == "switch" else 0.0
+        own = domain * size // 2 * device_bytes_per_s if level.kind in SWITCHES else 0.0
         inside = size * cut + own
         between += cut if size % 2 else 0.0
         cut = between if domain % 2 else min(between, inside)
@@ -236,7 +262,8 @@ def _bisection_is_exact(levels: Sequence[NetworkLevel]) -> bool:
     oversubscribed are left out, because halves of the hosts and of the rails compete there.
     """
     if len(levels) <= 1:
-        return not any(level.kind == "torus" and level.size % 2 for level in levels)
+        odd = any(level.kind == "torus" and level.size % 2 for level in levels)
+        return not odd and not any(level.kind == "dragonfly" for level in levels)
     last = levels[-1]
     if _num_grid_levels(levels) == len(levels):
         equal = len({_level_link(level).bandwidth_bytes_per_s for level in levels}) == 1
@@ -244,7 +271,8 @@ def _bisection_is_exact(levels: Sequence[NetworkLevel]) -> bool:
         longest = max(level.size for level in levels)
         return equal and (kinds == {"mesh"} or (kinds == {"torus"} and longest % 2 == 0))
     competing = last.rail_optimized and last.oversubscription > 1
-    return last.kind == "switch" and last.size % 2 == 0 and not competing
+    never_blocks = last.kind in ("switch", "fat_tree")
+    return never_blocks and last.size % 2 == 0 and not competing
 
 
 def _level_wires(
@@ -266,6 +294,16 @@ def _level_wires(
         return [Wires(*ends, link, index)], 0
     if level.kind == "fully_connected":
         return [Wires(*pair_ends(num_devices, level.size, domain), link, index)], 0
+    between = LinkSpec(link.bandwidth_bytes_per_s, 0.0, link.message_half_bytes)
+    if level.kind == "fat_tree":
+        wires, layers = fat_tree_wires(
+            num_devices, _radix(levels), link, between, first_switch, index
+        )
+        return wires, sum(layers)
+    if level.kind == "dragonfly":
+        shape = level.dragonfly_shape
+        wires = dragonfly_wires(num_devices, shape, link, between, between, first_switch, index)
+        return wires, shape[1] * (shape[1] * shape[2] + 1)
     device = np.arange(num_devices)
     spine = device // (domain * level.size)
     num_spines = int(spine[-1]) + 1
@@ -278,18 +316,18 @@ def _level_wires(
         leaf_name, return_index=True, return_inverse=True, return_counts=True
     )
     num_leaves = len(num_below)
-    up = LinkSpec(link.bandwidth_bytes_per_s, 0.0, link.message_half_bytes)
     leaves = first_switch + np.arange(num_leaves)
     spines = first_switch + num_leaves + spine[first]
     return [
         Wires(device, first_switch + leaf, link, index),
-        Wires(leaves, spines, up, index, num_below / level.oversubscription),
+        Wires(leaves, spines, between, index, num_below / level.oversubscription),
     ], num_leaves + num_spines
 
 
 def _switch_rows(level: NetworkLevel, index: int) -> int:
     """Return the rows of switches above a domain of a level."""
-    return (1 + _has_leaves(level, index)) if level.kind == "switch" else 0
+    rows = {"switch": 1 + _has_leaves(level, index), "fat_tree": 3, "dragonfly": 1}
+    return rows.get(level.kind, 0)
 
 
 def _place_devices(levels: Sequence[NetworkLevel], num_devices: int) -> FloatArray:
@@ -325,7 +363,22 @@ def _place_switches(
     """
     num_devices = len(device_m)
     position_m = np.concatenate([device_m, np.zeros((num_nodes - num_devices, 2))])
+    num_placed = num_devices
     for group in wires:
+        if levels[group.level].kind in ("fat_tree", "dragonfly"):
+            # A row above the whole system for each layer of switches.
+            nodes = np.unique(np.concatenate([group.first, group.second]))
+            row = nodes[nodes >= num_placed]
+            if not len(row):
+                continue
+            ends_m = device_m[:, 0].min(), device_m[:, 0].max() + NOMINAL_PITCH_M
+            share = (np.arange(len(row)) + 0.5) / max(len(row), 1)
+            position_m[row, 0] = ends_m[0] + share * (ends_m[1] - ends_m[0])
+            above_m = position_m[:num_placed, 1].min()
+            position_m[row, 1] = above_m - NOMINAL_PITCH_M
+            num_placed = max(num_placed, int(nodes[-1]) + 1)
+            continue
+        num_placed = max(num_placed, int(group.second.max()) + 1)
         if levels[group.level].kind != "switch":
             continue
         on_devices = group.first[-1] < num_devices

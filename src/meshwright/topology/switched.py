@@ -138,28 +138,68 @@ def fat_tree(radix: int, link: LinkSpec) -> Topology:
     """
     if radix < 2 or radix % 2:
         raise SpecError(Fault("radix", f"{radix} ports", "an even number of at least 2"))
-    devices, half, per_layer = radix**3 // 4, radix // 2, radix * (radix // 2)
+    devices = radix**3 // 4
 
     def build() -> Network:
-        edge, aggregation, core = (devices + per_layer * layer for layer in range(3))
-        wire = np.arange(devices)
-        pod, lower, upper = wire // half**2, wire // half % half, wire % half
-        layers = [
-            (wire, edge + wire // half),
-            (edge + pod * half + lower, aggregation + pod * half + upper),
-            (aggregation + pod * half + lower, core + lower * half + upper),
-        ]
-        wires = [Wires(first, second, link) for first, second in layers]
-        return assemble(devices, wires, _rows_m([devices, per_layer, per_layer, half**2], 2))
+        wires, layers = fat_tree_wires(devices, radix, link, link, devices)
+        return assemble(devices, wires, _rows_m([devices, *layers], 2))
 
     return Topology(
         shape=f"k = {radix}",
         num_devices=devices,
-        num_links=6 * devices,  # as many wires in each of the three layers as there are devices
-        diameter=6,
+        num_links=fat_tree_links(devices, radix),
+        diameter=fat_tree_diameter(devices, radix),
         bisection_bytes_per_s=devices // 2 * link.bandwidth_bytes_per_s,
         build=build,
     )
+
+
+def fat_tree_wires(
+    num_devices: int, radix: int, link: LinkSpec, up: LinkSpec, first: int, level: int = 0
+) -> tuple[list[Wires], list[int]]:
+    """Return the wires of a k-ary fat tree of these first devices, and its switches by layer.
+
+    Edge switches and pods that serve nobody are absent, and layers that would join one switch.
+
+    Parameters
+    ----------
+    link, up
+        Of a device, and between switches.
+    first
+        Number of the first edge switch; aggregation and core switches follow.
+    """
+    half = radix // 2
+    edges, pods = fat_tree_counts(num_devices, radix)
+    aggregation = pods * half if edges > 1 else 0
+    device, wire = np.arange(num_devices), np.arange(edges * half)
+    wires = [Wires(device, first + device // half, link, level)]
+    if edges > 1:
+        above = first + edges + wire // half**2 * half + wire % half
+        wires.append(Wires(first + wire // half, above, up, level))
+    if pods > 1:
+        wire = np.arange(pods * half**2)
+        core = first + edges + aggregation + wire // half % half * half + wire % half
+        wires.append(Wires(first + edges + wire // half, core, up, level))
+    layers = [edges, aggregation, half**2 if pods > 1 else 0]
+    return wires, [layer for layer in layers if layer]
+
+
+def fat_tree_counts(num_devices: int, radix: int) -> tuple[int, int]:
+    """Return the edge switches and the pods of a fat tree that serve these devices."""
+    return -(-num_devices // (radix // 2)), -(-num_devices // (radix // 2) ** 2)
+
+
+def fat_tree_links(num_devices: int, radix: int) -> int:
+    """Return the directed links: two for each device, and k/2 wires up from each switch below."""
+    half = radix // 2
+    edges, pods = fat_tree_counts(num_devices, radix)
+    return 2 * (num_devices + edges * half * (edges > 1) + pods * half**2 * (pods > 1))
+
+
+def fat_tree_diameter(num_devices: int, radix: int) -> int:
+    """Return the links between devices of two pods, of two edge switches, or of one."""
+    edges, pods = fat_tree_counts(num_devices, radix)
+    return 2 * (min(num_devices - 1, 1) + (edges > 1) + (pods > 1))
 
 
 def dragonfly(
@@ -189,44 +229,72 @@ def dragonfly(
     Source: Kim, Dally, Scott, Abts 2008, Technology-driven, highly-scalable dragonfly topology.
     """
     p, a, h = devices_per_router, routers_per_group, global_wires_per_router
-    groups = a * h + 1
-    routers = a * groups
+    routers = a * (a * h + 1)
     devices = p * routers
-    device_bytes_per_s, across = link.bandwidth_bytes_per_s, global_link.bandwidth_bytes_per_s
-    half = groups // 2
-    cut = half * (groups - half) * across
-    if groups % 2:
-        cut = half * half * across + a // 2 * (a - a // 2) * device_bytes_per_s
-        cut += (h // 2 * across + p // 2 * device_bytes_per_s) * (a % 2)
 
     def build() -> Network:
-        device = np.arange(devices)
-        near, far = pair_ends(routers, a, 1)
-        # The routers at both ends of each global wire; the first group is the lower one.
-        lower, upper = np.triu_indices(groups, 1)
-        lower_port, upper_port = upper - lower - 1, groups - (upper - lower) - 1
-        wires = [
-            Wires(device, devices + device // p, link),
-            Wires(devices + near, devices + far, link),
-            Wires(
-                devices + (lower * a + lower_port // h),
-                devices + (upper * a + upper_port // h),
-                global_link,
-            ),
-        ]
+        wires = dragonfly_wires(devices, (p, a, h), link, link, global_link, devices)
         return assemble(devices, wires, _fanned_m(routers, p))
 
     return Topology(
         shape=f"p = {p}, a = {a}, h = {h}",
         num_devices=devices,
-        # Two for each device, each pair of routers in a group, and each pair of groups.
-        num_links=2 * devices + routers * (a - 1) + groups * (groups - 1),
-        # A global hop, a local one on either side of it, and the links of the two devices.
-        diameter=5 if a > 1 else 3,
-        bisection_bytes_per_s=min(cut, devices // 2 * device_bytes_per_s),
+        num_links=dragonfly_links((p, a, h)),
+        diameter=dragonfly_diameter((p, a, h)),
+        bisection_bytes_per_s=dragonfly_cut_bytes_per_s((p, a, h), link, global_link),
         build=build,
         bisection_is_exact=False,
     )
+
+
+DragonflyShape = tuple[int, int, int]
+"""Devices of a router p, routers of a group a, global wires of a router h."""
+
+
+def dragonfly_wires(
+    num_devices: int, shape: DragonflyShape, link: LinkSpec, local: LinkSpec, across: LinkSpec,
+    first: int, level: int = 0,
+) -> list[Wires]:  # fmt: skip
+    """Return the wires of a dragonfly with these first devices, and all of its routers."""
+    p, a, h = shape
+    groups, device = a * h + 1, np.arange(num_devices)
+    near, far = pair_ends(a * groups, a, 1)
+    # The routers at both ends of each global wire; the first group is the lower one.
+    lower, upper = np.triu_indices(groups, 1)
+    lower_port, upper_port = upper - lower - 1, groups - (upper - lower) - 1
+    ends = first + (lower * a + lower_port // h), first + (upper * a + upper_port // h)
+    return [
+        Wires(device, first + device // p, link, level),
+        Wires(first + near, first + far, local, level),
+        Wires(*ends, across, level),
+    ]
+
+
+def dragonfly_links(shape: DragonflyShape) -> int:
+    """Return two for each device, each pair of routers in a group, and each pair of groups."""
+    p, a, h = shape
+    groups = a * h + 1
+    return 2 * p * a * groups + a * groups * (a - 1) + groups * (groups - 1)
+
+
+def dragonfly_diameter(shape: DragonflyShape) -> int:
+    """Return a global hop, a local one on either side of it, and the links of the two devices."""
+    return 5 if shape[1] > 1 else 3
+
+
+def dragonfly_cut_bytes_per_s(
+    shape: DragonflyShape, link: LinkSpec, global_link: LinkSpec
+) -> float:
+    """Return the cut between halves of the groups, or all links of one half [bytes/s]."""
+    p, a, h = shape
+    groups = a * h + 1
+    own, across = link.bandwidth_bytes_per_s, global_link.bandwidth_bytes_per_s
+    half = groups // 2
+    cut = half * (groups - half) * across
+    if groups % 2:
+        cut = half * half * across + a // 2 * (a - a // 2) * own
+        cut += (h // 2 * across + p // 2 * own) * (a % 2)
+    return min(cut, p * a * groups // 2 * own)
 
 
 def _rows_m(numbers: Sequence[int], gap: float) -> FloatArray:

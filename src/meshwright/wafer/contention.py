@@ -58,8 +58,9 @@ class AxisLoad:
     """What one axis sends in a window, over all its groups at once."""
 
     axis: str
-    parts: Sequence[tuple[Demands, tuple[float, ...]]]
-    """What is sent for one byte of a message, and the bytes of each message of that kind."""
+    messages: Sequence[tuple[str, Demands, float]]
+    """Of which operator each travels in the rounds, or nothing; what is sent for one byte of it;
+    its bytes."""
     private_s: float
     """Of the busiest pair, if each pair had the links that the closed form gives it [s]."""
     overlaps: bool
@@ -75,9 +76,21 @@ class AxisLoad:
         """All that is sent."""
         parts = [
             replace(demands, num_bytes=demands.num_bytes * size)
-            for demands, sizes in self.parts for size in sizes
-        ]  # fmt: skip
+            for _, demands, size in self.messages
+        ]
         return replace(joined_demands(parts), operation_names=(self.axis,) * len(parts))
+
+
+def one_after_the_other_s(rounds: Sequence[str], busy_s: Sequence[FloatArray]) -> float:
+    """Return how long messages take whose links, or pairs of devices, are busy so long [s].
+
+    Those in the same rounds travel at the same time; all others go one after the other.
+    """
+    found: dict[object, FloatArray] = {}
+    for number, (name, busy) in enumerate(zip(rounds, busy_s, strict=True)):
+        key = name or number
+        found[key] = found[key] + busy if key in found else busy
+    return sum(float(busy.max(initial=0.0)) for busy in found.values())
 
 
 @dataclass(frozen=True)
@@ -149,52 +162,64 @@ def contention(
         does not prove the default routes best. The certificate is worked out only then.
     """
     units = {
-        load.axis: [(unit_load(network, demands), sizes) for demands, sizes in load.parts]
+        load.axis: [unit_load(network, demands) for _, demands, _ in load.messages]
         for load in loads
     }
     together = [load for load in loads if load.overlaps]
     certificate, detour = None, {}
     anew: Mapping[str, Routes] = {}
     none = np.zeros(network.num_links)
-    busy = {
-        axis: sum((unit.busy_s * sum(sizes) for unit, sizes in parts), none)
-        for axis, parts in units.items()
+    each = {
+        load.axis: [
+            unit.busy_s * size
+            for unit, (_, _, size) in zip(units[load.axis], load.messages, strict=True)
+        ]
+        for load in loads
     }
-    num_rerouted = {
-        axis: sum(unit.num_rerouted * len(sizes) for unit, sizes in parts)
-        for axis, parts in units.items()
-    }
+    num_rerouted = {axis: sum(unit.num_rerouted for unit in of) for axis, of in units.items()}
     if together and is_routed:
-        default_s = sum((busy[load.axis] for load in together), none)
+        default_s = sum((busy for load in together for busy in each[load.axis]), none)
         anew, certificate = _routed(network, together, float(default_s.max(initial=0.0)))
     for load in together:
         if load.axis not in anew:
             continue
         demands, routes = load.demands, anew[load.axis]
         byte_hops = sum(
-            float((unit.routes.num_hops * unit.demands.num_bytes).sum()) * sum(sizes)
-            for unit, sizes in units[load.axis]
+            float((unit.routes.num_hops * unit.demands.num_bytes).sum()) * size
+            for unit, (_, _, size) in zip(units[load.axis], load.messages, strict=True)
         )
         if byte_hops:
             detour[load.axis] = float((routes.num_hops * demands.num_bytes).sum()) / byte_hops
-        busy[load.axis] = busy_s(routes, demands, network)
+        ends = np.cumsum([len(one) for _, one, _ in load.messages])
+        each[load.axis] = [
+            busy_s(
+                make_routes(routes.of(row) for row in range(end - len(one), end)),
+                replace(one, num_bytes=one.num_bytes * size),
+                network,
+            )
+            for (_, one, size), end in zip(load.messages, ends.tolist(), strict=True)
+        ]
         if network.grid_shape:
             num_rerouted[load.axis] = _num_different(routes, xy_routes(network, demands)[0])
+    busy = {axis: sum(parts, none) for axis, parts in each.items()}
     overlapping = sum((busy[load.axis] for load in together), np.zeros(network.num_links))
     meeting = sum((busy[load.axis] for load in loads if load.meets), np.zeros(network.num_links))
     slowdown = {}
     for load in loads:
         alone = busy[load.axis]
-        shared = (alone + load.meets * (meeting - alone))[alone > 0]
-        shared = overlapping[alone > 0] if load.overlaps and load.yields else shared
-        slowdown[load.axis] = max(1.0, float(shared.max(initial=0.0)) / load.private_s)
+        if load.overlaps and load.yields:
+            seconds = float(overlapping[alone > 0].max(initial=0.0))
+        elif load.meets:
+            seconds = float((alone + load.meets * (meeting - alone))[alone > 0].max(initial=0.0))
+        else:
+            rounds = [name for name, *_ in load.messages]
+            seconds = one_after_the_other_s(rounds, each[load.axis])
+        slowdown[load.axis] = max(1.0, seconds / load.private_s)
     return Contention(
         slowdown,
         busy,
         detour,
-        num_routes=sum(
-            len(demands) * len(sizes) for load in loads for demands, sizes in load.parts
-        ),
+        num_routes=sum(len(demands) for load in loads for _, demands, _ in load.messages),
         num_rerouted=sum(num_rerouted.values()),
         certificate=certificate,
     )
@@ -275,8 +300,10 @@ def axis_loads(
         group = scalar_group(groups.group(axis), row)
         if group_size(group) < 2:
             continue
-        parts: dict[Pattern, list[float]] = {}
-        private, overlaps = np.zeros(1), False
+        place = ranks.place(axis)
+        sent: list[tuple[str, Demands, float]] = []
+        pairs_s: list[FloatArray] = []
+        overlaps = False
         for message, times in messages:
             if message.axis != axis:
                 continue
@@ -284,19 +311,13 @@ def axis_loads(
                 message, structure, group, is_side_by_side=joins_grids(groups.levels)
             )
             num_bytes = message.num_bytes * times
-            parts.setdefault(pattern, []).append(num_bytes)
-            private = private + pair_s(pattern, group) * num_bytes
+            sent.append((message.rounds, _placed(pattern, axis, place), num_bytes))
+            pairs_s.append(pair_s(pattern, group) * num_bytes)
             overlaps = overlaps or bool(message.overlaps)
-        place = ranks.place(axis)
-        if parts:
-            yield AxisLoad(
-                axis,
-                [(_placed(pattern, axis, place), tuple(sizes)) for pattern, sizes in parts.items()],
-                float(private.max()),
-                overlaps,
-                axis in yielding,
-                meeting.get(axis, 0.0),
-            )
+        rounds = [name for name, *_ in sent]
+        private_s = one_after_the_other_s(rounds, pairs_s)
+        yields, meets = axis in yielding, meeting.get(axis, 0.0)
+        yield AxisLoad(axis, sent, private_s, overlaps, yields, meets)
 
 
 @lru_cache(maxsize=8192)

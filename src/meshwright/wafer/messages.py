@@ -28,6 +28,8 @@ from meshwright.spec.collective import CollectiveKind
 
 DATA_AXES = ("dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
 """Those that shard optimizer states, those that repeat them, and both together."""
+EXPERT_DATA_AXES = ("edp_shard", "edp_replicate", "edp")
+"""The same, of the experts."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,28 @@ class MessageOf(Generic[N]):
     """It overlaps with the computation of its operator and does not precede it."""
     is_stream: bool = False
     """It travels piece by piece round the group."""
+    rounds: str = ""
+    """Of which operator it travels in the rounds, with all others that do; else by itself."""
 
     def of(self, row: int = 0) -> Message:
         """Return the message of one strategy of the columns."""
         overlaps = bool(number_at(1.0 * np.asarray(self.overlaps), row))
         size = number_at(self.num_bytes, row)
-        return Message(self.axis, self.kind, size, overlaps, self.is_stream)
+        return Message(self.axis, self.kind, size, overlaps, self.is_stream, self.rounds)
 
 
 Message = MessageOf[float]
 Sent = list[tuple[Message, float]]
 """Messages, each with how often it is sent."""
+
+
+@dataclass(frozen=True)
+class HeldParams(Generic[N]):
+    """Parameters on one device of the fullest stage [1]."""
+
+    dense: N
+    expert: N
+    """Of routed experts."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +213,10 @@ def _messages(step: _Step, *, is_forward: bool, again: bool = False) -> Iterator
             key = (call.axis, call.kind) if in_rounds else number
             if key in together:
                 num_bytes = num_bytes + together[key].num_bytes
-            together[key] = MessageOf(call.axis, call.kind, num_bytes, overlaps, call.streamed)
+            rounds = f"{step.op.name}{' again' * again}" if in_rounds else ""
+            together[key] = MessageOf(
+                call.axis, call.kind, num_bytes, overlaps, call.streamed, rounds
+            )
     yield from together.values()
 
 
@@ -214,8 +230,9 @@ def _passed(steps: Sequence[_Step], *, is_forward: bool) -> Iterator[MessageOf[N
 
 
 def window_messages(
-    problem: Problem, structures: Sequence[PlanOptions], network: AxisNetwork, params: FloatArray
-) -> list[Sent]:
+    problem: Problem, structures: Sequence[PlanOptions], network: AxisNetwork,
+    params: HeldParams[FloatArray],
+) -> list[Sent]:  # fmt: skip
     """Return what one stage sends in the backward pass of a micro-batch, and how often.
 
     With the sums of gradients, and where weights were dropped also their gathering. One list for
@@ -226,7 +243,7 @@ def window_messages(
     structures
         Plan options of each row.
     params
-        Dense parameters on one device of the fullest stage, shape (rows,) [1].
+        Columns with one entry for each row.
     """
     found: list[Sent] = [[] for _ in structures]
     layouts: dict[PlanOptions, dict[PlanOptions, list[int]]] = {}
@@ -242,7 +259,8 @@ def window_messages(
             found[row] += _of_row(columns, place)
         for structure, own in members.items():
             strategy = take_rows(network.strategy, own)
-            gather, scatter, sums = data_messages(problem, structure, strategy, params[own])
+            held = take_rows(params, own)
+            gather, scatter, sums = data_messages(problem, structure, strategy, held)
             drops = structure.zero_stage == 3 and structure.reshard_after_forward
             once: list[tuple[MessageOf[Num], Num]] = [
                 (message, 1.0)
@@ -262,7 +280,7 @@ def _of_row(columns: Sequence[tuple[MessageOf[Num], Num]], row: int) -> Sent:
 
 
 def step_messages(
-    problem: Problem, structure: PlanOptions, network: AxisNetwork, params: float,
+    problem: Problem, structure: PlanOptions, network: AxisNetwork, params: HeldParams[float],
     num_passes: float,
 ) -> Sent:  # fmt: skip
     """Return what all stages send in a step, and how often; edges are on one stage of ``pp``.
@@ -271,8 +289,6 @@ def step_messages(
     ----------
     network
         The groups of one strategy: columns of one row.
-    params
-        Dense parameters on one device of the fullest stage [1].
     num_passes
         Micro-batches of the step.
     """
@@ -318,28 +334,31 @@ def _pipeline_message(
 
 
 def data_messages(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], params: Num
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], params: HeldParams[Num]
 ) -> tuple[tuple[MessageOf[Num], ...], ...]:
     """Return gathering of parameters, scattering of gradients, and their sums over replicas.
 
     Of one stage, each once; without ZeRO there are sums alone. Axes of one device send nothing.
     """
-    optimizer = problem.workload.optimizer
-    gradient_bytes = params * optimizer.reduced_gradient_bytes_per_param
-    weight_bytes = params * optimizer.gathered_weight_bytes_per_param
-    overlaps, shards = structure.overlap_data_parallel, strategy.dp_shard * strategy.cp
-    shard, replicate, everyone = DATA_AXES
-
-    def sent(message: MessageOf[Num]) -> tuple[MessageOf[Num], ...]:
-        return (message,) if np.any(degree_of(message.axis, strategy) > 1) else ()
-
-    if structure.zero_stage == 0:
-        sums = MessageOf(everyone, CollectiveKind.ALL_REDUCE, gradient_bytes, overlaps)
-        return (), (), sent(sums)
-    gather = MessageOf(shard, CollectiveKind.ALL_GATHER, weight_bytes, overlaps)
-    scatter = MessageOf(shard, CollectiveKind.REDUCE_SCATTER, gradient_bytes, overlaps)
-    sums = MessageOf(replicate, CollectiveKind.ALL_REDUCE, gradient_bytes / shards, overlaps)
-    return sent(gather), sent(scatter), sent(sums)
+    kinds = [(DATA_AXES, params.dense, strategy.dp_shard * strategy.cp)]
+    if problem.num_experts:
+        kinds.append((EXPERT_DATA_AXES, params.expert, degree_of("edp_shard", strategy)))
+    optimizer, overlaps = problem.workload.optimizer, structure.overlap_data_parallel
+    gather, scatter, sums = [], [], []
+    for (shard, replicate, everyone), held, shards in kinds:
+        gradient_bytes = held * optimizer.reduced_gradient_bytes_per_param
+        weight_bytes = held * optimizer.gathered_weight_bytes_per_param
+        if structure.zero_stage == 0:
+            sums.append(MessageOf(everyone, CollectiveKind.ALL_REDUCE, gradient_bytes, overlaps))
+            continue
+        gather.append(MessageOf(shard, CollectiveKind.ALL_GATHER, weight_bytes, overlaps))
+        scatter.append(MessageOf(shard, CollectiveKind.REDUCE_SCATTER, gradient_bytes, overlaps))
+        apart_bytes = gradient_bytes / shards
+        sums.append(MessageOf(replicate, CollectiveKind.ALL_REDUCE, apart_bytes, overlaps))
+    return tuple(
+        tuple(message for message in part if np.any(degree_of(message.axis, strategy) > 1))
+        for part in (gather, scatter, sums)
+    )
 
 
 def only(column: object) -> float:

@@ -18,7 +18,7 @@ from meshwright.topology.network import Network
 from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
 from meshwright.wafer.placing import price_as_placed
-from meshwright.wafer.price import physical_network
+from meshwright.wafer.price import physical_network, step_links
 
 LINK = 4
 """Columns of text between two devices."""
@@ -46,7 +46,7 @@ class WaferMap:
     load_share: FloatArray
     """Load of each link as a share of what counts as full, 0 to 1."""
     load_note: str
-    """What is full: ``100 % = 4.2 MB, the hottest link``."""
+    """What is full: ``100 % = busy all 2 s of a step``."""
     dead_wires: tuple[tuple[int, int], ...] = ()
     """Pairs of devices whose wire has died."""
 
@@ -93,17 +93,17 @@ def draw(plan: Plan, axis: str | None = None) -> WaferMap:
     labels = [""] * physical.num_devices
     for position, device in np.ndenumerate(ranks.device):
         labels[int(device)] = "\n".join(f"{ranks.axes[i]} {position[i]}" for i in used)
-    hottest = price.contention.hottest
-    most_s = float(hottest.max(initial=0.0))
+    links = step_links(problem, plan.best.structure, plan.best.strategy, price, physical)
     return WaferMap(
         network=physical,
         title=f"{plan.model.name} on {plan.system.name}: {plan.best.text}",
-        caption="seconds that links are busy in the backward pass of a micro-batch; contended",
+        caption="share of the step during which a link carries something; contended",
         group=group,
         group_names=tuple(f"{shown} group {number}" for number in range(len(groups))),
         labels=tuple(labels),
-        load_share=hottest / most_s if most_s > 0 else hottest,
-        load_note=f"100 % = {format_seconds(most_s)} busy, the hottest link",
+        load_share=links.busy_s / price.time_s,
+        load_note=f"100 % = busy all {format_seconds(price.time_s)} of a step; the hottest link "
+        f"{links.busiest_s / price.time_s:.0%}",
         dead_wires=plan.system.dead_links,
     )
 

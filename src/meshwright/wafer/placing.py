@@ -28,7 +28,7 @@ from meshwright.network.placement import (
 )
 from meshwright.search.exhaustive import Found
 from meshwright.sharding.space import axis_orders
-from meshwright.sharding.strategy import AXES, Offload, PlanOptions, Strategy
+from meshwright.sharding.strategy import AXES, EXPERT_AXES, Offload, PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train.answer import Candidate, HotLink, Placement
 from meshwright.train.estimate import candidate_of
@@ -45,6 +45,8 @@ from meshwright.wafer.price import (
 
 MOST_CHOICES = 4096
 """Ways to lay a strategy that are looked at; what others cost is bounded without them."""
+MOST_ON_LARGE = 64
+"""The same on grids of more than ``MOST_DEVICES``."""
 AT_ONCE = 256
 """Ways whose link loads are worked out at most before the next bounds are looked at."""
 AT_ONCE_OF_ONE = 8
@@ -53,7 +55,7 @@ LAID_AT_ONCE = 256
 """Candidates whose ways to lie are priced at once at most, link loads aside."""
 NUM_HOTTEST = 6
 MOST_DEVICES = 1024
-"""Larger grids keep their closed form: link loads of all groups would take too long."""
+"""On larger grids messages keep the dimension order: to route them anew would take too long."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,12 @@ def laid(
     entries = [(one, choices) for one, choices in entries if choices]
     if not entries:
         return []
-    laid = [(one.strategy, choices[:MOST_CHOICES]) for one, choices in entries]
+    most = most_choices(problem)
+    laid = [(one.strategy, choices[:most]) for one, choices in entries]
     network = choice_network(problem, laid)
+    nests = np.ones(len(network.strategy.tp), dtype=bool)
+    if problem.num_experts:
+        nests = np.logical_and.reduce([network.has_blocks(axis) for axis in EXPERT_AXES])
     structures = [
         (replace(one.structure, axis_order=AXES), len(choices))
         for (one, _), (_, choices) in zip(entries, laid, strict=True)
@@ -157,12 +163,13 @@ def laid(
             one, choices = entries[number]
             mine = np.flatnonzero(numbers == number)
             first = ends[number] - len(laid[number][1])
+            mine = mine[nests[rows[mine]]]
             mine = mine[fits[mine] & np.isfinite(times_s[mine])] if must_fit else mine
             mine = mine[np.argsort(times_s[mine], kind="stable")]
             if problem.mapper is Mapper.GMAP:
                 mine = mine[:1]
             ways = [choices[row] for row in (rows[mine] - first).tolist()]
-            left_s = one.time_s if len(choices) > MOST_CHOICES else np.inf
+            left_s = one.time_s if len(choices) > most else np.inf
             every.append(Laid(one, ways, take_rows(priced, mine), left_s))
     return every
 
@@ -205,6 +212,11 @@ def _together(parts: Sequence[Priced]) -> Priced:
     return parts[0] if len(parts) == 1 else joined(parts)
 
 
+def most_choices(problem: Problem) -> int:
+    """Return how many ways to lay a strategy are looked at."""
+    return MOST_CHOICES if problem.system.num_devices <= MOST_DEVICES else MOST_ON_LARGE
+
+
 def fits_devices(problem: Problem, priced: Priced) -> BoolArray:
     """Return which rows fit the memory of a device, and of its host."""
     fits = column(priced.step.memory_bytes) <= problem.system.chip.main_memory.capacity_bytes
@@ -223,15 +235,8 @@ def choices_of(problem: Problem, found: Found) -> Sequence[Choice]:
             for order in axis_orders(True)
         ]
         return [Choice(order, shapes) for order, shapes in rows if shapes is not None]
-    every = all_choices(structure, strategy, sides)
-    if not problem.whole_grids or problem.may_have_holes:
-        return every
-    needed = [np.prod(choice.shapes, axis=0) for choice in every]
-    return [
-        choice
-        for choice, lengths in zip(every, needed, strict=True)
-        if any((lengths <= grid).all() for grid in problem.whole_grids)
-    ]
+    grids = () if problem.may_have_holes else problem.whole_grids
+    return all_choices(structure, strategy, sides, grids, most_choices(problem) + 1)
 
 
 class PlacementSearch:
@@ -383,6 +388,8 @@ def routed(
     physical: Network,
 ) -> Placing:  # fmt: skip
     """Return the same placement with its messages routed around shared links, where that helps."""
+    if physical.num_devices > MOST_DEVICES:
+        return placing
     price = placing.price
     way = structure, strategy, Choice(price.ranks.axes, price.ranks.shapes)
     (anew,) = price_placed(problem, [way], physical, is_routed=True, alone=[price.closed_form])
@@ -392,9 +399,8 @@ def routed(
 
 
 def has_placement(problem: Problem) -> bool:
-    """Tell whether ranks of a system can be placed: on grids, and not too many of them."""
-    is_small = problem.system.num_devices <= MOST_DEVICES
-    return bool(problem.grid_sides) and is_small and not problem.num_experts
+    """Tell whether ranks of a system can be placed: on grids."""
+    return bool(problem.grid_sides)
 
 
 def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> PlacedPrice | None:
@@ -409,7 +415,7 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
     choice = Choice((*placement.axes, *unused), tuple(shapes), placement.devices)
     found = [
         price
-        for is_routed in (True, False)
+        for is_routed in {physical.num_devices <= MOST_DEVICES, False}
         for price in price_placed(
             problem, [(entry.structure, entry.strategy, choice)], physical, is_routed=is_routed
         )

@@ -8,21 +8,38 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray, joined, take_rows
-from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of
+from meshwright.collectives.group import Reach
+from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of_experts
 from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_each
 from meshwright.network.faults import SharedWork, shared_work
-from meshwright.network.placement import Choice, Ranks, reaches_of_shapes, stated_ranks
-from meshwright.sharding.strategy import AXES, PlanOptions, Strategy, Streamed, stack
+from meshwright.network.placement import Choice, Ranks, stated_ranks
+from meshwright.sharding.local_sizes import degree_of
+from meshwright.sharding.strategy import (
+    AXES,
+    EXPERT_AXES,
+    PlanOptions,
+    Strategy,
+    Streamed,
+    stack,
+    take,
+)
 from meshwright.spec.system import SystemSpec
 from meshwright.topology.levels import network_of
 from meshwright.topology.network import Network
 from meshwright.wafer.contention import Contention, axis_loads, contention
-from meshwright.wafer.messages import DATA_AXES, only, step_messages, window_messages
+from meshwright.wafer.messages import (
+    DATA_AXES,
+    EXPERT_DATA_AXES,
+    HeldParams,
+    only,
+    step_messages,
+    window_messages,
+)
 
-YIELDING = (*DATA_AXES, "pp")
+YIELDING = (*DATA_AXES, *EXPERT_DATA_AXES, "pp")
 """What overlaps with the computation of a whole stage, and leaves the links to its streams."""
 
 
@@ -41,10 +58,11 @@ class PlacedPrice:
         """Step time with contention [s]."""
         return only(self.contended.step.time.total_s)
 
-    @property
-    def dense_params(self) -> float:
-        """Dense parameters on one device of the fullest stage [1]."""
-        return only(self.closed_form.pipeline.heaviest.dense_params)
+
+def params_of(price: Priced) -> HeldParams[float]:
+    """Return the parameters on one device of the fullest stage of a priced row."""
+    heaviest = price.pipeline.heaviest
+    return HeldParams(only(heaviest.dense_params), only(heaviest.expert_params))
 
 
 def physical_network(problem: Problem) -> Network:
@@ -58,44 +76,62 @@ def choice_network(
     problem: Problem, laid: Sequence[tuple[Strategy, Sequence[Choice]]]
 ) -> AxisNetwork:
     """Return the groups of strategies, one row for each way to lay each of them."""
-    strategies = [strategy for strategy, choices in laid for _ in choices]
-    every = [choice for _, choices in laid for choice in choices]
-    numbers: dict[tuple[str, ...], list[int]] = {}
-    for number, choice in enumerate(every):
-        numbers.setdefault(choice.axes, []).append(number)
-    # Rows of one order of the axes are built at once, then put back into their places.
-    columns, layouts = stack(strategies), []
-    for axes, rows in numbers.items():
-        reaches = reaches_of_shapes(axes, [every[n].shapes for n in rows])
-        strides = strides_of(axes, take_rows(columns, rows))
-        layouts.append(AxisPlacement(strides, {axis: reaches[axis] for axis in AXES}))
-    places = np.argsort(np.concatenate([*numbers.values()]), kind="stable")
-    return problem.network_with(take_rows(joined(layouts), places), columns)
+    counts = [len(choices) for _, choices in laid]
+    strategies = stack([strategy for strategy, _ in laid])
+    columns = take(strategies, np.repeat(np.arange(len(laid)), counts))
+    # Candidates of the same degrees have the same ways.
+    tables = {id(choices): choices for _, choices in laid}
+    known = {number: _nesting(choices) for number, choices in tables.items()}
+    placed = joined([known[id(choices)] for _, choices in laid])
+    strides = {**placed.strides, **strides_of_experts(columns)}
+    return problem.network_with(replace(placed, strides=strides), columns)
+
+
+def _nesting(choices: Sequence[Choice]) -> AxisPlacement:
+    """Return where axes are, one row for each way to lay them."""
+    sizes = np.array([choice.shapes for choice in choices], dtype=float)
+    apart = np.ones_like(sizes)
+    apart[:, 1:] = np.cumprod(sizes, axis=1)[:, :-1]
+    strides = np.ones(sizes.shape[:2])
+    strides[:, 1:] = np.cumprod(sizes.prod(axis=2), axis=1)[:, :-1]
+    place = np.array([[choice.axes.index(axis) for axis in AXES] for choice in choices])
+    sizes, apart = (np.take_along_axis(part, place[:, :, None], axis=1) for part in (sizes, apart))
+    strides = np.take_along_axis(strides, place, axis=1)
+    return AxisPlacement(
+        {axis: strides[:, number] for number, axis in enumerate(AXES)},
+        {
+            axis: Reach(tuple(sizes[:, number].T), tuple(apart[:, number].T))
+            for number, axis in enumerate(AXES)
+        },
+    )
+
+
+def stacked(params: Sequence[HeldParams[float]]) -> HeldParams[FloatArray]:
+    """Return columns with one row for each."""
+    return HeldParams(np.array([p.dense for p in params]), np.array([p.expert for p in params]))
 
 
 def contention_of(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, ranks: Ranks, params: float,
-    physical: Network, *, is_routed: bool = False,
+    problem: Problem, structure: PlanOptions, strategy: Strategy, ranks: Ranks,
+    params: HeldParams[float], physical: Network, *, is_routed: bool = False,
 ) -> Contention:  # fmt: skip
     """Return what the links carry when a strategy runs on its devices.
 
     Parameters
     ----------
-    params
-        Dense parameters on one device of the fullest stage.
     physical
         From :func:`physical_network`.
     """
     network = choice_network(problem, [(strategy, [Choice(ranks.axes, ranks.shapes)])])
     (found,) = _contentions(
-        problem, [(structure, 1)], network, [ranks], np.array([params]), physical, is_routed
+        problem, [(structure, 1)], network, [ranks], stacked([params]), physical, is_routed
     )
     return found
 
 
 def _contentions(
     problem: Problem, structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork,
-    places: Sequence[Ranks], params: FloatArray, physical: Network, is_routed: bool,
+    places: Sequence[Ranks], params: HeldParams[FloatArray], physical: Network, is_routed: bool,
 ) -> list[Contention]:  # fmt: skip
     """Return what the links carry for each row of a network, alone on its devices."""
     found = []
@@ -113,6 +149,19 @@ def _contentions(
         )
         found.append(contention(list(loads), physical, is_routed=is_routed))
     return found
+
+
+def ranks_of(
+    problem: Problem, strategy: Strategy, choice: Choice, physical: Network
+) -> Ranks | None:
+    """Return the ranks of a choice; None where its blocks, or those of experts, do not fit."""
+    ranks = stated_ranks(physical, problem.grid_sides, choice)
+    if ranks is None or not problem.num_experts:
+        return ranks
+    apart = strides_of_experts(strategy)
+    members = {axis: (round(apart[axis]), round(degree_of(axis, strategy))) for axis in EXPERT_AXES}
+    ranks = replace(ranks, experts=members)
+    return ranks if all(ranks.fills_blocks(axis) for axis in EXPERT_AXES) else None
 
 
 Way = tuple[PlanOptions, Strategy, Choice]
@@ -145,7 +194,7 @@ def price_placed(
     found: list[PlacedPrice | None] = [None] * len(ways)
     rows, places, works = [], [], []
     for row, (_, strategy, choice) in enumerate(ways):
-        ranks = stated_ranks(physical, problem.grid_sides, choice)
+        ranks = ranks_of(problem, strategy, choice, physical)
         work = None if ranks is None else work_of(problem, strategy, ranks, physical)
         if ranks is not None and work is not None:
             rows.append(row)
@@ -160,7 +209,7 @@ def price_placed(
         if alone is None
         else [alone[row] for row in rows]
     )
-    params = np.array([only(one.pipeline.heaviest.dense_params) for one in private])
+    params = stacked([params_of(one) for one in private])
     shared = _contentions(problem, structures, network, places, params, physical, is_routed)
     slowdown = {
         axis: np.array([entry.slowdown.get(axis, 1.0) for entry in shared])
@@ -183,7 +232,14 @@ def price_placed(
 def work_of(
     problem: Problem, strategy: Strategy, ranks: Ranks, physical: Network
 ) -> SharedWork | None:
-    """Return how the ranks of a strategy share the work of a step; None where none can."""
+    """Return how the ranks of a strategy share the work of a step; None where none can.
+
+    Equally where ranks are not hosted by others, as those of models with experts.
+    """
+    if not problem.may_have_holes:
+        speed = np.minimum(physical.speed_factor[ranks.device], 1.0)
+        equal = SharedWork(np.zeros(0, dtype=np.int64), np.ones(speed.shape), speed, 1)
+        return equal if ranks.is_host.all() else None
     rows = problem.workload.sequence_length / float(strategy.cp)
     batch, micro_batch = problem.workload.global_batch_size, int(strategy.micro_batch_size)
     return shared_work(ranks, physical.speed_factor, batch, rows, micro_batch)
@@ -240,10 +296,15 @@ def _one_by_one(parts: Sequence[tuple[IntArray, Priced]]) -> list[Priced]:
 class StepLinks:
     """The links of a placed plan over a whole step."""
 
-    busiest_s: float
-    """How long the busiest link carries something [s]."""
+    busy_s: FloatArray
+    """How long each link carries something [s]."""
     energy_j: float | None
     """Of all bytes on all links that they cross, for each device in use [J]; None: not known."""
+
+    @property
+    def busiest_s(self) -> float:
+        """How long the busiest link carries something [s]."""
+        return float(self.busy_s.max(initial=0.0))
 
 
 def step_links(
@@ -258,26 +319,29 @@ def step_links(
     anew, an axis goes as much farther in the whole step as in the window.
     """
     network = choice_network(problem, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
-    pipeline, params = price.closed_form.pipeline, price.dense_params
+    pipeline, params = price.closed_form.pipeline, params_of(price.closed_form)
     num_passes = only(pipeline.num_micro_batches)
     messages = step_messages(problem, structure, network, params, num_passes)
     loads = list(axis_loads(messages, structure, network, price.ranks))
     if not loads:
-        return StepLinks(0.0, 0.0)
+        return StepLinks(np.zeros(physical.num_links), 0.0)
     carried = contention(loads, physical)
-    busiest_s = float(carried.hottest.max(initial=0.0))
     per_link = link_j_per_byte(problem.system, physical)
     if per_link is None:
-        return StepLinks(busiest_s, None)
-    mean = 0.0 if pipeline.mean is None else only(pipeline.mean.dense_params)
-    share = dict.fromkeys(DATA_AXES, mean / params)
+        return StepLinks(carried.hottest, None)
+    mean = pipeline.mean
+    share = {}
+    if mean is not None:
+        share = dict.fromkeys(DATA_AXES, only(mean.dense_params) / params.dense)
+    if mean is not None and params.expert:
+        share |= dict.fromkeys(EXPERT_DATA_AXES, only(mean.expert_params) / params.expert)
     energy_j = sum(
         float((busy_s * physical.bandwidth_bytes_per_s * per_link).sum())
         * price.contention.detour.get(axis, 1.0)
         * share.get(axis, 1.0)
         for axis, busy_s in carried.busy_s.items()
     )
-    return StepLinks(busiest_s, energy_j / float(strategy.num_devices))
+    return StepLinks(carried.hottest, energy_j / float(strategy.num_devices))
 
 
 def link_j_per_byte(system: SystemSpec, network: Network) -> FloatArray | None:

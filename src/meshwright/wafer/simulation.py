@@ -43,6 +43,7 @@ from meshwright.wafer.contention import (
 )
 from meshwright.wafer.messages import (
     DATA_AXES,
+    EXPERT_DATA_AXES,
     Message,
     PiecePasses,
     Work,
@@ -51,7 +52,7 @@ from meshwright.wafer.messages import (
     piece_passes,
 )
 from meshwright.wafer.placing import price_as_placed
-from meshwright.wafer.price import PlacedPrice, choice_network, physical_network
+from meshwright.wafer.price import PlacedPrice, choice_network, params_of, physical_network
 
 MOST_TASKS = 150_000
 """Tasks of a simulated step, about; layers are merged and micro-batches left out beyond it."""
@@ -538,7 +539,7 @@ def simulate_step(
         send = Message("pp", CollectiveKind.SEND, num_bytes)
     gather, reduce_, sums = (
         tuple(message.of() for message in messages)
-        for messages in data_messages(problem, structure, strategy, price.dense_params)
+        for messages in data_messages(problem, structure, strategy, params_of(price.closed_form))
     )
     total = round(only(price.closed_form.pipeline.num_micro_batches))
     num_runs, played = _extent(strategy, total, most_tasks or MOST_TASKS)
@@ -697,11 +698,15 @@ def _once_s(
     The number for the gradient norm, and the gradient of a tied embedding.
     """
     collectives = Collectives(network, problem.calibration.collective_launch_s)
-    shards, replicas, everyone = DATA_AXES
-    sums = [(CollectiveKind.REDUCE_SCATTER, shards), (CollectiveKind.ALL_GATHER, shards),
-            (CollectiveKind.ALL_REDUCE, replicas)]  # fmt: skip
-    if structure.zero_stage == 0:
-        sums = [(CollectiveKind.ALL_REDUCE, everyone)]
+    sums = []
+    for shards, replicas, everyone in (DATA_AXES, EXPERT_DATA_AXES)[
+        : 1 + bool(problem.num_experts)
+    ]:
+        if structure.zero_stage == 0:
+            sums.append((CollectiveKind.ALL_REDUCE, everyone))
+            continue
+        sums += [(CollectiveKind.REDUCE_SCATTER, shards), (CollectiveKind.ALL_GATHER, shards)]
+        sums.append((CollectiveKind.ALL_REDUCE, replicas))
     norm_s = sum(only(collectives.time_s(kind, axis, 0.0)) for kind, axis in sums)
     return norm_s + only(price.contended.pipeline.tied_sync_s)
 

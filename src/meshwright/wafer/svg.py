@@ -23,8 +23,10 @@ IO_HALF = 9.0
 """Half of the side of an IO die or a switch [px]."""
 MARGIN = 38.0
 """Around the grid: room for links that close a ring [px]."""
-HEAD = 40.0
-"""Height of the title [px]."""
+HEAD = 18.0
+"""Height without the lines of the title [px]."""
+TITLE_LINE, TITLE_LETTER = 22.0, 10.4
+"""Height of a line of the title, and width of a letter at most, nearly [px]."""
 LEAST_WIDTH = 620.0
 """Width that the legend needs [px]."""
 SEAM_ABOVE = -8.0
@@ -210,10 +212,14 @@ def wafer_svg(picture: WaferMap) -> str:
     """Return the picture of a wafer: groups, ranks, link loads, faults and their legend."""
     canvas = make_canvas(picture.network)
     width = max(canvas.width + 2 * MARGIN, LEAST_WIDTH)
-    left, top = (width - canvas.width) / 2, HEAD + MARGIN
+    title = textwrap.wrap(picture.title, int((width - 2 * MARGIN) / TITLE_LETTER))
+    left, top = (width - canvas.width) / 2, HEAD + TITLE_LINE * len(title) + MARGIN
     num_devices = picture.network.num_devices
     parts = [
-        label(MARGIN, HEAD - 8, picture.title, "title"),
+        *(
+            label(MARGIN, HEAD - 8 + TITLE_LINE * number, line, "title")
+            for number, line in enumerate(title, start=1)
+        ),
         f'<g transform="translate({left:.1f} {top:.1f})">',
     ]
     for x in canvas.seams:

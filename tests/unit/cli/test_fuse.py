@@ -139,3 +139,42 @@ def test_a_group_of_any_size_is_divided_at_once(capsys):
 def test_what_cannot_be_fused_says_why(capsys, words, status, says):
     assert main(["fuse", *words]) == status
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("precision", "chip", "rate", "note"),
+    [
+        ("bf16", "H100", "bf16", False),
+        ("fp8", "H100", "fp8", False),
+        ("fp8", "SN10", "bf16", True),
+        ("fp32", "SN10", "bf16", True),
+    ],
+)
+def test_the_rate_is_that_of_the_numbers_or_the_screen_says_so(capsys, precision, chip, rate, note):
+    words = ["llama3-8b", "--tokens", "512", "--tile", "64", "--on", chip, "--precision", precision]
+    assert json.loads(output(capsys, *words, "--json"))["rate_of"] == rate
+    text = output(capsys, *words)
+    assert (f"at its rate of {rate}: {chip} states none for products of" in text) is note
+
+
+def test_narrow_numbers_are_faster_where_the_chip_says_so(capsys):
+    words = ["llama3-8b", "--tokens", "512", "--tile", "64", "--on", "H100", "--json"]
+    wide, narrow = (
+        json.loads(output(capsys, *words, "--precision", precision))
+        for precision in ("bf16", "fp8")
+    )
+    cycles = wide["parts_s"]["compute_s"] / narrow["parts_s"]["compute_s"]
+    assert cycles == pytest.approx(1979 / 989, rel=0.2)
+
+
+def test_long_partitions_are_named_by_their_largest_kernels(capsys):
+    text = output(capsys, "gpt3-175b-layer", "--on", "SN10", "--tile", "64", "--tp", "8",
+                  "--link", "25GB/s")  # fmt: skip
+    assert "q, k, v, av, qk, softmax, drop1, ... (9)" in " ".join(text.split())
+
+
+def test_a_micro_batch_that_dram_cannot_hold_is_refused_by_its_size(capsys):
+    words = ["gpt3-175b-layer", "--on", "SN10", "--tile", "64", "--micro-batch", "1000000000"]
+    assert main(["fuse", *words]) == 3
+    message = "too little for the tensors of 1,000,000,000 sequences at once"
+    assert message in capsys.readouterr().err

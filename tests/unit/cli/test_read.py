@@ -80,3 +80,10 @@ def test_half_the_word_halves_the_bytes_and_not_the_work(capsys, program) -> Non
 def test_bad_options_are_named(capsys, words, message) -> None:
     assert main(words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_python_file_without_a_function_is_refused_as_that(capsys, program) -> None:
+    path = program.rpartition(":")[0]
+    assert main(["fuse", path, "--on", "SN10"]) == 2
+    message = f"{path}: names no function that makes a program (such as {path}:function)"
+    assert message in capsys.readouterr().err

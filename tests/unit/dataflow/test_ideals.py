@@ -55,11 +55,6 @@ def test_every_ideal_holds_what_its_members_read():
         assert not (reads[row] & ~row).any()
 
 
-def test_the_order_of_the_kernels_may_be_another():
-    needs = np.array([[False, True], [False, False]])
-    assert as_bits(order_ideals(needs, MOST, position=np.array([1, 0]))) == (0, 0b10, 0b11)
-
-
 def test_what_is_not_kept_is_not_grown_further():
     found = order_ideals(
         np.zeros((4, 4), bool), MOST, kept=lambda before, after, kernel: kernel > 1

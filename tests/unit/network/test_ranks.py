@@ -1,5 +1,6 @@
 """Ranks in blocks: devices that work, lattices of groups, and the largest whole grids."""
 
+from dataclasses import replace
 from itertools import combinations, product
 from math import prod
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed_problems import grid_system
 
-from meshwright.network.placement import all_block_shapes, block_ranks, clear_grids
+from meshwright.network.placement import all_block_shapes, block_ranks, clear_grids, digits
 from meshwright.topology.levels import network_of
 
 AXES = ("tp", "tatp", "dp_shard", "pp")
@@ -151,6 +152,62 @@ def test_members_of_a_group_differ_in_its_axes_alone():
     assert ranks.groups("pp*dp_shard").tolist() == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]
     assert ranks.groups("tp/kv_heads").tolist() == ranks.groups("tp").tolist()
     assert ranks.num_devices == 8
+
+
+def test_experts_divide_the_devices_of_other_axes_anew_by_hand():
+    """tp2 along columns, pp2 along rows, dp2 outside of tp: each stage is a row of four devices,
+    numbered tp first. With etp 2 the experts of a row are on its halves; with ep 4 on all of it."""
+    axes = ("tp", "pp", "dp_shard", "cp", "dp_replicate")
+    ranks = block_ranks(grid(2, 4), (4, 2), axes, ((2, 1), (1, 2), (2, 1), (1, 1), (1, 1)))
+    ranks = replace(ranks, experts={"etp": (1, 2), "ep": (2, 2), "edp": (4, 1)})
+    assert ranks.groups("etp").tolist() == [[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]
+    assert ranks.groups("ep").tolist() == [[[0, 2]], [[1, 3]], [[4, 6]], [[5, 7]]]
+    assert ranks.groups("edp").reshape(-1).tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    ranks = replace(ranks, experts={"etp": (1, 1), "ep": (1, 4), "edp": (4, 1)})
+    assert ranks.groups("ep").tolist() == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    radices=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    start=st.integers(1, 12), size=st.integers(1, 12),
+)  # fmt: skip
+def test_digits_are_those_in_which_numbers_differ(radices, start, size):
+    total = prod(radices)
+    steps, counts = digits(
+        np.array([1.0 * start]), np.array([1.0 * size]), [np.array([1.0 * r]) for r in radices]
+    )
+    found = [int(count[0]) for count in counts]
+    groups = [
+        [outer * start * size + k * start + inner for k in range(size)]
+        for outer in range(total // (start * size)) for inner in range(start)
+    ]  # fmt: skip
+    members = [
+        {tuple(digit - low for digit, low in zip(n, lowest, strict=True)) for n in of_group}
+        for of_group in ([_digits_of(n, radices) for n in group] for group in groups)
+        for lowest in [tuple(map(min, zip(*of_group, strict=True)))]
+    ]
+    if 0 in found or not groups:
+        return
+    step = [int(s[0]) for s in steps]
+    expected = set(product(*(range(0, s * c, s) for s, c in zip(step, found, strict=True))))
+    assert prod(found) == size
+    assert all(group == expected for group in members)
+
+
+def _digits_of(number, radices):
+    found = []
+    for radix in radices:
+        found.append(number % radix)
+        number //= radix
+    return tuple(found)
+
+
+def test_digits_of_powers_of_two_are_always_found():
+    for start, size in ((1, 8), (2, 4), (4, 4), (8, 2)):
+        columns = [np.array([4.0]), np.array([2.0]), np.array([2.0])]
+        _, counts = digits(np.array([1.0 * start]), np.array([1.0 * size]), columns)
+        assert prod(int(count[0]) for count in counts) == size
 
 
 def test_rows_and_columns_that_lie_closest_are_taken():

@@ -16,7 +16,7 @@ def load(axis, rows, private_s=None, *, overlaps=False, yields=False, meets=0.0)
     """Return a load; alone on links of one byte a second its busiest message takes its bytes."""
     demands = demands_of([(a, b, size, number) for number, (a, b, size) in enumerate(rows)])
     longest_s = max(size for *_, size in rows) if private_s is None else private_s
-    return AxisLoad(axis, [(demands, (1.0,))], longest_s, overlaps, yields, meets)
+    return AxisLoad(axis, [("", demands, 1.0)], longest_s, overlaps, yields, meets)
 
 
 def test_an_axis_alone_is_not_slowed():
@@ -49,6 +49,18 @@ def test_axes_of_the_same_rounds_share_the_links_that_both_use():
     assert contention([weights, inputs], grid(2, 2)).slowdown == {"tatp": 1.5, "tp": 2.0}
     elsewhere = load("tp", [(0, 2, 1.0)], meets=0.5, **ON)
     assert contention([weights, elsewhere], grid(2, 2)).slowdown == {"tatp": 1.0, "tp": 1.0}
+
+
+def test_messages_of_other_rounds_come_one_after_the_other():
+    """On a line 0 and 1 send to 2, then 2 and 1 send to 0: each time a link carries two messages,
+    another one. In the same rounds that is 2 s, one after the other 4 s where 2 s are private."""
+    there = demands_of([(0, 2, 1.0, 0), (1, 2, 1.0, 1)])
+    back = demands_of([(2, 0, 1.0, 0), (1, 0, 1.0, 1)])
+    for names, private_s, slowdown in ((("a", "b"), 2.0, 2.0), (("", ""), 2.0, 2.0),
+                                       (("a", "a"), 1.0, 2.0), (("a", "a"), 2.0, 1.0)):  # fmt: skip
+        sent = [(name, one, 1.0) for name, one in zip(names, (there, back), strict=True)]
+        found = contention([AxisLoad("tatp", sent, private_s, True, False)], grid(1, 3))
+        assert found.slowdown == {"tatp": slowdown}
 
 
 def test_two_axes_that_yield_wait_for_each_other():

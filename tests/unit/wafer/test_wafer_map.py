@@ -10,12 +10,15 @@ import pytest
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.report.chart import HEAT_STEPS, group_class, heat_step, style_sheet
+from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.topology.grid import mesh, ring, torus
 from meshwright.topology.network import LinkSpec
 from meshwright.topology.switched import switch
 from meshwright.topology.wafer import Wafer, one_wafer, wafers_in_a_row
-from meshwright.wafer.picture import WaferMap, group_letter, wafer_text
+from meshwright.train.question import training
+from meshwright.wafer.picture import WaferMap, draw, group_letter, wafer_text
 from meshwright.wafer.svg import arrows_of, make_canvas, wafer_svg
+from meshwright.wafer.training import estimate
 
 LINK = LinkSpec(2e12, 2e-7)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -70,6 +73,32 @@ def test_groups_have_their_colour_and_letter():
     assert dies[:6] == ["die g0", "die g0", "die g1", "die g1", "die g2", "die g2"]
     letters = [e.text for e in elements if e.get("class") == "letter"]
     assert letters == ["A", "A", "B", "B", "C", "C", "A", "B", "C"]
+
+
+def test_a_long_title_takes_lines_that_fit_the_page():
+    words = "a model on a wafer: " + "tp4 pp2 dp8 zero3 " * 12
+    tree = Tree.fromstring(wafer_svg(picture_of(wafer(), title=words)))
+    lines = [e for e in tree.iter() if e.get("class") == "title"]
+    assert " ".join(line.text for line in lines).split() == words.split()
+    width = float(tree.get("viewBox").split()[2])
+    assert all(float(e.get("x")) + 10.4 * len(e.text) <= width for e in lines)
+    assert len({e.get("y") for e in lines}) == len(lines) > 1
+
+
+def test_the_load_of_a_link_is_a_share_of_the_step():
+    """The hottest one is busy as long as the plan says that its busiest link is."""
+    work = training("wafer-4x8", sequence_length=256, global_batch_size=32)
+    found = estimate(
+        "gpt2-medium",
+        "wafer-4x8",
+        work,
+        make_strategy(dp_shard=32),
+        PlanOptions(sequence_parallel=False, zero_stage=1),
+    )
+    picture = draw(found)
+    placement, step_s = found.best.placement, found.best.estimate.step_time_s
+    assert picture.load_share.max() == pytest.approx(placement.busy_s["d2d"] / step_s)
+    assert picture.load_share.max() < 1
 
 
 def test_heat_is_told_by_colour_width_and_number():

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import numpy as np
 
@@ -301,10 +300,10 @@ def _choice(
     problem: Problem, structure: PlanOptions, strategy: Strategy, rng: np.random.Generator
 ) -> Choice:
     """Return one way to lay a strategy."""
-    ways = list(choices_of(problem, structure, strategy))
+    ways: Sequence[Choice] = choices_of(problem, structure, strategy)
     return ways[int(rng.integers(len(ways)))]
 
 
-def choices_of(problem: Problem, structure: PlanOptions, strategy: Strategy) -> Iterator[Choice]:
-    """Yield the ways to lay a strategy on the grid of a problem, at most ``MOST_CHOICES``."""
-    return islice(all_choices(structure, strategy, problem.grid_sides), MOST_CHOICES)
+def choices_of(problem: Problem, structure: PlanOptions, strategy: Strategy) -> Sequence[Choice]:
+    """Return the ways to lay a strategy on the grid of a problem, at most ``MOST_CHOICES``."""
+    return all_choices(structure, strategy, problem.grid_sides, most=MOST_CHOICES)

@@ -30,7 +30,7 @@ _INPUT = re.compile(
 
 def is_program(text: str) -> bool:
     """Tell whether a text names a file of PyTorch or ONNX, or a function of Python."""
-    return text.lower().endswith((".pt2", ".onnx")) or bool(_FUNCTION.fullmatch(text))
+    return text.lower().endswith((".pt2", ".onnx", ".py")) or bool(_FUNCTION.fullmatch(text))
 
 
 def read_program(
@@ -73,6 +73,9 @@ def read_program(
         return _of_function(named["module"], named["function"], given, inputs, repeats)
     if not Path(text).is_file():
         raise SpecError(Fault("", "there is no such file"), origin=text)
+    if text.lower().endswith(".py"):
+        fault = Fault("", "names no function that makes a program", f"such as {text}:function")
+        raise SpecError(fault, origin=text)
     if text.lower().endswith(".onnx"):
         return import_onnx(text, sizes=given, repeats=repeats)
     torch = torch_or_refusal()

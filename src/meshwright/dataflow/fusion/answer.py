@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from meshwright.dataflow.fusion.cores import CoreGrid
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.spec.system import DType
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,9 @@ class SearchCounts:
     """Different partitions that were priced."""
     num_pairs: int
     """Pairs (seconds, bytes) kept on the way."""
-    places: int | None = None
-    """Kernels left a fixed order by fewer places than this; None: every order was searched."""
+    num_kept: int | None = None
+    """Kernels of a wide graph whose orders were all searched, for its bound; None: those of all
+    kernels were."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ class Target:
     name: str
     grid: CoreGrid
     link_bytes_per_s: float | None = None
+    dtype: DType = "bf16"
+    """Of whose products it is the rate."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,7 @@ def fusion_to_data(answer: FusionAnswer) -> dict[str, Any]:
     return {
         "graph": asked.graph.name,
         "chip": asked.target.name,
+        "rate_of": asked.target.dtype,
         "rules": asked.rules,
         "fidelity": fusion.fidelity,
         "is_calibrated": False,

@@ -5,6 +5,11 @@ along its rows and by ``stages`` along its columns, and takes
 ceil(rows / (lanes * array rows)) * ceil(columns / (stages * array columns)) * inner cycles on
 lanes * stages cores. An elementwise kernel uses the rows of an array alone.
 Source: Ko et al. 2024 (DFModel, arXiv 2412.16432).
+
+There a tile passes elementwise kernels column by column, also one that has no other rows, such as
+the mean of each token. Spread, its results lie on lanes in any order; and where lanes outnumber
+them, each sum is cut over several, whose parts are added in a tree: ceil(inner / parts) +
+ceil(log2 parts) cycles.
 """
 
 from __future__ import annotations
@@ -86,6 +91,8 @@ class TileShape(NamedTuple):
     inner: int
     columns: int
     unit: Unit
+    is_spread: bool = False
+    """Of an elementwise kernel: results lie on lanes in any order, and sums are cut over lanes."""
 
 
 def passing_dims(graph: DataflowGraph) -> frozenset[str]:
@@ -103,7 +110,9 @@ def passing_dims(graph: DataflowGraph) -> frozenset[str]:
     return frozenset(found)
 
 
-def tile_shape(kernel: Kernel, sizes: Mapping[str, int], passing: frozenset[str]) -> TileShape:
+def tile_shape(
+    kernel: Kernel, sizes: Mapping[str, int], passing: frozenset[str], *, is_spread: bool = False
+) -> TileShape:
     """Return the shape of one tile of a kernel.
 
     Parameters
@@ -115,6 +124,8 @@ def tile_shape(kernel: Kernel, sizes: Mapping[str, int], passing: frozenset[str]
     passing
         The dims that pass in tiles. Where the kernel writes one, it makes the columns; where it
         sums over one, the columns are what only its first operand has.
+    is_spread
+        Whether elementwise kernels may use lanes in any order.
     """
     written = single_dims(kernel.dims)
     columns = tuple(dim for dim in written if dim in passing)
@@ -126,6 +137,7 @@ def tile_shape(kernel: Kernel, sizes: Mapping[str, int], passing: frozenset[str]
         inner=prod(size[dim] for dim in kernel.contracted),
         columns=prod(size[dim] for dim in columns),
         unit=kernel.unit,
+        is_spread=is_spread and kernel.unit is Unit.VECTOR,
     )
 
 
@@ -147,6 +159,8 @@ def core_choices(shape: TileShape, grid: CoreGrid) -> CoreChoices:
     """Return every number of cores at which a kernel becomes faster, and its cycles there."""
     if shape.unit is Unit.NONE:
         return read_only(np.ones(1, np.int64)), read_only(np.zeros(1))
+    if shape.is_spread:
+        return _spread_choices(shape.rows * shape.columns, shape.inner, grid)
     rows = -(-shape.rows // grid.array_rows)
     is_matrix = shape.unit is Unit.MATRIX
     columns = -(-shape.columns // grid.array_columns) if is_matrix else 1
@@ -156,6 +170,18 @@ def core_choices(shape: TileShape, grid: CoreGrid) -> CoreChoices:
     cycles = np.multiply.outer(-(-rows // lanes), -(-columns // stages)).ravel() * float(depth)
     fits = cores <= grid.num_cores
     return _falling(cores[fits], cycles[fits])
+
+
+def _spread_choices(results: int, inner: int, grid: CoreGrid) -> CoreChoices:
+    """Return the choices of an elementwise kernel whose results lie on lanes in any order."""
+    rounds = -(-results // grid.array_rows)
+    cores = _useful_parts(rounds, grid.num_cores)
+    cycles: FloatArray = np.array(-(-rounds // cores) * inner, np.float64)
+    if rounds <= grid.num_cores:
+        parts = _useful_parts(inner, grid.num_cores * grid.array_rows // results)
+        cores = np.append(cores, -(-parts * results // grid.array_rows))
+        cycles = np.append(cycles, -(-inner // parts) + np.ceil(np.log2(parts)))
+    return _falling(cores, cycles)
 
 
 @lru_cache(maxsize=4096)

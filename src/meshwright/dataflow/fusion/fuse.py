@@ -17,7 +17,7 @@ from meshwright.dataflow.fusion.answer import Fusion, FusionAnswer, FusionQuesti
 from meshwright.dataflow.fusion.cores import grid_of
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import RULES, DeviceShare, FusionProblem, fusion_problem
-from meshwright.dataflow.fusion.search import Candidate, KnownOrders, best_of, fuse, shared_orders
+from meshwright.dataflow.fusion.search import Candidate, KnownLattices, best_of, fuse, orders_of
 from meshwright.dataflow.fusion.splits import (
     LINKS_ONLY,
     ChipRing,
@@ -25,6 +25,7 @@ from meshwright.dataflow.fusion.splits import (
     SplitCandidates,
     splits_for,
 )
+from meshwright.dataflow.roofline import DTYPE_OF_NUMBER
 from meshwright.dataflow.stages import StagePrice, StageTime, StageWork
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.op import Phase
@@ -37,13 +38,20 @@ MOST_STEPS = 20_000
 """Between ideals of the graph: fusion of larger ones takes too long to be done for each kernel."""
 
 
-def target_named(name: str, rules: str, link_bytes_per_s: float | None = None) -> Target:
-    """Return a chip of the catalog or a file; under the rules of DFModel, one of its inputs."""
+def target_named(
+    name: str, rules: str, link_bytes_per_s: float | None = None, number_bytes: float = 2.0
+) -> Target:
+    """Return a chip of the catalog or a file; under the rules of DFModel, one of its inputs.
+
+    Its rate is that of products of such numbers; of ``bf16`` where the chip states none for them.
+    """
     if rules == "dfmodel":
         found = accelerator_named(name)
         return Target(name, found.grid, link_bytes_per_s or found.link_bytes_per_s)
     chip = load_chip(name)
-    return Target(chip.name, grid_of(chip), link_bytes_per_s)
+    dtype = DTYPE_OF_NUMBER.get(number_bytes, "bf16")
+    dtype = dtype if dtype in chip.matmul_flops_per_s else "bf16"
+    return Target(chip.name, grid_of(chip, dtype), link_bytes_per_s, dtype)
 
 
 def fuse_graph(
@@ -147,14 +155,14 @@ class _TileCase:
 
 def _least_s(cases: Sequence[_TileCase], known_s: float) -> float:
     """Return weighted seconds that no split of any case undercuts, up to those that are known."""
-    known: KnownOrders = {}
+    known: KnownLattices = {}
     least = known_s
     for case in cases:
         relaxed = case.relaxed
         bound = max(case.splits.least_s, bound_s(relaxed))
         if case.weight * bound < known_s:
             try:
-                bound = max(bound, fuse(relaxed, shared_orders(relaxed, known)).bound_s)
+                bound = max(bound, fuse(relaxed, orders_of(relaxed, known)).bound_s)
             except InfeasibleError:
                 continue
         least = min(least, case.weight * bound)
@@ -219,7 +227,7 @@ def _refined(
     """
     if fusion.counts.num_steps > MOST_STEPS:
         return split, fusion
-    known: KnownOrders = {}
+    known: KnownLattices = {}
     is_better = True
     while is_better:
         is_better = False
@@ -228,7 +236,7 @@ def _refined(
             if bound_s(asked) >= fusion.time_s:
                 continue
             try:
-                found = fuse(asked, shared_orders(asked, known))
+                found = fuse(asked, orders_of(asked, known))
             except InfeasibleError:
                 continue
             if found.time_s < fusion.time_s:

@@ -2,8 +2,7 @@
 
 Partitions that run one after the other are a chain of ideals; what one ideal has beyond the one
 before it is a partition, and its price depends on that set alone. So the best partitions are a
-shortest path over ideals. Where a graph is too wide, kernels may leave a fixed order by fewer than
-a number of places only; the more places, the more orders.
+shortest path over ideals.
 
 Two branches, such as experts, are alike when exchanging them kernel by kernel leaves the graph as
 it was. A state of a branch is which of its kernels are in an ideal. Of all ideals that differ only
@@ -14,8 +13,8 @@ for the second ideal of a step among branches that are equal in the first.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.dataflow.fusion.problem import FusionProblem
-from meshwright.dataflow.ideals import TooWideError, larger_ideals, order_ideals
+from meshwright.dataflow.ideals import larger_ideals, order_ideals
 
 MOST_KERNELS = 60
 """In a branch, so that its state is a whole number of 64 bits."""
@@ -192,15 +191,13 @@ MOST_STEPS = 1_500_000
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be a partition, and in which order; equal limits have the same lattice."""
+    """What may be a partition; equal limits have the same lattice."""
 
     needs: BoolArray
     """Shape (kernels, kernels): whether the first comes only after the second."""
     phase: IntArray
     held_bytes: FloatArray
     sram_bytes: float
-    position: IntArray
-    """Of each kernel in an order in which they can run."""
     branches: Branches
     """Those that are alike; their orders count once."""
 
@@ -208,7 +205,7 @@ class Limits:
     def key(self) -> tuple[object, ...]:
         """A value that equal limits share."""
         groups = tuple((group.shape, group.tobytes()) for group in self.branches.groups)
-        columns = (self.needs, self.phase, self.held_bytes, self.position)
+        columns = (self.needs, self.phase, self.held_bytes)
         return (*(column.tobytes() for column in columns), self.sram_bytes, groups)
 
     def allows(self, before: BoolArray, after: BoolArray, kernel: IntArray) -> BoolArray:
@@ -230,10 +227,10 @@ class Limits:
 
 
 def limits_of(problem: FusionProblem) -> Limits:
-    """Return the limits of a problem, all orders of its kernels allowed."""
+    """Return the limits of a problem."""
     return Limits(
         problem.needs, problem.phase, problem.held_bytes, problem.grid.sram_bytes,
-        np.arange(problem.num_kernels), alike_branches(problem),
+        alike_branches(problem),
     )  # fmt: skip
 
 
@@ -257,6 +254,14 @@ class Lattice:
         found: IntArray = self.ideals.sum(axis=1)
         return found
 
+    def of_sets(self, chosen: BoolArray) -> Lattice:
+        """Return the lattice of the steps that run some of the sets."""
+        steps, number = chosen[self.partition], np.cumsum(chosen) - 1
+        partition = number[self.partition[steps]]
+        return Lattice(
+            self.ideals, self.source[steps], self.target[steps], partition, self.sets[chosen]
+        )
+
     @cached_property
     def backwards(self) -> IntArray:
         """The steps in the order of falling sources."""
@@ -272,26 +277,42 @@ def chain_of(sets: BoolArray) -> Lattice:
     return Lattice(ideals, places, places + 1, places, sets)
 
 
-def lattice_of(limits: Limits, most_steps: int | None = None) -> Lattice:
+def row_of(limits: Limits, most_steps: int) -> Lattice:
+    """Return the lattice of kernels in their own order alone; of too many steps the short ones."""
+    held, numbers = np.append(0.0, np.cumsum(limits.held_bytes)), np.arange(len(limits.phase))
+    last, first = np.tril_indices(len(numbers))
+    fits = (held[last + 1] - held[first] <= limits.sram_bytes) | (first == last)
+    fits &= limits.phase[first] == limits.phase[last]
+    length = np.where(fits, last - first, len(numbers))
+    rows = np.sort(np.argsort(length, kind="stable")[: min(int(fits.sum()), most_steps)])
+    first, last = first[rows], last[rows]
+    sets = (first[:, None] <= numbers) & (numbers <= last[:, None])
+    ideals = numbers < np.arange(len(numbers) + 1)[:, None]
+    return Lattice(ideals, first, last + 1, np.arange(len(rows)), sets)
+
+
+def lattice_of(
+    limits: Limits, most_steps: int | None = None, most_ideals: int | None = None
+) -> Lattice:
     """Return all ideals and steps within limits.
 
     Parameters
     ----------
     limits
-        What may be a partition, and in which order.
-    most_steps
-        Steps that are allowed; None for the usual number.
+        What may be a partition.
+    most_steps, most_ideals
+        How many are allowed; None for the usual numbers.
 
     Raises
     ------
     TooWideError
         When there are too many ideals, or steps between them.
     """
-    branches = limits.branches
-    needs, position = limits.needs, limits.position
-    ideals = order_ideals(needs, MOST_IDEALS, position=position, kept=limits.stand)
+    branches, needs = limits.branches, limits.needs
+    most = MOST_IDEALS if most_ideals is None else most_ideals
+    ideals = order_ideals(needs, most, kept=limits.stand)
     most = MOST_STEPS if most_steps is None else most_steps
-    steps = list(larger_ideals(ideals, needs, most, position=position, kept=limits.allows))
+    steps = list(larger_ideals(ideals, needs, most, kept=limits.allows))
     source = np.concatenate([origin for origin, _ in steps])
     after = np.concatenate([grown for _, grown in steps])
     keys = row_keys(ideals)
@@ -311,62 +332,3 @@ def row_keys(rows: BoolArray) -> NDArray[Any]:
     if padded.shape[1] == 8:
         return padded.view(np.uint64)[:, 0]
     return padded.view(f"V{padded.shape[1]}")[:, 0]
-
-
-MOST_WINDOW_STEPS = 200_000
-"""In a window: several of them are tried, and the last is the widest."""
-
-
-@dataclass(frozen=True)
-class Orders:
-    """The lattice of some orders of the kernels."""
-
-    lattice: Lattice
-    places: int | None = None
-    """They differ from a fixed one by fewer than this many places; None: they are all orders."""
-
-
-def orders_of(limits: Limits) -> tuple[Orders, ...]:
-    """Return all orders; of a wide graph the widest windows that can be searched."""
-    try:
-        return (Orders(lattice_of(limits)),)
-    except TooWideError:
-        return tuple(_windows(limits))
-
-
-def _windows(limits: Limits) -> Iterator[Orders]:
-    """Yield the widest window for two orders of the kernels."""
-    numbered = np.arange(len(limits.phase))
-    for position in (numbered, _depth_first(limits.needs)):
-        found = None
-        for places in _tried_places(len(numbered)):
-            is_far = position[:, None] - position >= places
-            narrowed = replace(
-                limits, needs=limits.needs | is_far, position=position, branches=Branches(())
-            )
-            try:
-                found = Orders(lattice_of(narrowed, MOST_WINDOW_STEPS), places)
-            except TooWideError:
-                break
-        if found is not None:
-            yield found
-
-
-def _tried_places(num_kernels: int) -> list[int]:
-    """Return 1, 2, 3, 4, 6, 8, 12, 16, ... below the number of kernels."""
-    doubled = [1 << power for power in range(num_kernels.bit_length())]
-    halfway = [3 * size // 2 for size in doubled if size > 1]
-    return sorted(size for size in (*doubled, *halfway) if size < num_kernels)
-
-
-def _depth_first(needs: BoolArray) -> IntArray:
-    """Return the position of each kernel in an order that follows each branch to its end."""
-    position = np.full(len(needs), -1)
-    ready = list(np.flatnonzero(~needs.any(axis=1))[::-1])
-    for place in range(len(needs)):
-        kernel = ready.pop()
-        position[kernel] = place
-        done = position >= 0
-        next_ones = needs[:, kernel] & ~done & ~np.any(needs & ~done, axis=1)
-        ready += list(np.flatnonzero(next_ones)[::-1])
-    return position

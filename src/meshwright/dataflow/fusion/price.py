@@ -9,7 +9,7 @@ Bounds hold for all partitions of a problem, whatever their order: for pruning a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -49,6 +49,12 @@ class PartitionPrices:
         found: FloatArray = larger(self.compute_s, larger(self.dram_s, self.network_s))
         return found
 
+    def rows(self, chosen: BoolArray) -> PartitionPrices:
+        """Return the entries of some sets."""
+        return replace(
+            self, **{entry.name: getattr(self, entry.name)[chosen] for entry in fields(self)}
+        )
+
 
 TOGETHER = 1024
 """Sets whose tensors are looked at together."""
@@ -67,7 +73,7 @@ class _Flows:
 def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices:
     """Return the price of each set of kernels, shape (sets, kernels), as a partition."""
     grid, tiles = problem.grid, float(problem.num_tiles)
-    flows = _flows(problem, sets)
+    flows = _flows(problem.tensors, sets)
     held = sets @ problem.held_bytes
     parts = _weight_parts(sets.sum(axis=1) == 1, held, grid.sram_bytes - flows.buffer_bytes)
     sram = flows.buffer_bytes + ceil_div(held, parts)
@@ -95,10 +101,28 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
     )
 
 
-def _flows(problem: FusionProblem, sets: BoolArray) -> _Flows:
+def least_of_larger(problem: FusionProblem, sets: BoolArray) -> tuple[BoolArray, FloatArray]:
+    """Return whether partitions that hold each set, and maybe more, can fit; and their seconds.
+
+    They compute no faster than the set alone, hold its weights, and buffer what its kernels hand to
+    one another and read: inside or from outside, whichever is less. A kernel may come in parts.
+    """
+    tensors = problem.tensors
+    relaxed = replace(
+        tensors,
+        read_bytes=np.minimum(tensors.read_bytes, tensors.inside_bytes),
+        written_bytes=np.zeros(len(tensors.writer)),
+    )
+    grid, cycles = problem.grid, least_cycles(problem.choices, problem.grid.num_cores, sets)
+    held = sets @ problem.held_bytes + _flows(relaxed, sets).buffer_bytes
+    fits = (held <= grid.sram_bytes) | (sets.sum(axis=1) == 1)
+    return fits & np.isfinite(cycles), problem.num_tiles * cycles / grid.frequency_hz
+
+
+def _flows(tensors: Tensors, sets: BoolArray) -> _Flows:
     """Return what the tensors of each set need and move."""
     found = [
-        _flows_of(problem.tensors, sets[first : first + TOGETHER].T)
+        _flows_of(tensors, sets[first : first + TOGETHER].T)
         for first in range(0, max(len(sets), 1), TOGETHER)
     ]
     return _Flows(*(np.concatenate(column) for column in zip(*found, strict=True)))

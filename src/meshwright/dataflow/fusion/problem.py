@@ -46,17 +46,20 @@ class Rules:
     """A partition of several kernels in a row fills and drains once for each micro-batch."""
     rereads: bool
     """A kernel whose weights come in parts reads its inputs once for each part."""
+    uses_all_lanes: bool
+    """Results of an elementwise kernel lie on lanes in any order, and sums are cut over lanes; else
+    a tile passes them column by column."""
 
 
 OWN = Rules(
     writes_once=True, counts_ends=True, holds_reads=True, frees_tensors=True,
-    counts_fill=True, rereads=True,
+    counts_fill=True, rereads=True, uses_all_lanes=True,
 )  # fmt: skip
 """Everything that a running chip pays."""
 
 DFMODEL = Rules(
     writes_once=False, counts_ends=False, holds_reads=False, frees_tensors=False,
-    counts_fill=False, rereads=False,
+    counts_fill=False, rereads=False, uses_all_lanes=False,
 )  # fmt: skip
 """The rules of the public implementation of DFModel (Ko et al. 2024, arXiv 2412.16432)."""
 
@@ -195,7 +198,10 @@ def fusion_problem(
         graph, tuple(share.sizes(kernel, padded) for kernel in graph.kernels), tiles, passing
     )
     shapes = [
-        tuple(tile_shape(kernel, sizes, passing) for sizes in share.sizes(kernel, one_tile))
+        tuple(
+            tile_shape(kernel, sizes, passing, is_spread=rules.uses_all_lanes)
+            for sizes in share.sizes(kernel, one_tile)
+        )
         for kernel in graph.kernels
     ]
     numbered = list(enumerate(graph.kernels))
@@ -249,12 +255,16 @@ def _one_tile(graph: DataflowGraph, share: DeviceShare) -> tuple[int, Mapping[st
 def least_work_s(graph: DataflowGraph, grid: CoreGrid, share: DeviceShare) -> FloatArray:
     """Return the least seconds of all cores that each kernel takes for a sequence.
 
-    Cores and cycles under the best number of cores; no partition takes less than their sum.
+    Cores and cycles under the best number of cores, all lanes used; no partition takes less than
+    their sum.
     """
     passing, (tiles, sizes) = passing_dims(graph), _one_tile(graph, share)
     found = []
     for kernel in graph.kernels:
-        shapes = [tile_shape(kernel, local, passing) for local in share.sizes(kernel, sizes)]
+        shapes = [
+            tile_shape(kernel, local, passing, is_spread=True)
+            for local in share.sizes(kernel, sizes)
+        ]
         cores, cycles = least_choices(tuple(shapes), grid)
         found.append(float((cores * cycles).min()))
     seconds: FloatArray = np.array(found) * (tiles / (grid.num_cores * grid.frequency_hz))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
 from meshwright.report.screen import Bars, Screen, Table, counted, words, wrapped
+from meshwright.spec.workload import BYTES_OF
 
 SHOWN_GAP = 0.0005
 """A smaller one would be printed as nothing."""
@@ -22,6 +23,10 @@ def fusion_screen(answer: FusionAnswer, *, next_command: str = "") -> Screen:
     screen = Screen(title(answer))
     screen.gap()
     screen.add("speed", _speed(answer), style="bold green")
+    target, graph = answer.question.target, answer.question.graph
+    if answer.question.rules == "own" and BYTES_OF[target.dtype] != graph.number_bytes:
+        line = f"at its rate of {target.dtype}: {target.name} states none for "
+        screen.add("", f"{line}products of {graph.number_bytes:g}-byte numbers (--precision)")
     for spare, line in enumerate(_proof(answer)):
         screen.add("", line, spare=spare)
     screen.gap()
@@ -43,11 +48,17 @@ def fusion_screen(answer: FusionAnswer, *, next_command: str = "") -> Screen:
 
 
 def _kernels(part: Partition) -> str:
-    """Return the kernels of a partition: all that fit in a cell, else the first to the last."""
+    """Return the kernels of a partition: all that fit in a cell, else those of the most cores."""
     text = ", ".join(part.kernels)
     if len(text) <= MOST_LETTERS:
         return text
-    return f"{part.kernels[0]} ... {part.kernels[-1]} ({len(part.kernels)})"
+    largest = sorted(zip(part.kernels, part.cores, strict=True), key=lambda pair: -pair[1])
+    shown: list[str] = []
+    for name, _ in largest:
+        if shown and len(", ".join([*shown, name])) > MOST_LETTERS:
+            break
+        shown.append(name)
+    return f"{', '.join(shown)}, ... ({len(part.kernels)})"
 
 
 def fusion_lines(answer: FusionAnswer) -> Iterator[str]:
@@ -99,10 +110,11 @@ def _proof(answer: FusionAnswer) -> Iterator[str]:
             f"; of all tried {choice.num_fused} fused, {choice.num_pruned} beyond their bound, "
             f"{len(choice.refused)} do not fit"
         )
-    if counts.places is not None:
+    if counts.num_kept is not None:
+        kernels = len(answer.question.graph.kernels)
         yield (
-            "fidelity closed_form, uncalibrated; wide graph: kernels left their order by fewer "
-            f"than {counts.places} places ({looked}); at most {gap:.1%} from the best{tiles}"
+            f"fidelity closed_form, uncalibrated; at most {gap:.1%} from the best (wide graph: "
+            f"bound by all orders of {counts.num_kept} of its {kernels} kernels; {looked}){tiles}"
         )
     elif answer.question.runs_by_kernel:
         yield f"fidelity closed_form, uncalibrated, one answer for each tile{tiles}"

@@ -5,8 +5,9 @@ Of many problems, such as all tiles and degrees, the best one is found by prunin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -15,14 +16,61 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.units import format_bytes
 from meshwright.dataflow.fusion.answer import Choice, Fusion, Partition, SearchCounts
 from meshwright.dataflow.fusion.cores import cores_needed
-from meshwright.dataflow.fusion.lattice import Lattice, Orders, chain_of, limits_of, orders_of
+from meshwright.dataflow.fusion.fewer_kernels import (
+    MOST_STEPS,
+    FewerKernels,
+    fewer_kernels,
+    put_back,
+)
+from meshwright.dataflow.fusion.lattice import Lattice, chain_of, lattice_of, limits_of, row_of
 from meshwright.dataflow.fusion.paths import Finish, Steps, best_path
 from meshwright.dataflow.fusion.price import PartitionPrices, bound_s, price_partitions
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.dataflow.fusion.wide_graphs import search_all_orders
+from meshwright.dataflow.ideals import TooWideError
+
+KnownLattices = dict[tuple[object, ...], Lattice | None]
+"""By the limits that they follow from; None for a wide graph."""
 
 
-def fuse(problem: FusionProblem, orders: Sequence[Orders] = ()) -> Fusion:
+@dataclass(frozen=True)
+class Orders:
+    """The orders of kernels that are searched for a problem."""
+
+    lattice: Lattice | None
+    """Of all kernels; None of a wide graph, and kernel by kernel."""
+    least_s: float
+    """No partitions take less."""
+    fewer: FewerKernels | None = None
+    """What of a wide graph is searched in all orders."""
+
+
+def orders_of(problem: FusionProblem, known: KnownLattices | None = None) -> Orders:
+    """Return the orders that are searched; ``known`` lattices are shared, and new ones added.
+
+    Raises
+    ------
+    InfeasibleError
+        When partitions do not fit even with the lighter kernels of a wide graph left out.
+    """
+    least_s = bound_s(problem)
+    if problem.runs_by_kernel:
+        return Orders(None, least_s)
+    known, limits = {} if known is None else known, limits_of(problem)
+    if limits.key not in known:
+        try:
+            known[limits.key] = lattice_of(limits)
+        except TooWideError:
+            known[limits.key] = None
+    lattice = known[limits.key]
+    if lattice is not None:
+        return Orders(lattice, least_s)
+    fewer = fewer_kernels(problem)
+    found = _best([_solve(fewer.problem, fewer.lattice, fewer.prices)], problem)
+    return Orders(None, max(least_s, found.time_s), fewer)
+
+
+def fuse(problem: FusionProblem, orders: Orders | None = None) -> Fusion:
     """Return the best partitions of a problem.
 
     Parameters
@@ -30,26 +78,44 @@ def fuse(problem: FusionProblem, orders: Sequence[Orders] = ()) -> Fusion:
     problem
         What is fused; kernel by kernel it has one answer.
     orders
-        Those of the problem, where they are known: problems that differ in tile, network or DRAM
-        alone share them.
+        Those of the problem, where they are known.
 
     Raises
     ------
     InfeasibleError
         When some kernel fits no partition, or DRAM holds not one sequence.
     """
-    if problem.runs_by_kernel:
-        return evaluate(problem, np.eye(problem.num_kernels, dtype=bool))
-    looked_at = orders or orders_of(limits_of(problem))
-    found = _best((_solve(problem, entry) for entry in looked_at), problem)
-    return found if found.counts.places is None else _looked_beyond(problem, found)
+    orders = orders_of(problem) if orders is None else orders
+    if orders.fewer is not None:
+        return _looked_beyond(problem, _put_together(problem, orders.fewer), orders.least_s)
+    if orders.lattice is not None:
+        return _best([_solve(problem, orders.lattice)], problem)
+    return evaluate(problem, np.eye(problem.num_kernels, dtype=bool))
 
 
-def _looked_beyond(problem: FusionProblem, found: Fusion) -> Fusion:
+def _put_together(problem: FusionProblem, fewer: FewerKernels) -> Fusion:
+    """Return the best partitions of a wide graph in all orders of the kernels that were kept.
+
+    Where the others fit neither late nor early, those of all kernels in their own order.
+    """
+    lattices = [put_back(problem, fewer, late=late) for late in (True, False)]
+    found = [_solve(problem, lattice) for lattice in lattices]
+    if not any(found):
+        found = [_solve(problem, row_of(limits_of(problem), MOST_STEPS))]
+    if not any(found):
+        why = why_nothing_fits(problem)
+        raise InfeasibleError(f"{why}; of a wide graph not all partitions were tried")
+    best = _best(found, problem)
+    return replace(best, counts=replace(best.counts, num_kept=len(fewer.kept)))
+
+
+def _looked_beyond(problem: FusionProblem, found: Fusion, least_s: float) -> Fusion:
     """Return the answer of a wide graph with a bound of all orders, or a better one that it shows.
 
     A better path is taken at the micro-batch that DRAM holds for it.
     """
+    if found.time_s <= least_s:
+        return found
     beyond = search_all_orders(problem, limits_of(problem), found.time_s)
     if beyond.sets is not None:
         try:
@@ -58,7 +124,7 @@ def _looked_beyond(problem: FusionProblem, found: Fusion) -> Fusion:
             shown = found
         if shown.time_s < found.time_s:
             found = replace(shown, counts=found.counts)
-    return replace(found, bound_s=min(beyond.bound_s, found.time_s))
+    return replace(found, bound_s=min(max(beyond.bound_s, least_s), found.time_s))
 
 
 def evaluate(problem: FusionProblem, sets: BoolArray) -> Fusion:
@@ -73,7 +139,7 @@ def evaluate(problem: FusionProblem, sets: BoolArray) -> Fusion:
         When a partition does not fit, or DRAM holds not one sequence.
     """
     _check_partitions(problem, sets)
-    return _best([_solve(problem, Orders(chain_of(sets)))], problem)
+    return _best([_solve(problem, chain_of(sets))], problem)
 
 
 def _check_partitions(problem: FusionProblem, sets: BoolArray) -> None:
@@ -114,13 +180,15 @@ def _best(found: Iterable[Fusion | None], problem: FusionProblem) -> Fusion:
     return min(results, key=lambda fusion: fusion.time_s)
 
 
-def _solve(problem: FusionProblem, orders: Orders) -> Fusion | None:
-    """Return the best partitions within some orders; None where none fit.
+def _solve(
+    problem: FusionProblem, lattice: Lattice, prices: PartitionPrices | None = None
+) -> Fusion | None:
+    """Return the best partitions of a lattice; None where none fit.
 
     Larger micro-batches come first: none of a smaller one is faster than the least seconds there.
     """
-    lattice, places = orders.lattice, orders.places
-    prices = price_partitions(problem, lattice.sets)
+    if prices is None:
+        prices = price_partitions(problem, lattice.sets)
     best, best_of, num_pairs, least_bytes = None, (1, 1), 0, 0.0
     for allowed in problem.tried_micro_batches:
         if allowed[0] * least_bytes > problem.spare_dram_bytes:
@@ -136,9 +204,7 @@ def _solve(problem: FusionProblem, orders: Orders) -> Fusion | None:
     if best is None:
         return None
     size = int(_sequences(problem, np.array([best.num_bytes]), best_of)[0])
-    counts = SearchCounts(
-        len(lattice.ideals), len(lattice.source), len(lattice.sets), num_pairs, places
-    )
+    counts = SearchCounts(len(lattice.ideals), len(lattice.source), len(lattice.sets), num_pairs)
     time = max(best.finished_s, problem.send_s)
     return Fusion(
         problem=problem,
@@ -149,7 +215,7 @@ def _solve(problem: FusionProblem, orders: Orders) -> Fusion | None:
         micro_batch=size,
         held_bytes=best.num_bytes,
         time_s=time,
-        bound_s=time if places is None else bound_s(problem),
+        bound_s=time,
         counts=counts,
     )
 
@@ -240,11 +306,9 @@ def why_nothing_fits(problem: FusionProblem) -> str:
         listed = ", ".join(too_large[:4]) + (", ..." if len(too_large) > 4 else "")
         return f"SRAM of {format_bytes(sram)} is too small: {listed}; a shorter tile needs less"
     room = format_bytes(max(problem.spare_dram_bytes, 0.0))
-    return f"DRAM has {room} left after the weights: too little for the tensors of one sequence"
-
-
-KnownOrders = dict[tuple[object, ...], tuple[Orders, ...]]
-"""Orders by the limits that they follow from."""
+    least = problem.tried_micro_batches[-1][0]
+    of = "one sequence" if least == 1 else f"{least:,} sequences at once"
+    return f"DRAM has {room} left after the weights: too little for the tensors of {of}"
 
 
 @dataclass(frozen=True)
@@ -260,7 +324,8 @@ def best_of(
 ) -> Choice:
     """Return the candidate of the least weighted seconds, those of the lowest bound tried first.
 
-    There is at least one candidate. ``progress`` is called with how many of them are done.
+    There is at least one candidate. ``progress`` is called with how many of them are done. The
+    bound of a wide graph is raised before it is fused.
 
     Raises
     ------
@@ -268,23 +333,33 @@ def best_of(
         When none fits; says why for the first one.
     """
     listed = list(candidates)
-    bounds = [entry.weight * bound_s(entry.problem) for entry in listed]
-    known: KnownOrders = {}
+    waiting: list[tuple[float, int]] = [
+        (entry.weight * bound_s(entry.problem), number) for number, entry in enumerate(listed)
+    ]
+    heapify(waiting)
+    known: KnownLattices = {}
+    wide: dict[int, Orders] = {}
     best: tuple[float, int, Fusion] | None = None
-    least, num_fused, num_pruned = float("inf"), 0, 0
+    least, num_fused = float("inf"), 0
     refused: dict[int, str] = {}
-    ordered = sorted(range(len(listed)), key=lambda number: bounds[number])
-    for done, number in enumerate(ordered):
+    while waiting and (best is None or waiting[0][0] < best[0]):
         if progress is not None:
-            progress(done, len(ordered))
-        if best is not None and bounds[number] >= best[0]:
-            num_pruned += 1
-            continue
+            progress(len(listed) - len(waiting), len(listed))
+        _, number = heappop(waiting)
         entry = listed[number]
         try:
-            fusion = fuse(entry.problem, shared_orders(entry.problem, known))
+            orders = wide.pop(number, None)
+            if orders is None:
+                orders = orders_of(entry.problem, known)
+                if orders.fewer is not None:
+                    wide[number] = orders
+                    heappush(waiting, (entry.weight * orders.least_s, number))
+                    continue
+            fusion = fuse(entry.problem, orders)
         except InfeasibleError as error:
             refused[number] = str(error)
+            if orders is not None and orders.fewer is not None:
+                least = min(least, entry.weight * orders.least_s)
             continue
         num_fused += 1
         least = min(least, entry.weight * fusion.bound_s)
@@ -293,21 +368,11 @@ def best_of(
     if best is None:
         raise InfeasibleError(_why_none_fits(refused))
     weighted, number, fusion = best
-    bound = min(least, weighted)
-    return Choice(number, fusion, weighted, bound, num_fused, num_pruned, tuple(refused.values()))
+    bound, reasons = min(least, weighted), tuple(refused.values())
+    return Choice(number, fusion, weighted, bound, num_fused, len(waiting), reasons)
 
 
 def _why_none_fits(refused: dict[int, str]) -> str:
     """Return why the first candidate does not fit, and how many others do not either."""
     first, others = refused[min(refused)], len(refused) - 1
     return f"{first}; {others} more that were tried do not fit either" if others else first
-
-
-def shared_orders(problem: FusionProblem, known: KnownOrders) -> tuple[Orders, ...]:
-    """Return the orders of a problem, found once for all with the same limits."""
-    if problem.runs_by_kernel:
-        return ()
-    limits = limits_of(problem)
-    if limits.key not in known:
-        known[limits.key] = orders_of(limits)
-    return known[limits.key]

@@ -42,9 +42,7 @@ def search_all_orders(problem: FusionProblem, limits: Limits, known_s: float) ->
     """Return what can be shown of partitions that are faster than those that are known."""
     least_s = min(bound_s(problem), known_s * ROUNDING)
     try:
-        ideals = order_ideals(
-            limits.needs, MOST_IDEALS, position=limits.position, kept=limits.stand
-        )
+        ideals = order_ideals(limits.needs, MOST_IDEALS, kept=limits.stand)
     except TooWideError:
         return AllOrders(least_s, None)
     paths = _Paths(problem, limits, ideals, known_s)
@@ -96,9 +94,7 @@ class _Paths:
     def _grow(self, rows: IntArray) -> None:
         """Reach larger ideals from some of one size."""
         start, limits = self.ideals[rows], self.limits
-        grown = larger_ideals(
-            start, limits.needs, 2**60, position=limits.position, kept=limits.allows
-        )
+        grown = larger_ideals(start, limits.needs, 2**60, kept=limits.allows)
         for origin, after in grown:
             self.num_steps += len(origin)
             source, beyond = rows[origin], after & ~start[origin]

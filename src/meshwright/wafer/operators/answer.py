@@ -129,7 +129,8 @@ def check_operators(problem: Problem) -> None:
             "a strategy for each operator is priced without its energy: it takes a system without "
             "a cap on power"
         )
-    if not has_placement(problem):
+    is_small = problem.system.num_devices <= MOST_DEVICES
+    if problem.num_experts or not (has_placement(problem) and is_small):
         raise UnsupportedError(
             f"a strategy for each operator needs a grid of at most {MOST_DEVICES:,} devices and a "
             f"model without experts: not {problem.model.name} on {problem.system.name}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import numpy as np
 
@@ -106,7 +105,7 @@ def all_options(problem: Problem, frame: Frame) -> Options | None:
     rows = [
         (strategy, replace(structure, axis_order=choice.axes), choice)
         for strategy, structure in strategies
-        for choice in islice(all_choices(structure, strategy, problem.grid_sides), each)
+        for choice in all_choices(structure, strategy, problem.grid_sides, most=each)
     ]
     if not rows:
         return None

@@ -36,6 +36,7 @@ from meshwright.network.placement import block_ranks
 from meshwright.search.choices.elimination import ChoiceGraph, Load, Pair, make_load
 from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed, stack
 from meshwright.topology.network import Network
+from meshwright.wafer.messages import HeldParams
 from meshwright.wafer.operators.options import TENSORS, Options
 from meshwright.wafer.operators.resharding import Resharding
 from meshwright.wafer.price import contention_of
@@ -205,7 +206,8 @@ def slowdown_of(
     ranks = block_ranks(physical, problem.grid_sides, choice.axes, choice.shapes)
     assert ranks is not None
     structure = options.structures[index]
-    return contention_of(problem, structure, strategy, ranks, params, physical).slowdown
+    held = HeldParams(params, 0.0)
+    return contention_of(problem, structure, strategy, ranks, held, physical).slowdown
 
 
 def slowed_prices(

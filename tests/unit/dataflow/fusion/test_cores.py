@@ -1,5 +1,7 @@
 """Cores for kernels: cycles that can be counted by hand, and the best division of a chip."""
 
+from math import ceil
+
 import numpy as np
 import pytest
 from fusion_problems import GRID, least_cycles_by_hand, random_problem
@@ -31,6 +33,41 @@ def test_a_product_is_cut_by_rows_and_by_columns():
 def test_an_elementwise_kernel_has_no_stages():
     cores, cycles = core_choices(TileShape(64, 1, 12, Unit.VECTOR), WIDE)
     assert list(zip(cores, cycles, strict=True)) == [(1, 24.0), (2, 12.0)]
+
+
+def test_results_that_are_spread_fill_all_lanes():
+    # 64 x 12 results on 32 lanes a core: 24 rounds, shared out among cores
+    cores, cycles = core_choices(TileShape(64, 1, 12, Unit.VECTOR, is_spread=True), WIDE)
+    rounds = [(1, 24.0), (2, 12.0), (3, 8.0), (4, 6.0), (5, 5.0), (6, 4.0), (8, 3.0), (12, 2.0)]
+    assert list(zip(cores, cycles, strict=True)) == [*rounds, (24, 1.0)]
+
+
+def test_a_sum_of_each_token_is_cut_over_lanes_and_added_in_a_tree():
+    # 32 sums of 8 on 32 lanes; twice the lanes: halves and one addition; four times: two more
+    cores, cycles = core_choices(TileShape(1, 8, 32, Unit.VECTOR, is_spread=True), WIDE)
+    assert list(zip(cores, cycles, strict=True)) == [(1, 8.0), (2, 5.0), (4, 4.0)]
+    # column by column one lane works, 32 tokens one after the other
+    assert core_choices(TileShape(1, 8, 32, Unit.VECTOR), WIDE)[1].tolist() == [256.0]
+
+
+@given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 20), st.integers(1, 30))
+def test_spread_choices_are_all_that_lanes_and_parts_reach(rows, inner, columns, num_cores):
+    grid = CoreGrid(num_cores, 4, 3, 1.0, 1.0, 1.0, 1.0)
+    cores, cycles = core_choices(TileShape(rows, inner, columns, Unit.VECTOR, True), grid)
+    assert np.all(np.diff(cores) > 0)
+    assert np.all(np.diff(cycles) < 0)
+    by_column = core_choices(TileShape(rows, inner, columns, Unit.VECTOR), grid)
+    results = rows * columns
+    for count in range(1, num_cores + 1):
+        whole = ceil(ceil(results / 4) / count) * inner
+        cut = [
+            -(-inner // parts) + np.ceil(np.log2(parts))
+            for parts in range(1, inner + 1)
+            if parts * results <= 4 * count
+        ]
+        found = cycles[np.searchsorted(cores, count, side="right") - 1]
+        assert found == min([whole, *cut])
+        assert found <= by_column[1][np.searchsorted(by_column[0], count, side="right") - 1]
 
 
 def test_a_move_takes_one_core_and_no_cycles():

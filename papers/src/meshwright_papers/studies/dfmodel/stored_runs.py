@@ -29,7 +29,11 @@ from meshwright_papers.studies.dfmodel.trillion import NETWORKS
 LENGTH = 2048
 TILES = (128, 256, 512, 1024, 2048)
 NO_SIZES = "its sizes are not in its log"
-NO_INPUTS = "block and grid are not in its log"
+HEAD_DIM = 256
+SIZES = (
+    "hidden size and layers follow from utilisation and samples/s as printed; heads of 256 and the "
+    "batch are assumed"
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class Training:
     dram_bytes_per_s: float | None = None
     """In place of that of the chip [B/s]."""
     runs_by_kernel: bool = False
+    is_limited: bool = True
+    """Whether DRAM has to hold the tensors of a sequence beside the weights."""
 
     @property
     def degrees(self) -> tuple[int, int, int]:
@@ -110,6 +116,7 @@ class Training:
             return fuse(
                 replace(
                     problem, network_s=network_s, send_s=0.0, micro_batches=(self.micro_batch,),
+                    spare_dram_bytes=problem.spare_dram_bytes if self.is_limited else np.inf,
                     grid=replace(problem.grid, sram_bytes=sram),
                 )
             ).time_s  # fmt: skip
@@ -152,6 +159,45 @@ def _topologies() -> Iterator[StoredRun]:
         )
 
 
+@dataclass(frozen=True)
+class LargeRun:
+    """A model of 11T or 128T parameters on 3,840 chips."""
+
+    name: str
+    hidden: int
+    layers: int
+    micro_batch: int
+    on_gpu: bool
+    peer: float | None
+    note: str = ""
+    is_limited: bool = True
+    fits: bool = True
+
+    @property
+    def made(self) -> Training:
+        """Its training."""
+        chip, inner = ("H100", 900e9) if self.on_gpu else ("SN30", 50e9)
+        dims = tuple(map(NetworkDim, NETWORKS["3D torus"], (10, 64, 6), (inner, 50e9, 50e9)))
+        return Training(
+            chip, self.hidden, self.hidden // HEAD_DIM, HEAD_DIM, self.layers, dims, BATCH,
+            self.micro_batch, 3000e9, self.on_gpu, self.is_limited,
+        )  # fmt: skip
+
+
+LARGE = (
+    LargeRun("11T on 3840 GPU", 60416, 256, 1, True, 10.9705,
+             "without the limit of DRAM: weights and tensors of 4 layers fill over 103 GB here",
+             is_limited=False),
+    LargeRun("11T on 3840 RDU", 60416, 256, 1, False, None,
+             "its log ends without a solution, gap 22.7 %"),
+    LargeRun("128T on 3840 RDU", 148480, 480, 8, False, 1.21895),
+    LargeRun("128T on 3840 GPU", 148480, 480, 1, True, None,
+             "its solver says infeasible, and nothing fits here", fits=False),
+)  # fmt: skip
+"""Utilisation x chips x peak / samples each second is the work of a sample, to five figures; of all
+numbers of layers that 16 divides and hidden sizes that 256 divides one pair each has it."""
+
+
 def _sweeps() -> Iterator[StoredRun]:
     torus = NETWORKS["3D torus"]
     for name, chip, rates, by_kernel, peer, price in (
@@ -167,14 +213,17 @@ def _sweeps() -> Iterator[StoredRun]:
             f"1T on 3840 {name}", "samples/s", peer, price, ours.samples_per_s, ours.price,
             note="stopped by hand; its batch is not in its log",
         )  # fmt: skip
-    for name, rate, note in (
-        ("11T on 3840 GPU", 10.9705, NO_SIZES),
-        ("11T on 3840 RDU", None, "its log ends without a solution, gap 22.7 %"),
-        ("128T on 3840 RDU", 1.21895, NO_SIZES),
-        ("128T on 3840 GPU", None, "its solver says infeasible"),
-        ("1.5B on 4 A100", None, "its solver says infeasible"),
-    ):
-        yield StoredRun(name, "samples/s", rate, note=note)
+    for run in LARGE:
+        yield StoredRun(
+            run.name, "samples/s", run.peer, ours=run.made.samples_per_s if run.fits else None,
+            price=run.made.price, note=f"{run.note}; {SIZES}" if run.note else SIZES,
+        )  # fmt: skip
+    ours = Training("A100", 1600, 25, 64, 48, (NetworkDim(DimKind.FULL, 4, 600e9),), BATCH, 1,
+                    runs_by_kernel=True)  # fmt: skip
+    yield StoredRun(
+        "1.5B on 4 A100", "samples/s", None, ours=ours.samples_per_s, price=ours.price,
+        note="its solver says infeasible; here memory is that of weights and tensors, tile by tile",
+    )  # fmt: skip
 
 
 def _wafer() -> float:
@@ -182,6 +231,68 @@ def _wafer() -> float:
     one = NetworkDim(DimKind.RING, 1, 1.0)
     made = Training("WSE-2", 5120, 40, 128, 40, (one,), 1, 1)
     return max(replace(made, micro_batch=size, batch=size).samples_per_s() for size in (1, 8, 64))
+
+
+@dataclass(frozen=True)
+class Factorisation:
+    """Linpack on a grid of chips under the peer's rules: links or arithmetic, whichever is more.
+
+    In each iteration a panel is sent on along a row of the grid, columns - 1 times, and the rows
+    that change places along a column, rows - 1 times. A chip updates its part of what is left,
+    panel included, and its part of the panel, both as products.
+    """
+
+    size: int
+    rows: int
+    columns: int
+    link_bytes_per_s: float
+
+    @property
+    def time_s(self) -> float:
+        """Of all iterations [s]."""
+        return max(self.sent_bytes / self.link_bytes_per_s, self.flops / HPL_FLOPS_PER_S)
+
+    @property
+    def sides(self) -> list[int]:
+        """Of what is left before each iteration."""
+        return list(range(self.size, 0, -HPL_BLOCK))
+
+    @property
+    def sent_bytes(self) -> float:
+        """By a chip, one link at a time [bytes]."""
+        hops = (self.columns - 1) / self.rows + (self.rows - 1) / self.columns
+        return hops * sum(HPL_WORD_BYTES * HPL_BLOCK * side for side in self.sides)
+
+    @property
+    def flops(self) -> float:
+        """Of a chip [FLOP]."""
+        work = sum(2.0 * HPL_BLOCK * side * (side + HPL_BLOCK) for side in self.sides)
+        return work / (self.rows * self.columns)
+
+    @property
+    def price(self) -> float:
+        """Of a torus of such links and memories of 3 TB/s, in units of the peer."""
+        dims = [
+            NetworkDim(DimKind.RING, n, self.link_bytes_per_s) for n in (self.rows, self.columns)
+        ]
+        return network_price(dims, 3000e9)
+
+
+HPL_BLOCK, HPL_WORD_BYTES, HPL_FLOPS_PER_S = 1024, 2.0, 496_607.2e9 / 20
+"""What the logs print leaves of the inputs of Linpack.
+
+The two runs on 8 chips take 0.14 ns for each n (n + 1024): iterations of 1,024 columns, words of 2
+bytes and 7 hops on a ring of 50 GB/s. The rest then follows: 4 x 4 chips by the price (links of 2
+dimensions, 3 TB/s of memory), 17.11 ms at 25 GB/s. The rate of a chip is that of the work in the
+time of the one run that is not bound by its links, 24.83 TFLOP/s: that run is no check.
+"""
+INFERRED = "block, words and links follow from this run and that of the other size"
+NO_BATCH = (
+    "tp8 pp16 dp4 is the one order of its dimensions that fits; a layer and sequence takes 15.3 ms "
+    "before the pipeline fills, and how many sequences fill it is not in its log"
+)
+OF_ITSELF = "the rate of a chip follows from the utilisation of this very run: no check"
+TORUS = "4 x 4 follows from its price, block and words from the runs on 8 chips"
 
 
 def _dlrm_a() -> float:
@@ -209,7 +320,7 @@ def stored_runs() -> Iterator[StoredRun]:
     )  # fmt: skip
     yield StoredRun(
         "GPT-3 on 8x16x4 TPUv4, a layer", "ms", 25.84290566, 768_000.0,
-        note="degrees and micro-batch are not in its log",
+        note=NO_BATCH,
     )  # fmt: skip
     yield StoredRun(
         "13B on one WSE-2", "samples/s", 4.65281, ours=_wafer,
@@ -226,10 +337,15 @@ def stored_runs() -> Iterator[StoredRun]:
         note="12T parameters of 2 bytes do not fit 128 x 80 GB",
     )  # fmt: skip
     yield StoredRun("DLRM-I on 128 A100", "ms", 55.41682092, 979_040.0, note=NO_SIZES)
-    for name, milliseconds, price in (
-        ("HPL 16384 on 8 chips", 39.92977408, None),
-        ("HPL 6144 on 8 chips", 6.16562688, None),
-        ("HPL 16384 on 16 chips, 100 GB/s", 8.91253241, 92_800.0),
-        ("HPL 16384 on 16 chips, 25 GB/s", 17.11276032, 59_200.0),
+    for size, rows, columns, link, peer, price in (
+        (16384, 1, 8, 50e9, 39.92977408, None),
+        (6144, 1, 8, 50e9, 6.16562688, None),
+        (16384, 4, 4, 100e9, 8.91253241, 92_800.0),
+        (16384, 4, 4, 25e9, 17.11276032, 59_200.0),
     ):
-        yield StoredRun(name, "ms", milliseconds, price, note=NO_INPUTS)
+        made = Factorisation(size, rows, columns, link)
+        yield StoredRun(
+            f"HPL {size} on {rows * columns} chips, {link / 1e9:.0f} GB/s", "ms", peer, price,
+            lambda made=made: 1e3 * made.time_s, made.price if price else None,  # type: ignore[misc]
+            note=INFERRED if price is None else OF_ITSELF if link == 100e9 else TORUS,
+        )  # fmt: skip

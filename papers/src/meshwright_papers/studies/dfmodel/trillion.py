@@ -23,7 +23,7 @@ from meshwright.dataflow.fusion.answer import FusionQuestion
 from meshwright.dataflow.fusion.fuse import problem_of, target_named
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import FusionProblem
-from meshwright.dataflow.fusion.search import KnownOrders, fuse, shared_orders
+from meshwright.dataflow.fusion.search import KnownLattices, fuse, orders_of
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.workloads import gpt_training_layer
 from meshwright.graph.op import Phase
@@ -175,7 +175,7 @@ class _Layers:
             grid = replace(self.target.grid, dram_bytes_per_s=dram_bytes_per_s)
             self.target = replace(self.target, grid=grid)
         self.num_fused = 0
-        self._orders: KnownOrders = {}
+        self._lattices: KnownLattices = {}
         self._base: dict[tuple[int, int, int], FusionProblem] = {}
         self._least_s: dict[tuple[int, int], float] = {}
         self._fused_s: dict[tuple[object, ...], float] = {}
@@ -242,7 +242,7 @@ class _Layers:
         self.num_fused += 1
         try:
             alone = replace(problem, send_s=0.0)
-            return fuse(alone, shared_orders(alone, self._orders)).time_s
+            return fuse(alone, orders_of(alone, self._lattices)).time_s
         except InfeasibleError:
             return np.inf
 

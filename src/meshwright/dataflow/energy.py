@@ -1,0 +1,121 @@
+"""What a plan moves through memories and over links, and the watts that chips, memory, links draw.
+
+Bytes of memory are those of kernels that run one after the other, each tensor once, and of the
+update of the weights; a chip that fuses its kernels moves less, and none more than its memory can
+give. Bytes of links are what devices send round a ring, the least of all algorithms. A byte takes
+the energy that memory and links state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+
+from meshwright.dataflow.answer import GraphPlan, Traffic
+from meshwright.dataflow.layouts import TensorLayout, collective_of, local_sizes, payload_bytes
+from meshwright.dataflow.price import Residency, SplitTimes, gradient_sums, ring_bytes
+from meshwright.dataflow.roofline import CalibratedSystem, Roofline
+from meshwright.dataflow.stages import sent_bytes
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import Unit
+from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.workload import OptimizerPreset
+
+
+def traffic(
+    graph: DataflowGraph,
+    system: CalibratedSystem,
+    plan: GraphPlan,
+    optimizer: OptimizerPreset | None = None,
+) -> Traffic:
+    """Return what a plan moves in a step.
+
+    A repetition and pass on the devices of a group: the tensors of each kernel, n - 1 of n parts of
+    each collective, and messages. Once a step: sums of gradients, and the update.
+
+    Valid for: tensors that cross between the stages of a graph that is cut count as collectives
+    where their layout changes, and as nothing where it does not.
+    """
+    rows = optimizer.row_state_bytes if optimizer is not None and graph.trains else None
+    tp, often = plan.tp, graph.repeats * plan.num_passes * plan.dp
+    seconds = SplitTimes(graph, system, tp, Residency(bytes_per_row=rows))
+    ways = plan.sharding.ways if plan.sharding else _ways_of_stages(plan)
+    tables = plan.sharding.tables if plan.sharding else seconds.tables()
+    splits = [listed[way] for listed, way in zip(seconds.splits, ways, strict=True)]
+    roofline = Roofline(graph, system, tp, rows)
+    moved = sum(
+        roofline.moved_bytes(number, local_sizes(graph.sizes, split.dim, tp))
+        for number, split in enumerate(splits)
+    )
+    for edge in roofline.fused:
+        maker, reader = splits[edge.producer], splits[edge.consumer]
+        if maker.writes != reader.reads[edge.place]:
+            moved += roofline.materialised_bytes(edge, (maker.dim, reader.dim))
+
+    def sent(num_bytes: float, have: TensorLayout, want: TensorLayout) -> float:
+        kind = collective_of(have, want)
+        return 0.0 if kind is None else ring_bytes(kind, payload_bytes(kind, num_bytes, tp), tp)
+
+    passed = sum(one.cost for one in replace(tables, change_cost=sent).changes(ways))
+    passed += sum(
+        message.num_bytes * (tp - 1) / tp for kernel in graph.kernels for message in kernel.messages
+    )
+    once = 0.0
+    for (first, second), sums in gradient_sums(graph, seconds.splits, sent):
+        is_lookup = graph.kernels[second].unit is Unit.NONE
+        once += sums[ways[first]][ways[second]] / (1 if is_lookup else plan.num_passes)
+    link_bytes = often * tp * (passed + once)
+    if plan.sharding is not None:
+        crossing = sent_bytes(graph, tp, plan.sharding) if plan.pp > 1 else 0.0
+        link_bytes += plan.num_passes * plan.dp * (plan.pp - 1) * tp * crossing
+    memory_bytes, devices = often * tp * moved, tp * plan.pp * plan.dp
+    if optimizer is not None and plan.update_s > 0.0:
+        updated = plan.update_s * float(system.engine(graph).memory_bytes_per_s)
+        gradients = updated / optimizer.step_traffic_bytes_per_param
+        gradients *= optimizer.reduced_gradient_bytes_per_param
+        memory_bytes += devices * updated
+        link_bytes += devices * ring_bytes(CollectiveKind.ALL_REDUCE, gradients, plan.dp)
+    rate = system.spec.chip.main_memory.bandwidth_bytes_per_s or inf
+    return Traffic(min(memory_bytes, devices * rate * plan.step_s), link_bytes)
+
+
+def _ways_of_stages(plan: GraphPlan) -> tuple[int, ...]:
+    """Return the split of each kernel of a graph that is cut."""
+    chosen = {
+        kernel: way for stage in plan.stages
+        for kernel, way in zip(stage.kernels, stage.ways, strict=True)
+    }  # fmt: skip
+    return tuple(chosen[kernel] for kernel in sorted(chosen))
+
+
+def power_parts_w(
+    graph: DataflowGraph, system: CalibratedSystem, plan: GraphPlan, moved: Traffic
+) -> Mapping[str, float | None]:
+    """Return the mean power of chips, memory and links over a step [W]; None: not known.
+
+    * chips: idle power, and the rest of the peak power as far as they compute; hosts, fans and
+      switches as a share of it;
+    * memory, links: bytes times their energy. Where a system states none, the power of the chip
+      counts its own memory and links already.
+    """
+    spec, chip = system.spec, system.spec.chip
+    idle, peak = chip.idle_power_w, chip.peak_power_w
+    chips = None
+    if idle is not None and peak is not None:
+        busy = graph.flops * plan.passes_per_s / system.peak_flops_per_s(graph)
+        each = idle + (peak - idle) * min(busy, 1.0)
+        chips = spec.num_alive * each * (1.0 + spec.overhead_power_fraction)
+    memory, link = chip.main_memory.energy_j_per_byte, spec.link_energy_j_per_byte
+    return {
+        "chips_w": chips,
+        "memory_w": None if memory is None else moved.memory_bytes * memory / plan.step_s,
+        "links_w": None if link is None else moved.link_bytes * link / plan.step_s,
+    }
+
+
+def total_w(parts: Mapping[str, float | None]) -> float | None:
+    """Return the sum of the parts that are known [W]; None where that of the chips is not."""
+    if parts["chips_w"] is None:
+        return None
+    return sum(part for part in parts.values() if part is not None)

@@ -1,0 +1,161 @@
+"""The best points of a sweep under limits: least cost above a floor, most below a ceiling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.base.units import format_si
+from meshwright.report.screen import counted, wrapped
+from meshwright.spec.sweep import SweepSpec, Wish
+
+Record = Mapping[str, Any]
+UNITS = {
+    "step_time_s": "s", "tokens_per_s": "tokens/s", "mfu": "of the peak",
+    "utilisation": "of the peak", "memory_bytes": "B", "power_w": "W",
+    "chips_power_w": "W", "memory_power_w": "W", "links_power_w": "W",
+    "tokens_per_j": "tokens/J", "cost_usd": "US$", "tokens_per_s_per_die": "tokens/s",
+    "passes_per_s": "passes/s", "passes_per_j": "passes/J", "price_units": "GB/s of DRAM in price",
+    "passes_per_s_per_price": "passes/s for the price of 1 GB/s of DRAM",
+}  # fmt: skip
+"""Of what a heat map may show, where it has one."""
+
+
+EQUAL = 1e-9
+"""Values that differ by a smaller share are ties: rounding of one formula."""
+
+
+def told(name: str, value: float) -> str:
+    """Return a result with its unit, where that is a word."""
+    unit = UNITS.get(name, "")
+    return f"{name} {format_si(value, '' if ' ' in unit else unit)}".rstrip()
+
+
+def text_of(wish: Wish) -> str:
+    """Return a wish in words."""
+    limits = [f"{told(name, limit)} or more" for name, limit in wish.at_least.items()]
+    limits += [f"{told(name, limit)} or less" for name, limit in wish.at_most.items()]
+    text = f"{'most' if wish.least is None else 'least'} {wish.name}"
+    return f"{text} with {' and '.join(limits)}" if limits else text
+
+
+def is_within(wish: Wish, record: Record) -> bool:
+    """Tell whether a point has all results that count, within their limits."""
+    return all(has_value(record, name) for name in wish.names) and (
+        all(float(record[name]) >= limit for name, limit in wish.at_least.items())
+        and all(float(record[name]) <= limit for name, limit in wish.at_most.items())
+    )
+
+
+def has_value(record: Record, name: str) -> bool:
+    """Tell whether a point has a number of that name."""
+    return isinstance(record.get(name), int | float)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The points that meet a wish best: more than one where they tie."""
+
+    wish: Wish
+    group: str
+    """Value of the field for each of whose values there is a choice; empty: all points."""
+    best: tuple[Record, ...]
+    num_within: int
+    """Points that keep all limits."""
+    num_found: int
+    """Points with a plan."""
+
+
+def wish_of(
+    names: Sequence[str],
+    least: str | None,
+    most: str | None,
+    floors: Sequence[str],
+    ceilings: Sequence[str],
+) -> Wish | None:
+    """Return what options ask for; None where they ask for nothing.
+
+    Parameters
+    ----------
+    names
+        Of the results of a point.
+    floors, ceilings
+        Such as ``utilisation=0.5``.
+
+    Raises
+    ------
+    SpecError
+        With all faults: two things sought, limits of nothing, names and numbers that are none.
+    """
+    faults: list[Fault] = []
+    if least is not None and most is not None:
+        faults.append(Fault("--least, --most", "both are given", "one of them"))
+    if least is None and most is None and (floors or ceilings):
+        faults.append(Fault("--at-least, --at-most", "limits of nothing that is sought",
+                            "with --least NAME or --most NAME"))  # fmt: skip
+    limits: dict[str, dict[str, float]] = {"--at-least": {}, "--at-most": {}}
+    for option, given in (("--at-least", floors), ("--at-most", ceilings)):
+        for text in given:
+            name, _, number = text.partition("=")
+            try:
+                limits[option][name] = float(number)
+            except ValueError:
+                faults.append(Fault(option, f"found {text!r}", f"such as {names[0]}=0.5"))
+    sought = [("--least", least), ("--most", most)]
+    sought += [(option, name) for option, given in limits.items() for name in given]
+    faults += [
+        Fault(option, f"{name!r} is no result", f"one of: {', '.join(names)}")
+        for option, name in sought
+        if name is not None and name not in names
+    ]
+    if faults:
+        raise SpecError(faults)
+    if least is None and most is None:
+        return None
+    return Wish(least=least, most=most, at_least=limits["--at-least"], at_most=limits["--at-most"])
+
+
+def choices(wish: Wish, sweep: SweepSpec, records: Sequence[Record]) -> Iterator[Choice]:
+    """Yield the best points, for each section of the file's report where it has one.
+
+    Every point is looked at, so nothing of the grid is better; equals are all told.
+    """
+    each = sweep.report.each if sweep.report is not None else None
+    groups = [""] if each is None else [str(value) for value in sweep.sides[each]]
+    for group in groups:
+        here = [one for one in records if each is None or str(one[each]) == group]
+        within = [one for one in here if is_within(wish, one)]
+        values = [float(one[wish.name]) for one in within]
+        best = (max if wish.least is None else min)(values, default=0.0)
+        tied = tuple(
+            one
+            for one, value in zip(within, values, strict=True)
+            if abs(value - best) <= EQUAL * abs(best)
+        )
+        found = sum(one["status"] == "found" for one in here)
+        yield Choice(wish, group, tied, len(within), found)
+
+
+def choice_record(choice: Choice) -> dict[str, Any]:
+    """Return a choice as data."""
+    return {
+        **choice.wish.model_dump(),
+        "group": choice.group or None,
+        "num_within": choice.num_within,
+        "num_found": choice.num_found,
+        "best": [dict(record) for record in choice.best],
+    }
+
+
+def choice_lines(sweep: SweepSpec, choice: Choice) -> Iterator[str]:
+    """Yield the best points, with the results that count."""
+    where = f"{choice.group}: " if choice.group else ""
+    counts = f"{choice.num_within} of {counted(choice.num_found, 'point')} within the limits"
+    ties = f", {len(choice.best)} tie" if len(choice.best) > 1 else ""
+    yield from wrapped("", f"{where}{text_of(choice.wish)}: {counts}{ties}")
+    for record in choice.best:
+        sides = " ".join(str(record[name]) for name in sweep.sides)
+        results = ", ".join(told(name, float(record[name])) for name in choice.wish.names)
+        yield from wrapped("  ", f"{sides} ({record.get('plan', '')}): {results}")
