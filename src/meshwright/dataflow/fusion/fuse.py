@@ -161,10 +161,14 @@ def _least_s(cases: Sequence[_TileCase], known_s: float) -> float:
         relaxed = case.relaxed
         bound = max(case.splits.least_s, bound_s(relaxed))
         if case.weight * bound < known_s:
+            orders = None
             try:
-                bound = max(bound, fuse(relaxed, orders_of(relaxed, known)).bound_s)
+                orders = orders_of(relaxed, known)
+                bound = max(bound, fuse(relaxed, orders).bound_s)
             except InfeasibleError:
-                continue
+                if orders is None or orders.fewer is None:
+                    continue
+                bound = max(bound, orders.least_s)
         least = min(least, case.weight * bound)
     return least
 
