@@ -508,14 +508,21 @@ def simulate(args: Namespace, call: Call) -> Any:
         if args.file is not None:
             raise UsageError(f"{args.file!r} is one too many: simulate PLAN.json")
         return _played(args)[1]
-    if args.trace is not None:
-        raise UsageError("--trace is of use with a plan only")
     if args.file is None:
         raise UsageError("a file is missing: simulate flows FILE.json")
     from meshwright.catalog.flow_files import read_flow_file
+    from meshwright.frameworks.perfetto import write_flow_trace
     from meshwright.network.flows import play_flows
+    from meshwright.options.question import output_file
 
-    return [(scenario, play_flows(scenario)) for scenario in read_flow_file(Path(args.file))]
+    target = output_file("--trace", args.trace) if args.trace is not None else None
+    scenarios = read_flow_file(Path(args.file))
+    if target is not None and len(scenarios) > 1:
+        raise UsageError(f"--trace: a trace holds one scenario, {args.file} has {len(scenarios)}")
+    runs = [(scenario, play_flows(scenario)) for scenario in scenarios]
+    if target is not None:
+        write_flow_trace(*runs[0], target)
+    return runs
 
 
 @verb

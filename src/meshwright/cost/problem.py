@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
-from meshwright.base.arrays import Num
+import numpy as np
+
+from meshwright.base.arrays import FloatArray, Num
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, level_efficiencies, place_axes
 from meshwright.cost.operator import DeviceRates, device_rates
 from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph
-from meshwright.network.placement import clear_grids
+from meshwright.network.faults import connected_parts
+from meshwright.network.placement import clear_grids, sound_grids
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.axes import streams_inputs
 from meshwright.sharding.derivation import derive_calls
@@ -34,6 +37,12 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import BYTES_OF, Training, Workload
 from meshwright.topology.levels import network_of
+
+LEAST_PACE = 0.8
+"""Share of a grid that works where ranks of the others are hosted [1]: below it a smaller whole
+grid is as good."""
+MOST_HOSTED = 1024
+"""Devices of a grid beyond which ranks are not placed, and not hosted."""
 
 
 class Mapper(StrEnum):
@@ -93,6 +102,11 @@ class ProblemOf(ABC, Generic[Work]):
     workload: Work
     calibration: CalibrationOf[Num]
     mapper: Mapper = Mapper.TMAP
+    pace: float | None = None
+    """Share of its full rate at which the last rank computes; that of the slowest device if not
+    given, as where all work is split equally."""
+    most_work: float = 1.0
+    """Largest share of the work of one rank over an equal split: its memory traffic grows too."""
 
     @property
     def nominal_calibration(self) -> Calibration:
@@ -116,16 +130,41 @@ class ProblemOf(ABC, Generic[Work]):
     @cached_property
     def rates(self) -> DeviceRates:
         """What one device does in a second: the slowest one."""
-        return self.rates_at(min(self.system.slowest_speed_factor, 1.0))
+        slowest = min(self.system.slowest_speed_factor, 1.0)
+        return self.rates_at(slowest if self.pace is None else self.pace, self.most_work)
 
-    def rates_at(self, speed_factor: float) -> DeviceRates:
-        """Return what a device does in a second that has a share of its cores."""
+    def rates_at(self, speed_factor: float, work_share: float = 1.0) -> DeviceRates:
+        """Return what a device does in a second that has a share of its cores.
+
+        Of arithmetic; memory moves the bytes of an equal split of the work once in as many of its
+        times as the device has of that work.
+        """
         work = self.workload
-        return device_rates(
+        rates = device_rates(
             self.system.chip, work.precision, work.software, self.calibration,
             speed_factor=speed_factor,
             freezes_weights=isinstance(work, Training) and work.optimizer.freezes_weights,
         )  # fmt: skip
+        if work_share == 1.0:
+            return rates
+        return replace(
+            rates,
+            memory_bytes_per_s=rates.memory_bytes_per_s / work_share,
+            elementwise_bytes_per_s=rates.elementwise_bytes_per_s / work_share,
+        )
+
+    def at_pace(self, pace: float, most_work: float = 1.0) -> Self:
+        """Return the problem for ranks whose last one computes at a share of its full rate."""
+        key = (pace, most_work)
+        if key == (self.pace, self.most_work):
+            return self
+        if key not in self._paced:
+            self._paced[key] = replace(self, pace=pace, most_work=most_work)
+        return self._paced[key]
+
+    @cached_property
+    def _paced(self) -> dict[tuple[float, float], Self]:
+        return {}
 
     @cached_property
     def efficiencies(self) -> tuple[Num, ...]:
@@ -217,12 +256,49 @@ class ProblemOf(ABC, Generic[Work]):
             return ()
         return tuple(clear_grids(network_of(system), self.grid_sides))
 
-    @property
+    @cached_property
     def device_numbers(self) -> tuple[int, ...]:
-        """The numbers of devices worth using, the largest first."""
-        if self.whole_grids:
-            return tuple(sorted({prod(sides) for sides in self.whole_grids}, reverse=True))
-        return device_counts(self.system.num_alive, self.system.domain_size)
+        """The numbers of devices worth using, the largest first.
+
+        On a grid with faults those of whole grids of working devices, and of grids that work but
+        for a few devices, whose ranks others host
+        (:func:`~meshwright.network.placement.block_ranks`).
+        """
+        if not self.whole_grids:
+            return device_counts(self.system.num_alive, self.system.domain_size)
+        numbers = {prod(sides) for sides in self.whole_grids}
+        if self.may_have_holes:
+            numbers |= sound_grids(network_of(self.system), self.grid_sides, LEAST_PACE)
+        return tuple(sorted(numbers, reverse=True))
+
+    @property
+    def may_have_holes(self) -> bool:
+        """Whether ranks of dead devices may be hosted by others."""
+        return False
+
+    @property
+    def is_unequal(self) -> bool:
+        """Whether ranks may differ in speed, or be hosted."""
+        return bool(self.system.speed_factors) or (self.may_have_holes and bool(self.whole_grids))
+
+    @cached_property
+    def islands(self) -> tuple[tuple[int, ...], ...]:
+        """Working devices of a grid that reach each other, the largest part first."""
+        if not self.whole_grids:
+            return ()
+        parts = connected_parts(network_of(self.system))
+        return tuple(tuple(part.tolist()) for part in parts)
+
+    @cached_property
+    def _speeds(self) -> FloatArray:
+        """Of the devices of the largest connected part, the fastest first; at most 1."""
+        network = network_of(self.system)
+        part = list(self.islands[0]) if self.islands else network.alive
+        return np.sort(np.minimum(network.speed_factor[part], 1.0))[::-1]
+
+    def best_pace(self, num_ranks: int) -> float:
+        """Return the mean speed of that many ranks on the fastest devices: no pace is better."""
+        return float(self._speeds[:num_ranks].sum() / num_ranks)
 
     @property
     def num_experts(self) -> int:
@@ -249,6 +325,12 @@ class Problem(ProblemOf[Training]):
     def pass_length(self) -> int:
         """Tokens of one sequence."""
         return self.workload.sequence_length
+
+    @property
+    def may_have_holes(self) -> bool:
+        """Whether ranks of dead devices may be hosted by others: where ranks are placed."""
+        is_small = self.system.num_devices <= MOST_HOSTED and not self.num_experts
+        return is_small and bool(self.grid_sides) and self.mapper is not Mapper.SMAP
 
 
 UNCALIBRATED_NOTE = "uncalibrated: constants come from data sheets and public sources"

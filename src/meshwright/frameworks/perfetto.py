@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import chain, islice
 from pathlib import Path
@@ -20,8 +21,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.network.flows import network_of_links, routes_of
 from meshwright.network.routing import Routes
 from meshwright.network.simulation.timeline import Timeline
+from meshwright.spec.flows import FlowScenario
 from meshwright.topology.network import Network
 
 BLOCK_EVENTS = 10_000
@@ -36,6 +39,8 @@ def write_trace(
     num_bytes: FloatArray | None = None,
     routes: Routes | None = None,
     notes: Mapping[str, Any] | None = None,
+    node_names: Sequence[str] | None = None,
+    link_names: Sequence[str] | None = None,
 ) -> None:
     """Write a timeline as a trace, whole or not at all; compressed where the name ends in .gz.
 
@@ -47,11 +52,14 @@ def write_trace(
         The links that each task uses, one route for each; shown with those that use any.
     notes
         What the trace is of: plan, fidelity.
+    node_names, link_names
+        Of all nodes and links, where they are not devices with numbers.
     """
+    links = link_names or _link_names(network)
     events = chain(
-        _process_names(timeline, network),
-        _tasks(timeline, _details(timeline, network, num_bytes, routes)),
-        _counters(timeline, network),
+        _process_names(timeline, network, node_names),
+        _tasks(timeline, _details(timeline, links, num_bytes, routes)),
+        _counters(timeline, network, links),
     )
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -66,6 +74,31 @@ def write_trace(
         partial.unlink(missing_ok=True)
 
 
+def write_flow_trace(scenario: FlowScenario, timeline: Timeline, path: Path) -> None:
+    """Write the flows of a file as a trace: each at the node that its first link leaves.
+
+    Links whose ends are not stated begin at nodes of their own.
+    """
+    network, routes = network_of_links(scenario), routes_of(scenario)
+    names = [f"from {name}" for name in scenario.link_ids for _ in range(2)]
+    if scenario.link_ends:
+        nodes = dict.fromkeys(node for ends in scenario.link_ends for node in ends)
+        names = [f"node {node}" for node in nodes]
+    first = [used[0] if len(used := routes.of(flow)) else -1 for flow in range(len(routes))]
+    device = [int(network.source[link]) if link >= 0 else 0 for link in first]
+    played = replace(
+        timeline,
+        task_name=tuple(f"flow {name}" for name in scenario.flow_ids),
+        device=np.array(device, dtype=np.int64), track=np.zeros(len(device), dtype=np.int64),
+        tracks=("flows",),
+    )  # fmt: skip
+    write_trace(
+        played, network, path, num_bytes=scenario.num_bytes, routes=routes,
+        notes={"flows": scenario.name, "fidelity": "simulated"},
+        node_names=names or ["no link"], link_names=[str(name) for name in scenario.link_ids],
+    )  # fmt: skip
+
+
 def _write(file: BinaryIO | gzip.GzipFile, events: Iterator[str], notes: Mapping[str, Any]) -> None:
     """Write the object: its notes, then the events block by block."""
     file.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(notes)},"traceEvents":['.encode())
@@ -76,14 +109,17 @@ def _write(file: BinaryIO | gzip.GzipFile, events: Iterator[str], notes: Mapping
     file.write(b"\n]}\n")
 
 
-def _process_names(timeline: Timeline, network: Network) -> Iterator[str]:
+def _process_names(
+    timeline: Timeline, network: Network, names: Sequence[str] | None
+) -> Iterator[str]:
     """Yield a name for each node that works or from which a link carries anything.
 
     Viewers keep process 0 for themselves, so that the process of a node has its number plus one.
     """
     nodes = np.union1d(timeline.device, network.source[np.unique(timeline.link)])
     for node in nodes.tolist():
-        yield _metadata("process_name", node + 1, name=_node_name(node, network))
+        name = names[node] if names else _node_name(node, network)
+        yield _metadata("process_name", node + 1, name=name)
         yield _metadata("process_sort_index", node + 1, sort_index=node)
 
 
@@ -161,10 +197,10 @@ def _lanes(place: IntArray, start: IntArray, end: IntArray) -> IntArray:
 
 
 def _details(
-    timeline: Timeline, network: Network, num_bytes: FloatArray | None, routes: Routes | None
+    timeline: Timeline, links: Sequence[str], num_bytes: FloatArray | None, routes: Routes | None
 ) -> Iterator[str]:
     """Yield the arguments of each task as text: what it sends, and over which links."""
-    names = [f'"{name}"' for name in _link_names(network)]
+    names = [json.dumps(name) for name in links]
     sizes = np.zeros(len(timeline.device)) if num_bytes is None else num_bytes
     for task, size in enumerate(sizes.tolist()):
         parts = [f'"bytes":{size:.17g}'] if size else []
@@ -182,7 +218,7 @@ def _link_names(network: Network) -> list[str]:
     ]
 
 
-def _counters(timeline: Timeline, network: Network) -> Iterator[str]:
+def _counters(timeline: Timeline, network: Network, links: Sequence[str]) -> Iterator[str]:
     """Yield the share of its bandwidth that each link carries, whenever it changes [%].
 
     Of several changes within a nanosecond the last one counts.
@@ -193,10 +229,10 @@ def _counters(timeline: Timeline, network: Network) -> Iterator[str]:
     kept = np.sort(order[np.append(~same, True)[: len(order)]])
     link = timeline.link[kept]
     share = 100.0 * timeline.rate_bytes_per_s[kept] / network.bandwidth_bytes_per_s[link]
-    names = _link_names(network)
+    names = [json.dumps(f"link {name}") for name in links]
     processes = (network.source + 1).tolist()
     for which, begin, percent in zip(link.tolist(), at[kept].tolist(), share.tolist(), strict=True):
         yield (
-            f'{{"ph":"C","name":"link {names[which]}","pid":{processes[which]},'
+            f'{{"ph":"C","name":{names[which]},"pid":{processes[which]},'
             f'"ts":{_micro(begin)},"args":{{"percent":{percent:.6g}}}}}'
         )

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import ceil
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.errors import InfeasibleError
 from meshwright.network.embeddings import Placement
+from meshwright.network.placement import Ranks
 from meshwright.network.regions import Cover, Region, cover_region, make_region
 from meshwright.topology.network import Network
 
@@ -189,6 +191,82 @@ def memory_shares(rows: IntArray) -> FloatArray:
     """Return the rows of each device relative to an equal split, as its activations grow [1]."""
     shares: FloatArray = rows / rows.mean()
     return shares
+
+
+@dataclass(frozen=True)
+class SharedWork:
+    """The work of a step over ranks of unequal speed: whole sequences, and whole rows of them."""
+
+    sequences: IntArray
+    """Of each data-parallel replica in a step, in the order of its ranks."""
+    share: FloatArray
+    """Work of each rank over that of an equal split [1]; shape of the ranks. 0: it is hosted."""
+    speed: FloatArray
+    """Share of its full rate that the device of each rank computes at [1]."""
+    num_hosted: int
+    """Ranks on one device, at most: their states add up, and only one of them works."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all ranks have as much work as in an equal split."""
+        return bool((self.share == 1.0).all())
+
+    @property
+    def most_work(self) -> float:
+        """The largest share: memory traffic and activations grow by it [1]."""
+        return max(1.0, float(self.share.max()))
+
+    @property
+    def pace(self) -> float:
+        """Rate of the slowest rank for its own work, over that of an equal split; at most 1."""
+        busy = self.share > 0
+        return min(1.0, float((self.speed[busy] / self.share[busy]).min()))
+
+
+def shared_work(
+    ranks: Ranks, speed_factor: FloatArray, num_sequences: int, sequence_rows: float,
+    micro_batch_size: int,
+) -> SharedWork | None:  # fmt: skip
+    """Return how ranks share the sequences of a step so that none waits for a slower one.
+
+    The streams of ``tatp`` leave it open how many rows each member works on, so a group takes rows
+    by the speed of its members; ranks of ``tp`` work on the same rows, those of ``cp`` on equal
+    parts of them, and stages of a pipeline on the same sequences. A data-parallel replica is as
+    fast as its slowest group, and takes sequences by that. Both are whole (:func:`balanced_rows`).
+    None where no replica works.
+
+    Parameters
+    ----------
+    sequence_rows
+        Tokens of one sequence on a rank of ``cp`` [tokens].
+    micro_batch_size
+        Sequences of a micro-batch where all replicas are equal: their number stays the same, and
+        those of replicas with other shares are so much larger or smaller.
+    """
+    speed = np.where(ranks.is_host, np.minimum(speed_factor[ranks.device], 1.0), 0.0)
+    order = [ranks.axes.index(a) for a in ("dp_replicate", "dp_shard", "pp", "cp", "tatp", "tp")]
+    in_order = speed.transpose(order)
+    replicas = in_order.reshape(-1, *in_order.shape[2:])
+    streams = replicas.min(axis=-1)
+    total = streams.sum(axis=-1).reshape(len(replicas), -1).min(axis=1)
+    if not total.any():
+        return None
+    sequences = balanced_rows(num_sequences, total)
+    number = ceil(ceil(num_sequences / len(replicas)) / micro_batch_size)
+    # Stages of a pipeline wait for the largest micro-batch, else only their sum counts.
+    sizes = -(-sequences // number) if replicas.shape[1] > 1 else sequences / number
+    members = streams.shape[-1]
+    equal_rows = -(-micro_batch_size * sequence_rows // members)
+    groups = streams.reshape(-1, members)
+    rows = np.round(np.repeat(sizes, len(groups) // len(sizes)) * sequence_rows)
+    kinds, kind_of = np.unique(np.column_stack((rows, groups)), axis=0, return_inverse=True)
+    shares = np.array([balanced_rows(int(kind[0]), kind[1:]) for kind in kinds]) / equal_rows
+    share = np.repeat(
+        shares[kind_of.reshape(-1)].reshape(*streams.shape, 1), in_order.shape[-1], -1
+    )
+    share = np.where(ranks.is_host, share.reshape(in_order.shape).transpose(np.argsort(order)), 0.0)
+    counts = np.unique(ranks.device, return_counts=True)[1]
+    return SharedWork(sequences, share, speed, int(counts.max()))
 
 
 RECOVERY_STATES = 10_000

@@ -209,11 +209,12 @@ def latency_s(scenario: FlowScenario) -> FloatArray:
 
     The latency of its path; of a tree, where links state their ends, that of the longest way down.
     """
-    network, routes = network_of_links(scenario), _routes(scenario)
+    network, routes = network_of_links(scenario), routes_of(scenario)
     return (deepest_latency_s if scenario.link_ends else Routes.latency_s)(routes, network)
 
 
-def _routes(scenario: FlowScenario) -> Routes:
+def routes_of(scenario: FlowScenario) -> Routes:
+    """Return the routes of the flows; one of no links where none is stated."""
     return make_routes(route or () for route in scenario.routes)
 
 
@@ -222,7 +223,7 @@ def play_flows(scenario: FlowScenario) -> Timeline:
 
     A flow begins when those that it waits for have ended and its start has come.
     """
-    routes, waits_s = _routes(scenario), latency_s(scenario)
+    routes, waits_s = routes_of(scenario), latency_s(scenario)
     graph = flow_graph(routes, scenario.num_bytes, waits_s, scenario.start_s, scenario.after)
     with as_written() if len(routes.links) <= SMALL_FLOWS else nullcontext():
         return run_tasks(graph, scenario.bandwidth_bytes_per_s)

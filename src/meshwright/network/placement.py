@@ -8,17 +8,19 @@ is d. Neighbours of an axis on a level are as far apart as all inner axes are lo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, reduce
 from itertools import combinations, islice, permutations, product
 from math import comb, prod
 from operator import and_, itemgetter
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of, read_only
 from meshwright.collectives.group import Reach
-from meshwright.network.visiting_orders import chain
+from meshwright.network.regions import hamiltonian_cycle, hamiltonian_path, make_region
+from meshwright.network.visiting_orders import chain, closes_in
 from meshwright.sharding.strategy import (
     REUSED_AXES,
     PlanOptions,
@@ -327,7 +329,15 @@ class Ranks:
     @property
     def num_devices(self) -> int:
         """Devices in use."""
-        return self.device.size
+        return len(np.unique(self.device))
+
+    @cached_property
+    def is_host(self) -> BoolArray:
+        """Whether each rank is the first one on its device: the others are hosted by it."""
+        flat = self.device.ravel(order="F")
+        is_first = np.zeros(flat.size, dtype=bool)
+        is_first[np.unique(flat, return_index=True)[1]] = True
+        return is_first.reshape(self.device.shape, order="F")
 
     def groups(self, axis: str) -> IntArray:
         """Return the devices of every group of an axis, or of several (``a*b``).
@@ -410,8 +420,9 @@ class Place:
 
 
 def block_ranks(
-    network: Network, sides: Shape, axes: Sequence[str], shapes: Sequence[Shape]
-) -> Ranks | None:
+    network: Network, sides: Shape, axes: Sequence[str], shapes: Sequence[Shape], *,
+    may_have_holes: bool = False,
+) -> Ranks | None:  # fmt: skip
     """Return the ranks of axes in blocks of these shapes, clear of dead devices.
 
     Rows and columns that hold a dead device are left out where there are more than the blocks
@@ -421,18 +432,135 @@ def block_ranks(
     ----------
     sides
         Of the grid, or of grids side by side, innermost level first; devices are numbered along it.
+    may_have_holes
+        Where no clear lines are left, ranks whose device does not work are hosted by another one.
     """
-    needed = tuple(np.prod(np.array(shapes, dtype=np.int64).reshape(-1, len(sides)), axis=0))
-    lines = _clear_lines(_connected(network, sides), tuple(int(length) for length in needed))
-    if lines is None:
+    shape = np.prod(np.array(shapes, dtype=np.int64).reshape(-1, len(sides)), axis=0)
+    works, needed = _connected(network, sides), tuple(int(length) for length in shape)
+    lines = _clear_lines(works, needed)
+    if lines is not None:
+        return Ranks(tuple(axes), tuple(shapes), lines, _in_blocks(sides, lines, shapes))
+    if not may_have_holes or any(n > side for n, side in zip(needed, sides, strict=True)):
         return None
-    return Ranks(tuple(axes), tuple(shapes), lines, _in_blocks(sides, lines, shapes))
+    lines = _soundest_lines(works, needed)
+    ranks = Ranks(tuple(axes), tuple(shapes), lines, _in_blocks(sides, lines, shapes))
+    return _hosted(network, ranks, works)
+
+
+def sound_grids(network: Network, sides: Shape, least: float) -> set[int]:
+    """Return the numbers of devices of grids of lines in a row of which a share works at least.
+
+    Those that hold 7/8 of all devices that work and are connected.
+    """
+    works = _connected(network, sides)
+    found = set()
+    for shape in product(*(range(1, side + 1) for side in sides)):
+        size = prod(shape)
+        if size * 8 >= works.sum() * 7:
+            num_working = _num_working(works, shape).max()
+            if num_working >= least * size and num_working * 8 >= works.sum() * 7:
+                found.add(size)
+    return found
+
+
+def _num_working(works: BoolArray, needed: Shape) -> IntArray:
+    """Return how much works in lines in a row on each level, by their first lines."""
+    windows = np.lib.stride_tricks.sliding_window_view(works, needed[::-1])
+    counts: IntArray = windows.sum(axis=tuple(range(works.ndim, 2 * works.ndim)))
+    return counts
+
+
+def _soundest_lines(works: BoolArray, needed: Shape) -> tuple[tuple[int, ...], ...]:
+    """Return lines in a row on each level, by level, whose crossings hold the most that works."""
+    counts = _num_working(works, needed)
+    corner = np.unravel_index(int(counts.argmax()), counts.shape)[::-1]
+    return tuple(
+        tuple(range(int(first), int(first) + length))
+        for first, length in zip(corner, needed, strict=True)
+    )
+
+
+def _hosted(network: Network, ranks: Ranks, works: BoolArray) -> Ranks | None:
+    """Return ranks with those of devices that do not work on other devices.
+
+    A group of ``tatp`` that has lost some goes through the rest of its block on a way of its own
+    (:func:`_stream_order`), whose last device is also that of the missing ranks: what the group
+    sends on passes through it. Where there is no such way, each missing rank is on the device that
+    is nearest along the stream, and of groups in which nothing works on the nearest one of its
+    pipeline stage. None where nothing of a stage works.
+    """
+    cell, device = ranks.device, ranks.device.copy()
+    inner, stage = ranks.axes.index("tatp"), ranks.axes.index("pp")
+    closes = closes_in(ranks.shapes[inner])
+    visited = ranks.visit("tatp", closes=closes)
+    step = np.argsort(visited)
+    places = np.stack(np.unravel_index(np.arange(works.size), works.shape))
+    works = works.ravel()
+    for hole in np.argwhere(~works[cell]).tolist():
+        group = tuple(slice(None) if axis == inner else at for axis, at in enumerate(hole))
+        own = cell[group]
+        position = np.argsort(np.argsort(own))
+        way = _stream_order(network, tuple(np.sort(own[works[own]]).tolist()), closes)
+        if way:
+            in_turn = np.array(way + way[-1:] * (len(own) - len(way)))
+            device[group] = in_turn[step[position]]
+            continue
+        apart = np.abs(step[position] - step[position[hole[inner]]])
+        if not works[own].any():
+            own = cell.take(hole[stage], axis=stage).ravel()
+            apart = np.abs(places[:, own] - places[:, [cell[tuple(hole)]]]).sum(axis=0)
+        if not works[own].any():
+            return None
+        device[tuple(hole)] = own[np.where(works[own], apart, works.size).argmin()]
+    return replace(ranks, device=device, cell=cell)
+
+
+_ORDERS: WeakKeyDictionary[Network, dict[tuple[Shape, bool], Shape]] = WeakKeyDictionary()
+ORDER_STATES = 2_000
+"""States that the search for one way through a group may visit."""
+
+
+def _stream_order(network: Network, devices: Shape, closes: bool) -> Shape:
+    """Return devices in an order in which consecutive ones are neighbours; empty where none is.
+
+    One that closes: the last is next to the first, or two hops from it over wires that the others
+    leave free, as where the number is odd. Where nothing closes, any path.
+    """
+    known = _ORDERS.setdefault(network, {})
+    if (devices, closes) not in known:
+        known[devices, closes] = next(_stream_orders(network, devices, closes), ())
+    return known[devices, closes]
+
+
+def _stream_orders(network: Network, devices: Shape, closes: bool) -> Iterator[Shape]:
+    if len(devices) < 2:
+        return
+    region = make_region(network, devices)
+    if len(region.parts) > 1:
+        return
+    if closes and len(devices) > 2:
+        found = hamiltonian_cycle(region, limit=ORDER_STATES).groups
+        if found:
+            yield found[0]
+        near = [set(cells) for cells in region.neighbours]
+        pairs = {pair for cells in region.neighbours for pair in combinations(sorted(cells), 2)}
+        for pair in sorted(pairs, key=lambda pair: (len(near[pair[0]] & near[pair[1]]), pair)):
+            between = near[pair[0]] & near[pair[1]]
+            free = {(min(end, cell), max(end, cell)) for end in pair for cell in between}
+            rest = replace(region, edges=tuple(e for e in region.edges if e not in free))
+            ends = region.devices[pair[0]], region.devices[pair[1]]
+            found = hamiltonian_path(rest, ends, limit=ORDER_STATES).groups
+            if found:
+                yield found[0]
+    found = hamiltonian_path(region, limit=ORDER_STATES).groups
+    if found:
+        yield found[0]
 
 
 def stated_ranks(network: Network, sides: Shape, choice: Choice) -> Ranks | None:
     """Return the ranks of a choice: on the devices that it states, or where its blocks fit."""
     if not choice.devices:
-        return block_ranks(network, sides, choice.axes, choice.shapes)
+        return block_ranks(network, sides, choice.axes, choice.shapes, may_have_holes=True)
     if not _connected(network, sides).ravel()[list(choice.devices)].all():
         return None
     lengths = np.prod(np.array(choice.shapes, dtype=np.int64), axis=0)
@@ -494,11 +622,17 @@ def _holds(outer: Shape, inner: Shape) -> bool:
 
 def _connected(network: Network, sides: Shape) -> BoolArray:
     """Return whether each device works in the largest connected part, on the grid."""
-    part = connected_components(network)[: network.num_devices]
-    alive = network.alive
-    works = np.zeros(network.num_devices, dtype=bool)
-    works[alive] = part[alive] == np.bincount(part[alive]).argmax()
-    return works.reshape(sides[::-1])
+    if network not in _WORKS:
+        part = connected_components(network)[: network.num_devices]
+        alive = network.alive
+        works = np.zeros(network.num_devices, dtype=bool)
+        works[alive] = part[alive] == np.bincount(part[alive]).argmax()
+        _WORKS[network] = read_only(works)
+    return _WORKS[network].reshape(sides[::-1])
+
+
+_WORKS: WeakKeyDictionary[Network, BoolArray] = WeakKeyDictionary()
+"""Of each network: whether a device works in its largest connected part."""
 
 
 def _clear_lines(works: BoolArray, needed: Shape) -> tuple[tuple[int, ...], ...] | None:

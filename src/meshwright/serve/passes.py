@@ -56,9 +56,9 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
         )
         return changed
 
-    def rates_at(self, speed_factor: float) -> DeviceRates:
+    def rates_at(self, speed_factor: float, work_share: float = 1.0) -> DeviceRates:
         """Return what a device does in a second; routing is part of the kernels of the experts."""
-        return replace(super().rates_at(speed_factor), expert_passes=1.0)
+        return replace(super().rates_at(speed_factor, work_share), expert_passes=1.0)
 
     @property
     def collective_start_s(self) -> Num:

@@ -378,7 +378,7 @@ def _place_switches(
             position_m[row, 1] = above_m - NOMINAL_PITCH_M
             num_placed = max(num_placed, int(nodes[-1]) + 1)
             continue
-        num_placed = max(num_placed, int(group.second.max()) + 1)
+        num_placed = max(num_placed, int(group.second.max(initial=-1)) + 1)
         if levels[group.level].kind != "switch":
             continue
         on_devices = group.first[-1] < num_devices

@@ -167,6 +167,11 @@ class Placement:
     busy_s: Mapping[str, float]
     """Of the busiest device in a step: ``compute``, ``hbm``, ``d2d`` (its links) and ``exposed``
     (what shows of communication)."""
+    sequences: tuple[int, ...] = ()
+    """Of each data-parallel replica in a step: by the speed of its devices."""
+    work_shares: tuple[float, ...] = ()
+    """Work of each rank over that of an equal split; empty where all are equal. A rank with 0 is on
+    the device of another one, which has its weights and passes on what it sends."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ grids of devices.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,7 +32,15 @@ from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, sta
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.train.answer import Candidate, Estimate, OperatorPlan, Plan, Segment, WhyNot
+from meshwright.train.answer import (
+    Candidate,
+    Estimate,
+    OperatorPlan,
+    Placement,
+    Plan,
+    Segment,
+    WhyNot,
+)
 from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_problem, make_problem
 
@@ -203,9 +212,14 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
             f"outside the evidence: MFU {price.mfu_full:.0%} is above the best reported for "
             f"{problem.system.chip.name} in {work.precision.matmul} ({limit:.0%})"
         )
-    slowest = problem.system.slowest_speed_factor
-    if slowest < 1.0:
+    slowest, placement = problem.system.slowest_speed_factor, best.placement
+    if slowest < 1.0 and placement is None:
         notes.append(f"the slowest device runs at {slowest:.0%} and sets the pace of all")
+    if placement is not None and placement.work_shares:
+        notes.append(shared_note(placement))
+    islands = problem.islands
+    if len(islands) > 1:
+        notes.append(islands_note(islands))
     unused = problem.system.num_alive - price.num_devices_used
     if unused:
         notes.append(f"{unused} of {problem.system.num_alive} devices stay idle")
@@ -217,6 +231,34 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
             "than the mean"
         )
     return notes
+
+
+def shared_note(placement: Placement) -> str:
+    """Return how ranks share their work where devices are slow or missing."""
+    shares, hosted = placement.work_shares, []
+    for device, count in Counter(placement.devices).items():
+        if count > 1:
+            hosted.append(f"device {device} holds the weights of {count} ranks")
+    replicas = ", ".join(map(str, placement.sequences))
+    most = f"work is shared by speed: sequences {replicas} on the replicas, at most "
+    return "; ".join([f"{most}{max(shares) - 1.0:.1%} more than an equal split on a rank", *hosted])
+
+
+def islands_note(islands: Sequence[Sequence[int]]) -> str:
+    """Return which devices reach each other where a grid is cut, and where plans are."""
+    parts = ", ".join(f"{len(part)} ({_ranges(part)})" for part in islands)
+    return (
+        f"faults cut the grid into {len(islands)} islands of {parts} devices: plans are on the "
+        "first one"
+    )
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as they are written: ``0-3, 8``."""
+    firsts = [n for n in numbers if n - 1 not in numbers]
+    lasts = [n for n in numbers if n + 1 not in numbers]
+    pairs = zip(firsts, lasts, strict=True)
+    return ", ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in pairs)
 
 
 def nothing_fits(problem: Problem, result: SearchResult) -> str:

@@ -122,7 +122,9 @@ def _device_faults(path: str, candidate: Candidate, placement: Placement) -> Ite
     A link may also begin or end at a node beyond the devices, such as an IO die.
     """
     room, devices = prod(placement.grid_shape), placement.devices
-    if len(devices) != candidate.strategy.num_devices or len(set(devices)) != len(devices):
+    num_hosted = placement.work_shares.count(0.0)
+    is_whole = len(set(devices)) + num_hosted >= len(devices)
+    if len(devices) != candidate.strategy.num_devices or not is_whole:
         message = f"found {len(set(devices))} devices in {len(devices)} places"
         yield Fault(f"{path}.devices", message, f"{candidate.strategy.num_devices:.0f} of them")
     for index, device in enumerate(devices):

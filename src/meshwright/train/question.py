@@ -175,7 +175,8 @@ def check_problem(problem: Problem, strategy: Strategy, structure: PlanOptions) 
     if structure.offload is not Offload.NONE and problem.system.host is None:
         message = f"{problem.system.name} has no host memory to offload to"
         faults.append(Fault("offload-without-host", message, "offload=none"))
-    given = problem.system.num_alive
+    # On a grid with faults ranks may be hosted by others.
+    given = max(problem.system.num_alive, *problem.device_numbers)
     if strategy.num_devices > given:
         used = f"{strategy.num_devices:.0f}"
         message = f"the degrees multiply to {used}, but {problem.system.name} has {given} devices"

@@ -13,9 +13,10 @@ from operator import attrgetter
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, column, take_rows
+from meshwright.base.arrays import BoolArray, IntArray, column, joined, take_rows
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
+from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.cost.step import Priced, price_each
@@ -23,6 +24,7 @@ from meshwright.network.placement import (
     Choice,
     all_choices,
     sequential_shapes,
+    stated_ranks,
 )
 from meshwright.search.exhaustive import Found
 from meshwright.sharding.space import axis_orders
@@ -38,6 +40,7 @@ from meshwright.wafer.price import (
     price_placed,
     step_links,
     with_link_energy,
+    work_of,
 )
 
 MOST_CHOICES = 4096
@@ -125,10 +128,12 @@ class Laid:
         return Placing(self.best, bound_s, len(self.choices), self.num_priced)
 
 
-def laid(problem: Problem, found: Sequence[Found], *, must_fit: bool) -> list[Laid]:
+def laid(
+    problem: Problem, found: Sequence[Found], physical: Network, *, must_fit: bool
+) -> list[Laid]:
     """Return candidates with the ways to lay each; those of which no blocks fit are left out.
 
-    Ways under the same plan options are priced at once.
+    Ways under the same plan options are priced at once, each at the pace that its ranks have.
 
     Parameters
     ----------
@@ -151,13 +156,13 @@ def laid(problem: Problem, found: Sequence[Found], *, must_fit: bool) -> list[La
     ]
     ends = np.cumsum([len(choices) for _, choices in laid])
     every = []
-    for rows, priced in price_each(problem, structures, network):
+    for rows, priced in _at_their_pace(problem, laid, structures, network, physical):
         times_s, fits = column(priced.step.time.total_s), fits_devices(problem, priced)
         numbers = np.searchsorted(ends, rows, side="right")
         for number in np.unique(numbers).tolist():
             one, choices = entries[number]
             mine = np.flatnonzero(numbers == number)
-            first = rows[mine[0]]
+            first = ends[number] - len(laid[number][1])
             mine = mine[nests[rows[mine]]]
             mine = mine[fits[mine] & np.isfinite(times_s[mine])] if must_fit else mine
             mine = mine[np.argsort(times_s[mine], kind="stable")]
@@ -167,6 +172,44 @@ def laid(problem: Problem, found: Sequence[Found], *, must_fit: bool) -> list[La
             left_s = one.time_s if len(choices) > most else np.inf
             every.append(Laid(one, ways, take_rows(priced, mine), left_s))
     return every
+
+
+def _at_their_pace(
+    problem: Problem, laid: Sequence[tuple[Strategy, Sequence[Choice]]],
+    structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork, physical: Network,
+) -> list[tuple[IntArray, Priced]]:  # fmt: skip
+    """Return the price of every way, in parts, each with the numbers of its rows.
+
+    On devices of unequal speed each way is priced at the pace of its last rank; those without one
+    are left out.
+    """
+    if not problem.is_unequal:
+        return price_each(problem, structures, network)
+    works = [
+        None if ranks is None else work_of(problem, strategy, ranks, physical)
+        for strategy, choices in laid
+        for choice in choices
+        for ranks in (stated_ranks(physical, problem.grid_sides, choice),)
+    ]
+    options = [structure for structure, number in structures for _ in range(number)]
+    by_pace: dict[tuple[float, float], list[int]] = {}
+    for row, work in enumerate(works):
+        if work is not None:
+            by_pace.setdefault((work.pace, work.most_work), []).append(row)
+    found: dict[PlanOptions, list[tuple[IntArray, Priced]]] = {}
+    for key, rows in by_pace.items():
+        numbers, each = np.array(rows), [(options[row], 1) for row in rows]
+        for places, priced in price_each(problem.at_pace(*key), each, take_rows(network, rows)):
+            found.setdefault(priced.structure, []).append((numbers[places], priced))
+    return [
+        (np.concatenate([rows for rows, _ in parts]), _together([priced for _, priced in parts]))
+        for parts in found.values()
+    ]
+
+
+def _together(parts: Sequence[Priced]) -> Priced:
+    """Return the rows of prices under the same plan options, one part after the other."""
+    return parts[0] if len(parts) == 1 else joined(parts)
 
 
 def most_choices(problem: Problem) -> int:
@@ -192,7 +235,8 @@ def choices_of(problem: Problem, found: Found) -> Sequence[Choice]:
             for order in axis_orders(True)
         ]
         return [Choice(order, shapes) for order, shapes in rows if shapes is not None]
-    return all_choices(structure, strategy, sides, problem.whole_grids, most_choices(problem) + 1)
+    grids = () if problem.may_have_holes else problem.whole_grids
+    return all_choices(structure, strategy, sides, grids, most_choices(problem) + 1)
 
 
 class PlacementSearch:
@@ -271,7 +315,7 @@ class PlacementSearch:
 
     def _lay(self, found: Sequence[Found]) -> None:
         """Price candidates on links of their own; what then fits no memory may do so offloaded."""
-        for one in laid(self.problem, found, must_fit=self.must_fit):
+        for one in laid(self.problem, found, self.physical, must_fit=self.must_fit):
             if one.choices:
                 heappush(self._queue, (one.next_s, len(self.laid)))
                 self.laid.append(one)
@@ -315,7 +359,15 @@ class PlacementSearch:
         ]
         alone = [take_rows(one.alone, [way]) for one, way in ways]
         try:
-            return price_placed(self.problem, listed, self.physical, alone=alone)
+            prices = price_placed(self.problem, listed, self.physical, alone=alone)
+            if not self.must_fit:
+                return prices
+            return [
+                price
+                if price is not None and bool(fits_devices(self.problem, price.contended).all())
+                else None
+                for price in prices
+            ]
         except InfeasibleError:
             if len(ways) == 1:
                 return [None]
@@ -413,8 +465,13 @@ def placed_candidate(
         lower_bound_s=placing.lower_bound_s,
         num_choices=placing.num_choices,
         busy_s=work_s,
+        sequences=tuple(price.work.sequences.tolist()),
+        work_shares=()
+        if price.work.is_equal
+        else tuple(price.work.share.reshape(-1, order="F").tolist()),
     )
-    nested = replace(contended, structure=replace(structure, axis_order=ranks.axes))
+    step = replace(contended.step, num_devices=np.array([float(ranks.num_devices)]))
+    nested = replace(contended, step=step, structure=replace(structure, axis_order=ranks.axes))
     entry = candidate_of(problem, strategy, nested, fidelity="contended")
     return replace(entry, placement=placement)
 

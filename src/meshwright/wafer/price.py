@@ -11,8 +11,10 @@ from meshwright.base.arrays import FloatArray, IntArray, joined, take_rows
 from meshwright.collectives.group import Reach
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of_experts
 from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
+from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_each
+from meshwright.network.faults import SharedWork, shared_work
 from meshwright.network.placement import Choice, Ranks, stated_ranks
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import (
@@ -49,6 +51,7 @@ class PlacedPrice:
     closed_form: Priced
     contended: Priced
     contention: Contention
+    work: SharedWork
 
     @property
     def time_s(self) -> float:
@@ -189,9 +192,14 @@ def price_placed(
         Where messages have no way around dead links.
     """
     found: list[PlacedPrice | None] = [None] * len(ways)
-    every = [ranks_of(problem, strategy, choice, physical) for _, strategy, choice in ways]
-    rows = [row for row, ranks in enumerate(every) if ranks is not None]
-    places = [ranks for ranks in every if ranks is not None]
+    rows, places, works = [], [], []
+    for row, (_, strategy, choice) in enumerate(ways):
+        ranks = ranks_of(problem, strategy, choice, physical)
+        work = None if ranks is None else work_of(problem, strategy, ranks, physical)
+        if ranks is not None and work is not None:
+            rows.append(row)
+            places.append(ranks)
+            works.append(work)
     if not places:
         return found
     structures = [(ways[row][0], 1) for row in rows]
@@ -207,11 +215,11 @@ def price_placed(
         axis: np.array([entry.slowdown.get(axis, 1.0) for entry in shared])
         for axis in dict.fromkeys(axis for entry in shared for axis in entry.slowdown)
     }
-    together = _one_by_one(price_each(problem, structures, replace(network, slowdown=slowdown)))
-    for row, ranks, one, contended, links in zip(
-        rows, places, private, together, shared, strict=True
+    together = _at_their_pace(problem, structures, replace(network, slowdown=slowdown), works)
+    for row, ranks, one, contended, links, work in zip(
+        rows, places, private, together, shared, works, strict=True
     ):
-        price = PlacedPrice(ranks, one, contended, links)
+        price = PlacedPrice(ranks, one, contended, links, work)
         if problem.system.is_power_capped:
             structure, strategy, _ = ways[row]
             carried = step_links(problem, structure, strategy, price, physical)
@@ -219,6 +227,59 @@ def price_placed(
             price = replace(price, contended=capped)
         found[row] = price
     return found
+
+
+def work_of(
+    problem: Problem, strategy: Strategy, ranks: Ranks, physical: Network
+) -> SharedWork | None:
+    """Return how the ranks of a strategy share the work of a step; None where none can.
+
+    Equally where ranks are not hosted by others, as those of models with experts.
+    """
+    if not problem.may_have_holes:
+        speed = np.minimum(physical.speed_factor[ranks.device], 1.0)
+        equal = SharedWork(np.zeros(0, dtype=np.int64), np.ones(speed.shape), speed, 1)
+        return equal if ranks.is_host.all() else None
+    rows = problem.workload.sequence_length / float(strategy.cp)
+    batch, micro_batch = problem.workload.global_batch_size, int(strategy.micro_batch_size)
+    return shared_work(ranks, physical.speed_factor, batch, rows, micro_batch)
+
+
+def _at_their_pace(
+    problem: Problem, structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork,
+    works: Sequence[SharedWork],
+) -> list[Priced]:  # fmt: skip
+    """Return the price of each row where its last rank computes at a pace of its own.
+
+    What is kept and worked on grows with the most work of a rank, weights, states and their update
+    with the number of ranks on a device.
+    """
+    found: list[Priced | None] = [None] * len(works)
+    for key in dict.fromkeys((work.pace, work.most_work) for work in works):
+        rows = [n for n, work in enumerate(works) if (work.pace, work.most_work) == key]
+        part = [structures[row] for row in rows]
+        priced = _one_by_one(price_each(problem.at_pace(*key), part, take_rows(network, rows)))
+        for row, one in zip(rows, priced, strict=True):
+            found[row] = _unequal(one, works[row])
+    return [one for one in found if one is not None]
+
+
+_OF_WORK = (MemoryPart.ACTIVATIONS, MemoryPart.WORKING)
+_OF_STATES = (MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.OPTIMIZER)
+
+
+def _unequal(priced: Priced, work: SharedWork) -> Priced:
+    """Return a price with the memory of its fullest device, where ranks share work unequally."""
+    times = dict.fromkeys(_OF_WORK, work.most_work) | dict.fromkeys(_OF_STATES, work.num_hosted)
+    if all(factor == 1.0 for factor in times.values()):
+        return priced
+    memory = tuple(
+        type(use)({part: times.get(part, 1.0) * column for part, column in use.columns.items()})
+        for use in priced.step.memory
+    )
+    update_s = priced.step.time[TimePart.OPTIMIZER]
+    time = priced.step.time.plus({TimePart.OPTIMIZER: work.num_hosted * update_s})
+    return replace(priced, step=replace(priced.step, memory=memory, time=time))
 
 
 def _one_by_one(parts: Sequence[tuple[IntArray, Priced]]) -> list[Priced]:

@@ -172,7 +172,7 @@ class Exchanges:
     @cached_property
     def stages(self) -> tuple[IntArray, ...]:
         """The devices of each pipeline stage, ascending."""
-        return tuple(np.sort(devices) for devices in self.pipelines.T)
+        return tuple(np.unique(devices) for devices in self.pipelines.T)
 
 
 def _rounds(stream: TensorStream, group: Group[float]) -> tuple[float, float, float]:
@@ -523,13 +523,12 @@ def simulate_step(
     bare = replace(physical, latency_s=none, message_half_bytes=none.copy())
     launch_s = float(np.asarray(problem.calibration.collective_launch_s))
     exchanges = Exchanges(structure, network, price.ranks, bare, launch_s)
-    # Devices compute at different speeds: seconds are columns with a row for each, slowest first.
-    factors = np.minimum(physical.speed_factor, 1.0)
-    used = np.unique(factors[price.ranks.device])
+    # Devices differ in speed and work: seconds are columns with a row for each, slowest first.
+    kinds, speed = _kinds(price, physical.num_devices)
     passes = _columns(
         [
-            piece_passes(problem, structure, network, problem.rates_at(factor))
-            for factor in used.tolist()
+            piece_passes(problem, structure, network, problem.rates_at(pace, work))
+            for pace, work in kinds
         ]
     )
     stages, chunks = int(strategy.pp), int(strategy.num_virtual_stages)
@@ -555,7 +554,7 @@ def simulate_step(
         after_backward=reduce_ if scatters else (),
         after_last_backward=sums if scatters else (*reduce_, *sums),
         overlaps_data=structure.overlap_data_parallel,
-        speed=np.clip(np.searchsorted(used, factors), 0, len(used) - 1),
+        speed=speed,
     )
 
     def play(num_micro_batches: int) -> tuple[TaskGraph, Timeline]:
@@ -572,6 +571,24 @@ def simulate_step(
     once_s = _once_s(problem, structure, network, price)
     parts = _parts(price, graph, timeline, pipeline_s, once_s)
     return SimulatedStep(sum(parts.values()), parts, graph, timeline, played)
+
+
+LEAST_WORK = 0.01
+"""Share of an equal split of the work that the simulation gives to a device without any [1]."""
+
+
+def _kinds(price: PlacedPrice, num_devices: int) -> tuple[list[tuple[float, float]], IntArray]:
+    """Return the kinds of devices, the slowest first, and the kind of each device.
+
+    A kind is the pace of its arithmetic for its own share of the work, and that share.
+    """
+    hosts, work = price.ranks.is_host, price.work
+    share = np.maximum(work.share[hosts], LEAST_WORK)
+    table = np.stack((work.speed[hosts] / share, share), axis=1)
+    kinds, kind_of = np.unique(table, axis=0, return_inverse=True)
+    found = np.zeros(num_devices, dtype=np.int64)
+    found[price.ranks.device[hosts]] = kind_of.reshape(-1)
+    return [(float(pace), float(share)) for pace, share in kinds], found
 
 
 def _columns(by_speed: Sequence[Sequence[PiecePasses]]) -> list[PiecePasses]:

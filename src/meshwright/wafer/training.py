@@ -56,9 +56,11 @@ class GridPlacer(Placer):
         InfeasibleError
             Where no candidate that fits the memory fits blocks of the grid.
         """
-        problem = space.problem
         if not space.is_open:
             return super().best(space, top=top, progress=progress, among=among)
+        # Before it is known which devices a candidate has, the best pace is a bound.
+        problem = space.problem.at_pace(space.problem.best_pace(1))
+        space = replace(space, problem=problem)
         result = search(space, top=NUM_BOUNDED, progress=progress, among=among)
         physical = physical_network(problem)
         placing = PlacementSearch(problem, physical, top, offloads=space.offloads)
@@ -141,7 +143,7 @@ def _leaders(
         if problem.mapper is Mapper.TMAP and not final:
             way = routed(problem, laid.found.structure, laid.found.strategy, way, physical)
         choice = Choice(way.price.ranks.axes, way.price.ranks.shapes)
-        final.append(laid.laid_as(problem, choice, way.price.closed_form, way.time_s))
+        final.append(laid.laid_as(problem, choice, way.price.contended, way.time_s))
         placings[id(final[-1])] = way
 
     def placed_at(one: Found) -> Placed:

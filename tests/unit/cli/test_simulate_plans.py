@@ -140,4 +140,9 @@ def test_words_that_do_not_belong_are_told(capsys, plan_file, tmp_path):
     assert "one too many" in refused(capsys, 2, "simulate", str(plan_file), "more.json")
     nowhere = str(tmp_path / "no" / "trace.json")
     assert "--trace" in refused(capsys, 2, "simulate", str(plan_file), "--trace", nowhere)
-    assert "--trace" in refused(capsys, 2, "simulate", "flows", "f.json", "--trace", "t.json")
+    one = {"links": [], "flows": [{"id": 1, "bytes": 0, "route": []}]}
+    two = tmp_path / "two.json"
+    two.write_text(json.dumps({"scenarios": [one | {"name": "a"}, one | {"name": "b"}]}))
+    words = ["simulate", "flows", str(two), "--trace", str(tmp_path / "t.json")]
+    assert "a trace holds one scenario" in refused(capsys, 2, *words)
+    assert not (tmp_path / "t.json").exists()

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.frameworks.perfetto import write_trace
+from meshwright.catalog.flow_files import read_flow_file
+from meshwright.frameworks.perfetto import write_flow_trace, write_trace
+from meshwright.network.flows import play_flows
 from meshwright.network.routing import make_routes
 from meshwright.network.simulation.timeline import Timeline
 from meshwright.topology.network import Network
@@ -239,3 +241,33 @@ def test_many_events_are_small(tmp_path):
     write_trace(run, line(devices), tmp_path / "t.json.gz")
     assert (tmp_path / "t.json.gz").stat().st_size < 1.2e6
     check(read(tmp_path / "t.json.gz"))
+
+
+FLOWS = """{{"name": "<x>", "links": [
+    {{"id": "a\\"b", "bw_Bps": 4e6, "lat_s": 0{ends}}}],
+    "flows": [{{"id": "first", "bytes": 4e6, "route": ["a\\"b"]}},
+              {{"id": 2, "bytes": 4e6, "route": ["a\\"b"], "after": ["first"]}},
+              {{"id": 3, "bytes": 0, "route": []}}]}}"""
+
+
+@pytest.mark.parametrize("ends", ["", ', "src": 5, "dst": "six"'])
+def test_flows_of_a_file_are_a_trace(tmp_path, ends):
+    """Two flows of 4 MB one after the other on a link of 4 MB/s: from 0 to 1 s, and to 2 s."""
+    (tmp_path / "flows.json").write_text(FLOWS.format(ends=ends))
+    (scenario,) = read_flow_file(tmp_path / "flows.json")
+    write_flow_trace(scenario, play_flows(scenario), tmp_path / "t.json")
+    trace = read(tmp_path / "t.json")
+    check(trace)
+    flows = {e["name"]: (e["ts"], e["dur"]) for e in trace if e["ph"] == "X"}
+    assert flows == {"flow first": (0, 1e6), "flow 2": (1e6, 1e6), "flow 3": (0, 0)}
+    assert {e["name"] for e in trace if e["ph"] == "C"} == {'link a"b'}
+    names = {e["args"]["name"] for e in trace if e["name"] == "process_name"}
+    assert names == ({"node 5"} if ends else {'from a"b'})
+
+
+def test_a_trace_of_flows_without_links(tmp_path):
+    text = '{"name": "x", "links": [], "flows": [{"id": 1, "bytes": 5, "route": []}]}'
+    (tmp_path / "flows.json").write_text(text)
+    (scenario,) = read_flow_file(tmp_path / "flows.json")
+    write_flow_trace(scenario, play_flows(scenario), tmp_path / "t.json")
+    check(read(tmp_path / "t.json"))
