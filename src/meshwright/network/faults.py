@@ -204,7 +204,10 @@ class SharedWork:
     speed: FloatArray
     """Share of its full rate that the device of each rank computes at [1]."""
     num_hosted: int
-    """Ranks on one device, at most: their states add up, and only one of them works."""
+    """Ranks on one device, at most: only one of them works."""
+    states: float = 1.0
+    """Weights and states of a device over those of one rank: the members of a stream that are left
+    cut the weights anew between them; ranks that another group hosts add up whole [1]."""
 
     @property
     def is_equal(self) -> bool:
@@ -266,7 +269,9 @@ def shared_work(
     )
     share = np.where(ranks.is_host, share.reshape(in_order.shape).transpose(np.argsort(order)), 0.0)
     counts = np.unique(ranks.device, return_counts=True)[1]
-    return SharedWork(sequences, share, speed, int(counts.max()))
+    left = ranks.is_host.sum(axis=ranks.axes.index("tatp"))
+    states = members / left.min() if left.all() else float(counts.max())
+    return SharedWork(sequences, share, speed, int(counts.max()), float(states))
 
 
 RECOVERY_STATES = 10_000

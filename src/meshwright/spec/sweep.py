@@ -18,7 +18,7 @@ def _plain(value: Any) -> Any:
 
 Value = Annotated[Any, AfterValidator(_plain)]
 """A number, a word, or yes or no."""
-Better = Literal["highest", "lowest"]
+Better = Literal["highest", "lowest", "mean", "p10"]
 
 
 class HeatMap(Declaration):
@@ -29,7 +29,8 @@ class HeatMap(Declaration):
     shows: str
     """Name of a result."""
     better: Better = "highest"
-    """Which value a cell shows where further fields vary."""
+    """Which value a cell shows where further fields vary, as the wafers that are drawn do: the best
+    one, their mean, or what nine of ten reach; the last two count 0 where nothing fits."""
     is_relative: bool = Field(default=False, alias="relative")
     """Whether cells show their share of the best value of their column."""
 

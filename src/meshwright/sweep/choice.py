@@ -16,7 +16,7 @@ UNITS = {
     "step_time_s": "s", "tokens_per_s": "tokens/s", "mfu": "of the peak",
     "utilisation": "of the peak", "memory_bytes": "B", "power_w": "W",
     "chips_power_w": "W", "memory_power_w": "W", "links_power_w": "W",
-    "tokens_per_j": "tokens/J", "cost_usd": "US$",
+    "tokens_per_j": "tokens/J", "cost_usd": "US$", "tokens_per_s_per_die": "tokens/s",
     "passes_per_s": "passes/s", "passes_per_j": "passes/J", "price_units": "GB/s of DRAM in price",
     "passes_per_s_per_price": "passes/s for the price of 1 GB/s of DRAM",
 }  # fmt: skip

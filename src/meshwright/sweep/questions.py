@@ -17,7 +17,16 @@ from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.spec.sweep import SweepSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.sweep.run import Point, Result, points_of
-from meshwright.sweep.systems import DESIGN, NEEDED, PARTS, is_design, price_units, system_of
+from meshwright.sweep.systems import (
+    DESIGN,
+    DRAWN,
+    NEEDED,
+    PARTS,
+    YIELDS,
+    is_design,
+    price_units,
+    system_of,
+)
 from meshwright.train.question import training
 from meshwright.wafer.training import plan
 
@@ -40,9 +49,26 @@ class Question:
     """Names of the numbers in an answer."""
 
 
+_KNOWN: dict[tuple[object, ...], Result] = {}
+"""Answers for wafers with drawn faults: many are alike."""
+
+
 def answer_plan(point: Point) -> Result:
     """Return the best training plan of a point, or why there is none."""
     system = system_of(point)
+    asked = tuple(entry for entry in sorted(point.items()) if entry[0] not in DRAWN)
+    faults = system.dead_devices, system.dead_links, tuple(system.speed_factors.items())
+    if (asked, faults) not in _KNOWN:
+        _KNOWN[asked, faults] = _answer_plan(point, system)
+    known, num_dead = dict(_KNOWN[asked, faults]), system.num_devices - system.num_alive
+    if "tokens_per_s" in known:
+        num_made = system.num_devices + int(point.get("spares", 0))
+        known["tokens_per_s_per_die"] = known["tokens_per_s"] / num_made
+    return {**known, "dead_devices": num_dead}
+
+
+def _answer_plan(point: Point, system: SystemSpec) -> Result:
+    """Return the best training plan on a system, or why there is none."""
     fields = {
         "sequence_length": int(point["seq"]), "global_batch_size": int(point["global_batch"])
     }  # fmt: skip
@@ -117,9 +143,9 @@ def _peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int
 
 QUESTIONS: Mapping[str, Question] = {
     "plan": Question(
-        ("model", "seq", "global_batch"), (), answer_plan,
+        ("model", "seq", "global_batch"), DRAWN, answer_plan,
         ("step_time_s", "tokens_per_s", "mfu", "memory_bytes", "power_w", "tokens_per_j",
-         "cost_usd", "lower_bound_s"),
+         "cost_usd", "lower_bound_s", "dead_devices", "tokens_per_s_per_die"),
     ),
     "graph": Question(
         ("graph",), ("seq", "training", "passes"), answer_graph,
@@ -199,7 +225,27 @@ def _number_faults(sweep: SweepSpec) -> list[Fault]:
         Fault(name, f"found {value!r}, expected a whole number above 0", "such as 64")
         for (name, _), value in stated.items()
         if isinstance(value, bool) or not str(value).isdecimal() or int(value) < 1
+    ] + [
+        Fault(name, f"found {value!r}, expected {told}", such)
+        for name, (is_right, told, such) in _OF_DRAWS.items()
+        for value in dict.fromkeys(point[name] for point in points if name in point)
+        if isinstance(value, bool) or not is_right(value)
     ]
+
+
+def _is_count(value: object) -> bool:
+    return str(value).isdecimal()
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and 0.0 <= value <= 1.0
+
+
+_OF_DRAWS: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
+    **dict.fromkeys(YIELDS, (_is_share, "a share from 0 to 1", "such as 0.99")),
+    **dict.fromkeys(("wafer", "spares"), (_is_count, "a whole number", "such as 1")),
+}
+"""Fields of wafers with drawn faults: what they may hold, and in words."""
 
 
 def _faults_of_cases(sweep: SweepSpec, needed: tuple[str, ...]) -> list[Fault]:

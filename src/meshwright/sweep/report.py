@@ -64,13 +64,10 @@ def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
     Rows and columns in which nothing fits are left out.
     """
     others = [name for name in sweep.sides if name not in (shown.rows, shown.columns)]
-    best: dict[tuple[str, str], tuple[float, str]] = {}
+    every: dict[tuple[str, str], list[tuple[float, str]]] = {}
     for cell, value, note in _values(shown, swept, others):
-        is_better = cell not in best or (
-            value > best[cell][0] if shown.better == "highest" else value < best[cell][0]
-        )
-        if is_better:
-            best[cell] = value, note
+        every.setdefault(cell, []).append((value, note))
+    best = {cell: _shown_of(found, shown) for cell, found in every.items()}
     values = {cell: value for cell, (value, _) in best.items()}
     told = f"{shown.better} of each cell"
     if shown.is_relative:
@@ -92,6 +89,16 @@ def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
     )
 
 
+def _shown_of(found: Sequence[tuple[float, str]], shown: HeatMap) -> tuple[float, str]:
+    """Return what a cell shows of its values, and where it is from."""
+    if shown.better in ("highest", "lowest"):
+        sign = 1.0 if shown.better == "highest" else -1.0
+        return max(found, key=lambda one: sign * one[0])
+    values = sorted(value for value, _ in found)
+    note = f"{len(values)} points, {values[0]:.6g} to {values[-1]:.6g}"
+    return (fmean(values) if shown.better == "mean" else values[len(values) // 10]), note
+
+
 def _shares(
     values: Mapping[tuple[str, str], float], shown: HeatMap
 ) -> dict[tuple[str, str], float]:
@@ -99,7 +106,7 @@ def _shares(
     columns: dict[str, list[float]] = {}
     for (_, column), value in values.items():
         columns.setdefault(column, []).append(value)
-    if shown.better == "highest":
+    if shown.better != "lowest":
         return {cell: value / max(columns[cell[1]]) for cell, value in values.items()}
     return {cell: min(columns[cell[1]]) / value for cell, value in values.items()}
 
@@ -109,7 +116,8 @@ def _values(
 ) -> Iterator[tuple[tuple[str, str], float, str]]:
     """Yield the cell of each point that has a value, the value, and the other fields."""
     for row in records(swept):
-        value = row.get(shown.shows)
+        counts = shown.better in ("mean", "p10") and row["status"] == "nothing fits"
+        value = 0.0 if counts else row.get(shown.shows)
         if isinstance(value, int | float):
             note = ", ".join(f"{name} {row[name]}" for name in others)
             yield (str(row[shown.rows]), str(row[shown.columns])), float(value), note

@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 
+import numpy as np
+
 from meshwright.catalog.design import Design, build, kinds_of, load_link, load_memory
 from meshwright.catalog.systems import load_chip, load_system
+from meshwright.network.faults import FaultRates, random_faults
 from meshwright.spec.system import LevelKind, SystemSpec
 from meshwright.sweep.run import Point
+from meshwright.topology.levels import network_of
 
 DESIGN = ("chip", "memory", "network", "links", "devices", "shape", "logic_area")
 NEEDED = ("chip", "network", "links", "devices")
@@ -22,7 +26,46 @@ def is_design(point: Point) -> bool:
 
 
 def system_of(point: Point) -> SystemSpec:
-    """Return the system that a point asks for; ``links`` are joined by ``+``."""
+    """Return the system that a point asks for, with the faults that are drawn for it."""
+    system = whole_system_of(point)
+    return with_faults(system, point) if any(name in point for name in YIELDS) else system
+
+
+YIELDS = ("die_yield", "link_yield", "core_yield")
+"""Shares of what is made that works, each on its own."""
+DRAWN = (*YIELDS, "wafer", "spares")
+
+
+def with_faults(system: SystemSpec, point: Point) -> SystemSpec:
+    """Return a system with what is dead on one of the wafers that are made.
+
+    ``wafer`` is the seed of the draws: the same wafer at a lower yield keeps what is dead already.
+    ``spares`` dies take the places of dead ones, those of the lowest numbers first.
+    """
+    network = network_of(system)
+    die, link, core = (1.0 - float(point.get(name, 1.0)) for name in YIELDS)
+    rates = FaultRates(link=link, device=die, core=core, num_cores=system.chip.num_cores or 1)
+    drawn = random_faults(network, rates, int(point.get("wafer", 0)))
+    speed = network.speed_factor * drawn.core_fraction
+    dead = {
+        *system.dead_devices,
+        *drawn.dead_devices.tolist(),
+        *np.flatnonzero(speed <= 0).tolist(),
+    }
+    dead = set(sorted(dead)[int(point.get("spares", 0)) :])
+    cut = {pair for pair in drawn.dead_links if max(pair) < system.num_devices}
+    slow = {device: float(factor) for device, factor in enumerate(speed) if 0.0 < factor < 1.0}
+    return system.model_copy(
+        update={
+            "dead_devices": tuple(sorted(dead)),
+            "dead_links": tuple(sorted({*system.dead_links, *cut})),
+            "speed_factors": {n: factor for n, factor in slow.items() if n not in dead},
+        }
+    )
+
+
+def whole_system_of(point: Point) -> SystemSpec:
+    """Return the system of a point without drawn faults; ``links`` are joined by ``+``."""
     if not is_design(point):
         return load_system(str(point["on"]))
     return build(

@@ -238,7 +238,7 @@ def shared_note(placement: Placement) -> str:
     shares, hosted = placement.work_shares, []
     for device, count in Counter(placement.devices).items():
         if count > 1:
-            hosted.append(f"device {device} holds the weights of {count} ranks")
+            hosted.append(f"device {device} is the place of {count} ranks")
     replicas = ", ".join(map(str, placement.sequences))
     most = f"work is shared by speed: sequences {replicas} on the replicas, at most "
     return "; ".join([f"{most}{max(shares) - 1.0:.1%} more than an equal split on a rank", *hosted])

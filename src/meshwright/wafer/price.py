@@ -252,7 +252,7 @@ def _at_their_pace(
     """Return the price of each row where its last rank computes at a pace of its own.
 
     What is kept and worked on grows with the most work of a rank, weights, states and their update
-    with the number of ranks on a device.
+    with those of the ranks that a device hosts.
     """
     found: list[Priced | None] = [None] * len(works)
     for key in dict.fromkeys((work.pace, work.most_work) for work in works):
@@ -270,7 +270,7 @@ _OF_STATES = (MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.OPTIMIZER)
 
 def _unequal(priced: Priced, work: SharedWork) -> Priced:
     """Return a price with the memory of its fullest device, where ranks share work unequally."""
-    times = dict.fromkeys(_OF_WORK, work.most_work) | dict.fromkeys(_OF_STATES, work.num_hosted)
+    times = dict.fromkeys(_OF_WORK, work.most_work) | dict.fromkeys(_OF_STATES, work.states)
     if all(factor == 1.0 for factor in times.values()):
         return priced
     memory = tuple(
@@ -278,7 +278,7 @@ def _unequal(priced: Priced, work: SharedWork) -> Priced:
         for use in priced.step.memory
     )
     update_s = priced.step.time[TimePart.OPTIMIZER]
-    time = priced.step.time.plus({TimePart.OPTIMIZER: work.num_hosted * update_s})
+    time = priced.step.time.plus({TimePart.OPTIMIZER: work.states * update_s})
     return replace(priced, step=replace(priced.step, memory=memory, time=time))
 
 

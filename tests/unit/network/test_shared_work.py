@@ -33,6 +33,7 @@ def test_work_of_four_groups_one_of_which_has_lost_a_device():
     work = shared_work(ranks_on(network), network.speed_factor, 128, 2048.0, 8)
     assert work.sequences.tolist() == [30, 33, 33, 32]
     assert work.num_hosted == 2
+    assert work.states == 12 / 11
     # 33 sequences in 4 micro-batches: 16,896 rows on 12 devices, 1,408 each; of 8 it is 1,366.
     assert work.pace == pytest.approx(1366 / 1408)
     assert work.most_work == pytest.approx(1408 / 1366)

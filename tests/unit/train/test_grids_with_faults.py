@@ -167,7 +167,7 @@ def test_a_fault_of_one_die_of_48_costs_little(asked, faults):
 def test_a_step_with_a_hosted_rank_is_simulated():
     found = of_48(*SIX_BILLION, dead_devices=(19,))
     assert found.best.placement.sequences == (30, 33, 33, 32)
-    assert any("holds the weights of 2 ranks" in note for note in found.warnings)
+    assert any("is the place of 2 ranks" in note for note in found.warnings)
     assert simulate(found).step.step_time_s == pytest.approx(
         found.best.estimate.step_time_s, rel=0.03
     )
