@@ -234,9 +234,10 @@ def work_of(
 ) -> SharedWork | None:
     """Return how the ranks of a strategy share the work of a step; None where none can.
 
-    Equally where ranks are not hosted by others, as those of models with experts.
+    Equally where no device is slower than others or dead, and where ranks are not hosted by others,
+    as those of models with experts.
     """
-    if not problem.may_have_holes:
+    if not (problem.may_have_holes and problem.is_unequal):
         speed = np.minimum(physical.speed_factor[ranks.device], 1.0)
         equal = SharedWork(np.zeros(0, dtype=np.int64), np.ones(speed.shape), speed, 1)
         return equal if ranks.is_host.all() else None
