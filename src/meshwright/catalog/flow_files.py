@@ -118,6 +118,15 @@ _SCENARIO = (
 """Fields that are read, and documented ones that are not: descriptions and results."""
 
 
+def _object_of(path: Path) -> dict[Any, Any]:
+    """Return the object that a JSON file holds."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        found = type(content).__name__
+        raise SpecError(Fault("", f"expected an object, found a {found}"), origin=str(path))
+    return content
+
+
 def read_flow_file(
     path: Path, *, needs_routes: bool = True, links: Sequence[Mapping[str, object]] = ()
 ) -> tuple[FlowScenario, ...]:
@@ -135,10 +144,7 @@ def read_flow_file(
     SpecError
         With all faults of the file.
     """
-    content = read_json(path)
-    if not isinstance(content, dict):
-        found = type(content).__name__
-        raise SpecError(Fault("", f"expected an object, found a {found}"), origin=str(path))
+    content = _object_of(path)
     if content.get("schema", SCHEMA) != SCHEMA:
         message = f"found {shown(content['schema'])}, this command reads {SCHEMA!r}"
         raise SpecError(Fault("schema", message), origin=str(path))
@@ -227,6 +233,8 @@ def _ends(
         flow.refuse("dst", "is missing", "expected the node that receives, or a list of them")
     elif flow.value.get("dst") == []:
         flow.refuse("dst", "is empty", "at least one node that receives")
+    elif len({*filter(is_label, receivers)}) < sum(map(is_label, receivers)):
+        flow.refuse("dst", "names a node twice", "each node that receives once")
     source = flow.value.get("src")
     nodes = {node for ends in link_ends for node in ends}
     for name, stated in (("src", (source,)), ("dst", receivers)):
@@ -316,10 +324,7 @@ def read_placement_file(path: Path) -> PlacementFile:
     SpecError
         With all faults of the file.
     """
-    content = read_json(path)
-    if not isinstance(content, dict):
-        found = type(content).__name__
-        raise SpecError(Fault("", f"expected an object, found a {found}"), origin=str(path))
+    content = _object_of(path)
     top = Record(content, (), PlainValues(Tree(content, {}), content))
     top.expect(("devices", "axes"), ("plan", "system", "grid", "description"))
     devices: dict[int, int] = {}

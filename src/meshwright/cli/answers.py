@@ -225,7 +225,8 @@ def explain(args: Namespace) -> int:
     target = "" if found.best.placement else " megatron"
     after = f"meshwright {verb} {args.model}{target}"
     if args.on is not None:
-        after = command_line().replace(" explain ", " estimate ", 1) + " --out plan.json"
+        asked = command_line("--picture", "--colors")
+        after = asked.replace(" explain ", " estimate ", 1) + " --out plan.json"
     show_screen(
         lambda: explain_screen(found, answer, next_command=after),
         lambda: chain(explain_lines(found, answer), _map_lines(found, args)), lambda: data, args,

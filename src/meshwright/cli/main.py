@@ -216,11 +216,16 @@ def question_line(args: argparse.Namespace) -> str:
     return " ".join(map(shlex.quote, kept))
 
 
-def command_line() -> str:
-    """Return the command as it was given."""
+def command_line(*without: str) -> str:
+    """Return the command as it was given, but for some options with their values."""
     import shlex
 
-    words = [word for word in sys.argv[1:] if word not in ("--detail", "--json")]
+    given, words = iter(sys.argv[1:]), list[str]()
+    for word in given:
+        if word in without:
+            next(given, None)
+        elif word.partition("=")[0] not in ("--detail", "--json", *without):
+            words.append(word)
     return " ".join(["meshwright", *map(shlex.quote, words)])
 
 

@@ -212,9 +212,7 @@ def blocks_of_experts(
     table = np.stack([strides[axis] for axis in REUSED_AXES])
     order = np.argsort(table, axis=0, kind="stable")
     sizes = np.stack([np.stack(reaches[axis].sizes) for axis in REUSED_AXES])
-    num_levels = sizes.shape[1]
-    sorted_sizes = np.take_along_axis(sizes, order[:, None, :], axis=0)
-    radices = sorted_sizes.reshape(-1, sizes.shape[2])
+    radices = np.take_along_axis(sizes, order[:, None, :], axis=0).reshape(-1, sizes.shape[2])
     steps, counts = digits(start, size, list(radices))
     back = np.argsort(order, axis=0, kind="stable")[:, None, :]
     step, count = (
@@ -224,10 +222,7 @@ def blocks_of_experts(
     return [
         Reach(
             tuple(count[number]),
-            tuple(
-                apart * step[number, level]
-                for level, apart in zip(range(num_levels), reaches[axis].apart, strict=True)
-            ),
+            tuple(apart * step[number, level] for level, apart in enumerate(reaches[axis].apart)),
         )
         for number, axis in enumerate(REUSED_AXES)
     ]

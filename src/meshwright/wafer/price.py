@@ -205,7 +205,7 @@ def price_placed(
     structures = [(ways[row][0], 1) for row in rows]
     network = choice_network(problem, [(ways[row][1], [ways[row][2]]) for row in rows])
     private = (
-        _one_by_one(price_each(problem, structures, network))
+        _at_their_pace(problem, structures, network, works)
         if alone is None
         else [alone[row] for row in rows]
     )

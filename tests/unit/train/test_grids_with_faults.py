@@ -14,6 +14,9 @@ from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.topology.levels import network_of
 from meshwright.topology.network import connected_components
 from meshwright.train.question import make_problem, training
+from meshwright.wafer.messages import only
+from meshwright.wafer.placing import price_as_placed
+from meshwright.wafer.price import physical_network
 from meshwright.wafer.simulation import simulate
 from meshwright.wafer.training import estimate, plan
 
@@ -162,6 +165,20 @@ def test_a_fault_of_one_die_of_48_costs_little(asked, faults):
     assert -0.05 <= loss <= 0.0
     assert sum(left.placement.sequences) == 128
     assert left.placement.lower_bound_s <= left.estimate.step_time_s
+
+
+@pytest.mark.parametrize("faults", [{"speed_factors": {5: 0.5}}, {"dead_devices": (5,)}])
+def test_a_stated_placement_is_not_faster_with_contention(faults):
+    """Ranks at a pace of their own have it in closed form as well."""
+    system = wafer("4x4", **faults)
+    asked = training(system, sequence_length=2048, global_batch_size=16)
+    found = plan("gpt3-6.7b", system, asked, allowed=FEW | {"tatp": [8]}, top=1)
+    problem = make_problem("gpt3-6.7b", system, asked, "uncalibrated")
+    price = price_as_placed(problem, found.best, physical_network(problem))
+    closed_s, placed_s = (
+        only(priced.step.time.total_s) for priced in (price.closed_form, price.contended)
+    )
+    assert closed_s <= placed_s * (1 + 1e-12)
 
 
 def test_a_step_with_a_hosted_rank_is_simulated():
