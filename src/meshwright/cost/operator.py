@@ -258,6 +258,9 @@ class OpCost:
     forward_waits: Num = 0.0
     """1 where what streams is sent before or after the computation, not during it."""
     backward_waits: Num = 0.0
+    forward_chunks: Num = 1.0
+    """Messages that a sub-tensor which streams over tatp is cut into."""
+    backward_chunks: Num = 1.0
 
 
 def memory_bound_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:

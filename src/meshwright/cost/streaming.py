@@ -362,6 +362,9 @@ class LinkTimes:
     forward_link_bytes: Num
     """What a member sends in a pass, each link counted [bytes]."""
     backward_link_bytes: Num
+    forward_chunks: Num
+    """Messages that a sub-tensor is cut into."""
+    backward_chunks: Num
 
 
 @dataclass(frozen=True)
@@ -431,6 +434,8 @@ def link_times(
         num_shared_rounds=back.num_shared_rounds,
         forward_link_bytes=ahead.num_sends * sent.forward_bytes,
         backward_link_bytes=back.num_sends * sent.backward_bytes,
+        forward_chunks=ahead.num_chunks,
+        backward_chunks=back.num_chunks,
     )
 
 
@@ -492,6 +497,8 @@ def streamed_attention(
         stream_backward_s=positive_part(back.total_s - alone.input_gradient_s) * (members > 1),
         forward_link_bytes=times.forward_link_bytes,
         backward_link_bytes=times.backward_link_bytes,
+        forward_chunks=times.forward_chunks,
+        backward_chunks=times.backward_chunks,
         forward_kernels=alone.forward_kernels * members,
         backward_kernels=alone.backward_kernels * members,
     )
@@ -535,6 +542,8 @@ def streamed_matmul_cost(
         cost,
         forward_link_bytes=times.forward_link_bytes,
         backward_link_bytes=times.backward_link_bytes,
+        forward_chunks=times.forward_chunks,
+        backward_chunks=times.backward_chunks,
     )
 
 
@@ -720,6 +729,8 @@ def _on_block(
         stream_backward_s=positive_part(back.total_s - gradients_s),
         forward_link_bytes=weights.forward_link_bytes + along.forward_link_bytes,
         backward_link_bytes=weights.backward_link_bytes + along.backward_link_bytes,
+        forward_chunks=weights.forward_chunks,
+        backward_chunks=weights.backward_chunks,
         forward_kernels=r + cut_forward * (c - 1.0),
         backward_kernels=2.0 * (r + cut_backward * (c - 1.0)),
     )

@@ -19,8 +19,8 @@ from meshwright.cost.operator import DeviceRates, OpCost, exposed_launch_s
 from meshwright.cost.parts import number_at
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
-from meshwright.cost.streaming import call_word_bytes
-from meshwright.graph.op import Op, Phase
+from meshwright.cost.streaming import ROWS, call_word_bytes
+from meshwright.graph.op import Op, OpKind, Phase
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyColumns, StrategyOf
@@ -47,12 +47,19 @@ class MessageOf(Generic[N]):
     """It travels piece by piece round the group."""
     rounds: str = ""
     """Of which operator it travels in the rounds, with all others that do; else by itself."""
+    since: N | float = 0.0
+    """Share of the computation of its operator before which it does not begin [1]."""
+    until: N | float = 1.0
+    """Share by which it has ended; above 1 where rounds follow that compute nothing [1]."""
+    num_chunks: N | float = 1.0
+    """Messages that each sub-tensor of a stream is cut into."""
 
     def of(self, row: int = 0) -> Message:
         """Return the message of one strategy of the columns."""
         overlaps = bool(number_at(1.0 * np.asarray(self.overlaps), row))
         size = number_at(self.num_bytes, row)
-        return Message(self.axis, self.kind, size, overlaps, self.is_stream, self.rounds)
+        numbers = (number_at(n, row) for n in (self.since, self.until, self.num_chunks))
+        return Message(self.axis, self.kind, size, overlaps, self.is_stream, self.rounds, *numbers)
 
 
 Message = MessageOf[float]
@@ -214,10 +221,35 @@ def _messages(step: _Step, *, is_forward: bool, again: bool = False) -> Iterator
             if key in together:
                 num_bytes = num_bytes + together[key].num_bytes
             rounds = f"{step.op.name}{' again' * again}" if in_rounds else ""
+            since, until = _rounds_of(step, call) if in_rounds else (0.0, 1.0)
+            chunks = step.cost.forward_chunks if is_forward or again else step.cost.backward_chunks
             together[key] = MessageOf(
-                call.axis, call.kind, num_bytes, overlaps, call.streamed, rounds
-            )
+                call.axis, call.kind, num_bytes, overlaps, call.streamed, rounds, since, until,
+                chunks if call.streamed else 1.0,
+            )  # fmt: skip
     yield from together.values()
+
+
+def _rounds_of(step: _Step, call: CollectiveCall) -> tuple[Num, Num]:
+    """Return when a call is sent in the rounds of an operator, in shares of its computation [1].
+
+    Of N rounds what is gathered comes in all but the last, for the next one, and sums leave in all
+    but the first; partial sums of attention may leave after it has computed. On a block of r x c
+    devices something passes along the rows in the first, or the last, c of r c rounds.
+    """
+    streams, is_sum = step.piece.streams, call.kind is CollectiveKind.REDUCE_SCATTER
+    assert streams is not None
+    links = streams.links
+    a_round = 1.0 / links.num_members
+    if call.axis == ROWS:
+        return (1.0 - a_round, 1.0) if is_sum else (0.0, a_round)
+    if not is_sum:
+        return 0.0, 1.0 - a_round
+    rounds = links.num_members
+    if step.op.kind is OpKind.ATTENTION:
+        rounds = links.num_exchange_rounds
+    last = rounds * a_round
+    return last - 1.0 + a_round, last
 
 
 def _passed(steps: Sequence[_Step], *, is_forward: bool) -> Iterator[MessageOf[Num]]:

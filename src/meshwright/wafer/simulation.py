@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from math import prod
 
 import numpy as np
@@ -118,7 +118,7 @@ class Exchanges:
             name = stream_of(self.structure, group) if message.is_stream else best_algorithm(
                 message.kind, message.num_bytes, group
             )  # fmt: skip
-            key = (message.axis, message.kind, name, stage)
+            key = (message.axis, message.kind, name, stage, message.num_chunks)
             if key not in self._by_algorithm:
                 self._by_algorithm[key] = self._make(message, name, group, stage)
             self._of[message, stage] = self._by_algorithm[key]
@@ -134,7 +134,7 @@ class Exchanges:
         groups = groups[np.isin(groups[:, 0], self.stages[stage])]
         demands = placed(pattern, groups, 1.0, message.axis)
         if message.is_stream:
-            fixed_s, s_per_byte, fixed_bytes = _rounds(streams[name], group)
+            fixed_s, s_per_byte, fixed_bytes = _rounds(streams[name], group, message.num_chunks)
         else:
             fixed_s, s_per_byte = map(float, collective_algorithms[name].affine(group))
             fixed_s, fixed_bytes = fixed_s + self.launch_s, 0.0
@@ -175,19 +175,24 @@ class Exchanges:
         return tuple(np.unique(devices) for devices in self.pipelines.T)
 
 
-def _rounds(stream: TensorStream, group: Group[float]) -> tuple[float, float, float]:
+def _rounds(
+    stream: TensorStream, group: Group[float], num_chunks: float
+) -> tuple[float, float, float]:
     """Return what N - 1 rounds of a stream take: fixed [s], for each byte [s], and fixed bytes.
 
-    Latencies and message starts of one hop keep the link; those of further hops are waited for,
-    and each of them takes the sub-tensor as long as the first, because it is stored whole.
+    Latencies of one hop and the start of each chunk keep the link; those of further hops are waited
+    for, and each of them takes a chunk as long as the first, because it is stored whole.
     """
     crossed = [span for span in group.spans if span.size > 1]
     members = prod(span.size for span in crossed)
     slowest = min(span.bandwidth_bytes_per_s for span in crossed)
-    start_s = max(s.message_half_bytes / s.bandwidth_bytes_per_s + s.latency_s for s in crossed)
-    rounds, hops = members - 1.0, float(stream.num_hops(members))
+    starts = [span.message_half_bytes / span.bandwidth_bytes_per_s for span in crossed]
+    latency_s = max(span.latency_s for span in crossed)
+    rounds, more_hops = members - 1.0, float(stream.num_hops(members)) - 1.0
+    hops = 1.0 + more_hops / num_chunks
     s_per_byte = rounds * hops / (members * float(stream.num_parts(members)) * slowest)
-    return rounds * (hops - 1.0) * start_s, s_per_byte, rounds * start_s * slowest
+    fixed_bytes = rounds * (num_chunks * max(starts) + latency_s) * slowest
+    return rounds * more_hops * (max(starts) + latency_s), s_per_byte, fixed_bytes
 
 
 @dataclass(frozen=True)
@@ -345,13 +350,13 @@ class _StepBuilder:
         """Enumerate one run in one direction; ``at_end`` must have come before it is done."""
         devices = self.exchanges.stages[stage]
         self.begun[devices] = self.last[devices]
-        for work in self._in_rounds(merged(works)):
-            for message in work.messages:
+        for work, sent in in_rounds(merged(works)):
+            for message, _ in sent:
                 if not message.overlaps:
                     waits.append(self._send(message, stage, run.num_layers, waits))
             overlapped = [
-                self._send(message, stage, run.num_layers, waits)
-                for message in work.messages
+                self._send(message, stage, run.num_layers * share, waits)
+                for message, share in sent
                 if message.overlaps
             ]
             seconds = self._seconds(work.compute_s, run, devices)
@@ -366,20 +371,6 @@ class _StepBuilder:
         """Return what the layers of a run take on each device, in one operator [s]."""
         seconds: FloatArray = np.atleast_1d(compute_s)[self.work.speed[devices]] * run.num_layers
         return seconds
-
-    def _in_rounds(self, works: Sequence[Work]) -> Iterator[Work]:
-        """Yield works with the last round of those that stream apart: nothing overlaps with it.
-
-        Where sub-tensors come while sums leave, something overlaps with every round.
-        """
-        for work in works:
-            streamed = [m for m in work.messages if m.is_stream and m.overlaps]
-            if len({message.kind for message in streamed}) != 1:
-                yield work
-                continue
-            last = 1.0 / self.exchanges.ranks.groups(streamed[0].axis)[0].size
-            yield work.share(1.0 - last, work.messages)
-            yield work.share(last)
 
     def _wait_for(self, devices: IntArray, waits: Waits) -> None:
         """Let devices wait for messages before they go on."""
@@ -471,6 +462,32 @@ def step_tasks(work: StepWork, exchanges: Exchanges) -> TaskGraph:
     builder = _StepBuilder(work, exchanges)
     builder.run()
     return builder.tasks.build()
+
+
+def in_rounds(works: Sequence[Work]) -> Iterator[tuple[Work, list[tuple[Message, float]]]]:
+    """Yield parts of works, each with what is sent while it computes: messages and shares of them.
+
+    A work is cut where something that overlaps with it begins or ends; what it waits for comes
+    with its first part, and parts that compute nothing follow it where messages end later.
+    """
+    for work in works:
+        overlapping = [message for message in work.messages if message.overlaps]
+        edges = {0.0, 1.0}
+        for message in overlapping:
+            edges |= {round(message.since, 9), round(message.until, 9)}
+        for begin, end in pairwise(sorted(edges)):
+            sent = [
+                (message, 1.0) for message in work.messages if not message.overlaps and not begin
+            ]
+            for message in overlapping:
+                share = min(end, message.until) - max(begin, message.since)
+                if share > ROUNDING:
+                    sent.append((message, share / (message.until - message.since)))
+            yield work.share(max(0.0, min(end, 1.0) - begin)), sent
+
+
+ROUNDING = 1e-8
+"""Share of a computation below which two ends are the same [1]."""
 
 
 def merged(works: Sequence[Work]) -> list[Work]:
@@ -615,10 +632,15 @@ def _columns(by_speed: Sequence[Sequence[PiecePasses]]) -> list[PiecePasses]:
 
 
 def _extent(strategy: Strategy, num_micro_batches: int, most_tasks: int) -> tuple[int, int]:
-    """Return the runs of a chunk and the micro-batches to play."""
+    """Return the runs of a chunk and the micro-batches to play.
+
+    What is added for the micro-batches that are left out is the pace of the last ``pp`` played:
+    three times as many as stages, for the pipeline fills within the first and drains within the
+    last (with zero bubble the weight gradients that were put off come then).
+    """
     per_run = strategy.num_devices * TASKS_PER_PASS * 2 * strategy.num_virtual_stages
     stages = int(strategy.pp)
-    least = min(num_micro_batches, max(2 * stages, 2))
+    least = min(num_micro_batches, max(3 * stages, 2))
     runs = int(max(1, min(MOST_RUNS, most_tasks // (per_run * least))))
     most = max(least, int(most_tasks // (per_run * runs)) // stages * stages)
     return runs, min(num_micro_batches, most)
