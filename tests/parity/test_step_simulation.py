@@ -31,7 +31,14 @@ from meshwright.spec.system import MemoryLevel
 from meshwright.wafer import simulation as simulated_module
 from meshwright.wafer.messages import Message, PiecePasses, Work, only, piece_passes
 from meshwright.wafer.price import physical_network
-from meshwright.wafer.simulation import COMPUTE, Exchanges, Run, StepWork, step_tasks
+from meshwright.wafer.simulation import (
+    COMPUTE,
+    Exchanges,
+    Run,
+    StepWork,
+    in_rounds,
+    step_tasks,
+)
 
 EXACT = {"rel": 1e-9}
 FAST_MEMORY = chip(
@@ -90,26 +97,26 @@ def test_input_streams_on_a_cycle_take_their_rounds(sides, bandwidth):
 @pytest.mark.parametrize("form", list(StreamForm))
 @pytest.mark.parametrize("streamed", [Streamed.WEIGHTS, Streamed.INPUTS])
 @pytest.mark.parametrize("sides", [(4, 1), (2, 2), (4, 2)])
-def test_streams_agree_within_a_fifth(sides, streamed, form):
-    """Faster: rounds that wait for memory, the way back of attention, and rounds in which items
-    and sums meet are not played. Slower: waits of items and of sums on a ring follow each other."""
+def test_streams_agree_within_a_seventh(sides, streamed, form):
+    """Faster: rounds that wait for memory are not played. Slower: waits of items and of sums on a
+    ring follow each other."""
     structure = PlanOptions(streamed=streamed, stream_form=form)
     strategy = make_strategy(tatp=sides[0] * sides[1])
     price, step = simulated(grid_problem(*sides), strategy, structure)
-    assert 0.8 < step.step_time_s / step_s(price.contended) < 1.1
+    assert 0.86 < step.step_time_s / step_s(price.contended) < 1.07
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bandwidth", [1e10, 1e11])
 @pytest.mark.parametrize(("sides", "tp", "tatp"), [((2, 2), 2, 2), ((4, 2), 4, 2)])
-def test_both_streams_agree_within_a_fifth(sides, tp, tatp, bandwidth):
+def test_both_streams_agree_within_a_ninth(sides, tp, tatp, bandwidth):
     """Faster for the reasons above; rows and columns share no link, in either."""
     asked = grid_problem(*sides, bandwidth=bandwidth)
     strategy, structure = make_strategy(tp=tp, tatp=tatp), PlanOptions(streamed=Streamed.BOTH)
     price, step = simulated(asked, strategy, structure)
     assert set(price.contention.slowdown) >= {"tp", "tatp"}
     assert max(price.contention.slowdown.values()) == pytest.approx(1.0)
-    assert 0.8 < step.step_time_s / step_s(price.contended) <= 1.0
+    assert 0.89 < step.step_time_s / step_s(price.contended) <= 1.0
 
 
 def beside_s(asked, strategy, structure, price):
@@ -360,6 +367,8 @@ def test_parts_sum_to_the_step_and_none_is_negative(played):
     ({"tp": 4}, PlanOptions(), 1e-9),
     ({"pp": 2}, PlanOptions(sequence_parallel=False), 1e-9),
     ({"pp": 4}, PlanOptions(schedule=ScheduleKind.GPIPE, sequence_parallel=False), 1e-9),
+    ({"pp": 2}, PlanOptions(schedule=ScheduleKind.ZERO_BUBBLE, sequence_parallel=False), 1e-9),
+    ({"pp": 4}, PlanOptions(schedule=ScheduleKind.ZERO_BUBBLE, sequence_parallel=False), 1e-9),
     ({"pp": 2, "dp_shard": 2}, PlanOptions(sequence_parallel=False), 0.02),
     ({"dp_shard": 2, "tp": 2}, PlanOptions(zero_stage=3, sequence_parallel=False), 0.02),
 ])  # fmt: skip
@@ -374,6 +383,28 @@ def test_few_micro_batches_stand_for_all_of_them(monkeypatch, degrees, structure
     assert few.num_micro_batches < everything.num_micro_batches
     assert everything.num_micro_batches == 24 / strategy.dp
     assert few.step_time_s == pytest.approx(everything.step_time_s, rel=rel)
+
+
+def test_what_streams_is_sent_in_its_rounds_by_hand():
+    """Of four rounds items come in the first three and sums leave in the last three; of six rounds
+    of attention on a line of four the last two compute nothing."""
+    items = Message("tatp", CollectiveKind.ALL_GATHER, 1.0, True, True, until=0.75)
+    sums = Message("tatp", CollectiveKind.REDUCE_SCATTER, 1.0, True, True, since=0.25)
+    first = Message("tp", CollectiveKind.ALL_GATHER, 1.0)
+    played = list(in_rounds([Work("product", 8.0, (first, items, sums), later_s=4.0)]))
+    assert [work.compute_s for work, _ in played] == [2.0, 4.0, 2.0]
+    assert [work.later_s for work, _ in played] == [1.0, 2.0, 1.0]
+    third = pytest.approx(1 / 3)
+    assert [sent for _, sent in played] == [
+        [(first, 1.0), (items, third)],
+        [(items, pytest.approx(2 / 3)), (sums, pytest.approx(2 / 3))],
+        [(sums, third)],
+    ]
+    sums = replace(sums, since=0.75, until=1.5)
+    played = list(in_rounds([Work("attention", 8.0, (items, sums))]))
+    assert [work.compute_s for work, _ in played] == [6.0, 2.0, 0.0]
+    shares = [sent[0][1] for _, sent in played]
+    assert shares == [pytest.approx(1.0), third, pytest.approx(2 / 3)]
 
 
 def test_a_dead_link_makes_a_step_longer():

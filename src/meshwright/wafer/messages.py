@@ -53,13 +53,20 @@ class MessageOf(Generic[N]):
     """Share by which it has ended; above 1 where rounds follow that compute nothing [1]."""
     num_chunks: N | float = 1.0
     """Messages that each sub-tensor of a stream is cut into."""
+    is_later: bool = False
+    """It carries a weight gradient, which a schedule may put off with its computation."""
 
     def of(self, row: int = 0) -> Message:
         """Return the message of one strategy of the columns."""
         overlaps = bool(number_at(1.0 * np.asarray(self.overlaps), row))
         size = number_at(self.num_bytes, row)
-        numbers = (number_at(n, row) for n in (self.since, self.until, self.num_chunks))
-        return Message(self.axis, self.kind, size, overlaps, self.is_stream, self.rounds, *numbers)
+        since, until, num_chunks = (
+            number_at(number, row) for number in (self.since, self.until, self.num_chunks)
+        )
+        return Message(
+            self.axis, self.kind, size, overlaps, self.is_stream, self.rounds, since, until,
+            num_chunks, self.is_later,
+        )  # fmt: skip
 
 
 Message = MessageOf[float]
@@ -86,6 +93,16 @@ class Work:
     messages: tuple[Message, ...] = ()
     later_s: Num = 0.0
     """Of the computation: the weight gradient, which a schedule may put off."""
+
+    def at_once(self) -> Work:
+        """Return the work without what may be put off."""
+        now = tuple(message for message in self.messages if not message.is_later)
+        return Work(self.name, self.compute_s - self.later_s, now)
+
+    def put_off(self) -> Work:
+        """Return what may be put off."""
+        later = tuple(message for message in self.messages if message.is_later)
+        return Work(self.name, self.later_s, later)
 
     def share(self, part: float, messages: tuple[Message, ...] = ()) -> Work:
         """Return a part of the computation, with these messages."""
@@ -226,6 +243,7 @@ def _messages(step: _Step, *, is_forward: bool, again: bool = False) -> Iterator
             together[key] = MessageOf(
                 call.axis, call.kind, num_bytes, overlaps, call.streamed, rounds, since, until,
                 chunks if call.streamed else 1.0,
+                is_later=call.of_weight and call.kind is CollectiveKind.REDUCE_SCATTER,
             )  # fmt: skip
     yield from together.values()
 

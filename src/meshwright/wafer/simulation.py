@@ -293,13 +293,9 @@ class _StepBuilder:
         work, runs = self.work, list(enumerate(self.work.runs[stage][task.chunk]))
         if task.kind is TaskKind.BACKWARD_WEIGHT:
             # The weight gradients that were put off.
-            devices = self.exchanges.stages[stage]
             for _, run in reversed(runs):
-                later_s = sum(entry.later_s for entry in run.passes.backward)
-                self.last[devices] = self.tasks.compute(
-                    devices, self._seconds(later_s, run, devices), after=[self.last[devices]],
-                    track=COMPUTE, name="weight gradients",
-                )  # fmt: skip
+                later = [one.put_off() for one in run.passes.backward if np.any(one.later_s)]
+                self._run(later, run, stage, [], [])
                 if work.overlaps_data:
                     self._data(self._sums(task.micro_batch), run, stage, 1.0, [self.last])
         else:
@@ -338,7 +334,7 @@ class _StepBuilder:
                 self._data(sums, run, stage, 1.0 - share, [self.last])
             works = run.passes.forward if is_forward else run.passes.backward
             if task.kind is TaskKind.BACKWARD_INPUT:
-                works = tuple(replace(w, compute_s=w.compute_s - w.later_s) for w in works)
+                works = tuple(work.at_once() for work in works)
             self._run(works, run, stage, waits + known[0] + first, known[1] + rest)
             if overlaps_data:
                 self._data(sums, run, stage, share, [self.last])
