@@ -6,8 +6,9 @@ import hashlib
 import json
 import signal
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -61,16 +62,18 @@ class Store:
     """
 
     def __init__(self, path: Path | None) -> None:
-        try:
+        self._path = path
+        with self._told("is no file of results"):
             self._base = sqlite3.connect(":memory:" if path is None else path)
+            tables = self._base.execute("SELECT name FROM sqlite_master").fetchall()
+            if tables and ("results",) not in tables:
+                raise sqlite3.DatabaseError("it holds other tables")
             self._base.execute("PRAGMA journal_mode = WAL")
             self._base.execute(
                 "CREATE TABLE IF NOT EXISTS results "
                 "(key TEXT PRIMARY KEY, point TEXT NOT NULL, result TEXT NOT NULL)"
             )
-        except sqlite3.Error as error:
-            fault = Fault("--out", f"{str(path)!r} is no file of results: {error}")
-            raise SpecError(fault) from None
+            self._base.execute("SELECT key, point, result FROM results LIMIT 1")
 
     def __enter__(self) -> Self:
         return self
@@ -78,15 +81,25 @@ class Store:
     def __exit__(self, *error: object) -> None:
         self._base.close()
 
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Say of the file what went wrong in it."""
+        try:
+            yield
+        except (sqlite3.Error, ValueError) as error:
+            fault = Fault("--out", f"{str(self._path)!r} {what}: {error}")
+            raise SpecError(fault) from None
+
     def known(self, keys: Iterable[str]) -> dict[str, Result]:
         """Return the results that are there, by key."""
         asked = set(keys)
-        rows = self._base.execute("SELECT key, result FROM results")
-        return {key: json.loads(result) for key, result in rows if key in asked}
+        with self._told("cannot be read"):
+            rows = self._base.execute("SELECT key, result FROM results")
+            return {key: json.loads(result) for key, result in rows if key in asked}
 
     def add(self, key: str, point: Mapping[str, Any], result: Result) -> None:
         """Keep one result; it is on the disk when this returns."""
-        with self._base:
+        with self._told("takes no more, and keeps what it has"), self._base:
             self._base.execute(
                 "INSERT OR REPLACE INTO results VALUES (?, ?, ?)",
                 (key, json.dumps(dict(point)), json.dumps(dict(result))),
