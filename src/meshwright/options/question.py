@@ -147,6 +147,8 @@ def output_file(
     option, text = option_of(name), getattr(args, name)
     if text is None:
         return None
+    if not text or text.endswith(os.sep):
+        raise SpecError(Fault(option, f"{text!r} names no file"))
     path = Path(text)
     folder = path.absolute().parent
     if not folder.is_dir():

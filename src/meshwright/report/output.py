@@ -38,21 +38,21 @@ def in_the_way(path: Path, *, force: bool = False, is_resumed: bool = False) -> 
     is_resumed
         A regular file may be there: it is added to, by who knows what it holds.
     """
+    is_there = True
     try:
-        if path.is_symlink() and not force:
-            fix = "name that file, or --force to write through the link"
-            return Fault(str(path), f"is a symbolic link to {str(path.readlink())!r}", fix)
-        mode = path.stat().st_mode
+        if kind := kind_of_file(path.stat().st_mode):
+            return Fault(str(path), f"is {kind}", "name a regular file")
     except FileNotFoundError:
-        return None
+        is_there = False
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         return Fault(str(path), f"cannot be written: {reason}")
-    if kind := kind_of_file(mode):
-        return Fault(str(path), f"is {kind}", "name a regular file")
-    if force or is_resumed:
-        return None
-    return Fault(str(path), "is there already", "--force, or another name")
+    if path.is_symlink() and not force:
+        fix = "name that file, or --force to write through the link"
+        return Fault(str(path), f"is a symbolic link to {str(path.readlink())!r}", fix)
+    if is_there and not force and not is_resumed:
+        return Fault(str(path), "is there already", "--force, or another name")
+    return None
 
 
 @contextmanager

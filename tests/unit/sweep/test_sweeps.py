@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -213,6 +214,33 @@ def test_a_file_with_something_else_is_no_store(tmp_path):
     assert path.read_text() == "no database\n" * 200
 
 
+def test_a_database_of_something_else_stays_as_it_is(tmp_path):
+    path = tmp_path / "mine.db"
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("CREATE TABLE addresses (name TEXT)")
+        base.commit()
+    before = path.read_bytes()
+    with pytest.raises(SpecError, match="no file of results: it holds other tables"):
+        Store(path)
+    assert path.read_bytes() == before
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("CREATE TABLE results (name TEXT)")
+        base.commit()
+    with pytest.raises(SpecError, match="no file of results: no such column"):
+        Store(path)
+
+
+def test_a_full_disk_is_told_and_what_is_there_stays(tmp_path):
+    path = tmp_path / "some.db"
+    with Store(path) as store:
+        store.add("a", {}, {"x": 1})
+        store._base.execute("PRAGMA max_page_count = 4")
+        with pytest.raises(SpecError, match=r"--out: .*takes no more, .*full"):
+            store.add("b", {}, {"x": "long" * 10_000})
+    with Store(path) as store:
+        assert store.known(["a", "b"]) == {"a": {"x": 1}}
+
+
 def test_the_command_answers_writes_and_goes_on(tmp_path, capsys):
     path, base = tmp_path / "sweep.yaml", tmp_path / "sweep.db"
     path.write_text(
@@ -226,11 +254,11 @@ def test_the_command_answers_writes_and_goes_on(tmp_path, capsys):
     assert (data["num_points"], data["num_new"], data["is_complete"]) == (2, 2, True)
     names = set(QUESTIONS["plan"].values)
     assert all(names <= set(point) for point in data["points"])
-    assert main(words) == 0
+    assert main([*words, "--force"]) == 0
     assert "2 points, 0 of them new: 2 found" in capsys.readouterr().out
     assert sqlite3.connect(base).execute("SELECT count(*) FROM results").fetchone() == (2,)
     assert (tmp_path / "all.csv").read_text().count("\n") == 3
-    assert main([*words, "--picture", str(tmp_path / "x.svg")]) == 2
+    assert main([*words, "--force", "--picture", str(tmp_path / "x.svg")]) == 2
     assert "heat_map" in capsys.readouterr().err
     assert main([*words, "--workers", "many"]) == 2
 
