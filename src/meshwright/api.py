@@ -845,7 +845,7 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
     from meshwright.base.registry import version
     from meshwright.options.question import Reading, output_file, write_whole
     from meshwright.report.heat_map import heat_svg
-    from meshwright.sweep.choice import choices, wish_of
+    from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.questions import QUESTIONS, checked
     from meshwright.sweep.report import cells_of, records, sweep_csv
     from meshwright.sweep.run import Store, load_sweep
@@ -872,7 +872,7 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
     if faults:
         raise SpecError(faults)
     points = checked(asked)
-    wish = wish_of(
+    objective = objective_of(
         QUESTIONS[asked.ask].values, args.least, args.most, args.at_least or (), args.at_most or ()
     )
     with Store(out) as store:
@@ -894,7 +894,11 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
         for name, drawn in pictures.items():
             write_whole(folder / name, drawn)
         write_whole(report, text)
-    return asked, swept, () if wish is None else tuple(choices(wish, asked, records(swept)))
+    return (
+        asked,
+        swept,
+        () if objective is None else tuple(choices(objective, asked, records(swept))),
+    )
 
 
 def _number_of_workers(text: str) -> int:
