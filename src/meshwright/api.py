@@ -836,7 +836,7 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
     from meshwright.options.question import Reading, output_file
     from meshwright.report.heat_map import heat_svg
     from meshwright.report.output import write_all, write_whole
-    from meshwright.sweep.choice import choices, wish_of
+    from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.questions import QUESTIONS, checked
     from meshwright.sweep.report import cells_of, records, sweep_csv
     from meshwright.sweep.run import Store, load_sweep
@@ -861,7 +861,7 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
     if faults:
         raise SpecError(faults)
     points = checked(asked)
-    wish = wish_of(
+    objective = objective_of(
         QUESTIONS[asked.ask].values, args.least, args.most, args.at_least or (), args.at_most or ()
     )
     with Store(out) as store:
@@ -881,7 +881,11 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
         text, pictures = document(asked, asked.report, swept, report.stem, again)
         files = {f"{report.stem}/{name}": drawn for name, drawn in pictures.items()}
         write_all(report.parent, files | {report.name: text}, force=args.force)
-    return asked, swept, () if wish is None else tuple(choices(wish, asked, records(swept)))
+    return (
+        asked,
+        swept,
+        () if objective is None else tuple(choices(objective, asked, records(swept))),
+    )
 
 
 def _number_of_workers(text: str) -> int:

@@ -41,8 +41,9 @@ from meshwright.topology.levels import network_of
 LEAST_PACE = 0.8
 """Share of a grid that works where ranks of the others are hosted [1]: below it a smaller whole
 grid is as good."""
-MOST_HOSTED = 1024
-"""Devices of a grid beyond which ranks are not placed, and not hosted."""
+MOST_DEVICES = 1024
+"""Of a grid beyond which ranks are not hosted by others, nor messages routed anew: it would take
+too long."""
 
 
 class Mapper(StrEnum):
@@ -329,7 +330,7 @@ class Problem(ProblemOf[Training]):
     @property
     def may_have_holes(self) -> bool:
         """Whether ranks of dead devices may be hosted by others: where ranks are placed."""
-        is_small = self.system.num_devices <= MOST_HOSTED and not self.num_experts
+        is_small = self.system.num_devices <= MOST_DEVICES and not self.num_experts
         return is_small and bool(self.grid_sides) and self.mapper is not Mapper.SMAP
 
 

@@ -54,7 +54,7 @@ class Compared(Declaration):
         return self
 
 
-class Wish(Declaration):
+class Objective(Declaration):
     """What is sought: the least or the most of a result, where others keep their limits."""
 
     least: str | None = None
@@ -90,7 +90,7 @@ class SweepReport(Declaration):
     """Results whose best points are reported; more is better."""
     heat_maps: tuple[HeatMap, ...] = ()
     """Drawn for each section, or once where the field of the sections is a side of the picture."""
-    choose: tuple[Wish, ...] = ()
+    choose: tuple[Objective, ...] = ()
     """What is sought in each section."""
     compare: Compared | None = None
     beside: tuple[str, str] | None = None

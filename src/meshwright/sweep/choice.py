@@ -9,7 +9,7 @@ from typing import Any
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.units import format_si
 from meshwright.report.screen import counted, wrapped
-from meshwright.spec.sweep import SweepSpec, Wish
+from meshwright.spec.sweep import Objective, SweepSpec
 
 Record = Mapping[str, Any]
 UNITS = {
@@ -27,25 +27,25 @@ EQUAL = 1e-9
 """Values that differ by a smaller share are ties: rounding of one formula."""
 
 
-def told(name: str, value: float) -> str:
+def with_unit(name: str, value: float) -> str:
     """Return a result with its unit, where that is a word."""
     unit = UNITS.get(name, "")
     return f"{name} {format_si(value, '' if ' ' in unit else unit)}".rstrip()
 
 
-def text_of(wish: Wish) -> str:
-    """Return a wish in words."""
-    limits = [f"{told(name, limit)} or more" for name, limit in wish.at_least.items()]
-    limits += [f"{told(name, limit)} or less" for name, limit in wish.at_most.items()]
-    text = f"{'most' if wish.least is None else 'least'} {wish.name}"
+def text_of(objective: Objective) -> str:
+    """Return an objective in words."""
+    limits = [f"{with_unit(name, limit)} or more" for name, limit in objective.at_least.items()]
+    limits += [f"{with_unit(name, limit)} or less" for name, limit in objective.at_most.items()]
+    text = f"{'most' if objective.least is None else 'least'} {objective.name}"
     return f"{text} with {' and '.join(limits)}" if limits else text
 
 
-def is_within(wish: Wish, record: Record) -> bool:
+def is_within(objective: Objective, record: Record) -> bool:
     """Tell whether a point has all results that count, within their limits."""
-    return all(has_value(record, name) for name in wish.names) and (
-        all(float(record[name]) >= limit for name, limit in wish.at_least.items())
-        and all(float(record[name]) <= limit for name, limit in wish.at_most.items())
+    return all(has_value(record, name) for name in objective.names) and (
+        all(float(record[name]) >= limit for name, limit in objective.at_least.items())
+        and all(float(record[name]) <= limit for name, limit in objective.at_most.items())
     )
 
 
@@ -56,9 +56,9 @@ def has_value(record: Record, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Choice:
-    """The points that meet a wish best: more than one where they tie."""
+    """The points that meet an objective best: more than one where they tie."""
 
-    wish: Wish
+    objective: Objective
     group: str
     """Value of the field for each of whose values there is a choice; empty: all points."""
     best: tuple[Record, ...]
@@ -68,13 +68,13 @@ class Choice:
     """Points with a plan."""
 
 
-def wish_of(
+def objective_of(
     names: Sequence[str],
     least: str | None,
     most: str | None,
     floors: Sequence[str],
     ceilings: Sequence[str],
-) -> Wish | None:
+) -> Objective | None:
     """Return what options ask for; None where they ask for nothing.
 
     Parameters
@@ -114,10 +114,12 @@ def wish_of(
         raise SpecError(faults)
     if least is None and most is None:
         return None
-    return Wish(least=least, most=most, at_least=limits["--at-least"], at_most=limits["--at-most"])
+    return Objective(
+        least=least, most=most, at_least=limits["--at-least"], at_most=limits["--at-most"]
+    )
 
 
-def choices(wish: Wish, sweep: SweepSpec, records: Sequence[Record]) -> Iterator[Choice]:
+def choices(objective: Objective, sweep: SweepSpec, records: Sequence[Record]) -> Iterator[Choice]:
     """Yield the best points, for each section of the file's report where it has one.
 
     Every point is looked at, so nothing of the grid is better; equals are all told.
@@ -126,22 +128,22 @@ def choices(wish: Wish, sweep: SweepSpec, records: Sequence[Record]) -> Iterator
     groups = [""] if each is None else [str(value) for value in sweep.sides[each]]
     for group in groups:
         here = [one for one in records if each is None or str(one[each]) == group]
-        within = [one for one in here if is_within(wish, one)]
-        values = [float(one[wish.name]) for one in within]
-        best = (max if wish.least is None else min)(values, default=0.0)
+        within = [one for one in here if is_within(objective, one)]
+        values = [float(one[objective.name]) for one in within]
+        best = (max if objective.least is None else min)(values, default=0.0)
         tied = tuple(
             one
             for one, value in zip(within, values, strict=True)
             if abs(value - best) <= EQUAL * abs(best)
         )
         found = sum(one["status"] == "found" for one in here)
-        yield Choice(wish, group, tied, len(within), found)
+        yield Choice(objective, group, tied, len(within), found)
 
 
 def choice_record(choice: Choice) -> dict[str, Any]:
     """Return a choice as data."""
     return {
-        **choice.wish.model_dump(),
+        **choice.objective.model_dump(),
         "group": choice.group or None,
         "num_within": choice.num_within,
         "num_found": choice.num_found,
@@ -154,8 +156,8 @@ def choice_lines(sweep: SweepSpec, choice: Choice) -> Iterator[str]:
     where = f"{choice.group}: " if choice.group else ""
     counts = f"{choice.num_within} of {counted(choice.num_found, 'point')} within the limits"
     ties = f", {len(choice.best)} tie" if len(choice.best) > 1 else ""
-    yield from wrapped("", f"{where}{text_of(choice.wish)}: {counts}{ties}")
+    yield from wrapped("", f"{where}{text_of(choice.objective)}: {counts}{ties}")
     for record in choice.best:
         sides = " ".join(str(record[name]) for name in sweep.sides)
-        results = ", ".join(told(name, float(record[name])) for name in choice.wish.names)
+        results = ", ".join(with_unit(name, float(record[name])) for name in choice.objective.names)
         yield from wrapped("  ", f"{sides} ({record.get('plan', '')}): {results}")

@@ -197,7 +197,9 @@ def _result_faults(sweep: SweepSpec) -> list[Fault]:
     if sweep.report is not None:
         asked += [("report.heat_maps.shows", shown.shows) for shown in sweep.report.heat_maps]
         asked += [("report.shows", name) for name in sweep.report.shows]
-        asked += [("report.choose", name) for wish in sweep.report.choose for name in wish.names]
+        asked += [
+            ("report.choose", name) for objective in sweep.report.choose for name in objective.names
+        ]
         asked += [("report.beside", name) for name in sweep.report.beside or ()]
     values = QUESTIONS[sweep.ask].values
     faults = [

@@ -16,7 +16,7 @@ from meshwright.base.units import format_seconds, format_si
 from meshwright.report.heat_map import HeatCells, heat_lines, heat_svg
 from meshwright.report.markdown import markdown_table
 from meshwright.report.screen import wrapped
-from meshwright.spec.sweep import Compared, HeatMap, SweepReport, SweepSpec, Wish
+from meshwright.spec.sweep import Compared, HeatMap, Objective, SweepReport, SweepSpec
 from meshwright.sweep.choice import UNITS, Record, choices, has_value, text_of
 from meshwright.sweep.run import Swept
 
@@ -307,8 +307,8 @@ def document(
         here = of(found, report.each, value)
         lines += [f"## {value}", "", *_best(sweep, report, here), ""]
         lines += _links([n for n, entry in pictures.items() if entry[1] == value], folder)
-    for wish in report.choose:
-        lines += [*_chosen(sweep, wish, found), ""]
+    for objective in report.choose:
+        lines += [*_chosen(sweep, objective, found), ""]
     if report.compare is not None:
         lines += [*_compared(sweep, report, found), ""]
     if report.beside is not None:
@@ -400,16 +400,19 @@ def _best(sweep: SweepSpec, report: SweepReport, here: Sequence[Record]) -> Iter
     yield from table(("most", *sides, "plan", *report.shows), rows)
 
 
-def _chosen(sweep: SweepSpec, wish: Wish, found: Sequence[Record]) -> Iterator[str]:
+def _chosen(sweep: SweepSpec, objective: Objective, found: Sequence[Record]) -> Iterator[str]:
     """Yield the best points under limits, one after the other where they tie."""
-    text = text_of(wish)
+    text = text_of(objective)
     yield f"## {text[:1].upper()}{text[1:]}"
     yield ""
-    every = list(choices(wish, sweep, found))
+    every = list(choices(objective, sweep, found))
     yield from table(
-        (*sweep.sides, "plan", *wish.names),
+        (*sweep.sides, "plan", *objective.names),
         [
-            (*(one[name] for name in (*sweep.sides, "plan")), *(one[name] for name in wish.names))
+            (
+                *(one[name] for name in (*sweep.sides, "plan")),
+                *(one[name] for name in objective.names),
+            )
             for choice in every
             for one in choice.best
         ],

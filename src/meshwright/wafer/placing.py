@@ -18,7 +18,7 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
 from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.parts import TimePart
-from meshwright.cost.problem import Mapper, Problem
+from meshwright.cost.problem import MOST_DEVICES, Mapper, Problem
 from meshwright.cost.step import Priced, price_each
 from meshwright.network.placement import (
     Choice,
@@ -54,8 +54,6 @@ AT_ONCE_OF_ONE = 8
 LAID_AT_ONCE = 256
 """Candidates whose ways to lie are priced at once at most, link loads aside."""
 NUM_HOTTEST = 6
-MOST_DEVICES = 1024
-"""On larger grids messages keep the dimension order: to route them anew would take too long."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
 from meshwright.cli.main import main
-from meshwright.spec.sweep import SweepReport, SweepSpec, Wish
-from meshwright.sweep.choice import choice_lines, choices, wish_of
+from meshwright.spec.sweep import Objective, SweepReport, SweepSpec
+from meshwright.sweep.choice import choice_lines, choices, objective_of
 
 NAMES = ("price_units", "utilisation")
 SWEEP = SweepSpec(name="designs", ask="graph", vary={"number": tuple(range(40))})
@@ -29,7 +29,7 @@ def records(points):
 
 @given(POINTS, st.integers(0, 6))
 def test_least_price_above_a_floor_is_that_of_looking_at_each(points, floor):
-    (found,) = choices(Wish(least="price_units", at_least={"utilisation": floor / 10}), SWEEP,
+    (found,) = choices(Objective(least="price_units", at_least={"utilisation": floor / 10}), SWEEP,
                        records(points))  # fmt: skip
     allowed = [(p, n) for n, (p, u) in enumerate(points) if u and u >= floor]
     least = min((p for p, _ in allowed), default=None)
@@ -41,27 +41,27 @@ def test_least_price_above_a_floor_is_that_of_looking_at_each(points, floor):
 @given(POINTS, st.integers(1, 5))
 def test_the_best_below_the_least_price_reaches_the_floor(points, floor):
     """The dual: for no less than the least price is the floor reached, for that price it is."""
-    (least,) = choices(Wish(least="price_units", at_least={"utilisation": floor / 10}), SWEEP,
+    (least,) = choices(Objective(least="price_units", at_least={"utilisation": floor / 10}), SWEEP,
                        records(points))  # fmt: skip
     if not least.best:
         return
     price = least.best[0]["price_units"]
-    (most,) = choices(Wish(most="utilisation", at_most={"price_units": price}), SWEEP,
+    (most,) = choices(Objective(most="utilisation", at_most={"price_units": price}), SWEEP,
                       records(points))  # fmt: skip
     assert most.best[0]["utilisation"] >= floor / 10
-    (below,) = choices(Wish(most="utilisation", at_most={"price_units": price - 1.0}), SWEEP,
+    (below,) = choices(Objective(most="utilisation", at_most={"price_units": price - 1.0}), SWEEP,
                        records(points))  # fmt: skip
     assert all(one["utilisation"] < floor / 10 for one in below.best)
 
 
 def test_ties_are_told_and_nothing_within_limits_too():
-    wish = Wish(least="price_units", at_least={"utilisation": 0.4})
-    (found,) = choices(wish, SWEEP, records([(2, 5), (1, 3), (2, 4), (3, 5)]))
+    objective = Objective(least="price_units", at_least={"utilisation": 0.4})
+    (found,) = choices(objective, SWEEP, records([(2, 5), (1, 3), (2, 4), (3, 5)]))
     assert " ".join(" ".join(choice_lines(SWEEP, found)).split()) == (
         "least price_units with utilisation 0.4 or more: 3 of 4 points within the limits, 2 tie "
         "0 (tp1): price_units 20, utilisation 0.5 2 (tp1): price_units 20, utilisation 0.4"
     )
-    (none,) = choices(wish, SWEEP, records([(2, 1)]))
+    (none,) = choices(objective, SWEEP, records([(2, 1)]))
     assert " ".join(choice_lines(SWEEP, none)).endswith(": 0 of 1 point within the limits")
 
 
@@ -70,21 +70,23 @@ def test_each_section_of_a_report_has_its_own_choice():
                       report=SweepReport(each="chip", shows=NAMES))  # fmt: skip
     rows = [{**one, "chip": chip} for chip, one in zip("AABB", records([(3, 5), (4, 5), (2, 5),
             (1, 1)]), strict=True)]  # fmt: skip
-    found = list(choices(Wish(least="price_units", at_least={"utilisation": 0.5}), sweep, rows))
+    found = list(
+        choices(Objective(least="price_units", at_least={"utilisation": 0.5}), sweep, rows)
+    )
     assert [(one.group, one.best[0]["price_units"]) for one in found] == [("A", 30.0), ("B", 20.0)]
 
 
 def test_options_that_say_nothing_are_refused_together():
-    assert wish_of(NAMES, None, None, (), ()) is None
+    assert objective_of(NAMES, None, None, (), ()) is None
     with pytest.raises(SpecError) as error:
-        wish_of(NAMES, "price", "utilisation", ("utilisation=half",), ("watts=3",))
+        objective_of(NAMES, "price", "utilisation", ("utilisation=half",), ("watts=3",))
     told = str(error.value)
     assert "both are given" in told
     assert "'price' is no result" in told
     assert "'utilisation=half'" in told
     assert "'watts' is no result" in told
     with pytest.raises(SpecError, match="nothing that is sought"):
-        wish_of(NAMES, None, None, ("utilisation=0.5",), ())
+        objective_of(NAMES, None, None, ("utilisation=0.5",), ())
 
 
 def test_command_finds_the_cheapest_design_above_a_floor(tmp_path, capsys):

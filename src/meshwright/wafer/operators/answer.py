@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.cost.problem import Problem
+from meshwright.cost.problem import MOST_DEVICES, Problem
 from meshwright.search.exhaustive import Progress
 from meshwright.sharding.strategy import AXES, plan_string
 from meshwright.topology.network import Network
@@ -29,7 +29,7 @@ from meshwright.wafer.operators.assignment import (
 )
 from meshwright.wafer.operators.options import Base, Options, likely_bases
 from meshwright.wafer.operators.prices import ModelGraph, Place
-from meshwright.wafer.placing import MOST_DEVICES, has_placement
+from meshwright.wafer.placing import has_placement
 from meshwright.wafer.price import physical_network
 
 PROVEN = 0.05
