@@ -427,7 +427,7 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
     reading.done()
     if args.measured is None:
         if path is not None:
-            from meshwright.report.output import write_whole
+            from meshwright.base.files import write_whole
             from meshwright.wafer.picture import draw
             from meshwright.wafer.svg import wafer_svg
 
@@ -476,15 +476,12 @@ def load(path: str | Path) -> Plan | ServingPlan | ModelSpec | SystemSpec:
 
     file = Path(path)
     if file.suffix == ".json" and file.is_file() and file.name != "config.json":
-        import json
-
+        from meshwright.catalog.files import read_json
         from meshwright.serve.answer import load_serving
         from meshwright.train.plan_file import load as load_plan
 
-        try:
-            is_serving = "objective" in json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, TypeError):
-            is_serving = False
+        content = read_json(file)
+        is_serving = isinstance(content, dict) and "objective" in content
         return load_serving(file) if is_serving else load_plan(file)
     try:
         return load_model(str(path))
@@ -522,11 +519,11 @@ def simulate(args: Namespace, call: Call) -> Any:
 @verb
 def route(args: Namespace, call: Call) -> Any:
     """Return routes of the flows of a file, with what each link carries and the proof."""
+    from meshwright.base.files import write_whole
     from meshwright.catalog.flow_files import read_flow_file
     from meshwright.catalog.systems import load_system
     from meshwright.network.flows import links_of, route_flows
     from meshwright.options.question import Reading, output_file, whole_number
-    from meshwright.report.output import write_whole
     from meshwright.topology.levels import network_of
 
     reading = Reading()
@@ -560,8 +557,8 @@ def place(args: Namespace, call: Call) -> Any:
     """Return a plan as it is placed and as a file places it, simulated both; or write a file."""
     import json
 
+    from meshwright.base.files import write_whole
     from meshwright.options.question import needed, output_file
-    from meshwright.report.output import write_whole
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
     from meshwright.wafer.simulation import simulate as play
@@ -647,7 +644,7 @@ def partition(args: Namespace, call: Call) -> PartitionPlan:
     cut = _measured_layers if args.layers else _layers_of_model
     found = cut(reading, args, call)
     if path is not None:
-        from meshwright.report.output import write_whole
+        from meshwright.base.files import write_whole
         from meshwright.sram.picture import partition_svg
 
         write_whole(path, partition_svg(found), force=args.force)
@@ -753,8 +750,8 @@ def fuse(args: Namespace, call: Call) -> Any:
     reading.done()
     answer = fuse_graph(question, chips=chips, progress=call.count("tiles and divisions"))
     if path is not None:
+        from meshwright.base.files import write_whole
         from meshwright.dataflow.fusion.picture import fusion_svg
-        from meshwright.report.output import write_whole
 
         write_whole(path, fusion_svg(answer), force=args.force)
     return answer
@@ -798,12 +795,12 @@ def _fusion_question(args: Namespace) -> FusionQuestion:
 @verb
 def read(args: Namespace, call: Call) -> Any:
     """Return the graph of a program."""
+    from meshwright.base.files import write_whole
     from meshwright.catalog.graphs.files import graph_yaml
     from meshwright.catalog.graphs.programs import is_program
     from meshwright.dataflow.load import load_graph
     from meshwright.graph.kernels.declared import to_spec
     from meshwright.options.question import Reading, given_numbers, output_file, program_of
-    from meshwright.report.output import write_whole
 
     reading = Reading()
     path = reading.value(output_file, args, "out", ".yaml")
@@ -832,10 +829,10 @@ def sweep(args: Namespace, call: Call) -> Swept:
 
 def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice, ...]]:
     """Return what a file asks, its answers and the best of them; write what the options name."""
+    from meshwright.base.files import write_all, write_whole
     from meshwright.base.registry import version
     from meshwright.options.question import Reading, output_file
     from meshwright.report.heat_map import heat_svg
-    from meshwright.report.output import write_all, write_whole
     from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.questions import QUESTIONS, checked
     from meshwright.sweep.report import cells_of, records, sweep_csv
@@ -898,10 +895,10 @@ def _number_of_workers(text: str) -> int:
 @verb
 def validate(args: Namespace, call: Call) -> Validation:
     """Return predictions of measured rows, published or your own."""
+    from meshwright.base.files import write_all
     from meshwright.calibration.report import Validation, documents
     from meshwright.calibration.serving import predict_all
     from meshwright.options.question import output_file
-    from meshwright.report.output import write_all
 
     target = output_file(args, "document", ".md")
     rows = _rows(args.measurements)
@@ -927,9 +924,9 @@ def _rows(path: str | None) -> Sequence[Row]:
 @verb
 def calibrate(args: Namespace, call: Call) -> Fitted:
     """Return the constants of the cost model fitted to measured rows."""
+    from meshwright.base.files import write_whole
     from meshwright.calibration.fit.report import fitted
     from meshwright.options.question import output_file
-    from meshwright.report.output import write_whole
 
     path = output_file(args, "out")
     name = "calibrated" if path is None else path.stem

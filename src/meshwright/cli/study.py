@@ -46,8 +46,8 @@ def study(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from meshwright.base.errors import Fault, SpecError, UnknownNameError
+    from meshwright.base.files import write_all
     from meshwright.cli.main import show
-    from meshwright.report.output import write_all
 
     folder = None if args.out is None else Path(args.out)
     if folder is not None and folder.exists() and not folder.is_dir():

@@ -21,10 +21,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.files import writing
 from meshwright.network.flows import network_of_links, routes_of
 from meshwright.network.routing import Routes
 from meshwright.network.simulation.timeline import Timeline
-from meshwright.report.output import writing
 from meshwright.spec.flows import FlowScenario
 from meshwright.topology.network import Network
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from meshwright.base.errors import Fault, UnsupportedError
+from meshwright.base.files import write_all
 from meshwright.base.registry import Registry
-from meshwright.report.output import write_all
 from meshwright.train.answer import Plan
 
 Files = Mapping[str, str] | Mapping[str, bytes]

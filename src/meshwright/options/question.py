@@ -140,9 +140,9 @@ def output_file(
     """Return the file that an option names, told before the work that it is to hold.
 
     Its folder is there and may be written to, its name ends as it should, and nothing is in the
-    way; see :func:`meshwright.report.output.in_the_way`.
+    way; see :func:`meshwright.base.files.in_the_way`.
     """
-    from meshwright.report.output import in_the_way
+    from meshwright.base.files import in_the_way
 
     option, text = option_of(name), getattr(args, name)
     if text is None:

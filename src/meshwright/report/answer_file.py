@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from meshwright.base.errors import Fault, SpecError
-from meshwright.report.output import write_whole
+from meshwright.base.files import text_of, unreadable, write_whole
 
 FORMAT = 1
 """Version of the layout of answer files."""
@@ -113,13 +113,9 @@ class AnswerFile(Generic[Answer]):
         """Return the answer of a file."""
         origin = str(path)
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except OSError as error:
-            raise SpecError(
-                Fault("", f"cannot be read: {error.strerror}"), origin=origin
-            ) from error
-        except UnicodeDecodeError as error:
-            raise SpecError(Fault("", "cannot be read: no UTF-8 text"), origin=origin) from error
+            text = text_of(Path(path))
+        except (OSError, ValueError) as error:
+            raise SpecError(unreadable(error), origin=origin) from error
         return self.from_json(text, origin=origin)
 
 

@@ -1,6 +1,7 @@
 """Wrong options: one clear message that names the option, all of them at once, none ignored."""
 
 import json
+import os
 from argparse import Namespace
 
 import pytest
@@ -238,6 +239,43 @@ def sweep_file(folder):
     path.write_text("name: x\nask: plan\nfixed: {model: gpt2-medium, seq: 512, on: 8xA100}\n"
                     "vary:\n  global_batch: [8]\n")  # fmt: skip
     return [str(path)]
+
+
+RUN = ["--on", "8xH100", "--seq", "4096", "--global-batch", "8"]
+READING = [
+    ["plan", "FILE", *RUN], ["plan", "llama3-8b", "--on", "FILE", *RUN[2:]],
+    ["plan", "llama3-8b", "--on", "8xH100", "--workload", "FILE"],
+    ["plan", "llama3-8b", *RUN, "--calibration", "FILE"],
+    ["plan", "llama3-8b", *RUN, "--measured", "FILE"], ["plan", "--graph", "FILE", *RUN[:2]],
+    ["plan", "--from", "FILE", "--without", "1"], ["estimate", "FILE", *RUN],
+    ["explain", "FILE"], ["explain", "llama3-8b", *RUN[:2], "--script", "FILE"],
+    ["simulate", "FILE"], ["simulate", "flows", "FILE"], ["route", "FILE"], ["place", "FILE"],
+    ["export", "FILE", "torch"], ["partition", "--layers", "FILE", "--capacity", "1GB"],
+    ["fuse", "FILE", "--on", "SN10"], ["show", "model", "FILE"], ["show", "chip", "FILE"],
+    ["show", "system", "FILE"], ["show", "graph", "FILE"], ["sweep", "FILE"],
+    ["validate", "FILE"], ["calibrate", "FILE"], ["read", "FILE"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", READING, ids=lambda words: " ".join(words[:4]))
+@pytest.mark.parametrize("kind", ["fifo", "endless", "deep.json", "deep.yaml", "binary", "empty"])
+def test_every_command_tells_a_file_that_cannot_be_read(words, kind, capsys, tmp_path):
+    path = tmp_path / (kind if "." in kind else f"{kind}.json")
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "endless":
+        path.symlink_to("/dev/zero")
+    elif kind == "deep.json":
+        path.write_text("[" * 200_000 + "]" * 200_000)
+    elif kind == "deep.yaml":
+        path.write_text("a: " + "{a: " * 2_000 + "1" + "}" * 2_000)
+    else:
+        path.write_bytes(bytes(range(256)) * (kind == "binary"))
+    given = [str(path) if word == "FILE" else word for word in words]
+    err = complaint(capsys, *given)
+    assert path.name in err
+    assert "Traceback" not in err
+    assert len(err) < 600
 
 
 def test_numbers_are_read():

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all; what is there is replaced only where it is forced."""
+"""Files are read up to a size, and written whole or not at all; replaced only where forced."""
 
 import errno
 import os
@@ -7,11 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from meshwright.base.errors import SpecError
-from meshwright.report.output import write_all, write_whole, writing
+from meshwright.base.files import MOST_BYTES, text_of, write_all, write_whole, writing
 
 OLD, NEW = "precious\n", "new\n"
 
@@ -150,7 +151,7 @@ def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, old):
     if old:
         path.write_text(old)
     code = (
-        "import sys; from pathlib import Path; from meshwright.report.output import write_whole\n"
+        "import sys; from pathlib import Path; from meshwright.base.files import write_whole\n"
         "write_whole(Path(sys.argv[1]), 'x' * 100_000, force=True)"
     )
 
@@ -172,3 +173,35 @@ def test_a_file_that_appears_meanwhile_stays(tmp_path):
         half_written(path, lambda: path.write_text(OLD))
     assert path.read_text() == OLD
     assert entries(tmp_path) == ["t.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [(b"a: 1\n", "a: 1\n"), (b"\xef\xbb\xbfa\r\nb\rc", "a\nb\nc"), ("\u00fc".encode(), "\u00fc")],
+)
+def test_text_is_read_as_editors_write_it(tmp_path, content, text):
+    path = tmp_path / "x"
+    path.write_bytes(content)
+    assert text_of(path) == text
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a device"])
+def test_what_has_no_end_is_not_read(tmp_path, kind):
+    path = tmp_path / "x"
+    make(kind, path)
+    if kind == "a device":
+        path = Path("/dev/zero")
+    with pytest.raises(ValueError, match=f"it is {kind}, no regular file"):
+        text_of(path)
+
+
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "weights"
+    with path.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(ValueError, match="it has more than 256 MiB"):
+        text_of(path)
+    path.write_text("four")
+    assert text_of(path, most_bytes=4) == "four"
+    with pytest.raises(ValueError, match="more than"):
+        text_of(path, most_bytes=3)

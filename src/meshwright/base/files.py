@@ -1,8 +1,11 @@
-"""The one place through which files are written: whole or not at all, and nothing replaced unasked.
+"""The one place through which files of the user are read and written.
 
-Content goes into a file of another name in the same folder, from there to the disk, and is then
-moved in one step. What is there stays unless it is forced; what is no regular file (a device, a
-FIFO, a socket, a folder) is never touched, and a symbolic link is followed only where it is forced.
+Regular files are read, up to a size: no device, no FIFO, nothing without an end.
+
+Files are written whole or not at all, and nothing is replaced unasked. Content goes into a file of
+another name in the same folder, from there to the disk, and is then moved in one step. What is
+there stays unless it is forced; what is no regular file (a device, a FIFO, a socket, a folder) is
+never touched, and a symbolic link is followed only where it is forced.
 """
 
 from __future__ import annotations
@@ -26,6 +29,38 @@ _KINDS = (
 def kind_of_file(mode: int) -> str:
     """Return what a file is that is no regular one, by its mode; nothing for a regular one."""
     return next((kind for is_it, kind in _KINDS if is_it(mode)), "")
+
+
+MOST_BYTES = 256 * 2**20
+"""No file of models, systems, flows or plans is that large; one that is, is a slip."""
+
+
+def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
+    """Return the text of a regular file, without a byte order mark, with lines that end in LF.
+
+    Raises
+    ------
+    OSError
+        Where the file cannot be opened.
+    ValueError
+        Where it is no regular file, too large, or no UTF-8.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb", closefd=True) as file:
+        if kind := kind_of_file(os.fstat(descriptor).st_mode):
+            raise ValueError(f"it is {kind}, no regular file")
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes // 2**20} MiB")
+    return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def unreadable(error: OSError | ValueError) -> Fault:
+    """Return why a file cannot be read: a folder, no rights, bytes that are no text."""
+    if isinstance(error, UnicodeDecodeError):
+        return Fault("", "cannot be read: no UTF-8 text")
+    reason = error.strerror if isinstance(error, OSError) else None
+    return Fault("", f"cannot be read: {reason or error}")
 
 
 def in_the_way(path: Path, *, force: bool = False, is_resumed: bool = False) -> Fault | None:
