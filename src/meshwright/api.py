@@ -143,7 +143,7 @@ def plan(
 
     reading = Reading()
     _refuse_idle_of_plan(reading, args)
-    path = reading.value(output_file, "--out", args.out) if args.out is not None else None
+    path = reading.value(output_file, args, "out")
     top = reading.value(whole_number, "--top", args.top) if args.top is not None else 5
     num_simulated = 5
     if args.simulated is not None:
@@ -170,7 +170,7 @@ def plan(
         num_simulated=num_simulated, placer=_placer(asked.system, is_needed=args.per_operator),
         command=call.command, **shared,
     )  # fmt: skip
-    return _saved(found, path)
+    return _saved(found, path, args)
 
 
 def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
@@ -185,12 +185,12 @@ def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
     return CLOSED_FORM
 
 
-def _saved(found: Plan, path: Path | None) -> Plan:
+def _saved(found: Plan, path: Path | None, args: Namespace) -> Plan:
     """Write a plan where a file is named for it, and return it."""
     if path is not None:
         from meshwright.train import plan_file as files
 
-        files.save(found, path)
+        files.save(found, path, force=args.force)
     return found
 
 
@@ -235,7 +235,7 @@ def _replan(reading: Reading, args: Namespace, call: Call, path: Path | None) ->
     before = reading.value(needed, "--from", args.origin, load_plan, Plan)
     reading.done()
     changed = replan(before, without=without, placer=_placer(before.system), progress=call.search)
-    _saved(changed.plan, path)
+    _saved(changed.plan, path, args)
     return changed
 
 
@@ -309,7 +309,7 @@ def _serving(
         command=call.command,
     )  # fmt: skip
     if path is not None:
-        save_serving(found, path)
+        save_serving(found, path, force=args.force)
     return found
 
 
@@ -327,8 +327,8 @@ def estimate(args: Namespace, call: Call) -> Plan:
     """Return the price of one given strategy."""
     from meshwright.options.question import output_file
 
-    path = output_file("--out", args.out) if args.out is not None else None
-    return _saved(_priced(args, call), path)
+    path = output_file(args, "out")
+    return _saved(_priced(args, call), path, args)
 
 
 @verb
@@ -410,17 +410,10 @@ def explain(args: Namespace, call: Call) -> Any:
 def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
     """Return a plan with its explanation or the diagnosis of its measured step."""
     from meshwright.options.jobs import measured_bytes, measured_step_s
-    from meshwright.options.question import (
-        ASKED,
-        FIXED,
-        Reading,
-        picture_file,
-        refuse_idle,
-        write_whole,
-    )
+    from meshwright.options.question import ASKED, FIXED, Reading, output_file, refuse_idle
 
     reading = Reading()
-    path = reading.value(picture_file, args.picture) if args.picture else None
+    path = reading.value(output_file, args, "picture", ".svg")
     if args.on is None:
         stated = [name for name in (*ASKED, *FIXED, "script") if name not in ("model", "on")]
         refuse_idle(reading, args, stated, "is of use with --on only: the plan file states this")
@@ -434,10 +427,11 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
     reading.done()
     if args.measured is None:
         if path is not None:
+            from meshwright.base.files import write_whole
             from meshwright.wafer.picture import draw
             from meshwright.wafer.svg import wafer_svg
 
-            write_whole(path, wafer_svg(draw(found, args.colors)))
+            write_whole(path, wafer_svg(draw(found, args.colors)), force=args.force)
         from meshwright.train.explain import explain as why
 
         return found, why(found, _placer(found.system))
@@ -482,15 +476,12 @@ def load(path: str | Path) -> Plan | ServingPlan | ModelSpec | SystemSpec:
 
     file = Path(path)
     if file.suffix == ".json" and file.is_file() and file.name != "config.json":
-        import json
-
+        from meshwright.catalog.files import read_json
         from meshwright.serve.answer import load_serving
         from meshwright.train.plan_file import load as load_plan
 
-        try:
-            is_serving = "objective" in json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, TypeError):
-            is_serving = False
+        content = read_json(file)
+        is_serving = isinstance(content, dict) and "objective" in content
         return load_serving(file) if is_serving else load_plan(file)
     try:
         return load_model(str(path))
@@ -515,27 +506,28 @@ def simulate(args: Namespace, call: Call) -> Any:
     from meshwright.network.flows import play_flows
     from meshwright.options.question import output_file
 
-    target = output_file("--trace", args.trace) if args.trace is not None else None
+    target = output_file(args, "trace")
     scenarios = read_flow_file(Path(args.file))
     if target is not None and len(scenarios) > 1:
         raise UsageError(f"--trace: a trace holds one scenario, {args.file} has {len(scenarios)}")
     runs = [(scenario, play_flows(scenario)) for scenario in scenarios]
     if target is not None:
-        write_flow_trace(*runs[0], target)
+        write_flow_trace(*runs[0], target, force=args.force)
     return runs
 
 
 @verb
 def route(args: Namespace, call: Call) -> Any:
     """Return routes of the flows of a file, with what each link carries and the proof."""
+    from meshwright.base.files import write_whole
     from meshwright.catalog.flow_files import read_flow_file
     from meshwright.catalog.systems import load_system
     from meshwright.network.flows import links_of, route_flows
-    from meshwright.options.question import Reading, output_file, whole_number, write_whole
+    from meshwright.options.question import Reading, output_file, whole_number
     from meshwright.topology.levels import network_of
 
     reading = Reading()
-    target = reading.value(output_file, "--out", args.out) if args.out is not None else None
+    target = reading.value(output_file, args, "out")
     paths, seed = (
         reading.value(whole_number, f"--{name}", getattr(args, name))
         if getattr(args, name) is not None else default
@@ -555,7 +547,8 @@ def route(args: Namespace, call: Call) -> Any:
         from meshwright.report.flows import routed_record
 
         records = [routed_record(routed) for routed in found]
-        write_whole(target, json.dumps({"schema": SCHEMA, "scenarios": records}, indent=1) + "\n")
+        text = json.dumps({"schema": SCHEMA, "scenarios": records}, indent=1) + "\n"
+        write_whole(target, text, force=args.force)
     return found
 
 
@@ -564,23 +557,24 @@ def place(args: Namespace, call: Call) -> Any:
     """Return a plan as it is placed and as a file places it, simulated both; or write a file."""
     import json
 
-    from meshwright.options.question import needed, output_file, write_whole
+    from meshwright.base.files import write_whole
+    from meshwright.options.question import needed, output_file
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
     from meshwright.wafer.simulation import simulate as play
     from meshwright.wafer.stated import place_on, placement_record
 
-    target = output_file("--out", args.out) if args.out is not None else None
+    target = output_file(args, "out")
     found = needed("PLAN.json", args.plan, load_plan, Plan)
     if args.file is None:
         record = placement_record(found)
         if target is not None:
-            write_whole(target, json.dumps(record) + "\n")
+            write_whole(target, json.dumps(record) + "\n", force=args.force)
         return record
     from meshwright.catalog.flow_files import read_placement_file
 
     moved = place_on(found, read_placement_file(Path(args.file)))
-    _saved(moved, target)
+    _saved(moved, target, args)
     return {"as planned": play(found), "as stated": play(moved)}
 
 
@@ -592,7 +586,7 @@ def _played(args: Namespace) -> tuple[Plan, Any]:
     from meshwright.train.plan_file import load as load_plan
     from meshwright.wafer.simulation import simulate as play
 
-    target = output_file("--trace", args.trace) if args.trace is not None else None
+    target = output_file(args, "trace")
     found = needed("PLAN.json", args.what, load_plan, Plan)
     played = play(found)
     if target is not None:
@@ -600,6 +594,7 @@ def _played(args: Namespace) -> tuple[Plan, Any]:
         write_trace(
             played.step.timeline, played.network, target, num_bytes=graph.num_bytes,
             routes=graph.routes, notes={"plan": found.best.text, "fidelity": "simulated"},
+            force=args.force,
         )  # fmt: skip
     return found, played
 
@@ -639,19 +634,20 @@ _CUT_FIELDS = {"tp": "tensor_degree", "ep": "expert_degree", "groups": "num_grou
 @verb
 def partition(args: Namespace, call: Call) -> PartitionPlan:
     """Return layers cut into stages that fit a memory."""
-    from meshwright.options.question import Reading, picture_file, write_whole
+    from meshwright.options.question import Reading, output_file
 
     reading = Reading()
-    path = reading.value(picture_file, args.picture) if args.picture else None
+    path = reading.value(output_file, args, "picture", ".svg")
     if (args.model is None) == (args.layers is None):
         reading.fault("MODEL", "name either a model or a file with --layers")
         reading.done()
     cut = _measured_layers if args.layers else _layers_of_model
     found = cut(reading, args, call)
     if path is not None:
+        from meshwright.base.files import write_whole
         from meshwright.sram.picture import partition_svg
 
-        write_whole(path, partition_svg(found))
+        write_whole(path, partition_svg(found), force=args.force)
     return found
 
 
@@ -743,16 +739,10 @@ def _partition_workload(args: Namespace, system: SystemSpec) -> Workload:
 def fuse(args: Namespace, call: Call) -> Any:
     """Return kernels fused into partitions that run on one chip after the other."""
     from meshwright.dataflow.fusion.fuse import fuse_graph
-    from meshwright.options.question import (
-        Reading,
-        given_numbers,
-        picture_file,
-        refuse_idle,
-        write_whole,
-    )
+    from meshwright.options.question import Reading, given_numbers, output_file, refuse_idle
 
     reading = Reading()
-    path = reading.value(picture_file, args.picture) if args.picture else None
+    path = reading.value(output_file, args, "picture", ".svg")
     chips = given_numbers(reading, args, ("chips",)).get("chips")
     if chips is not None:
         refuse_idle(reading, args, ("tp", "pp"), "is chosen where --chips is given")
@@ -760,9 +750,10 @@ def fuse(args: Namespace, call: Call) -> Any:
     reading.done()
     answer = fuse_graph(question, chips=chips, progress=call.count("tiles and divisions"))
     if path is not None:
+        from meshwright.base.files import write_whole
         from meshwright.dataflow.fusion.picture import fusion_svg
 
-        write_whole(path, fusion_svg(answer))
+        write_whole(path, fusion_svg(answer), force=args.force)
     return answer
 
 
@@ -804,20 +795,15 @@ def _fusion_question(args: Namespace) -> FusionQuestion:
 @verb
 def read(args: Namespace, call: Call) -> Any:
     """Return the graph of a program."""
+    from meshwright.base.files import write_whole
     from meshwright.catalog.graphs.files import graph_yaml
     from meshwright.catalog.graphs.programs import is_program
     from meshwright.dataflow.load import load_graph
     from meshwright.graph.kernels.declared import to_spec
-    from meshwright.options.question import (
-        Reading,
-        given_numbers,
-        output_file,
-        program_of,
-        write_whole,
-    )
+    from meshwright.options.question import Reading, given_numbers, output_file, program_of
 
     reading = Reading()
-    path = reading.value(output_file, "--out", args.out, ".yaml") if args.out is not None else None
+    path = reading.value(output_file, args, "out", ".yaml")
     program = reading.value(program_of, args)
     numbers = given_numbers(reading, args, ("repeats",))
     if not is_program(args.program):
@@ -827,7 +813,8 @@ def read(args: Namespace, call: Call) -> Any:
     repeats = numbers.get("repeats", 1)
     graph = load_graph(args.program, training=args.training, repeats=repeats, **program)
     if path is not None:
-        write_whole(path, graph_yaml(to_spec(graph, about=f"Read from {args.program}.")))
+        text = graph_yaml(to_spec(graph, about=f"Read from {args.program}."))
+        write_whole(path, text, force=args.force)
     return graph
 
 
@@ -842,8 +829,9 @@ def sweep(args: Namespace, call: Call) -> Swept:
 
 def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice, ...]]:
     """Return what a file asks, its answers and the best of them; write what the options name."""
+    from meshwright.base.files import write_all, write_whole
     from meshwright.base.registry import version
-    from meshwright.options.question import Reading, output_file, write_whole
+    from meshwright.options.question import Reading, output_file
     from meshwright.report.heat_map import heat_svg
     from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.questions import QUESTIONS, checked
@@ -854,13 +842,11 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
     reading = Reading()
     asked = reading.value(load_sweep, Path(args.file))
     workers = reading.value(_number_of_workers, args.workers)
-    out, table, picture, report = (
-        None if text is None else reading.value(output_file, option, text, suffix)
-        for option, text, suffix in (
-            ("--out", args.out, ""), ("--csv", args.csv, ""),
-            ("--picture", args.picture, ".svg"), ("--report", args.report, ".md"),
-        )
-    )  # fmt: skip
+    out = reading.value(output_file, args, "out", is_resumed=True)
+    table, picture, report = (
+        reading.value(output_file, args, name, suffix)
+        for name, suffix in (("csv", ""), ("picture", ".svg"), ("report", ".md"))
+    )
     reading.done()
     faults = [
         Fault(option, f"the file states no {name}", "add one to it")
@@ -881,19 +867,17 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
             num_workers=workers, progress=call.count("points", "; Ctrl-C: what is there so far"),
         )  # fmt: skip
     if table is not None:
-        write_whole(table, sweep_csv(swept))
+        write_whole(table, sweep_csv(swept), force=args.force)
     if picture is not None and asked.heat_map is not None:
-        write_whole(picture, heat_svg(cells_of(asked, asked.heat_map, swept)))
+        drawn = heat_svg(cells_of(asked, asked.heat_map, swept))
+        write_whole(picture, drawn, force=args.force)
     if report is not None and asked.report is not None:
         from meshwright.sweep.report import document
 
-        folder = report.with_suffix("")
         again = f"meshwright sweep {args.file} --report {report}"
-        text, pictures = document(asked, asked.report, swept, folder.name, again)
-        folder.mkdir(exist_ok=True)
-        for name, drawn in pictures.items():
-            write_whole(folder / name, drawn)
-        write_whole(report, text)
+        text, pictures = document(asked, asked.report, swept, report.stem, again)
+        files = {f"{report.stem}/{name}": drawn for name, drawn in pictures.items()}
+        write_all(report.parent, files | {report.name: text}, force=args.force)
     return (
         asked,
         swept,
@@ -911,16 +895,16 @@ def _number_of_workers(text: str) -> int:
 @verb
 def validate(args: Namespace, call: Call) -> Validation:
     """Return predictions of measured rows, published or your own."""
+    from meshwright.base.files import write_all
     from meshwright.calibration.report import Validation, documents
     from meshwright.calibration.serving import predict_all
-    from meshwright.options.question import output_file, write_whole
+    from meshwright.options.question import output_file
 
-    target = args.document and output_file("--document", args.document, ".md")
+    target = output_file(args, "document", ".md")
     rows = _rows(args.measurements)
     found = Validation(tuple(predict_all(rows, args.calibration)), args.calibration)
     if target is not None:
-        for name, text in documents(found, rows, target.stem).items():
-            write_whole(target.with_name(name), text)
+        write_all(target.parent, documents(found, rows, target.stem), force=args.force)
     return found
 
 
@@ -940,15 +924,16 @@ def _rows(path: str | None) -> Sequence[Row]:
 @verb
 def calibrate(args: Namespace, call: Call) -> Fitted:
     """Return the constants of the cost model fitted to measured rows."""
+    from meshwright.base.files import write_whole
     from meshwright.calibration.fit.report import fitted
-    from meshwright.options.question import output_file, write_whole
+    from meshwright.options.question import output_file
 
-    path = output_file("--out", args.out) if args.out is not None else None
+    path = output_file(args, "out")
     name = "calibrated" if path is None else path.stem
     command = " ".join(filter(None, ("meshwright calibrate", args.file)))
     found = fitted(_rows(args.file), name, command)
     if not found.data:
         raise InfeasibleError("no row has a measured throughput that can be predicted")
     if path is not None:
-        write_whole(path, found.text)
+        write_whole(path, found.text, force=args.force)
     return found

@@ -30,7 +30,7 @@ from meshwright.calibration.rows import (
     SoftwareFields,
     Text,
 )
-from meshwright.catalog.files import find_name, unreadable
+from meshwright.catalog.files import find_name, read_json
 from meshwright.catalog.models import known_names, load_model
 from meshwright.catalog.systems import chip_names
 from meshwright.sharding.strategy import Recompute
@@ -77,13 +77,7 @@ def read_rows(path: Path) -> list[Row]:
     SpecError
         With all faults of the file.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise SpecError(Fault("", f"no JSON: {error}"), origin=str(path)) from error
-    except (OSError, ValueError) as error:
-        raise SpecError(unreadable(error), origin=str(path)) from error
-    return rows_of(content, str(path))
+    return rows_of(read_json(path), str(path))
 
 
 def rows_of(content: Any, origin: str) -> list[Row]:

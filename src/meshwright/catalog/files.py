@@ -35,6 +35,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
+from meshwright.base.files import MOST_BYTES, text_of, unreadable
 from meshwright.base.units import DIMENSIONS, parse_quantity
 from meshwright.spec.declaration import Declaration, Provenance, file_key
 
@@ -507,7 +508,7 @@ def data_path(folder: str, kind: str, text: str) -> Path:
 def read_text(path: Path) -> str:
     """Return the text of a file, or say why it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return text_of(path)
     except FileNotFoundError:
         near = nearest(path.name, (entry.name for entry in path.parent.glob("*.y*ml")))
         raise SpecError(Fault("", "there is no such file", near), origin=str(path)) from None
@@ -515,15 +516,7 @@ def read_text(path: Path) -> str:
         raise SpecError(unreadable(error), origin=str(path)) from None
 
 
-def unreadable(error: OSError | ValueError) -> Fault:
-    """Return why a file cannot be read: a folder, no rights, bytes that are no text."""
-    if isinstance(error, UnicodeDecodeError):
-        return Fault("", "cannot be read: no UTF-8 text")
-    reason = error.strerror if isinstance(error, OSError) else None
-    return Fault("", f"cannot be read: {reason or error}")
-
-
-def read_json(path: Path, *, most_bytes: int | None = None) -> Any:
+def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> Any:
     """Return the content of a JSON file; a field that one object states twice is a fault."""
     repeated: list[Fault] = []
 
@@ -536,9 +529,7 @@ def read_json(path: Path, *, most_bytes: int | None = None) -> Any:
         return found
 
     try:
-        if most_bytes is not None and (size := path.stat().st_size) > most_bytes:
-            raise ValueError(f"{size} bytes are more than {most_bytes}")
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
+        content = json.loads(text_of(path, most_bytes=most_bytes), object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         fault = Fault(f"line {error.lineno}, column {error.colno}", f"no JSON: {error.msg}")
         raise SpecError(fault, origin=str(path)) from error

@@ -132,7 +132,7 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
 
 def _load_path(path: Path) -> ModelSpec:
     file = path / _FILE_NAME if path.is_dir() else path
-    if not file.is_file():
+    if not file.exists():
         raise SpecError(Fault("", f"the folder has no {_FILE_NAME}"), origin=str(path))
     config = read_json(file, most_bytes=_MOST_FILE_BYTES)
     if isinstance(config, Mapping) and {"config", "source"} <= set(config):

@@ -46,8 +46,8 @@ def study(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from meshwright.base.errors import Fault, SpecError, UnknownNameError
+    from meshwright.base.files import write_all
     from meshwright.cli.main import show
-    from meshwright.options.question import write_whole
 
     folder = None if args.out is None else Path(args.out)
     if folder is not None and folder.exists() and not folder.is_dir():
@@ -72,9 +72,7 @@ def study(args: argparse.Namespace) -> int:
         if folder is not None and found:
             files |= collection.files(found, one_document=is_all)
     if folder is not None:
-        for place, text in files.items():
-            (folder / place).parent.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / place, text)
+        write_all(folder, files, force=args.force)
     lines = [
         line
         for name, result in results.items()

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.files import writing
 from meshwright.network.flows import network_of_links, routes_of
 from meshwright.network.routing import Routes
 from meshwright.network.simulation.timeline import Timeline
@@ -41,6 +42,7 @@ def write_trace(
     notes: Mapping[str, Any] | None = None,
     node_names: Sequence[str] | None = None,
     link_names: Sequence[str] | None = None,
+    force: bool = False,
 ) -> None:
     """Write a timeline as a trace, whole or not at all; compressed where the name ends in .gz.
 
@@ -54,6 +56,8 @@ def write_trace(
         What the trace is of: plan, fidelity.
     node_names, link_names
         Of all nodes and links, where they are not devices with numbers.
+    force
+        A file that is there is replaced.
     """
     links = link_names or _link_names(network)
     events = chain(
@@ -61,20 +65,17 @@ def write_trace(
         _tasks(timeline, _details(timeline, links, num_bytes, routes)),
         _counters(timeline, network, links),
     )
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            if path.suffix == ".gz":
-                with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
-                    _write(packed, events, notes or {})
-            else:
-                _write(file, events, notes or {})
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with writing(path, force=force) as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+                _write(packed, events, notes or {})
+        else:
+            _write(file, events, notes or {})
 
 
-def write_flow_trace(scenario: FlowScenario, timeline: Timeline, path: Path) -> None:
+def write_flow_trace(
+    scenario: FlowScenario, timeline: Timeline, path: Path, *, force: bool = False
+) -> None:
     """Write the flows of a file as a trace: each at the node that its first link leaves.
 
     Links whose ends are not stated begin at nodes of their own.
@@ -96,6 +97,7 @@ def write_flow_trace(scenario: FlowScenario, timeline: Timeline, path: Path) -> 
         played, network, path, num_bytes=scenario.num_bytes, routes=routes,
         notes={"flows": scenario.name, "fidelity": "simulated"},
         node_names=names or ["no link"], link_names=[str(name) for name in scenario.link_ids],
+        force=force,
     )  # fmt: skip
 
 

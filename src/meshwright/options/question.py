@@ -6,6 +6,7 @@ Each value is read by itself, and all faults are reported at once.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -133,28 +134,32 @@ def one_of(option: str, text: str, values: Iterable[str]) -> str:
     return text
 
 
-def output_file(option: str, text: str, suffix: str = "") -> Path:
-    """Return the file that is to be written, whose folder is there; its name ends as it should."""
+def output_file(
+    args: argparse.Namespace, name: str, suffix: str = "", *, is_resumed: bool = False
+) -> Path | None:
+    """Return the file that an option names, told before the work that it is to hold.
+
+    Its folder is there and may be written to, its name ends as it should, and nothing is in the
+    way; see :func:`meshwright.base.files.in_the_way`.
+    """
+    from meshwright.base.files import in_the_way
+
+    option, text = option_of(name), getattr(args, name)
+    if text is None:
+        return None
+    if not text or text.endswith(os.sep):
+        raise SpecError(Fault(option, f"{text!r} names no file"))
     path = Path(text)
-    if path.is_dir():
-        raise SpecError(Fault(option, f"{text!r} is a folder", "name a file in it"))
-    if not path.absolute().parent.is_dir():
+    folder = path.absolute().parent
+    if not folder.is_dir():
         raise SpecError(Fault(option, f"there is no folder {str(path.parent)!r}"))
+    if not os.access(folder, os.W_OK):
+        raise SpecError(Fault(option, f"the folder {str(path.parent)!r} cannot be written to"))
+    if fault := in_the_way(path, force=args.force, is_resumed=is_resumed):
+        raise SpecError(Fault(option, f"{text!r} {fault.message}", fault.fix))
     if suffix and path.suffix.lower() != suffix:
         raise SpecError(Fault(option, f"{text!r} does not end in {suffix}", f"{path.stem}{suffix}"))
     return path
-
-
-def picture_file(text: str) -> Path:
-    """Return the picture that is to be written."""
-    return output_file("--picture", text, ".svg")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "tatp")

@@ -184,6 +184,7 @@ MEASURED_FILE = Option(
     "FILE",
 )
 OUT_PLAN = Option("out", "write the plan as JSON", "FILE")
+FORCE = Option("force", "replace files that are there, write through symbolic links", kind="flag")
 
 
 def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, ...]:
@@ -284,7 +285,7 @@ COMMANDS: dict[str, Command] = {
         "search the whole space for the best plan, with a proof",
         (
             *question(is_needed=False), *FIXED, *SERVING, *GRAPH, MEASURED_FILE,
-            Option("top", "plans in the ranking (5)", "N"), OUT_PLAN,
+            Option("top", "plans in the ranking (5)", "N"), OUT_PLAN, FORCE,
             Option("simulated", "on a grid: leading plans to simulate, 0 for none (5)", "N"),
             Option("pareto", "Pareto front of time, memory, energy and money", kind="flag"),
             Option("per_operator", "on a grid: also a strategy for each operator", kind="flag"),
@@ -296,7 +297,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "estimate": Command(
         "price one given strategy",
-        (*question(is_needed=True), *FIXED, MEASURED_FILE, OUT_PLAN), has_detail=True,
+        (*question(is_needed=True), *FIXED, MEASURED_FILE, OUT_PLAN, FORCE), has_detail=True,
     ),
     "fit": Command(
         "memory only: does it fit, and if not, what would fit",
@@ -316,6 +317,7 @@ COMMANDS: dict[str, Command] = {
                    group="a job that ran"),
             Option("picture", "draw the grid and the load of its links", "FILE.svg"),
             Option("colors", "with --picture: colour the groups of this axis", "AXIS"),
+            FORCE,
         ),
         has_detail=True,
     ),
@@ -335,6 +337,7 @@ COMMANDS: dict[str, Command] = {
             Option("what", "a plan, or the word: flows", "PLAN.json", kind="needed"),
             Option("file", "after flows: links and flows", "FILE.json", kind="argument"),
             Option("trace", "write a Perfetto trace (.json, .json.gz)", "FILE"),
+            FORCE,
         ),
     ),
     "route": Command(
@@ -346,6 +349,7 @@ COMMANDS: dict[str, Command] = {
             Option("paths", "equal parts of each flow, a route for each (1)", "N"),
             Option("seed", "of the search (0)", "N"),
             Option("out", "write a flow file with routes, for simulate flows", "FILE.json"),
+            FORCE,
         ),
     ),
     "place": Command(
@@ -356,6 +360,7 @@ COMMANDS: dict[str, Command] = {
                    "PLACEMENT.json", kind="argument"),
             Option("out", "write the placed plan; without a placement, that of the plan",
                    "FILE.json"),
+            FORCE,
         ),
     ),
     "partition": Command(
@@ -381,6 +386,7 @@ COMMANDS: dict[str, Command] = {
             Option("tp", "devices that split each layer", "N"),
             Option("ep", "of them, devices over which whole experts are spread", "N"),
             Option("picture", "draw the stages", "FILE.svg"),
+            FORCE,
             CALIBRATION,
         ),
         has_detail=True,
@@ -405,6 +411,7 @@ COMMANDS: dict[str, Command] = {
             Option("rules", "dfmodel: the rules and the chips of DFModel (own)",
                    choices=("own", "dfmodel"), default="own"),
             Option("picture", "draw cores over time", "FILE.svg"),
+            FORCE,
         ),
         has_detail=True,
     ),
@@ -415,7 +422,7 @@ COMMANDS: dict[str, Command] = {
                    kind="argument"),
             Option("target", "torch, megatron, torchtitan or chakra", kind="argument"),
             Option("out", "folder for the files", "FOLDER", "."),
-            Option("force", "overwrite files of other content", kind="flag"),
+            FORCE,
             Option("print", "show the files, write nothing", kind="flag"),
         ),
     ),
@@ -475,6 +482,7 @@ COMMANDS: dict[str, Command] = {
             Option("repeats", "how often the whole repeats (1)", "N"),
             Option("training", _TRAINING, kind="flag"),
             Option("out", "write the graph as a file", "FILE.yaml"),
+            FORCE,
         ),
         has_detail=True,
     ),
@@ -487,6 +495,7 @@ COMMANDS: dict[str, Command] = {
             Option("csv", "write all points and results", "FILE"),
             Option("picture", "draw the heat map of the file", "FILE.svg"),
             Option("report", "write the report of the file, pictures next to it", "FILE.md"),
+            FORCE,
             Option("least", "choose the points with the least of a result: price_units", "NAME"),
             Option("most", "choose the points with the most of a result: utilisation", "NAME"),
             Option("at_least", "floor of a result of these points: utilisation=0.5; again for each",
@@ -501,6 +510,7 @@ COMMANDS: dict[str, Command] = {
             Option("measurements", "your rows (JSON array; the published ones)", "FILE"),
             CALIBRATION,
             Option("document", "write tables there, and pictures next to it", "FILE.md"),
+            FORCE,
         ),
         has_detail=True,
     ),
@@ -510,6 +520,7 @@ COMMANDS: dict[str, Command] = {
             Option("file", "measured rows (JSON array; the published ones)", "FILE",
                    kind="argument"),
             Option("out", "write the calibration there", "FILE.yaml"),
+            FORCE,
         ),
     ),
     "study": Command(
@@ -518,6 +529,7 @@ COMMANDS: dict[str, Command] = {
             Option("name", "which study, or 'all'; without one they are listed",
                    kind="argument"),
             Option("out", "folder for tables, charts and verdicts", "FOLDER"),
+            FORCE,
         ),
     ),
 }  # fmt: skip
@@ -525,7 +537,8 @@ COMMANDS["serve"] = Command(
     "the best way to serve: plan with --decode or --prefill",
     tuple(o for o in COMMANDS["plan"].options
           if o in (*FIXED, *SERVING) or o.name in (
-              "model", "on", "precision", "imbalance", "cuda_graphs", "calibration", "top", "out")),
+              "model", "on", "precision", "imbalance", "cuda_graphs", "calibration", "top", "out",
+              "force")),
 )  # fmt: skip
 """A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
 PYTHON_ONLY = ("serve",)

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.base.files import text_of, unreadable, write_whole
 
 FORMAT = 1
 """Version of the layout of answer files."""
@@ -104,24 +105,17 @@ class AnswerFile(Generic[Answer]):
             raise SpecError(faults, origin=origin)
         return answer
 
-    def save(self, answer: Answer, path: str | Path) -> None:
-        """Write an answer to a file, whole or not at all."""
-        path = Path(path)
-        temporary = path.with_name(path.name + ".partial")
-        temporary.write_text(self.to_json(answer) + "\n", encoding="utf-8")
-        temporary.replace(path)
+    def save(self, answer: Answer, path: str | Path, *, force: bool = False) -> None:
+        """Write an answer to a file, whole or not at all; one that is there only with ``force``."""
+        write_whole(Path(path), self.to_json(answer) + "\n", force=force)
 
     def load(self, path: str | Path) -> Answer:
         """Return the answer of a file."""
         origin = str(path)
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except OSError as error:
-            raise SpecError(
-                Fault("", f"cannot be read: {error.strerror}"), origin=origin
-            ) from error
-        except UnicodeDecodeError as error:
-            raise SpecError(Fault("", "cannot be read: no UTF-8 text"), origin=origin) from error
+            text = text_of(Path(path))
+        except (OSError, ValueError) as error:
+            raise SpecError(unreadable(error), origin=origin) from error
         return self.from_json(text, origin=origin)
 
 

@@ -76,6 +76,8 @@ def _answer_plan(point: Point, system: SystemSpec) -> Result:
         found = plan(str(point["model"]), system, training(system, **fields), top=1)
     except InfeasibleError as error:
         return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
+    except SpecError as error:
+        return {"status": "refused", "reason": str(error).splitlines()[0]}
     price = found.best.estimate
     return {
         "status": "found",

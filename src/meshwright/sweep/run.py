@@ -6,14 +6,18 @@ import hashlib
 import json
 import signal
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
+from multiprocessing import active_children
 from pathlib import Path
+from types import FrameType
 from typing import Any, Self
 
-from meshwright.base.errors import Fault, SpecError
+from meshwright.base.errors import Fault, MeshwrightError, SpecError
 from meshwright.catalog.files import load_file
 from meshwright.spec.sweep import SweepSpec, Value
 
@@ -61,16 +65,18 @@ class Store:
     """
 
     def __init__(self, path: Path | None) -> None:
-        try:
+        self._path = path
+        with self._told("is no file of results"):
             self._base = sqlite3.connect(":memory:" if path is None else path)
+            tables = self._base.execute("SELECT name FROM sqlite_master").fetchall()
+            if tables and ("results",) not in tables:
+                raise sqlite3.DatabaseError("it holds other tables")
             self._base.execute("PRAGMA journal_mode = WAL")
             self._base.execute(
                 "CREATE TABLE IF NOT EXISTS results "
                 "(key TEXT PRIMARY KEY, point TEXT NOT NULL, result TEXT NOT NULL)"
             )
-        except sqlite3.Error as error:
-            fault = Fault("--out", f"{str(path)!r} is no file of results: {error}")
-            raise SpecError(fault) from None
+            self._base.execute("SELECT key, point, result FROM results LIMIT 1")
 
     def __enter__(self) -> Self:
         return self
@@ -78,15 +84,25 @@ class Store:
     def __exit__(self, *error: object) -> None:
         self._base.close()
 
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Say of the file what went wrong in it."""
+        try:
+            yield
+        except (sqlite3.Error, ValueError) as error:
+            fault = Fault("--out", f"{str(self._path)!r} {what}: {error}")
+            raise SpecError(fault) from None
+
     def known(self, keys: Iterable[str]) -> dict[str, Result]:
         """Return the results that are there, by key."""
         asked = set(keys)
-        rows = self._base.execute("SELECT key, result FROM results")
-        return {key: json.loads(result) for key, result in rows if key in asked}
+        with self._told("cannot be read"):
+            rows = self._base.execute("SELECT key, result FROM results")
+            return {key: json.loads(result) for key, result in rows if key in asked}
 
     def add(self, key: str, point: Mapping[str, Any], result: Result) -> None:
         """Keep one result; it is on the disk when this returns."""
-        with self._base:
+        with self._told("takes no more, and keeps what it has"), self._base:
             self._base.execute(
                 "INSERT OR REPLACE INTO results VALUES (?, ?, ?)",
                 (key, json.dumps(dict(point)), json.dumps(dict(result))),
@@ -138,32 +154,62 @@ def run(
         if progress is not None:
             progress(len(points) - len(missing) + num_new, len(points))
 
-    try:
+    with suppress(KeyboardInterrupt, _Interrupted), _answering_interrupts():
         if num_workers > 1 and len(missing) > 1:
-            with ProcessPoolExecutor(num_workers, initializer=_leave_interrupts) as pool:
-                _in_processes(pool, evaluate, points, missing, keep)
+            _in_processes(num_workers, evaluate, points, missing, keep)
         else:
             for index in missing:
                 keep(index, evaluate(points[index]))
-    except KeyboardInterrupt:
-        pass
     return Swept(tuple(points), tuple(known.get(key) for key in keys), num_new)
 
 
-def _leave_interrupts() -> None:
-    """Leave Ctrl-C to the process that asks."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+class _Interrupted(BaseException):
+    """Ctrl-C in a sweep: no search inside a point takes it for its own and goes on."""
+
+
+@contextmanager
+def _answering_interrupts() -> Iterator[None]:
+    """Have the first Ctrl-C raise what only a sweep catches."""
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not (is_main and callable(before)):  # in a thread, or where Ctrl-C is ignored
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        raise _Interrupted
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _in_processes(
-    pool: Executor, evaluate: Evaluate, points: Sequence[Point],
+    num_workers: int, evaluate: Evaluate, points: Sequence[Point],
     missing: Sequence[int], keep: Callable[[int, Result], None],
 ) -> None:  # fmt: skip
-    """Answer points in other processes; what has not begun when one fails is dropped."""
-    asked = {pool.submit(evaluate, points[index]): index for index in missing}
-    try:
-        for done in as_completed(asked):
-            keep(asked[done], done.result())
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
+    """Answer points in other processes, which are ended at once where one fails or Ctrl-C comes."""
+    others = active_children()
+    with ProcessPoolExecutor(num_workers, initializer=_leave_interrupts) as pool:
+        asked = {pool.submit(evaluate, points[index]): index for index in missing}
+        try:
+            for done in as_completed(asked):
+                keep(asked[done], done.result())
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in active_children():
+                if worker not in others:
+                    worker.terminate()
+            if isinstance(error, BrokenExecutor):
+                why = "a process of the sweep was ended from outside, as where memory is short"
+                raise MeshwrightError(f"{why}; run again with fewer --workers") from error
+            raise
+
+
+def _leave_interrupts() -> None:
+    """Leave Ctrl-C to the process that asks; end at its word."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

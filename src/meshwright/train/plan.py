@@ -123,10 +123,8 @@ def _answer(
 ) -> Plan:
     """Return the plan that a search leads to."""
     placed = leaders.placed
-    chosen = [*(entry.found for entry in placed), *leaders.others][
-        : max(len(placed), NUM_PERTURBED)
-    ]
-    drawn = robustness(problem, chosen[:NUM_PERTURBED], factors=factors)
+    chosen = [*(entry.found for entry in placed), *leaders.others][:NUM_PERTURBED]
+    drawn = robustness(problem, chosen, factors=factors)
     candidates = [entry.candidate for entry in placed]
     if factors is not None:
         candidates = [with_measured_interval(problem, entry, factors) for entry in candidates]
@@ -194,7 +192,7 @@ def _robustness(
         best_stays_first_fraction=drawn.stays_first(0),
         least_regret=texts[safest],
         least_regret_fraction=float(regret[safest]),
-        ties=tuple(t for t, w in zip(texts, drawn.wins.tolist(), strict=False) if w >= 0.05),
+        ties=tuple(t for t, w in zip(texts, drawn.wins.tolist(), strict=True) if w >= 0.05),
         step_time_s=(low_s * slower, high_s * slower),
         trials=trials_of(texts[:num_shown], with_plan_errors(logs, PLAN_ERROR)),
     )

@@ -95,7 +95,10 @@ def test_the_picture_has_a_band_for_each_kernel(capsys, tmp_path):
     ]  # fmt: skip
     assert sum(title.endswith(" cores") for title in titles) == 18
     assert "ffn0: 605 cores" in titles
-    output(capsys, *PUBLISHED, "--tile", "64", "--picture", str(path))
+    path.write_text("mine")
+    assert main(["fuse", *PUBLISHED, "--picture", str(path)]) == 2
+    assert "is there already (--force" in capsys.readouterr().err
+    output(capsys, *PUBLISHED, "--tile", "64", "--picture", str(path), "--force")
     assert path.read_text("utf-8") == text
 
 

@@ -1,11 +1,13 @@
 """Wrong options: one clear message that names the option, all of them at once, none ignored."""
 
 import json
+import os
+from argparse import Namespace
 
 import pytest
 
 from meshwright.base.errors import SpecError, UnknownNameError
-from meshwright.cli.main import main
+from meshwright.cli.main import command_table, main
 from meshwright.options.question import (
     Reading,
     decimal_number,
@@ -183,7 +185,97 @@ def test_an_output_file_needs_its_folder(capsys, tmp_path):
         err = complaint(capsys, command, *QUESTION, "--out", str(tmp_path / "none" / "p.json"))
         assert err.startswith("error: --out: there is no folder ")
         err = complaint(capsys, command, *QUESTION, "--out", str(tmp_path))
-        assert err.startswith("error: --out: ")
+        assert "is a folder" in err
+        for nameless in ("", f"{tmp_path}/new/"):
+            err = complaint(capsys, command, *QUESTION, "--out", nameless)
+            assert err == f"error: --out: {nameless!r} names no file\n"
+
+
+WRITING = {
+    ("plan", "out"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
+    ("estimate", "out"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
+    ("explain", "picture"): ["plan.json"], ("simulate", "trace"): ["plan.json"],
+    ("route", "out"): ["flows.json"], ("place", "out"): ["plan.json"],
+    ("partition", "picture"): ["llama3-8b", "--on", "4xWSE-3", "--seq", "4096"],
+    ("fuse", "picture"): ["gpt3-175b-layer", "--on", "SN10"],
+    ("read", "out"): ["torch.nn:Linear"], ("sweep", "out"): ["sweep.yaml"],
+    ("sweep", "csv"): ["sweep.yaml"], ("sweep", "picture"): ["sweep.yaml"],
+    ("sweep", "report"): ["sweep.yaml"], ("validate", "document"): [], ("calibrate", "out"): [],
+}  # fmt: skip
+OF_FOLDERS = {("export", "out"), ("study", "out")}
+
+
+def test_every_option_that_names_a_file_to_write_is_tried():
+    writes = {"out", "picture", "trace", "csv", "report", "document"}
+    found = {(n, o.name) for n, c in command_table().items() for o in c.options if o.name in writes}
+    assert found == WRITING.keys() | OF_FOLDERS
+    assert all("force" in {o.name for o in command_table()[name].options} for name, _ in found)
+
+
+@pytest.mark.parametrize(("verb", "name"), WRITING)
+def test_every_command_leaves_what_is_there(verb, name, capsys, tmp_path, monkeypatch):
+    """Told before any work: a device under --force too, and a file of the user's without it."""
+    monkeypatch.chdir(tmp_path)
+    words = [verb, *WRITING[verb, name], f"--{name}"]
+    err = complaint(capsys, *words, "/dev/null", "--force")
+    assert f"--{name}: '/dev/null' is a device (name a regular file)" in err
+    suffix = {"picture": ".svg", "report": ".md", "document": ".md"}.get(name, ".yaml")
+    mine = tmp_path / f"mine{suffix}"
+    mine.write_text("precious")
+    err = complaint(capsys, *words, str(mine))
+    if (verb, name) == ("sweep", "out"):  # a file of results is added to
+        assert main([verb, *sweep_file(tmp_path), "--out", str(mine)]) == 2
+        assert "is no file of results" in capsys.readouterr().err
+    else:
+        assert f"--{name}: {str(mine)!r} is there already (--force, or another name)" in err
+    link = tmp_path / f"link{suffix}"
+    link.symlink_to(mine)
+    assert f"--{name}: {str(link)!r} is a symbolic link" in complaint(capsys, *words, str(link))
+    assert mine.read_text() == "precious"
+
+
+def sweep_file(folder):
+    path = folder / "sweep.yaml"
+    path.write_text("name: x\nask: plan\nfixed: {model: gpt2-medium, seq: 512, on: 8xA100}\n"
+                    "vary:\n  global_batch: [8]\n")  # fmt: skip
+    return [str(path)]
+
+
+RUN = ["--on", "8xH100", "--seq", "4096", "--global-batch", "8"]
+READING = [
+    ["plan", "FILE", *RUN], ["plan", "llama3-8b", "--on", "FILE", *RUN[2:]],
+    ["plan", "llama3-8b", "--on", "8xH100", "--workload", "FILE"],
+    ["plan", "llama3-8b", *RUN, "--calibration", "FILE"],
+    ["plan", "llama3-8b", *RUN, "--measured", "FILE"], ["plan", "--graph", "FILE", *RUN[:2]],
+    ["plan", "--from", "FILE", "--without", "1"], ["estimate", "FILE", *RUN],
+    ["explain", "FILE"], ["explain", "llama3-8b", *RUN[:2], "--script", "FILE"],
+    ["simulate", "FILE"], ["simulate", "flows", "FILE"], ["route", "FILE"], ["place", "FILE"],
+    ["export", "FILE", "torch"], ["partition", "--layers", "FILE", "--capacity", "1GB"],
+    ["fuse", "FILE", "--on", "SN10"], ["show", "model", "FILE"], ["show", "chip", "FILE"],
+    ["show", "system", "FILE"], ["show", "graph", "FILE"], ["sweep", "FILE"],
+    ["validate", "FILE"], ["calibrate", "FILE"], ["read", "FILE"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", READING, ids=lambda words: " ".join(words[:4]))
+@pytest.mark.parametrize("kind", ["fifo", "endless", "deep.json", "deep.yaml", "binary", "empty"])
+def test_every_command_tells_a_file_that_cannot_be_read(words, kind, capsys, tmp_path):
+    path = tmp_path / (kind if "." in kind else f"{kind}.json")
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "endless":
+        path.symlink_to("/dev/zero")
+    elif kind == "deep.json":
+        path.write_text("[" * 200_000 + "]" * 200_000)
+    elif kind == "deep.yaml":
+        path.write_text("a: " + "{a: " * 2_000 + "1" + "}" * 2_000)
+    else:
+        path.write_bytes(bytes(range(256)) * (kind == "binary"))
+    given = [str(path) if word == "FILE" else word for word in words]
+    err = complaint(capsys, *given)
+    assert path.name in err
+    assert "Traceback" not in err
+    assert len(err) < 600
 
 
 def test_numbers_are_read():
@@ -197,7 +289,9 @@ def test_numbers_are_read():
 
 def test_an_output_file_in_the_present_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert str(output_file("--out", "plan.json")) == "plan.json"
+    args = Namespace(out="plan.json", csv=None, force=False)
+    assert str(output_file(args, "out")) == "plan.json"
+    assert output_file(args, "csv") is None
 
 
 def test_reading_keeps_complaints_until_done():

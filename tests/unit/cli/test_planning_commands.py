@@ -74,6 +74,17 @@ def test_screens_of_plan_files(capsys, plan_file):
         assert ESCAPE not in out
 
 
+@pytest.mark.parametrize("top", [1, 8, 9, 30])
+def test_a_ranking_may_be_longer_than_what_is_perturbed(capsys, top):
+    assert main(["plan", *QUESTION, "--top", str(top), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    texts = [entry["plan"] for entry in (found["best"], *found["runners_up"])]
+    assert len(texts) == top
+    trials = found["robustness"]["trials"]
+    assert trials["best_fraction"].keys() <= set(texts[:8])
+    assert set(trials["run"]) <= set(texts[:8])
+
+
 def test_nothing_fits_is_three(capsys):
     assert main(["plan", "llama3-405b", *TOO_LARGE[1:]]) == 3
     err = capsys.readouterr().err

@@ -176,7 +176,7 @@ def test_a_failure_leaves_the_old_trace(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="No space"):
-        write_trace(timeline([("a", 0, 0, 0.0, 1e-6)]), line(), path)
+        write_trace(timeline([("a", 0, 0, 0.0, 1e-6)]), line(), path, force=True)
     assert [entry.name for entry in tmp_path.iterdir()] == ["t.json"]
     assert path.read_text() == "mine"
 

@@ -41,7 +41,7 @@ def test_same_content_may_be_written_again(plan, tmp_path):
 def test_other_content_is_kept_without_force(plan, tmp_path):
     mine = tmp_path / "torchtitan.sh"
     mine.write_text("mine", encoding="utf-8")
-    with pytest.raises(SpecError, match=r"torchtitan.sh: is there with other content \(--force"):
+    with pytest.raises(SpecError, match=r"torchtitan.sh: is there already \(--force"):
         export(plan, "torchtitan", tmp_path)
     assert mine.read_text("utf-8") == "mine"
     export(plan, "torchtitan", tmp_path, force=True)
@@ -50,7 +50,7 @@ def test_other_content_is_kept_without_force(plan, tmp_path):
 
 def test_a_folder_in_the_way_is_no_file(plan, tmp_path):
     (tmp_path / "torchtitan.sh").mkdir()
-    with pytest.raises(SpecError, match="other content"):
+    with pytest.raises(SpecError, match="is a folder"):
         export(plan, "torchtitan", tmp_path)
 
 

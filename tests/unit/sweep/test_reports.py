@@ -127,10 +127,10 @@ def test_the_command_writes_the_document_and_its_pictures(tmp_path, capsys):
     assert "## fft-64x64" in out.read_text()
     assert (tmp_path / "found" / "passes_per_s.svg").exists()
     path.write_text(path.read_text().replace("shows: [passes_per_s]", "shows: [speed]"))
-    assert main(["sweep", str(path), "--report", str(out)]) == 2
+    assert main(["sweep", str(path), "--report", str(out), "--force"]) == 2
     path.write_text(path.read_text().partition("report:")[0])
     capsys.readouterr()
-    assert main(["sweep", str(path), "--report", str(out)]) == 2
+    assert main(["sweep", str(path), "--report", str(out), "--force"]) == 2
     assert "states no report" in capsys.readouterr().err
 
 

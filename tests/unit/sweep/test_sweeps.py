@@ -1,12 +1,17 @@
 """Sweeps: all combinations once, kept as they come, gone on with, and shown."""
 
 import json
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
-from meshwright.base.errors import SpecError
+from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.cli.main import main
 from meshwright.report.chart import HEAT_STEPS
 from meshwright.report.heat_map import heat_svg
@@ -213,6 +218,96 @@ def test_a_file_with_something_else_is_no_store(tmp_path):
     assert path.read_text() == "no database\n" * 200
 
 
+STUBBORN = r"""
+import os, sys, time
+from meshwright.sweep.run import Store, run
+
+def evaluate(point):
+    if point["x"] == 1:
+        return {"status": "found"}
+    os.write(1, b"asked\n")
+    while True:  # as a search does, which keeps what it has and goes on
+        try:
+            time.sleep(1000)
+        except KeyboardInterrupt:
+            pass
+
+if __name__ == "__main__":
+    with Store(None) as store:
+        points = [{"x": x} for x in (1, 2, 3, 4)]
+        swept = run("plan", evaluate, points, store, version="0", num_workers=int(sys.argv[1]),
+                    progress=lambda done, number: os.write(1, b"kept\n"))
+    print([result and result["status"] for result in swept.results])
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_ends_a_sweep_inside_a_point_and_keeps_the_others(tmp_path, workers):
+    """The process gets a real signal; a point that catches interrupts cannot hold it."""
+    path = tmp_path / "stubborn.py"
+    path.write_text(STUBBORN)
+    with subprocess.Popen(
+        [sys.executable, "-u", str(path), str(workers)], stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:  # fmt: skip
+        try:
+            lines = [process.stdout.readline() for _ in range(workers + 1)]
+            assert sorted(lines) == ["asked\n"] * workers + ["kept\n"]
+            process.send_signal(signal.SIGINT)
+            told, _ = process.communicate(timeout=100)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert told == "['found', None, None, None]\n"
+
+
+def test_a_worker_that_is_killed_is_told(tmp_path):
+    points = [{"x": x} for x in (1, 2)]
+    with Store(None) as store, pytest.raises(MeshwrightError, match="fewer --workers"):
+        run("plan", killed, points, store, version="0", num_workers=2)
+
+
+def killed(point):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_point_that_is_refused_does_not_end_the_sweep(tmp_path, capsys):
+    path = tmp_path / "sweep.yaml"
+    path.write_text("name: x\nask: plan\nfixed: {seq: 4096, on: 64xH100, global_batch: 64}\n"
+                    "vary:\n  model: [gpt3-175b, llama3-8b]\n")  # fmt: skip
+    assert main(["sweep", str(path), "--json"]) == 0
+    refused, found = json.loads(capsys.readouterr().out)["points"]
+    assert (refused["status"], found["status"]) == ("refused", "found")
+    assert "learned positions" in refused["reason"]
+
+
+def test_a_database_of_something_else_stays_as_it_is(tmp_path):
+    path = tmp_path / "mine.db"
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("CREATE TABLE addresses (name TEXT)")
+        base.commit()
+    before = path.read_bytes()
+    with pytest.raises(SpecError, match="no file of results: it holds other tables"):
+        Store(path)
+    assert path.read_bytes() == before
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("CREATE TABLE results (name TEXT)")
+        base.commit()
+    with pytest.raises(SpecError, match="no file of results: no such column"):
+        Store(path)
+
+
+def test_a_full_disk_is_told_and_what_is_there_stays(tmp_path):
+    path = tmp_path / "some.db"
+    with Store(path) as store:
+        store.add("a", {}, {"x": 1})
+        store._base.execute("PRAGMA max_page_count = 4")
+        with pytest.raises(SpecError, match=r"--out: .*takes no more, .*full"):
+            store.add("b", {}, {"x": "long" * 10_000})
+    with Store(path) as store:
+        assert store.known(["a", "b"]) == {"a": {"x": 1}}
+
+
 def test_the_command_answers_writes_and_goes_on(tmp_path, capsys):
     path, base = tmp_path / "sweep.yaml", tmp_path / "sweep.db"
     path.write_text(
@@ -226,11 +321,11 @@ def test_the_command_answers_writes_and_goes_on(tmp_path, capsys):
     assert (data["num_points"], data["num_new"], data["is_complete"]) == (2, 2, True)
     names = set(QUESTIONS["plan"].values)
     assert all(names <= set(point) for point in data["points"])
-    assert main(words) == 0
+    assert main([*words, "--force"]) == 0
     assert "2 points, 0 of them new: 2 found" in capsys.readouterr().out
     assert sqlite3.connect(base).execute("SELECT count(*) FROM results").fetchone() == (2,)
     assert (tmp_path / "all.csv").read_text().count("\n") == 3
-    assert main([*words, "--picture", str(tmp_path / "x.svg")]) == 2
+    assert main([*words, "--force", "--picture", str(tmp_path / "x.svg")]) == 2
     assert "heat_map" in capsys.readouterr().err
     assert main([*words, "--workers", "many"]) == 2
 

@@ -1,0 +1,194 @@
+"""The one place through which files of the user are read and written.
+
+Regular files are read, up to a size: no device, no FIFO, nothing without an end.
+
+Files are written whole or not at all, and nothing is replaced unasked. Content goes into a file of
+another name in the same folder, from there to the disk, and is then moved in one step. What is
+there stays unless it is forced; what is no regular file (a device, a FIFO, a socket, a folder) is
+never touched, and a symbolic link is followed only where it is forced.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from meshwright.base.errors import Fault, SpecError
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
+    (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"),
+)  # fmt: skip
+
+
+def kind_of_file(mode: int) -> str:
+    """Return what a file is that is no regular one, by its mode; nothing for a regular one."""
+    return next((kind for is_it, kind in _KINDS if is_it(mode)), "")
+
+
+MOST_BYTES = 256 * 2**20
+"""No file of models, systems, flows or plans is that large; one that is, is a slip."""
+
+
+def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
+    """Return the text of a regular file, without a byte order mark, with lines that end in LF.
+
+    Raises
+    ------
+    OSError
+        Where the file cannot be opened.
+    ValueError
+        Where it is no regular file, too large, or no UTF-8.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb", closefd=True) as file:
+        if kind := kind_of_file(os.fstat(descriptor).st_mode):
+            raise ValueError(f"it is {kind}, no regular file")
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes // 2**20} MiB")
+    return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def unreadable(error: OSError | ValueError) -> Fault:
+    """Return why a file cannot be read: a folder, no rights, bytes that are no text."""
+    if isinstance(error, UnicodeDecodeError):
+        return Fault("", "cannot be read: no UTF-8 text")
+    reason = error.strerror if isinstance(error, OSError) else None
+    return Fault("", f"cannot be read: {reason or error}")
+
+
+def in_the_way(path: Path, *, force: bool = False, is_resumed: bool = False) -> Fault | None:
+    """Return why a path must not be written, or None.
+
+    Parameters
+    ----------
+    force
+        A regular file may be replaced, a symbolic link be followed.
+    is_resumed
+        A regular file may be there: it is added to, by who knows what it holds.
+    """
+    is_there = True
+    try:
+        if kind := kind_of_file(path.stat().st_mode):
+            return Fault(str(path), f"is {kind}", "name a regular file")
+    except FileNotFoundError:
+        is_there = False
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        return Fault(str(path), f"cannot be written: {reason}")
+    if path.is_symlink() and not force:
+        fix = "name that file, or --force to write through the link"
+        return Fault(str(path), f"is a symbolic link to {str(path.readlink())!r}", fix)
+    if is_there and not force and not is_resumed:
+        return Fault(str(path), "is there already", "--force, or another name")
+    return None
+
+
+@contextmanager
+def _moving(force: bool) -> Iterator[Callable[[Path], BinaryIO]]:
+    """Open files to be written; they take their names together when the block ends well."""
+    moves: list[tuple[Path, Path]] = []
+
+    def opened(path: Path) -> BinaryIO:
+        target = path.resolve() if path.is_symlink() else path
+        partial = target.with_name(f".meshwright-{secrets.token_hex(6)}.partial")
+        moves.append((partial, target))
+        file = partial.open("xb")
+        if target.exists():
+            os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+        return file
+
+    try:
+        yield opened
+        _refuse([target for _, target in moves], force=force)
+        for partial, target in moves:
+            partial.replace(target)
+    except OSError as error:
+        what, name = f"{error.strerror or error}; nothing is written", str(moves[-1][1])
+        raise OSError(error.errno, what, name) from error
+    finally:
+        for partial, _ in moves:
+            partial.unlink(missing_ok=True)
+
+
+def _refuse(paths: Iterable[Path], *, force: bool) -> None:
+    """Raise an error that names each path that must not be written."""
+    if faults := [fault for path in paths if (fault := in_the_way(path, force=force))]:
+        raise SpecError(faults)
+
+
+@contextmanager
+def writing(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
+    """Open a file to be written, which takes its name when all of it is on the disk.
+
+    Raises
+    ------
+    SpecError
+        Where something is in the way.
+    OSError
+        Where the disk is full or the folder is not to be written to; nothing is left behind.
+    """
+    _refuse([path], force=force)
+    with _moving(force) as opened, opened(path) as file:
+        yield file
+        _to_disk(file)
+
+
+def write_whole(path: Path, content: str | bytes, *, force: bool = False) -> None:
+    """Write one file; see :func:`write_all`."""
+    write_all(path.parent, {path.name: content}, force=force)
+
+
+def write_all(folder: Path, files: Mapping[str, str | bytes], *, force: bool = False) -> list[Path]:
+    """Write files into a folder, which is made where it is not there, and return their paths.
+
+    None takes its name before all are on the disk. One that is there with the same content stays.
+    What begins with ``#!`` can be run.
+
+    Parameters
+    ----------
+    files
+        Content by name; large files may be made when they are asked for.
+
+    Raises
+    ------
+    SpecError
+        With every file in the way; nothing is written.
+    OSError
+        Where the disk is full or the folder is not to be written to; nothing is left behind.
+    """
+    paths = {name: folder / name for name in files}
+    new = [name for name, path in paths.items() if not _holds(path, files, name)]
+    _refuse([paths[name] for name in new], force=force)
+    for place in dict.fromkeys(paths[name].parent for name in new):
+        place.mkdir(parents=True, exist_ok=True)
+    with _moving(force) as opened:
+        for name in new:
+            with opened(paths[name]) as file:
+                content = _encoded(files[name])
+                file.write(content)
+                if content.startswith(b"#!"):
+                    os.fchmod(file.fileno(), 0o755)
+                _to_disk(file)
+    return [*paths.values()]
+
+
+def _holds(path: Path, files: Mapping[str, str | bytes], name: str) -> bool:
+    """Return whether a regular file has the content of an entry already."""
+    is_regular = path.is_file() and not path.is_symlink()
+    return is_regular and path.read_bytes() == _encoded(files[name])
+
+
+def _encoded(content: str | bytes) -> bytes:
+    return content.encode("utf-8") if isinstance(content, str) else content
+
+
+def _to_disk(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
