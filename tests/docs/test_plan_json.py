@@ -97,6 +97,7 @@ DECLARED = {
     "Precision": workload.Precision,
     "Optimizer": workload.OptimizerPreset,
     "Software": workload.SoftwareStack,
+    "Launches": workload.Launches,
 }
 """Sections whose fields are declared: a type, its parts by name, or a type and further names."""
 ONLY_PRINTED = {

@@ -14,10 +14,13 @@ import pytest
 from sampled import sampled
 from small_problems import random_problem
 
+from meshwright.base.errors import InfeasibleError
 from meshwright.cost.energy import idles_above_cap
 from meshwright.cost.memory import fits_memory, shard_degrees
 from meshwright.cost.step import price_columns, price_one
+from meshwright.sharding import launching
 from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.rules import Case
 from meshwright.sharding.space import MICRO_BATCH_SIZES, Choices, device_counts
 from meshwright.sharding.strategy import (
     ContextKind,
@@ -31,6 +34,7 @@ from meshwright.sharding.strategy import (
     stack,
     take,
 )
+from meshwright.spec.workload import Launches
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
@@ -343,3 +347,70 @@ def test_search_below_a_cap_returns_the_optimum_of_a_plain_loop(seed):
 @pytest.mark.parametrize("seed", LARGE_SEEDS)
 def test_search_returns_the_optimum_of_a_larger_plain_loop(seed):
     agree(*space_of(seed, MOST_PLANS_OF_LARGE, MOST_STRUCTURES_OF_LARGE))
+
+
+LAUNCHED_SEEDS = range(3000, 3080)
+AXES_OF_LAUNCHES = ("tp", "cp", "pp", "vpp", "ep", "etp", "dp_replicate", "tatp")
+
+
+def some(chance, values, least=0):
+    """Return some of the values, in their order."""
+    kept = set(chance.sample(values, chance.randint(least, len(values))))
+    return tuple(value for value in values if value in kept)
+
+
+def launches_of(chance):
+    """Return what a framework may be able to start."""
+    stages, flags = (0, 1, 2, 3), (True, False)
+    return Launches(
+        axes=some(chance, AXES_OF_LAUNCHES, 4),
+        schedules=some(chance, tuple(map(str, ScheduleKind)), 1),
+        uneven_stages=chance.random() < 0.5,
+        zero_stages=some(chance, stages, 2),
+        zero_stages_in_pipelines=some(chance, stages) if chance.random() < 0.5 else None,
+        zero_stages_with_context=some(chance, stages) if chance.random() < 0.5 else None,
+        drops_gathered_weights=some(chance, flags, 1),
+        overlaps_data_parallel=some(chance, flags, 1),
+        overlaps_tensor_parallel=flags,
+        sequence_parallel=some(chance, flags, 1),
+        experts_need_sequence_parallel=chance.random() < 0.5,
+        context_kinds=some(chance, tuple(map(str, ContextKind)), 1),
+        recompute=some(chance, tuple(map(str, Recompute)), 2),
+        offload=some(chance, ("optimizer", "activations", "weights", "all")),
+        offloads_weights_from=chance.choice([0, 2, 3]),
+        axis_orders=(("tp", "tatp", "cp", "dp_shard", "dp_replicate", "pp"),),
+        precisions=("bf16",),
+        vendors=("nobody",),
+    )
+
+
+def starts(problem, strategy, structure):
+    """Return whether no rule on what the framework starts is broken."""
+    case = Case(problem.model, problem.workload, structure, stack([strategy]))
+    return not any(rule.breaks(case).any() for rule in launching.rules())
+
+
+@pytest.mark.parametrize("seed", sampled(LAUNCHED_SEEDS, 12))
+def test_search_under_a_framework_returns_the_best_that_it_starts(seed):
+    """Every plan is written down without the framework; those that it does not start are left."""
+    problem, allowed, plans = space_of(seed)
+    launches = launches_of(random.Random(seed))
+    software = problem.workload.software.model_copy(
+        update={"framework": "some", "launches": launches}
+    )
+    workload = problem.workload.model_copy(update={"software": software})
+    asked = replace(problem, workload=workload)
+    overlaps = True in launches.overlaps_data_parallel
+    tried = [(s, replace(o, overlap_data_parallel=overlaps)) for s, o in plans]
+    left = [plan for plan in tried if starts(asked, *plan)]
+    truth = brute_force(asked, left, 5)
+    times_s = [time_s for time_s, _, _ in truth.fastest]
+    try:
+        found = searched(asked, allowed)
+    except InfeasibleError:
+        assert not times_s
+        return
+    np.testing.assert_allclose([f.time_s for f in found.found[:5]], times_s, rtol=1e-12)
+    assert found.gap == 0.0 or not found.found
+    for best in found.found[:5]:
+        assert starts(asked, best.strategy, best.structure)

@@ -12,20 +12,14 @@ from functools import cache
 from math import gcd, prod
 
 from meshwright.base.errors import MeshwrightError, SpecError
-from meshwright.calibration.frameworks import (
-    DEEPSPEED,
-    FRAMEWORKS,
-    LLM_FOUNDRY,
-    MAXTEXT,
-    TORCHTITAN,
-    Framework,
-)
 from meshwright.calibration.rows import HardwareFields, ModelFields, PrecisionFields, Row
+from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import chip_names, load_chip, load_system
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.operator import stated_rate
 from meshwright.cost.problem import Problem
+from meshwright.sharding import launching
 from meshwright.sharding.strategy import (
     PlanOptions,
     Recompute,
@@ -33,6 +27,7 @@ from meshwright.sharding.strategy import (
     Strategy,
     make_strategy,
 )
+from meshwright.spec.framework import Framework
 from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
 from meshwright.spec.system import ChipSpec, DType, NetworkLevel, SystemSpec
 from meshwright.spec.workload import OptimizerPreset, Precision, SoftwareStack, Training
@@ -73,6 +68,8 @@ ADAPTERS = "finetune-lora"
 """The task that trains adapters on frozen weights."""
 TASKS = ("pretrain", "pretraining", "train", "training", "finetune-sft", ADAPTERS, "memory", "oom")
 """Tasks that are training steps."""
+_LAUNCHING = tuple(rule.name for rule in launching.rules())
+"""What somebody ran did start."""
 _OF_THE_SEARCH = ("tp-tile", "etp-tile", "ep-rows", "pp-chunks", "pp-micro-batches", "sp-sequence")
 """Rules that spare the search plans nobody would run; what somebody ran is priced."""
 
@@ -113,9 +110,9 @@ def job_of(row: Row, calibration: str) -> Job:
     """
     if row.task not in TASKS:
         raise RefusedError(Reason.TASK, row.task)
-    framework = FRAMEWORKS[row.framework or ""]
+    framework = load_framework(row.framework or "fsdp")
     system = system_of(row.hardware)
-    model = model_of(row.model, framework)
+    model = model_of(row.model, framework.name)
     if row.model.seq is None:
         raise RefusedError(Reason.SEQUENCE, row.model.name or "")
     degrees = degrees_of(row, framework, system.num_devices, model)
@@ -156,7 +153,7 @@ def _batches(row: Row, framework: Framework, dp: int, tp: int, stages: int) -> t
     all that a rank has in a step.
     """
     micro, total, times = row.micro_batch, row.global_batch, row.grad_accum
-    if framework is MAXTEXT:
+    if framework.name == "maxtext":
         micro = None if total else (micro or 0) * tp or None
     if total is None:
         if micro is None:
@@ -165,7 +162,7 @@ def _batches(row: Row, framework: Framework, dp: int, tp: int, stages: int) -> t
     of_rank = max(total // dp, 1)
     if micro is None:
         rounds = times or (of_rank if stages > 1 else 1)
-        if framework is TORCHTITAN:
+        if framework.name == "torchtitan":
             rounds = (times or 1) * stages
         micro = max(of_rank // rounds, 1)
     return min(micro, of_rank), total
@@ -184,10 +181,11 @@ def structure_of(row: Row, framework: Framework, degrees: Degrees) -> PlanOption
     return PlanOptions(
         sequence_parallel=bool(stated_sp and tp > 1),
         zero_stage=stage,
-        reshard_after_forward=framework.reshards and not (pp > 1 and framework.zero_stage == 3),
+        reshard_after_forward=framework.drops_gathered_weights
+        and not (pp > 1 and framework.zero_stage == 3),
         recompute=row.recompute or Recompute(framework.recompute),
         schedule=ScheduleKind.INTERLEAVED if degrees.chunks > 1 else ScheduleKind.ONE_F_ONE_B,
-        overlap_data_parallel=framework.overlaps or stage == 3,
+        overlap_data_parallel=framework.overlaps_data_parallel or stage == 3,
         overlap_tensor_parallel=bool(_async_tp(row, framework) and stated_sp and tp > 1),
     )
 
@@ -195,7 +193,7 @@ def structure_of(row: Row, framework: Framework, degrees: Degrees) -> PlanOption
 def _async_tp(row: Row, framework: Framework) -> bool:
     """Return whether tp overlaps its collectives with the products that need them (async TP)."""
     stated = row.software.async_tp
-    return framework.async_tensor_parallel if stated is None else stated
+    return framework.software.async_tensor_parallel if stated is None else stated
 
 
 def precision_of(stated: PrecisionFields | None, chip: ChipSpec) -> Precision:
@@ -222,11 +220,10 @@ def _optimizer(row: Row, framework: Framework, precision: PrecisionFields) -> Op
     """Return the bytes that a framework keeps for each parameter."""
     if row.task == ADAPTERS:
         return load_optimizer("adapters")
-    is_bf16 = precision.activation == "bf16"
-    name = framework.bf16_optimizer if is_bf16 else framework.optimizer
+    name = framework.optimizer_of(precision.activation or "fp16")
     if row.software.bf16_reductions or (row.parallelism.fsdp and framework.zero_stage < 3):
         name = "fsdp-mixed-bf16-reduce"
-    if framework is DEEPSPEED and precision.fp32_gradients:
+    if framework.name == "megatron-deepspeed" and precision.fp32_gradients:
         name = "deepspeed-adam-fp32-gradients"
     preset = load_optimizer(name)
     if precision.fp8_all_gather:
@@ -236,44 +233,31 @@ def _optimizer(row: Row, framework: Framework, precision: PrecisionFields) -> Op
 
 def _workload(row: Row, framework: Framework, degrees: Degrees, chip: ChipSpec) -> Training:
     """Return the training workload of a row."""
-    compiled, flash = row.software.compile, row.flash_attention
     stated = row.precision or PrecisionFields()
-    copies = framework.fp32_split_logit_copies if degrees.tp > 1 else framework.fp32_logit_copies
     assert row.model.seq is not None
     return Training(
         global_batch_size=degrees.global_batch,
         sequence_length=row.model.seq,
         precision=precision_of(row.precision, chip),
         optimizer=_optimizer(row, framework, stated),
-        software=SoftwareStack.model_validate(
-            {
-                "framework": framework.stack,
-                "flash_attention": framework.flash_attention if flash is None else flash,
-                "dropout": framework.dropout,
-                "compiled": framework.compiled if compiled is None else compiled,
-                "cuda_graphs": framework.cuda_graphs,
-                "fused_gradient_accumulation": framework.fused_gradient_accumulation,
-                "sums_whole_gradients": framework.sums_whole_bf16_gradients
-                and stated.activation == "bf16",
-                "overlaps_sends": framework.overlaps_sends,
-                "scatters_sends": framework.scatters_sends,
-                "eager": framework.eager and not compiled,
-                "attention_kernels": _attention_kernels(framework, chip),
-                "selective_recompute": framework.selective_recompute,
-                "fp32_logit_copies": 1.0 if row.software.compiled_loss else copies,
-                "keeps_cast_inputs": framework.keeps_cast_inputs,
-                "keeps_stage_outputs": framework.keeps_stage_outputs,
-                "async_tensor_parallel": _async_tp(row, framework),
-            }
-        ),
+        software=_software(row, framework, stated, chip),
     )
 
 
-def _attention_kernels(framework: Framework, chip: ChipSpec) -> str:
-    """Return whether the attention kernels of a framework were written for a chip."""
-    if framework.attention_kernels != "flash-2":
-        return framework.attention_kernels
-    return "native" if chip.family == "ampere" else "portable"
+def _software(
+    row: Row, framework: Framework, precision: PrecisionFields, chip: ChipSpec
+) -> SoftwareStack:
+    """Return the software of a framework with what a row states of it."""
+    stack = framework.stack(family=chip.family, precision=precision.activation or "fp16")
+    changes: dict[str, object] = {"async_tensor_parallel": _async_tp(row, framework)}
+    if row.flash_attention is not None:
+        changes["flash_attention"] = row.flash_attention
+    if row.software.compile is not None:
+        changes["compiled"] = row.software.compile
+        changes["eager"] = stack.eager and not row.software.compile
+    if row.software.compiled_loss:
+        changes |= {"fp32_logit_copies": 1.0, "fp32_split_logit_copies": 1.0}
+    return stack.model_copy(update=changes)
 
 
 def _strategy(row: Row, degrees: Degrees) -> Strategy:
@@ -291,7 +275,7 @@ def _check(problem: Problem, strategy: Strategy, structure: PlanOptions) -> None
     faults = [
         fault
         for fault in check_problem(problem, strategy, structure)
-        if fault.path not in _OF_THE_SEARCH
+        if fault.path not in (*_OF_THE_SEARCH, *_LAUNCHING)
     ]
     if faults:
         raise RefusedError(Reason.PLAN, f"{faults[0].path}: {faults[0].message}")
@@ -406,7 +390,7 @@ def _with_rate(level: NetworkLevel, hardware: HardwareFields, chips_per_host: in
 # models
 
 
-def model_of(stated: ModelFields, framework: Framework) -> ModelSpec:
+def model_of(stated: ModelFields, framework: str) -> ModelSpec:
     """Return the model of a row: of the catalog, or built from its dims.
 
     Gated networks are built as Llama has them, others as GPT.
@@ -428,15 +412,15 @@ def model_of(stated: ModelFields, framework: Framework) -> ModelSpec:
     return _built(stated, framework)
 
 
-def _built(stated: ModelFields, framework: Framework) -> ModelSpec:
+def _built(stated: ModelFields, framework: str) -> ModelSpec:
     """Return a model of stated dims."""
     assert stated.layers is not None
     assert stated.hidden is not None
     assert stated.vocab is not None
     is_gpt = not _is_gated(stated)
-    is_mpt = is_gpt and framework is LLM_FOUNDRY
-    has_table = stated.position == "learned" or (is_gpt and framework is not MAXTEXT)
-    bias = is_gpt and not is_mpt and framework is not MAXTEXT
+    is_mpt = is_gpt and framework == "llm-foundry"
+    has_table = stated.position == "learned" or (is_gpt and framework != "maxtext")
+    bias = is_gpt and not is_mpt and framework != "maxtext"
     dense = LayerSpec(attention=_attention(stated, bias=bias), feed_forward=_network(stated, bias))
     first = min(stated.first_dense_layers or 0, stated.layers)
     kinds: tuple[LayerSpec, ...] = (dense,)
@@ -454,7 +438,7 @@ def _built(stated: ModelFields, framework: Framework) -> ModelSpec:
         layer_pattern=pattern,
         norm="layer_no_bias" if is_mpt else "layer" if bias else "rms",
         learned_positions=(stated.seq or 0) if has_table else 0,
-        tied_embeddings=is_gpt and framework is not MAXTEXT,
+        tied_embeddings=is_gpt and framework != "maxtext",
     )
 
 

@@ -17,16 +17,6 @@ from typing import Any, Literal, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from meshwright.base.errors import Fault, SpecError
-from meshwright.calibration.frameworks import (
-    DEEPSPEED,
-    FSDP,
-    LLM_FOUNDRY,
-    MAXTEXT,
-    MEGATRON_LM,
-    NEMO,
-    TORCHTITAN,
-    Framework,
-)
 from meshwright.calibration.rows import (
     DATA,
     CommonFields,
@@ -156,7 +146,7 @@ def row_of(stated: StatedRow) -> Row:
         changes["precision"] = serving_precision_of(stated.precision)
     else:
         framework = framework_of(stated, hardware)
-        changes["framework"] = framework.name
+        changes["framework"] = framework
         changes["precision"] = precision_of(stated.precision)
         changes["software"], why = software_of(stated, framework)
         reasons |= why
@@ -254,14 +244,15 @@ def _is_bits(text: str, stated: re.Match[str]) -> bool:
 
 # frameworks and servers
 
+_EARLY_MEGATRON = "megatron==2021"
 _FRAMEWORKS = (
-    (r"nemo|megatron[-_ ]?bridge|megatron-?hub", NEMO),
-    (r"bigscience|deepspeed|bloom", DEEPSPEED),
-    (r"llm-?foundry|mosaic|composer", LLM_FOUNDRY),
-    (r"torchtitan", TORCHTITAN),
-    (r"maxtext|pax|jax|levanter", MAXTEXT),
-    (r"megatron|korthikanti", MEGATRON_LM),
-    (r"fsdp|pytorch|hugging|accelerate|lit-?gpt|axolotl", FSDP),
+    (r"nemo|megatron[-_ ]?bridge|megatron-?hub", "megatron-bridge"),
+    (r"bigscience|deepspeed|bloom", "megatron-deepspeed"),
+    (r"llm-?foundry|mosaic|composer", "llm-foundry"),
+    (r"torchtitan", "torchtitan"),
+    (r"maxtext|pax|jax|levanter", "maxtext"),
+    (r"megatron|korthikanti", _EARLY_MEGATRON),
+    (r"fsdp|pytorch|hugging|accelerate|lit-?gpt|axolotl", "fsdp"),
 )
 _SERVERS = (
     (r"vllm", "vllm"),
@@ -275,7 +266,7 @@ _LOSS_COMPILED_SINCE = "2025-04"
 """In torchtitan. Source: pytorch/torchtitan, pull request 1033."""
 
 
-def framework_of(row: StatedRow, hardware: HardwareFields) -> Framework:
+def framework_of(row: StatedRow, hardware: HardwareFields) -> str:
     """Return the framework of a row: as it is named, else as its source or its plan suggests.
 
     Megatron-LM stands for the recipes of today, but for early chips without fused attention,
@@ -284,13 +275,13 @@ def framework_of(row: StatedRow, hardware: HardwareFields) -> Framework:
     named = _first_of(_FRAMEWORKS, row.framework, row.group, row.source.repo)
     chip, plan = (hardware.chip or "").lower(), row.parallelism
     if named is None and "tpu" in chip:
-        return MAXTEXT
+        return "maxtext"
     if named is None and (plan.fsdp or plan.zero_stage == 3):
-        return FSDP
-    if named is not None and named is not MEGATRON_LM:
+        return "fsdp"
+    if named is not None and named != _EARLY_MEGATRON:
         return named
     is_early = re.search(r"v100|a100|p100", chip) and not row.flash_attention
-    return MEGATRON_LM if is_early else NEMO
+    return _EARLY_MEGATRON if is_early else "megatron-bridge"
 
 
 def server_name_of(row: StatedRow) -> str:
@@ -307,7 +298,7 @@ def _first_of(patterns: Sequence[tuple[str, Meaning]], *texts: str | None) -> Me
     return None
 
 
-def software_of(row: StatedRow, framework: Framework) -> tuple[SoftwareFields, dict[str, str]]:
+def software_of(row: StatedRow, framework: str) -> tuple[SoftwareFields, dict[str, str]]:
     """Return what is known of the software, with the reason for what is not stated as a field.
 
     Remarks name asynchronous tensor parallelism that was left out (``vanilla tp``), and the mode of
@@ -317,10 +308,10 @@ def software_of(row: StatedRow, framework: Framework) -> tuple[SoftwareFields, d
     found: dict[str, tuple[bool, str]] = {}
     if "vanilla tp" in notes:
         found["async_tp"] = False, "vanilla TP"
-    if framework is LLM_FOUNDRY and "mode pure" in notes:
+    if framework == "llm-foundry" and "mode pure" in notes:
         found["bf16_reductions"] = True, "mode PURE"
     is_new = (row.date or _LOSS_COMPILED_SINCE) >= _LOSS_COMPILED_SINCE
-    if framework is TORCHTITAN and row.software.compile and is_new:
+    if framework == "torchtitan" and row.software.compile and is_new:
         why = f"compiled since {_LOSS_COMPILED_SINCE}: pytorch/torchtitan, pull request 1033"
         found["compiled_loss"] = True, why
     known = {name: entry for name, entry in found.items()

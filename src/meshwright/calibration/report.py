@@ -23,7 +23,6 @@ from meshwright.calibration.errors import (
     noise_of,
 )
 from meshwright.calibration.fit.report import text_table
-from meshwright.calibration.frameworks import FRAMEWORKS
 from meshwright.calibration.picture import scatter_svg, sources_svg
 from meshwright.calibration.prediction import Prediction, used_bytes
 from meshwright.calibration.rows import Row, SoftwareFields
@@ -38,6 +37,7 @@ from meshwright.catalog.calibration import (
     serving_record,
     sram_part,
 )
+from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.workloads import load_server, server_names
 from meshwright.cost.parts import MemoryPart
 from meshwright.report.markdown import markdown_table
@@ -321,7 +321,8 @@ def document(
     lines = [INTRODUCTION, *_training_lines(found, before, record, _markdown, list(pictures))]
     lines += _refusals(found.trained, _markdown)
     lines.append("## What sources leave unstated\n")
-    defaults = [(profile.name, profile.why) for profile in FRAMEWORKS.values()]
+    used = dict.fromkeys(entry.row.framework or "" for entry in found.trained if entry.job)
+    defaults = [(name, load_framework(name).why) for name in used]
     lines += _markdown(("framework", "default"), defaults, words=2)
     return {f"{stem}.md": "\n".join(lines) + "\n"} | pictures
 

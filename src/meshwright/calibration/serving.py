@@ -13,7 +13,6 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import MeshwrightError, SpecError
-from meshwright.calibration.frameworks import FSDP
 from meshwright.calibration.jobs import Reason, RefusedError, model_of, system_of
 from meshwright.calibration.prediction import Prediction, predict
 from meshwright.calibration.rows import (
@@ -93,7 +92,7 @@ def _setting(
 ) -> Setting:  # fmt: skip
     """Return what rows of one configuration share."""
     system, server = system_of(hardware), load_server(server_name)
-    model = model_of(fields, FSDP)
+    model = model_of(fields, "fsdp")
     chip = system.chip
     workload = Decode(
         batch_size=1, context_length=1, precision=serving_precision(precision, chip, server),

@@ -13,7 +13,6 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import MeshwrightError, SpecError
-from meshwright.calibration.frameworks import FSDP
 from meshwright.calibration.jobs import Reason, RefusedError, model_of
 from meshwright.calibration.prediction import Prediction
 from meshwright.calibration.rows import Row
@@ -99,7 +98,7 @@ def _problems(row: Row, chip: str, calibration: str) -> Iterator[PartitionProble
     splits = [1 << power for power in range(MOST_SPLIT.bit_length())]
     for tp in [row.parallelism.tp] if row.parallelism.tp else splits:
         problem = PartitionProblem(
-            model=model_of(row.model, FSDP), system=system, workload=workload,
+            model=model_of(row.model, "fsdp"), system=system, workload=workload,
             calibration=load_calibration(system.chip.family, calibration), tensor_degree=tp,
         )  # fmt: skip
         try:

@@ -85,6 +85,22 @@ def show_optimizer(args: argparse.Namespace) -> int:
     return 0
 
 
+def show_framework(args: argparse.Namespace) -> int:
+    """Print one framework, or the names and versions of all."""
+    from meshwright.catalog.frameworks import framework_names, framework_versions, load_framework
+    from meshwright.report.framework import framework_lines
+
+    if args.framework is None:
+        versions = {name: framework_versions(name) for name in framework_names()}
+        lines = [f"{name:20} {', '.join(filter(None, held))}" for name, held in versions.items()]
+        show([line.rstrip() for line in lines], versions, args.json)
+        return 0
+    framework = load_framework(args.framework)
+    record = framework.model_dump(mode="json", exclude={"provenance"})
+    show(tuple(framework_lines(framework)), record, args.json)
+    return 0
+
+
 def show_collectives(args: argparse.Namespace) -> int:
     """Print the algorithms of every kind of collective that apply, fastest first."""
     from meshwright.catalog.systems import load_system

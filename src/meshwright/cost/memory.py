@@ -161,7 +161,10 @@ def kept_bytes(
     """Return the activations that one micro-batch leaves in a layer [bytes]."""
     total: Num = 0.0
     for entry in saved:
-        word = word_bytes if entry.word_bytes is None else entry.word_bytes
+        word: Num = word_bytes if entry.word_bytes is None else entry.word_bytes
+        if entry.tensor.split_word_bytes is not None:
+            degree = degree_of("*".join(entry.split.get(entry.dims[-1], ())), strategy)
+            word = where(degree > 1, entry.tensor.split_word_bytes, word)
         elements = local_elements(entry.tensor, entry.split, sizes, strategy)
         total = total + entry.share * word * elements
     return total

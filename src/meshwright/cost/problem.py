@@ -121,6 +121,7 @@ class ProblemOf(ABC, Generic[Work]):
         return build_graph(
             self.model, dropout=software.dropout, flash_attention=software.flash_attention,
             fp32_logit_copies=software.fp32_logit_copies,
+            fp32_split_logit_copies=software.fp32_split_logit_copies,
         )  # fmt: skip
 
     @cached_property

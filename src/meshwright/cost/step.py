@@ -160,7 +160,7 @@ def step_times(
     synced = gradient_sync(
         kinds, price, structure, optimizer, sums_whole=software.sums_whole_gradients
     )
-    if structure.zero_stage == 3 and software.copies_shards:
+    if structure.zero_stage == 3 and (software.copies_shards or software.eager):
         copied = sharding_copies_s(
             heaviest, price, structure, problem.rates.elementwise_bytes_per_s
         )

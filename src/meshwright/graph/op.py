@@ -79,6 +79,8 @@ class Tensor:
     name: str
     dims: tuple[str, ...]
     word_bytes: float | None = None
+    split_word_bytes: float | None = None
+    """The same where an axis splits its last dim; None: no other."""
 
 
 @dataclass(frozen=True)

@@ -458,7 +458,9 @@ def _dropout(source: Tensor) -> Op:
     )
 
 
-def head_graph(model: ModelSpec, *, fp32_logit_copies: float = 1.0) -> LayerGraph:
+def head_graph(
+    model: ModelSpec, *, fp32_logit_copies: float = 1.0, fp32_split_logit_copies: float = 1.0
+) -> LayerGraph:
     """Return the final norm, the logits, and the cross-entropy over the vocabulary."""
     stream = hidden_activation("head.input")
     ops: list[Op] = []
@@ -468,24 +470,25 @@ def head_graph(model: ModelSpec, *, fp32_logit_copies: float = 1.0) -> LayerGrap
     scores = Tensor("head.logits", ("tokens", "vocab"))
     weight = TABLE if model.tied_embeddings else ""
     logits = product_op(scores.name, stream, (scores,), EDGE, bias=model.head_bias, weight=weight)
-    loss = _loss(logits.output, fp32_logit_copies)
+    loss = _loss(logits.output, fp32_logit_copies, fp32_split_logit_copies)
     return LayerGraph((*ops, logits, loss), 1, edge_sizes(model))
 
 
-def _loss(logits: Tensor, fp32_copies: float) -> Op:
+def _loss(logits: Tensor, fp32_copies: float, fp32_split_copies: float) -> Op:
     """Return the cross-entropy: it keeps FP32 copies, each 4 bytes for each token and word.
 
     One copy is that of the probabilities. Traffic is 10 bytes for each logit: forward reads 2 and
     writes 4, backward reads 4 and turns them into the gradient in place.
     """
     probabilities = Tensor("head.probabilities", logits.dims, 4.0)
+    copies = Tensor("head.fp32_copies", logits.dims, 4.0 * fp32_copies, 4.0 * fp32_split_copies)
     return Op(
         name="head.loss",
         kind=OpKind.LOSS,
         inputs=(logits,),
         output=Tensor("head.loss", ("tokens",), 4.0),
         contracted=("vocab",),
-        saved=(Tensor("head.fp32_copies", logits.dims, 4.0 * fp32_copies),),
+        saved=(copies,),
         words_per_element=(1.5, 1.0),
         moved=probabilities,
         region=EDGE,
@@ -494,7 +497,7 @@ def _loss(logits: Tensor, fp32_copies: float) -> Op:
 
 def build_graph(
     model: ModelSpec, *, dropout: bool = False, flash_attention: bool = True,
-    fp32_logit_copies: float = 1.0,
+    fp32_logit_copies: float = 1.0, fp32_split_logit_copies: float = 1.0,
 ) -> OpGraph:  # fmt: skip
     """Return the operators of one step: each kind of layer once, and both ends.
 
@@ -506,6 +509,8 @@ def build_graph(
         The score matrix never reaches memory; otherwise it is materialised and kept.
     fp32_logit_copies
         FP32 copies of the logits that the loss holds at its worst moment.
+    fp32_split_logit_copies
+        The same where tp splits the logits.
     """
     layers = tuple(
         LayerGraph(
@@ -519,7 +524,11 @@ def build_graph(
     return OpGraph(
         layers=layers,
         embedding=embedding_graph(model, dropout=dropout),
-        head=head_graph(model, fp32_logit_copies=fp32_logit_copies),
+        head=head_graph(
+            model,
+            fp32_logit_copies=fp32_logit_copies,
+            fp32_split_logit_copies=fp32_split_logit_copies,
+        ),
         tied=model.tied_embeddings,
     )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from meshwright.sharding.strategy import PlanOptions, Strategy
     from meshwright.spec.model import ModelSpec
     from meshwright.spec.system import SystemSpec
-    from meshwright.spec.workload import Decode, Prefill, Training
+    from meshwright.spec.workload import Decode, Prefill, SoftwareStack, Training
 
 
 Value = TypeVar("Value")
@@ -167,8 +167,8 @@ FIXED = tuple(option.target for option in table.FIXED)
 """What the search calls the degrees and choices that a user can fix."""
 CHOICES = {option.target: option.choices for option in table.FIXED if option.choices}
 _FLAGS = {option.target: option.flag for option in table.FIXED}
-STATED_IN_FILE = ("seq", "global_batch", "precision", "optimizer", "tokens", "imbalance",
-                  "cuda_graphs", "async_tp", "dropout")  # fmt: skip
+STATED_IN_FILE = ("seq", "global_batch", "framework", "precision", "optimizer", "tokens",
+                  "imbalance", "cuda_graphs", "async_tp", "dropout")  # fmt: skip
 """Options that a workload file replaces."""
 CAPS = ("max_power", "max_device_power")
 SERVING_ONLY = ("batch", "context", "prompt", "max_latency", "latency", "kv_cache", "weights",
@@ -258,9 +258,8 @@ def strategy_question(args: argparse.Namespace) -> tuple[Question, Strategy, Pla
     if faults:
         raise SpecError(faults)
     one = {name: values[0] for name, values in asked.allowed.items()}
-    overlap = asked.workload.software.async_tensor_parallel
-    num_devices = asked.system.num_alive
-    return asked, *strategy_of(one, num_devices, overlap_tensor_parallel=overlap)
+    software, num_devices = asked.workload.software, asked.system.num_alive
+    return asked, *strategy_of(one, num_devices, software)
 
 
 def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
@@ -286,14 +285,22 @@ def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
             ("precision", _precision, args.precision),
             ("expert_load_imbalance", imbalance, args.imbalance),
             ("optimizer", _optimizer, args.optimizer),
+            ("framework", _framework, args.framework),
         )
         if given is not None
     }
     reading.done()
-    software = SoftwareStack(
-        cuda_graphs=args.cuda_graphs, async_tensor_parallel=args.async_tp, dropout=args.dropout
-    )
-    return {**fields, "software": software}
+    stated = {"cuda_graphs": args.cuda_graphs, "async_tensor_parallel": args.async_tp,
+              "dropout": args.dropout}  # fmt: skip
+    fields["software"] = SoftwareStack.model_validate({k: v for k, v in stated.items() if v})
+    return fields
+
+
+def _framework(text: Any) -> Any:
+    from meshwright.catalog.frameworks import load_framework
+    from meshwright.spec.framework import Framework
+
+    return needed("--framework", text, load_framework, Framework)
 
 
 def _optimizer(text: Any) -> Any:
@@ -401,14 +408,20 @@ def _choice(name: str, text: str) -> object:
 
 
 def strategy_of(
-    one: dict[str, Any], num_devices: int, *, overlap_tensor_parallel: bool
+    one: dict[str, Any], num_devices: int, software: SoftwareStack
 ) -> tuple[Strategy, PlanOptions]:
     """Return the strategy of one value for each name; dp takes the devices that are left.
 
-    Defaults: sequence parallelism with tp, ZeRO-1 with data parallelism, 1F1B (interleaved with
-    virtual stages), nothing recomputed.
+    Defaults are those of the framework. Without one: sequence parallelism with tp, ZeRO-1 with data
+    parallelism, 1F1B (interleaved with virtual stages), nothing recomputed.
     """
-    from meshwright.sharding.strategy import PlanOptions, ScheduleKind, make_strategy
+    from meshwright.catalog.frameworks import load_framework
+    from meshwright.sharding.strategy import (
+        PlanOptions,
+        Recompute,
+        ScheduleKind,
+        make_strategy,
+    )
 
     model_degree = 1
     for name in ("tp", "cp", "pp", "tatp"):
@@ -422,12 +435,21 @@ def strategy_of(
     interleaved = strategy.num_virtual_stages > 1
     default = ScheduleKind.INTERLEAVED if interleaved else ScheduleKind.ONE_F_ONE_B
     shards_something = shard * strategy.cp > 1
-    defaults = {
+    defaults: dict[str, Any] = {
         "sequence_parallel": strategy.tp > 1,
         "zero_stage": 1 if shards_something else 0,
         "schedule": default,
-        "overlap_tensor_parallel": overlap_tensor_parallel,
+        "overlap_tensor_parallel": software.async_tensor_parallel,
     }
+    if software.framework:
+        framework = load_framework(software.framework)
+        defaults |= {
+            "sequence_parallel": framework.sequence_parallel and strategy.tp > 1,
+            "zero_stage": framework.zero_stage if shards_something else 0,
+            "reshard_after_forward": framework.drops_gathered_weights,
+            "recompute": Recompute(framework.recompute),
+            "overlap_data_parallel": framework.overlaps_data_parallel,
+        }
     fixed = {k: one[k] for k in CHOICES if k in one}
     return strategy, PlanOptions(**{**defaults, **fixed})
 

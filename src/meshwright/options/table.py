@@ -195,6 +195,11 @@ def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, 
         Option("seq", "tokens of a sequence; 8k is 8192", "TOKENS"),
         Option("global_batch", "sequences in a step", "N"),
         Option("workload", "a YAML file instead of the options", "FILE"),
+        Option(
+            "framework",
+            "what runs it, such as megatron or torchtitan==0.3.0; see show framework",
+            "NAME",
+        ),
         Option("precision", "data type of the linear layers (bf16)", "TYPE"),
         Option("optimizer", "preset of bytes per parameter; see show optimizer", "NAME"),
         Option("tokens", "tokens of the whole run, such as 15T", "N"),
@@ -434,6 +439,10 @@ COMMANDS: dict[str, Command] = {
         (Option("system", "64xH100, wafer-6x8, a catalog name or a YAML file; without one, the "
                 "names", kind="argument"),),
     ),
+    "show framework": Command(
+        "what a training framework can start, its kernels and its defaults",
+        (Option("framework", "NAME or NAME==VERSION; without one, the names", kind="argument"),),
+    ),
     "show optimizer": Command(
         "bytes per parameter that a framework keeps",
         (Option("optimizer", "preset; without one, the names", kind="argument"),),
@@ -534,6 +543,7 @@ COMMANDS["serve"] = Command(
 """A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
 PYTHON_ONLY = ("serve",)
 FAMILIES = {
-    "show": "look at models, graphs, chips, systems, optimizers, collectives and topologies"
+    "show": "look at models, graphs, chips, systems, frameworks, optimizers, collectives and "
+    "topologies"
 }
 """First words under which several commands come."""

@@ -5,13 +5,14 @@ From all axes together follows how each activation and each weight is sharded be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import ClassVar
 
 from meshwright.base.arrays import BoolArray, Mask, Num, ceil_div
 from meshwright.base.registry import Registry
 from meshwright.graph.op import Op, OpKind, Tensor
+from meshwright.sharding import launching
 from meshwright.sharding.algebra import (
     FLAT,
     Arbiter,
@@ -620,14 +621,15 @@ axes.fill(
 
 
 def all_rules() -> dict[str, Rule]:
-    """Return every rule of every axis by its name."""
-    return {rule.name: rule for name in axes for rule in axes[name].rules}
+    """Return every rule of every axis, and of what a framework can start, by its name."""
+    of_axes = {rule.name: rule for name in axes for rule in axes[name].rules}
+    return of_axes | {rule.name: rule for rule in launching.rules()}
 
 
-def refusals(axis: str, case: Case) -> list[Refusal]:
-    """Return what the rules of one axis refuse; rules that refuse no row are left out."""
+def refusals(rules: Iterable[Rule], case: Case) -> list[Refusal]:
+    """Return what some rules refuse; rules that refuse no row are left out."""
     found = []
-    for rule in axes[axis].rules:
+    for rule in rules:
         mask = rule.breaks(case)
         if mask.any():
             found.append(Refusal(rule.name, mask, rule.message, rule))
@@ -645,13 +647,16 @@ def all_refusals(
 ) -> list[Refusal]:
     """Return every refusal: its rule, and a mask of the rows that it concerns.
 
+    What members of one family differ in (``launching.CHOICES``) is not judged here.
+
     Parameters
     ----------
     tile_rows, tile_columns
         Output tile of one matrix product on the chip; shards below it are refused.
     """
     case = Case(model, workload, structure, columns, tile_rows, tile_columns)
-    return [refusal for axis in axes for refusal in refusals(axis, case)]
+    of_axes = [refusal for axis in axes for refusal in refusals(axes[axis].rules, case)]
+    return of_axes + refusals(launching.DEGREES, case)
 
 
 _Chooser = Callable[[Axis, Tensor, PlanOptions], str | None]

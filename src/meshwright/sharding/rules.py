@@ -156,6 +156,11 @@ def facts(case: Case, index: int) -> dict[str, int | str]:
         "tile_columns": int(case.tile_columns),
         "zero_stage": case.structure.zero_stage,
         "schedule": str(case.structure.schedule),
+        "context_kind": str(case.structure.context_kind),
+        "recompute": str(case.structure.recompute),
+        "offload": str(case.structure.offload),
+        "framework": case.workload.software.framework,
+        "architecture": model.architecture,
     }
 
 

@@ -53,13 +53,60 @@ class OptimizerPreset(Declaration):
         return self.gradient_bytes_per_param == 0.0
 
 
+AxisName = Literal["tp", "cp", "pp", "vpp", "ep", "etp", "dp_replicate", "tatp"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
+ZeroStage = Literal[0, 1, 2, 3]
+
+
+class Launches(Declaration):
+    """What a framework can start; plans outside of it start nowhere.
+
+    ``sharding/launching.py`` holds the rules that read it.
+    """
+
+    axes: tuple[AxisName, ...]
+    """Those whose degree may be above 1; data parallelism always may."""
+    schedules: tuple[Schedule, ...] = ()
+    """Of pipelines."""
+    uneven_stages: bool = False
+    """Pipeline stages may hold different numbers of layers."""
+    zero_stages: tuple[ZeroStage, ...]
+    zero_stages_in_pipelines: tuple[ZeroStage, ...] | None = None
+    """None: the same."""
+    zero_stages_with_context: tuple[ZeroStage, ...] | None = None
+    """Where cp is used; None: the same."""
+    drops_gathered_weights: tuple[bool, ...] = (True,)
+    """Whether full sharding gathers weights again for the backward pass."""
+    overlaps_data_parallel: tuple[bool, ...] = (True, False)
+    overlaps_tensor_parallel: tuple[bool, ...] = (False,)
+    sequence_parallel: tuple[bool, ...] = (True, False)
+    """Where tp is used."""
+    experts_need_sequence_parallel: bool = False
+    """With tp."""
+    context_kinds: tuple[Literal["ring", "ulysses"], ...] = ()
+    recompute: tuple[Literal["none", "selective", "full"], ...]
+    offload: tuple[Literal["optimizer", "activations", "weights", "all"], ...] = ()
+    offloads_weights_from: ZeroStage = 0
+    """Least ZeRO stage under which weights may live on the host."""
+    axis_orders: tuple[tuple[str, ...], ...]
+    """Orders of the ranks, innermost first."""
+    precisions: tuple[DType, ...]
+    vendors: tuple[str, ...]
+    """Of chips."""
+    architectures: tuple[str, ...] | None = None
+    """Of models, as Hugging Face names them; None: any model of transformers."""
+
+
 SelectiveRecompute = Literal["attention", "half_of_products", "all_but_products"]
 
 
 class SoftwareStack(Declaration):
     """The framework, as far as it changes time and memory."""
 
-    framework: Literal["megatron", "torchtitan", "deepspeed", "maxtext", "generic"] = "generic"
+    framework: str = ""
+    """Of the catalog, with its version; empty: not known."""
+    launches: Launches | None = None
+    """What it can start; None: not known, and nothing is refused for it."""
     flash_attention: bool = True
     attention_kernels: Literal["native", "portable"] = "native"
     """Written for the chip (cuDNN, FlashAttention-2 on Ampere), or not (FlashAttention-2 on Hopper,
@@ -98,8 +145,9 @@ class SoftwareStack(Declaration):
     """FP32 copies of the logits that the loss holds at its peak, in addition to the logits and
     their gradient in the activation type: 1 of Megatron's probabilities, 0 of a fused kernel, 2.5
     of PyTorch (log-probabilities, their gradient, that of the logits; the narrow gradient comes
-    after them), 3.5 where tp splits them there.
-    """
+    after them)."""
+    fp32_split_logit_copies: float = Field(default=1.0, ge=0)
+    """The same where tp splits the logits: 3.5 of PyTorch."""
     keeps_cast_inputs: bool = False
     """Products of cast operands keep the cast input for the backward pass, not the wider one, as
     Transformer Engine does."""
@@ -107,10 +155,8 @@ class SoftwareStack(Declaration):
     """A stage keeps what it has sent until its backward pass, as DeepSpeed and
     PyTorch do."""
 
-    @property
-    def copies_shards(self) -> bool:
-        """Whether full sharding fills and empties its buffers by copies, as PyTorch does."""
-        return self.eager or self.framework == "torchtitan"
+    copies_shards: bool = False
+    """Full sharding fills and empties its buffers by copies, as PyTorch does."""
 
 
 class Training(Declaration):

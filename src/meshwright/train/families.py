@@ -57,6 +57,7 @@ from meshwright.cost.step import (
 )
 from meshwright.search.exhaustive import Counts
 from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.launching import has_zero, launched
 from meshwright.sharding.strategy import (
     ContextKind,
     Offload,
@@ -76,9 +77,9 @@ from meshwright.train.space import (
     SearchSpace,
     dp_shard_degrees,
     experts_regroup,
+    member_choices,
     num_divisions,
     num_members,
-    num_sharded_choices,
     orders_of,
 )
 
@@ -327,7 +328,7 @@ def _legal_rows(
     refused = np.zeros(len(columns.tp), dtype=bool)
     num_orders = orders_of(space, columns).sum(axis=0)
     weight = len(_recomputes(space)) * num_orders
-    divided = num_divisions(space, columns)[1] * num_sharded_choices(space) * len(space.offloads)
+    divided = num_divisions(space, columns)[1] * member_choices(space, columns)[1]
     members = (num_members(space, columns) + divided) * weight
     for refusal in all_refusals(
         problem.model, problem.workload, columns, structure,
@@ -341,7 +342,8 @@ def _legal_rows(
 
 
 def _recomputes(space: SearchSpace) -> tuple[Recompute, ...]:
-    return tuple(r for r in Recompute if space.choices.keeps("recompute", r))
+    known = None if space.launches is None else space.launches.recompute
+    return launched((r for r in Recompute if space.choices.keeps("recompute", r)), known)
 
 
 @dataclass(frozen=True)
@@ -503,6 +505,9 @@ def members(
     whole, shards = _whole(space, part), _divided(space, part)
     for stage, reshard in space.zero_choices:
         expansion = whole if stage == 0 else shards
+        if space.launches is not None:
+            starts = has_zero(space.launches, stage, take(part.families.strategy, part.rows))
+            expansion = take_rows(expansion, np.flatnonzero(starts[expansion.part_rows]))
         structure = PlanOptions(
             zero_stage=stage,
             reshard_after_forward=reshard,
@@ -516,7 +521,8 @@ def _with_offloads(
     space: SearchSpace, part: _Part, structure: PlanOptions, expansion: _Expansion, counts: Counts
 ) -> Iterator[Block]:
     """Yield what fits as it is, then what fits with each kind of offload but not without."""
-    for number, offload in enumerate(space.offloads):
+    offloads = space.offloads_under(structure.zero_stage)
+    for number, offload in enumerate(offloads):
         chosen = replace(structure, offload=offload)
         memory, fits = fits_memory(space.problem, chosen, expansion.shards, expansion.states)
         fitting = np.flatnonzero(fits)
@@ -525,8 +531,8 @@ def _with_offloads(
         if len(fitting):
             yield _block(space, part, chosen, expansion, fitting, column(memory))
         if number == 0 and offload is Offload.NONE:
-            counts.dominated += len(fitting) * (len(space.offloads) - 1)
-            if len(fitting) and len(space.offloads) > 1:
+            counts.dominated += len(fitting) * (len(offloads) - 1)
+            if len(fitting) and len(offloads) > 1:
                 expansion = take_rows(expansion, np.flatnonzero(~fits))
         if not len(expansion):
             return

@@ -7,30 +7,68 @@ from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.frameworks import framework_names, load_framework
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import default_optimizer, load_optimizer
 from meshwright.cost.communication import DATA_PARALLEL_ONLY, crosses_data_parallel_network
 from meshwright.cost.energy import dynamic_parts_j, link_energy_j, system_parts_j
 from meshwright.cost.problem import Problem
-from meshwright.sharding.axes import all_refusals
+from meshwright.sharding import launching
+from meshwright.sharding.axes import all_refusals, refusals
 from meshwright.sharding.rules import Case, Refusal
 from meshwright.sharding.space import divisors, virtual_stage_counts
 from meshwright.sharding.strategy import Offload, PlanOptions, Strategy, stack
+from meshwright.spec.framework import Framework
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.spec.workload import Training
+from meshwright.spec.workload import Precision, SoftwareStack, Training
 from meshwright.train.answer import Plan
 from meshwright.train.measured.factors import Factors
 
 
 def training(system: SystemSpec | str, **fields: Any) -> Training:
-    """Return a training workload; ``optimizer`` is a preset, its name, or the system's default."""
+    """Return a training workload.
+
+    ``optimizer`` is a preset, its name, or the default of the framework, else of the system;
+    ``framework`` one of the catalog or its name, whose software ``software`` adds to.
+
+    Raises
+    ------
+    SpecError
+        The framework does not run on such chips, or not in this precision.
+    """
     spec = load_system(system) if isinstance(system, str) else system
-    optimizer = fields.pop("optimizer", None) or default_optimizer(spec)
+    framework, optimizer = fields.pop("framework", None), fields.pop("optimizer", None)
+    if framework is not None:
+        framework = load_framework(framework) if isinstance(framework, str) else framework
+        types = fields.get("precision", Precision())
+        stack = framework.stack(family=spec.chip.family, precision=types.activation)
+        stated = fields.get("software", SoftwareStack())
+        fields["software"] = stack.model_copy(
+            update={name: getattr(stated, name) for name in stated.model_fields_set}
+        )
+        optimizer = optimizer or framework.optimizer_of(types.activation)
+        _check_framework(framework, spec, types)
+    optimizer = optimizer or default_optimizer(spec)
     if isinstance(optimizer, str):
         optimizer = load_optimizer(optimizer)
     return Training(optimizer=optimizer, **fields)
+
+
+def _check_framework(framework: Framework, system: SystemSpec, precision: Precision) -> None:
+    """Refuse a framework on chips, or in a precision, that it does not have."""
+    launches, chip = framework.launches, system.chip
+    faults = []
+    if chip.vendor not in launches.vendors:
+        found = f"{framework.title} does not run on {chip.name} of {chip.vendor}"
+        others = [n for n in framework_names() if chip.vendor in load_framework(n).launches.vendors]
+        faults.append(Fault("framework", found, f"on it run {', '.join(others) or 'none'}"))
+    if precision.matmul not in launches.precisions:
+        found = f"{framework.title} does not train in {precision.matmul}"
+        faults.append(Fault("precision", found, f"one of {', '.join(launches.precisions)}"))
+    if faults:
+        raise SpecError(faults)
 
 
 def make_problem(
@@ -111,6 +149,13 @@ def check_fixed(problem: Problem, allowed: Mapping[str, Sequence[object]]) -> No
         for value in values
         if name in tried and value not in tried[name]
     ]
+    known = launching.known_values(problem.workload)
+    faults += [
+        Fault(name, f"{problem.workload.software.framework} does not start {value}", _named(kept))
+        for name, kept in known.items()
+        for value in allowed.get(name, ())
+        if value not in kept
+    ]
     batch = problem.workload.global_batch_size
     for value in allowed.get("micro_batch_size", ()):
         if isinstance(value, int) and value > batch:
@@ -139,6 +184,13 @@ def tried_degrees(problem: Problem) -> dict[str, set[int]]:
     }
 
 
+def _named(values: Iterable[object]) -> str:
+    """Return what a framework starts, in words."""
+    words = {True: "on", False: "off"}
+    named = [words[v] if isinstance(v, bool) else str(v) for v in values]
+    return f"it starts {', '.join(named)}"
+
+
 def _listed(values: Iterable[int]) -> str:
     shown = sorted(values)
     text = ", ".join(str(value) for value in shown[:16])
@@ -164,6 +216,7 @@ def check_problem(problem: Problem, strategy: Strategy, structure: PlanOptions) 
     tile = {"tile_rows": chip.tile_rows, "tile_columns": chip.tile_columns}
     found: list[Refusal] = all_refusals(problem.model, problem.workload, columns, structure, **tile)
     case = Case(problem.model, problem.workload, structure, columns, **tile)
+    found += refusals(launching.CHOICES, case)
     faults = [
         Fault(refusal.name, refusal.text(case, 0), refusal.rule.nearest_legal_fix(case))
         for refusal in found

@@ -10,6 +10,13 @@ from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.cost.communication import OPEN, AxisPlacement
 from meshwright.cost.problem import Problem
 from meshwright.sharding.axes import all_rules
+from meshwright.sharding.launching import (
+    has_zero,
+    is_order,
+    launched,
+    launches_of,
+    may_offload,
+)
 from meshwright.sharding.rules import Case
 from meshwright.sharding.space import Choices, axis_orders, divisors, first_orders, stream_choices
 from meshwright.sharding.strategy import (
@@ -21,6 +28,7 @@ from meshwright.sharding.strategy import (
     StreamForm,
     take,
 )
+from meshwright.spec.workload import Launches
 
 ZERO_CHOICES = ((0, True), (1, True), (2, True), (3, True), (3, False))
 """ZeRO stage, and whether weights are dropped between forward and backward pass."""
@@ -45,14 +53,34 @@ class SearchSpace:
     @property
     def offloads(self) -> tuple[Offload, ...]:
         """What may live in host memory, where there is any."""
+        return self.offloads_under(max((stage for stage, _ in self.zero_choices), default=0))
+
+    def offloads_under(self, stage: int) -> tuple[Offload, ...]:
+        """Return what may live in host memory under a ZeRO stage."""
         kinds = (Offload.NONE,) if self.problem.system.host is None else tuple(Offload)
-        return tuple(o for o in kinds if self.choices.keeps("offload", o))
+        return tuple(
+            kind
+            for kind in kinds
+            if self.choices.keeps("offload", kind) and may_offload(self.launches, kind, stage)
+        )
+
+    @property
+    def launches(self) -> Launches | None:
+        """What the framework of the question can start; None where it names none."""
+        return launches_of(self.problem.workload)
 
     @property
     def zero_choices(self) -> tuple[tuple[int, bool], ...]:
         """ZeRO stages that are allowed; without ZeRO there is one shard."""
-        keeps = self.choices.keeps
-        allowed = (z for z in ZERO_CHOICES if keeps("zero_stage", z[0]))
+        keeps, launches = self.choices.keeps, self.launches
+        allowed = [z for z in ZERO_CHOICES if keeps("zero_stage", z[0])]
+        if launches is not None:
+            drops = launches.drops_gathered_weights
+            allowed = [
+                (stage, reshard)
+                for stage, reshard in allowed
+                if stage in launches.zero_stages and (stage < 3 or reshard in drops)
+            ]
         return tuple(z for z in allowed if z[0] or keeps("dp_shard", 1))
 
     @property
@@ -61,7 +89,8 @@ class SearchSpace:
 
         That is never slower: what is hidden costs only a share of itself.
         """
-        return self.choices.keeps("overlap_data_parallel", True)
+        known = None if self.launches is None else self.launches.overlaps_data_parallel
+        return bool(launched((True,), known)) and self.choices.keeps("overlap_data_parallel", True)
 
     @property
     def stream_choices(self) -> tuple[tuple[Streamed, StreamForm], ...]:
@@ -74,6 +103,9 @@ class SearchSpace:
         if self.is_open or len(self.problem.system.levels) == 1:
             return axis_orders(False)[:1]
         orders = axis_orders(self.problem.has_grid)
+        if self.launches is not None:
+            known = self.launches.axis_orders
+            orders = tuple(order for order in orders if is_order(order, known, known[0]))
         if self.problem.num_experts:
             orders = tuple(order for order in orders if order[-1] == "pp")
         return tuple(order for order in orders if self.choices.keeps("axis_order", order))
@@ -93,15 +125,18 @@ def orders_of(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
 
 def num_members(space: SearchSpace, columns: StrategyColumns) -> FloatArray:
     """Return the number of legal members of each family."""
-    whole = sum(1 for stage, _ in space.zero_choices if stage == 0)
-    divided = num_divisions(space, columns)[0] * num_sharded_choices(space)
-    number: FloatArray = (whole + divided) * len(space.offloads)
+    whole, sharded = member_choices(space, columns)
+    number: FloatArray = whole + num_divisions(space, columns)[0] * sharded
     return number
 
 
-def num_sharded_choices(space: SearchSpace) -> int:
-    """Return the ways to shard state that are allowed, given how many shards there are."""
-    return sum(1 for stage, _ in space.zero_choices if stage > 0)
+def member_choices(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatArray, FloatArray]:
+    """Return the ways to offload whole replicas, and to shard and offload each division of them."""
+    number = np.zeros((2, len(columns.tp)))
+    for stage, _ in space.zero_choices:
+        starts = has_zero(space.launches, stage, columns)
+        number[int(stage > 0)] += starts * len(space.offloads_under(stage))
+    return number[0], number[1]
 
 
 def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatArray, FloatArray]:
@@ -137,4 +172,6 @@ def experts_regroup(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
 
 def dp_shard_degrees(space: SearchSpace, dp: int) -> tuple[int, ...]:
     """Return the ways to divide data replicas into shards: degrees of dp_shard."""
-    return space.choices.of("dp_shard", tuple(divisors(dp)))
+    launches = space.launches
+    may_replicate = launches is None or "dp_replicate" in launches.axes
+    return space.choices.of("dp_shard", tuple(divisors(dp)) if may_replicate else (dp,))

@@ -120,12 +120,27 @@ def memory(asked, structure=STRUCTURE, plan=PLAN):
 
 @pytest.mark.parametrize("copies", [0.0, 2.5])
 def test_the_loss_holds_fp32_copies_of_the_logits(copies):
-    asked, plain = problem(fp32_logit_copies=copies), problem()
+    asked, plain = problem(fp32_split_logit_copies=copies), problem()
     tokens = plain.workload.sequence_length * float(PLAN.micro_batch_size)
     logits = tokens * plain.model.vocab_size / float(PLAN.tp)
     found, usual = memory(asked)[0][MemoryPart.WORKING], memory(plain)[0][MemoryPart.WORKING]
     assert found - usual == pytest.approx(4.0 * (copies - 1.0) * logits, rel=1e-3)
     assert compute_s(asked) == compute_s(plain)
+
+
+def test_copies_of_whole_logits_count_where_nothing_splits_them():
+    whole = make_strategy(dp_shard=8, micro_batch_size=1)
+    copied, split, plain = (
+        memory(asked, STRUCTURE, whole)[0][MemoryPart.WORKING]
+        for asked in (
+            problem(fp32_logit_copies=2.5),
+            problem(fp32_split_logit_copies=9.0),
+            problem(),
+        )
+    )
+    logits = problem().workload.sequence_length * problem().model.vocab_size
+    assert copied - plain == pytest.approx(4.0 * 1.5 * logits, rel=1e-3)
+    assert split == plain
 
 
 def test_stages_may_keep_what_they_sent():

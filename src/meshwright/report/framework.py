@@ -1,0 +1,45 @@
+"""A training framework on the screen: what it starts, its kernels, how its users run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.report.screen import wrapped
+from meshwright.spec.declaration import Declaration
+from meshwright.spec.framework import Framework
+
+_IN_THE_TITLE = ("name", "title", "version", "why")
+
+
+def framework_lines(framework: Framework) -> Iterator[str]:
+    """Yield the lines of one framework; of its kernels those that differ from the default."""
+    yield from wrapped("", f"{framework.title} {framework.version}".rstrip() + f": {framework.why}")
+    parts = (
+        ("what it starts", framework.launches),
+        ("its kernels, where they differ from the default", framework.software),
+        ("as its users run it", framework),
+    )
+    for title, declaration in parts:
+        yield from ("", title, *_stated(declaration))
+    yield ""
+    for source in framework.sources.values():
+        yield from wrapped("source    ", source.title)
+
+
+def _stated(declaration: Declaration) -> Iterator[str]:
+    """Yield the plain fields of a declaration that were stated, in the order of their kind."""
+    for name in type(declaration).model_fields:
+        value = getattr(declaration, name)
+        is_plain = isinstance(value, bool | str | int | float | tuple) and name not in _IN_THE_TITLE
+        if name in declaration.model_fields_set and is_plain:
+            yield from wrapped(f"  {name.replace('_', ' '):34}", _words(value), hang=36)
+
+
+def _words(value: object) -> str:
+    """Return a flag as on or off, a list with commas, lists of lists with semicolons."""
+    if isinstance(value, tuple):
+        mark = "; " if any(isinstance(entry, tuple) for entry in value) else ", "
+        return mark.join(map(_words, value)) or "nothing"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)

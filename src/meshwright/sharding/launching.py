@@ -1,0 +1,257 @@
+"""What keeps a plan from being started by a framework: one table for the search and for exporters.
+
+A rule reads :class:`~meshwright.spec.workload.Launches` of the framework that a workload names.
+``DEGREES`` judge rows of degrees. ``CHOICES`` judge what members of one family differ in; the
+search takes such values from :func:`launched` and does not come to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray
+from meshwright.sharding.rules import Case, Rule
+from meshwright.sharding.strategy import AXES, Offload, StrategyColumns
+from meshwright.spec.workload import AxisName, Launches, Training, Workload
+
+Value = TypeVar("Value")
+
+
+def launches_of(workload: Workload) -> Launches | None:
+    """Return what the framework of a workload can start; None where it names none."""
+    return workload.software.launches if isinstance(workload, Training) else None
+
+
+def launched(values: Iterable[Value], known: Iterable[object] | None) -> tuple[Value, ...]:
+    """Return the values that a framework knows; all of them without a framework."""
+    kept = None if known is None else tuple(known)
+    return tuple(value for value in values if kept is None or value in kept)
+
+
+def has_zero(launches: Launches | None, stage: int, s: StrategyColumns) -> BoolArray:
+    """Return the rows on which a framework has a ZeRO stage."""
+    found = np.ones(len(s.tp), dtype=bool)
+    if launches is None:
+        return found
+    inside, beside = launches.zero_stages_in_pipelines, launches.zero_stages_with_context
+    found &= stage in launches.zero_stages
+    found &= (s.pp == 1) | (inside is None or stage in inside)
+    found &= (s.cp == 1) | (beside is None or stage in beside)
+    return found
+
+
+def may_offload(launches: Launches | None, kind: Offload, stage: int) -> bool:
+    """Return whether a framework moves something to the host under a ZeRO stage."""
+    if launches is None or kind is Offload.NONE:
+        return True
+    holds_weights = kind in (Offload.WEIGHTS, Offload.ALL)
+    is_late = stage >= launches.offloads_weights_from or not holds_weights
+    return str(kind) in launches.offload and is_late
+
+
+def is_order(order: Iterable[str], known: Iterable[Iterable[str]], used: Iterable[str]) -> bool:
+    """Return whether axes that are used, and that a framework has, lie in one of its orders."""
+    lie = [axis for axis in order if axis in set(used)]
+    return any(
+        [axis for axis in lie if axis in one] == [axis for axis in one if axis in lie]
+        for one in map(tuple, known)
+    )
+
+
+def known_values(workload: Workload) -> dict[str, tuple[object, ...]]:
+    """Return what a framework starts of each choice, by name; nothing without a framework.
+
+    A degree is listed where it can only be 1.
+    """
+    launches = launches_of(workload)
+    if launches is None:
+        return {}
+    choices: dict[str, tuple[object, ...]] = {
+        "schedule": launches.schedules or ("1f1b",),
+        "context_kind": launches.context_kinds or ("ring",),
+        "zero_stage": launches.zero_stages,
+        "recompute": launches.recompute,
+        "offload": ("none", *launches.offload),
+        "sequence_parallel": launches.sequence_parallel,
+        "overlap_data_parallel": launches.overlaps_data_parallel,
+    }
+    lacking = {name: (1,) for axis, name in _DEGREES.items() if axis not in launches.axes}
+    return choices | lacking
+
+
+_DEGREES: dict[AxisName, str] = {
+    "tp": "tp", "cp": "cp", "pp": "pp", "vpp": "num_virtual_stages", "ep": "ep", "etp": "etp",
+    "tatp": "tatp",
+}  # fmt: skip
+
+Judge = Callable[[Case, Launches], BoolArray]
+
+
+def _rule(
+    name: str, explanation: str, breaks: Judge, message: str, adjusts: tuple[str, ...] = (),
+    fix: str = "",
+) -> Rule:  # fmt: skip
+    """Return a rule that holds where no framework is named."""
+
+    def is_broken(case: Case) -> BoolArray:
+        launches = launches_of(case.workload)
+        return case.no_rows if launches is None else breaks(case, launches) | case.no_rows
+
+    text = f"{{framework}} {message}"
+    return Rule(f"launch-{name}", explanation, is_broken, text, adjusts, fix)
+
+
+def _lacks(axis: AxisName, degree: str) -> Judge:
+    return lambda case, known: (getattr(case.s, degree) > 1) & (axis not in known.axes)
+
+
+def _axis(axis: AxisName, degree: str, what: str) -> Rule:
+    return _rule(
+        axis, f"{what} exists in the framework", _lacks(axis, degree),
+        f"has no {what}: {axis} {{{degree}}}", (degree,),
+    )  # fmt: skip
+
+
+def _has_experts(case: Case) -> bool:
+    return any(kind.experts is not None for kind in case.model.layer_kinds)
+
+
+def _lacks_order(case: Case, known: Launches) -> BoolArray:
+    used = np.stack([getattr(case.s, axis) > 1 for axis in AXES])
+    found = case.no_rows
+    for pattern in np.unique(used, axis=1).T:
+        axes = [axis for axis, is_used in zip(AXES, pattern.tolist(), strict=True) if is_used]
+        if not is_order(case.structure.axis_order, known.axis_orders, axes):
+            found = found | (used == pattern[:, None]).all(axis=0)
+    return found
+
+
+def _lacks_model(case: Case, known: Launches) -> BoolArray:
+    has_model = known.architectures is None or case.model.architecture in known.architectures
+    return case.no_rows if has_model else case.all_rows
+
+
+DEGREES: tuple[Rule, ...] = (
+    _rule(
+        "model", "the framework has the architecture of the model",
+        _lacks_model, "has no model of the architecture {architecture}", (),
+        "another framework",
+    ),
+    _axis("tp", "tp", "tensor parallelism"),
+    _axis("cp", "cp", "context parallelism"),
+    _axis("pp", "pp", "pipeline parallelism"),
+    _axis("vpp", "num_virtual_stages", "interleaved stages"),
+    _axis("ep", "ep", "expert parallelism"),
+    _axis("etp", "etp", "tensor parallelism inside of experts"),
+    _axis("tatp", "tatp", "tensor streams"),
+    _rule(
+        "schedule", "the framework has the pipeline schedule",
+        lambda case, known: (case.s.pp > 1) & (case.structure.schedule not in known.schedules),
+        "has no pipeline schedule {schedule}", ("pp",), "schedule=1f1b",
+    ),
+    _rule(
+        "stages", "stages hold the same number of layers, where the framework cannot deal others",
+        lambda case, known: (
+            (case.model.num_layers % (case.s.pp * case.s.num_virtual_stages) != 0)
+            & (not known.uneven_stages)
+        ),
+        "needs as many layers in each stage: {num_layers} layers over pp {pp}", ("pp",),
+    ),
+    _rule(
+        "sequence-parallel", "the framework can split tokens (or leave them whole) beside tp",
+        lambda case, known: (
+            (case.s.tp > 1) & (case.structure.sequence_parallel not in known.sequence_parallel)
+        ),
+        "fixes sequence parallelism where tp is used", ("tp",), "the other of --sp on and off",
+    ),
+    _rule(
+        "expert-tokens", "experts beside tp need sequence parallelism, where the framework says so",
+        lambda case, known: (
+            (case.s.tp > 1) & _has_experts(case) & known.experts_need_sequence_parallel
+            & (not case.structure.sequence_parallel)
+        ),
+        "needs sequence parallelism for experts with tp {tp}", (), "sequence_parallel=true",
+    ),
+    _rule(
+        "context", "the framework has this form of context parallelism",
+        lambda case, known: (
+            (case.s.cp > 1) & (case.structure.context_kind not in known.context_kinds)
+        ),
+        "has no {context_kind} attention over cp {cp}", ("cp",), "the other context_kind",
+    ),
+    _rule(
+        "vocabulary", "no framework splits embedding and logits over pipeline stages",
+        lambda case, known: case.all_rows & case.structure.vocabulary_parallel,
+        "does not split embedding and logits over pipeline stages", (),
+        "vocabulary_parallel=false",
+    ),
+    _rule(
+        "async-tp", "the framework can overlap collectives of tp (or leave them whole)",
+        lambda case, known: (
+            (case.s.tp > 1)
+            & (
+                (case.structure.overlap_tensor_parallel not in known.overlaps_tensor_parallel)
+                | (
+                    case.structure.overlap_tensor_parallel
+                    & (not case.structure.sequence_parallel)
+                )
+            )
+        ),
+        "overlaps collectives of tp with products under sequence parallelism, or not at all",
+        ("tp",), "sequence_parallel=true",
+    ),
+)  # fmt: skip
+"""Rules on degrees, and on choices that a whole family shares."""
+
+CHOICES: tuple[Rule, ...] = (
+    _rule(
+        "dp-replicate", "sharded replicas beside each other exist in the framework",
+        lambda case, known: (
+            _lacks("dp_replicate", "dp_replicate")(case, known) & (case.structure.zero_stage > 0)
+        ),
+        "has no hybrid sharding: dp_replicate {dp_replicate}", (), "dp_shard over all of dp",
+    ),
+    _rule(
+        "zero", "the framework has the ZeRO stage, with pipelines or without",
+lambda case, known: ~has_zero(known, case.structure.zero_stage, case.s),
+        "has no ZeRO stage {zero_stage} with pp {pp}, cp {cp}", (), "another zero_stage",
+    ),
+    _rule(
+        "reshard", "the framework gathers weights of ZeRO 3 as the plan says",
+        lambda case, known: case.all_rows & (case.structure.zero_stage == 3)
+        & (case.structure.reshard_after_forward not in known.drops_gathered_weights),
+        "fixes whether ZeRO 3 gathers weights again", (), "reshard_after_forward=true",
+    ),
+    _rule(
+        "overlap", "the framework overlaps data-parallel communication as the plan says",
+        lambda case, known: (
+            (case.s.dp * case.s.cp > 1)
+            & (case.structure.overlap_data_parallel not in known.overlaps_data_parallel)
+        ),
+        "fixes whether data-parallel communication overlaps", (), "the other of --dp-overlap",
+    ),
+    _rule(
+        "recompute", "the framework has this form of recomputation",
+        lambda case, known: case.all_rows & (case.structure.recompute not in known.recompute),
+        "has no recomputation of this form: {recompute}", (), "recompute=full or none",
+    ),
+    _rule(
+        "offload", "the framework moves this to host memory, under this ZeRO stage",
+        lambda case, known: case.all_rows
+        & (not may_offload(known, case.structure.offload, case.structure.zero_stage)),
+        "cannot move this to the host: {offload}, ZeRO {zero_stage}", (), "offload=none",
+    ),
+    _rule(
+        "order", "ranks lie on the devices in an order of the framework",
+        _lacks_order, "lays ranks in another order of the axes", (), "the default axis_order",
+    ),
+)  # fmt: skip
+"""Rules on what members of one family differ in."""
+
+
+def rules() -> tuple[Rule, ...]:
+    """Return all rules on what a framework can start."""
+    return (*DEGREES, *CHOICES)
