@@ -69,8 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def error_of_stream(error: Exception) -> bool:
     """Return whether an error came from printing: errors of files name the file."""
-    is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-    return isinstance(error, BrokenPipeError) or (is_full and error.filename is None)
+    if isinstance(error, BrokenPipeError):
+        return True
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename
 
 
 def open_streams() -> None:
