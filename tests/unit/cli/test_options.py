@@ -253,7 +253,7 @@ READING = [
     ["export", "FILE", "torch"], ["partition", "--layers", "FILE", "--capacity", "1GB"],
     ["fuse", "FILE", "--on", "SN10"], ["show", "model", "FILE"], ["show", "chip", "FILE"],
     ["show", "system", "FILE"], ["show", "graph", "FILE"], ["sweep", "FILE"],
-    ["validate", "FILE"], ["calibrate", "FILE"], ["read", "FILE"],
+    ["validate", "--measurements", "FILE"], ["calibrate", "FILE"], ["read", "FILE"],
 ]  # fmt: skip
 
 
@@ -274,7 +274,7 @@ def test_every_command_tells_a_file_that_cannot_be_read(words, kind, capsys, tmp
     given = [str(path) if word == "FILE" else word for word in words]
     err = complaint(capsys, *given)
     assert path.name in err
-    assert "Traceback" not in err
+    assert not any(word in err for word in ("Traceback", "unexpected argument", "unknown option"))
     assert len(err) < 600
 
 
