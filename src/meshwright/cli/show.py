@@ -124,13 +124,13 @@ def show_collectives(args: argparse.Namespace) -> int:
 
 def _collective_bytes(args: argparse.Namespace, num_devices: int) -> float:
     """Return the size in bytes; a group that is none, or one that does not fit, is an error."""
-    from meshwright.base.units import parse_quantity
+    from meshwright.options.question import quantity
 
-    faults, num_bytes = [], 0.0
+    faults, num_bytes = list[Fault](), 0.0
     try:
-        num_bytes = parse_quantity(" ".join(args.size), "bytes")
-    except ValueError as error:
-        faults.append(Fault("--size", str(error)))
+        num_bytes = quantity("--size", " ".join(args.size), "bytes")
+    except SpecError as error:
+        faults.extend(error.faults)
     if args.group < 2:
         faults.append(Fault("--group", f"{args.group} is no group; at least 2 members"))
     if args.stride < 1:
@@ -144,8 +144,6 @@ def _collective_bytes(args: argparse.Namespace, num_devices: int) -> float:
                 f"at most {num_devices // args.stride} members at this stride",
             )
         )
-    if not faults and num_bytes <= 0:
-        faults.append(Fault("--size", f"{num_bytes:g} bytes are nothing to send"))
     if faults:
         raise SpecError(faults)
     return num_bytes
