@@ -56,7 +56,7 @@ from meshwright.cost.step import (
     sync_links,
 )
 from meshwright.search.exhaustive import Counts
-from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.axes import all_refusals, all_rules
 from meshwright.sharding.launching import has_zero, launched
 from meshwright.sharding.strategy import (
     ContextKind,
@@ -302,7 +302,13 @@ def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Coun
             "the choices contradict each other: no way to shard or offload is left"
         )
     if not parts:
-        raise InfeasibleError("every candidate is refused by a rule: " + counts.summary)
+        name, _ = counts.refused.most_common(1)[0]
+        why = (
+            f"; most of them by {name}: {all_rules()[name].explanation}"
+            if name in all_rules()
+            else ""
+        )
+        raise InfeasibleError(f"every candidate is refused by a rule: {counts.summary}{why}")
     return AllFamilies(space, tuple(parts), is_complete)
 
 
