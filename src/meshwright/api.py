@@ -896,13 +896,20 @@ def _number_of_workers(text: str) -> int:
 def validate(args: Namespace, call: Call) -> Validation:
     """Return predictions of measured rows, published or your own."""
     from meshwright.base.files import write_all
+    from meshwright.calibration.reading import judged
     from meshwright.calibration.report import Validation, documents
     from meshwright.calibration.serving import predict_all
+    from meshwright.catalog.files import read_json
     from meshwright.options.question import output_file
 
     target = output_file(args, "document", ".md")
-    rows = _rows(args.measurements)
-    found = Validation(tuple(predict_all(rows, args.calibration)), args.calibration)
+    rows, faults = _rows(None), list[Fault]()
+    if args.measurements is not None:
+        rows, faults = judged(read_json(Path(args.measurements)), args.measurements)
+        if faults and not rows:
+            raise SpecError(faults, origin=args.measurements)
+    predictions = tuple(predict_all(rows, args.calibration))
+    found = Validation(predictions, args.calibration, tuple(faults))
     if target is not None:
         write_all(target.parent, documents(found, rows, target.stem), force=args.force)
     return found

@@ -8,12 +8,14 @@ Tokens are counted as people write them: 300B is 300 billion.
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _SMALL = {"m": 1e-3, "u": 1e-6, "n": 1e-9, "p": 1e-12}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 _LARGE = _DECIMAL | _BINARY
 _QUANTITY = re.compile(r"^\s*([-+]?[0-9][0-9_]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)\s*(.*?)\s*$")
+_COUNT = re.compile(r"([0-9][0-9_]{0,15}(?:\.[0-9]{1,6})?) ?([km]i?|)", re.IGNORECASE | re.ASCII)
 
 # dimension -> (unit symbol -> factor to SI, prefixes allowed, an example for messages)
 _UNITS: dict[str, tuple[dict[str, float], dict[str, float], str]] = {
@@ -65,6 +67,24 @@ def parse_quantity(text: str, dimension: str) -> float:
         means = f" (its unit is one of {found})" if found else ""
         raise ValueError(f"{text!r} is no {dimension}{means}; expected something like {example!r}")
     return float(number.replace("_", "")) * factor
+
+
+def parse_count(text: str, *, kilo: int = 1000) -> int | None:
+    """Return a written count, or None where it is none: ``8192``, ``1_000``, ``128k``, ``1.5M``.
+
+    Parameters
+    ----------
+    kilo
+        What k and M are powers of: 1000 as people count, 1024 where lengths of sequences are meant
+        (128k is 131072). Ki and Mi are powers of 1024 always.
+    """
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        return None
+    number, prefix = match.groups()
+    powers = {"": 1, "K": kilo, "M": kilo**2, "KI": 2**10, "MI": 2**20}
+    count = Fraction(number.replace("_", "")) * powers[prefix.upper()]
+    return int(count) if count.denominator == 1 else None
 
 
 def _factor(unit: str, dimension: str) -> float | None:

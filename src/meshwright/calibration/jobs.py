@@ -11,6 +11,8 @@ from enum import StrEnum
 from functools import cache
 from math import gcd, prod
 
+from pydantic import ValidationError
+
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.calibration.rows import HardwareFields, ModelFields, PrecisionFields, Row
 from meshwright.catalog.frameworks import load_framework
@@ -42,6 +44,7 @@ class Reason(StrEnum):
     MEASURED = "nothing-to-compare"
     """Neither a time, a throughput, a memory nor a label that a prediction can be held against."""
     DIMS = "model-dims-not-stated"
+    """Or they make no model."""
     SEQUENCE = "sequence-length-not-stated"
     LENGTHS = "input-or-output-length-not-stated"
     BATCH = "batch-not-stated"
@@ -64,6 +67,8 @@ class RefusedError(Exception):
         super().__init__(f"{reason}: {detail}")
 
 
+MOST_LAYERS = 10_000
+"""No model has a tenth of it; a larger number is a slip."""
 ADAPTERS = "finetune-lora"
 """The task that trains adapters on frozen weights."""
 TASKS = ("pretrain", "pretraining", "train", "training", "finetune-sft", ADAPTERS, "memory", "oom")
@@ -406,7 +411,7 @@ def model_of(stated: ModelFields, framework: str) -> ModelSpec:
     Raises
     ------
     RefusedError
-        When dims are not stated.
+        When dims are not stated, or make no model.
     """
     if stated.catalog_name is not None:
         known = load_model(stated.catalog_name)
@@ -417,7 +422,15 @@ def model_of(stated: ModelFields, framework: str) -> ModelSpec:
     missing = [name for name in ("layers", "hidden", "heads", "vocab") if not getattr(stated, name)]
     if missing:
         raise RefusedError(Reason.DIMS, f"{', '.join(missing)} of {stated.name or 'the model'}")
-    return _built(stated, framework)
+    if stated.layers and stated.layers > MOST_LAYERS:
+        raise RefusedError(Reason.DIMS, f"{stated.layers} layers, at most {MOST_LAYERS}")
+    try:
+        return _built(stated, framework)
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+        what = ".".join(str(step) for step in found["loc"])
+        message = f"{what}: {found['msg']}, found {found['input']}"
+        raise RefusedError(Reason.DIMS, message) from None
 
 
 def _built(stated: ModelFields, framework: str) -> ModelSpec:

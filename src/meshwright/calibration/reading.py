@@ -81,9 +81,22 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def rows_of(content: Any, origin: str) -> list[Row]:
-    """Return the rows of a parsed array, or all of its faults.
+    """Return the rows of a parsed array, or raise all of its faults; see :func:`judged`."""
+    rows, faults = judged(content, origin)
+    if faults:
+        raise SpecError(faults, origin=origin)
+    return rows
+
+
+def judged(content: Any, origin: str) -> tuple[list[Row], list[Fault]]:
+    """Return the rows of a parsed array that are good, and what is wrong with the others.
 
     A row without a name is called by its place; null is not stated.
+
+    Raises
+    ------
+    SpecError
+        Where the content is no array.
     """
     if not isinstance(content, list):
         found = Fault("", f"expected an array of rows, found {_kind(content)}", "[{...}, ...]")
@@ -95,27 +108,38 @@ def rows_of(content: Any, origin: str) -> list[Row]:
         else entry
         for index, entry in enumerate(content)
     ]
-    rows: list[StatedRow] = []
-    faults: list[Fault] = []
+    faults: dict[int, list[Fault]] = {}
     try:
-        rows = _ROWS.validate_python(entries)
+        _ROWS.validate_python(entries)
     except ValidationError as error:
-        faults = [_fault(entry) for entry in error.errors(include_url=False)]
-    names = [str(entry["id"]) for entry in entries if isinstance(entry, Mapping)]
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    faults += [Fault("id", f"{name!r} stands at several rows", "one name each") for name in doubled]
-    if faults:
-        raise SpecError(faults, origin=origin)
-    return [row_of(row) for row in rows]
+        for wrong in error.errors(include_url=False):
+            index = int(wrong["loc"][0])
+            faults.setdefault(index, []).append(_fault(wrong, entries[index]))
+    first: dict[str, int] = {}
+    for index, entry in enumerate(entries):
+        if isinstance(entry, Mapping) and (name := str(entry["id"])) in first:
+            message = f"found {name!r}, which row [{first[name]}] has"
+            faults.setdefault(index, []).append(Fault(f"[{index}].id", message, "one name each"))
+        elif isinstance(entry, Mapping):
+            first[name] = index
+    good = [entry for index, entry in enumerate(entries) if index not in faults]
+    told = [fault for index in sorted(faults) for fault in faults[index]]
+    return [row_of(row) for row in _ROWS.validate_python(good)], told
 
 
-def _fault(error: Any) -> Fault:
-    """Return what pydantic found in the words of this package."""
+def _fault(error: Any, entry: Any) -> Fault:
+    """Return what pydantic found in an entry in the words of this package."""
     (index, *names), kind = error["loc"], error["type"]
-    allowed = f"{error['ctx']['ge']} or more" if "ge" in error.get("ctx", {}) else _EXPECTED[kind]
-    return Fault(
-        ".".join([f"[{index}]", *names]), f"expected {allowed}, found {_kind(error['input'])}"
-    )
+    limits = error.get("ctx", {})
+    allowed = (
+        f"{limits['ge']} or more" if "ge" in limits
+        else f"at most {limits['le']:g}" if "le" in limits
+        else _EXPECTED[kind]
+    )  # fmt: skip
+    name = entry.get("id", "") if isinstance(entry, Mapping) else ""
+    of_row = f", in row {name!r}" if isinstance(name, str) and not name.startswith("[") else ""
+    message = f"expected {allowed}, found {_kind(error['input'])}{of_row if name else ''}"
+    return Fault(".".join([f"[{index}]", *map(str, names)]), message)
 
 
 def _kind(value: Any) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+from meshwright.base.errors import Fault
 from meshwright.calibration.errors import (
     Errors,
     Family,
@@ -73,6 +74,8 @@ class Validation:
 
     predictions: tuple[Prediction, ...]
     calibration: str
+    bad_rows: tuple[Fault, ...] = ()
+    """What is wrong with rows that are none, which are left out."""
 
     @cached_property
     def groups(self) -> dict[str, Errors]:
@@ -204,6 +207,7 @@ def validation_data(found: Validation) -> dict[str, Any]:
                 }
                 for entry in found.predictions
             ],
+            "bad_rows": [asdict(fault) for fault in found.bad_rows],
             "memory": memory_data(found.trained),
         }
         | served
@@ -250,6 +254,8 @@ def validation_lines(found: Validation, *, detail: bool = True) -> Iterator[str]
     headline = percent(found.median_of_medians)
     yield f"median over sources of the median error: {headline}   ({found.calibration} constants)"
     yield "errors are |ln(predicted / measured)| of the throughput; bias above 0: too fast"
+    for fault in found.bad_rows:
+        yield f"no row: {fault}"
     held = found.intervals
     if held.rows and held.covered is not None:
         yield f"80 % intervals hold {held.covered:.1%} of {held.rows} rows, score {held.score:.3f}"

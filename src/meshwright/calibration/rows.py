@@ -35,10 +35,16 @@ def _as_text(value: Any) -> Any:
 
 
 _MAYBE = BeforeValidator(_stated)
+_MOST_COUNT, _LEAST_AMOUNT, _MOST_AMOUNT = 10**12, 1e-12, 1e24
+"""No count, time, rate or size of a job is beyond."""
 Flag = Annotated[Annotated[bool, Strict()] | None, _MAYBE]
-Count = Annotated[Annotated[int, Strict(), Field(ge=1)] | None, _MAYBE]
-CountOrZero = Annotated[Annotated[int, Strict(), Field(ge=0)] | None, _MAYBE]
-Amount = Annotated[Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None, _MAYBE]
+Count = Annotated[Annotated[int, Strict(), Field(ge=1, le=_MOST_COUNT)] | None, _MAYBE]
+CountOrZero = Annotated[Annotated[int, Strict(), Field(ge=0, le=_MOST_COUNT)] | None, _MAYBE]
+Amount = Annotated[
+    Annotated[
+        float, Strict(), Field(gt=_LEAST_AMOUNT, le=_MOST_AMOUNT, allow_inf_nan=False)
+    ] | None, _MAYBE
+]  # fmt: skip
 Name = Annotated[str, BeforeValidator(_as_text)]
 Text = Annotated[str | None, BeforeValidator(_as_text)]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright import api
 from meshwright.cli.main import (
+    BAD_INPUT,
     INTERRUPTED,
     NOTHING_FITS,
     Counter,
@@ -364,13 +365,15 @@ def sweep(args: Namespace) -> int:
 
 
 def validate(args: Namespace) -> int:
-    """Print the errors of predictions; 3 where no row could be predicted."""
+    """Print the errors of predictions; 2 where some rows are none, 3 where none is predicted."""
     from meshwright.calibration.report import validation_data, validation_lines
 
     found = api.validate.answer(args, _call(args))
     data = validation_data(found) if args.json else None
     show(validation_lines(found, detail=args.detail), data, args.json)
-    return 0 if any(entry.refused is None for entry in found.predictions) else NOTHING_FITS
+    if all(entry.refused is not None for entry in found.predictions):
+        return NOTHING_FITS
+    return BAD_INPUT if found.bad_rows else 0
 
 
 def calibrate(args: Namespace) -> int:

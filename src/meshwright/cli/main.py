@@ -8,12 +8,14 @@ imported, so that ``--help`` stays instant.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from meshwright.base.errors import (
@@ -47,19 +49,53 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status: 0 fine, 2 bad input, 3 nothing fits."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    open_streams()
     try:
-        status = run(words)
-        sys.stdout.flush()
-        return status
+        try:
+            return told(words)
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        # Nobody reads, or the disk is full: what is still buffered goes nowhere, without a
+        # complaint at exit.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            os.dup2(nowhere, sys.stderr.fileno())
+            return BROKEN_PIPE
+        print(f"error: standard output: {error.strerror}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def error_of_stream(error: Exception) -> bool:
+    """Return whether an error came from printing: errors of files name the file."""
+    if isinstance(error, BrokenPipeError):
+        return True
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename
+
+
+def open_streams() -> None:
+    """Let answers go nowhere where a stream is closed; escape letters that it does not have."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # no file that is opened later may take its number
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def told(words: Sequence[str]) -> int:
+    """Run one command; tell what is wrong, and return the exit status."""
+    try:
+        return run(words)
     except KeyboardInterrupt:
         wipe()
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader is gone: what is still buffered goes nowhere, without a complaint at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
     except (MeshwrightError, OSError) as error:
+        if error_of_stream(error):
+            raise
         report_failure(error, as_json="--json" in words)
         return exit_status(error)
 
@@ -278,8 +314,9 @@ def kind_of(error: Exception) -> str:
 
 def message_of(error: Exception) -> str:
     """Return the message; a file error starts with the file."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        place = "" if error.filename is None else f"{error.filename}: "
+        return place + error.strerror
     return str(error)
 
 

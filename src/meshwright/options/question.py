@@ -91,13 +91,14 @@ def needed(
 
 
 def whole_number(option: str, text: str, *, kilo: int = 1000, least: int = 1) -> int:
-    """Return a whole number that is at least ``least``; ``k`` multiplies it."""
-    digits, factor = (text[:-1], kilo) if text[-1:] in ("k", "K") else (text, 1)
-    is_number = digits.isascii() and digits.isdigit() and len(digits) <= 15
-    number = int(digits) * factor if is_number else -1
-    if not least <= number <= LARGEST:
+    """Return a whole number that is at least ``least``; see :func:`parse_count` for k and M."""
+    from meshwright.base.units import parse_count
+
+    number = parse_count(text, kilo=kilo)
+    if number is None or not least <= number <= LARGEST:
         message = f"found {text!r}, expected a whole number above {least - 1}"
-        raise SpecError(Fault(option, message, f"such as {'4096 or 4k' if kilo == 1024 else '8'}"))
+        such = "4096, 128k (131072) or 1M (1048576)" if kilo == 1024 else "8"
+        raise SpecError(Fault(option, message, f"such as {such}"))
     return number
 
 

@@ -168,6 +168,8 @@ def _as_typed(option: Option, value: object) -> object:
     return value
 
 
+BINARY = "128k is 131072, 1M 1048576"
+"""How lengths are written; k and M of other counts are decimal."""
 MODEL_HELP = "catalog name, Hugging Face id, config.json or its folder"
 _FIXED = "fix a degree or a choice"
 _SERVING = "serving instead of training"
@@ -192,7 +194,7 @@ def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, 
     return (
         Option("model", model_help, kind="needed" if is_needed else "argument"),
         Option("on", "64xH100, wafer-6x8, a YAML file", "SYSTEM", is_required=is_needed),
-        Option("seq", "tokens of a sequence; 8k is 8192", "TOKENS"),
+        Option("seq", f"tokens of a sequence; {BINARY}", "TOKENS"),
         Option("global_batch", "sequences in a step", "N"),
         Option("workload", "a YAML file instead of the options", "FILE"),
         Option(
@@ -202,7 +204,7 @@ def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, 
         ),
         Option("precision", "data type of the linear layers (bf16)", "TYPE"),
         Option("optimizer", "preset of bytes per parameter; see show optimizer", "NAME"),
-        Option("tokens", "tokens of the whole run, such as 15T", "N"),
+        Option("tokens", "tokens of the whole run, such as 15T; decimal, B is 1e9", "N"),
         Option("imbalance", "load of the busiest expert rank over the mean (1)", "X"),
         Option("cuda_graphs", "kernels launched as CUDA graphs", kind="flag"),
         Option("async_tp", "async TP: communication overlaps with matrix products", kind="flag"),
@@ -252,8 +254,8 @@ SERVING = tuple(
         ("decode", "one token for each sequence in flight", ""),
         ("prefill", "the prompts of a batch", ""),
         ("batch", "sequences in flight (decode) or in a batch (prefill)", "N"),
-        ("context", "decode: tokens in the KV cache of each sequence", "TOKENS"),
-        ("prompt", "prefill: tokens of a prompt", "TOKENS"),
+        ("context", f"decode: tokens in the KV cache of each sequence; {BINARY}", "TOKENS"),
+        ("prompt", f"prefill: tokens of a prompt; {BINARY}", "TOKENS"),
         ("max_latency", 'limit of TPOT or TTFT, such as "50 ms"', "TIME"),
         ("latency", "least latency instead of most throughput", ""),
         ("kv_cache", "data type of the KV cache", "TYPE"),
@@ -262,8 +264,8 @@ SERVING = tuple(
     )
 )  # fmt: skip
 PROGRAM = (
-    Option("dim", "size of a dim of a program or file: batch=8; again for each", "NAME=N",
-           kind="again", group=_GRAPH),
+    Option("dim", f"size of a dim of a program or file: batch=8; {BINARY}; again for each",
+           "NAME=N", kind="again", group=_GRAPH),
     Option("input", "shape of an input of a module that states none: 8x3x224x224, "
            "ids=8x128:int64", "SHAPE", kind="again", group=_GRAPH),
 )  # fmt: skip
@@ -374,7 +376,7 @@ COMMANDS: dict[str, Command] = {
             Option("objective", "what to minimise (balance)",
                    choices=("count", "balance", "time")),
             Option("batch", "sequences in flight, or in a step (1)", "N"),
-            Option("seq", "context, prompt or sequence; 4k is 4096", "TOKENS"),
+            Option("seq", f"context, prompt or sequence; {BINARY}", "TOKENS"),
             Option("groups", "groups of the batch (the best number)", "N"),
             Option("prefill", "prompts instead of decode", kind="flag", excludes="kind"),
             Option("training", "forward and backward, with optimizer state", kind="flag",
@@ -403,7 +405,7 @@ COMMANDS: dict[str, Command] = {
             Option("tile", "length of a tile (the best power of two)", "N"),
             Option("micro_batch", "sequences that pass at once (the best number)", "N"),
             Option("link", "one direction of a link between chips", "RATE"),
-            Option("tokens", "sequence length of a model (2048)"),
+            Option("tokens", f"sequence length of a model (2048); {BINARY}"),
             *PROGRAM,
             NUMBERS,
             Option("training", _TRAINING, kind="flag"),
@@ -463,7 +465,7 @@ COMMANDS: dict[str, Command] = {
         (
             Option("graph", f"catalog name, file, hpl-NxB, fft-AxB or a model; {PROGRAM_HELP}; "
                    "without one, the names", kind="argument"),
-            Option("tokens", "sequence length of a model (2048)"),
+            Option("tokens", f"sequence length of a model (2048); {BINARY}"),
             *PROGRAM,
             NUMBERS,
             Option("training", _TRAINING, kind="flag"),

@@ -8,6 +8,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from meshwright.base.errors import Fault, InfeasibleError, MeshwrightError, SpecError, nearest
+from meshwright.base.units import parse_count
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
 from meshwright.dataflow.energy import power_parts_w, total_w
@@ -70,7 +71,7 @@ def answer_plan(point: Point) -> Result:
 def _answer_plan(point: Point, system: SystemSpec) -> Result:
     """Return the best training plan on a system, or why there is none."""
     fields = {
-        "sequence_length": int(point["seq"]), "global_batch_size": int(point["global_batch"])
+        "sequence_length": _tokens(point["seq"]), "global_batch_size": int(point["global_batch"])
     }  # fmt: skip
     try:
         found = plan(str(point["model"]), system, training(system, **fields), top=1)
@@ -228,7 +229,7 @@ def _number_faults(sweep: SweepSpec) -> list[Fault]:
     return [
         Fault(name, f"found {value!r}, expected a whole number above 0", "such as 64")
         for (name, _), value in stated.items()
-        if isinstance(value, bool) or not str(value).isdecimal() or int(value) < 1
+        if isinstance(value, bool) or not _is_count(value if name != "seq" else _tokens(value), 1)
     ] + [
         Fault(name, f"found {value!r}, expected {told}", such)
         for name, (is_right, told, such) in _OF_DRAWS.items()
@@ -237,8 +238,13 @@ def _number_faults(sweep: SweepSpec) -> list[Fault]:
     ]
 
 
-def _is_count(value: object) -> bool:
-    return str(value).isdecimal()
+def _is_count(value: object, least: int = 0) -> bool:
+    return str(value).isdecimal() and int(str(value)) >= least
+
+
+def _tokens(value: object) -> int:
+    """Return the tokens of a sequence, 0 for what is no number of them; 128k is 131072."""
+    return parse_count(str(value), kilo=1024) or 0
 
 
 def _is_share(value: object) -> bool:
@@ -300,5 +306,5 @@ def _load_graph(point: Point) -> DataflowGraph:
     trains = YES_OR_NO.get(point.get("training", "no"))
     if trains is None:
         raise SpecError(Fault("training", f"found {point['training']!r}", "yes or no"))
-    tokens = int(point["seq"]) if "seq" in point else None
+    tokens = _tokens(point["seq"]) if "seq" in point else None
     return load_graph(str(point["graph"]), tokens=tokens, training=trains)

@@ -1,12 +1,27 @@
 """Rows are read as they are stated; all faults of a file are told at once."""
 
+import copy
 import json
+import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
-from meshwright.calibration.reading import read_rows, rows_of
-from meshwright.calibration.rows import DATA, published_rows, published_serving_rows
+from meshwright.calibration.reading import StatedHardware, StatedRow, judged, read_rows, rows_of
+from meshwright.calibration.report import Validation, validation_data, validation_lines
+from meshwright.calibration.rows import (
+    DATA,
+    MeasuredFields,
+    ModelFields,
+    ParallelismFields,
+    SoftwareFields,
+    published_rows,
+    published_serving_rows,
+)
+from meshwright.calibration.serving import predict_all
+from meshwright.cli.main import main
 
 
 def test_what_is_not_stated_is_none():
@@ -34,8 +49,80 @@ def test_all_faults_are_told_at_once():
         rows_of(entries, "x")
     paths = [fault.path for fault in caught.value.faults]
     assert paths == [
-        "[0].model.layers", "[0].hardware", "[1].parallelism.fsdp", "[1].micro_batch", "[2]", "id"
+        "[0].model.layers", "[0].hardware", "[1].parallelism.fsdp", "[1].micro_batch", "[1].id",
+        "[2]",
     ]  # fmt: skip
+
+
+def test_good_rows_are_kept_and_bad_ones_told():
+    entries = [
+        {"id": "good", "micro_batch": 2}, {"id": "bad", "micro_batch": -1}, "text",
+        {"id": "good"}, {"model": {"layers": 1e300}}, {"measured": {"mfu": 1e-300}}, {},
+    ]  # fmt: skip
+    rows, faults = judged(entries, "x")
+    assert [row.id for row in rows] == ["good", "[6]"]
+    assert [str(fault) for fault in faults] == [
+        "[1].micro_batch: expected 1 or more, found -1, in row 'bad'",
+        "[2]: expected fields, found 'text'",
+        "[3].id: found 'good', which row [0] has (one name each)",
+        f"[4].model.layers: expected at most 1e+12, found {int(1e300)}",
+        "[5].measured.mfu: expected a number above 0, found 1e-300",
+    ]
+
+
+WHOLE = {
+    "id": "m", "group": "mine", "framework": "megatron-lm",
+    "model": {"name": "own", "seq": 2048, "layers": 4, "hidden": 1024, "heads": 8, "ffn": 4096,
+              "vocab": 32000},
+    "hardware": {"chip": "H100", "chips": 8, "inter_node": "400 Gb/s"},
+    "parallelism": {"tp": 2, "pp": 2, "zero_stage": 1},
+    "global_batch": 16, "micro_batch": 1, "precision": "bf16",
+    "measured": {"tokens_per_s_per_chip": 8500.0, "memory_bytes_per_chip": 3e10},
+}  # fmt: skip
+ODD = st.sampled_from(
+    [0, 1, 3, -1, 65536, 2**31, 10**12, 10**30, 1.5, 1e-300, 1e300, math.inf, math.nan, "", "x",
+     "fp8", "int4", "full", "TPU v4", "Llama 3 405B", "8", True, None, [], {}]
+)  # fmt: skip
+PARTS = {"model": ModelFields, "hardware": StatedHardware, "parallelism": ParallelismFields,
+         "software": SoftwareFields, "measured": MeasuredFields}  # fmt: skip
+PLACES = [(part, name) for part, kind in PARTS.items() for name in kind.model_fields]
+PLACES += [(name, None) for name in StatedRow.model_fields]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(PLACES), ODD), min_size=1, max_size=3))
+def test_any_row_is_judged_or_refused(changes):
+    entry = copy.deepcopy(WHOLE)
+    for (part, name), value in changes:
+        if name is None:
+            entry[part] = value
+        elif isinstance(entry.setdefault(part, {}), dict):
+            entry[part][name] = value
+    rows, faults = judged([entry], "x")
+    assert len(rows) + bool(faults) == 1
+    found = Validation(tuple(predict_all(rows, "calibrated")), "calibrated", tuple(faults))
+    assert list(validation_lines(found))
+    json.dumps(validation_data(found), allow_nan=False)
+
+
+@pytest.mark.parametrize(("entries", "status"), [([WHOLE], 0), ([WHOLE, {"id": 1, "batch": -1}], 2),
+                                                 ([{}, {"batch": -1}], 3)])  # fmt: skip
+def test_validate_judges_the_good_rows(entries, status, tmp_path, capsys):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(entries), encoding="utf-8")
+    assert main(["validate", "--measurements", str(path), "--json"]) == status
+    found = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in found["rows"]] == ["m" if status < 3 else "[0]"]
+    assert [bad["path"] for bad in found["bad_rows"]] == (["[1].batch"] if status else [])
+    assert main(["validate", "--measurements", str(path)]) == status
+    assert ("no row: [1].batch: expected 1" in capsys.readouterr().out) == (status > 0)
+
+
+def test_a_file_of_bad_rows_alone_is_bad_input(tmp_path, capsys):
+    path = tmp_path / "rows.json"
+    path.write_text('[{"batch": -1}, 3]', encoding="utf-8")
+    assert main(["validate", "--measurements", str(path)]) == 2
+    assert "2 faults" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [{}, 3, None, "rows"])

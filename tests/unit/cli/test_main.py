@@ -1,6 +1,7 @@
 """The entry point: statuses, messages, JSON errors, interrupts and closed pipes."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -118,13 +119,68 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip()
 
 
-@pytest.mark.slow
-def test_closed_pipe_is_quiet():
-    code = "from meshwright.cli.main import main; raise SystemExit(main(['study']))"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+COMMAND = [sys.executable, "-m", "meshwright"]
+
+
+def in_shell(line):
+    """Return status, standard output and standard error of a shell line with ``$@`` a command."""
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line}", "-", *COMMAND], capture_output=True, text=True
     )
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait() == 141
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "told"),
+    [
+        ('"$@" show model >&-', 0, ""),
+        ('"$@" show model <&- >&- 2>&-', 0, ""),
+        ('"$@" bad >&-', 2, "error: unknown command 'bad'; did you mean read?\n"),
+        ('"$@" show model > /dev/full', 2, "error: standard output: No space left on device\n"),
+    ],
+)
+def test_streams_that_take_nothing_end_without_a_traceback(line, status, told):
+    assert in_shell(line) == (status, "", told)
+
+
+@pytest.mark.parametrize("words", [["study"], ["show", "model", "--json"], ["bad", "--json"]])
+def test_a_reader_who_left_gets_no_complaint(words):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([*COMMAND, *words], stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_reader_of_errors_who_left(tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([*COMMAND, "bad"], stdout=subprocess.PIPE, stderr=write)
+    os.close(write)
+    assert (done.returncode, done.stdout) == (141, b"")
+
+
+def test_a_closed_stream_lends_its_number_to_no_file(tmp_path):
+    """What is printed while standard output is closed does not land in a file that is written."""
+    plan = tmp_path / "plan.json"
+    words = f"estimate gpt2-355m --on 8xH100 --seq 1024 --global-batch 64 --out {plan}"
+    assert in_shell(f'"$@" {words} >&- 2>&-') == (0, "", "")
+    assert json.loads(plan.read_text())["model"]["name"] == "gpt2-355m"
+
+
+def test_a_locale_without_the_letters_gets_them_escaped(tmp_path, capsys):
+    ascii_only = "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONIOENCODING=ascii"
+    assert main(["show", "graph", "gpt3-175b-layer", "--yaml"]) == 0
+    graph = tmp_path / "g.yaml"
+    text = capsys.readouterr().out
+    graph.write_text(text.replace("name: gpt3-175b-layer", "name: gr\u00e4ph"), "utf-8")
+    status, out, _ = in_shell(f'{ascii_only} "$@" show graph {graph}')
+    assert (status, out.partition(":")[0]) == (0, "gr\\xe4ph")
+    for word in ("m\u00f6", r"$'m\xff'"):
+        status, out, err = in_shell(f'{ascii_only} "$@" {word}')
+        assert (status, out) == (2, "")
+        assert err.startswith("error: unknown command 'm\\")
+    status, out, _ = in_shell(f'{ascii_only} "$@" estimate gpt2-medium --on 8xH100 --seq 1024 '
+                              "--global-batch 64 --detail")  # fmt: skip
+    assert status == 0
+    assert out.isascii()

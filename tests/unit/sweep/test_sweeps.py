@@ -271,6 +271,18 @@ def killed(point):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def test_lengths_are_written_as_for_the_command(tmp_path, capsys):
+    path = tmp_path / "sweep.yaml"
+    text = "name: x\nask: plan\nfixed: {model: gpt2-medium, on: 8xA100, global_batch: 8}\nvary: "
+    path.write_text(text + "{seq: [1024, 1k]}\n")
+    assert main(["sweep", str(path), "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["points"]
+    assert first["step_time_s"] == second["step_time_s"]
+    path.write_text(text + "{seq: [1kk, 0, -1, 0.3k]}\n")
+    assert main(["sweep", str(path)]) == 2
+    assert capsys.readouterr().err.count("expected a whole number above 0") == 4
+
+
 def test_a_point_that_is_refused_does_not_end_the_sweep(tmp_path, capsys):
     path = tmp_path / "sweep.yaml"
     path.write_text("name: x\nask: plan\nfixed: {seq: 4096, on: 64xH100, global_batch: 64}\n"
