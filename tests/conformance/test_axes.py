@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from meshwright.graph.transformer import build_graph
+from meshwright.sharding import launching
 from meshwright.sharding.axes import Axis, activation_sharding, all_rules, axes, weight_sharding
 from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.local_sizes import degree_of, local_elements
@@ -149,6 +150,6 @@ def test_a_column_of_strategies_equals_its_rows(structure):
 
 
 def test_rules_have_names_of_their_own_and_explain_themselves():
-    rules = [rule for name in axes for rule in axes[name].rules]
+    rules = [rule for name in axes for rule in axes[name].rules] + list(launching.rules())
     assert len(all_rules()) == len(rules)
     assert all(rule.explanation and (rule.adjusts or rule.fix) for rule in rules)

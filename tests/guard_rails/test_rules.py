@@ -120,11 +120,11 @@ def test_5_idle_devices_draw_power():
 
 def test_6_fewer_devices_are_legal_and_reported():
     task = problem(model(), system(level(11)), global_batch_size=10)
-    assert not check_problem(task, make_strategy(dp_replicate=4), PLAIN)
+    assert not check_problem(task, make_strategy(dp_replicate=5), PLAIN)
     best = search(SearchSpace(task, Choices({}))).found[0]
     assert best.strategy.num_devices == 10
     work = training("62xH100", sequence_length=2048, global_batch_size=64)
-    answer = plan("llama3-8b", "62xH100", work, allowed={"pp": [1], "cp": [1]})
+    answer = plan("llama3-8b", "62xH100", work, allowed={"tp": [1], "cp": [1]})
     used = answer.best.estimate.num_devices_used
     assert used <= 62
     assert any("devices stay idle" in note for note in answer.warnings) == (used < 62)

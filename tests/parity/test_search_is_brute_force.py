@@ -376,8 +376,10 @@ def launches_of(chance):
         experts_need_sequence_parallel=chance.random() < 0.5,
         context_kinds=some(chance, tuple(map(str, ContextKind)), 1),
         recompute=some(chance, tuple(map(str, Recompute)), 2),
-        offload=some(chance, ("optimizer", "activations", "weights", "all")),
-        offloads_weights_from=chance.choice([0, 2, 3]),
+        offload={
+            what: some(chance, stages)
+            for what in some(chance, ("optimizer", "activations", "weights", "all"))
+        },
         axis_orders=(("tp", "tatp", "cp", "dp_shard", "dp_replicate", "pp"),),
         precisions=("bf16",),
         vendors=("nobody",),

@@ -75,7 +75,15 @@ TASKS = ("pretrain", "pretraining", "train", "training", "finetune-sft", ADAPTER
 """Tasks that are training steps."""
 _LAUNCHING = tuple(rule.name for rule in launching.rules())
 """What somebody ran did start."""
-_OF_THE_SEARCH = ("tp-tile", "etp-tile", "ep-rows", "pp-chunks", "pp-micro-batches", "sp-sequence")
+_OF_THE_SEARCH = (
+    "dp-even",
+    "tp-tile",
+    "etp-tile",
+    "ep-rows",
+    "pp-chunks",
+    "pp-micro-batches",
+    "sp-sequence",
+)
 """Rules that spare the search plans nobody would run; what somebody ran is priced."""
 
 

@@ -102,28 +102,45 @@ def show_framework(args: argparse.Namespace) -> int:
 
 
 def show_collectives(args: argparse.Namespace) -> int:
-    """Print the algorithms of every kind of collective that apply, fastest first."""
+    """Print the algorithms of every kind of collective that apply, fastest first.
+
+    Of groups that are blocks of the levels in closed form; of any other devices played.
+    """
     from meshwright.catalog.systems import load_system
     from meshwright.collectives.bounds import timed_algorithms
-    from meshwright.collectives.group import make_group
+    from meshwright.collectives.group import is_block, make_group
+    from meshwright.network.placed_collectives import placed_algorithms
     from meshwright.report.collectives import collectives_lines, collectives_record
     from meshwright.spec.collective import CollectiveKind
+    from meshwright.topology.levels import network_of
 
     system = load_system(args.on)
-    num_bytes = _collective_bytes(args, system.num_devices)
-    group = make_group(system.levels, float(args.stride), float(args.group))
-    comparison = {str(kind): timed_algorithms(kind, num_bytes, group) for kind in CollectiveKind}
-    title = f"{system.name}: groups of {args.group}, stride {args.stride}"
-    lines = collectives_lines(title, num_bytes, system.levels, group, comparison)
+    num_bytes, devices = _group_asked(args, system.num_devices)
+    is_listed = "," in args.group
+    size, sides = len(devices), [level.size for level in system.levels]
+    if not is_listed and is_block(sides, args.stride, size):
+        group = make_group(system.levels, float(args.stride), float(size))
+        found = {str(kind): timed_algorithms(kind, num_bytes, group) for kind in CollectiveKind}
+        title = f"{system.name}: groups of {size}, stride {args.stride}"
+    else:
+        group, network = None, network_of(system)
+        found = {
+            str(kind): placed_algorithms(kind, num_bytes, devices, network)
+            for kind in CollectiveKind
+            if kind is not CollectiveKind.SEND
+        }
+        title = f"{system.name}: devices {', '.join(map(str, devices))}"
+    lines = collectives_lines(title, num_bytes, system.levels, group, found)
     record = collectives_record(
-        system.name, args.stride, num_bytes, system.levels, group, comparison
+        system.name, args.stride, num_bytes, system.levels, group, found, devices
     )
     show(lines, record, args.json)
     return 0
 
 
-def _collective_bytes(args: argparse.Namespace, num_devices: int) -> float:
-    """Return the size in bytes; a group that is none, or one that does not fit, is an error."""
+def _group_asked(args: argparse.Namespace, num_devices: int) -> tuple[float, tuple[int, ...]]:
+    """Return the size in bytes, and the devices of the group; all that is wrong is an error."""
+    from meshwright.network.placed_collectives import MOST_MEMBERS
     from meshwright.options.question import quantity
 
     faults, num_bytes = list[Fault](), 0.0
@@ -131,22 +148,47 @@ def _collective_bytes(args: argparse.Namespace, num_devices: int) -> float:
         num_bytes = quantity("--size", " ".join(args.size), "bytes")
     except SpecError as error:
         faults.extend(error.faults)
-    if args.group < 2:
-        faults.append(Fault("--group", f"{args.group} is no group; at least 2 members"))
-    if args.stride < 1:
-        faults.append(Fault("--stride", f"{args.stride} is no distance; at least 1 device"))
-    elif args.group * args.stride > num_devices:
+    words, stride = [word.strip() for word in args.group.split(",")], args.stride
+    wrong = [word for word in words if not (word.isascii() and word.isdigit() and len(word) < 10)]
+    if wrong:
+        fix = "such as 8, or 0,1,2,8"
+        raise SpecError([*faults, Fault("--group", f"{wrong[0]!r} is no number of a device", fix)])
+    listed = tuple(map(int, words))
+    if stride < 1:
+        faults.append(Fault("--stride", f"{stride} is no distance; at least 1 device"))
+    if len(listed) > 1:
+        faults += _faults_of_list(listed, num_devices)
+        if stride != 1:
+            faults.append(Fault("--stride", "a list of devices has no stride"))
+    elif listed[0] < 2:
+        faults.append(Fault("--group", f"{listed[0]} is no group; at least 2 members"))
+    elif stride >= 1 and listed[0] * stride > num_devices:
         faults.append(
             Fault(
                 "--group",
-                f"{args.group} members {args.stride} apart need {args.group * args.stride} "
+                f"{listed[0]} members {stride} apart need {listed[0] * stride} "
                 f"devices; the system has {num_devices}",
-                f"at most {num_devices // args.stride} members at this stride",
+                f"at most {num_devices // stride} members at this stride",
             )
         )
+    if len(listed) > MOST_MEMBERS:
+        faults.append(Fault("--group", f"{len(listed)} devices", f"at most {MOST_MEMBERS}"))
     if faults:
         raise SpecError(faults)
-    return num_bytes
+    if len(listed) > 1:
+        return num_bytes, listed
+    return num_bytes, tuple(range(0, listed[0] * stride, stride))
+
+
+def _faults_of_list(listed: tuple[int, ...], num_devices: int) -> list[Fault]:
+    """Return the devices of a list that are not there, or there twice."""
+    faults = [
+        Fault("--group", f"device {one}; the system has {num_devices}", f"0 to {num_devices - 1}")
+        for one in listed
+        if one >= num_devices
+    ]
+    twice = sorted({one for one in listed if listed.count(one) > 1})
+    return faults + [Fault("--group", f"device {one} is named twice") for one in twice]
 
 
 def show_graph(args: argparse.Namespace) -> int:

@@ -119,6 +119,30 @@ def crossed_level(shape: tuple[int, ...], source: int, destination: int) -> int:
     return crossed
 
 
+def is_block(sides: Sequence[int], stride: int, size: int) -> bool:
+    """Return whether devices at a distance are a block of the levels, each as far apart on one.
+
+    Parameters
+    ----------
+    sides
+        Size of each level, innermost first.
+    stride
+        Devices from member to member.
+    """
+    apart, left = stride, size
+    for side in sides:
+        if apart % side == 0:
+            apart //= side
+        elif side % apart == 0:
+            here = min(left, side // apart)
+            if left % here:
+                return False
+            left, apart = left // here, 1
+        else:
+            return left == 1
+    return left == 1
+
+
 def make_group(
     levels: Sequence[NetworkLevel], stride: N, degree: N, efficiency: Sequence[Num] | None = None
 ) -> Group[N]:

@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from meshwright.base.errors import Fault
+from meshwright.catalog.frameworks import load_framework
 from meshwright.frameworks.launch import MESH_AXES, degrees, host_size
+from meshwright.sharding import launching
 from meshwright.sharding.axes import all_refusals
-from meshwright.sharding.rules import Case
+from meshwright.sharding.rules import Case, facts
 from meshwright.sharding.strategy import Offload, stack
+from meshwright.spec.framework import Framework
 from meshwright.train.answer import Plan
 
-GPU_VENDORS = ("NVIDIA", "AMD")
-"""Vendors whose devices PyTorch drives under the name ``cuda``."""
+
+def framework_refusals(plan: Plan, name: str) -> list[Fault]:
+    """Return what keeps a plan from a framework of the catalog: what the search would not come to.
+
+    Its devices, its batch, and the rules of ``sharding/launching.py``.
+    """
+    checks = (_segments, _devices, _hosts, _axis_order, _batch, _rules)
+    found = [fault for check in checks for fault in check(plan)]
+    return found + list(_launching(plan, load_framework(name)))
 
 
-def framework_refusals(plan: Plan) -> list[Fault]:
-    """Return what keeps a plan from any framework: its devices, and what keeps it from all."""
-    checks = (_segments, _tatp, _vocabulary, _devices, _hosts, _axis_order, _batch, _rules)
-    return [fault for check in checks for fault in check(plan)]
+def _launching(plan: Plan, framework: Framework) -> Iterator[Fault]:
+    """Yield the rules on what a framework starts that a plan breaks."""
+    launches, chip, work = framework.launches, plan.system.chip, plan.workload
+    if chip.vendor not in launches.vendors:
+        message = f"{framework.title} does not run on {chip.name} of {chip.vendor}"
+        yield Fault("system.chip", message, f"chips of {' or '.join(launches.vendors)}")
+    if work.precision.matmul not in launches.precisions:
+        message = f"{framework.title} does not train in {work.precision.matmul}"
+        yield Fault("workload.precision.matmul", message, ", ".join(launches.precisions))
+    software = work.software.model_copy(update={"framework": framework.title, "launches": launches})
+    asked = work.model_copy(update={"software": software})
+    case = Case(plan.model, asked, plan.best.structure, stack([plan.best.strategy]))
+    for rule in launching.rules():
+        if rule.breaks(case).any():
+            text = f"{rule.message.format(**facts(case, 0))} [{rule.name}]"
+            yield Fault(rule.path, text, rule.nearest_legal_fix(case))
 
 
 def plan_refusals(plan: Plan) -> list[Fault]:
@@ -37,13 +59,6 @@ def _segments(plan: Plan) -> Iterator[Fault]:
         yield Fault("best.segments", message, "plan with one segment")
 
 
-def _tatp(plan: Plan) -> Iterator[Fault]:
-    tatp = degrees(plan)["tatp"]
-    if tatp > 1:
-        message = f"tatp {tatp}: tensor streams exist in no released framework"
-        yield Fault("strategy.tatp", message, "tatp=1")
-
-
 def _vocabulary(plan: Plan) -> Iterator[Fault]:
     if plan.best.structure.vocabulary_parallel:
         message = "embedding and logits split over pipeline stages are in no released framework"
@@ -51,10 +66,7 @@ def _vocabulary(plan: Plan) -> Iterator[Fault]:
 
 
 def _devices(plan: Plan) -> Iterator[Fault]:
-    chip, used = plan.system.chip, int(plan.best.strategy.num_devices)
-    if chip.vendor not in GPU_VENDORS:
-        message = f"{chip.name} of {chip.vendor} is no device of PyTorch's cuda backend"
-        yield Fault("system.chip", message, f"a system of {' or '.join(GPU_VENDORS)} devices")
+    used = int(plan.best.strategy.num_devices)
     if used != plan.best.estimate.num_devices_used or used > plan.system.num_alive:
         yield Fault(
             "strategy",
@@ -125,15 +137,6 @@ def _even_rounds(plan: Plan) -> str:
     return f"micro_batch_size={found}" if found else ""
 
 
-def offload_refusals(plan: Plan, kept: Collection[Offload]) -> Iterator[Fault]:
-    """Yield what may not live on the host; ``kept`` are the kinds that a target has."""
-    offload = plan.best.structure.offload
-    if offload is not Offload.NONE and offload not in kept:
-        known = ", ".join(kept) or "nothing"
-        message = f"{offload} on the host; what can move there on request: {known}"
-        yield Fault("structure.offload", message, "offload=none")
-
-
 def optimizer_refusals(plan: Plan, name: str, needed_bytes: float) -> Iterator[Fault]:
     """Yield an optimizer that keeps fewer bytes per parameter than the one of the target."""
     preset = plan.workload.optimizer
@@ -145,6 +148,14 @@ def optimizer_refusals(plan: Plan, name: str, needed_bytes: float) -> Iterator[F
     if kept < needed_bytes:
         message = f"{preset.name} keeps {kept:g} bytes per parameter, Adam here {needed_bytes:g}"
         yield Fault("workload.optimizer", message, f"plan with optimizer {name}")
+
+
+def offload_refusals(plan: Plan) -> Iterator[Fault]:
+    """Yield anything that lives on the host."""
+    offload = plan.best.structure.offload
+    if offload is not Offload.NONE:
+        message = f"{offload} on the host is not written"
+        yield Fault("structure.offload", message, "offload=none")
 
 
 def choice_refusal(path: str, found: object, reason: str, fix: str) -> Fault:

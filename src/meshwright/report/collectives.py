@@ -19,12 +19,14 @@ def collectives_lines(
     title: str,
     num_bytes: float,
     levels: Sequence[NetworkLevel],
-    group: Group[float],
+    group: Group[float] | None,
     comparison: Comparison,
 ) -> Iterator[str]:
-    """Yield the spans of the group and a table of each kind of collective."""
+    """Yield the spans of the group, where it has any, and a table of each kind of collective."""
     yield f"{title}, {format_bytes(num_bytes)} on each member"
-    for level, span in zip(levels, group.spans, strict=True):
+    if group is None:
+        yield "  no block of the levels: messages are routed and played (simulated)"
+    for level, span in zip(levels, group.spans if group else (), strict=group is not None):
         if span.size > 1:
             bandwidth = format_si(float(span.bandwidth_bytes_per_s), "B/s")
             latency = format_seconds(float(span.latency_s))
@@ -43,8 +45,9 @@ def collectives_record(
     stride: int,
     num_bytes: float,
     levels: Sequence[NetworkLevel],
-    group: Group[float],
+    group: Group[float] | None,
     comparison: Comparison,
+    devices: Sequence[int],
 ) -> dict[str, Any]:
     """Return the same as data, in SI units."""
     spans = [
@@ -54,13 +57,14 @@ def collectives_record(
             "bandwidth_bytes_per_s": float(span.bandwidth_bytes_per_s),
             "latency_s": float(span.latency_s),
         }
-        for level, span in zip(levels, group.spans, strict=True)
+        for level, span in zip(levels, group.spans if group else (), strict=group is not None)
     ]
     return {
         "system": system,
         "stride": stride,
         "num_bytes": num_bytes,
-        "fidelity": "closed_form",
+        "fidelity": "closed_form" if group else "simulated",
+        "devices": list(devices),
         "spans": spans,
         "collectives": {kind: [asdict(row) for row in rows] for kind, rows in comparison.items()},
     }

@@ -30,7 +30,9 @@ def _stated(declaration: Declaration) -> Iterator[str]:
     """Yield the plain fields of a declaration that were stated, in the order of their kind."""
     for name in type(declaration).model_fields:
         value = getattr(declaration, name)
-        is_plain = isinstance(value, bool | str | int | float | tuple) and name not in _IN_THE_TITLE
+        is_plain = (
+            isinstance(value, bool | str | int | float | tuple | dict) and name not in _IN_THE_TITLE
+        )
         if name in declaration.model_fields_set and is_plain:
             yield from wrapped(f"  {name.replace('_', ' '):34}", _words(value), hang=36)
 
@@ -40,6 +42,8 @@ def _words(value: object) -> str:
     if isinstance(value, tuple):
         mark = "; " if any(isinstance(entry, tuple) for entry in value) else ", "
         return mark.join(map(_words, value)) or "nothing"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} (ZeRO {_words(stages)})" for name, stages in value.items())
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)

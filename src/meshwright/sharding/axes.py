@@ -175,6 +175,12 @@ class ContextAxis(Axis):
         return structure.context_kind is ContextKind.RING and kind is not CollectiveKind.ALL_REDUCE
 
 
+def _cuts_batch(case: Case) -> BoolArray:
+    unit = case.s.dp * case.s.micro_batch_size
+    found: BoolArray = (case.batch_size % unit != 0) & (unit <= case.batch_size)
+    return found & isinstance(case.workload, Training)
+
+
 class DataAxis(Axis):
     """Data parallelism: sequences are split; weights are replicated or sharded (ZeRO, FSDP).
 
@@ -190,6 +196,14 @@ class DataAxis(Axis):
             "each data-parallel rank has at least one micro-batch of sequences",
             lambda case: case.s.dp * case.s.micro_batch_size > case.batch_size,
             "dp {dp} x micro-batch {micro_batch_size} exceeds the batch of {batch} sequences",
+            ("micro_batch_size", "dp_shard", "dp_replicate"),
+        ),
+        Rule(
+            "dp-even",
+            "every data-parallel rank trains on as many whole micro-batches: frameworks start "
+            "nothing else",
+            _cuts_batch,
+            "{batch} sequences are not divisible by dp {dp} x micro-batch {micro_batch_size}",
             ("micro_batch_size", "dp_shard", "dp_replicate"),
         ),
         Rule(

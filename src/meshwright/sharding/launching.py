@@ -47,9 +47,8 @@ def may_offload(launches: Launches | None, kind: Offload, stage: int) -> bool:
     """Return whether a framework moves something to the host under a ZeRO stage."""
     if launches is None or kind is Offload.NONE:
         return True
-    holds_weights = kind in (Offload.WEIGHTS, Offload.ALL)
-    is_late = stage >= launches.offloads_weights_from or not holds_weights
-    return str(kind) in launches.offload and is_late
+    under = {str(what): stages for what, stages in launches.offload.items()}
+    return stage in under.get(str(kind), ())
 
 
 def is_order(order: Iterable[str], known: Iterable[Iterable[str]], used: Iterable[str]) -> bool:
@@ -91,8 +90,8 @@ Judge = Callable[[Case, Launches], BoolArray]
 
 
 def _rule(
-    name: str, explanation: str, breaks: Judge, message: str, adjusts: tuple[str, ...] = (),
-    fix: str = "",
+    name: str, path: str, explanation: str, breaks: Judge, message: str,
+    adjusts: tuple[str, ...] = (), fix: str = "",
 ) -> Rule:  # fmt: skip
     """Return a rule that holds where no framework is named."""
 
@@ -101,7 +100,7 @@ def _rule(
         return case.no_rows if launches is None else breaks(case, launches) | case.no_rows
 
     text = f"{{framework}} {message}"
-    return Rule(f"launch-{name}", explanation, is_broken, text, adjusts, fix)
+    return Rule(f"launch-{name}", explanation, is_broken, text, adjusts, fix, path)
 
 
 def _lacks(axis: AxisName, degree: str) -> Judge:
@@ -110,7 +109,7 @@ def _lacks(axis: AxisName, degree: str) -> Judge:
 
 def _axis(axis: AxisName, degree: str, what: str) -> Rule:
     return _rule(
-        axis, f"{what} exists in the framework", _lacks(axis, degree),
+        axis, f"strategy.{degree}", f"{what} exists in the framework", _lacks(axis, degree),
         f"has no {what}: {axis} {{{degree}}}", (degree,),
     )  # fmt: skip
 
@@ -136,7 +135,8 @@ def _lacks_model(case: Case, known: Launches) -> BoolArray:
 
 DEGREES: tuple[Rule, ...] = (
     _rule(
-        "model", "the framework has the architecture of the model",
+        "model", "model.architecture",
+        "the framework has the architecture of the model",
         _lacks_model, "has no model of the architecture {architecture}", (),
         "another framework",
     ),
@@ -148,12 +148,14 @@ DEGREES: tuple[Rule, ...] = (
     _axis("etp", "etp", "tensor parallelism inside of experts"),
     _axis("tatp", "tatp", "tensor streams"),
     _rule(
-        "schedule", "the framework has the pipeline schedule",
+        "schedule", "structure.schedule",
+        "the framework has the pipeline schedule",
         lambda case, known: (case.s.pp > 1) & (case.structure.schedule not in known.schedules),
-        "has no pipeline schedule {schedule}", ("pp",), "schedule=1f1b",
+        "has no pipeline schedule {schedule}", (), "schedule=1f1b",
     ),
     _rule(
-        "stages", "stages hold the same number of layers, where the framework cannot deal others",
+        "stages", "strategy.pp",
+        "stages hold the same number of layers, where the framework cannot deal others",
         lambda case, known: (
             (case.model.num_layers % (case.s.pp * case.s.num_virtual_stages) != 0)
             & (not known.uneven_stages)
@@ -161,14 +163,16 @@ DEGREES: tuple[Rule, ...] = (
         "needs as many layers in each stage: {num_layers} layers over pp {pp}", ("pp",),
     ),
     _rule(
-        "sequence-parallel", "the framework can split tokens (or leave them whole) beside tp",
+        "sequence-parallel", "structure.sequence_parallel",
+        "the framework can split tokens (or leave them whole) beside tp",
         lambda case, known: (
             (case.s.tp > 1) & (case.structure.sequence_parallel not in known.sequence_parallel)
         ),
-        "fixes sequence parallelism where tp is used", ("tp",), "the other of --sp on and off",
+        "fixes sequence parallelism where tp is used", (), "sequence_parallel the other way",
     ),
     _rule(
-        "expert-tokens", "experts beside tp need sequence parallelism, where the framework says so",
+        "expert-tokens", "structure.sequence_parallel",
+        "experts beside tp need sequence parallelism, where the framework says so",
         lambda case, known: (
             (case.s.tp > 1) & _has_experts(case) & known.experts_need_sequence_parallel
             & (not case.structure.sequence_parallel)
@@ -176,20 +180,23 @@ DEGREES: tuple[Rule, ...] = (
         "needs sequence parallelism for experts with tp {tp}", (), "sequence_parallel=true",
     ),
     _rule(
-        "context", "the framework has this form of context parallelism",
+        "context", "structure.context_kind",
+        "the framework has this form of context parallelism",
         lambda case, known: (
             (case.s.cp > 1) & (case.structure.context_kind not in known.context_kinds)
         ),
-        "has no {context_kind} attention over cp {cp}", ("cp",), "the other context_kind",
+        "has no {context_kind} attention over cp {cp}", (), "context_kind=ring or ulysses",
     ),
     _rule(
-        "vocabulary", "no framework splits embedding and logits over pipeline stages",
+        "vocabulary", "structure.vocabulary_parallel",
+        "no framework splits embedding and logits over pipeline stages",
         lambda case, known: case.all_rows & case.structure.vocabulary_parallel,
         "does not split embedding and logits over pipeline stages", (),
         "vocabulary_parallel=false",
     ),
     _rule(
-        "async-tp", "the framework can overlap collectives of tp (or leave them whole)",
+        "async-tp", "structure.overlap_tensor_parallel",
+        "the framework can overlap collectives of tp (or leave them whole)",
         lambda case, known: (
             (case.s.tp > 1)
             & (
@@ -201,52 +208,60 @@ DEGREES: tuple[Rule, ...] = (
             )
         ),
         "overlaps collectives of tp with products under sequence parallelism, or not at all",
-        ("tp",), "sequence_parallel=true",
+        (), "sequence_parallel=true, or overlap_tensor_parallel=false",
     ),
 )  # fmt: skip
 """Rules on degrees, and on choices that a whole family shares."""
 
 CHOICES: tuple[Rule, ...] = (
     _rule(
-        "dp-replicate", "sharded replicas beside each other exist in the framework",
+        "dp-replicate", "strategy.dp_replicate",
+        "sharded replicas beside each other exist in the framework",
         lambda case, known: (
             _lacks("dp_replicate", "dp_replicate")(case, known) & (case.structure.zero_stage > 0)
         ),
         "has no hybrid sharding: dp_replicate {dp_replicate}", (), "dp_shard over all of dp",
     ),
     _rule(
-        "zero", "the framework has the ZeRO stage, with pipelines or without",
-lambda case, known: ~has_zero(known, case.structure.zero_stage, case.s),
-        "has no ZeRO stage {zero_stage} with pp {pp}, cp {cp}", (), "another zero_stage",
+        "zero", "structure.zero_stage",
+        "the framework has the ZeRO stage, with pipelines or without",
+        lambda case, known: ~has_zero(known, case.structure.zero_stage, case.s),
+        "has no ZeRO stage {zero_stage} with pp {pp}, cp {cp}", (), "zero_stage=2 or another",
     ),
     _rule(
-        "reshard", "the framework gathers weights of ZeRO 3 as the plan says",
+        "reshard", "structure.reshard_after_forward",
+        "the framework gathers weights of ZeRO 3 as the plan says",
         lambda case, known: case.all_rows & (case.structure.zero_stage == 3)
         & (case.structure.reshard_after_forward not in known.drops_gathered_weights),
         "fixes whether ZeRO 3 gathers weights again", (), "reshard_after_forward=true",
     ),
     _rule(
-        "overlap", "the framework overlaps data-parallel communication as the plan says",
+        "overlap", "structure.overlap_data_parallel",
+        "the framework overlaps data-parallel communication as the plan says",
         lambda case, known: (
             (case.s.dp * case.s.cp > 1)
             & (case.structure.overlap_data_parallel not in known.overlaps_data_parallel)
         ),
-        "fixes whether data-parallel communication overlaps", (), "the other of --dp-overlap",
+        "fixes whether data-parallel communication overlaps", (), "overlap_data_parallel=true",
     ),
     _rule(
-        "recompute", "the framework has this form of recomputation",
+        "recompute", "structure.recompute",
+        "the framework has this form of recomputation",
         lambda case, known: case.all_rows & (case.structure.recompute not in known.recompute),
         "has no recomputation of this form: {recompute}", (), "recompute=full or none",
     ),
     _rule(
-        "offload", "the framework moves this to host memory, under this ZeRO stage",
+        "offload", "structure.offload",
+        "the framework moves this to host memory, under this ZeRO stage",
         lambda case, known: case.all_rows
         & (not may_offload(known, case.structure.offload, case.structure.zero_stage)),
         "cannot move this to the host: {offload}, ZeRO {zero_stage}", (), "offload=none",
     ),
     _rule(
-        "order", "ranks lie on the devices in an order of the framework",
-        _lacks_order, "lays ranks in another order of the axes", (), "the default axis_order",
+        "order", "structure.axis_order",
+        "ranks lie on the devices in an order of the framework",
+        _lacks_order, "lays ranks in another order of the axes, innermost first", (),
+        ",".join(axis for axis in AXES if axis != "tatp"),
     ),
 )  # fmt: skip
 """Rules on what members of one family differ in."""

@@ -98,6 +98,8 @@ class Rule:
     message: str
     adjusts: tuple[str, ...] = ()
     fix: str = ""
+    path: str = "strategy"
+    """What of a plan it is about."""
 
     def nearest_legal_fix(self, case: Case) -> str:
         """Return the smallest change of one degree after which this rule holds (one-row case).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -56,6 +57,7 @@ class OptimizerPreset(Declaration):
 AxisName = Literal["tp", "cp", "pp", "vpp", "ep", "etp", "dp_replicate", "tatp"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
 ZeroStage = Literal[0, 1, 2, 3]
+Offloaded = Literal["optimizer", "activations", "weights", "all"]
 
 
 class Launches(Declaration):
@@ -85,9 +87,8 @@ class Launches(Declaration):
     """With tp."""
     context_kinds: tuple[Literal["ring", "ulysses"], ...] = ()
     recompute: tuple[Literal["none", "selective", "full"], ...]
-    offload: tuple[Literal["optimizer", "activations", "weights", "all"], ...] = ()
-    offloads_weights_from: ZeroStage = 0
-    """Least ZeRO stage under which weights may live on the host."""
+    offload: Mapping[Offloaded, tuple[ZeroStage, ...]] = Field(default_factory=dict)
+    """What may live on the host, and the ZeRO stages under which it may."""
     axis_orders: tuple[tuple[str, ...], ...]
     """Orders of the ranks, innermost first."""
     precisions: tuple[DType, ...]

@@ -185,6 +185,8 @@ class Candidate:
     """On a grid; None elsewhere, and where the axes fit no blocks."""
     simulated_s: float | None = None
     """Step time of a simulation in which messages share links [s]; None: not simulated."""
+    launches_with: tuple[str, ...] = ()
+    """Frameworks of the catalog, in their usual version, that can start it."""
 
     @property
     def strategy(self) -> Strategy:

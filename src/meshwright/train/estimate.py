@@ -42,7 +42,7 @@ from meshwright.train.answer import (
     WhyNot,
 )
 from meshwright.train.measured.factors import Factors
-from meshwright.train.question import check_problem, make_problem
+from meshwright.train.question import check_problem, launches_with, make_problem
 
 if TYPE_CHECKING:
     from meshwright.search.exhaustive import Progress
@@ -71,7 +71,9 @@ def candidate_of(
 ) -> Candidate:  # fmt: skip
     """Return one row of priced columns as a candidate of a plan: one segment, all layers."""
     segment = Segment(0, problem.model.num_layers - 1, strategy, priced.structure)
-    return Candidate((segment,), estimate_of(problem, priced, row, fidelity))
+    frameworks = launches_with(problem, strategy, priced.structure)
+    price = estimate_of(problem, priced, row, fidelity)
+    return Candidate((segment,), price, launches_with=frameworks)
 
 
 def estimate_of(

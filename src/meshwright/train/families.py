@@ -56,7 +56,7 @@ from meshwright.cost.step import (
     sync_links,
 )
 from meshwright.search.exhaustive import Counts
-from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.axes import all_refusals, all_rules
 from meshwright.sharding.launching import has_zero, launched
 from meshwright.sharding.strategy import (
     ContextKind,
@@ -194,22 +194,38 @@ def _bound_s(problem: Problem, table: Families) -> FloatArray:
 
 
 def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
-    """Return what no member of each family undercuts: all sharded, all offloaded that may be.
+    """Return what no member of each undercuts on its fullest device [bytes].
+
+    All is sharded, and all offloaded that may be. Where nothing can be sharded, a framework may
+    offload less.
+    """
+    stage = max(stage for stage, _ in space.zero_choices)
+    needed = _leanest_bytes(space, table, stage)
+    if space.launches is None:
+        return needed
+    alone = table.strategy.dp * table.strategy.cp == 1
+    return np.where(alone, _leanest_bytes(space, table, 0), needed)
+
+
+def _leanest_bytes(space: SearchSpace, table: Families, stage: int) -> FloatArray:
+    """Return the least that any kind of offload leaves on the device, under a ZeRO stage [bytes].
 
     Layers that sharding or offload bring in for a while are left out, so that no member needs
-    less than this [bytes].
+    less than this.
     """
-    problem, strategy = space.problem, table.strategy
-    stage = max(stage for stage, _ in space.zero_choices)
-    offload = Offload.ALL if len(space.offloads) > 1 else space.offloads[0]
-    leanest = PlanOptions(zero_stage=stage, offload=offload)
-    uses = step_memory(problem, leanest, shard_degrees(problem, strategy), table.price.states)
+    problem, kinds = space.problem, space.offloads_under(stage)
+    shards = shard_degrees(problem, table.strategy)
     factor = problem.calibration.allocator_factor
-    needed: FloatArray = reduce(
-        larger,
-        [column(use.total_bytes - factor * use[MemoryPart.GATHERED_WEIGHTS]) for use in uses],
-    )
-    return needed
+    found = []
+    for kind in (Offload.ALL,) if Offload.ALL in kinds else kinds or (Offload.NONE,):
+        leanest = PlanOptions(zero_stage=stage, offload=kind)
+        uses = step_memory(problem, leanest, shards, table.price.states)
+        needed = [
+            column(use.total_bytes - factor * use[MemoryPart.GATHERED_WEIGHTS]) for use in uses
+        ]
+        found.append(reduce(larger, needed))
+    least: FloatArray = reduce(np.minimum, found)
+    return least
 
 
 def rows_within(every: AllFamilies, space: SearchSpace) -> BoolArray:
@@ -302,7 +318,13 @@ def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Coun
             "the choices contradict each other: no way to shard or offload is left"
         )
     if not parts:
-        raise InfeasibleError("every candidate is refused by a rule: " + counts.summary)
+        name, _ = counts.refused.most_common(1)[0]
+        why = (
+            f"; most of them by {name}: {all_rules()[name].explanation}"
+            if name in all_rules()
+            else ""
+        )
+        raise InfeasibleError(f"every candidate is refused by a rule: {counts.summary}{why}")
     return AllFamilies(space, tuple(parts), is_complete)
 
 

@@ -165,6 +165,24 @@ def check_fixed(problem: Problem, allowed: Mapping[str, Sequence[object]]) -> No
         raise SpecError(faults)
 
 
+def launches_with(problem: Problem, strategy: Strategy, structure: PlanOptions) -> tuple[str, ...]:
+    """Return the frameworks of the catalog, in their usual version, that can start a strategy."""
+    chip, precision = problem.system.chip, problem.workload.precision.matmul
+    found = []
+    for name in framework_names():
+        launches = load_framework(name).launches
+        if chip.vendor not in launches.vendors or precision not in launches.precisions:
+            continue
+        software = problem.workload.software.model_copy(
+            update={"framework": name, "launches": launches}
+        )
+        asked = problem.workload.model_copy(update={"software": software})
+        case = Case(problem.model, asked, structure, stack([strategy]))
+        if not any(rule.breaks(case).any() for rule in launching.rules()):
+            found.append(name)
+    return tuple(found)
+
+
 def tried_degrees(problem: Problem) -> dict[str, set[int]]:
     """Return the values of each degree that the search tries; micro-batches may be any."""
     num_layers = problem.model.num_layers

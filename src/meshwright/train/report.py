@@ -54,6 +54,8 @@ def plan_screen(plan: Plan, *, others: Sequence[Candidate] = (), next_command: s
     screen.gap()
     _add_verdict(screen, plan)
     _add_plan(screen, plan.best)
+    if plan.best.placement is None:
+        screen.add("launches", _launches(plan), spare=2)
     if plan.best.placement is not None:
         screen.add("placed", blocks_in_words(plan.best.placement), spare=2)
     if plan.operators is not None:
@@ -118,6 +120,16 @@ def _cost(plan: Plan) -> str:
 def _add_plan(screen: Screen, best: Candidate) -> None:
     screen.add("plan", best.text, style="bold")
     screen.add("", plan_in_words(best), spare=3)
+
+
+def _launches(plan: Plan) -> str:
+    """Return what can start the plan, and what it was priced for."""
+    stated, names = plan.workload.software.framework, plan.best.launches_with
+    if stated:
+        others = [name for name in names if name != stated.partition("==")[0]]
+        return f"with {stated}, as asked" + (f"; also {', '.join(others)}" if others else "")
+    asks = "priced for none in particular, see --framework"
+    return f"with {', '.join(names)} ({asks})" if names else "with no framework of the catalog"
 
 
 def plan_in_words(best: Candidate) -> str:
@@ -238,6 +250,7 @@ def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str 
         text = f"{format_bytes(-left)} too much on the fullest device"
         screen.add("NO FIT", text, style="bold red")
     _add_plan(screen, plan.best)
+    screen.add("launches", _launches(plan), spare=2)
     screen.gap()
     _add_memory(screen, plan.best, has_legend=False)
     parts = {words(name): size for name, size in price.memory_parts_bytes.items()}
@@ -327,6 +340,7 @@ def explain_screen(plan: Plan, explanation: Explanation, *, next_command: str = 
     screen.gap()
     _add_verdict(screen, plan)
     _add_plan(screen, plan.best)
+    screen.add("launches", _launches(plan), spare=2)
     screen.gap()
     screen.add("time", Bars({words(n): t for n, t in price.time_parts_s.items()}, format_seconds,
                             most=3))  # fmt: skip

@@ -110,7 +110,7 @@ def device_lines(candidate: Candidate) -> Iterator[str]:
 
 
 def ranking_lines(plan: Plan) -> Iterator[str]:
-    """Yield the best candidates, one line each."""
+    """Yield the best candidates, each with the frameworks that can start it."""
     yield f"top {1 + len(plan.runners_up)}"
     for number, entry in enumerate((plan.best, *plan.runners_up), start=1):
         price = entry.estimate
@@ -119,6 +119,9 @@ def ranking_lines(plan: Plan) -> Iterator[str]:
             f"{format_bytes(price.memory_bytes):>9}  "
         )
         yield from wrapped(head, entry.text)
+        if not plan.workload.software.framework:
+            names = ", ".join(entry.launches_with) or "no framework of the catalog"
+            yield from wrapped(" " * len(head), f"launches with {names}", hang=len(head))
 
 
 def front_lines(found: Sequence[Candidate], unknown: Sequence[str]) -> Iterator[str]:

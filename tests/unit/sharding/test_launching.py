@@ -56,7 +56,7 @@ BREAKING = {
     "launch-vocabulary": ("megatron", PlanOptions(zero_stage=0, vocabulary_parallel=True), {}),
     "launch-async-tp": ("fsdp", PlanOptions(zero_stage=0, overlap_tensor_parallel=True), {"tp": 2}),
     "launch-dp-replicate": ("deepspeed", PLAIN, {"dp_replicate": 2, "dp_shard": 2}),
-    "launch-zero": ("megatron", PLAIN, {"pp": 2, "dp_shard": 2}),
+    "launch-zero": ("megatron-deepspeed", PLAIN, {"pp": 2, "dp_shard": 2}),
     "launch-reshard": (
         "megatron", PlanOptions(zero_stage=3, reshard_after_forward=False), {"dp_shard": 2},
     ),

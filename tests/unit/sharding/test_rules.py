@@ -72,6 +72,12 @@ BREAKING = {
     ),
     "ulysses-without-cp": (ULYSSES, DENSE, {}, "Ulysses with cp 1 changes nothing"),
     "cp-tile": (PLAIN, DENSE, {"cp": 64}, "1 x 4096 tokens over cp 64 are fewer than 128 rows"),
+    "dp-even": (
+        PLAIN,
+        DENSE,
+        {"dp_shard": 3},
+        "64 sequences are not divisible by dp 3 x micro-batch 1",
+    ),
     "dp-batch": (
         PLAIN,
         DENSE,
@@ -175,7 +181,6 @@ def test_a_broken_rule_refuses_explains_and_offers_a_change(name):
         (SPLIT, DENSE, {"tp": 16, "pp": 4, "dp_shard": 4}),
         (PLAIN, DENSE, {"tp": 16}),  # each of 8 key heads on two ranks
         (PLAIN, DENSE, {"pp": 3}),  # uneven stages: 11, 11, 10
-        (PLAIN, DENSE, {"dp_shard": 3}),  # uneven batch: 22, 21, 21
         (SPLIT, DENSE, {"tp": 8, "cp": 4}),
         (INTERLEAVED, DENSE, {"pp": 4, "num_virtual_stages": 8, "dp_shard": 16}),
         (replace(PLAIN, zero_stage=1), DENSE, {"cp": 4}),

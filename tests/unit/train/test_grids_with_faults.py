@@ -27,7 +27,7 @@ PLAIN = PlanOptions(sequence_parallel=False, zero_stage=1)
 
 
 def work(system):
-    return training(system, sequence_length=256, global_batch_size=16)
+    return training(system, sequence_length=256, global_batch_size=240)
 
 
 def wafer(shape, **faults):

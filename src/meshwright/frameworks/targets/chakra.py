@@ -25,7 +25,7 @@ class ChakraTraces:
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the traces do not hold."""
-        return [*plan_refusals(plan), *offload_refusals(plan, ()), *_stream_refusals(plan)]
+        return [*plan_refusals(plan), *offload_refusals(plan), *_stream_refusals(plan)]
 
     @staticmethod
     def render(plan: Plan) -> Mapping[str, bytes]:

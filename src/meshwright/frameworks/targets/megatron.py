@@ -27,11 +27,10 @@ from meshwright.frameworks.launch import (
 from meshwright.frameworks.refusals import (
     choice_refusal,
     framework_refusals,
-    offload_refusals,
     optimizer_refusals,
 )
 from meshwright.frameworks.registry import exporters
-from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
+from meshwright.sharding.strategy import ContextKind, Offload, Recompute
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
 from meshwright.train.answer import Plan
 
@@ -58,12 +57,10 @@ class MegatronArguments:
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the arguments cannot say."""
         return [
-            *framework_refusals(plan),
-            *_pipeline_refusals(plan),
+            *framework_refusals(plan, "megatron"),
             *_order_refusals(plan),
-            *_tensor_refusals(plan),
-            *_state_refusals(plan),
-            *_workload_refusals(plan),
+            *_optimizer_refusals(plan),
+            *_causal_refusals(plan),
             *model_refusals(plan.model),
         ]
 
@@ -96,47 +93,16 @@ def _has_data_axes(plan: Plan) -> bool:
     return sizes["dp"] * sizes["cp"] > 1
 
 
-def _pipeline_refusals(plan: Plan) -> Iterator[Fault]:
-    schedule = plan.best.structure.schedule
-    if degrees(plan)["pp"] > 1 and schedule in (ScheduleKind.GPIPE, ScheduleKind.ZERO_BUBBLE):
-        reason = "Megatron-LM runs 1F1B, plain or interleaved"
-        yield choice_refusal("structure.schedule", schedule, reason, "schedule=1f1b")
-
-
 def _order_refusals(plan: Plan) -> Iterator[Fault]:
     sizes, found = degrees(plan), ",".join(plan.best.structure.axis_order)
     default = ",".join(MESH_AXES)
-    if not ordered_as(plan, MESH_AXES) and not ordered_as(plan, PIPELINE_INSIDE):
-        reason = "ranks lie tp, cp, dp, pp or tp, cp, pp, dp, innermost first"
-        yield choice_refusal("structure.axis_order", found, reason, default)
-        return
     matches = sizes["ep"] * sizes["etp"] == sizes["tp"] * sizes["cp"]
     if num_experts(plan) and not matches and not ordered_as(plan, MESH_AXES):
         reason = "with pp inside of dp, stages match only where ep x etp equals tp x cp"
         yield choice_refusal("structure.axis_order", found, reason, default)
 
 
-def _tensor_refusals(plan: Plan) -> Iterator[Fault]:
-    structure, tp = plan.best.structure, degrees(plan)["tp"]
-    if tp == 1 or structure.sequence_parallel:
-        return
-    if structure.overlap_tensor_parallel:
-        reason = "--tp-comm-overlap needs sequence parallelism"
-        fix = "sequence_parallel=true"
-        yield choice_refusal("structure.overlap_tensor_parallel", True, reason, fix)
-    if num_experts(plan):
-        reason = "experts with tp above 1 need sequence parallelism"
-        fix = "sequence_parallel=true"
-        yield choice_refusal("structure.sequence_parallel", False, reason, fix)
-
-
-def _state_refusals(plan: Plan) -> Iterator[Fault]:
-    structure = plan.best.structure
-    if structure.zero_stage == 3 and not structure.reshard_after_forward:
-        reason = "Megatron-FSDP drops gathered weights after each pass"
-        fix = "reshard_after_forward=true or zero_stage=2"
-        yield choice_refusal("structure.reshard_after_forward", False, reason, fix)
-    yield from offload_refusals(plan, () if _uses_fsdp(plan) else (Offload.OPTIMIZER,))
+def _optimizer_refusals(plan: Plan) -> Iterator[Fault]:
     name = "megatron-adam-bf16-gradients" if _has_short_gradients(plan) else "megatron-adam"
     yield from optimizer_refusals(plan, name, 16.0 if _has_short_gradients(plan) else 18.0)
 
@@ -146,12 +112,8 @@ def _has_short_gradients(plan: Plan) -> bool:
     return plan.workload.optimizer.gradient_bytes_per_param <= 2
 
 
-def _workload_refusals(plan: Plan) -> Iterator[Fault]:
-    work = plan.workload
-    if work.precision.matmul not in PRECISIONS:
-        reason = f"written for {', '.join(PRECISIONS)}"
-        yield choice_refusal("workload.precision.matmul", work.precision.matmul, reason, "bf16")
-    if not work.causal:
+def _causal_refusals(plan: Plan) -> Iterator[Fault]:
+    if not plan.workload.causal:
         yield choice_refusal("workload.causal", False, "pretrain_gpt.py masks causally", "true")
 
 

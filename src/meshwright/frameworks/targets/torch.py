@@ -12,26 +12,21 @@ from collections.abc import Iterable, Sequence
 from meshwright.base.errors import Fault
 from meshwright.frameworks.launch import (
     GRADIENT_AXES,
-    MESH_AXES,
     SHARD_AXES,
-    axes_in_use,
     chunk_lengths,
     degrees,
     header,
     mesh_dims,
     micro_batches,
-    ordered_as,
     plan_launch,
     torchrun_words,
 )
 from meshwright.frameworks.refusals import (
-    choice_refusal,
     framework_refusals,
-    offload_refusals,
     optimizer_refusals,
 )
 from meshwright.frameworks.registry import exporters
-from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
+from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
 from meshwright.train.answer import Plan
 
 IMPORTS = """\
@@ -229,9 +224,8 @@ class TorchScript:
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the script cannot say."""
         return [
-            *framework_refusals(plan),
-            *_parallel_refusals(plan),
-            *_numeric_refusals(plan),
+            *framework_refusals(plan, "fsdp"),
+            *optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES),
         ]
 
     @staticmethod
@@ -248,45 +242,6 @@ class TorchScript:
 def is_hybrid(plan: Plan) -> bool:
     """Return whether FSDP shards within replicas."""
     return plan.best.structure.zero_stage >= 2 and degrees(plan)["dp_replicate"] > 1
-
-
-def _parallel_refusals(plan: Plan) -> Iterable[Fault]:
-    structure, sizes = plan.best.structure, degrees(plan)
-    if sizes["cp"] > 1 and structure.context_kind is ContextKind.ULYSSES:
-        reason = "PyTorch's context parallelism passes keys and values round a ring"
-        yield choice_refusal("structure.context_kind", "ulysses", reason, "context_kind=ring")
-    if sizes["tp"] > 1 and structure.overlap_tensor_parallel:
-        reason = "asynchronous tensor parallelism is a pass of torch.compile over your model"
-        yield choice_refusal("structure.overlap_tensor_parallel", True, reason, "false")
-    if sizes["dp"] * sizes["cp"] > 1 and not structure.overlap_data_parallel:
-        reason = "DDP and FSDP always reduce beside the backward pass"
-        yield choice_refusal("structure.overlap_data_parallel", False, reason, "true")
-    yield from _order_refusals(plan)
-
-
-def _order_refusals(plan: Plan) -> Iterable[Fault]:
-    structure, sizes = plan.best.structure, degrees(plan)
-    used = axes_in_use(plan)
-    if is_hybrid(plan) and "cp" in used and used.index("cp") > used.index("dp_replicate"):
-        found = ",".join(structure.axis_order)
-        reason = "hybrid FSDP needs the shards, cp among them, inside of the replicas"
-        yield choice_refusal("structure.axis_order", found, reason, ",".join(MESH_AXES))
-    if sizes["ep"] * sizes["etp"] > 1 and not ordered_as(plan, MESH_AXES):
-        found = ",".join(structure.axis_order)
-        reason = "experts use the devices of tp, cp and dp side by side"
-        yield choice_refusal("structure.axis_order", found, reason, ",".join(MESH_AXES))
-
-
-def _numeric_refusals(plan: Plan) -> Iterable[Fault]:
-    structure, precision = plan.best.structure, plan.workload.precision
-    kept = [Offload.ACTIVATIONS]
-    if structure.zero_stage >= 2:
-        kept.append(Offload.ALL)
-    yield from offload_refusals(plan, kept)
-    yield from optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES)
-    if precision.matmul not in DTYPES:
-        reason = "PyTorch itself trains linear layers in bf16 or fp32"
-        yield choice_refusal("workload.precision.matmul", precision.matmul, reason, "bf16")
 
 
 def _notes(plan: Plan) -> Iterable[str]:

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 from meshwright.base.errors import Fault
 from meshwright.frameworks.launch import (
-    MESH_AXES,
     Words,
     chunk_lengths,
     degrees,
     header,
-    ordered_as,
     plan_launch,
     shell_script,
     torchrun_words,
@@ -24,11 +22,10 @@ from meshwright.frameworks.launch import (
 from meshwright.frameworks.refusals import (
     choice_refusal,
     framework_refusals,
-    offload_refusals,
     optimizer_refusals,
 )
 from meshwright.frameworks.registry import exporters
-from meshwright.sharding.strategy import ContextKind, Recompute, ScheduleKind
+from meshwright.sharding.strategy import Recompute, ScheduleKind
 from meshwright.spec.model import ModelSpec
 from meshwright.train.answer import Plan
 
@@ -54,10 +51,9 @@ class TorchtitanOptions:
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the options cannot say."""
         return [
-            *framework_refusals(plan),
-            *_pipeline_refusals(plan),
-            *_parallel_refusals(plan),
-            *_data_refusals(plan),
+            *framework_refusals(plan, "torchtitan"),
+            *_module_refusals(plan),
+            *optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES),
             *_software_refusals(plan),
             *model_refusals(plan.model, plan.workload.precision.matmul),
         ]
@@ -90,51 +86,20 @@ def data_degrees(plan: Plan) -> tuple[int, int]:
     return sizes["dp_replicate"], sizes["dp_shard"]
 
 
-def _pipeline_refusals(plan: Plan) -> Iterator[Fault]:
-    schedule = plan.best.structure.schedule
-    if degrees(plan)["pp"] > 1 and schedule not in SCHEDULES:
-        reason = "its zero-bubble schedules need two stages or more on each rank"
-        yield choice_refusal("structure.schedule", schedule, reason, "schedule=1f1b")
-
-
-def _parallel_refusals(plan: Plan) -> Iterator[Fault]:
-    sizes, structure = degrees(plan), plan.best.structure
-    if sizes["cp"] > 1 and structure.context_kind is ContextKind.ULYSSES:
-        reason = "it has ring attention only"
-        yield choice_refusal("structure.context_kind", "ulysses", reason, "context_kind=ring")
+def _module_refusals(plan: Plan) -> Iterator[Fault]:
+    sizes = degrees(plan)
     if sizes["cp"] > 1 and MODULES.get(plan.model.architecture) == "gpt_oss":
         reason = "the attention of module gpt_oss does not split sequences"
         yield choice_refusal("strategy.cp", sizes["cp"], reason, "cp=1")
-    if sizes["etp"] > 1:
-        reason = "an expert lies whole on one rank"
-        yield choice_refusal("strategy.etp", sizes["etp"], reason, "etp=1")
-    if not ordered_as(plan, MESH_AXES):
-        found = ",".join(structure.axis_order)
-        reason = "the mesh is tp, cp, dp_shard, dp_replicate, pp, innermost first"
-        yield choice_refusal("structure.axis_order", found, reason, ",".join(MESH_AXES))
-
-
-def _data_refusals(plan: Plan) -> Iterator[Fault]:
-    sizes, structure = degrees(plan), plan.best.structure
-    stage = structure.zero_stage
-    if stage == 1:
-        reason = "FSDP shards gradients as well"
-        yield choice_refusal("structure.zero_stage", stage, reason, "zero_stage=2")
-    if stage == 0 and sizes["cp"] > 1:
-        reason = "FSDP shards over cp, also without data parallelism"
-        yield choice_refusal("structure.zero_stage", stage, reason, "zero_stage=2")
-    if sizes["dp"] * sizes["cp"] > 1 and not structure.overlap_data_parallel:
-        reason = "FSDP always reduces beside the backward pass"
-        yield choice_refusal("structure.overlap_data_parallel", False, reason, "true")
-    yield from offload_refusals(plan, ())
-    yield from optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES)
 
 
 def _software_refusals(plan: Plan) -> Iterator[Fault]:
     sizes, software = degrees(plan), plan.workload.software
-    if plan.best.structure.recompute is Recompute.SELECTIVE:
-        reason = "torchtitan's selective keeps attention and recomputes elementwise operators"
-        yield choice_refusal("structure.recompute", "selective", reason, "recompute=full or none")
+    is_selective = plan.best.structure.recompute is Recompute.SELECTIVE
+    if is_selective and software.selective_recompute != "half_of_products":
+        reason = "torchtitan's keeps attention and recomputes every second product"
+        fix = "plan with --framework torchtitan, or recompute=full or none"
+        yield choice_refusal("structure.recompute", "selective", reason, fix)
     if software.cuda_graphs and (sizes["pp"] > 1 or sizes["ep"] > 1):
         reason = "CUDA graphs exclude pipeline and expert parallelism"
         yield choice_refusal("workload.software.cuda_graphs", True, reason, "false")
