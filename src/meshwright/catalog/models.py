@@ -195,10 +195,12 @@ def _open_fields(
     by_architecture = not stated_type and family.nested_types and has_section
     is_nested = label in family.nested_types and (has_section or not family.is_flat)
     if not is_nested and not by_architecture:
-        harmless = f"{family.harmless} {family.outer_harmless}" if family.is_flat else family.harmless
+        harmless = (
+            f"{family.harmless} {family.outer_harmless}" if family.is_flat else family.harmless
+        )
         fields = Fields(config, family.keys, family=label, origin=origin, harmless=harmless)
         _check_architecture(config, family, fields)
-        return fields, (_TEXT_ONLY,) if "vision_config" in config else ()
+        return fields, (_TEXT_ONLY,) if family.is_flat else ()
     inner = config.get("text_config")
     if not isinstance(inner, Mapping):
         found = "missing" if inner is None else f"found {shown(inner)}"
@@ -259,12 +261,11 @@ def known_model_types() -> tuple[str, ...]:
     return tuple(sorted(label for label, entry in pairs if label not in entry.architectures))
 
 
-_RECURRENT: Final = frozenset(
-    """
-    bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 mamba mamba2 minimax
-    nemotron_h olmo_hybrid qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma rwkv zamba zamba2
-    """.split()
-)
+_RECURRENT: Final = (
+    "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "mamba",
+    "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_next", "recurrent_gemma", "rwkv", "zamba",
+    "zamba2",
+)  # fmt: skip
 """Values of ``model_type`` with layers that keep a recurrent state in place of keys and values."""
 
 

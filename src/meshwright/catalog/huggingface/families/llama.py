@@ -93,9 +93,7 @@ _GRANITE_MOE_KEYS = GROUPED_KEYS | {
 }
 
 
-@family(
-    "granitemoe", "GraniteMoeForCausalLM", keys=_GRANITE_MOE_KEYS, harmless=_GRANITE_SCALES
-)
+@family("granitemoe", "GraniteMoeForCausalLM", keys=_GRANITE_MOE_KEYS, harmless=_GRANITE_SCALES)
 @family(
     "granitemoeshared",
     "GraniteMoeSharedForCausalLM",

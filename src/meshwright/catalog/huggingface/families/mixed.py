@@ -301,6 +301,7 @@ def _deepseek_layers(fields: Fields, *, router_bias: bool) -> list[LayerSpec]:
     "Glm4MoeForCausalLM",
     keys=STATED_KV_KEYS
     | {
+        "head_dim": count(),
         "moe_intermediate_size": count(),
         "num_experts": count(names=("n_routed_experts",)),
         "n_shared_experts": count_or_zero(1),
