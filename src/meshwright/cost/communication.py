@@ -122,7 +122,8 @@ def overlapped(
     exposed = larger(transfer_s - window_s, transfer_s / num_buckets)
     if alone_s is None:
         return Exposure(exposed, transfer_s - exposed)
-    exposed = exposed * where(transfer_s > 0, alone_s / larger(transfer_s, LEAST_S), 0.0)
+    share = where(transfer_s > 0, alone_s / larger(transfer_s, LEAST_S), 0.0)
+    exposed = smaller(exposed * share, alone_s)
     return Exposure(exposed, alone_s - exposed)
 
 
