@@ -79,7 +79,7 @@ def test_a_plan_on_no_grid_has_no_placement(original):
     ))  # fmt: skip
     assert flat["best"]["placement"] is None
     flat["best"]["placement"] = original["best"]["placement"]
-    with pytest.raises(SpecError, match=r"best\.placement\.grid_shape"):
+    with pytest.raises(SpecError, match=r"best\.placement: is on a grid"):
         files.from_json(json.dumps(flat))
 
 

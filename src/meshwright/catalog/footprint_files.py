@@ -99,7 +99,10 @@ def table_tree(text: str, *, name: str, origin: str) -> Tree:
     SpecError
         With all faults of the form: unknown or repeated columns, lines of another length.
     """
-    lines = [line for line in enumerate(csv.reader(io.StringIO(text)), start=1) if line[1]]
+    try:
+        lines = [line for line in enumerate(csv.reader(io.StringIO(text)), start=1) if line[1]]
+    except csv.Error as error:
+        raise SpecError(Fault("", f"no CSV: {error}"), origin=origin) from error
     if not lines:
         raise SpecError(Fault("", "the file is empty", "a head such as name,size"), origin=origin)
     (_, head), *rows = lines

@@ -140,16 +140,14 @@ def show_collectives(args: argparse.Namespace) -> int:
 
 def _group_asked(args: argparse.Namespace, num_devices: int) -> tuple[float, tuple[int, ...]]:
     """Return the size in bytes, and the devices of the group; all that is wrong is an error."""
-    from meshwright.base.units import parse_quantity
     from meshwright.network.placed_collectives import MOST_MEMBERS
+    from meshwright.options.question import quantity
 
-    faults, num_bytes = [], 0.0
+    faults, num_bytes = list[Fault](), 0.0
     try:
-        num_bytes = parse_quantity(" ".join(args.size), "bytes")
-    except ValueError as error:
-        faults.append(Fault("--size", str(error)))
-    if not faults and num_bytes <= 0:
-        faults.append(Fault("--size", f"{num_bytes:g} bytes are nothing to send"))
+        num_bytes = quantity("--size", " ".join(args.size), "bytes")
+    except SpecError as error:
+        faults.extend(error.faults)
     words, stride = [word.strip() for word in args.group.split(",")], args.stride
     wrong = [word for word in words if not (word.isascii() and word.isdigit() and len(word) < 10)]
     if wrong:

@@ -28,6 +28,8 @@ Arguments = ParamSpec("Arguments")
 
 LARGEST = 10**12
 """No count of tokens, sequences or devices is larger."""
+MOST_QUANTITY = 1e24
+"""No size, rate, time or power is, in bytes, seconds and watts."""
 
 
 class Reading:
@@ -121,8 +123,8 @@ def quantity(option: str, text: str, dimension: str) -> float:
         value = parse_quantity(text, dimension)
     except ValueError as error:
         raise SpecError(Fault(option, str(error))) from error
-    if not 0 < value < float("inf"):
-        bound = "less" if value > 0 else "more than 0"
+    if not 0 < value < MOST_QUANTITY:
+        bound = f"less than {MOST_QUANTITY:g}" if value > 0 else "more than 0"
         raise SpecError(Fault(option, f"found {text!r}, expected {bound}"))
     return value
 

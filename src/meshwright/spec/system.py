@@ -145,6 +145,8 @@ class LinkPart(Declaration):
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
 
 
+MOST_GRID_DEVICES = 2**20
+"""The links of a grid are listed one by one."""
 LevelKind = Literal["switch", "fully_connected", "torus", "mesh", "fat_tree", "dragonfly"]
 
 
@@ -260,6 +262,9 @@ class SystemSpec(Declaration):
             raise ValueError(
                 f"num_devices: {self.num_devices} devices, but the levels have room for {room}"
             )
+        is_grid = any(level.kind in ("mesh", "torus") for level in self.levels)
+        if is_grid and room > MOST_GRID_DEVICES:
+            raise ValueError(f"levels: a grid of {room} devices, at most {MOST_GRID_DEVICES}")
         through = [index for index, level in enumerate(self.levels) if level.through_io_dies]
         if through and (through != [2] or {level.kind for level in self.levels} != {"mesh"}):
             raise ValueError("levels: through_io_dies is for the last of three levels of kind mesh")

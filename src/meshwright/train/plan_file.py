@@ -21,6 +21,7 @@ def plan_faults(plan: Plan) -> list[Fault]:
     faults = [fault for path, entry in listed for fault in candidate_faults(path, entry)]
     if not faults:
         for path, entry in listed:
+            faults += run_faults(f"{path}.segments.0.strategy", entry, plan.model.num_layers)
             faults += placement_faults(f"{path}.placement", entry, plan.system)
     return [*faults, *factor_faults(plan.factors)]
 
@@ -39,6 +40,8 @@ def _with_throttling(data: dict[str, Any]) -> None:
             parts.setdefault("throttle_s", 0.0)
 
 
+MOST_DEGREE = 10**9
+"""No degree and no micro-batch is larger."""
 PLAN_FILE = AnswerFile(Plan, faults=plan_faults, upgrade=_with_throttling)
 to_data, to_json, from_json = PLAN_FILE.to_data, PLAN_FILE.to_json, PLAN_FILE.from_json
 save, load = PLAN_FILE.save, PLAN_FILE.load
@@ -70,8 +73,8 @@ def candidate_faults(path: str, candidate: Candidate) -> Iterator[Fault]:
 
 def _segment_faults(path: str, segment: Segment) -> Iterator[Fault]:
     for name, degree in vars(segment.strategy).items():
-        if not (degree >= 1 and degree == int(degree)):
-            message = f"found {degree!r}, expected a whole number above 0"
+        if not (1 <= degree <= MOST_DEGREE and degree == int(degree)):
+            message = f"found {degree!r}, expected a whole number from 1 to {MOST_DEGREE}"
             yield Fault(f"{path}.strategy.{name}", message)
     stage, order = segment.structure.zero_stage, segment.structure.axis_order
     if stage not in range(4):
@@ -80,10 +83,21 @@ def _segment_faults(path: str, segment: Segment) -> Iterator[Fault]:
         yield Fault(f"{path}.structure.axis_order", f"expected each of {' '.join(AXES)} once")
 
 
+def run_faults(path: str, candidate: Candidate, num_layers: int) -> Iterator[Fault]:
+    """Yield that a candidate cuts the model into more runs than it has layers."""
+    runs = int(candidate.strategy.pp * candidate.strategy.num_virtual_stages)
+    if runs > num_layers:
+        message = f"{runs} runs of layers (pp x num_virtual_stages), but {num_layers} layers"
+        yield Fault(f"{path}.num_virtual_stages", message)
+
+
 def placement_faults(path: str, candidate: Candidate, system: SystemSpec) -> Iterator[Fault]:
     """Yield what no placement of a candidate on a system can be, by field."""
     placement = candidate.placement
     if placement is None:
+        return
+    if not any(level.kind in ("mesh", "torus") for level in system.levels):
+        yield Fault(path, f"is on a grid, which {system.name} is not", "null")
         return
     sides = tuple(level.size for level in system.levels[::-1])
     if placement.grid_shape != sides:

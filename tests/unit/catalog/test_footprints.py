@@ -93,3 +93,8 @@ def test_faults_of_a_table_name_line_and_column(written, text, faults):
     with pytest.raises(SpecError) as raised:
         load_footprints(written("bad.csv", text))
     assert [part for part in faults if part not in str(raised.value)] == []
+
+
+def test_a_cell_of_any_length_is_told(written):
+    with pytest.raises(SpecError, match="no CSV: field larger than field limit"):
+        load_footprints(written("layers.csv", "name,size\n" + "a" * 200_000 + ",1 GB\n"))

@@ -190,6 +190,12 @@ def test_names_that_are_not_there(folder) -> None:
     (folder / "wrong.py").write_text("def net(:")
     with pytest.raises(SpecError, match="cannot be imported: SyntaxError"):
         read_program(f"{folder}/wrong.py:net")
+    (folder / "ends.py").write_text("import sys\ndef net(): sys.exit(3)")
+    with pytest.raises(SpecError, match=r"ends.py:net: SystemExit: 3"):
+        read_program(f"{folder}/ends.py:net")
+    (folder / "ended.py").write_text("import sys\nsys.exit(3)")
+    with pytest.raises(SpecError, match="cannot be imported: SystemExit: 3"):
+        read_program(f"{folder}/ended.py:net")
     (folder / "other.py").write_text("from nets import net as made")
     assert product_flops(to_graph(read_program(f"{folder}/other.py:made"))) == net_flops(1, 32)
     (folder / "text.pt2").write_text("no program")

@@ -204,3 +204,11 @@ def test_faults_across_fields(tmp_path, old, new, path):
     with pytest.raises(SpecError) as raised:
         load_system(str(file))
     assert [fault.path for fault in raised.value.faults] == [path]
+
+
+def test_a_grid_whose_links_fill_the_memory_is_refused():
+    system = load_system("wafer-6x8")
+    data = system.model_dump(exclude={"levels"})
+    levels = (system.levels[0], system.levels[1].model_copy(update={"size": 2**31}))
+    with pytest.raises(ValueError, match="a grid of 17179869184 devices, at most 1048576"):
+        type(system).model_validate({**data, "levels": levels})

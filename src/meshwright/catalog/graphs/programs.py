@@ -135,7 +135,7 @@ def _found(module: str, function: str, origin: str) -> Any:
     try:
         with quiet():
             loaded = _executed(path) if is_file else import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = f"cannot be imported: {type(error).__name__}: {error}"
         fix = "name a module:function, or file.py:function"
         raise SpecError(Fault("", message, fix), origin=origin) from error
@@ -167,12 +167,12 @@ def _called(torch: Any, function: Any, sizes: dict[str, int], origin: str) -> An
     try:
         with torch.device("meta"), quiet():
             return function(**keywords)
-    except Exception:  # some modules compute with numbers while they are made
+    except (Exception, SystemExit):  # some modules compute with numbers while they are made
         pass
     try:
         with quiet():
             return function(**keywords)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = f"{type(error).__name__}: {error}"
         fix = "a function that needs no arguments but sizes"
         raise SpecError(Fault("", message, fix), origin=origin) from error
