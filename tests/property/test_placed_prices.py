@@ -38,9 +38,9 @@ def test_contention_costs_time_and_no_memory(seed, models):
 @pytest.mark.parametrize(
     "seed", [*range(300, 306), *(pytest.param(s, marks=pytest.mark.slow) for s in range(306, 340))]
 )
-def test_overlap_is_never_slower_on_the_same_placement(seed, models):
-    """Gradients that travel beside computation share its links and are slower meanwhile, but never
-    later than if they had waited. Sends between stages, which wait for them, may be."""
+def test_what_travels_beside_computation_never_shows_longer(seed, models):
+    """Gradients that share links with streams are slower meanwhile, but show no longer than if they
+    had waited; computation pays for the time that they are under way."""
     asked, structure, strategy = drawn(seed, models)
     strategy = replace(strategy, pp=1.0, dp_replicate=strategy.dp_replicate * strategy.pp)
     structure = replace(structure, schedule=ScheduleKind.ONE_F_ONE_B)
@@ -50,7 +50,8 @@ def test_overlap_is_never_slower_on_the_same_placement(seed, models):
     )
     for one, other in zip(beside[:6], after[:6], strict=True):
         assert one.ranks.shapes == other.ranks.shapes
-        assert step_s(one.contended) <= step_s(other.contended) * (1 + 1e-12)
+        shown, waited = (only(p.contended.step.time[TimePart.DP_COMM]) for p in (one, other))
+        assert shown <= waited * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(100, 105))

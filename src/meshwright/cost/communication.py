@@ -78,10 +78,6 @@ class CollectiveTime:
         return CollectiveTime(tuple(kept), self.alone)
 
 
-LEAST_S = 1e-30
-"""Less than any transfer takes [s]."""
-
-
 @dataclass(frozen=True)
 class Exposure:
     """Seconds of a transfer that runs during computation: exposed, and hidden by it [s]."""
@@ -103,9 +99,10 @@ def overlapped(
     """Return how much of a transfer is exposed when it runs during a window of computation.
 
     exposed = max(transfer - window, transfer / buckets): the last bucket is complete only when
-    the computation that it could hide behind has ended. Where others share its links meanwhile, it
-    is slower by f within the window alone: exposed = max(alone - window / f, alone / buckets). So
-    it is never slower than a transfer that waits for the computation.
+    the computation that it could hide behind has ended. Where others share its links meanwhile and
+    come first, ``transfer`` is the time of all that the links carry, and what is left after the
+    window has them to itself: exposed is at least alone / buckets, and no more than ``alone``, as
+    if it had waited. Hidden is the time that it is under way within the window.
 
     Parameters
     ----------
@@ -114,17 +111,16 @@ def overlapped(
     num_buckets
         Pieces of the transfer, at least 1.
     alone_s
-        Seconds of the transfer on links that nothing else uses; its own where nothing shares them.
+        Seconds of the transfer on links that nothing else uses; None where nothing shares them.
 
     Source: prices follow the overlap rule of bucketed gradient reduction (Li et al. 2020,
     PyTorch Distributed, section 3.2.3).
     """
     exposed = larger(transfer_s - window_s, transfer_s / num_buckets)
-    if alone_s is None:
-        return Exposure(exposed, transfer_s - exposed)
-    share = where(transfer_s > 0, alone_s / larger(transfer_s, LEAST_S), 0.0)
-    exposed = smaller(exposed * share, alone_s)
-    return Exposure(exposed, alone_s - exposed)
+    hidden = transfer_s - exposed
+    if alone_s is not None:
+        exposed = smaller(larger(transfer_s - window_s, alone_s / num_buckets), alone_s)
+    return Exposure(exposed, hidden)
 
 
 def plain(transfer_s: Num, window_s: Num = 0.0) -> Exposure:

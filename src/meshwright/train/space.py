@@ -88,7 +88,7 @@ class SearchSpace:
         """Whether data-parallel communication overlaps computation: yes, unless it is fixed.
 
         On links of its own that is never slower: what is hidden costs only a share of itself. Where
-        pipeline sends wait for links that gradients keep busy it may be, by little.
+        others share the links it may be: computation pays for what is under way for longer.
         """
         known = None if self.launches is None else self.launches.overlaps_data_parallel
         return bool(launched((True,), known)) and self.choices.keeps("overlap_data_parallel", True)

@@ -71,7 +71,8 @@ def test_the_last_of_four_pieces_is_always_exposed(transfer_s, window_s, exposed
 @pytest.mark.parametrize(
     ("transfer_s", "alone_s", "window_s", "exposed"),
     [
-        (8.0, 4.0, 2.0, 3.0),  # half as fast for 2 s: 1 of 4 is done, 3 are left
+        (8.0, 4.0, 2.0, 4.0),  # others take 4 s: nothing of it in the window of 2 s
+        (8.0, 4.0, 5.0, 3.0),  # 1 s is left to it within the window
         (8.0, 4.0, 8.0, 1.0),  # all but the last of four pieces
         (4.0, 4.0, 3.0, 1.0),
         (0.0, 0.0, 3.0, 0.0),
@@ -82,7 +83,7 @@ def test_links_that_are_shared_slow_what_the_window_hides_alone(
 ):
     exposure = overlapped(transfer_s, window_s, 4.0, alone_s)
     assert exposure.exposed_s == pytest.approx(exposed)
-    assert exposure.hidden_s == pytest.approx(alone_s - exposed)
+    assert exposure.hidden_s == overlapped(transfer_s, window_s, 4.0).hidden_s
 
 
 def test_plain_hides_nothing():
