@@ -516,6 +516,10 @@ def simulate(args: Namespace, call: Call) -> Any:
     return runs
 
 
+MOST_PATHS = 1024
+"""More parts of a flow gain less than a thousandth, and take minutes."""
+
+
 @verb
 def route(args: Namespace, call: Call) -> Any:
     """Return routes of the flows of a file, with what each link carries and the proof."""
@@ -523,15 +527,15 @@ def route(args: Namespace, call: Call) -> Any:
     from meshwright.catalog.flow_files import read_flow_file
     from meshwright.catalog.systems import load_system
     from meshwright.network.flows import links_of, route_flows
-    from meshwright.options.question import Reading, output_file, whole_number
+    from meshwright.options.question import LARGEST, Reading, output_file, whole_number
     from meshwright.topology.levels import network_of
 
     reading = Reading()
     target = reading.value(output_file, args, "out")
     paths, seed = (
-        reading.value(whole_number, f"--{name}", getattr(args, name))
+        reading.value(whole_number, f"--{name}", getattr(args, name), most=most)
         if getattr(args, name) is not None else default
-        for name, default in (("paths", 1), ("seed", 0))
+        for name, default, most in (("paths", 1, MOST_PATHS), ("seed", 0, LARGEST))
     )  # fmt: skip
     network = (
         None if args.on is None else reading.value(lambda on: network_of(load_system(on)), args.on)

@@ -116,8 +116,6 @@ def run(words: Sequence[str]) -> int:
     args, unknown = parser.parse_known_args(words)
     if unknown:
         raise UsageError(about_unknown(unknown[0], called))
-    if name in COMMANDS and (twice := given_twice(words, COMMANDS[name])):
-        raise UsageError(f"{twice} is given twice")
     if args.version:
         from meshwright import __version__
 
@@ -182,13 +180,6 @@ def command_table() -> dict[str, Command]:
 def option_names(parser: argparse.ArgumentParser) -> list[str]:
     """Return the long options of a parser."""
     return [name for name in parser._option_string_actions if name.startswith("--")]
-
-
-def given_twice(words: Sequence[str], command: Command) -> str:
-    """Return an option that is given twice, of which the first would count for nothing."""
-    often = {option.flag for option in command.options if option.kind == "again"}
-    flags = [word.partition("=")[0] for word in words if word.startswith("--")]
-    return next((flag for flag in flags if flags.count(flag) > 1 and flag not in often), "")
 
 
 def about_unknown(word: str, parser: argparse.ArgumentParser) -> str:

@@ -92,13 +92,16 @@ def needed(
     raise SpecError(Fault(option, f"found a {type(given).__name__}, expected {expected}"))
 
 
-def whole_number(option: str, text: str, *, kilo: int = 1000, least: int = 1) -> int:
+def whole_number(
+    option: str, text: str, *, kilo: int = 1000, least: int = 1, most: int = LARGEST
+) -> int:
     """Return a whole number that is at least ``least``; see :func:`parse_count` for k and M."""
     from meshwright.base.units import parse_count
 
     number = parse_count(text, kilo=kilo)
-    if number is None or not least <= number <= LARGEST:
-        message = f"found {text!r}, expected a whole number above {least - 1}"
+    if number is None or not least <= number <= most:
+        limits = f"above {least - 1}" if most == LARGEST else f"from {least} to {most}"
+        message = f"found {text!r}, expected a whole number {limits}"
         such = "4096, 128k (131072) or 1M (1048576)" if kilo == 1024 else "8"
         raise SpecError(Fault(option, message, f"such as {such}"))
     return number
@@ -153,11 +156,15 @@ def output_file(
     if not text or text.endswith(os.sep):
         raise SpecError(Fault(option, f"{text!r} names no file"))
     path = Path(text)
-    folder = path.absolute().parent
+    folder = path.parent
     if not folder.is_dir():
         raise SpecError(Fault(option, f"there is no folder {str(path.parent)!r}"))
     if not os.access(folder, os.W_OK):
         raise SpecError(Fault(option, f"the folder {str(path.parent)!r} cannot be written to"))
+    named = {other: Path(value) for other, value in vars(args).items()
+             if other != name and isinstance(value, str) and value.isprintable()}  # fmt: skip
+    if same := [o for o, other in named.items() if other.resolve() == path.resolve()]:
+        raise SpecError(Fault(option, f"{text!r} is {option_of(same[0])} too", "another name"))
     if fault := in_the_way(path, force=args.force, is_resumed=is_resumed):
         raise SpecError(Fault(option, f"{text!r} {fault.message}", fault.fix))
     if suffix and path.suffix.lower() != suffix:

@@ -133,7 +133,7 @@ def _answer(
     placement = best.placement
     slower = best.estimate.step_time_s / placement.closed_form_s if placement else 1.0
     why_not: tuple[WhyNot, ...] = ()
-    if best.strategy.tatp <= 1 and problem.has_grid:
+    if best.strategy.tatp <= 1 and problem.has_grid and leaders.coverage.is_complete:
         space = leaders.result.families.space
         streams = Choices({**space.choices.allowed, "tatp": leaders.result.families.streams})
         other = placer.best(replace(space, choices=streams), among=leaders.result.families)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -64,12 +65,14 @@ class GridPlacer(Placer):
         result = search(space, top=NUM_BOUNDED, progress=progress, among=among)
         physical = physical_network(problem)
         placing = PlacementSearch(problem, physical, top, offloads=space.offloads)
+        if not result.is_complete:
+            return self._interrupted(problem, result, placing, top, physical)
         is_proven, found, num_bounded = (
             placing.run(result.found, result.beyond_s),
             result,
             NUM_BOUNDED,
         )
-        is_complete = result.is_complete and placing.is_complete
+        is_complete = placing.is_complete
         while is_complete and not is_proven:
             known = {_identity(one) for one in found.found}
             limit_s, num_bounded = placing.limit_s, 8 * num_bounded
@@ -80,7 +83,19 @@ class GridPlacer(Placer):
             is_complete = found.is_complete and placing.is_complete
         if result.found and not placing.fastest:
             raise InfeasibleError(_no_blocks(problem, result.found))
+        num_simulated = num_simulated if is_complete else 0
         return _leaders(problem, result, placing, top, physical, num_simulated)
+
+    def _interrupted(
+        self, problem: Problem, result: SearchResult, placing: PlacementSearch, top: int,
+        physical: Network,
+    ) -> Leaders:  # fmt: skip
+        """Return the best so far of a search that Ctrl-C ended: few are placed, none simulated."""
+        for first in range(0, len(result.found), NUM_INTERRUPTED):
+            placing.run(result.found[first : first + NUM_INTERRUPTED], result.beyond_s)
+            if placing.fastest:
+                return _leaders(problem, result, placing, top, physical, 0)
+        raise KeyboardInterrupt
 
     def price(self, problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
         """Return one strategy with its final price; in closed form where it fits no blocks.
@@ -117,6 +132,8 @@ class GridPlacer(Placer):
 
 NUM_BOUNDED = 256
 """Candidates that are looked for at first, by their bounds."""
+NUM_INTERRUPTED = 4
+"""Candidates that are placed at a time after an interrupt of the search, until one fits."""
 NUM_OTHERS = 8
 """Candidates that are named behind the leading ones."""
 
@@ -157,11 +174,13 @@ def _leaders(
     if final:
         same = [entry for entry in placed if entry.found is final[0]]
         fastest = (same or [placed_at(final[0])])[0].candidate
-    played = [
-        _simulated(problem, entry, placings[id(entry.found)], physical)
-        for entry in placed[:num_simulated]
-    ]
-    placed = [*_in_simulated_order(played), *placed[num_simulated:]]
+    played: list[Placed] = []
+    with suppress(KeyboardInterrupt):  # the plan is known, and stays
+        played.extend(
+            _simulated(problem, entry, placings[id(entry.found)], physical)
+            for entry in placed[:num_simulated]
+        )
+    placed = [*_in_simulated_order(played), *placed[len(played) :]]
     known = {_identity(one) for one in in_order}
     left = [laid for laid in placing.laid if _identity(laid.found) not in known]
     others = tuple(

@@ -94,14 +94,6 @@ def test_wrong_words_get_a_suggestion(command, capsys, words, message):
     assert json.loads(capsys.readouterr().out)["error"]["message"] == message
 
 
-def test_an_option_given_twice_is_told(capsys):
-    """The first would count for nothing; those that may come again do."""
-    assert main(["plan", "llama3-8b", "--seq", "8", "--on", "8xH100", "--seq=16"]) == 2
-    assert capsys.readouterr().err == "error: --seq is given twice\n"
-    assert main(["plan", "--graph", "x", "--dim", "a=1", "--dim", "b=2", "--on", "8xH100"]) == 2
-    assert "twice" not in capsys.readouterr().err
-
-
 def test_memory_that_is_short_is_told(command, capsys):
     command(failing(MemoryError()))
     assert main(["demo"]) == 2

@@ -3,6 +3,7 @@
 import json
 import os
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
@@ -312,6 +313,23 @@ def test_lengths_are_binary_everywhere(words, place, text, tokens, capsys):
 def test_counts_of_sequences_are_decimal(capsys):
     assert main(["plan", *QUESTION[:-1], "1k", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["workload"]["global_batch_size"] == 1000
+
+
+def test_two_files_of_one_command_are_two(capsys, tmp_path):
+    """Neither another output nor what the command reads, under --force too."""
+    (path,), other = sweep_file(tmp_path), str(tmp_path / "x.md")
+    before = Path(path).read_text()
+    for name in ("--csv", "--out"):
+        err = complaint(capsys, "sweep", path, name, path, "--force")
+        assert err == f"error: {name}: {path!r} is FILE too (another name)\n"
+        err = complaint(capsys, "sweep", path, name, other, "--report", f"{tmp_path}/./x.md")
+        assert f"{name}: {other!r} is --report too" in err
+    assert Path(path).read_text() == before
+
+
+def test_a_number_of_paths_that_never_ends_is_refused(capsys):
+    err = complaint(capsys, "route", "demands.json", "--paths", "100000")
+    assert err.startswith("error: --paths: found '100000', expected a whole number from 1 to 1024")
 
 
 def test_an_output_file_in_the_present_folder(tmp_path, monkeypatch):
