@@ -9,6 +9,7 @@ The rooms are imported when a verb is called.
 from __future__ import annotations
 
 import inspect
+import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -474,6 +475,9 @@ def load(path: str | Path) -> Plan | ServingPlan | ModelSpec | SystemSpec:
     from meshwright.catalog.models import load_model
     from meshwright.catalog.systems import load_system
 
+    if not isinstance(path, str | os.PathLike):
+        found = f"found a {type(path).__name__}, expected a path or a name"
+        raise SpecError(Fault("path", found))
     file = Path(path)
     if file.suffix == ".json" and file.is_file() and file.name != "config.json":
         from meshwright.catalog.files import read_json

@@ -498,6 +498,7 @@ KINDS = {
     "norm-over-heads": {"attention": GQA.model_copy(update={"qk_norm": "full"})},
     "parallel": {"attention": GQA, "parallel_residual": True, "num_norms": 1},
     "four-norms": {"attention": GQA, "num_norms": 4},
+    "norms-on-branches": {"attention": GQA, "norms_before": False},
 }
 STRUCTURES = {
     "plain": PlanOptions(sequence_parallel=False, zero_stage=0, streamed=Streamed.WEIGHTS),

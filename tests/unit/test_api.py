@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import meshwright as mw
@@ -125,3 +126,30 @@ def test_answers_have_short_names(found):
     assert mw.__version__
     assert repr(mw.plan) == "<meshwright.plan>"
     assert "global_batch: sequences in a step" in mw.plan.__doc__
+
+
+RUN = {"on": "8xH100", "seq": 1024, "global_batch": 64}
+
+
+@pytest.mark.parametrize("tp", [(1, 2), range(1, 3), {1, 2}, np.array([1, 2]), [np.int64(1), 2.0]])
+def test_numbers_may_come_in_any_list(tp):
+    plain = mw.plan("gpt2-355m", **RUN, tp="1,2")
+    numbers = {"on": "8xH100", "seq": np.int64(1024), "global_batch": np.float64(64)}
+    found = mw.plan("gpt2-355m", **numbers, tp=tp)
+    assert [found.best, *found.runners_up] == [plain.best, *plain.runners_up]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("tp", {"a": 1}), ("tp", (n for n in (1, 2))), ("seq", object()), ("out", b"plan.json"),
+     ("out", object()), ("precision", object()), ("optimizer", object), ("top", print)],
+)  # fmt: skip
+def test_an_object_that_is_no_value_is_told(name, value):
+    with pytest.raises(SpecError, match=rf"^{name}: found a .*, expected text, a number or a list"):
+        mw.plan("gpt2-355m", **RUN | {name: value})
+
+
+@pytest.mark.parametrize("path", [None, 3, b"plan.json", object()])
+def test_what_is_no_path_is_not_loaded(path):
+    with pytest.raises(SpecError, match="expected a path or a name"):
+        mw.load(path)

@@ -191,11 +191,16 @@ def _open_fields(
     """Return the checked fields of the text model, and what is left out of it."""
     stated_type = config.get("model_type")
     label = str(stated_type or _first_architecture(config))
-    by_architecture = not stated_type and family.nested_types and "text_config" in config
-    if label not in family.nested_types and not by_architecture:
-        fields = Fields(config, family.keys, family=label, origin=origin, harmless=family.harmless)
+    has_section = "text_config" in config
+    by_architecture = not stated_type and family.nested_types and has_section
+    is_nested = label in family.nested_types and (has_section or not family.is_flat)
+    if not is_nested and not by_architecture:
+        harmless = (
+            f"{family.harmless} {family.outer_harmless}" if family.is_flat else family.harmless
+        )
+        fields = Fields(config, family.keys, family=label, origin=origin, harmless=harmless)
         _check_architecture(config, family, fields)
-        return fields, ()
+        return fields, (_TEXT_ONLY,) if family.is_flat else ()
     inner = config.get("text_config")
     if not isinstance(inner, Mapping):
         found = "missing" if inner is None else f"found {shown(inner)}"
@@ -256,6 +261,14 @@ def known_model_types() -> tuple[str, ...]:
     return tuple(sorted(label for label, entry in pairs if label not in entry.architectures))
 
 
+_RECURRENT: Final = (
+    "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "mamba",
+    "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_next", "recurrent_gemma", "rwkv", "zamba",
+    "zamba2",
+)  # fmt: skip
+"""Values of ``model_type`` with layers that keep a recurrent state in place of keys and values."""
+
+
 def _find_family(config: Mapping[str, Any], origin: str) -> Family:
     """Return the family by ``model_type``, or where that is absent by ``architectures``."""
     stated, architecture = config.get("model_type"), _first_architecture(config)
@@ -271,6 +284,10 @@ def _find_family(config: Mapping[str, Any], origin: str) -> Family:
             Fault("architectures", "missing as well, or not a list of texts"),
         ]
         raise SpecError(faults, origin=origin)
+    if label in _RECURRENT:
+        message = f"{label} has layers with a recurrent state (state space, linear attention)"
+        fix = "not priced; a computation of your own can be: see docs/graphs.md"
+        raise SpecError(Fault("model_type", message, fix), origin=origin)
     named = f"{label} ({architecture})" if architecture not in ("", label) else label
     near, missing, unknown = _nearest_family(config, label)
     field, fix = "model_type" if stated else "architectures", nearest(label, known_model_types())

@@ -549,17 +549,18 @@ def _layer_ops(
     """Return the operators of a layer in order, for either form of the residual stream."""
     _check_norms(spec)
     stream = hidden_activation("layer_input")
-    first = norm_op("attention.norm", stream, "hidden", model.norm, "attention")
+    ops = _first_norm(model, spec, "attention", stream)
+    source = ops[-1].output if ops else stream
     attention, branch = attention_ops(
         spec.attention,
-        first.output,
+        source,
         rotary=model.learned_positions == 0,
         dropout=dropout,
         flash_attention=flash_attention,
     )
-    ops = [first, *attention]
+    ops += attention
     if spec.parallel_residual:
-        network_norm, source = _parallel_norm(model, spec, stream, first.output)
+        network_norm, source = _parallel_norm(model, spec, stream, source)
         network, branches = _network_ops(spec, source)
         add = residual_add_op("residual", stream, (branch, *branches), dropout=dropout)
         return (*ops, *network_norm, *network, add)
@@ -568,11 +569,11 @@ def _layer_ops(
     ops.append(residual_add_op("residual.attention", stream, (branch,), dropout=dropout))
     stream = ops[-1].output
     region = _network_region(spec)
-    ops.append(norm_op(f"{region}.norm", stream, "hidden", model.norm, region))
-    network, branches = _network_ops(spec, ops[-1].output)
+    before = _first_norm(model, spec, region, stream)
+    network, branches = _network_ops(spec, before[-1].output if before else stream)
     after = _second_norm(model, spec, region, branches)
     branches = (after[-1].output,) if after else branches
-    ops += [*network, *after]
+    ops += [*before, *network, *after]
     ops.append(residual_add_op("residual.network", stream, branches, dropout=dropout))
     return tuple(ops)
 
@@ -602,11 +603,18 @@ def _parallel_norm(
     return [own], own.output
 
 
+def _first_norm(model: ModelSpec, spec: LayerSpec, region: str, stream: Tensor) -> list[Op]:
+    """Return the norm before a branch, in models that have one there."""
+    if not spec.norms_before:
+        return []
+    return [norm_op(f"{region}.norm", stream, "hidden", model.norm, region)]
+
+
 def _second_norm(
     model: ModelSpec, spec: LayerSpec, region: str, branches: tuple[Tensor, ...]
 ) -> list[Op]:
-    """Return the norm on a branch before it is added, in models that have four norms."""
-    if spec.num_norms != 4:
+    """Return the norm on a branch before it is added, in models that have one there."""
+    if spec.norms_before and spec.num_norms != 4:
         return []
     ops, branch = joined(branches)
     return [*ops, norm_op(f"{region}.post_norm", branch, "hidden", model.norm, region)]

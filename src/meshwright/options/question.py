@@ -161,12 +161,12 @@ def output_file(
         raise SpecError(Fault(option, f"there is no folder {str(path.parent)!r}"))
     if not os.access(folder, os.W_OK):
         raise SpecError(Fault(option, f"the folder {str(path.parent)!r} cannot be written to"))
+    if fault := in_the_way(path, force=args.force, is_resumed=is_resumed):
+        raise SpecError(Fault(option, f"{text!r} {fault.message}", fault.fix))
     named = {other: Path(value) for other, value in vars(args).items()
              if other != name and isinstance(value, str) and value.isprintable()}  # fmt: skip
     if same := [o for o, other in named.items() if other.resolve() == path.resolve()]:
         raise SpecError(Fault(option, f"{text!r} is {option_of(same[0])} too", "another name"))
-    if fault := in_the_way(path, force=args.force, is_resumed=is_resumed):
-        raise SpecError(Fault(option, f"{text!r} {fault.message}", fault.fix))
     if suffix and path.suffix.lower() != suffix:
         raise SpecError(Fault(option, f"{text!r} does not end in {suffix}", f"{path.stem}{suffix}"))
     return path

@@ -11,6 +11,7 @@ import argparse
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 
@@ -158,14 +159,23 @@ def _each(value: object) -> list[str]:
 
 
 def _as_typed(option: Option, value: object) -> object:
-    """Return a value as it would be typed; objects other than texts and numbers as they are."""
+    """Return a value as it would be typed; declarations and plans as they are."""
     if isinstance(value, bool):
         return ("on" if value else "off") if "on" in option.choices else str(value)
-    if isinstance(value, str | int | float | os.PathLike):
-        return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, str | Number):
+        return str(value)
+    if isinstance(value, list | tuple | range | set | frozenset):
         return ",".join(str(_as_typed(option, entry)) for entry in value)
-    return value
+    if hasattr(value, "tolist"):
+        return _as_typed(option, value.tolist())
+    if any(base.__module__.startswith("meshwright.") for base in type(value).__mro__):
+        return value
+    from meshwright.base.errors import Fault, SpecError
+
+    expected = "text, a number or a list of them"
+    raise SpecError(Fault(option.name, f"found a {type(value).__name__}, expected {expected}"))
 
 
 BINARY = "128k is 131072, 1M 1048576"

@@ -181,7 +181,8 @@ def _described(kind: LayerSpec) -> str:
         assert experts is not None
         text = f"{experts.top_k} of {experts.num_experts} experts of {experts.ffn_size}"
         text += f", shared {experts.shared_ffn_size}" if experts.shared_ffn_size else ""
-    return f"{_attention_described(kind.attention)}; {text}; {kind.num_norms} norms"
+    after = "" if kind.norms_before else " on the branches"
+    return f"{_attention_described(kind.attention)}; {text}; {kind.num_norms} norms{after}"
 
 
 def _attention_described(attention: AttentionSpec) -> str:

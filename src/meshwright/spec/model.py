@@ -93,13 +93,17 @@ class LayerSpec(Declaration):
     experts: ExpertSpec | None = None
     num_norms: Count = 2
     """Norms over the hidden dim in this layer (Gemma 2 and 3: four)."""
+    norms_before: bool = True
+    """Two norms: whether they come before the branches or, as in OLMo 2, on what they add."""
     parallel_residual: bool = False
     """Attention and feed-forward read the same input and are added at once."""
 
     @model_validator(mode="after")
-    def _has_one_network(self) -> Self:
+    def _is_one_layer(self) -> Self:
         if (self.feed_forward is None) == (self.experts is None):
             raise ValueError("feed_forward: a layer has either a dense network or experts")
+        if not self.norms_before and (self.num_norms != 2 or self.parallel_residual):
+            raise ValueError("norms_before: false is known for two norms, one branch at a time")
         return self
 
 

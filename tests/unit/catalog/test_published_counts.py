@@ -50,6 +50,11 @@ HUB = {
     "qwen3-32b": 32_762_123_264,
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-235b-a22b": 235_093_634_560,
+    "gemma-2b": 2_506_172_416,
+    "gemma-7b": 8_537_680_896,
+    "olmo2-7b": 7_298_617_344,
+    "glm4-9b": 9_399_951_360,
+    "granite3.1-2b": 2_533_531_648,
     "gemma2-2b": 2_614_341_888,
     "gemma2-9b": 9_241_705_984,
     "gemma2-27b": 27_227_128_320,
@@ -116,6 +121,29 @@ def test_gemma3_text_and_vision_sum_to_the_published_total(name, published):
     projector = 1152 * model.hidden_size + 1152
     vision = siglip_parameters() + projector
     assert count_parameters(model).num_params + vision == published
+
+
+@pytest.mark.parametrize(
+    ("name", "published"), [("qwen2-vl-2b", 2_208_985_600), ("qwen2-vl-7b", 8_291_375_616)]
+)
+def test_qwen2_vl_text_and_vision_sum_to_the_published_total(name, published):
+    # 32 layers of 1280 / 5120 with biases, patches of 14 x 14 x 2; four patches side by side are
+    # normalised and projected to the text model.
+    model, width, ffn = load_model(name), 1280, 5120
+    layer = 4 * (width * width + width) + (2 * width * ffn + ffn + width) + 4 * width
+    merged = 4 * width
+    merger = 2 * width + merged * merged + merged + merged * model.hidden_size + model.hidden_size
+    vision = 3 * 14 * 14 * 2 * width + 32 * layer + merger
+    assert count_parameters(model).num_params + vision == published
+
+
+@pytest.mark.parametrize(
+    ("name", "published"), [("glm4.5-air", 110_468_824_832), ("glm4.5", 358_337_791_296)]
+)
+def test_glm_with_experts_and_its_prediction_layer_is_the_published_total(name, published):
+    # The repository stores embedding and head of the prediction layer again.
+    counts = count_parameters(load_model(name))
+    assert counts.num_params + counts.prediction + counts.embedding + counts.head == published
 
 
 def llama4_vision_parameters():

@@ -270,3 +270,23 @@ def test_harmless_fields_change_nothing(name):
 def test_a_field_that_would_change_the_structure_may_only_say_no(name, field, fine, wrong):
     assert count_of(name, **{field: fine}) == count_of(name)
     assert field in faults_of(config_of(name, **{field: wrong}))
+
+
+@pytest.mark.parametrize("model_type", ["mamba2", "nemotron_h", "qwen3_next", "granitemoehybrid"])
+def test_layers_with_a_recurrent_state_are_refused_by_name(model_type):
+    fault = faults_of({"model_type": model_type, "hidden_size": 64})["model_type"]
+    assert f"{model_type} has layers with a recurrent state" in fault
+
+
+@pytest.mark.parametrize("name", ["gemma-2b", "gemma2-2b", "gemma3-1b"])
+def test_attention_to_both_sides_is_refused(name):
+    faults = faults_of(config_of(name, use_bidirectional_attention=True))
+    assert "only False or None is modelled" in faults["use_bidirectional_attention"]
+
+
+def test_experts_of_granite_may_be_shared():
+    # 24 layers, hidden 1024: gate, up and down of a network of 256.
+    config = config_of("granite3.1-1b-a400m")
+    shared = config | {"model_type": "granitemoeshared", "shared_intermediate_size": 256}
+    counts = [count_parameters(read_config(each)).num_params for each in (config, shared)]
+    assert counts[1] - counts[0] == 24 * 3 * 1024 * 256

@@ -91,6 +91,8 @@ def test_operators_of_a_mixture_of_experts_in_order():
     [
         layer_of(),
         layer_of(num_norms=4),
+        layer_of(norms_before=False),
+        layer_of(feed_forward=None, experts=EXPERTS, norms_before=False),
         layer_of(num_norms=1, parallel_residual=True),
         layer_of(num_norms=2, parallel_residual=True),
         layer_of(attention=MLA),

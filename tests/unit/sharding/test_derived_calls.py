@@ -174,8 +174,9 @@ def test_parallel_residual_block_reduces_once_each_way(sequence_parallel, kinds)
     assert len(expected) == kinds
 
 
-def test_four_norms_need_no_further_collective():
-    calls = calls_of(gpt_layer(num_norms=4), "tp")
+@pytest.mark.parametrize("norms", [{"num_norms": 4}, {"norms_before": False}])
+def test_norms_on_the_branches_need_no_further_collective(norms):
+    calls = calls_of(gpt_layer(**norms), "tp")
     assert counts(calls, *FORWARD) == {"all_gather": 2, "reduce_scatter": 2}
 
 

@@ -164,6 +164,7 @@ FIXED: Final[Mapping[str, tuple[Any, ...]]] = {
     "full_attn_mod": (1,),
     "sliding_window": (None,),
     "n_inner": (None,),
+    "use_bidirectional_attention": (False, None),
 }
 """Fields that would change the structure of a family that does not read them, and the values that
 leave it as it is."""
@@ -350,6 +351,11 @@ class Family:
     """Values of ``model_type`` whose text model is in ``text_config``."""
     outer_harmless: str = ""
     """Names of fields next to ``text_config`` that do not concern the text model."""
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether fields of text and vision may stand side by side, without ``text_config``."""
+        return not set(self.nested_types).isdisjoint(self.model_types)
 
 
 families: Registry[Family] = Registry("model family")

@@ -264,6 +264,8 @@ def _kind_problems(kind: LayerSpec) -> Iterator[str]:
         yield "attention and feed-forward in parallel; Megatron-LM runs them in turn"
     if kind.num_norms != 2:
         yield f"{kind.num_norms} norms; Megatron-LM has two in a layer"
+    if not kind.norms_before:
+        yield "norms on the branches only; Megatron-LM has them before the branches"
     if attention.qk_norm not in ("none", "head"):
         yield f"norm of queries and keys over {attention.qk_norm}; Megatron-LM has it by head"
     if attention.sinks:

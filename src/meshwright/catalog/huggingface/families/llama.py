@@ -1,4 +1,6 @@
-"""Llama and its relatives with RMSNorm and gated networks: Mistral, Phi-3, Mixtral, Grok-1, Qwen.
+"""Llama and its relatives with RMSNorm and gated networks.
+
+Mistral, Phi-3, Mixtral, Granite, GLM-4, Grok-1 and Qwen.
 
 Source, where a family names no other: the configuration and model classes of Hugging Face
 transformers (``LlamaConfig`` and ``LlamaForCausalLM``, ...).
@@ -28,8 +30,16 @@ from meshwright.catalog.huggingface.family import (
 from meshwright.spec.model import LayerSpec, ModelSpec
 
 _AMONG_EXPERTS: Rule = ("at_most", "num_experts")
+_GRANITE_SCALES = "embedding_multiplier logits_scaling residual_multiplier attention_multiplier"
+"""Constant factors: each is one with a product or a sum that is there anyway."""
 
 
+@family(
+    "granite",
+    "GraniteForCausalLM",
+    keys=GROUPED_KEYS | {"attention_bias": flag(False), "mlp_bias": flag(False)},
+    harmless=_GRANITE_SCALES,
+)
 @family(
     "llama",
     "LlamaForCausalLM",
@@ -38,7 +48,7 @@ _AMONG_EXPERTS: Rule = ("at_most", "num_experts")
     harmless="max_sequence_length",
 )
 def read_llama(fields: Fields) -> ModelSpec:
-    """Return Llama 1, 2 or 3; ``attention_bias`` covers the four projections."""
+    """Return Llama 1, 2 or 3, or Granite; ``attention_bias`` covers the four projections."""
     attention = attention_of(fields, bias=fields.flag("attention_bias"))
     return model_of(fields, dense_layer(fields, attention, bias=fields.flag("mlp_bias")))
 
@@ -74,6 +84,48 @@ def read_mixtral(fields: Fields) -> ModelSpec:
     """Return Mixtral: Mistral with experts in each layer, none of them shared."""
     attention = attention_of(fields, window=fields.count_or_none("sliding_window"))
     return model_of(fields, LayerSpec(attention=attention, experts=experts_of(fields)))
+
+
+_GRANITE_MOE_KEYS = GROUPED_KEYS | {
+    "num_experts": count(names=("num_local_experts",)),
+    "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
+    "attention_bias": flag(False),
+}
+
+
+@family("granitemoe", "GraniteMoeForCausalLM", keys=_GRANITE_MOE_KEYS, harmless=_GRANITE_SCALES)
+@family(
+    "granitemoeshared",
+    "GraniteMoeSharedForCausalLM",
+    keys=_GRANITE_MOE_KEYS | {"shared_intermediate_size": count_or_zero(0)},
+    harmless=_GRANITE_SCALES,
+)
+def read_granite_moe(fields: Fields) -> ModelSpec:
+    """Return Granite with experts in each layer, and a shared one where its width is stated."""
+    attention = attention_of(fields, bias=fields.flag("attention_bias"))
+    shared = fields.count_or_none("shared_intermediate_size") or 0
+    experts = experts_of(fields, shared_ffn_size=shared)
+    return model_of(fields, LayerSpec(attention=attention, experts=experts))
+
+
+_GLM_KEYS = STATED_KV_KEYS | {"head_dim": count(128), "attention_bias": flag(True)}
+
+
+@family("glm", "GlmForCausalLM", keys=_GLM_KEYS)
+def read_glm(fields: Fields) -> ModelSpec:
+    """Return GLM-4 9B: biases on queries, keys and values."""
+    return _glm(fields, num_norms=2)
+
+
+@family("glm4", "Glm4ForCausalLM", keys=_GLM_KEYS)
+def read_glm4(fields: Fields) -> ModelSpec:
+    """Return GLM-4-0414: GLM-4 with norms on the branches too."""
+    return _glm(fields, num_norms=4)
+
+
+def _glm(fields: Fields, *, num_norms: int) -> ModelSpec:
+    attention = attention_of(fields, qkv_bias=fields.flag("attention_bias"))
+    return model_of(fields, dense_layer(fields, attention, num_norms=num_norms))
 
 
 @family(
@@ -117,13 +169,28 @@ _QWEN3_BIAS = {"attention_bias": flag(False)}
 
 @family("qwen2", "Qwen2ForCausalLM", keys=_QWEN_KEYS)
 @family(
+    "qwen2_vl",
+    "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+    model_types=("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
+    nested_types=("qwen2_vl", "qwen2_5_vl"),
+    keys=_QWEN_KEYS | {"max_window_layers": count_or_zero(80)},
+    outer_harmless="""
+        vision_config tie_word_embeddings image_token_id video_token_id vision_token_id
+        vision_start_token_id vision_end_token_id
+        """,
+)
+@family(
     "qwen2_moe",
     "Qwen2MoeForCausalLM",
     keys=_QWEN_MOE_KEYS | {"shared_expert_intermediate_size": count(), "qkv_bias": flag(True)},
     harmless="norm_topk_prob",
 )
 def read_qwen2(fields: Fields) -> ModelSpec:
-    """Return Qwen2: biases on queries, keys and values; with experts also a gated shared one."""
+    """Return Qwen2 or the text model of Qwen2-VL: biases on queries, keys and values.
+
+    With experts it has a gated shared one.
+    """
     has_bias = "qkv_bias" not in fields.keys or fields.flag("qkv_bias")
     return model_of(fields, _qwen_layers(fields, qkv_bias=has_bias))
 

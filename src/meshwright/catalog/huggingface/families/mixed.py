@@ -1,4 +1,6 @@
-"""Families whose layers differ by rule: Gemma 2 and 3, GPT-OSS, Llama 4, DeepSeek V2 and V3.
+"""Families whose norms or layers differ by rule.
+
+Gemma, OLMo 2, GPT-OSS, Llama 4, DeepSeek V2 and V3, GLM-4 with experts.
 
 Some layers attend within a window or a chunk only, some have experts and others a dense network.
 Source, where a family names no other: the configuration and model classes of Hugging Face
@@ -11,6 +13,7 @@ from typing import Literal
 
 from meshwright.catalog.huggingface.family import (
     CORE_KEYS,
+    GROUPED_KEYS,
     REQUIRED,
     STATED_KV_KEYS,
     Fields,
@@ -42,17 +45,25 @@ def _windowed(fields: Fields, full: AttentionSpec, by_rule: list[str]) -> list[A
     return [sliding if kind == _SLIDING else full for kind in kinds]
 
 
-_GEMMA_KEYS = STATED_KV_KEYS | {
-    "layer_types": layer_types(_FULL, _SLIDING),
+_GEMMA_1_KEYS = STATED_KV_KEYS | {
     "head_dim": count(256),
-    "sliding_window": count(names=("sliding_window", "sliding_window_size")),
     "attention_bias": flag(False),
     "tie_word_embeddings": flag(True),
 }
+_GEMMA_KEYS = _GEMMA_1_KEYS | {
+    "layer_types": layer_types(_FULL, _SLIDING),
+    "sliding_window": count(names=("sliding_window", "sliding_window_size")),
+}
 _GEMMA_HARMLESS = """
     query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping cache_implementation
-    use_bidirectional_attention
     """
+
+
+@family("gemma", "GemmaForCausalLM", keys=_GEMMA_1_KEYS)
+def read_gemma1(fields: Fields) -> ModelSpec:
+    """Return Gemma 1: heads wider than the hidden size over their number, tied head."""
+    attention = attention_of(fields, bias=fields.flag("attention_bias"))
+    return model_of(fields, dense_layer(fields, attention))
 
 
 @family("gemma2", "Gemma2ForCausalLM", keys=_GEMMA_KEYS, harmless=_GEMMA_HARMLESS)
@@ -91,6 +102,16 @@ def _gemma(fields: Fields, *, period: int, qk_norm: Literal["none", "head"]) -> 
     by_rule = [_SLIDING if (place + 1) % period else _FULL for place in range(num_layers)]
     attentions = _windowed(fields, full, by_rule)
     return model_of(fields, [dense_layer(fields, each, num_norms=4) for each in attentions])
+
+
+@family("olmo2", "Olmo2ForCausalLM", keys=GROUPED_KEYS | {"attention_bias": flag(False)})
+def read_olmo2(fields: Fields) -> ModelSpec:
+    """Return OLMo 2: norms on the branches, none before them, and over all heads side by side.
+
+    Source: Team OLMo 2024 (arXiv 2501.00656), section 2.1.
+    """
+    attention = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm="full")
+    return model_of(fields, dense_layer(fields, attention, norms_before=False))
 
 
 @family(
@@ -235,11 +256,15 @@ def read_deepseek_v3(fields: Fields) -> ModelSpec:
 
     Source: the DeepSeek-V3 technical report, sections 2.1 and 2.2.
     """
+    return _with_prediction(fields, _deepseek_layers(fields, router_bias=True))
+
+
+def _with_prediction(fields: Fields, layers: list[LayerSpec]) -> ModelSpec:
+    """Return a model whose routers carry a correction bias, with its prediction layers."""
     extra = fields.count("num_nextn_predict_layers")
     notes = ["the correction bias of the router (one number for each expert) is counted"]
     if extra:
         notes.append(f"prediction layers ({extra}) are counted apart, not in num_params")
-    layers = _deepseek_layers(fields, router_bias=True)
     return model_of(fields, layers, notes=notes, num_prediction_layers=extra)
 
 
@@ -269,3 +294,34 @@ def _deepseek_layers(fields: Fields, *, router_bias: bool) -> list[LayerSpec]:
     first, step = fields.count("first_k_dense_replace"), fields.count("moe_layer_freq")
     places = range(fields.count("num_hidden_layers"))
     return [dense if place < first or place % step else sparse for place in places]
+
+
+@family(
+    "glm4_moe",
+    "Glm4MoeForCausalLM",
+    keys=STATED_KV_KEYS
+    | {
+        "head_dim": count(),
+        "moe_intermediate_size": count(),
+        "num_experts": count(names=("n_routed_experts",)),
+        "n_shared_experts": count_or_zero(1),
+        "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
+        "first_k_dense_replace": count_or_zero(1, rule=("at_most", "num_hidden_layers")),
+        "attention_bias": flag(False),
+        "use_qk_norm": flag(False),
+        "num_nextn_predict_layers": count_or_zero(
+            0, names=("num_nextn_predict_layers", "num_mtp_layers")
+        ),
+    },
+    harmless="n_group topk_group norm_topk_prob routed_scaling_factor",
+)
+def read_glm4_moe(fields: Fields) -> ModelSpec:
+    """Return GLM-4 with experts: the first layers dense, the router with a correction bias."""
+    norm = "head" if fields.flag("use_qk_norm") else "none"
+    attention = attention_of(fields, qkv_bias=fields.flag("attention_bias"), qk_norm=norm)
+    shared = fields.count("moe_intermediate_size") * fields.count("n_shared_experts")
+    experts = experts_of(fields, router_bias=True, shared_ffn_size=shared)
+    first, num_layers = fields.count("first_k_dense_replace"), fields.count("num_hidden_layers")
+    sparse = LayerSpec(attention=attention, experts=experts)
+    layers = [dense_layer(fields, attention)] * first + [sparse] * (num_layers - first)
+    return _with_prediction(fields, layers)

@@ -1,0 +1,109 @@
+"""Families of ``config.json`` beside the implementation of transformers, built from the same file.
+
+Parameters are those of the modules (on no device); products are those that PyTorch counts while a
+small model runs forward and backward; the cache is what the model itself keeps.
+"""
+
+import pytest
+import torch
+from public_models import transformers  # with a torchvision that can be loaded
+from torch.utils.flop_counter import FlopCounterMode
+
+from meshwright.catalog.models import read_config
+from meshwright.graph.flops import ScoreCount, step_flops
+from meshwright.graph.parameters import count_parameters, kv_cache_bytes
+from meshwright.graph.transformer import build_graph
+
+DENSE = {
+    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "vocab_size": 96, "max_position_embeddings": 64,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+EXPERTS = {"num_local_experts": 5, "num_experts_per_tok": 2}
+GLM_EXPERTS = {
+    "num_hidden_layers": 4, "head_dim": 10, "moe_intermediate_size": 32, "n_routed_experts": 6,
+    "num_experts_per_tok": 2, "num_nextn_predict_layers": 0,
+}  # fmt: skip
+VISION = {
+    "depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": 48, "patch_size": 4, "mlp_ratio": 2,
+}  # fmt: skip
+MULTIMODAL_ROPE = {"rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}
+
+CASES = {
+    "gemma": ("gemma", {"head_dim": 12}),
+    "gemma-biases": ("gemma", {"head_dim": 12, "attention_bias": True}),
+    "gemma-own-head": ("gemma", {"head_dim": 12, "tie_word_embeddings": False}),
+    "olmo2": ("olmo2", {}),
+    "olmo2-biases-tied": ("olmo2", {"attention_bias": True, "tie_word_embeddings": True}),
+    "granite": ("granite", {"embedding_multiplier": 12.0, "logits_scaling": 8.0}),
+    "granite-biases": ("granite", {"attention_bias": True, "mlp_bias": True}),
+    "granitemoe": ("granitemoe", EXPERTS | {"tie_word_embeddings": True}),
+    "granitemoe-biases": ("granitemoe", EXPERTS | {"attention_bias": True}),
+    "granitemoeshared": ("granitemoeshared", EXPERTS | {"shared_intermediate_size": 40}),
+    "granitemoeshared-none": ("granitemoeshared", EXPERTS | {"shared_intermediate_size": 0}),
+    "glm": ("glm", {"head_dim": 10}),
+    "glm-no-biases": ("glm", {"head_dim": 10, "attention_bias": False}),
+    "glm4": ("glm4", {"head_dim": 10}),
+    "glm4-moe": ("glm4_moe", GLM_EXPERTS | {"use_qk_norm": True, "first_k_dense_replace": 2}),
+    "glm4-moe-biases": ("glm4_moe", GLM_EXPERTS | {"attention_bias": True, "n_shared_experts": 2}),
+    "qwen2-vl": ("qwen2_vl", MULTIMODAL_ROPE | {"vision_config": VISION}),
+}  # fmt: skip
+
+
+def config_of(case):
+    model_type, changes = CASES[case]
+    return {"model_type": model_type, **DENSE, **changes}
+
+
+def language_model(config, device):
+    """Return the model of transformers, without the vision tower."""
+    stated = {key: value for key, value in config.items() if key != "model_type"}
+    built = transformers.AutoConfig.for_model(config["model_type"], **stated)
+    built.use_cache = True
+    built._attn_implementation = built._experts_implementation = "eager"
+    auto = transformers.AutoModelForCausalLM
+    if "vision_config" in config:
+        auto = transformers.AutoModelForImageTextToText
+    with torch.device(device):
+        model = auto.from_config(built, dtype=torch.float32)
+    if "vision_config" in config:
+        del model.model.visual
+    return model
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parameters_are_those_of_the_modules(case):
+    model = language_model(config_of(case), "meta")
+    biases = [one for name, one in model.named_buffers() if name.endswith("score_correction_bias")]
+    held = sum(one.numel() for one in (*model.parameters(), *biases))
+    assert count_parameters(read_config(config_of(case))).num_params == held
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_products_and_cache_are_those_of_a_step(case):
+    tokens, model = 7, read_config(config_of(case))
+    runner = language_model(config_of(case), "cpu")
+    ids = torch.arange(3, 3 + tokens)[None]
+    with FlopCounterMode(display=False) as forward:
+        output = runner(input_ids=ids)
+    with FlopCounterMode(display=False) as backward:
+        output.logits.sum().backward()
+    counts = step_flops(
+        build_graph(model), num_tokens=tokens, sequence_length=tokens, count=ScoreCount.FULL
+    )
+    assert forward.get_total_flops() == counts.forward
+    assert backward.get_total_flops() == counts.input_gradient + counts.weight_gradient
+    kept = [part for layer in output.past_key_values.layers for part in (layer.keys, layer.values)]
+    assert sum(part.numel() for part in kept) == kv_cache_bytes(model, 1.0, float(tokens))
+
+
+@pytest.mark.parametrize("model_type", ["qwen2_vl", "qwen2_5_vl"])
+def test_text_and_vision_side_by_side_or_nested_are_one_model(model_type):
+    flat = config_of("qwen2-vl") | {"model_type": model_type}
+    inner = {key: value for key, value in flat.items() if key not in ("vision_config",)}
+    nested = {"model_type": model_type, "vision_config": VISION}
+    nested["text_config"] = inner | {"model_type": f"{model_type}_text"}
+    one, other = read_config(flat), read_config(nested)
+    assert count_parameters(one) == count_parameters(other)
+    assert any("vision tower" in note for note in one.conventions)
+    assert any("vision tower" in note for note in other.conventions)
