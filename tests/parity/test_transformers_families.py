@@ -24,6 +24,10 @@ GLM_EXPERTS = {
     "num_hidden_layers": 4, "head_dim": 10, "moe_intermediate_size": 32, "n_routed_experts": 6,
     "num_experts_per_tok": 2, "num_nextn_predict_layers": 0,
 }  # fmt: skip
+GRANITE4 = {
+    "num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 40,
+    "layer_types": ["attention"] * 3, "position_embedding_type": "rope", "mamba_n_heads": 12,
+}  # fmt: skip
 VISION = {
     "depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": 48, "patch_size": 4, "mlp_ratio": 2,
 }  # fmt: skip
@@ -41,6 +45,8 @@ CASES = {
     "granitemoe-biases": ("granitemoe", EXPERTS | {"attention_bias": True}),
     "granitemoeshared": ("granitemoeshared", EXPERTS | {"shared_intermediate_size": 40}),
     "granitemoeshared-none": ("granitemoeshared", EXPERTS | {"shared_intermediate_size": 0}),
+    "granite4": ("granitemoehybrid", GRANITE4),
+    "granite4-experts": ("granitemoehybrid", GRANITE4 | EXPERTS),
     "glm": ("glm", {"head_dim": 10}),
     "glm-no-biases": ("glm", {"head_dim": 10, "attention_bias": False}),
     "glm4": ("glm4", {"head_dim": 10}),

@@ -17,8 +17,8 @@ SEEDS = (
     "mistral-7b", "mixtral-8x7b", "qwen2-7b", "qwen1.5-moe-a2.7b", "qwen3-8b", "qwen3-30b-a3b",
     "gemma2-2b", "gemma3-1b", "gemma3-4b", "phi3-mini", "falcon-40b", "deepseek-v2",
     "deepseek-v3", "gpt-oss-20b", "llama4-scout", "grok-1",
-    "gemma-2b", "olmo2-1b", "granite3.1-2b", "granite3.1-1b-a400m", "glm4-9b", "glm4.5-air",
-    "qwen2-vl-2b",
+    "gemma-2b", "olmo2-1b", "granite3.1-2b", "granite3.1-1b-a400m", "granite4-micro", "glm4-9b",
+    "glm4.5-air", "qwen2-vl-2b",
 )  # fmt: skip
 VALUES = st.one_of(
     st.none(),

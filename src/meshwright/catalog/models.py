@@ -262,7 +262,7 @@ def known_model_types() -> tuple[str, ...]:
 
 
 _RECURRENT: Final = (
-    "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "mamba",
+    "bamba", "falcon_h1", "falcon_mamba", "jamba", "kimi_linear", "mamba",
     "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_next", "recurrent_gemma", "rwkv", "zamba",
     "zamba2",
 )  # fmt: skip

@@ -272,7 +272,7 @@ def test_a_field_that_would_change_the_structure_may_only_say_no(name, field, fi
     assert field in faults_of(config_of(name, **{field: wrong}))
 
 
-@pytest.mark.parametrize("model_type", ["mamba2", "nemotron_h", "qwen3_next", "granitemoehybrid"])
+@pytest.mark.parametrize("model_type", ["mamba2", "nemotron_h", "qwen3_next", "jamba"])
 def test_layers_with_a_recurrent_state_are_refused_by_name(model_type):
     fault = faults_of({"model_type": model_type, "hidden_size": 64})["model_type"]
     assert f"{model_type} has layers with a recurrent state" in fault
@@ -290,3 +290,14 @@ def test_experts_of_granite_may_be_shared():
     shared = config | {"model_type": "granitemoeshared", "shared_intermediate_size": 256}
     counts = [count_parameters(read_config(each)).num_params for each in (config, shared)]
     assert counts[1] - counts[0] == 24 * 3 * 1024 * 256
+
+
+def test_granite_4_is_read_unless_a_layer_is_recurrent():
+    kinds = ["attention"] * 39 + ["mamba"]
+    faults = faults_of(config_of("granite4-micro", layer_types=kinds))
+    assert "found 'mamba'" in faults["layer_types"]
+    config = config_of("granite4-micro")
+    del config["layer_types"]
+    assert "missing" in faults_of(config)["layer_types"]
+    faults = faults_of(config_of("granite4-micro", num_local_experts=8))
+    assert "none of them" in faults["num_experts_per_tok"]

@@ -109,10 +109,11 @@ def text(*allowed: str, default: Any = REQUIRED) -> Key:
     return Key("text", default, allowed=allowed)
 
 
-def layer_types(*allowed: str) -> Key:
-    """Return a field that holds the kind of attention of each layer, or nothing."""
+def layer_types(*allowed: str, required: bool = False) -> Key:
+    """Return a field that holds the kind of attention of each layer, or else nothing."""
     rule: Rule = ("one_for_each", "num_hidden_layers")
-    return Key("texts", None, nullable=True, allowed=allowed, rule=rule)
+    default = REQUIRED if required else None
+    return Key("texts", default, nullable=not required, allowed=allowed, rule=rule)
 
 
 def _is_whole(value: Any, least: int, most: int) -> bool:

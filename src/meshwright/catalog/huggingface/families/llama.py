@@ -26,6 +26,7 @@ from meshwright.catalog.huggingface.family import (
     flag,
     layer_types,
     model_of,
+    text,
 )
 from meshwright.spec.model import LayerSpec, ModelSpec
 
@@ -106,6 +107,39 @@ def read_granite_moe(fields: Fields) -> ModelSpec:
     shared = fields.count_or_none("shared_intermediate_size") or 0
     experts = experts_of(fields, shared_ffn_size=shared)
     return model_of(fields, LayerSpec(attention=attention, experts=experts))
+
+
+@family(
+    "granitemoehybrid",
+    "GraniteMoeHybridForCausalLM",
+    keys=_GRANITE_MOE_KEYS
+    | {
+        "num_experts": count_or_zero(names=("num_local_experts",)),
+        "num_experts_per_tok": count_or_zero(rule=_AMONG_EXPERTS),
+        "shared_intermediate_size": count(),
+        "layer_types": layer_types("attention", required=True),
+        "position_embedding_type": text("rope"),
+    },
+    harmless=f"""
+        {_GRANITE_SCALES} normalization_function init_method logits_to_keep time_step_limit
+        mamba_chunk_size mamba_conv_bias mamba_d_conv mamba_d_head mamba_d_state mamba_expand
+        mamba_n_groups mamba_n_heads mamba_proj_bias
+        """,
+)
+def read_granite4(fields: Fields) -> ModelSpec:
+    """Return Granite 4 without Mamba layers; its shared network is the only one without experts.
+
+    ``layer_types`` names a Mamba layer or is absent (all are): refused, recurrent layers have no
+    price.
+    """
+    if fields.count("num_experts"):
+        fields.require(
+            fields.count("num_experts_per_tok") > 0, "num_experts_per_tok", "none of them"
+        )
+        return read_granite_moe(fields)
+    attention = attention_of(fields, bias=fields.flag("attention_bias"))
+    width = fields.count("shared_intermediate_size")
+    return model_of(fields, dense_layer(fields, attention, ffn_size=width))
 
 
 _GLM_KEYS = STATED_KV_KEYS | {"head_dim": count(128), "attention_bias": flag(True)}
