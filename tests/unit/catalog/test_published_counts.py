@@ -54,6 +54,7 @@ HUB = {
     "gemma-7b": 8_537_680_896,
     "olmo2-7b": 7_298_617_344,
     "glm4-9b": 9_399_951_360,
+    "glm4-9b-0414": 9_400_279_040,
     "granite3.1-2b": 2_533_531_648,
     "granite4-micro": 3_402_836_480,
     "gemma2-2b": 2_614_341_888,
@@ -136,6 +137,16 @@ def test_qwen2_vl_text_and_vision_sum_to_the_published_total(name, published):
     merger = 2 * width + merged * merged + merged + merged * model.hidden_size + model.hidden_size
     vision = 3 * 14 * 14 * 2 * width + 32 * layer + merger
     assert count_parameters(model).num_params + vision == published
+
+
+def test_qwen2_5_vl_text_and_vision_sum_to_the_published_total():
+    # 32 layers of 1280 / 3420, gated, with biases and RMSNorm; else as Qwen2-VL.
+    model, width, ffn = load_model("qwen2.5-vl-7b"), 1280, 3420
+    layer = 4 * (width * width + width) + (3 * width * ffn + 2 * ffn + width) + 2 * width
+    merged = 4 * width
+    merger = width + merged * merged + merged + merged * model.hidden_size + model.hidden_size
+    vision = 3 * 14 * 14 * 2 * width + 32 * layer + merger
+    assert count_parameters(model).num_params + vision == 8_292_166_656
 
 
 @pytest.mark.parametrize(
