@@ -1,12 +1,14 @@
 """Laws of prices with contention: never faster than closed form, parts that add up, same memory."""
 
+from dataclasses import replace
+
 import pytest
 from placed_problems import EXPERT_MODELS, MODELS, ROOM, drawn, every_placement, step_s
 from small_problems import level, problem, system
 
 from meshwright.cost.parts import TimePart
 from meshwright.network.placement import all_choices
-from meshwright.sharding.strategy import PlanOptions, make_strategy
+from meshwright.sharding.strategy import PlanOptions, ScheduleKind, make_strategy
 from meshwright.wafer.messages import only
 from meshwright.wafer.placing import place, routed
 from meshwright.wafer.price import physical_network, price_placed
@@ -30,6 +32,26 @@ def test_contention_costs_time_and_no_memory(seed, models):
         assert min(price.contention.slowdown.values(), default=1.0) >= 1.0
         if max(price.contention.slowdown.values(), default=1.0) <= 1.0:
             assert step_s(together) == pytest.approx(step_s(alone), rel=1e-12)
+
+
+@pytest.mark.parametrize("models", [MODELS, EXPERT_MODELS], ids=["dense", "experts"])
+@pytest.mark.parametrize(
+    "seed", [*range(300, 306), *(pytest.param(s, marks=pytest.mark.slow) for s in range(306, 340))]
+)
+def test_what_travels_beside_computation_never_shows_longer(seed, models):
+    """Gradients that share links with streams are slower meanwhile, but show no longer than if they
+    had waited; computation pays for the time that they are under way."""
+    asked, structure, strategy = drawn(seed, models)
+    strategy = replace(strategy, pp=1.0, dp_replicate=strategy.dp_replicate * strategy.pp)
+    structure = replace(structure, schedule=ScheduleKind.ONE_F_ONE_B)
+    beside, after = (
+        every_placement(asked, strategy, replace(structure, overlap_data_parallel=overlaps))
+        for overlaps in (True, False)
+    )
+    for one, other in zip(beside[:6], after[:6], strict=True):
+        assert one.ranks.shapes == other.ranks.shapes
+        shown, waited = (only(p.contended.step.time[TimePart.DP_COMM]) for p in (one, other))
+        assert shown <= waited * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(100, 105))

@@ -49,6 +49,12 @@ class CollectiveTime:
 
     forms: tuple[Affine, ...]
     """(fixed seconds, seconds for each byte) of one message, for each algorithm."""
+    alone: tuple[Affine, ...] = ()
+    """The same on links that nothing else uses, where others share them; else empty."""
+
+    def alone_s(self, num_bytes: Num, num_messages: Num) -> Num:
+        """Return what :meth:`time_s` is on links that nothing else uses, where that differs [s]."""
+        return CollectiveTime(self.alone).time_s(num_bytes, num_messages)
 
     def time_s(self, num_bytes: Num, num_messages: Num) -> Num:
         """Return the seconds of ``num_bytes`` sent as ``num_messages`` equal collectives."""
@@ -69,7 +75,7 @@ class CollectiveTime:
             )
             if not beaten:
                 kept.append(form)
-        return CollectiveTime(tuple(kept))
+        return CollectiveTime(tuple(kept), self.alone)
 
 
 @dataclass(frozen=True)
@@ -87,11 +93,16 @@ class Exposure:
         return Exposure(number * self.exposed_s, number * self.hidden_s)
 
 
-def overlapped(transfer_s: Num, window_s: Num, num_buckets: Num) -> Exposure:
+def overlapped(
+    transfer_s: Num, window_s: Num, num_buckets: Num, alone_s: Num | None = None
+) -> Exposure:
     """Return how much of a transfer is exposed when it runs during a window of computation.
 
     exposed = max(transfer - window, transfer / buckets): the last bucket is complete only when
-    the computation that it could hide behind has ended.
+    the computation that it could hide behind has ended. Where others share its links meanwhile and
+    come first, ``transfer`` is the time of all that the links carry, and what is left after the
+    window has them to itself: exposed is at least alone / buckets, and no more than ``alone``, as
+    if it had waited. Hidden is the time that it is under way within the window.
 
     Parameters
     ----------
@@ -99,12 +110,17 @@ def overlapped(transfer_s: Num, window_s: Num, num_buckets: Num) -> Exposure:
         Seconds of the transfer and of the computation that runs at the same time [s].
     num_buckets
         Pieces of the transfer, at least 1.
+    alone_s
+        Seconds of the transfer on links that nothing else uses; None where nothing shares them.
 
     Source: prices follow the overlap rule of bucketed gradient reduction (Li et al. 2020,
     PyTorch Distributed, section 3.2.3).
     """
     exposed = larger(transfer_s - window_s, transfer_s / num_buckets)
-    return Exposure(exposed, transfer_s - exposed)
+    hidden = transfer_s - exposed
+    if alone_s is not None:
+        exposed = smaller(larger(transfer_s - window_s, alone_s / num_buckets), alone_s)
+    return Exposure(exposed, hidden)
 
 
 def plain(transfer_s: Num, window_s: Num = 0.0) -> Exposure:
@@ -273,7 +289,11 @@ class Collectives:
             start_s = self.launch_s * (size > 1)
             forms = [form for group in ways for form in self.candidates(kind, group)]
             found = CollectiveTime(tuple((fixed_s + start_s, slope) for _, fixed_s, slope in forms))
-            self._times[key] = found if len(ways) == 1 else found.thinned
+            found = found if len(ways) == 1 else found.thinned
+            if self.network.slowdown:
+                free = Collectives(replace(self.network, slowdown={}), self.launch_s)
+                found = replace(found, alone=free.time_over(kind, axis).forms)
+            self._times[key] = found
         return self._times[key]
 
     def time_s(self, kind: CollectiveKind, axis: str, num_bytes: Num) -> Num:

@@ -6,9 +6,10 @@ parameters have nothing left to hide behind, so something of the synchronisation
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -334,21 +335,26 @@ def gradient_sync(
     """
     # Buckets of one layer each; without overlap everything is exposed.
     buckets = larger(pipeline.num_layers, 1.0)
-    show = partial(overlapped, num_buckets=buckets) if structure.overlap_data_parallel else plain
+
+    def show(sent: _Sent, window_s: Num) -> Exposure:
+        if not structure.overlap_data_parallel:
+            return plain(sent.shared_s)
+        return overlapped(sent.shared_s, window_s, buckets, sent.alone_s)
+
     forward_s, backward_s = pipeline.forward_window_s, pipeline.backward_window_s
     gradient_s = pipeline.gradient_window_s
     if structure.zero_stage == 0:
         # One all-reduce of all gradients.
         norm_s = sum(links.all_reduce.time_s(0.0, 1.0) for _, links in kinds)
-        return show(_all_reduce_s(kinds, buckets, optimizer), gradient_s) + Exposure(norm_s, 0.0)
+        return show(_all_reduce(kinds, buckets, optimizer), gradient_s) + Exposure(norm_s, 0.0)
     # ZeRO 1 to 3: gradients scattered, weights gathered, one shard summed over its replicas.
     gradient = optimizer.reduced_gradient_bytes_per_param
     weight = optimizer.gathered_weight_bytes_per_param
-    reduce_s = sum(k.reduce_scatter.time_s(n * gradient, buckets) for n, k in kinds)
-    gather_s = sum(k.all_gather.time_s(n * weight, buckets) for n, k in kinds)
-    replicas_s = sum(k.replicate_all_reduce.time_s(n * gradient / k.degrees, 1.0) for n, k in kinds)
+    reduced = _sent((k.reduce_scatter, n * gradient, buckets) for n, k in kinds)
+    gathered = _sent((k.all_gather, n * weight, buckets) for n, k in kinds)
+    replicas = _sent((k.replicate_all_reduce, n * gradient / k.degrees, 1.0) for n, k in kinds)
     if sums_whole and structure.zero_stage == 1:
-        reduce_s, replicas_s = _all_reduce_s(kinds, buckets, optimizer), 0.0 * replicas_s
+        reduced, replicas = _all_reduce(kinds, buckets, optimizer), replicas.times(0.0)
     norm_s = sum(
         sum(t.time_s(0.0, 1.0) for t in (k.reduce_scatter, k.all_gather, k.replicate_all_reduce))
         for _, k in kinds
@@ -358,20 +364,52 @@ def gradient_sync(
     # left of the last backward window hides the sum over replicas.
     m = pipeline.num_micro_batches if structure.zero_stage >= 2 else 1.0
     if structure.zero_stage < 3:
-        last = show(replicas_s, positive_part(gradient_s - reduce_s))
-        return show(reduce_s, gradient_s).times(m) + show(gather_s, forward_s) + last + norm
-    again_s = gather_s if structure.reshard_after_forward else gather_s * 0.0
+        last = show(replicas, positive_part(gradient_s - reduced.shared_s))
+        return show(reduced, gradient_s).times(m) + show(gathered, forward_s) + last + norm
+    again = gathered.times(1.0 if structure.reshard_after_forward else 0.0)
     # Both kinds of transfers share the backward window; gradients come in the last part of it.
-    shared_s = smaller(backward_s, gradient_s + again_s)
-    forward, backward = show(gather_s, forward_s), show(again_s + reduce_s, shared_s)
-    last = show(replicas_s, positive_part(shared_s - again_s - reduce_s))
+    shared_s = smaller(backward_s, gradient_s + again.shared_s)
+    forward, backward = show(gathered, forward_s), show(again + reduced, shared_s)
+    last = show(replicas, positive_part(shared_s - again.shared_s - reduced.shared_s))
     return (forward + backward).times(m) + last + norm
 
 
-def _all_reduce_s(kinds: SyncedKinds, buckets: Num, optimizer: OptimizerPreset) -> Num:
+@dataclass(frozen=True)
+class _Sent:
+    """Seconds of some collectives, on links as others share them [s]."""
+
+    shared_s: Num
+    alone_s: Num | None
+    """On links of their own; None where nothing shares them."""
+
+    def __add__(self, other: _Sent) -> _Sent:
+        both_s = self.shared_s + other.shared_s
+        if self.alone_s is None and other.alone_s is None:
+            return _Sent(both_s, None)
+        mine_s, theirs_s = (s.shared_s if s.alone_s is None else s.alone_s for s in (self, other))
+        return _Sent(both_s, mine_s + theirs_s)
+
+    def times(self, number: float) -> _Sent:
+        """Return the same, a number of times."""
+        alone_s = None if self.alone_s is None else number * self.alone_s
+        return _Sent(number * self.shared_s, alone_s)
+
+
+def _sent(collectives: Iterable[tuple[CollectiveTime, Num, Num]]) -> _Sent:
+    """Return the seconds of collectives, each with its bytes and messages."""
+    return reduce(
+        add,
+        (
+            _Sent(c.time_s(size, number), c.alone_s(size, number) if c.alone else None)
+            for c, size, number in collectives
+        ),
+    )
+
+
+def _all_reduce(kinds: SyncedKinds, buckets: Num, optimizer: OptimizerPreset) -> _Sent:
     """Return the seconds of summing the gradients of all kinds over all replicas."""
     word = optimizer.reduced_gradient_bytes_per_param
-    return sum(links.all_reduce.time_s(params * word, buckets) for params, links in kinds)
+    return _sent((links.all_reduce, params * word, buckets) for params, links in kinds)
 
 
 def sharding_copies_s(

@@ -87,7 +87,8 @@ class SearchSpace:
     def overlaps_data_parallel(self) -> bool:
         """Whether data-parallel communication overlaps computation: yes, unless it is fixed.
 
-        That is never slower: what is hidden costs only a share of itself.
+        On links of its own that is never slower: what is hidden costs only a share of itself. Where
+        others share the links it may be: computation pays for what is under way for longer.
         """
         known = None if self.launches is None else self.launches.overlaps_data_parallel
         return bool(launched((True,), known)) and self.choices.keeps("overlap_data_parallel", True)

@@ -68,6 +68,24 @@ def test_the_last_of_four_pieces_is_always_exposed(transfer_s, window_s, exposed
     assert (exposure.exposed_s, exposure.hidden_s) == (exposed, transfer_s - exposed)
 
 
+@pytest.mark.parametrize(
+    ("transfer_s", "alone_s", "window_s", "exposed"),
+    [
+        (8.0, 4.0, 2.0, 4.0),  # others take 4 s: nothing of it in the window of 2 s
+        (8.0, 4.0, 5.0, 3.0),  # 1 s is left to it within the window
+        (8.0, 4.0, 8.0, 1.0),  # all but the last of four pieces
+        (4.0, 4.0, 3.0, 1.0),
+        (0.0, 0.0, 3.0, 0.0),
+    ],
+)
+def test_links_that_are_shared_slow_what_the_window_hides_alone(
+    transfer_s, alone_s, window_s, exposed
+):
+    exposure = overlapped(transfer_s, window_s, 4.0, alone_s)
+    assert exposure.exposed_s == pytest.approx(exposed)
+    assert exposure.hidden_s == overlapped(transfer_s, window_s, 4.0).hidden_s
+
+
 def test_plain_hides_nothing():
     assert (plain(3.0).exposed_s, plain(3.0).hidden_s) == (3.0, 0.0)
 
