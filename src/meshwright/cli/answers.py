@@ -71,10 +71,12 @@ def _show_plan(found: Plan, args: Namespace, **more: Any) -> None:
     from meshwright.train.report import plan_screen
     from meshwright.train.report_detail import plan_lines
 
+    best = found.best
+    after = next_command(args, is_placed=bool(best.placement), launches_with=best.launches_with)
     show_screen(
         lambda: plan_screen(
             found,
-            **{"next_command": next_command(args, is_placed=bool(found.best.placement))} | more,
+            **{"next_command": after} | more,
         ),
         lambda: plan_lines(found, what_would_change(found)), lambda: files.to_data(found), args,
     )  # fmt: skip

@@ -221,19 +221,31 @@ def show_screen(
         print("\n".join(detail()))
 
 
-def next_command(args: argparse.Namespace, *, is_placed: bool = False) -> str:
+def next_command(
+    args: argparse.Namespace, *, is_placed: bool = False, launches_with: Sequence[str] = ()
+) -> str:
     """Return what to run after a plan: export or simulate its file, or write that first.
 
     Parameters
     ----------
     is_placed
         Whether the plan is placed on a grid of devices, which no framework launches today.
+    launches_with
+        Frameworks that can start it; where none does, the question is asked again for one.
     """
     if args.out is not None and is_placed:
         return f"meshwright simulate {args.out}; meshwright explain {args.out}"
-    if args.out is not None:
-        return f"meshwright export {args.out} megatron; meshwright explain {args.out}"
-    return command_line() + " --out plan.json"
+    from meshwright.frameworks.registry import TARGETS
+
+    stated = str(getattr(args, "framework", None) or "").partition("==")[0]
+    target = next(
+        (TARGETS[n] for n in (stated, *TARGETS) if n in TARGETS and n in launches_with), ""
+    )
+    if args.out is not None and target:
+        return f"meshwright export {args.out} {target}; meshwright explain {args.out}"
+    if is_placed or target or stated or not hasattr(args, "framework"):
+        return command_line() + ("" if args.out else " --out plan.json")
+    return command_line() + " --framework megatron" + ("" if args.out else " --out plan.json")
 
 
 def picture_command(args: argparse.Namespace, file: str, *, fits: bool = True) -> str:

@@ -34,6 +34,9 @@ class Exporter(Protocol):
 
 exporters: Registry[type[Exporter]] = Registry("export target")
 
+TARGETS = {"megatron": "megatron", "torchtitan": "torchtitan", "fsdp": "torch"}
+"""The export target of each framework of the catalog that has one."""
+
 
 def refusals(plan: Plan, target: str) -> list[Fault]:
     """Return everything of a plan that a target cannot express."""
