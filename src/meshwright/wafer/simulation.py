@@ -28,7 +28,7 @@ from meshwright.network.simulation.tasks import NONE, TaskGraph, TaskGraphBuilde
 from meshwright.network.simulation.timeline import Timeline, critical_path, seconds_by_track
 from meshwright.network.traffic import Demands, placed
 from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
-from meshwright.sharding.strategy import PlanOptions, Strategy, stack
+from meshwright.sharding.strategy import PlanOptions, ScheduleKind, Strategy, stack
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import TensorStream, streams
 from meshwright.topology.network import Network
@@ -555,7 +555,8 @@ def simulate_step(
         for messages in data_messages(problem, structure, strategy, params_of(price.closed_form))
     )
     total = round(only(price.closed_form.pipeline.num_micro_batches))
-    num_runs, played = _extent(strategy, total, most_tasks or MOST_TASKS)
+    rounds = 3 if structure.schedule is ScheduleKind.ZERO_BUBBLE else 2
+    num_runs, played = _extent(strategy, total, rounds, most_tasks or MOST_TASKS)
     is_whole, scatters = structure.zero_stage == 3, structure.zero_stage >= 2
     work = StepWork(
         runs=_runs(problem, passes, stages, chunks, num_runs),
@@ -627,16 +628,22 @@ def _columns(by_speed: Sequence[Sequence[PiecePasses]]) -> list[PiecePasses]:
     ]
 
 
-def _extent(strategy: Strategy, num_micro_batches: int, most_tasks: int) -> tuple[int, int]:
+def _extent(
+    strategy: Strategy, num_micro_batches: int, rounds: int, most_tasks: int
+) -> tuple[int, int]:
     """Return the runs of a chunk and the micro-batches to play.
 
-    What is added for the micro-batches that are left out is the pace of the last ``pp`` played:
-    three times as many as stages, for the pipeline fills within the first and drains within the
-    last (with zero bubble the weight gradients that were put off come then).
+    What is added for the micro-batches that are left out is the pace of the last ``pp`` played.
+
+    Parameters
+    ----------
+    rounds
+        Times as many micro-batches as stages, at least: with zero bubble the weight gradients that
+        were put off come in the last round, so three.
     """
     per_run = strategy.num_devices * TASKS_PER_PASS * 2 * strategy.num_virtual_stages
     stages = int(strategy.pp)
-    least = min(num_micro_batches, max(3 * stages, 2))
+    least = min(num_micro_batches, max(rounds * stages, 2))
     runs = int(max(1, min(MOST_RUNS, most_tasks // (per_run * least))))
     most = max(least, int(most_tasks // (per_run * runs)) // stages * stages)
     return runs, min(num_micro_batches, most)
