@@ -185,7 +185,7 @@ SERVING_ONLY = ("batch", "context", "prompt", "max_latency", "latency", "kv_cach
                 "server")  # fmt: skip
 """Options that have no meaning in training."""
 _OTHER_KIND = {"context": "prefill", "prompt": "decode"}
-ASKED = ("model", "on", "workload", *STATED_IN_FILE, *CAPS, "idle_power")
+ASKED = ("model", "on", "workload", *STATED_IN_FILE, *CAPS, "idle_power", "rent")
 
 
 @dataclass(frozen=True)
@@ -230,12 +230,14 @@ def read_model_and_system(
     from meshwright.catalog.systems import load_system
     from meshwright.spec.model import ModelSpec
     from meshwright.spec.system import SystemSpec
-    from meshwright.train.question import with_powers
+    from meshwright.train.question import with_powers, with_rent
 
     model = reading.value(needed, "MODEL", args.model, load_model, ModelSpec)
     system = reading.value(needed, "--on", args.on, load_system, SystemSpec)
     powers = reading.value(_powers, args)
-    return model, with_powers(system, **powers) if system and powers else system
+    rent = args.rent and reading.value(quantity, "--rent", args.rent, dimension="usd_per_hour")
+    system = with_powers(system, **powers) if system and powers else system
+    return model, with_rent(system, rent) if system and rent else system
 
 
 def _powers(args: argparse.Namespace) -> dict[str, float]:

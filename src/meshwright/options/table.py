@@ -222,6 +222,7 @@ def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, 
         Option("max_power", "limit of the mean power of the system, such as 15kW", "W"),
         Option("max_device_power", "limit of the mean power of each device", "W"),
         Option("idle_power", "power of an idle device; off leaves it out", "W|off"),
+        Option("rent", "rent of a device, such as 2.5 USD/h", "USD/h"),
         CALIBRATION,
     )
 

@@ -19,6 +19,7 @@ from meshwright.sharding.axes import all_refusals, refusals
 from meshwright.sharding.rules import Case, Refusal
 from meshwright.sharding.space import divisors, virtual_stage_counts
 from meshwright.sharding.strategy import Offload, PlanOptions, Strategy, stack
+from meshwright.spec.declaration import Provenance
 from meshwright.spec.framework import Framework
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -108,6 +109,13 @@ def with_powers(
     if idle_power_w is not None:
         changed["chip"] = system.chip.model_copy(update={"idle_power_w": idle_power_w})
     return system.model_copy(update=changed)
+
+
+def with_rent(system: SystemSpec, usd_per_hour: float) -> SystemSpec:
+    """Return a system whose devices cost that rent [USD/h each], as the user states."""
+    origin = {**system.chip.provenance, "rent": Provenance(note="as stated")}
+    changed = {"rent_usd_per_hour": usd_per_hour, "provenance": origin}
+    return system.model_copy(update={"chip": system.chip.model_copy(update=changed)})
 
 
 def _check_caps(system: SystemSpec) -> None:

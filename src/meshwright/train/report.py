@@ -28,6 +28,7 @@ from meshwright.train.answer import (
 )
 
 if TYPE_CHECKING:
+    from meshwright.spec.system import ChipSpec
     from meshwright.train.compare import Comparison
     from meshwright.train.explain import Explanation
 
@@ -95,6 +96,8 @@ def _add_verdict(screen: Screen, plan: Plan) -> None:
         spare=2,
     )  # fmt: skip
     screen.add("cost", _cost(plan))
+    if plan.system.chip.rent_usd_per_hour is not None:
+        screen.add("", _rent(plan.system.chip), spare=2)
 
 
 def _round(value: float) -> str:
@@ -113,8 +116,17 @@ def _cost(plan: Plan) -> str:
     seconds = work.total_tokens / price.tokens_per_s / price.goodput_fraction
     run = f"{seconds / SECONDS_PER_DAY:,.1f} days for {work.total_tokens / 1e12:,.4g}T tokens"
     if price.cost_usd is not None:
-        run += f", {price.cost_usd / work.tokens_per_step * work.total_tokens:,.0f} USD"
+        # devices are rented while they restart, too: by the day, not by the step
+        run += f", {price.cost_usd / price.step_time_s * seconds:,.0f} USD"
     return f"{run} (goodput {price.goodput_fraction:.1%}); {text}"
+
+
+def _rent(chip: ChipSpec) -> str:
+    """Return the rate that the money is counted at, and where it comes from."""
+    origin = chip.provenance.get("rent")
+    source = chip.sources.get(origin.source or "") if origin else None
+    words = source.title if source else origin.note if origin else "no source stated"
+    return f"{chip.rent_usd_per_hour:.4g} USD/h a device ({words})"
 
 
 def _add_plan(screen: Screen, best: Candidate) -> None:

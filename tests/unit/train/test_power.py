@@ -126,3 +126,24 @@ def test_plans_of_before_are_read(free):
     again = files.from_json(json.dumps(data)).best.estimate
     assert again.time_parts_s["throttle_s"] == 0.0
     assert again.energy_j == free.energy_j
+
+
+def test_a_stated_rent_is_paid_for_all_devices_and_all_days(capsys):
+    """8 devices at 2.50 USD/h cost 480 USD a day; restarts are paid for as well."""
+    asked = ["estimate", "llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "64",
+             "--dp", "8", "--zero", "3", "--tokens", "2T", "--rent", "2.5 USD/h"]  # fmt: skip
+    assert main([*asked, "--json"]) == 0
+    price = json.loads(capsys.readouterr().out)["best"]["estimate"]
+    assert price["cost_usd"] == pytest.approx(price["step_time_s"] * 8 * 2.5 / 3600)
+    days = 2e12 / (64 * 4096) * price["step_time_s"] / price["goodput_fraction"] / 86_400
+    main(asked)
+    screen = " ".join(capsys.readouterr().out.split())
+    assert f"{days:,.1f} days for 2T tokens, {days * 480:,.0f} USD (goodput" in screen
+    assert "2.5 USD/h a device (as stated)" in screen
+    main([part for part in asked if part not in ("--rent", "2.5 USD/h")])
+    assert "10.8 USD/h a device (How to Scale Your Model" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    for wrong in ("0", "-1 USD/h", "2.5 EUR"):
+        assert main([*asked[:-1], wrong]) == 2
+        assert "--rent" in capsys.readouterr().err
