@@ -140,8 +140,8 @@ def _launches(plan: Plan) -> str:
     if stated:
         others = [name for name in names if name != stated.partition("==")[0]]
         return f"with {stated}, as asked" + (f"; also {', '.join(others)}" if others else "")
-    asks = "priced for none in particular, see --framework"
-    return f"with {', '.join(names)} ({asks})" if names else "with no framework of the catalog"
+    text = f"with {', '.join(names)}" if names else "with no framework of the catalog"
+    return f"{text}; priced for none (--framework)"
 
 
 def plan_in_words(best: Candidate) -> str:
