@@ -74,6 +74,7 @@ def counted_flops_per_token(job: Job) -> float | None:
         job.problem.graph, num_tokens=1.0, sequence_length=length,
         count=ScoreCount.CAUSAL if is_causal else ScoreCount.FULL,
         recompute="full" if is_hardware else "none",
+        freezes_weights=job.problem.workload.optimizer.freezes_weights,
     )  # fmt: skip
     return float(flops.hardware if is_hardware else flops.model)
 

@@ -282,8 +282,8 @@ def synced_bytes(
         Ranks that share one copy of the state, and copies [1].
     """
     gradient_bytes = params * optimizer.reduced_gradient_bytes_per_param
-    weight_bytes = params * optimizer.gathered_weight_bytes_per_param
     stage = structure.zero_stage
+    weight_bytes = params * optimizer.gathered_bytes_per_param(stage)
     if stage == 0:
         kind = CollectiveKind.ALL_REDUCE
         sent: Num = least_sent_bytes(kind, gradient_bytes, shards * replicas)

@@ -117,6 +117,11 @@ class DeviceRates:
     freezes_weights: bool = False
     """Gradients of weights are not computed."""
 
+    @property
+    def num_gradients(self) -> float:
+        """Products of the backward pass for each forward one: of inputs, and of trained weights."""
+        return 1.0 if self.freezes_weights else 2.0
+
 
 def exposed_launch_s(busy_s: Num, num_kernels: Num, rates: DeviceRates) -> Num:
     """Return what launching adds to a busy time: kernels cannot start faster than the host says."""
@@ -272,6 +277,8 @@ def memory_bound_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     if op.kind is OpKind.ROUTE:
         num_bytes = num_bytes * rates.expert_passes
     forward, backward = (words * num_bytes for words in op.words_per_element)
+    if op.kind is OpKind.EMBEDDING and rates.freezes_weights:
+        backward = 0.0 * backward
     return OpCost(
         forward_s=traffic_s(forward, rates),
         input_gradient_s=traffic_s(backward, rates),
@@ -359,9 +366,7 @@ def matmul_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     made = products(op, shape, whole_traffic_bytes(shape, word, rates), rates)
     inputs, outputs = stored_shares(op, layer)
     casts = cast_s(shape, word, rates, input_times=inputs, output_times=outputs)
-    cost = products_cost(made, 1.0, 2.0 * shape.rows * shape.num_params, casts)
-    if rates.freezes_weights:
-        return replace(cost, backward_flops=cost.forward_flops, backward_kernels=1.0)
+    cost = products_cost(made, 1.0, 2.0 * shape.rows * shape.num_params, casts, rates)
     if not rates.separate_accumulation_kernel:
         return cost
     # Gradients are added to those before by a kernel of its own.
@@ -428,7 +433,9 @@ def whole_traffic_bytes(
     return forward, to_input, to_weight + GRADIENT_ACCUMULATION_BYTES * shape.num_params
 
 
-def products_cost(made: Products, rounds: Num, flops: Num, casts: tuple[Num, Num]) -> OpCost:
+def products_cost(
+    made: Products, rounds: Num, flops: Num, casts: tuple[Num, Num], rates: DeviceRates
+) -> OpCost:
     """Return a linear layer that works in equal rounds.
 
     Parameters
@@ -443,12 +450,12 @@ def products_cost(made: Products, rounds: Num, flops: Num, casts: tuple[Num, Num
         input_gradient_s=rounds * made.to_input.time_s + casts[1],
         weight_gradient_s=rounds * made.to_weight.time_s,
         forward_flops=flops,
-        backward_flops=2.0 * flops,
+        backward_flops=rates.num_gradients * flops,
         forward_traffic_bytes=rounds * made.forward.traffic_bytes,
         backward_traffic_bytes=rounds
         * (made.to_input.traffic_bytes + made.to_weight.traffic_bytes),
         forward_kernels=rounds,
-        backward_kernels=2.0 * rounds,
+        backward_kernels=rates.num_gradients * rounds,
     )
 
 

@@ -163,7 +163,7 @@ def step_times(
     )
     if structure.zero_stage == 3 and (software.copies_shards or software.eager):
         copied = sharding_copies_s(
-            heaviest, price, structure, problem.rates.elementwise_bytes_per_s
+            heaviest, price, structure, optimizer, problem.rates.elementwise_bytes_per_s
         )
         synced = Exposure(synced.exposed_s + copied, synced.hidden_s)
     optimizer_s = optimizer_step_s(
@@ -349,7 +349,7 @@ def gradient_sync(
         return show(_all_reduce(kinds, buckets, optimizer), gradient_s) + Exposure(norm_s, 0.0)
     # ZeRO 1 to 3: gradients scattered, weights gathered, one shard summed over its replicas.
     gradient = optimizer.reduced_gradient_bytes_per_param
-    weight = optimizer.gathered_weight_bytes_per_param
+    weight = optimizer.gathered_bytes_per_param(structure.zero_stage)
     reduced = _sent((k.reduce_scatter, n * gradient, buckets) for n, k in kinds)
     gathered = _sent((k.all_gather, n * weight, buckets) for n, k in kinds)
     replicas = _sent((k.replicate_all_reduce, n * gradient / k.degrees, 1.0) for n, k in kinds)
@@ -413,15 +413,18 @@ def _all_reduce(kinds: SyncedKinds, buckets: Num, optimizer: OptimizerPreset) ->
 
 
 def sharding_copies_s(
-    state: StageState, pipeline: PipelinePrice, structure: PlanOptions, memory_bytes_per_s: Num
-) -> Num:
+    state: StageState, pipeline: PipelinePrice, structure: PlanOptions, optimizer: OptimizerPreset,
+    memory_bytes_per_s: Num,
+) -> Num:  # fmt: skip
     """Return the seconds in which full sharding copies in a step, where no compiler removes it.
 
     Each gather copies weights out of its buffer (2 bytes in, 2 out), each micro-batch casts and
-    lays out gradients for the scatter (2 in, 4 out).
+    lays out gradients for the scatter (2 in, 4 out), unless weights are frozen.
     Source: PyTorch FSDP2, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py.
     """
-    per_param = 4.0 * (1.0 + structure.reshard_after_forward) + 6.0
+    per_param = 4.0 * (1.0 + structure.reshard_after_forward) + 6.0 * (
+        not optimizer.freezes_weights
+    )
     params = state.dense_params + state.expert_params
     return pipeline.num_micro_batches * params * per_param / memory_bytes_per_s
 

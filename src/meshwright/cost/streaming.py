@@ -632,7 +632,7 @@ def _in_rounds(
     gradients_s = rounds * made.to_input.time_s + rounds * made.to_weight.time_s
     forward_alone_s = rounds * made.forward.time_s
     return replace(
-        products_cost(made, rounds, flops, casts),
+        products_cost(made, rounds, flops, casts, rates),
         stream_forward_s=positive_part(ahead.total_s - forward_alone_s) * (rounds > 1),
         stream_backward_s=positive_part(back.total_s - gradients_s) * (rounds > 1),
     )
@@ -656,7 +656,7 @@ def _at_once(
         return (members - 1.0) * _kept_s(link_s, num_bytes, members, rates)
 
     return replace(
-        products_cost(made, 1.0, 2.0 * whole.rows * whole.num_params, casts),
+        products_cost(made, 1.0, 2.0 * whole.rows * whole.num_params, casts, rates),
         stream_forward_s=passed_s(times.forward_s, sent.forward_bytes),
         stream_backward_s=passed_s(times.backward_item_s, sent.backward_item_bytes)
         + passed_s(times.backward_sum_s, sent.backward_sum_bytes),
@@ -723,8 +723,9 @@ def _on_block(
         weights.num_shared_rounds,
     )  # fmt: skip
     gradients_s = r * c * (made.to_input.time_s + made.to_weight.time_s)
+    flops = 2.0 * shape.rows * shape.num_params * r
     return replace(
-        products_cost(made, r * c, 2.0 * shape.rows * shape.num_params * r, casts),
+        products_cost(made, r * c, flops, casts, rates),
         stream_forward_s=positive_part(ahead.total_s - r * c * made.forward.time_s),
         stream_backward_s=positive_part(back.total_s - gradients_s),
         forward_link_bytes=weights.forward_link_bytes + along.forward_link_bytes,
@@ -732,5 +733,5 @@ def _on_block(
         forward_chunks=weights.forward_chunks,
         backward_chunks=weights.backward_chunks,
         forward_kernels=r + cut_forward * (c - 1.0),
-        backward_kernels=2.0 * (r + cut_backward * (c - 1.0)),
+        backward_kernels=rates.num_gradients * (r + cut_backward * (c - 1.0)),
     )

@@ -1,7 +1,8 @@
 """FLOPs of a step, and the definitions of model FLOPs on which MFU is quoted.
 
 A matrix product costs 2 FLOPs for each of its multiply-adds, forward, and as much again for each
-of its two gradients; everything between the products is left out, as in the literature.
+of its two gradients, of its inputs and of weights that are not frozen; everything between the
+products is left out, as in the literature.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ def step_flops(
     sequence_length: Num,
     count: ScoreCount = ScoreCount.CAUSAL,
     recompute: str = "none",
+    freezes_weights: bool = False,
 ) -> StepFlops:
     """Return the FLOPs of one training step.
 
@@ -110,6 +112,8 @@ def step_flops(
     recompute
         ``full`` runs all layers forward again (not the logits), ``selective`` the attention core.
         Flash attention recomputes its scores inside the backward kernel in any case.
+    freezes_weights
+        Gradients of weights are not computed: two products of a linear layer, not three.
 
     Source: Narayanan et al. 2021, equation 3, which this equals for a GPT with 4h inner width:
     96 B s l h^2 (1 + s/6h + V/16lh) under full recomputation and full scores.
@@ -132,7 +136,7 @@ def step_flops(
     return StepFlops(
         forward=num_tokens * (products + scores),
         input_gradient=num_tokens * (products + 2.0 * scores),
-        weight_gradient=num_tokens * products,
+        weight_gradient=num_tokens * products * (not freezes_weights),
         recompute=num_tokens * again,
     )
 

@@ -53,6 +53,16 @@ class OptimizerPreset(Declaration):
         """Whether weights rest as they are: there are no gradients of them."""
         return self.gradient_bytes_per_param == 0.0
 
+    def gathered_bytes_per_param(self, zero_stage: float) -> float:
+        """Return the bytes of a weight that are gathered.
+
+        ZeRO 3 gathers weights for each pass; below it they are gathered after an update, and
+        frozen weights have none.
+        """
+        if self.freezes_weights and zero_stage < 3:
+            return 0.0
+        return self.gathered_weight_bytes_per_param
+
 
 AxisName = Literal["tp", "cp", "pp", "vpp", "ep", "etp", "dp_replicate", "tatp"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]

@@ -138,6 +138,7 @@ def utilizations(
             sequence_length=float(work.sequence_length),
             count=count,
             recompute=str(recompute),
+            freezes_weights=work.optimizer.freezes_weights,
         )
 
     causal, full = flops(ScoreCount.CAUSAL), flops(ScoreCount.FULL)

@@ -196,6 +196,7 @@ def arithmetic_s(problem: Problem) -> float:
         problem.graph,
         num_tokens=float(work.tokens_per_step),
         sequence_length=float(work.sequence_length),
+        freezes_weights=work.optimizer.freezes_weights,
     )
     return float(flops.model / (problem.system.num_alive * problem.rates.matmul_flops_per_s))
 

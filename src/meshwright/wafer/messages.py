@@ -397,7 +397,7 @@ def data_messages(
     gather, scatter, sums = [], [], []
     for (shard, replicate, everyone), held, shards in kinds:
         gradient_bytes = held * optimizer.reduced_gradient_bytes_per_param
-        weight_bytes = held * optimizer.gathered_weight_bytes_per_param
+        weight_bytes = held * optimizer.gathered_bytes_per_param(structure.zero_stage)
         if structure.zero_stage == 0:
             sums.append(MessageOf(everyone, CollectiveKind.ALL_REDUCE, gradient_bytes, overlaps))
             continue

@@ -18,6 +18,10 @@ ADAM = OptimizerPreset(
     name="adam", weight_bytes_per_param=2, gradient_bytes_per_param=4, state_bytes_per_param=12
 )
 """Reduces gradients of 4 bytes, gathers weights of 2."""
+FROZEN = OptimizerPreset(
+    name="frozen", weight_bytes_per_param=2, gradient_bytes_per_param=0, state_bytes_per_param=0,
+    reduced_gradient_bytes_per_param=0,
+)  # fmt: skip
 RING = CollectiveTime(((0.0, (DEVICES - 1) / DEVICES),))
 """A ring without latency at 1 byte/s: (d - 1) / d seconds for each byte."""
 NOTHING = CollectiveTime(((0.0, 0.0),))
@@ -39,8 +43,9 @@ def pipeline(**given):
 
 
 def exposed_s(
-    stage, *, reshard=True, windows=(0.0, 0.0), split_s=None, overlap=True, kinds=None, links=LINKS
-):
+    stage, *, reshard=True, windows=(0.0, 0.0), split_s=None, overlap=True, kinds=None, links=LINKS,
+    optimizer=ADAM,
+):  # fmt: skip
     structure = PlanOptions(
         zero_stage=stage, reshard_after_forward=reshard, overlap_data_parallel=overlap
     )
@@ -50,7 +55,7 @@ def exposed_s(
         backward_window_s=backward_s,
         gradient_window_s=backward_s if split_s is None else split_s,
     )
-    return gradient_sync(kinds or [(PARAMS, links)], work, structure, ADAM)
+    return gradient_sync(kinds or [(PARAMS, links)], work, structure, optimizer)
 
 
 def test_transfer_is_the_fastest_form_and_pays_each_message():
@@ -194,6 +199,15 @@ def test_step_slows_by_everything_hidden_and_jitters_as_a_whole():
 def test_copies_of_full_sharding_by_hand():
     state = StageState(10.0, 2.0, 0.0, 1.0, 0.0, 4.0)
     structure = PlanOptions(zero_stage=3)
-    assert sharding_copies_s(state, pipeline(), structure, 7.0) == MICRO_BATCHES * 12 * 14 / 7
+    assert sharding_copies_s(state, pipeline(), structure, ADAM, 7.0) == MICRO_BATCHES * 12 * 14 / 7
     kept = PlanOptions(zero_stage=3, reshard_after_forward=False)
-    assert sharding_copies_s(state, pipeline(), kept, 5.0) == MICRO_BATCHES * 12 * 10 / 5
+    assert sharding_copies_s(state, pipeline(), kept, ADAM, 5.0) == MICRO_BATCHES * 12 * 10 / 5
+    assert sharding_copies_s(state, pipeline(), kept, FROZEN, 5.0) == MICRO_BATCHES * 12 * 4 / 5
+
+
+def test_frozen_weights_are_gathered_by_zero_3_alone():
+    gather_s = PARAMS * 2.0 * (DEVICES - 1) / DEVICES
+    assert exposed_s(0, optimizer=FROZEN).exposed_s == 0.0
+    assert exposed_s(1, optimizer=FROZEN).exposed_s == 0.0
+    assert exposed_s(2, optimizer=FROZEN).exposed_s == 0.0
+    assert exposed_s(3, optimizer=FROZEN).exposed_s == MICRO_BATCHES * 2.0 * gather_s

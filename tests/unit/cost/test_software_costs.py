@@ -10,9 +10,12 @@ from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.step import price_one
+from meshwright.graph.flops import step_flops
 from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy
 from meshwright.spec.workload import Precision
+from meshwright.train.estimate import estimate_of
 from meshwright.train.question import make_problem, training
+from meshwright.train.search import arithmetic_s
 
 PLAN = make_strategy(tp=2, dp_shard=4, micro_batch_size=1)
 STRUCTURE = PlanOptions(sequence_parallel=False)
@@ -199,6 +202,48 @@ def test_frozen_weights_save_a_third_of_the_products():
     time = price_one(frozen, STRUCTURE, PLAN).step.time
     assert 0.6 < compute_s(frozen) / compute_s(found) < 0.75
     assert float(np.asarray(time[TimePart.OPTIMIZER]).reshape(-1)[0]) == 0.0
+
+
+def both_optimizers(model, system, plan, structure=STRUCTURE):
+    """Return a problem whose weights are trained and one whose weights are frozen, priced."""
+    trained = problem(model=model, system=system)
+    adapters = trained.workload.model_copy(update={"optimizer": load_optimizer("adapters")})
+    frozen = replace(trained, workload=adapters)
+    return [(each, price_one(each, structure, plan)) for each in (trained, frozen)]
+
+
+@pytest.mark.parametrize(
+    ("system", "plan"),
+    [
+        ("8xA100", make_strategy(tp=2, dp_shard=4)),
+        ("wafer-6x8", make_strategy(tatp=8, dp_shard=4)),
+        ("wafer-6x8", make_strategy(tatp=4, dp_shard=8)),
+    ],
+)
+def test_frozen_weights_take_two_thirds_of_the_flops_of_products(system, plan):
+    """4 P against 6 P; the scores, which have no weights, are the same."""
+    (found, trained), (_, frozen) = both_optimizers("llama3-8b", system, plan)
+    sizes = {"num_tokens": 8.0 * 2048.0, "sequence_length": 2048.0}
+    gradients = step_flops(found.graph, **sizes).weight_gradient
+    saved = float(trained.step.flops[0] - frozen.step.flops[0])
+    # The slowest device of equal ones does an equal part of what is saved.
+    assert saved * plan.num_devices == pytest.approx(gradients, rel=0.02)
+
+
+def test_the_utilisation_of_adapters_leaves_out_gradients_of_frozen_weights():
+    for found, priced in both_optimizers("llama3-8b", "8xA100", PLAN):
+        price, frozen = estimate_of(found, priced), found.workload.optimizer.freezes_weights
+        flops = step_flops(
+            found.graph, num_tokens=8.0 * 2048.0, sequence_length=2048.0, freezes_weights=frozen
+        )
+        peak = 8 * 312e12 * price.step_time_s
+        assert price.mfu_causal == pytest.approx(flops.model / peak)
+        assert price.hfu == pytest.approx(flops.hardware / peak)
+
+
+def test_arithmetic_bounds_the_step_of_adapters():
+    (_, _), (found, priced) = both_optimizers("llama3-8b", "8xA100", PLAN)
+    assert arithmetic_s(found) <= float(priced.step.time.total_s[0])
 
 
 def test_operands_are_cast_before_they_are_gathered():

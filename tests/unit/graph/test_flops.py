@@ -95,6 +95,18 @@ def test_active_parameters_count_in_a_mixture_of_experts():
     assert found == 10 * (6 * active + 12 * 2 * 1024 * 128)
 
 
+def test_frozen_weights_take_four_flops_for_each_parameter():
+    """Forward 2 P and the gradients of inputs 2 P; scores have no weights: 4 + 8 of L h s."""
+    graph = build_graph(gpt(4, 1024, 8))
+    sizes = {"num_tokens": 10, "sequence_length": 128, "count": ScoreCount.FULL}
+    frozen = step_flops(graph, **sizes, freezes_weights=True)
+    assert frozen.model == 10 * (4 * product_weights(graph) + 12 * 4 * 1024 * 128)
+    assert frozen.weight_gradient == 0.0
+    again = step_flops(graph, **sizes, recompute="full", freezes_weights=True)
+    trained = step_flops(graph, **sizes, recompute="full")
+    assert again.recompute == trained.recompute
+
+
 def test_a_causal_mask_halves_the_scores():
     graph = build_graph(gpt())
     full = step_flops(graph, num_tokens=2048, sequence_length=2048, count=ScoreCount.FULL).model

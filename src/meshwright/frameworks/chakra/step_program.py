@@ -68,7 +68,7 @@ class DataParallelState:
 
     def gathers(self, index: int) -> list[Exchange]:
         """Return what brings the whole parameters of a piece to a device."""
-        word = self.optimizer.gathered_weight_bytes_per_param
+        word = self.optimizer.gathered_bytes_per_param(self.structure.zero_stage)
         kind = CollectiveKind.ALL_GATHER
         return [
             Exchange(f"{held.kind} {kind}", kind, held.shard, held.params * word, is_early=True)

@@ -391,7 +391,8 @@ class ModelGraph:
         problem, links = self.prices.problem, self.prices.links
         structure, optimizer = self.prices.options.frame.structure, problem.workload.optimizer
         gradient = column(cost.dense_params) * optimizer.reduced_gradient_bytes_per_param
-        weights = column(cost.dense_params) * optimizer.gathered_weight_bytes_per_param
+        gathered = optimizer.gathered_bytes_per_param(structure.zero_stage)
+        weights = column(cost.dense_params) * gathered
         backward_s = cost.input_gradient_s + cost.weight_gradient_s + cost.recompute_s
         m = self.num_micro_batches
         if structure.zero_stage == 0:
