@@ -298,7 +298,7 @@ def _check(problem: Problem, strategy: Strategy, structure: PlanOptions) -> None
 
 _HOSTS_PER_DOMAIN_CHIPS = ("GB200", "GB300")
 """Chips whose fast domain spans several hosts."""
-_IN_HOSTS_OF = {"H100-96GB": "H100", "RTX-4090": "L40S"}
+_IN_HOSTS_OF = {"H100-96GB": "H100"}
 """Chips without a standard system."""
 
 

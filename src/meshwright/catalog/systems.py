@@ -21,7 +21,6 @@ from meshwright.catalog.files import (
     Location,
     PlainValues,
     data_names,
-    data_path,
     find_name,
     load_file,
     looks_like_path,
@@ -37,8 +36,30 @@ def chip_names() -> tuple[str, ...]:
     return tuple(data_names("chips"))
 
 
+def find_chip(text: str) -> str | None:
+    """Return the chip that a text names: letter case, spaces and dashes aside, or as also called.
+
+    ``RTX4090`` and ``4090`` are the RTX-4090.
+    """
+    return find_name(text, chip_names()) or _spellings().get(_letters(text))
+
+
+def _letters(text: str) -> str:
+    return "".join(letter for letter in text.lower() if letter.isalnum())
+
+
+@cache
+def _spellings() -> Mapping[str, str]:
+    """Return every name of every chip, without case and separators, with the chip."""
+    return {
+        _letters(spelling): name
+        for name in chip_names()
+        for spelling in (name, *load_chip(name).also_called)
+    }
+
+
 def load_chip(name_or_path: str) -> ChipSpec:
-    """Return a chip of the catalog by name (letter case aside), or the one in a YAML file.
+    """Return a chip of the catalog (see :func:`find_chip`), or the one in a YAML file.
 
     Raises
     ------
@@ -47,8 +68,12 @@ def load_chip(name_or_path: str) -> ChipSpec:
     SpecError
         With all faults of the file.
     """
-    path = data_path("chips", "chip", name_or_path)
-    return load_file(ChipSpec, path) if looks_like_path(name_or_path) else _catalog_chip(path)
+    if looks_like_path(name_or_path):
+        return load_file(ChipSpec, Path(name_or_path))
+    name = find_chip(name_or_path)
+    if name is None:
+        raise UnknownNameError("chip", name_or_path, chip_names())
+    return _catalog_chip(data_names("chips")[name])
 
 
 _catalog_chip = cache(partial(load_file, ChipSpec))
@@ -162,7 +187,7 @@ class SystemFile(SystemSpec):
 
 
 FORMS = "forms: 64xH100, wafer-6x8, 2xwafer-6x8, a system such as gb200-nvl72, or a path to a file"
-_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[xX]([A-Za-z].*)")
+_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[xX]([A-Za-z0-9].*)")
 _NAME_AND_SHAPE = re.compile(r"(.+)-([0-9]+(?:x[0-9]+)+)")
 _NEARLY_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[\s*:_-]*[xX]?[\s*:_-]*([A-Za-z].*)")
 _IN_LEVEL = re.compile(r"levels\[([0-9]+)\](.*)")
@@ -201,7 +226,7 @@ def load_system(text: str) -> SystemSpec:
         return _as_system(load_system_file(Path(text)))
     counted = _COUNT_OF_CHIP.fullmatch(text)
     count, name = (int(counted[1]), counted[2]) if counted else (1, text)
-    if counted and (chip := find_name(name, chip_names())):
+    if counted and (chip := find_chip(name)):
         standard = load_chip(chip).standard_system
         if standard is None:
             fix = "write a system file that names the chip, and give its path"
@@ -217,7 +242,7 @@ def load_system(text: str) -> SystemSpec:
     if named:
         fix = f"{count}x{named.chip.name} means {count} of them"
         raise SpecError(Fault("on", f"{name!r} is a system, not a chip", fix))
-    if counted:
+    if counted and not name[0].isdigit():
         raise UnknownNameError("chip", name, chip_names())
     raise _no_such_system(text)
 
@@ -225,10 +250,10 @@ def load_system(text: str) -> SystemSpec:
 def _no_such_system(text: str) -> SpecError:
     """Return the error for a text that means no system, with the nearest one that does."""
     nearly = _NEARLY_COUNT_OF_CHIP.fullmatch(text)
-    chip = find_name(nearly[2], chip_names()) if nearly else None
+    chip = find_chip(nearly[2]) if nearly else None
     if nearly and chip:
         return SpecError(Fault("on", f"cannot read {text!r}", f"did you mean {nearly[1]}x{chip}?"))
-    chip = find_name(text, chip_names())
+    chip = find_chip(text)
     if chip:
         return SpecError(Fault("on", f"{chip} is a chip; say how many", f"such as 8x{chip}"))
     if not text or text[0].isdigit():

@@ -38,7 +38,8 @@ def show_chip(args: argparse.Namespace) -> int:
         return 0
     chip = load_chip(args.chip)
     about = {"name": chip.name, "vendor": chip.vendor}
-    title = f"{chip.name} of {chip.vendor}"
+    also = f", also called {', '.join(chip.also_called)}" if chip.also_called else ""
+    title = f"{chip.name} of {chip.vendor}{also}"
     record = declaration_record(chip, about, chip.sources)
     show(tuple(declaration_lines(chip, title, chip.sources)), record, args.json)
     return 0

@@ -18,7 +18,8 @@ _UNITS: Final = {
 }  # fmt: skip
 _SHOWN_WHEN_UNKNOWN: Final = ("peak_power_w", "idle_power_w", "price_usd", "rent_usd_per_hour")
 _SHOWN_ELSEWHERE: Final = (
-    "name", "vendor", "chip", "other_chips", "notes", "sources", "provenance", "source",
+    "name", "also_called", "vendor", "chip", "other_chips", "notes", "sources", "provenance",
+    "source",
 )  # fmt: skip
 
 

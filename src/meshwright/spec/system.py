@@ -53,6 +53,8 @@ class ChipSpec(Declaration):
     """
 
     name: str
+    also_called: tuple[str, ...] = ()
+    """Other names that ``64xNAME`` takes, letter case, spaces and dashes aside."""
     vendor: str
     family: str
     """Chips of one family share calibration constants: hopper, ampere, tpu, temp-die, ..."""

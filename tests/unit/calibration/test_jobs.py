@@ -162,7 +162,8 @@ def test_deepspeed_sums_whole_gradients_in_bf16_alone():
         ("Cerebras WSE-2 (CS-2)", "WSE-2"), ("MI250", "MI250"), ("Gaudi2", "Gaudi2"),
         ("MI250X GCD", "MI250X-GCD"), ("NVIDIA A800", "A800"), ("A100 PCIe 80GB", "A100-PCIe"),
         ("H20", "H20"), ("A10G", "A10G"), ("RTX 4090", "RTX-4090"),
-        ("GeForce RTX4090", "RTX-4090"),
+        ("GeForce RTX4090", "RTX-4090"), ("NVIDIA RTX A6000", "RTX-A6000"), ("NVIDIA L4", "L4"),
+        ("RTX3090 24GB", "RTX-3090"), ("NVIDIA L40S-48C", "L40S"),
     ],
 )  # fmt: skip
 def test_chips_by_name(name, chip):

@@ -3,7 +3,7 @@
 import pytest
 
 from meshwright.base.errors import SpecError, UnknownNameError
-from meshwright.catalog.systems import load_system
+from meshwright.catalog.systems import chip_names, find_chip, load_chip, load_system
 
 
 def shape(text):
@@ -81,7 +81,10 @@ def test_devices_may_leave_the_last_host_partly_empty():
         ("H100", "such as 8xH100"),
         ("200000xH100", "room for 131072"),
         ("64xdgx-h100", "64xH100 means"),
-        ("8xRTX-4090", "no standard system"),
+        ("8xH100-96GB", "no standard system"),
+        ("RTX 4090", "such as 8xRTX-4090"),
+        ("8xRTX-4080", "did you mean RTX-4090"),
+        ("6x8", "forms:"),
         ("wafre-6x8", "did you mean wafer-6x8"),
         ("wafer-6x80", "at most 10x10"),
         ("wafer-0x8", "no shape 0x8"),
@@ -104,6 +107,51 @@ def test_refused_with_the_nearest_fix(text, part):
     with pytest.raises((SpecError, UnknownNameError)) as raised:
         load_system(text)
     assert part in str(raised.value)
+
+
+@pytest.mark.parametrize("chip", ["RTX-4090", "RTX-3090", "RTX-A6000", "L4"])
+def test_cards_stand_eight_to_a_host_and_share_its_adapter(chip):
+    assert shape(f"1x{chip}") == []
+    assert shape(f"2x{chip}") == [("switch", 2)]
+    system = load_system(f"16x{chip}")
+    pcie, ethernet = system.levels
+    assert (pcie.size, ethernet.size) == (8, 2)
+    # PCIe 4 on 16 lanes; 100 Gb/s of a host over its eight cards.
+    assert pcie.bandwidth_bytes_per_s * pcie.links_per_device == 31.5e9
+    assert 8 * ethernet.bandwidth_bytes_per_s * ethernet.links_per_device == 12.5e9
+
+
+@pytest.mark.parametrize(
+    ("chip", "gib"), [("RTX-4090", 24.0), ("RTX-3090", 24.0), ("RTX-A6000", 48.0), ("V100", 32.0)]
+)
+def test_memory_sold_in_gb_is_gib(chip, gib):
+    assert load_chip(chip).main_memory.capacity_bytes == gib * 2**30
+
+
+@pytest.mark.parametrize(
+    ("spelling", "chip"),
+    [
+        ("RTX4090", "RTX-4090"),
+        ("rtx 4090", "RTX-4090"),
+        ("4090", "RTX-4090"),
+        ("GeForce-RTX-3090", "RTX-3090"),
+        ("A6000", "RTX-A6000"),
+        ("rtx_a6000", "RTX-A6000"),
+        ("A100-80GB", "A100"),
+        ("a100 40gb", "A100-40GB"),
+        ("H100-SXM", "H100"),
+    ],
+)
+def test_usual_spellings_mean_the_chip(spelling, chip):
+    assert load_chip(spelling).name == chip
+    assert load_system(f"8x{spelling}").name == f"8x{chip}"
+
+
+def test_every_spelling_means_one_chip():
+    for name in chip_names():
+        for spelling in (name, *load_chip(name).also_called):
+            assert find_chip(spelling) == name
+    assert find_chip("4080") is None
 
 
 def test_origins_follow_their_level():
