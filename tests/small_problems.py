@@ -217,6 +217,12 @@ def structures() -> Iterator[PlanOptions]:
         )
 
 
+def with_edges_counted(chance: random.Random, structure: PlanOptions) -> PlanOptions:
+    """Return a structure in which embedding and head may count as layers."""
+    counted = {name: chance.choice([0, 0, 1, 2]) for name in ("embedding_layers", "head_layers")}
+    return replace(structure, **counted)
+
+
 def random_strategy(chance: random.Random, problem: Problem) -> Strategy:
     """Return random degrees for at most the devices of a problem; most of them are legal."""
     names = ["tp", "cp", "pp", "dp_shard", "dp_replicate"]

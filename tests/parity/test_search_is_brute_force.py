@@ -62,6 +62,8 @@ CHOICES = {
     "num_virtual_stages": (1, 2),
     "ep": (1, 2, 4),
     "etp": (1, 2),
+    "embedding_layers": (0, 1),
+    "head_layers": (0, 1, 2),
 }
 
 
@@ -146,6 +148,11 @@ def plans_of(problem, allowed):
     offloads = [o for o in offloads if keeps("offload", o)]
     recomputes = [r for r in Recompute if keeps("recompute", r)]
     overlap = problem.workload.software.async_tensor_parallel
+    counted = [
+        {"embedding_layers": embedding, "head_layers": head}
+        for embedding in allowed.get("embedding_layers", (0,))
+        for head in allowed.get("head_layers", (0,))
+    ]
     for degrees in degrees_of(problem, keeps):
         seen = set()
         for order in orders_of_axes(problem):
@@ -157,18 +164,19 @@ def plans_of(problem, allowed):
             for pipeline, shards in product(
                 pipelines_of(degrees, keeps), shards_of(degrees, keeps)
             ):
-                for recompute, offload in product(recomputes, offloads):
-                    yield _plan(degrees, order, pipeline, shards, recompute, offload, overlap)
+                for recompute, offload, edges in product(recomputes, offloads, counted):
+                    rest = {"recompute": recompute, "offload": offload, **edges}
+                    yield _plan(degrees, order, pipeline, shards, overlap, rest)
 
 
-def _plan(degrees, order, pipeline, shards, recompute, offload, overlap):
+def _plan(degrees, order, pipeline, shards, overlap, choices):
     shard, stage, reshard = shards
     rest = {name: value for name, value in degrees.items() if name != "dp"}
     strategy = make_strategy(**rest, dp_shard=shard, dp_replicate=degrees["dp"] // shard)
     structure = PlanOptions(
         sequence_parallel=pipeline[0], context_kind=pipeline[1], schedule=pipeline[2],
-        zero_stage=stage, reshard_after_forward=reshard, recompute=recompute, offload=offload,
-        axis_order=order, overlap_tensor_parallel=overlap, streamed=pipeline[3],
+        zero_stage=stage, reshard_after_forward=reshard, axis_order=order,
+        overlap_tensor_parallel=overlap, streamed=pipeline[3], **choices,
     )  # fmt: skip
     return strategy, structure
 

@@ -80,7 +80,6 @@ _OF_THE_SEARCH = (
     "tp-tile",
     "etp-tile",
     "ep-rows",
-    "pp-chunks",
     "pp-micro-batches",
     "sp-sequence",
 )

@@ -199,7 +199,7 @@ def pipeline_bound(
     """
     layout = stage_layout(
         problem.model.layer_pattern, len(problem.graph.layers), strategy.pp,
-        strategy.num_virtual_stages, has_edges_on_all=structure.vocabulary_parallel,
+        strategy.num_virtual_stages, structure,
     )  # fmt: skip
     slowest, num_layers = slowest_bound(costs, layout)
     p, v, m = strategy.pp, strategy.num_virtual_stages, micro_batches(problem, strategy)

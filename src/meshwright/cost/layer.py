@@ -547,6 +547,7 @@ def layout_of(structure: PlanOptions) -> PlanOptions:
 
 _NOT_OF_A_LAYER = (
     "zero_stage", "reshard_after_forward", "schedule", "overlap_data_parallel", "offload",
+    "embedding_layers", "head_layers",
 )  # fmt: skip
 
 

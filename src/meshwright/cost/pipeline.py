@@ -1,9 +1,5 @@
 """All micro-batches through the pipeline: its stages, the slowest one, bubble, sends, memory.
 
-Layers are distributed over the chunks of the pipeline in equal runs; where they do not divide, the
-last chunk, then the first, then the others from the end hold one layer less, because the edge
-stages also carry the logits and the embedding.
-
 Prices of pieces are in the order of :attr:`ProblemOf.pieces`: each kind of layer, the embedding,
 the head. So are the counts of a :class:`StageLayout`.
 """
@@ -19,7 +15,6 @@ import numpy as np
 
 from meshwright.base.arrays import (
     FloatArray,
-    IntArray,
     Num,
     ceil_div,
     column,
@@ -36,6 +31,7 @@ from meshwright.cost.memory import StageState, num_axes
 from meshwright.cost.parts import StepTime, TimePart, by_field
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.schedule.pipeline_schedules import schedules
+from meshwright.sharding.dealing import dealt
 from meshwright.sharding.derivation import stage_boundary_calls
 from meshwright.sharding.local_sizes import local_elements
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, StrategyOf
@@ -57,27 +53,19 @@ class StageLayout:
     num_stages: Num
 
 
-def run_lengths(num_layers: int, num_runs: int) -> IntArray:
-    """Return the layers of each chunk of the model, in its order: (runs,)."""
-    longest = -(-num_layers // num_runs)
-    lengths = np.full(num_runs, longest, dtype=np.int64)
-    missing = num_runs * longest - num_layers
-    order = [num_runs - 1, 0, *range(num_runs - 2, 0, -1)]
-    lengths[order[:missing]] -= 1
-    return lengths
-
-
 @lru_cache(maxsize=4096)
 def deal_layers(
-    pattern: tuple[int, ...], num_kinds: int, num_stages: int, num_chunks: int
-) -> FloatArray:
+    pattern: tuple[int, ...], num_kinds: int, num_stages: int, num_chunks: int,
+    embedding_layers: int = 0, head_layers: int = 0,
+) -> FloatArray:  # fmt: skip
     """Return the number of layers of each kind in each stage, shape (stages, kinds).
 
     ``num_chunks`` is the number of runs of layers of one device; chunk c of the model belongs to
     stage c mod ``num_stages``.
     """
     runs = num_stages * num_chunks
-    run_of_layer = np.repeat(np.arange(runs), run_lengths(len(pattern), runs))
+    lengths = dealt(len(pattern), runs, embedding_layers, head_layers)
+    run_of_layer = np.repeat(np.arange(runs), lengths)
     counts = np.zeros((num_stages, num_kinds))
     np.add.at(counts, (run_of_layer % num_stages, np.asarray(pattern)), 1.0)
     return read_only(counts)
@@ -85,24 +73,22 @@ def deal_layers(
 
 def stage_layout(
     pattern: tuple[int, ...], num_kinds: int, num_stages: FloatArray, num_chunks: FloatArray,
-    *, has_edges_on_all: bool = False,
+    structure: PlanOptions,
 ) -> StageLayout:  # fmt: skip
     """Return the layout of each pair of stages and chunks, as columns.
 
     The fullest middle stage holds, of each kind, the most layers that any middle stage holds:
-    exact for models of one kind, at most one layer too many for alternating kinds.
-
-    Parameters
-    ----------
-    has_edges_on_all
-        Vocabulary parallelism: each stage has its part of the embedding and of the head.
+    exact for models of one kind, at most one layer too many for alternating kinds. Under
+    vocabulary parallelism each stage has its part of the embedding and of the head.
     """
+    counted = (structure.embedding_layers, structure.head_layers)
+    has_edges_on_all = structure.vocabulary_parallel
     pairs = np.stack([num_stages, num_chunks]).astype(np.int64)
     distinct, pair_of = groups_of(pairs)
     pairs = pairs[:, distinct]
     table = np.zeros((3, num_kinds, pairs.shape[1]))
     for place, (stages, chunks) in enumerate(pairs.T.tolist()):
-        counts = deal_layers(pattern, num_kinds, stages, chunks)
+        counts = deal_layers(pattern, num_kinds, stages, chunks, *counted)
         table[0, :, place] = counts[0]
         if stages > 1:
             table[2, :, place] = counts[-1]
@@ -228,7 +214,7 @@ def price_pipeline(
     """
     layout = stage_layout(
         problem.model.layer_pattern, len(problem.graph.layers), column(strategy.pp),
-        column(strategy.num_virtual_stages), has_edges_on_all=structure.vocabulary_parallel,
+        column(strategy.num_virtual_stages), structure,
     )  # fmt: skip
     slowest, num_layers = slowest_stage(costs, layout)
     others_s = mean_of_others(costs, layout, slowest)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.cost.pipeline import deal_layers
+from meshwright.sharding.dealing import chunk_lengths
 from meshwright.sharding.strategy import DEGREES
 from meshwright.train.answer import Plan
 
@@ -43,12 +43,12 @@ def ordered_as(plan: Plan, order: tuple[str, ...]) -> bool:
     return used == tuple(axis for axis in order if axis in used)
 
 
-def chunk_lengths(plan: Plan) -> list[int]:
-    """Return the layers of each run of the pipeline, first to last, as they were priced."""
+def layers_of_chunks(plan: Plan) -> list[int]:
+    """Return the layers of each chunk of the pipeline, first to last, as they were priced."""
     sizes = degrees(plan)
-    runs = sizes["pp"] * sizes["num_virtual_stages"]
-    counts = deal_layers((0,) * plan.model.num_layers, 1, runs, 1)
-    return [int(count) for count in counts[:, 0]]
+    chunks = sizes["pp"] * sizes["num_virtual_stages"]
+    lengths: list[int] = chunk_lengths(plan.model.num_layers, chunks, plan.best.structure).tolist()
+    return lengths
 
 
 def micro_batches(plan: Plan) -> int:

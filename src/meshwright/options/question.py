@@ -175,6 +175,8 @@ def output_file(
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "tatp")
 FIXED = tuple(option.target for option in table.FIXED)
 """What the search calls the degrees and choices that a user can fix."""
+COUNTED = ("embedding_layers", "head_layers")
+"""Structural choices that are numbers, which may be 0."""
 CHOICES = {option.target: option.choices for option in table.FIXED if option.choices}
 _FLAGS = {option.target: option.flag for option in table.FIXED}
 STATED_IN_FILE = ("seq", "global_batch", "framework", "precision", "optimizer", "tokens",
@@ -370,7 +372,10 @@ def allowed_of(args: argparse.Namespace) -> dict[str, list[object]]:
             if name in CHOICES:
                 allowed[name] = [reading.value(_choice, name, part) for part in parts]
             else:
-                allowed[name] = [reading.value(whole_number, option, part) for part in parts]
+                least = 0 if name in COUNTED else 1
+                allowed[name] = [
+                    reading.value(whole_number, option, part, least=least) for part in parts
+                ]
     reading.done()
     return allowed
 
@@ -462,7 +467,7 @@ def strategy_of(
             "recompute": Recompute(framework.recompute),
             "overlap_data_parallel": framework.overlaps_data_parallel,
         }
-    fixed = {k: one[k] for k in CHOICES if k in one}
+    fixed = {k: one[k] for k in (*CHOICES, *COUNTED) if k in one}
     return strategy, PlanOptions(**{**defaults, **fixed})
 
 

@@ -171,7 +171,7 @@ def price_passes(
         for index, piece in enumerate(problem.pieces)
     ]
     pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
-    layout = stage_layout(pattern, num_kinds, strategy.pp, strategy.num_virtual_stages)
+    layout = stage_layout(pattern, num_kinds, strategy.pp, strategy.num_virtual_stages, structure)
     send = send_s(problem, structure, strategy, collectives) * (strategy.pp > 1)
     host = host_s(problem.constants, strategy.micro_batch_size)
     return PassPrice(

@@ -22,6 +22,7 @@ from meshwright.sharding.algebra import (
     Side,
     matmul,
 )
+from meshwright.sharding.dealing import is_dealt
 from meshwright.sharding.rules import Case, Refusal, Rule, any_of
 from meshwright.sharding.strategy import (
     ContextKind,
@@ -331,9 +332,13 @@ class ExpertDataAxis(Axis):
         return "routed_tokens" if is_routed(tensor) else None
 
 
-def _cuts_chunks(case: Case) -> BoolArray:
-    chunks = case.s.pp * case.s.num_virtual_stages
-    found: BoolArray = (case.model.num_layers % chunks != 0) & (case.s.num_virtual_stages > 1)
+def _empties_chunks(case: Case) -> BoolArray:
+    return ~case.rows_dealt(is_dealt)
+
+
+def _counts_edges_in_vain(case: Case) -> BoolArray:
+    counts = case.structure.embedding_layers + case.structure.head_layers > 0
+    found: BoolArray = (case.s.pp == 1) & counts
     return found
 
 
@@ -372,16 +377,11 @@ class PipelineAxis(Axis):
     rules = (
         Rule(
             "pp-layers",
-            "each chunk of each stage holds at least one layer",
-            lambda case: case.s.pp * case.s.num_virtual_stages > case.model.num_layers,
-            "pp {pp} x {num_virtual_stages} chunks exceed {num_layers} layers",
-            ("num_virtual_stages", "pp"),
-        ),
-        Rule(
-            "pp-chunks",
-            "interleaved chunks are of equal size (without interleaving stages may differ)",
-            _cuts_chunks,
-            "{num_layers} layers do not divide into pp {pp} x {num_virtual_stages} equal chunks",
+            "each stage holds a layer, and each of its chunks too: only the first chunk of an "
+            "interleaved pipeline may be the embedding alone, the last one the head",
+            _empties_chunks,
+            "pp {pp} x {num_virtual_stages} chunks are too many for {num_layers} layers (embedding "
+            "counted as {embedding_layers}, head as {head_layers})",
             ("num_virtual_stages", "pp"),
         ),
         Rule(
@@ -414,6 +414,14 @@ class PipelineAxis(Axis):
             "vocabulary parallelism with pp {pp} under schedule {schedule}",
             ("pp",),
             "vocabulary_parallel=false",
+        ),
+        Rule(
+            "edge-layers-without-pp",
+            "with pp 1 no layers are dealt, whatever embedding and head count for",
+            _counts_edges_in_vain,
+            "embedding counted as {embedding_layers} layers, head as {head_layers}, with pp 1",
+            ("pp",),
+            "embedding_layers=0 head_layers=0",
         ),
     )
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray
+from meshwright.base.arrays import BoolArray, IntArray
 from meshwright.sharding.rules import Case, Rule
 from meshwright.sharding.strategy import AXES, Offload, StrategyColumns
 from meshwright.spec.workload import AxisName, Launches, Training, Workload
@@ -114,6 +114,11 @@ def _axis(axis: AxisName, degree: str, what: str) -> Rule:
     )  # fmt: skip
 
 
+def are_equal(lengths: IntArray, num_stages: int) -> bool:
+    """Return whether all chunks of a pipeline hold as many layers."""
+    return bool((lengths == lengths[0]).all())
+
+
 def _has_experts(case: Case) -> bool:
     return any(kind.experts is not None for kind in case.model.layer_kinds)
 
@@ -156,11 +161,19 @@ DEGREES: tuple[Rule, ...] = (
     _rule(
         "stages", "strategy.pp",
         "stages hold the same number of layers, where the framework cannot deal others",
-        lambda case, known: (
-            (case.model.num_layers % (case.s.pp * case.s.num_virtual_stages) != 0)
-            & (not known.uneven_stages)
-        ),
+        lambda case, known: ~case.rows_dealt(are_equal) & (not known.uneven_stages),
         "needs as many layers in each stage: {num_layers} layers over pp {pp}", ("pp",),
+    ),
+    _rule(
+        "chunks", "strategy.num_virtual_stages",
+        "chunks of interleaved stages hold the same number of layers, where the framework cannot "
+        "deal others",
+        lambda case, known: (
+            ~case.rows_dealt(are_equal) & (case.s.num_virtual_stages > 1)
+            & (not known.uneven_chunks)
+        ),
+        "needs as many layers in each chunk: {num_layers} layers over pp {pp} x "
+        "{num_virtual_stages}", ("num_virtual_stages", "pp"),
     ),
     _rule(
         "sequence-parallel", "structure.sequence_parallel",

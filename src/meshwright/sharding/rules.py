@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, ceil_div
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, ceil_div, groups_of
+from meshwright.sharding.dealing import chunk_lengths
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, Streamed, row, take
 from meshwright.spec.model import AttentionSpec, ModelSpec
 from meshwright.spec.workload import Decode, Training, Workload
@@ -72,6 +73,16 @@ class Case:
         """Degree by which heads and inner widths are split outside of cp."""
         streams_inputs = self.structure.streamed is Streamed.INPUTS
         return self.s.tp * self.s.tatp if streams_inputs else self.s.tp
+
+    def rows_dealt(self, judge: Callable[[IntArray, int], bool]) -> BoolArray:
+        """Return the rows whose chunks a judge accepts: their layers, and the number of stages."""
+        stages, chunks = (np.asarray(n) for n in (self.s.pp, self.s.num_virtual_stages))
+        first, group = groups_of([stages, chunks])
+        accepted = [
+            judge(chunk_lengths(self.model.num_layers, pp * v, self.structure), pp)
+            for pp, v in zip(stages[first].astype(int), chunks[first].astype(int), strict=True)
+        ]
+        return np.array(accepted)[group]
 
     @property
     def no_rows(self) -> BoolArray:
@@ -158,6 +169,8 @@ def facts(case: Case, index: int) -> dict[str, int | str]:
         "tile_columns": int(case.tile_columns),
         "zero_stage": case.structure.zero_stage,
         "schedule": str(case.structure.schedule),
+        "embedding_layers": case.structure.embedding_layers,
+        "head_layers": case.structure.head_layers,
         "context_kind": str(case.structure.context_kind),
         "recompute": str(case.structure.recompute),
         "offload": str(case.structure.offload),

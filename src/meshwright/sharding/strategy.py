@@ -105,6 +105,9 @@ class PlanOptions:
     axis_order: tuple[str, ...] = AXES
     vocabulary_parallel: bool = False
     """Embedding and logits are split over all pipeline stages, and not held by the two ends."""
+    embedding_layers: int = 0
+    """Layers for which the embedding counts where layers are dealt over a pipeline."""
+    head_layers: int = 0
 
     @property
     def wraps(self) -> bool:
@@ -183,6 +186,8 @@ def plan_string(strategy: Strategy, structure: PlanOptions) -> str:
         (f"cp={structure.context_kind}", strategy.cp > 1),
         (str(structure.schedule), strategy.pp > 1),
         ("vocabulary_parallel", strategy.pp > 1 and structure.vocabulary_parallel),
+        (f"embedding_layers={structure.embedding_layers}", structure.embedding_layers > 0),
+        (f"head_layers={structure.head_layers}", structure.head_layers > 0),
         (f"recompute={structure.recompute}", True),
         (f"offload={structure.offload}", structure.offload is not Offload.NONE),
         (f"streamed={structure.streamed}", is_streamed and structure.streamed is not Streamed.AUTO),

@@ -82,6 +82,8 @@ class Launches(Declaration):
     """Of pipelines."""
     uneven_stages: bool = False
     """Pipeline stages may hold different numbers of layers."""
+    uneven_chunks: bool = False
+    """So may the chunks of interleaved stages."""
     zero_stages: tuple[ZeroStage, ...]
     zero_stages_in_pipelines: tuple[ZeroStage, ...] | None = None
     """None: the same."""

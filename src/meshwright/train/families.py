@@ -291,6 +291,16 @@ def schedules_of(space: SearchSpace) -> tuple[ScheduleKind, ...]:
     return tuple(kind for kind in ScheduleKind if space.choices.keeps("schedule", kind))
 
 
+def dealings_of(space: SearchSpace) -> tuple[tuple[int, int], ...]:
+    """Return the layers for which embedding and head count where layers are dealt: as asked."""
+    allowed = space.choices.allowed
+    return tuple(
+        (int(str(embedding)), int(str(head)))
+        for embedding in allowed.get("embedding_layers", (0,))
+        for head in allowed.get("head_layers", (0,))
+    )
+
+
 def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
     """Return the rows that a schedule is about; one stage needs no schedule and gets 1F1B."""
     has_chunks: BoolArray = columns.num_virtual_stages > 1
@@ -333,12 +343,14 @@ def _families(space: SearchSpace, columns: StrategyColumns, counts: Counts) -> I
     for layout in layout_structures(space):
         rows = take(columns, rows_of_layout(space, columns, layout))
         legal = []
-        for kind in schedules_of(space):
+        for kind, (embedding, head) in product(schedules_of(space), dealings_of(space)):
             chosen = take(rows, rows_of_schedule(rows, kind))
             if len(chosen.tp):
-                structure = replace(layout, schedule=kind)
-                legal.append((kind, _legal_rows(space, structure, chosen, counts)))
-        yield from _priced(space, layout, [(k, s) for k, s in legal if len(s.tp)], counts)
+                structure = replace(
+                    layout, schedule=kind, embedding_layers=embedding, head_layers=head
+                )
+                legal.append((structure, _legal_rows(space, structure, chosen, counts)))
+        yield from _priced(space, layout, [(o, s) for o, s in legal if len(s.tp)], counts)
 
 
 def _legal_rows(
@@ -370,16 +382,16 @@ def _recomputes(space: SearchSpace) -> tuple[Recompute, ...]:
 
 @dataclass(frozen=True)
 class _Ordered:
-    """Rows of one schedule, once for each order of the axes that they are tried in."""
+    """Rows of one pipeline, once for each order of the axes that they are tried in."""
 
-    schedule: ScheduleKind
+    structure: PlanOptions
     strategy: StrategyColumns
     order_of: IntArray
     layout: AxisPlacement
 
 
 def _ordered(
-    space: SearchSpace, kind: ScheduleKind, columns: StrategyColumns, counts: Counts
+    space: SearchSpace, structure: PlanOptions, columns: StrategyColumns, counts: Counts
 ) -> _Ordered:
     """Return the rows with their strides, order by order; a network may refuse some orders."""
     orders, rows = np.nonzero(orders_of(space, columns))
@@ -392,7 +404,7 @@ def _ordered(
         space.placement(order, take(columns, rows[orders == number]))
         for number, order in enumerate(space.orders)
     ]
-    return _Ordered(kind, take(columns, rows), orders, joined(parts))
+    return _Ordered(structure, take(columns, rows), orders, joined(parts))
 
 
 def _refused_orders(
@@ -410,13 +422,13 @@ def _refused_orders(
 def _priced(
     space: SearchSpace,
     layout: PlanOptions,
-    legal: Sequence[tuple[ScheduleKind, StrategyColumns]],
+    legal: Sequence[tuple[PlanOptions, StrategyColumns]],
     counts: Counts,
 ) -> Iterator[Families]:
-    """Yield the families of one layout: layers are priced once for all schedules and orders."""
+    """Yield the families of one layout: layers are priced once for all pipelines and orders."""
     if not legal:
         return
-    ordered = [_ordered(space, kind, columns, counts) for kind, columns in legal]
+    ordered = [_ordered(space, structure, columns, counts) for structure, columns in legal]
     parts = [part for part in ordered if len(part.order_of)]
     if not parts:
         return
@@ -430,7 +442,7 @@ def _priced(
         start = rows.stop
         members = num_members(space, part.strategy)
         for recompute, table in prices.items():
-            structure = replace(layout, schedule=part.schedule, recompute=recompute)
+            structure = replace(part.structure, recompute=recompute)
             gathered = take_rows(table, groups[rows])
             price = _pipeline(space.problem, structure, part.strategy, gathered, sends[rows])
             structures = tuple(replace(structure, axis_order=order) for order in space.orders)

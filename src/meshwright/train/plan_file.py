@@ -9,6 +9,7 @@ from typing import Any
 from meshwright.base.errors import Fault
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.report.answer_file import AnswerFile
+from meshwright.sharding.dealing import chunk_lengths, is_dealt
 from meshwright.sharding.strategy import AXES
 from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import Candidate, Placement, Plan, Segment
@@ -84,10 +85,14 @@ def _segment_faults(path: str, segment: Segment) -> Iterator[Fault]:
 
 
 def run_faults(path: str, candidate: Candidate, num_layers: int) -> Iterator[Fault]:
-    """Yield that a candidate cuts the model into more runs than it has layers."""
-    runs = int(candidate.strategy.pp * candidate.strategy.num_virtual_stages)
-    if runs > num_layers:
-        message = f"{runs} runs of layers (pp x num_virtual_stages), but {num_layers} layers"
+    """Yield that a candidate cuts the model into more chunks than it has layers."""
+    stages, chunks = int(candidate.strategy.pp), int(candidate.strategy.num_virtual_stages)
+    lengths = chunk_lengths(num_layers, stages * chunks, candidate.structure)
+    if not is_dealt(lengths, stages):
+        message = (
+            f"{stages * chunks} chunks (pp x num_virtual_stages) are too many for {num_layers} "
+            "layers"
+        )
         yield Fault(f"{path}.num_virtual_stages", message)
 
 

@@ -19,7 +19,7 @@ from meshwright.base.errors import UnsupportedError
 from meshwright.collectives.group import Group
 from meshwright.collectives.registry import affine_candidates, best_algorithm, collective_algorithms
 from meshwright.cost.communication import AxisNetwork, Collectives
-from meshwright.cost.pipeline import run_lengths, send_bytes
+from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.network.placement import Choice, Ranks
 from meshwright.network.routing import Routes, default_routes
@@ -28,6 +28,7 @@ from meshwright.network.simulation.tasks import NONE, TaskGraph, TaskGraphBuilde
 from meshwright.network.simulation.timeline import Timeline, critical_path, seconds_by_track
 from meshwright.network.traffic import Demands, placed
 from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
+from meshwright.sharding.dealing import chunk_lengths
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, Strategy, stack
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import TensorStream, streams
@@ -559,7 +560,7 @@ def simulate_step(
     num_runs, played = _extent(strategy, total, rounds, most_tasks or MOST_TASKS)
     is_whole, scatters = structure.zero_stage == 3, structure.zero_stage >= 2
     work = StepWork(
-        runs=_runs(problem, passes, stages, chunks, num_runs),
+        runs=_runs(problem, structure, passes, stages, chunks, num_runs),
         orders=(),
         send=send,
         before_step=gather if structure.zero_stage in (1, 2) else (),
@@ -650,14 +651,15 @@ def _extent(
 
 
 def _runs(
-    problem: Problem, passes: Sequence[PiecePasses], stages: int, chunks: int, num_runs: int
-) -> list[list[list[Run]]]:
+    problem: Problem, structure: PlanOptions, passes: Sequence[PiecePasses], stages: int,
+    chunks: int, num_runs: int,
+) -> list[list[list[Run]]]:  # fmt: skip
     """Return the runs of each stage and chunk, edges included.
 
     The layers of a chunk are merged into at most ``num_runs`` runs of each kind.
     """
     pattern = problem.model.layer_pattern
-    lengths = run_lengths(len(pattern), stages * chunks)
+    lengths = chunk_lengths(len(pattern), stages * chunks, structure)
     starts = np.concatenate(([0], np.cumsum(lengths))).tolist()
     table: list[list[list[Run]]] = [[[] for _ in range(chunks)] for _ in range(stages)]
     for number in range(stages * chunks):

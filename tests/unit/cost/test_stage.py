@@ -7,10 +7,13 @@ import pytest
 
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.pipeline import deal_layers, mean_of_others, slowest_stage, stage_layout
+from meshwright.sharding.dealing import dealt
+from meshwright.sharding.strategy import PlanOptions
 
 
-def layers_of(num_layers, stages, chunks=1):
-    return deal_layers((0,) * num_layers, 1, stages, chunks)[:, 0].tolist()
+def layers_of(num_layers, stages, chunks=1, embedding=0, head=0):
+    counts = deal_layers((0,) * num_layers, 1, stages, chunks, embedding, head)
+    return counts[:, 0].tolist()
 
 
 def test_llama_405b_has_seven_layers_at_both_ends():
@@ -33,6 +36,41 @@ def test_missing_layers_leave_the_last_stage_then_the_first(num_layers, stages, 
     assert layers_of(num_layers, stages, chunks) == expected
 
 
+@pytest.mark.parametrize(
+    ("num_layers", "stages", "embedding", "head", "expected"),
+    [
+        (126, 16, 1, 1, [7] + [8] * 14 + [7]),
+        (127, 16, 1, 0, [7] + [8] * 15),
+        (127, 16, 0, 1, [8] * 15 + [7]),
+        (32, 4, 0, 2, [8, 9, 9, 6]),
+        (78, 8, 2, 8, [9, 11, 11, 11, 11, 11, 11, 3]),
+    ],
+)
+def test_edges_count_as_layers(num_layers, stages, embedding, head, expected):
+    """32 layers and a head for two: 34 over 4 stages of at most 9, two of them one short."""
+    assert layers_of(num_layers, stages, 1, embedding, head) == expected
+
+
+def test_llama_405b_interleaves_with_an_embedding_and_a_head_of_their_own():
+    """126 layers on 16 x 8 chunks of at most one: the first chunk and the last one hold none."""
+    lengths = dealt(126, 128)
+    assert lengths.tolist() == [0] + [1] * 126 + [0]
+    assert lengths.tolist() == dealt(126, 128, 1, 1).tolist()
+    assert layers_of(126, 16, 8) == [7] + [8] * 14 + [7]
+    assert layers_of(126, 8, 8) == [15] + [16] * 6 + [15]
+
+
+@pytest.mark.parametrize("embedding", [0, 1, 3])
+@pytest.mark.parametrize("head", [0, 2])
+@pytest.mark.parametrize("chunks", [1, 2, 6, 7, 12])
+def test_all_layers_are_dealt_and_as_evenly_as_they_can_be(chunks, embedding, head):
+    lengths = dealt(61, chunks, embedding, head).astype(float)
+    assert lengths.sum() == 61
+    lengths[0] += embedding
+    lengths[-1] += head
+    assert lengths.max() - lengths.min() <= 1
+
+
 def test_chunks_of_a_stage_lie_apart_in_the_model():
     """Kinds 0 0 0 0 1 1 1 1, two stages of two chunks: runs of two, each stage gets one of each."""
     assert deal_layers((0,) * 4 + (1,) * 4, 2, 2, 2).tolist() == [[2, 2], [2, 2]]
@@ -53,8 +91,9 @@ def layer(**given):
     return LayerCost(**(known | given))
 
 
-def layout(num_layers, stages):
-    return stage_layout((0,) * num_layers, 1, np.array([stages * 1.0]), np.ones(1))
+def layout(num_layers, stages, **counted):
+    structure = PlanOptions(**counted)
+    return stage_layout((0,) * num_layers, 1, np.array([stages * 1.0]), np.ones(1), structure)
 
 
 def transient(working_bytes):
@@ -87,6 +126,17 @@ def test_a_heavy_head_makes_the_last_stage_the_slowest():
     assert others[0][0] == 3
     assert others[1][0] == 6
     assert others[2][0] == 9
+
+
+def test_a_heavy_head_that_counts_as_layers_is_balanced():
+    """Twelve layers of 6 s and a head of 12 s: 4 4 4 takes 24 + 12 s at the end.
+
+    With the head as two layers 14 are dealt, 5 5 4 at the least: 4 layers or 5, 30 s at most.
+    """
+    head = layer(forward_s=6.0, input_gradient_s=3.0, weight_gradient_s=3.0, forward_total_s=6.0)
+    plain, _, _ = priced([LAYER, layer(), head], layout(12, 3))
+    counted, _, _ = priced([LAYER, layer(), head], layout(12, 3, head_layers=2))
+    assert (plain.total_s[0], counted.total_s[0]) == (36, 30)
 
 
 def test_a_light_head_leaves_the_fullest_middle_stage_the_slowest():

@@ -5,7 +5,7 @@ from math import prod
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.frameworks.launch import chunk_lengths
+from meshwright.frameworks.launch import layers_of_chunks
 from meshwright.frameworks.registry import exporters, refusals, rendered
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
 
@@ -34,6 +34,8 @@ structures = st.fixed_dictionaries(
         "schedule": st.sampled_from(ScheduleKind),
         "offload": st.sampled_from([*[Offload.NONE] * 9, *Offload]),
         "axis_order": st.sampled_from(ORDERS),
+        "embedding_layers": st.sampled_from([0, 0, 0, 1]),
+        "head_layers": st.sampled_from([0, 0, 1, 3]),
     }
 )
 
@@ -46,6 +48,8 @@ def meaningful(sizes: dict[str, int], choices: dict[str, object]) -> dict[str, o
     plain = {}
     if sizes["tp"] == 1:
         plain["sequence_parallel"] = False
+    if sizes["pp"] == 1:
+        plain |= {"embedding_layers": 0, "head_layers": 0}
     if sizes["cp"] == 1:
         plain["context_kind"] = ContextKind.RING
     if sizes["dp_shard"] * sizes["cp"] == 1:
@@ -96,7 +100,7 @@ def test_refused_with_reasons_or_consistent(make_plan, degrees, structure, targe
     assert replicas == (
         degrees["dp_shard"] * degrees["dp_replicate"] if target == "megatron" else 1
     )
-    assert sum(chunk_lengths(plan)) == plan.model.num_layers
+    assert sum(layers_of_chunks(plan)) == plan.model.num_layers
 
 
 @settings(max_examples=60, deadline=None)

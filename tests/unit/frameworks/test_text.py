@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.frameworks import targets
-from meshwright.frameworks.launch import chunk_lengths
+from meshwright.frameworks.launch import layers_of_chunks
 from meshwright.frameworks.registry import exporters, rendered
 from meshwright.frameworks.targets.megatron import pipeline_layout
 from meshwright.frameworks.targets.torchtitan import edge_weights
@@ -246,6 +246,31 @@ def test_megatron_first_and_last_stage(text):
     assert options["--decoder-last-pipeline-num-layers"] == "23"
 
 
+@pytest.mark.parametrize(
+    ("chunks", "head", "expected"),
+    [
+        (8, 0, {"--num-virtual-stages-per-pipeline-rank": "8",
+                "--account-for-embedding-in-pipeline-split": "",
+                "--account-for-loss-in-pipeline-split": ""}),
+        (4, 3, {"--pipeline-model-parallel-layout":
+                "|".join(["Et*4", "t*5", *["t*4"] * 29, "t*1L"])}),
+    ],
+)  # fmt: skip
+def test_megatron_uneven_chunks(text, chunks, head, expected):
+    """126 layers on 8 x 8 chunks of at most two: the ends lack one, for embedding and loss.
+
+    With a head for three, 129 are dealt over 8 x 4 chunks: one of five, the others of four.
+    """
+    structure = {
+        "schedule": ScheduleKind.INTERLEAVED, "zero_stage": 0, "head_layers": head,
+    }  # fmt: skip
+    degrees = {"tp": 8, "pp": 8, "num_virtual_stages": chunks}
+    script = text("megatron", degrees, structure, model="llama3-405b", length=4096)
+    words = ("pipeline-split", "virtual", "layout", "decoder")
+    options = {k: v for k, v in options_of(script).items() if any(word in k for word in words)}
+    assert {k: "" if v.startswith("--") else v for k, v in options.items()} == expected
+
+
 def test_pipeline_layout_counts_every_layer():
     assert pipeline_layout([1, 2, 3]) == "Et*1|t*2|t*3L"
 
@@ -259,10 +284,12 @@ def dealt_by_torchtitan(num_layers, num_stages, first, last):
     return lengths
 
 
-@pytest.mark.parametrize("num_stages", [2, 3, 5, 6, 7, 12, 31])
-def test_torchtitan_deals_layers_as_priced(make_plan, num_stages):
-    lengths = chunk_lengths(make_plan({"pp": num_stages, "dp_shard": 1}))
-    first, last = edge_weights(lengths)
+@pytest.mark.parametrize("counted", [{}, {"head_layers": 2}, {"embedding_layers": 1}])
+@pytest.mark.parametrize("num_stages", [2, 3, 5, 6, 7, 10])
+def test_torchtitan_deals_layers_as_priced(make_plan, num_stages, counted):
+    plan = make_plan({"pp": num_stages, "dp_shard": 1}, counted)
+    lengths = layers_of_chunks(plan)
+    first, last = edge_weights(lengths, plan.best.structure)
     assert dealt_by_torchtitan(32, num_stages, first, last) == lengths
 
 

@@ -48,6 +48,10 @@ BREAKING = {
         "megatron", PlanOptions(zero_stage=0, schedule=ScheduleKind.ZERO_BUBBLE), {"pp": 2},
     ),
     "launch-stages": ("megatron==2021", ONE, UNEVEN),
+    "launch-chunks": (
+        "fsdp", PlanOptions(zero_stage=0, schedule=ScheduleKind.INTERLEAVED),
+        {"pp": 3, "num_virtual_stages": 2},
+    ),
     "launch-sequence-parallel": ("maxtext", ONE, {"tp": 2}),
     "launch-expert-tokens": ("megatron", ONE, {"tp": 2}, "mixtral-8x7b"),
     "launch-context": (
@@ -95,6 +99,9 @@ def test_a_rule_refuses_in_words_and_holds_without_a_framework(name):
     [
         ("megatron", PlanOptions(zero_stage=1), {"tp": 8, "pp": 4, "dp_shard": 4}),
         ("megatron", PlanOptions(zero_stage=0), UNEVEN),
+        ("megatron", PlanOptions(zero_stage=0, schedule=ScheduleKind.INTERLEAVED),
+         {"pp": 3, "num_virtual_stages": 2}),
+        ("torchtitan", PlanOptions(zero_stage=3, head_layers=2), {"pp": 4}),
         ("torchtitan", PLAIN, {"tp": 2, "cp": 2, "dp_shard": 4}),
         ("deepspeed", PlanOptions(zero_stage=3, offload=Offload.WEIGHTS), {"dp_shard": 8}),
         (

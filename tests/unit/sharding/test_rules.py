@@ -115,12 +115,12 @@ BREAKING = {
         {"tp": 32, "etp": 32},
         "expert width 2048 over etp 32 is narrower",
     ),
-    "pp-layers": (PLAIN, DENSE, {"pp": 33}, "pp 33 x 1 chunks exceed 32 layers"),
-    "pp-chunks": (
-        INTERLEAVED,
+    "pp-layers": (PLAIN, DENSE, {"pp": 33}, "pp 33 x 1 chunks are too many for 32 layers"),
+    "edge-layers-without-pp": (
+        replace(PLAIN, head_layers=2),
         DENSE,
-        {"pp": 4, "num_virtual_stages": 3},
-        "32 layers do not divide into pp 4 x 3 equal chunks",
+        {},
+        "embedding counted as 0 layers, head as 2, with pp 1",
     ),
     "pp-micro-batches": (
         INTERLEAVED,
@@ -181,6 +181,8 @@ def test_a_broken_rule_refuses_explains_and_offers_a_change(name):
         (SPLIT, DENSE, {"tp": 16, "pp": 4, "dp_shard": 4}),
         (PLAIN, DENSE, {"tp": 16}),  # each of 8 key heads on two ranks
         (PLAIN, DENSE, {"pp": 3}),  # uneven stages: 11, 11, 10
+        (INTERLEAVED, DENSE, {"pp": 4, "num_virtual_stages": 3, "dp_shard": 16}),
+        (replace(PLAIN, head_layers=7), DENSE, {"pp": 4}),  # 10, 10, 10, 2
         (SPLIT, DENSE, {"tp": 8, "cp": 4}),
         (INTERLEAVED, DENSE, {"pp": 4, "num_virtual_stages": 8, "dp_shard": 16}),
         (replace(PLAIN, zero_stage=1), DENSE, {"cp": 4}),
@@ -191,6 +193,23 @@ def test_a_broken_rule_refuses_explains_and_offers_a_change(name):
 )
 def test_legal_strategies_are_not_refused(structure, network, degrees):
     assert names(structure, network, **degrees) == set()
+
+
+@pytest.mark.parametrize(
+    ("structure", "degrees"),
+    [
+        (INTERLEAVED, {"pp": 7, "num_virtual_stages": 5}),  # 35 chunks: one in the middle is empty
+        (replace(INTERLEAVED, head_layers=2), {"pp": 17, "num_virtual_stages": 2}),
+        (replace(PLAIN, head_layers=10), {"pp": 4}),  # 11, 11, 10 and nothing
+    ],
+)
+def test_chunks_without_layers_are_refused(structure, degrees):
+    assert "pp-layers" in names(structure, **degrees)
+
+
+def test_both_ends_of_an_interleaved_pipeline_may_hold_no_layer():
+    """17 x 2 chunks of 32 layers; 64 micro-batches make no rounds of 17."""
+    assert names(INTERLEAVED, pp=17, num_virtual_stages=2) == {"pp-micro-batches"}
 
 
 def test_streamed_inputs_split_heads():

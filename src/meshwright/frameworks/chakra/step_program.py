@@ -15,13 +15,14 @@ from itertools import islice
 
 from meshwright.base.arrays import ceil_div
 from meshwright.cost.memory import parameters_on_device
-from meshwright.cost.pipeline import deal_layers, micro_batches, send_bytes
+from meshwright.cost.pipeline import micro_batches, send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.frameworks.chakra.groups import PIPELINE_ENDS, RankMesh
 from meshwright.frameworks.chakra.recorder import Form, Recorder, write_stream
 from meshwright.frameworks.chakra.steps import Exchange, Pieces, Step, Work
 from meshwright.frameworks.chakra.wire import Groups, Node, encoded_trace
 from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
+from meshwright.sharding.dealing import chunk_lengths
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import PlanOptions, Strategy, StreamForm
 from meshwright.spec.collective import CollectiveKind
@@ -147,9 +148,9 @@ class StepProgram:
     def places(self) -> list[list[tuple[str, int]]]:
         """Name and piece of the layers and edges of each run of the pipeline, first to last."""
         pattern, num_kinds = self.problem.model.layer_pattern, len(self.problem.graph.layers)
-        counts = deal_layers(pattern, num_kinds, self.num_runs, 1).sum(axis=1).tolist()
+        counts = chunk_lengths(len(pattern), self.num_runs, self.structure).tolist()
         layers = iter([(f"L{number}", kind) for number, kind in enumerate(pattern)])
-        runs = [list(islice(layers, int(count))) for count in counts]
+        runs = [list(islice(layers, count)) for count in counts]
         runs[0].insert(0, ("embedding", num_kinds))
         runs[-1].append(("head", num_kinds + 1))
         return runs

@@ -15,9 +15,9 @@ from meshwright.base.errors import Fault
 from meshwright.frameworks.launch import (
     MESH_AXES,
     Words,
-    chunk_lengths,
     degrees,
     header,
+    layers_of_chunks,
     num_experts,
     ordered_as,
     plan_launch,
@@ -143,24 +143,33 @@ def _parallel_options(plan: Plan) -> Iterator[Words]:
 
 
 def _pipeline_options(plan: Plan) -> Iterator[Words]:
-    """Yield virtual stages, and the layers of each stage where they differ."""
-    sizes, lengths = degrees(plan), chunk_lengths(plan)
-    if sizes["num_virtual_stages"] > 1:
-        yield "--num-virtual-stages-per-pipeline-rank", f"{sizes['num_virtual_stages']}"
-    if len(set(lengths)) == 1:
-        return
-    middle = set(lengths[1:-1])
-    if len(middle) > 1:
+    """Yield virtual stages, and the layers of each chunk where they differ.
+
+    At the ends interleaved chunks hold one layer less, or all of them are as a layout says, which
+    also says how many they are.
+    """
+    chunks, lengths = degrees(plan)["num_virtual_stages"], layers_of_chunks(plan)
+    first, last, middle, usual = lengths[0], lengths[-1], set(lengths[1:-1]), max(lengths)
+    counts_edges = middle == {usual} and min(first, last) >= usual - 1
+    if len(middle) > 1 or (chunks > 1 and not counts_edges):
         yield "--pipeline-model-parallel-layout", pipeline_layout(lengths)
         return
-    if middle and lengths[0] not in middle:
-        yield "--decoder-first-pipeline-num-layers", f"{lengths[0]}"
-    yield "--decoder-last-pipeline-num-layers", f"{lengths[-1]}"
+    if chunks > 1:
+        yield "--num-virtual-stages-per-pipeline-rank", f"{chunks}"
+        if first < usual:
+            yield ("--account-for-embedding-in-pipeline-split",)
+        if last < usual:
+            yield ("--account-for-loss-in-pipeline-split",)
+        return
+    if middle and first not in middle:
+        yield "--decoder-first-pipeline-num-layers", f"{first}"
+    if len(set(lengths)) > 1:
+        yield "--decoder-last-pipeline-num-layers", f"{last}"
 
 
 def pipeline_layout(lengths: Sequence[int]) -> str:
     """Return the stages in Megatron's letters: E embedding, t layer, L loss, | between stages."""
-    stages = [f"t*{length}" for length in lengths]
+    stages = [f"t*{length}" if length else "" for length in lengths]
     return "|".join([f"E{stages[0]}", *stages[1:-1], f"{stages[-1]}L"])
 
 

@@ -13,9 +13,9 @@ from meshwright.base.errors import Fault
 from meshwright.frameworks.launch import (
     GRADIENT_AXES,
     SHARD_AXES,
-    chunk_lengths,
     degrees,
     header,
+    layers_of_chunks,
     mesh_dims,
     micro_batches,
     plan_launch,
@@ -270,7 +270,7 @@ def _constants(plan: Plan) -> str:
         values |= {
             "NUM_VIRTUAL_STAGES": sizes["num_virtual_stages"],
             "PIPELINE_SCHEDULE": SCHEDULES[plan.best.structure.schedule],
-            "LAYERS_OF_STAGE": chunk_lengths(plan),
+            "LAYERS_OF_STAGE": layers_of_chunks(plan),
         }
     dtype = DTYPES[work.precision.matmul]
     lines = [f"DTYPE = {dtype}", *(f"{name} = {_written(value)}" for name, value in values.items())]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from meshwright.base.errors import Fault
 from meshwright.frameworks.launch import (
     Words,
-    chunk_lengths,
     degrees,
     header,
+    layers_of_chunks,
     plan_launch,
     shell_script,
     torchrun_words,
@@ -25,7 +25,7 @@ from meshwright.frameworks.refusals import (
     optimizer_refusals,
 )
 from meshwright.frameworks.registry import exporters
-from meshwright.sharding.strategy import Recompute, ScheduleKind
+from meshwright.sharding.strategy import PlanOptions, Recompute, ScheduleKind
 from meshwright.spec.model import ModelSpec
 from meshwright.train.answer import Plan
 
@@ -134,24 +134,26 @@ def _pipeline_options(plan: Plan) -> Iterator[Words]:
     yield "--parallelism.pipeline_parallel_degree", f"{sizes['pp']}"
     if sizes["pp"] == 1:
         return
-    lengths = chunk_lengths(plan)
+    lengths = layers_of_chunks(plan)
     schedule = SCHEDULES[plan.best.structure.schedule]
     yield "--parallelism.pipeline_parallel_schedule", schedule
     yield "--parallelism.pipeline_parallel_microbatch_size", f"{sizes['micro_batch_size']}"
-    first, last = edge_weights(lengths)
+    first, last = edge_weights(lengths, plan.best.structure)
     yield "--parallelism.pipeline_parallel_first_stage_less_layers", f"{first}"
     yield "--parallelism.pipeline_parallel_last_stage_less_layers", f"{last}"
     if sizes["num_virtual_stages"] > 1:
         yield "--parallelism.pipeline_parallel_layers_per_stage", f"{max(lengths)}"
 
 
-def edge_weights(lengths: Sequence[int]) -> tuple[int, int]:
+def edge_weights(lengths: Sequence[int], structure: PlanOptions) -> tuple[int, int]:
     """Return how many layers less the first and the last stage get before layers are dealt.
 
     torchtitan deals layers plus weights evenly, the rest to the first stages. Where one stage is
     short it is the last one, which happens by itself; where more are, the first one is among them.
     """
-    return (1, 0) if lengths.count(min(lengths)) > 1 and len(set(lengths)) > 1 else (0, 0)
+    embedding, head = structure.embedding_layers, structure.head_layers
+    is_short = (sum(lengths) + embedding + head) % len(lengths) not in (0, len(lengths) - 1)
+    return embedding + is_short, head
 
 
 def _training_options(plan: Plan) -> Iterator[Words]:
