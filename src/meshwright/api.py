@@ -125,7 +125,7 @@ class GraphPlans(NamedTuple):
 
 # ------------------------------------------------------------------------------------ training
 
-ABOUT_GRAPHS = ("on", "seq", "global_batch", "optimizer", "precision", "tp", "pp", "dp")
+ABOUT_GRAPHS = ("on", "network", "seq", "global_batch", "optimizer", "precision", "tp", "pp", "dp")
 SEARCH_ONLY = ("pareto", "per_operator")
 
 
@@ -245,15 +245,13 @@ def _linpack(reading: Reading, args: Namespace) -> GridRuns:
     from meshwright.dataflow.linpack import plan_linpack
     from meshwright.dataflow.load import linpack_sizes
     from meshwright.dataflow.search import calibrated_system
-    from meshwright.options.question import needed, process_grid, refuse_idle
+    from meshwright.options.question import process_grid, refuse_idle, system_of
 
     names = ("seq", "global_batch", "optimizer", "tp", "pp", "dp", "training", "overlap", "dim",
              "input", "precision")  # fmt: skip
     refuse_idle(reading, args, names, "says nothing about Linpack on a grid of devices")
     grid = reading.value(process_grid, args.process_grid)
-    system = reading.value(
-        needed, "--on", args.on, lambda name: calibrated_system(name, args.calibration)
-    )
+    system = reading.value(lambda: calibrated_system(system_of(args), args.calibration))
     sizes = reading.value(linpack_sizes, args.graph)
     reading.done()
     return plan_linpack(*sizes, system, grid)
@@ -264,7 +262,7 @@ def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
     from meshwright.dataflow.energy import power_parts_w
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.search import calibrated_system, plan_dataflow
-    from meshwright.options.question import given_numbers, needed, program_of, whole_number
+    from meshwright.options.question import given_numbers, program_of, system_of, whole_number
 
     lengths = given_numbers(reading, args, ("seq",), kilo=1024)
     program = reading.value(program_of, args) or {}
@@ -277,9 +275,7 @@ def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
         for name in ("tp", "pp", "dp")
         if getattr(args, name) is not None
     }  # fmt: skip
-    machine = reading.value(
-        needed, "--on", args.on, lambda name: calibrated_system(name, args.calibration)
-    )
+    machine = reading.value(lambda: calibrated_system(system_of(args), args.calibration))
     graph = reading.value(
         load_graph, args.graph, tokens=lengths.get("seq"), training=args.training, **program
     )
@@ -529,9 +525,8 @@ def route(args: Namespace, call: Call) -> Any:
     """Return routes of the flows of a file, with what each link carries and the proof."""
     from meshwright.base.files import write_whole
     from meshwright.catalog.flow_files import read_flow_file
-    from meshwright.catalog.systems import load_system
     from meshwright.network.flows import links_of, route_flows
-    from meshwright.options.question import LARGEST, Reading, output_file, whole_number
+    from meshwright.options.question import LARGEST, Reading, output_file, system_of, whole_number
     from meshwright.topology.levels import network_of
 
     reading = Reading()
@@ -541,9 +536,9 @@ def route(args: Namespace, call: Call) -> Any:
         if getattr(args, name) is not None else default
         for name, default, most in (("paths", 1, MOST_PATHS), ("seed", 0, LARGEST))
     )  # fmt: skip
-    network = (
-        None if args.on is None else reading.value(lambda on: network_of(load_system(on)), args.on)
-    )
+    if args.on is None and args.network is not None:
+        reading.fault("--network", "is of use with --on only")
+    network = None if args.on is None else reading.value(lambda: network_of(system_of(args)))
     reading.done()
     links = [] if network is None else links_of(network)
     scenarios = read_flow_file(Path(args.file), needs_routes=False, links=links)
@@ -661,14 +656,12 @@ def partition(args: Namespace, call: Call) -> PartitionPlan:
 
 def _layers_of_model(reading: Reading, args: Namespace, call: Call) -> PartitionPlan:
     from meshwright.catalog.models import load_model
-    from meshwright.catalog.systems import load_system
-    from meshwright.options.question import needed
+    from meshwright.options.question import needed, system_of
     from meshwright.spec.model import ModelSpec
-    from meshwright.spec.system import SystemSpec
     from meshwright.sram.partition import partition as cut_layers
 
     model = reading.value(needed, "MODEL", args.model, load_model, ModelSpec)
-    system = reading.value(needed, "--on", args.on, load_system, SystemSpec)
+    system = reading.value(system_of, args)
     cut = reading.value(_cut, args)
     workload = reading.value(_partition_workload, args, system)
     reading.done()
@@ -680,9 +673,7 @@ def _layers_of_model(reading: Reading, args: Namespace, call: Call) -> Partition
 
 def _measured_layers(reading: Reading, args: Namespace, call: Call) -> PartitionPlan:
     from meshwright.catalog.footprint_files import load_footprints
-    from meshwright.catalog.systems import load_system
-    from meshwright.options.question import needed, refuse_idle
-    from meshwright.spec.system import SystemSpec
+    from meshwright.options.question import refuse_idle, system_of
     from meshwright.sram.partition import partition_measured
 
     refuse_idle(reading, args, _MODEL_ONLY, "is of use with a model only")
@@ -693,7 +684,7 @@ def _measured_layers(reading: Reading, args: Namespace, call: Call) -> Partition
     file = reading.value(load_footprints, args.layers)
     system = None
     if args.on:
-        system = reading.value(needed, "--on", args.on, load_system, SystemSpec)
+        system = reading.value(system_of, args)
     cut = reading.value(_cut, args)
     reading.done()
     return partition_measured(file, cut, system, calibration=args.calibration, command=call.command)

@@ -489,6 +489,22 @@ def find_name(text: str, names: Iterable[str]) -> str | None:
     return next((name for name in names if name.lower() == text.lower()), None)
 
 
+def spellings(names: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Return every way to write some names, as :func:`bare` leaves it, with the name.
+
+    Parameters
+    ----------
+    names
+        By name, what else it is called.
+    """
+    return {bare(text): name for name, others in names.items() for text in (name, *others)}
+
+
+def bare(text: str) -> str:
+    """Return a name without letter case, spaces and dashes."""
+    return "".join(letter for letter in text.lower() if letter.isalnum())
+
+
 def data_path(folder: str, kind: str, text: str) -> Path:
     """Return the file of a catalog name, or the path itself where the text is one.
 

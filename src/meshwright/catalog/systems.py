@@ -20,12 +20,14 @@ from meshwright.base.errors import Fault, SpecError, UnknownNameError, Unsupport
 from meshwright.catalog.files import (
     Location,
     PlainValues,
+    bare,
     data_names,
     find_name,
     load_file,
     looks_like_path,
     read_text,
     read_tree,
+    spellings,
 )
 from meshwright.spec.declaration import Count, Declaration, Provenance
 from meshwright.spec.system import ChipSpec, NetworkLevel, SystemSpec
@@ -41,21 +43,12 @@ def find_chip(text: str) -> str | None:
 
     ``RTX4090`` and ``4090`` are the RTX-4090.
     """
-    return find_name(text, chip_names()) or _spellings().get(_letters(text))
-
-
-def _letters(text: str) -> str:
-    return "".join(letter for letter in text.lower() if letter.isalnum())
+    return find_name(text, chip_names()) or _spellings().get(bare(text))
 
 
 @cache
 def _spellings() -> Mapping[str, str]:
-    """Return every name of every chip, without case and separators, with the chip."""
-    return {
-        _letters(spelling): name
-        for name in chip_names()
-        for spelling in (name, *load_chip(name).also_called)
-    }
+    return spellings({name: load_chip(name).also_called for name in chip_names()})
 
 
 def load_chip(name_or_path: str) -> ChipSpec:

@@ -107,15 +107,15 @@ def show_collectives(args: argparse.Namespace) -> int:
 
     Of groups that are blocks of the levels in closed form; of any other devices played.
     """
-    from meshwright.catalog.systems import load_system
     from meshwright.collectives.bounds import timed_algorithms
     from meshwright.collectives.group import is_block, make_group
     from meshwright.network.placed_collectives import placed_algorithms
+    from meshwright.options.question import system_of
     from meshwright.report.collectives import collectives_lines, collectives_record
     from meshwright.spec.collective import CollectiveKind
     from meshwright.topology.levels import network_of
 
-    system = load_system(args.on)
+    system = system_of(args)
     num_bytes, devices = _group_asked(args, system.num_devices)
     is_listed = "," in args.group
     size, sides = len(devices), [level.size for level in system.levels]

@@ -187,7 +187,7 @@ SERVING_ONLY = ("batch", "context", "prompt", "max_latency", "latency", "kv_cach
                 "server")  # fmt: skip
 """Options that have no meaning in training."""
 _OTHER_KIND = {"context": "prefill", "prompt": "decode"}
-ASKED = ("model", "on", "workload", *STATED_IN_FILE, *CAPS, "idle_power", "rent")
+ASKED = ("model", "on", "network", "workload", *STATED_IN_FILE, *CAPS, "idle_power", "rent")
 
 
 @dataclass(frozen=True)
@@ -229,17 +229,25 @@ def read_model_and_system(
 ) -> tuple[ModelSpec, SystemSpec]:
     """Return the model and the system, to be used after ``reading.done``."""
     from meshwright.catalog.models import load_model
-    from meshwright.catalog.systems import load_system
     from meshwright.spec.model import ModelSpec
-    from meshwright.spec.system import SystemSpec
     from meshwright.train.question import with_powers, with_rent
 
     model = reading.value(needed, "MODEL", args.model, load_model, ModelSpec)
-    system = reading.value(needed, "--on", args.on, load_system, SystemSpec)
+    system = reading.value(system_of, args)
     powers = reading.value(_powers, args)
     rent = args.rent and reading.value(quantity, "--rent", args.rent, dimension="usd_per_hour")
     system = with_powers(system, **powers) if system and powers else system
     return model, with_rent(system, rent) if system and rent else system
+
+
+def system_of(args: argparse.Namespace) -> SystemSpec:
+    """Return the system of the options, with the network between its hosts that they state."""
+    from meshwright.catalog.networks import with_network
+    from meshwright.catalog.systems import load_system
+    from meshwright.spec.system import SystemSpec
+
+    system = needed("--on", args.on, load_system, SystemSpec)
+    return system if args.network is None else with_network(system, args.network)
 
 
 def _powers(args: argparse.Namespace) -> dict[str, float]:

@@ -195,6 +195,9 @@ MEASURED_FILE = Option(
     "measured steps of your jobs (YAML, or JSON rows as for validate); they adjust the constants",
     "FILE",
 )
+NETWORK = Option(
+    "network", "network between hosts, one adapter for each host: 100GbE, NDR, a YAML file", "NAME"
+)
 OUT_PLAN = Option("out", "write the plan as JSON", "FILE")
 FORCE = Option("force", "replace files that are there, write through symbolic links", kind="flag")
 
@@ -204,6 +207,7 @@ def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, 
     return (
         Option("model", model_help, kind="needed" if is_needed else "argument"),
         Option("on", "64xH100, wafer-6x8, a YAML file", "SYSTEM", is_required=is_needed),
+        NETWORK,
         Option("seq", f"tokens of a sequence; {BINARY}", "TOKENS"),
         Option("global_batch", "sequences in a step", "N"),
         Option("workload", "a YAML file instead of the options", "FILE"),
@@ -363,6 +367,7 @@ COMMANDS: dict[str, Command] = {
             Option("file", "flows with sender, receivers and bytes", "FILE.json", kind="needed"),
             Option("on", "64xH100, wafer-6x8, a YAML file; without it the links of the file",
                    "SYSTEM"),
+            NETWORK,
             Option("paths", "equal parts of each flow, a route for each (1)", "N"),
             Option("seed", "of the search (0)", "N"),
             Option("out", "write a flow file with routes, for simulate flows", "FILE.json"),
@@ -386,6 +391,7 @@ COMMANDS: dict[str, Command] = {
             Option("model", "catalog name, Hugging Face id or config.json", kind="argument"),
             Option("layers", "measured layers: YAML, JSON or CSV", "FILE"),
             Option("on", "4xWSE-3, 64xGroq-LPU, a YAML file", "SYSTEM"),
+            NETWORK,
             Option("level", "memory that holds the layers (nearest)", "NAME"),
             Option("capacity", "memory of a device for the layers, such as 230MB", "BYTES"),
             Option("objective", "what to minimise (balance)",
@@ -468,6 +474,7 @@ COMMANDS: dict[str, Command] = {
         "time of each collective algorithm on a group",
         (
             Option("on", "64xH100, a name or a file", "SYSTEM", is_required=True),
+            NETWORK,
             Option("size", "bytes of the full tensor, as 64 MiB", kind="values",
                    is_required=True),
             Option("group", "members of the group: their number, or devices as 0,1,2,8",
@@ -555,8 +562,8 @@ COMMANDS["serve"] = Command(
     "the best way to serve: plan with --decode or --prefill",
     tuple(o for o in COMMANDS["plan"].options
           if o in (*FIXED, *SERVING) or o.name in (
-              "model", "on", "precision", "imbalance", "cuda_graphs", "calibration", "top", "out",
-              "force")),
+              "model", "on", "network", "precision", "imbalance", "cuda_graphs", "calibration", "top",
+              "out", "force")),
 )  # fmt: skip
 """A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
 PYTHON_ONLY = ("serve",)

@@ -138,6 +138,10 @@ class LinkPart(Declaration):
     """All links of one kind of one chip, or the one to a neighbour in a grid."""
 
     name: str
+    also_called: tuple[str, ...] = ()
+    """Other names, letter case, spaces and dashes aside."""
+    joins_hosts: bool = False
+    """An adapter of a network between hosts, which ``--network`` may name."""
     bandwidth_bytes_per_s: BytesPerSecond
     """One direction."""
     latency_s: Seconds
@@ -240,6 +244,8 @@ class SystemSpec(Declaration):
     chip: ChipSpec
     num_devices: Count
     levels: tuple[NetworkLevel, ...]
+    devices_per_host: Count | None = None
+    """None: those of the innermost level."""
     host: HostLink | None = None
     dead_devices: tuple[CountOrZero, ...] = ()
     dead_links: tuple[tuple[CountOrZero, CountOrZero], ...] = ()

@@ -50,6 +50,44 @@ SCREENS = [
 ]
 
 
+TWO_HOSTS = ["gpt2-medium", "--on", "16xRTX4090"]
+STEP = ["--seq", "1024", "--global-batch", "64"]
+SERVED = ["--decode", "--batch", "64", "--context", "1k", "--top", "1"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", *TWO_HOSTS, *STEP, "--dp", "16"],
+        ["plan", *TWO_HOSTS, *SERVED],
+        ["plan", "--graph", "dlrm-a", *TWO_HOSTS[1:]],
+        ["estimate", *TWO_HOSTS, *STEP],
+        ["fit", *TWO_HOSTS, *STEP],
+        ["explain", *TWO_HOSTS, *STEP],
+        ["compare", *TWO_HOSTS, *STEP, "--against", "fsdp"],
+        ["show", "collectives", *TWO_HOSTS[1:], "--size", "1MiB", "--group", "16"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_another_network_is_on_the_screen_with_its_one_adapter_a_host(capsys, words):
+    out = printed(capsys, 0, *words, "--network", "10GbE")
+    assert "16xRTX-4090 (one 10GbE adapter a host)" in " ".join(out.split())
+
+
+def test_a_slower_network_slows_the_step(capsys):
+    def step_s(*network):
+        words = ["estimate", *TWO_HOSTS, *STEP, "--json", *network]
+        return json.loads(printed(capsys, 0, *words))["best"]["estimate"]["step_time_s"]
+
+    fast, slow = step_s("--network", "400GbE"), step_s("--network", "10GbE")
+    assert fast < step_s() < slow
+
+
+def test_check_reads_the_network_too(capsys):
+    assert main(["check", *TWO_HOSTS, *STEP, "--network", "100Gbps"]) == 2
+    assert "did you mean 100GbE" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("status", "words"), SCREENS, ids=lambda value: str(value)[:60])
 def test_screens_are_narrow_and_plain(capsys, status, words):
     out = printed(capsys, status, *words)

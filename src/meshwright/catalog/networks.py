@@ -1,0 +1,103 @@
+"""Networks between hosts by name or file, such as 100GbE: one adapter for each host."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+from meshwright.base.errors import Fault, SpecError, UnknownNameError
+from meshwright.base.units import format_si
+from meshwright.catalog.design import load_link
+from meshwright.catalog.files import bare, data_names, looks_like_path, spellings
+from meshwright.spec.declaration import Provenance
+from meshwright.spec.system import LevelKind, LinkPart, NetworkLevel, SystemSpec
+
+BETWEEN_HOSTS: tuple[LevelKind, ...] = ("switch", "fat_tree", "dragonfly")
+"""Kinds of an outermost level that may be a network between hosts."""
+
+
+@cache
+def networks() -> dict[str, LinkPart]:
+    """Return the networks between hosts of the catalog, by name."""
+    links = {name: load_link(name) for name in data_names("links")}
+    return {name: link for name, link in links.items() if link.joins_hosts}
+
+
+def load_network(name_or_path: str) -> LinkPart:
+    """Return a network between hosts by a usual spelling, or the link in a YAML file.
+
+    Raises
+    ------
+    UnknownNameError
+        When the catalog has no such network; lists the near ones.
+    """
+    known = networks()
+    name = spellings({n: link.also_called for n, link in known.items()}).get(bare(name_or_path))
+    if name is not None:
+        return known[name]
+    if looks_like_path(name_or_path):
+        return load_link(name_or_path)
+    raise UnknownNameError("network", name_or_path, known)
+
+
+def with_network(system: SystemSpec, name_or_path: str) -> SystemSpec:
+    """Return a system with another network between its hosts: one adapter for each host.
+
+    Raises
+    ------
+    UnknownNameError
+        When the catalog has no such network.
+    SpecError
+        When the system has no network between hosts.
+    """
+    link = load_network(name_or_path)
+    host = devices_of_a_host(system)
+    last = len(system.levels) - 1
+    replaced = system.levels[last]
+    level = NetworkLevel(
+        name=link.name,
+        size=replaced.size,
+        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+        links_per_device=1.0 / host,
+        latency_s=link.latency_s,
+        message_half_bytes=link.message_half_bytes,
+        energy_j_per_byte=link.energy_j_per_byte,
+    )
+    rate = format_si(8.0 * link.bandwidth_bytes_per_s, "b/s")
+    shared = Provenance(kind="derived", note=f"as stated: one adapter of {rate} for {host} devices")
+    place, title = f"levels[{last}].", f"network of {link.name}: "
+    origins = {
+        path: origin
+        for path, origin in system.provenance.items()
+        if not path.startswith(place) or path == f"{place}size"
+    }
+    origins |= {
+        place + path: origin.model_copy(update={"source": origin.source and title + origin.source})
+        for path, origin in link.provenance.items()
+    }
+    return system.model_copy(
+        update={
+            "name": f"{system.name} (one {link.name} adapter a host)",
+            "levels": (*system.levels[:last], level),
+            "sources": {**system.sources, **{title + k: s for k, s in link.sources.items()}},
+            "provenance": origins | {f"{place}links_per_device": shared},
+        }
+    )
+
+
+def devices_of_a_host(system: SystemSpec) -> int:
+    """Return the devices of a host, where a network joins several hosts.
+
+    Raises
+    ------
+    SpecError
+        When no network joins hosts: in one host, one rack or a grid.
+    """
+    levels = system.levels
+    host = system.devices_per_host or (levels[0].size if levels else 1)
+    inner = math.prod(level.size for level in levels[:-1])
+    is_grid = any(level.kind in ("mesh", "torus") for level in levels)
+    if len(levels) < 2 or inner < host or is_grid or levels[-1].kind not in BETWEEN_HOSTS:
+        message = f"{system.name} has no network between hosts that could be another one"
+        raise SpecError(Fault("network", message, "leave it out, or ask for several hosts"))
+    return host
