@@ -60,7 +60,7 @@ SERVED = ["--decode", "--batch", "64", "--context", "1k", "--top", "1"]
     [
         ["plan", *TWO_HOSTS, *STEP, "--dp", "16"],
         ["plan", *TWO_HOSTS, *SERVED],
-        ["plan", "--graph", "dlrm-a", *TWO_HOSTS[1:]],
+        ["plan", "--graph", "fft-1024x1024", *TWO_HOSTS[1:], "--precision", "fp16"],
         ["estimate", *TWO_HOSTS, *STEP],
         ["fit", *TWO_HOSTS, *STEP],
         ["explain", *TWO_HOSTS, *STEP],
