@@ -17,6 +17,7 @@ from meshwright.frameworks.registry import exporters, rendered
 from meshwright.frameworks.targets.megatron import pipeline_layout
 from meshwright.frameworks.targets.torchtitan import edge_weights
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
+from meshwright.spec.workload import Precision
 
 DATA = Path(__file__).parents[2] / "data"
 FRAMEWORKS = tuple(name for name in exporters if exporters[name].is_text)
@@ -337,3 +338,9 @@ def test_small_jobs_need_one_host(text):
 def test_rack_scale_domains_have_hosts_of_four(text):
     script = text("megatron", {"tp": 8, "dp_shard": 8}, {"zero_stage": 1}, system="gb200-nvl72")
     assert "torchrun --nnodes=16 --nproc-per-node=4 " in script
+
+
+def test_fp16_scales_the_loss(text):
+    script = text("torch", {"dp_shard": 8}, {"zero_stage": 1}, precision=Precision(matmul="fp16"))
+    assert "DTYPE = torch.float16" in script
+    assert "scale the loss with torch.amp.GradScaler" in script

@@ -208,7 +208,12 @@ RECOMPUTE = {
     Recompute.SELECTIVE: SELECTIVE_RECOMPUTE,
     Recompute.FULL: FULL_RECOMPUTE,
 }
-DTYPES = {"bf16": "torch.bfloat16", "fp32": "torch.float32", "tf32": "torch.float32"}
+DTYPES = {
+    "bf16": "torch.bfloat16",
+    "fp16": "torch.float16",
+    "fp32": "torch.float32",
+    "tf32": "torch.float32",
+}
 ADAM_BYTES = 16.0
 """FP32 parameters, gradients and two moments of AdamW."""
 
@@ -250,6 +255,8 @@ def _notes(plan: Plan) -> Iterable[str]:
         yield "ZeRO 2 is FSDP that keeps the gathered weights from the forward to the backward pass"
     if plan.best.structure.zero_stage < 2:
         yield "precision: run the forward pass under torch.autocast(DEVICE, dtype=DTYPE)"
+    if plan.workload.precision.matmul == "fp16":
+        yield "precision: scale the loss with torch.amp.GradScaler(DEVICE)"
     if degrees(plan)["tp"] > 1:
         split = "with" if plan.best.structure.sequence_parallel else "without"
         yield f"tp: parallelize_module(block, groups['tp'], ...), {split} SequenceParallel norms"

@@ -1,0 +1,54 @@
+"""Plans made by hand, with what searches seldom choose: the frameworks read them as meant."""
+
+import pytest
+from real_parsers import meant, read, told
+
+from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
+
+PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate", "tatp")
+
+TORCH_PLANS = [
+    ({"tp": 4, "pp": 2, "cp": 2, "dp_shard": 2, "dp_replicate": 2}, {"zero_stage": 3}, {}),
+    ({"tp": 2, "pp": 4, "dp_shard": 8}, {"zero_stage": 1, "axis_order": PIPELINE_INSIDE}, {}),
+    ({"tp": 2, "pp": 4, "dp_shard": 8, "ep": 8}, {"zero_stage": 1}, {"model": "mixtral-8x7b"}),
+]
+MEGATRON_PLANS = [
+    ({"tp": 4, "pp": 2, "cp": 2, "dp_shard": 4}, {"zero_stage": 1}, {}),
+    (
+        {"tp": 8, "pp": 8, "num_virtual_stages": 6},
+        {"schedule": ScheduleKind.INTERLEAVED, "recompute": Recompute.FULL},
+        {"model": "gpt3-175b", "length": 2048},
+    ),
+    (
+        {"tp": 2, "pp": 4, "dp_shard": 4, "dp_replicate": 2},
+        {"zero_stage": 1, "recompute": Recompute.SELECTIVE, "axis_order": PIPELINE_INSIDE},
+        {},
+    ),
+    ({"tp": 4, "dp_shard": 8, "dp_replicate": 2}, {"zero_stage": 2}, {}),
+    (
+        {"tp": 2, "pp": 4, "cp": 2, "dp_shard": 4},
+        {"zero_stage": 1, "context_kind": ContextKind.ULYSSES, "offload": Offload.OPTIMIZER},
+        {},
+    ),
+    ({"pp": 5, "dp_shard": 8}, {"zero_stage": 1}, {}),
+    ({"tp": 4, "pp": 4, "dp_shard": 4}, {"zero_stage": 1}, {"model": "qwen3-235b-a22b"}),
+    ({"tp": 8, "dp_shard": 8, "ep": 64}, {"zero_stage": 1}, {"model": "deepseek-v3"}),
+]
+TORCHTITAN_PLANS = [
+    ({"tp": 4, "pp": 2, "cp": 2, "dp_shard": 4}, {"zero_stage": 2}, {}),
+    (
+        {"tp": 2, "pp": 4, "dp_shard": 8, "num_virtual_stages": 4},
+        {"zero_stage": 3, "schedule": ScheduleKind.INTERLEAVED, "recompute": Recompute.FULL},
+        {},
+    ),
+    ({"tp": 4, "pp": 5, "dp_shard": 2}, {"zero_stage": 3, "sequence_parallel": False}, {}),
+    ({"dp_shard": 64, "ep": 8}, {"zero_stage": 3}, {"model": "qwen3-30b-a3b", "length": 4096}),
+]
+PLANS = {"megatron": MEGATRON_PLANS, "torchtitan": TORCHTITAN_PLANS, "fsdp": TORCH_PLANS}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_part_is_read_as_it_was_planned(make_plan, tmp_path, name):
+    plans = [make_plan(degrees, structure, **rest) for degrees, structure, rest in PLANS[name]]
+    cases = [told(name, plan, tmp_path / f"{number}") for number, plan in enumerate(plans)]
+    assert read(name, cases) == [meant(name, plan) for plan in plans]

@@ -1,0 +1,43 @@
+"""Ordinary questions with a framework: its own parser reads every winner as it was planned."""
+
+from importlib.metadata import version
+
+import pytest
+from framework_questions import QUESTIONS, starts_at_all
+from real_parsers import MEANT, meant, read, told
+
+import meshwright as mw
+from meshwright.base.errors import InfeasibleError
+from meshwright.frameworks.registry import TARGETS, exporters, refusals
+
+WHEELS = {"megatron": "megatron-core", "torchtitan": "torchtitan", "fsdp": "torch"}
+"""The distribution that holds the parser of each framework."""
+
+
+def winners(name):
+    """Return the plans of all questions that a framework can start and that fit."""
+    for model, system, tokens, batch, rest in QUESTIONS:
+        asked = {"on": system, "seq": tokens, "global_batch": batch, "framework": name, **rest}
+        if starts_at_all(name, model, system, rest.get("precision", "bf16")):
+            try:
+                yield mw.plan(model, **asked)
+            except InfeasibleError:
+                continue
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_the_parser_reads_every_winner_as_it_was_planned(tmp_path, name):
+    plans = [plan for plan in winners(name) if not refusals(plan, TARGETS[name])]
+    cases = [told(name, plan, tmp_path / f"{number}") for number, plan in enumerate(plans)]
+    assert len(plans) >= 7
+    assert read(name, cases) == [meant(name, plan) for plan in plans]
+
+
+def test_every_framework_that_is_written_for_is_read():
+    assert set(MEANT) == set(WHEELS) == set(TARGETS)
+
+
+@pytest.mark.parametrize(("name", "wheel"), WHEELS.items())
+def test_the_stated_version_is_the_one_that_reads(name, wheel):
+    major_and_minor = ".".join(version(wheel).split(".")[:2])
+    assert f" {major_and_minor}" in exporters[TARGETS[name]].title

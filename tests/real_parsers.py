@@ -1,0 +1,134 @@
+"""Exported files read by the parsers of the frameworks themselves, each in a fresh process."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.frameworks.launch import degrees
+from meshwright.frameworks.registry import TARGETS, export
+
+READERS = Path(__file__).parent / "frameworks" / "readers"
+LAUNCHER = """\
+#!/usr/bin/env bash
+printf '%s\\0' "$@" > "$RECORD/words"
+env -0 > "$RECORD/environment"
+"""
+"""Takes the place of a launcher: what it is started with goes to a file."""
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python3")
+
+
+@dataclass(frozen=True)
+class Started:
+    """What an exported script starts: the words behind its launcher, and the environment."""
+
+    words: list[str]
+    environment: dict[str, str]
+    folder: Path
+
+    @property
+    def of_program(self) -> list[str]:
+        """The words behind the program, which is the first one that is no option."""
+        words = iter(self.words)
+        for word in words:
+            if word == "-m":
+                next(words)
+            if not word.startswith("-") or word == "-m":
+                return list(words)
+        return []
+
+
+def start(script: Path, *added: str) -> Started:
+    """Run a script with launchers that record what they are asked to start."""
+    folder = script.parent
+    commands = folder / "commands"
+    commands.mkdir()
+    for name in LAUNCHERS:
+        (commands / name).write_text(LAUNCHER, "utf-8")
+        (commands / name).chmod(0o755)
+    environment = {
+        "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
+        "RECORD": str(folder), "HEAD_ADDRESS": "localhost",
+    }  # fmt: skip
+    subprocess.run(["bash", script, *added], check=True, env=environment, cwd=folder)
+    words = (folder / "words").read_text("utf-8").split("\0")[:-1]
+    pairs = (folder / "environment").read_text("utf-8").split("\0")[:-1]
+    return Started(words, dict(pair.split("=", 1) for pair in pairs), folder)
+
+
+def told(name: str, plan, folder: Path) -> dict[str, object]:
+    """Return the case of a reader: what the script of a plan starts."""
+    script = export(plan, TARGETS[name], folder)[0]
+    if script.suffix == ".py":
+        return {"script": str(script)}
+    started = start(script, *ADDED.get(name, ()))
+    return {
+        "words": started.of_program,
+        "environment": started.environment | {"WORLD_SIZE": str(used(plan)), "RANK": "0"},
+        "num_devices": used(plan),
+    }
+
+
+def read(name: str, cases: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Return what the parser of a framework makes of each case; an error is part of the answer."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(READERS / f"read_{name}.py")],
+        input=json.dumps(cases), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def meant(name: str, plan) -> dict[str, object]:
+    """Return what the reader of a framework must answer for a plan."""
+    return MEANT[name](plan)
+
+
+def used(plan) -> int:
+    """Return the devices that a plan uses."""
+    return int(plan.best.strategy.num_devices)
+
+
+def _megatron(plan) -> dict[str, object]:
+    sizes, structure = degrees(plan), plan.best.structure
+    named = ("tp", "pp", "cp", "ep", "etp", "dp", "num_virtual_stages", "micro_batch_size")
+    return {name: sizes[name] for name in named} | {
+        "global_batch_size": plan.workload.global_batch_size,
+        "num_layers": plan.model.num_layers,
+        "hidden_size": plan.model.hidden_size,
+        "recompute": str(structure.recompute),
+        "zero": structure.zero_stage > 0,
+    }
+
+
+def _torchtitan(plan) -> dict[str, object]:
+    sizes = degrees(plan)
+    return {name: sizes[name] for name in ("tp", "pp", "cp", "ep", "dp")} | {
+        "global_batch_size": plan.workload.global_batch_size,
+        "sequence_length": plan.workload.sequence_length,
+        "steps": 7,
+    }
+
+
+def _fsdp(plan) -> dict[str, object]:
+    sizes = degrees(plan)
+    shards = sizes["dp_shard"] * sizes["cp"]
+    found = {name: sizes[name] for name in ("tp", "pp", "cp", "dp_shard", "dp_replicate")}
+    found |= {"data": sizes["dp"], "shards": shards, "gradients": shards * sizes["dp_replicate"]}
+    if sizes["ep"] * sizes["etp"] == 1:
+        return found
+    copies = sizes["dp"] * sizes["cp"] * sizes["tp"] // (sizes["ep"] * sizes["etp"])
+    return found | {"expert_dp": copies, "ep": sizes["ep"], "etp": sizes["etp"]}
+
+
+MEANT = {"megatron": _megatron, "torchtitan": _torchtitan, "fsdp": _fsdp}
+ADDED = {
+    "megatron": (
+        "--no-rope-fusion", "--transformer-impl", "local", "--mock-data",
+        "--tokenizer-type", "NullTokenizer", "--lr", "1e-4", "--train-iters", "50",
+    ),
+    "torchtitan": ("--training.steps", "7"),
+}  # fmt: skip
+"""What a plan does not hold, or a computer without devices lacks."""
