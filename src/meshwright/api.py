@@ -655,12 +655,10 @@ def partition(args: Namespace, call: Call) -> PartitionPlan:
 
 
 def _layers_of_model(reading: Reading, args: Namespace, call: Call) -> PartitionPlan:
-    from meshwright.catalog.models import load_model
-    from meshwright.options.question import needed, system_of
-    from meshwright.spec.model import ModelSpec
+    from meshwright.options.question import model_of, system_of
     from meshwright.sram.partition import partition as cut_layers
 
-    model = reading.value(needed, "MODEL", args.model, load_model, ModelSpec)
+    model = reading.value(model_of, args)
     system = reading.value(system_of, args)
     cut = reading.value(_cut, args)
     workload = reading.value(_partition_workload, args, system)

@@ -85,6 +85,7 @@ DECLARED = {
     "Attention": model.AttentionSpec,
     "Feed-forward": model.FeedForwardSpec,
     "Experts": model.ExpertSpec,
+    "Weight format": model.WeightFormat,
     "System": system.SystemSpec,
     "Network level": system.NetworkLevel,
     "Host": system.HostLink,

@@ -153,3 +153,32 @@ def test_anything_that_is_no_configuration_is_refused(config):
     model, paths, _ = outcome(config)
     assert model is None
     assert paths
+
+
+GROUP = {
+    "targets": ["Linear"],
+    "weights": {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 64],
+                "group_size": 32, "symmetric": False},
+    "input_activations": {"num_bits": 8, "type": "float", "strategy": "token"},
+}  # fmt: skip
+QUANTIZED = (
+    {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+    {"quant_method": "gptq", "bits": 4, "group_size": 128},
+    {"quant_method": "fp8", "weight_block_size": [128, 128],
+     "modules_to_not_convert": ["lm_head", "model.layers.0.self_attn", "re:.*mlp"]},
+    {"quant_method": "compressed-tensors", "config_groups": {"group_0": GROUP},
+     "sparsity_config": {"format": "dense"}},
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(stated=st.sampled_from(QUANTIZED), data=st.data(), changes=st.integers(1, 3))
+def test_mutated_quantisation_is_refused_by_field_or_has_a_width(stated, data, changes):
+    stated = copy.deepcopy(stated)
+    for _ in range(changes):
+        mutate(data, stated)
+    model, paths, _ = outcome({**model_entry("llama3-8b").config, "quantization_config": stated})
+    if model is None:
+        assert all(path.startswith("quantization_config") for path in paths)
+    elif model.weight_format is not None:
+        assert 0.25 <= model.weight_format.bytes_per_weight <= 10.0

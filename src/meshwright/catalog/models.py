@@ -26,6 +26,7 @@ from meshwright.catalog.huggingface.family import (
     families,
     is_harmless,
 )
+from meshwright.catalog.huggingface.quantization import weight_format_of
 from meshwright.spec.declaration import Declaration, Source
 from meshwright.spec.model import ModelSpec
 
@@ -175,11 +176,14 @@ def read_config(
         model = family.read(fields)
     except ValidationError as error:
         raise _refused(error, origin) from error
+    weights = weight_format_of(config, model, origin)
+    stored = () if weights is None else (f"weights are stored as {weights.name}",)
     return model.model_copy(
         update={
+            "weight_format": weights,
             "name": name or model.name,
             "architecture": _first_architecture(config) or str(config.get("model_type")),
-            "conventions": (*notes, *model.conventions),
+            "conventions": (*notes, *model.conventions, *stored),
             "source": source,
         }
     )

@@ -36,6 +36,8 @@ from meshwright.cost.operator import (
     exposed_launch_s,
     matmul_cost,
     memory_bound_cost,
+    widened,
+    widened_bytes,
 )
 from meshwright.cost.parts import by_field, sum_of
 from meshwright.cost.problem import DerivedShardings, Problem
@@ -70,8 +72,10 @@ def op_cost(
     """
     if op.kind is OpKind.MATMUL:
         if streams is None:
-            return matmul_cost(op, layer, rates)
-        return streamed_matmul_cost(op, layer, rates, streams)
+            cost = matmul_cost(op, layer, rates)
+        else:
+            cost = streamed_matmul_cost(op, layer, rates, streams)
+        return widened(cost, op, layer, rates)
     if op.kind is OpKind.ATTENTION:
         alone = attention_cost(op, layer, rates, causal=causal)
         return alone if streams is None else streamed_attention(alone, op.name, streams, rates)
@@ -368,10 +372,17 @@ class PricedPiece:
     @cached_property
     def _held(self) -> list[tuple[Num, Num, Num]]:
         """Of each block: the largest transient [bytes], dense and expert parameters [1]."""
-        word = self.problem.rates.activation_bytes
+        rates = self.problem.rates
         return [
             (
-                reduce(larger, [largest_transient_bytes(op, self.local, word) for op in b.ops]),
+                reduce(
+                    larger,
+                    [
+                        largest_transient_bytes(op, self.local, rates.activation_bytes)
+                        + widened_bytes(op, self.local, rates)
+                        for op in b.ops
+                    ],
+                ),
                 *parameters_on_device(b, self.structure, self.network.strategy),
             )
             for b in self.parts

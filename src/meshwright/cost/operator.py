@@ -29,6 +29,7 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.graph.op import Op, OpKind
 from meshwright.sharding.local_sizes import RESIDUAL_STREAM, LocalLayer
 from meshwright.spec.calibration import CalibrationOf
+from meshwright.spec.model import WeightFormat
 from meshwright.spec.system import ChipSpec, DType
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack
 
@@ -116,6 +117,8 @@ class DeviceRates:
     """Gradients of a micro-batch are added in a pass of their own."""
     freezes_weights: bool = False
     """Gradients of weights are not computed."""
+    weight_format: WeightFormat | None = None
+    """In which frozen weights rest: each pass widens them before their product."""
 
     @property
     def num_gradients(self) -> float:
@@ -377,6 +380,34 @@ def matmul_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
         backward_traffic_bytes=cost.backward_traffic_bytes + num_bytes,
         backward_kernels=cost.backward_kernels + 1.0,
     )
+
+
+def widened(cost: OpCost, op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
+    """Return a linear layer whose frozen weights each pass reads as stored and writes wide.
+
+    The copy is made for the product of the forward pass, and again for the gradient of its inputs.
+    """
+    if rates.weight_format is None or "vocab" in op.output.dims:
+        return cost
+    stored = rates.weight_format.bytes_of(op.region, rates.activation_bytes)
+    moved = (stored + rates.activation_bytes) * matmul_shape(op, layer).num_params
+    copied_s = traffic_s(moved, rates)
+    return replace(
+        cost,
+        forward_s=cost.forward_s + copied_s,
+        input_gradient_s=cost.input_gradient_s + copied_s,
+        forward_traffic_bytes=cost.forward_traffic_bytes + moved,
+        backward_traffic_bytes=cost.backward_traffic_bytes + moved,
+        forward_kernels=cost.forward_kernels + 1.0,
+        backward_kernels=cost.backward_kernels + 1.0,
+    )
+
+
+def widened_bytes(op: Op, layer: LocalLayer, rates: DeviceRates) -> Num:
+    """Return the bytes of the wide copy of frozen weights that are stored narrow [bytes]."""
+    if rates.weight_format is None or op.kind is not OpKind.MATMUL or "vocab" in op.output.dims:
+        return 0.0
+    return rates.activation_bytes * matmul_shape(op, layer).num_params
 
 
 def stored_shares(op: Op, layer: LocalLayer) -> tuple[Num, Num]:

@@ -148,6 +148,8 @@ class ProblemOf(ABC, Generic[Work]):
             speed_factor=speed_factor,
             freezes_weights=isinstance(work, Training) and work.optimizer.freezes_weights,
         )  # fmt: skip
+        if isinstance(work, Training):
+            rates = replace(rates, weight_format=work.precision.weight_format)
         if work_share == 1.0:
             return rates
         return replace(

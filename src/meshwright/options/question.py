@@ -228,11 +228,9 @@ def read_model_and_system(
     reading: Reading, args: argparse.Namespace
 ) -> tuple[ModelSpec, SystemSpec]:
     """Return the model and the system, to be used after ``reading.done``."""
-    from meshwright.catalog.models import load_model
-    from meshwright.spec.model import ModelSpec
     from meshwright.train.question import with_powers, with_rent
 
-    model = reading.value(needed, "MODEL", args.model, load_model, ModelSpec)
+    model = reading.value(model_of, args)
     system = reading.value(system_of, args)
     powers = reading.value(_powers, args)
     rent = args.rent and reading.value(quantity, "--rent", args.rent, dimension="usd_per_hour")
@@ -248,6 +246,16 @@ def system_of(args: argparse.Namespace) -> SystemSpec:
 
     system = needed("--on", args.on, load_system, SystemSpec)
     return system if args.network is None else with_network(system, args.network)
+
+
+def model_of(args: argparse.Namespace) -> ModelSpec:
+    """Return the model; where ``--weights`` says how wide weights are, its checkpoint does not."""
+    from meshwright.catalog.models import load_model
+    from meshwright.spec.model import ModelSpec
+
+    model = needed("MODEL", args.model, load_model, ModelSpec)
+    is_stated = getattr(args, "weights", None) is not None
+    return model.model_copy(update={"weight_format": None}) if is_stated else model
 
 
 def _powers(args: argparse.Namespace) -> dict[str, float]:

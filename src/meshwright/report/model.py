@@ -21,7 +21,10 @@ from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
 KV_WORD_BYTES: Final = 2.0
 """The cache is stated for 16-bit words."""
 _COLUMNS: Final = 100
-_LEFT_OUT = {"name", "architecture", "layer_kinds", "layer_pattern", "conventions", "source"}
+_LEFT_OUT = {
+    "name", "architecture", "layer_kinds", "layer_pattern", "weight_format", "conventions",
+    "source",
+}  # fmt: skip
 """Fields of a model that are not among its dims."""
 
 

@@ -23,7 +23,7 @@ from meshwright.cost.operator import (
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.sharding.local_sizes import LocalLayer
 from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
-from meshwright.spec.model import AttentionSpec
+from meshwright.spec.model import AttentionSpec, WeightFormat
 
 LEAST_ROWS = 8.0
 """Rows to which a small product is padded: the short side of an instruction of tensor cores."""
@@ -50,6 +50,21 @@ class PassShape:
     """Share of the sequences that get logits: the others end in a later pass."""
     constants: ServingConstantsOf[Num] = NEUTRAL
     """How kernels read."""
+    weight_format: WeightFormat | None = None
+    """Of a quantised checkpoint, in place of ``weight_word_bytes``."""
+
+    def stored_bytes(self, op: Op, rates: DeviceRates) -> float:
+        """Return the bytes of a resident weight of an operator of a layer."""
+        if self.weight_format is None:
+            return self.weight_word_bytes
+        if op.kind is not OpKind.MATMUL:
+            return rates.activation_bytes
+        return self.weight_format.bytes_of(op.region, rates.activation_bytes)
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether a kernel of its own widens weights before each product."""
+        return self.weight_format is not None and self.weight_format.unpacks
 
     @property
     def reads_cache(self) -> bool:
@@ -95,7 +110,13 @@ def _matmul_forward(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassSh
     is_logits = "vocab" in op.output.dims
     rate = rates.logits_flops_per_s if is_logits else rates.matmul_flops_per_s
     rate = rate * shape.constants.prompt_rate_share
-    word = rates.activation_bytes if is_logits else shape.weight_word_bytes
+    word: Num = rates.activation_bytes if is_logits else shape.stored_bytes(op, rates)
+    widened: Num = 0.0
+    if shape.unpacks and not is_logits:
+        # A copy is made for the product, except for a single row.
+        is_copied = rows > 1
+        widened = is_copied * count * inner * columns * (word + rates.activation_bytes)
+        word = where(is_copied, rates.activation_bytes, word)
     compute_s = product_compute_s(count, rows, inner, columns, rate, rates)
     activations = rates.activation_bytes * rows * (inner + columns)
     traffic = count * (word * inner * columns + activations)
@@ -104,8 +125,10 @@ def _matmul_forward(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassSh
     return ForwardCost(
         matmul_compute_s=where(is_compute_bound, compute_s, 0.0),
         matmul_memory_s=where(is_compute_bound, 0.0, memory_s),
+        elementwise_s=traffic_s(widened, rates),
         flops=2.0 * count * rows * inner * columns,
-        traffic_bytes=traffic,
+        traffic_bytes=traffic + widened,
+        num_kernels=1.0 + (widened > 0),
     )
 
 

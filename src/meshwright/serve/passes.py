@@ -35,6 +35,8 @@ from meshwright.sharding.local_sizes import LocalLayer
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
 from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
 from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import ChipSpec
 from meshwright.spec.workload import BYTES_OF, Decode, Prefill
 
 _KEPT_PROPERTIES = ("graph", "pieces", "head", "_shardings", "rates", "efficiencies")
@@ -96,10 +98,11 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
         return PassShape(
             new_tokens=float(self.pass_length),
             past_tokens=float(self.cached_length) if self.is_decode else 0.0,
-            weight_word_bytes=BYTES_OF[precision.weight],
+            weight_word_bytes=precision.weight_bytes,
             cache_word_bytes=BYTES_OF[precision.kv_cache],
             kept_tokens=float(self.cached_length),
             constants=self.constants,
+            weight_format=precision.weight_format,
         )
 
     @cached_property
@@ -112,6 +115,24 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
     def pieces(self) -> tuple[LayerGraph, ...]:
         """The kinds of layers, then the embedding, then the head."""
         return (*self.graph.layers, self.graph.embedding, self.head)
+
+
+def with_stored_weights(
+    workload: Prefill | Decode, model: ModelSpec, chip: ChipSpec
+) -> Prefill | Decode:
+    """Return the workload with weights as the checkpoint of the model stores them.
+
+    Where the format has both operands of products narrow, and the chip a rate for that, products
+    are narrow, unless their type is stated.
+    """
+    stored, precision = model.weight_format, workload.precision
+    if stored is None:
+        return workload
+    changes: dict[str, object] = {"weight_format": stored}
+    is_stated = "matmul" in precision.model_fields_set
+    if stored.matmul in chip.matmul_flops_per_s and not is_stated:
+        changes["matmul"] = stored.matmul
+    return workload.model_copy(update={"precision": precision.model_copy(update=changes)})
 
 
 def group_counts(most: int) -> list[int]:
@@ -253,11 +274,13 @@ def piece_cost(
         )
     working = reduce(larger, [live_bytes(op, local, rates, shape) for op in piece.ops])
     stream = 2.0 * word * local.token_shard * float(problem.model.hidden_size)
-    dense, expert = parameters_on_device(piece, structure, strategy)
     is_edge = index >= len(problem.graph.layers)
-    weight_word = word if is_edge else shape.weight_word_bytes
+    weights: Num = 0.0
+    for op in piece.ops:
+        dense, expert = parameters_on_device(replace(piece, ops=(op,)), structure, strategy)
+        weights = weights + (dense + expert) * (word if is_edge else shape.stored_bytes(op, rates))
     return pass_cost(
-        total, comm, rates, working + stream, weight_word * (dense + expert),
+        total, comm, rates, working + stream, weights,
         _cache_bytes(shape, piece, local), dependent_sums(piece) * shape.constants.reduction_s,
         0.0 * strategy.tp,
     )  # fmt: skip

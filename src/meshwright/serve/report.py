@@ -178,7 +178,7 @@ def _question(plan: ServingPlan) -> str:
         limit_s = work.max_time_to_first_token_s
     within = "" if limit_s is None else f", within {format_seconds(limit_s)}"
     precision = work.precision
-    types = f"weights {precision.weight}, cache {precision.kv_cache}"
+    types = f"weights {precision.weight_name}, cache {precision.kv_cache}"
     return (
         f"{plan.model.name} on {plan.system.name}: {what}, {types}; best {plan.objective}{within}"
     )

@@ -6,7 +6,7 @@ The space is every split of the devices and every batch, without what rules refu
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
@@ -317,8 +317,9 @@ def _changes(problem: ServingProblem) -> Iterator[tuple[str, ServingProblem]]:
     """Yield changes, the nearest ones first: lower precision, then more devices."""
     precision = problem.workload.precision
     for weight in ("fp8", "fp4"):
-        if BYTES_OF[weight] < BYTES_OF[precision.weight]:
-            yield f"weights in {weight}", _with_precision(problem, {"weight": weight})
+        if BYTES_OF[weight] < precision.weight_bytes:
+            narrower = {"weight": weight, "weight_format": None}
+            yield f"weights in {weight}", _with_precision(problem, narrower)
     if BYTES_OF[precision.kv_cache] > 1.0:
         yield "a KV cache in fp8", _with_precision(problem, {"kv_cache": "fp8"})
     for factor in FACTORS:
@@ -326,7 +327,7 @@ def _changes(problem: ServingProblem) -> Iterator[tuple[str, ServingProblem]]:
         yield f"{number} devices", _with_devices(problem, factor)
 
 
-def _with_precision(problem: ServingProblem, update: dict[str, str]) -> ServingProblem:
+def _with_precision(problem: ServingProblem, update: Mapping[str, object]) -> ServingProblem:
     values = {**problem.workload.precision.model_dump(), **update}
     precision = Precision.model_validate(values)
     return replace(problem, workload=problem.workload.model_copy(update={"precision": precision}))

@@ -23,7 +23,7 @@ from meshwright.serve.answer import (
     ServingPlan,
     serving_string,
 )
-from meshwright.serve.passes import ServingProblem
+from meshwright.serve.passes import ServingProblem, with_stored_weights
 from meshwright.serve.price import (
     SERVING_MEMORY_PARTS,
     SERVING_TIME_PARTS,
@@ -204,6 +204,7 @@ def serve(
     if system_spec.is_power_capped:
         raise UnsupportedError("a power cap is for training: serving is priced without one")
     family = system_spec.chip.family
+    workload = with_stored_weights(workload, model_spec, system_spec.chip)
     problem = ServingProblem(
         model_spec, system_spec, workload, load_calibration(family, calibration),
         constants=load_serving(family, load_server(server), calibration),

@@ -9,11 +9,13 @@ Parameter counts are derived (``graph.parameters``), never given.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Literal, Self, get_args
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from meshwright.spec.declaration import Count, CountOrZero, Declaration
+from meshwright.spec.system import DType
 
 
 class AttentionSpec(Declaration):
@@ -107,6 +109,40 @@ class LayerSpec(Declaration):
         return self
 
 
+Region = Literal["attention", "feed_forward", "experts", "shared_experts"]
+"""Parts of a layer that hold its products."""
+REGIONS: tuple[Region, ...] = get_args(Region)
+
+
+class WeightFormat(Declaration):
+    """How a quantised checkpoint stores the weights of the products of its layers.
+
+    Embedding, logits, norms and biases stay in the activation type.
+    """
+
+    name: str
+    """Such as ``AWQ, 4 bits``."""
+    bytes_per_weight: float = Field(gt=0)
+    """Scales and zero points of its group included."""
+    wide_shares: Mapping[Region, float] = Field(default_factory=dict)
+    """Share of the layers that keep a region in the activation type."""
+    matmul: DType | None = None
+    """Type of both operands of the products in inference; None: weights are widened for them."""
+    unpacks: bool = False
+    """Inference widens weights in a kernel of its own, not inside of the product."""
+
+    def bytes_of(self, region: str, wide_bytes: float) -> float:
+        """Return the mean bytes of a stored weight of a region.
+
+        Parameters
+        ----------
+        wide_bytes
+            Of one in the activation type.
+        """
+        wide = {str(name): share for name, share in self.wide_shares.items()}.get(region, 0.0)
+        return wide * wide_bytes + (1.0 - wide) * self.bytes_per_weight
+
+
 class ModelSpec(Declaration):
     """A decoder-only transformer."""
 
@@ -130,6 +166,8 @@ class ModelSpec(Declaration):
     max_sequence_length: Count | None = None
     num_prediction_layers: CountOrZero = 0
     """Extra layers for multi-token prediction that the checkpoint holds."""
+    weight_format: WeightFormat | None = None
+    """Of a quantised checkpoint; None: weights are as wide as the workload says."""
     conventions: tuple[str, ...] = ()
     """What the counts include: text only, stored head, prediction layers."""
     source: str = ""

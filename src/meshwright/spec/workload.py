@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from meshwright.spec.declaration import Bytes, Count, Declaration, Seconds
+from meshwright.spec.model import WeightFormat
 from meshwright.spec.system import DType
 
 
@@ -22,6 +23,20 @@ class Precision(Declaration):
     kv_cache: DType = "bf16"
     weight: DType = "bf16"
     """Type of the resident weights of inference; training takes it from the optimizer preset."""
+    weight_format: WeightFormat | None = None
+    """Of a quantised checkpoint, in place of ``weight``; in training of frozen weights."""
+
+    @property
+    def weight_name(self) -> str:
+        """Of the type or the format of the resident weights of inference."""
+        return self.weight if self.weight_format is None else self.weight_format.name
+
+    @property
+    def weight_bytes(self) -> float:
+        """Of one resident weight of inference."""
+        if self.weight_format is None:
+            return BYTES_OF[self.weight]
+        return self.weight_format.bytes_per_weight
 
 
 class OptimizerPreset(Declaration):

@@ -13,6 +13,7 @@ from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.cost.problem import UNCALIBRATED_NOTE
+from meshwright.serve.passes import with_stored_weights
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import stack
@@ -183,8 +184,11 @@ def partition(
     constants = load_calibration(system_spec.chip.family, calibration)
     if sram.is_calibrated and not isinstance(workload, Training):
         constants = replace(constants, is_calibrated=True)
+    model_spec = load_model(model) if isinstance(model, str) else model
+    if not isinstance(workload, Training):
+        workload = with_stored_weights(workload, model_spec, system_spec.chip)
     problem = PartitionProblem(
-        model=load_model(model) if isinstance(model, str) else model,
+        model=model_spec,
         system=system_spec,
         workload=workload,
         calibration=constants,

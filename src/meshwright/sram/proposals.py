@@ -217,8 +217,9 @@ def _narrower(
     if isinstance(work, Training):
         return
     for dtype in NARROWER:
-        if BYTES_OF[dtype] < BYTES_OF[work.precision.weight]:
-            precision = work.precision.model_copy(update={"weight": dtype})
+        if BYTES_OF[dtype] < work.precision.weight_bytes:
+            narrower = {"weight": dtype, "weight_format": None}
+            precision = work.precision.model_copy(update=narrower)
             changed = work.model_copy(update={"precision": precision})
             narrow = replace(problem, workload=changed)
             solution = solve(narrow, objective, groups)

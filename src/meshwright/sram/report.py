@@ -185,7 +185,7 @@ def _work(plan: PartitionPlan) -> str:
         batch, length = counted(work.global_batch_size, "sequence"), work.sequence_length
         return f"training on {batch} of {length:,} tokens, {work.optimizer.name}"
     assert work is not None
-    weights = f"weights {work.precision.weight}"
+    weights = f"weights {work.precision.weight_name}"
     if isinstance(work, Prefill):
         return f"prefill of {work.batch_size:,} x {work.prompt_length:,} tokens, {weights}"
     batch = counted(work.batch_size, "sequence")

@@ -14,6 +14,7 @@ from meshwright.catalog.workloads import default_optimizer, load_optimizer
 from meshwright.cost.communication import DATA_PARALLEL_ONLY, crosses_data_parallel_network
 from meshwright.cost.energy import dynamic_parts_j, link_energy_j, system_parts_j
 from meshwright.cost.problem import Problem
+from meshwright.graph.parameters import count_parameters
 from meshwright.sharding import launching
 from meshwright.sharding.axes import all_refusals, refusals
 from meshwright.sharding.rules import Case, Refusal
@@ -21,9 +22,9 @@ from meshwright.sharding.space import divisors, virtual_stage_counts
 from meshwright.sharding.strategy import Offload, PlanOptions, Strategy, stack
 from meshwright.spec.declaration import Provenance
 from meshwright.spec.framework import Framework
-from meshwright.spec.model import ModelSpec
+from meshwright.spec.model import REGIONS, ModelSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.spec.workload import Precision, SoftwareStack, Training
+from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack, Training
 from meshwright.train.answer import Plan
 from meshwright.train.measured.factors import Factors
 
@@ -81,6 +82,7 @@ def make_problem(
     system_spec = load_system(system) if isinstance(system, str) else system
     refuse_mixed_chips(system_spec)
     _check_caps(system_spec)
+    workload = _with_stored_weights(workload, model_spec)
     longest = model_spec.max_sequence_length
     if model_spec.learned_positions and workload.sequence_length > model_spec.learned_positions:
         fault = Fault(
@@ -94,6 +96,29 @@ def make_problem(
     if factors is not None:
         constants = factors.applied(constants)
     return Problem(model_spec, system_spec, workload, constants)
+
+
+def _with_stored_weights(workload: Training, model: ModelSpec) -> Training:
+    """Return the workload with frozen weights as the checkpoint of the model stores them.
+
+    The optimizer holds the mean over all parameters: embedding, logits and norms stay wide.
+    Weights that are trained are as wide as the optimizer keeps them, whatever they come from.
+    """
+    stored, optimizer = model.weight_format, workload.optimizer
+    if stored is None or not optimizer.freezes_weights:
+        return workload
+    wide = BYTES_OF[workload.precision.activation]
+    counts = count_parameters(model)
+    narrow = {region: number for region, number in counts.parts().items() if region in REGIONS}
+    saved = sum(
+        number * (wide - stored.bytes_of(region, wide)) for region, number in narrow.items()
+    )
+    mean = wide - saved / counts.num_params
+    held = {"weight_bytes_per_param": mean, "gathered_weight_bytes_per_param": mean}
+    precision = workload.precision.model_copy(update={"weight_format": stored})
+    return workload.model_copy(
+        update={"optimizer": optimizer.model_copy(update=held), "precision": precision}
+    )
 
 
 def with_powers(

@@ -19,6 +19,7 @@ from meshwright.report.screen import (
     words,
 )
 from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
+from meshwright.spec.workload import Training
 from meshwright.train.answer import (
     Candidate,
     Estimate,
@@ -314,7 +315,7 @@ def comparison_screen(found: Comparison, *, next_command: str = "") -> Screen:
     work, ours = found.workload, found.ours
     screen = Screen(
         f"{found.model.name} on {found.system.name}: sequence {work.sequence_length:,}, "
-        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {work.optimizer.name}"
+        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {_optimizer(work)}"
     )
     screen.gap()
     if ours.best is not None:
@@ -383,12 +384,18 @@ def _longer(slower: float) -> str:
     return f"{abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}"
 
 
+def _optimizer(work: Training) -> str:
+    """Return the optimizer, and in which format frozen weights rest."""
+    stored = work.precision.weight_format
+    return work.optimizer.name if stored is None else f"{work.optimizer.name} on {stored.name}"
+
+
 def question_line(plan: Plan) -> str:
     """Return what was asked."""
     work = plan.workload
     return (
         f"{plan.model.name} on {plan.system.name}: sequence {work.sequence_length:,}, "
-        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {work.optimizer.name}"
+        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {_optimizer(work)}"
     )
 
 

@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+import meshwright
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import load_calibration
-from meshwright.catalog.models import load_model
+from meshwright.catalog.models import load_model, model_entry, read_config
 from meshwright.catalog.systems import load_system
+from meshwright.graph.parameters import count_parameters
 from meshwright.serve.answer import (
     load_serving,
     save_serving,
@@ -17,12 +19,12 @@ from meshwright.serve.answer import (
     serving_to_json,
 )
 from meshwright.serve.passes import ServingProblem
-from meshwright.serve.report import serving_lines
+from meshwright.serve.report import serving_lines, serving_screen
 from meshwright.serve.search import ServingSpace, search_serving
 from meshwright.serve.serve import serve, serving_plan
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, make_strategy
-from meshwright.spec.workload import Decode, Prefill, SoftwareStack
+from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 
 DECODE = Decode(
     batch_size=256, context_length=8192, max_time_per_output_token_s=0.03,
@@ -145,3 +147,54 @@ def test_contexts_beyond_the_model_and_batches_beyond_the_server_are_warned_of()
 def test_degrees_that_no_split_has_are_named():
     with pytest.raises(InfeasibleError, match="no split of 3 devices has tp 7"):
         serve("llama3-8b", "3xH100", Decode(batch_size=1, context_length=512), allowed={"tp": [7]})
+
+
+def quantised(name="llama3-8b", **stated):
+    config = {**model_entry(name).config, "quantization_config": stated}
+    return read_config(config, name=f"{name}-quantised")
+
+
+def test_a_quantised_checkpoint_weighs_what_it_stores():
+    model = quantised(quant_method="awq", bits=4, group_size=128)
+    found = serve(model, "1xH100", Decode(batch_size=1, context_length=1024))
+    counts = count_parameters(model)
+    layers = counts.attention + counts.feed_forward
+    # Embedding, head and norms at 16 bits; the rest at 4, with a scale and a zero point for 128.
+    expected = 2 * (counts.num_params - layers) + (0.5 + 2.5 / 128) * layers
+    assert found.best.estimate.memory_parts_bytes["weights_bytes"] == expected
+    plain = serve("llama3-8b", "1xH100", Decode(batch_size=1, context_length=1024))
+    assert found.best.estimate.latency_s < 0.5 * plain.best.estimate.latency_s
+    assert "weights AWQ, 4 bits" in serving_screen(found).title
+    assert serving_from_json(serving_to_json(found)) == found
+
+
+@pytest.mark.parametrize(("system", "matmul"), [("1xH100", "fp8"), ("1xA100", "bf16")])
+def test_products_are_narrow_where_the_chip_has_the_type_of_the_checkpoint(system, matmul):
+    work = Prefill(batch_size=1, prompt_length=1024)
+    found = serve(quantised(quant_method="fp8"), system, work)
+    assert found.workload.precision.matmul == matmul
+    assert found.workload.precision.weight_bytes == 1.0
+
+
+def test_stated_products_stay_as_stated():
+    work = Prefill(batch_size=1, prompt_length=1024, precision=Precision(matmul="bf16"))
+    found = serve(quantised(quant_method="fp8"), "1xH100", work)
+    assert found.workload.precision.matmul == "bf16"
+
+
+def test_stated_weights_take_the_place_of_the_checkpoint(tmp_path):
+    config = {**model_entry("llama3-8b").config, "quantization_config": {"load_in_4bit": True}}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    asked = {"on": "1xH100", "decode": True, "batch": "1", "context": "1k"}
+    stored = meshwright.plan(str(path), **asked)
+    stated = meshwright.plan(str(path), **asked, weights="fp8")
+    plain = meshwright.plan("llama3-8b", **asked, weights="fp8")
+    assert stated.best.estimate == plain.best.estimate
+    assert stored.best.estimate.memory_bytes < stated.best.estimate.memory_bytes
+
+
+def test_what_would_fit_is_narrower_than_the_checkpoint():
+    model = quantised("llama3.1-405b", quant_method="fp8")
+    with pytest.raises(InfeasibleError, match="would fit: weights in fp4"):
+        serve(model, "4xH100", Decode(batch_size=1, context_length=1024))

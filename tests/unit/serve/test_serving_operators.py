@@ -22,6 +22,7 @@ from meshwright.serve.operators import (
 from meshwright.sharding.local_sizes import LocalLayer, layer_axes
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.calibration import NEUTRAL
+from meshwright.spec.model import WeightFormat
 
 ENGINE = DeviceRates(
     matmul_flops_per_s=1e15, logits_flops_per_s=1e15, attention_forward_flops_per_s=1e15,
@@ -40,6 +41,28 @@ def test_few_rows_are_padded_to_eight_not_to_a_tile():
     # 1 x 1000 x 1000 on a device of 1e15 FLOP/s: 2 x 8 x 1e6 / 1e15.
     assert product_compute_s(1.0, 1.0, 1e3, 1e3, 1e15, ENGINE) == pytest.approx(1.6e-8)
     assert product_compute_s(1.0, 9.0, 1e3, 1e3, 1e15, ENGINE) == pytest.approx(3.2e-8)
+
+
+@pytest.mark.parametrize(("sequences", "unpacks"), [(1, True), (8, True), (8, False)])
+def test_weights_of_a_quantised_checkpoint_are_read_as_stored_or_widened_first(sequences, unpacks):
+    layer = build_graph(load_model("llama3-8b")).layers[0]
+    down = next(op for op in layer.ops if op.name == "feed_forward.down")
+    stored = WeightFormat(name="nf4", bytes_per_weight=0.5625, unpacks=unpacks)
+    shape = PassShape(1.0, 100.0, 2.0, 2.0, weight_format=stored)
+    cost = forward_cost(down, local(layer, micro_batch_size=float(sequences)), ENGINE, shape)
+    weights, activations = 4096 * 14_336, 2 * sequences * (4096 + 14_336)
+    # One row is multiplied with what is stored; several with a copy that is written and read.
+    copied = 0.5625 * weights + 2 * weights if unpacks and sequences > 1 else 0.0
+    read = 2 * weights if copied else 0.5625 * weights
+    assert cost.traffic_bytes == pytest.approx(copied + read + activations)
+    assert cost.elementwise_s == pytest.approx(copied / 1e12)
+    assert cost.matmul_memory_s == pytest.approx((read + activations) / 1e12)
+    wide = replace(shape, weight_format=replace_wide(stored, feed_forward=1.0))
+    assert wide.stored_bytes(down, ENGINE) == 2.0
+
+
+def replace_wide(stored, **shares):
+    return stored.model_copy(update={"wide_shares": shares})
 
 
 def test_many_rows_pay_whole_waves():
