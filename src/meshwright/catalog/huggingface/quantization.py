@@ -121,11 +121,11 @@ class _Reader:
     def number(self, key: str, allowed: Sequence[int]) -> int:
         """Return a whole number that is one of those that a method allows."""
         value = self.stated.get(key)
-        if isinstance(value, bool) or value not in allowed:
+        if type(value) is not int or value not in allowed:
             some = ", ".join(map(str, allowed))
             found = "missing" if value is None else f"found {shown(value)}"
             raise self.refused(key, found, f"one of {some}")
-        return int(value)
+        return value
 
     def group(self, stated: Any, key: str = "group_size") -> float:
         """Return the weights that share a scale; infinity: a column or more of them."""
