@@ -322,8 +322,14 @@ def axis_loads(
 
 @lru_cache(maxsize=8192)
 def _placed(pattern: Pattern, axis: str, place: Place) -> Demands:
-    """Return what all groups of an axis send for one byte of a message."""
-    return placed(pattern, place.ranks.groups(axis), 1.0, axis)
+    """Return what all groups of an axis send for one byte of a message.
+
+    Groups stand in the order of their first devices: places that are equal may list them in
+    different orders, and the routes that are found depend on the order.
+    """
+    groups = place.ranks.groups(axis)
+    first = groups.reshape(len(groups), -1)[:, 0]
+    return placed(pattern, groups[np.argsort(first, kind="stable")], 1.0, axis)
 
 
 def scalar_group(group: Group[FloatArray], row: int = 0) -> Group[float]:

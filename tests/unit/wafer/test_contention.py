@@ -7,7 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.wafer.contention import AxisLoad, contention
+from meshwright.collectives.group import Group, Span
+from meshwright.network.placement import block_ranks
+from meshwright.network.traffic import collective_pattern
+from meshwright.wafer.contention import AxisLoad, _placed, contention
 
 ON = {"overlaps": True}
 
@@ -155,3 +158,24 @@ def test_more_messages_never_make_an_axis_faster(case):
     fewer = contention(loads[:2], network).slowdown
     more = contention(loads, network).slowdown
     assert all(more[axis] >= fewer[axis] - 1e-12 for axis in fewer)
+
+
+def test_what_groups_send_does_not_depend_on_which_question_came_first():
+    """dp and cp change places beside tp: its groups are the same, listed in another order."""
+    network, sides = grid(4, 4), (4, 4)
+    blocks = {"tp": (2, 1), "dp_shard": (2, 1), "cp": (1, 4)}
+    found = []
+    for order in (("tp", "dp_shard", "cp"), ("tp", "cp", "dp_shard")):
+        ranks = block_ranks(network, sides, order, [blocks[axis] for axis in order])
+        assert ranks is not None
+        group = Group((Span(2.0, 1.0, 0.0, 0.0, 0.0, is_grid=True, in_network_reduction=False),))
+        pattern = collective_pattern("line_all_gather", group)
+        _placed.cache_clear()
+        found.append(
+            (ranks.place("tp"), ranks.groups("tp"), _placed(pattern, "tp", ranks.place("tp")))
+        )
+    (place, groups, demands), (other, others, same) = found
+    assert place == other
+    assert not np.array_equal(groups, others)
+    assert np.array_equal(demands.source, same.source)
+    assert np.array_equal(demands.destination, same.destination)
