@@ -217,10 +217,10 @@ def structures() -> Iterator[PlanOptions]:
         )
 
 
-def with_edges_counted(chance: random.Random, structure: PlanOptions) -> PlanOptions:
-    """Return a structure in which embedding and head may count as layers."""
-    counted = {name: chance.choice([0, 0, 1, 2]) for name in ("embedding_layers", "head_layers")}
-    return replace(structure, **counted)
+def with_numbers(chance: random.Random, structure: PlanOptions) -> PlanOptions:
+    """Return a structure with edges that may count as layers, and some layers recomputed."""
+    names = ("embedding_layers", "head_layers", "recompute_layers")
+    return replace(structure, **{name: chance.choice([0, 0, 1, 2]) for name in names})
 
 
 def random_strategy(chance: random.Random, problem: Problem) -> Strategy:

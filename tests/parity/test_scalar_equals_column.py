@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from sampled import sampled
-from small_problems import random_problem, random_strategy, structures, with_edges_counted
+from small_problems import random_problem, random_strategy, structures, with_numbers
 
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.step import price_columns, price_one
@@ -57,7 +57,7 @@ def drawn(seed):
         if problem.system.host is None:
             structure = replace(structure, offload=Offload.NONE)
         if chance.random() < 0.3:
-            structure = with_edges_counted(chance, structure)
+            structure = with_numbers(chance, structure)
         found = legal_strategies(chance, problem, structure)
         if len(found) > 1:
             return problem, structure, found

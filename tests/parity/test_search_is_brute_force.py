@@ -64,6 +64,7 @@ CHOICES = {
     "etp": (1, 2),
     "embedding_layers": (0, 1),
     "head_layers": (0, 1, 2),
+    "recompute_layers": (0, 1, 2),
 }
 
 
@@ -146,7 +147,12 @@ def plans_of(problem, allowed):
 
     offloads = [o for o in Offload if problem.system.host is not None or o is Offload.NONE]
     offloads = [o for o in offloads if keeps("offload", o)]
-    recomputes = [r for r in Recompute if keeps("recompute", r)]
+    recomputes = [
+        {"recompute": kind, "recompute_layers": number}
+        for kind in Recompute
+        if keeps("recompute", kind)
+        for number in (allowed.get("recompute_layers", (0,)) if kind is Recompute.FULL else (0,))
+    ]
     overlap = problem.workload.software.async_tensor_parallel
     counted = [
         {"embedding_layers": embedding, "head_layers": head}
@@ -165,7 +171,7 @@ def plans_of(problem, allowed):
                 pipelines_of(degrees, keeps), shards_of(degrees, keeps)
             ):
                 for recompute, offload, edges in product(recomputes, offloads, counted):
-                    rest = {"recompute": recompute, "offload": offload, **edges}
+                    rest = {"offload": offload, **recompute, **edges}
                     yield _plan(degrees, order, pipeline, shards, overlap, rest)
 
 
@@ -384,6 +390,7 @@ def launches_of(chance):
         experts_need_sequence_parallel=chance.random() < 0.5,
         context_kinds=some(chance, tuple(map(str, ContextKind)), 1),
         recompute=some(chance, tuple(map(str, Recompute)), 2),
+        recompute_layers=chance.random() < 0.5,
         offload={
             what: some(chance, stages)
             for what in some(chance, ("optimizer", "activations", "weights", "all"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce
 from itertools import pairwise
 from operator import add
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -525,6 +525,21 @@ def price_layers(
     return {recompute: tuple(costs) for recompute, costs in found.items()}
 
 
+def recomputes_of(structure: PlanOptions) -> tuple[Recompute, ...]:
+    """Return the kinds of recomputation of the layers of a structure."""
+    return (Recompute.FULL, Recompute.NONE) if structure.recomputes_some else (structure.recompute,)
+
+
+Pieces = TypeVar("Pieces", bound=tuple[Any, ...])
+
+
+def prices_of(structure: PlanOptions, tables: Mapping[Recompute, Pieces]) -> Pieces:
+    """Return the price of each piece under a structure: layers that are recomputed, then others."""
+    if structure.recomputes_some:
+        return cast(Pieces, (*tables[Recompute.FULL][:-2], *tables[Recompute.NONE]))
+    return tables[structure.recompute]
+
+
 def layer_keys(network: AxisNetwork, layout: PlanOptions) -> tuple[IntArray, IntArray]:
     """Return the first row of each group with equal layer prices, and the group of each row."""
     columns = network.strategy
@@ -551,7 +566,7 @@ def numbered(column: Num) -> FloatArray:
 def layout_of(structure: PlanOptions) -> PlanOptions:
     """Return the choices that the price of a layer depends on, recomputation apart."""
     return replace(
-        structure, recompute=Recompute.NONE, axis_order=AXES,
+        structure, recompute=Recompute.NONE, recompute_layers=0, axis_order=AXES,
         **{name: getattr(PlanOptions, name) for name in _NOT_OF_A_LAYER},
     )  # fmt: skip
 

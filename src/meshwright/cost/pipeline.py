@@ -1,7 +1,8 @@
 """All micro-batches through the pipeline: its stages, the slowest one, bubble, sends, memory.
 
 Prices of pieces are in the order of :attr:`ProblemOf.pieces`: each kind of layer, the embedding,
-the head. So are the counts of a :class:`StageLayout`.
+the head. So are the counts of a :class:`StageLayout`. Where some layers are recomputed, layers that
+are and layers that are not are kinds of their own (:func:`~meshwright.cost.layer.prices_of`).
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from meshwright.base.arrays import (
 from meshwright.cost.communication import EXPOSED_PART
 from meshwright.cost.layer import Held, LayerCost, weighted_part, weighted_sum
 from meshwright.cost.memory import StageState, num_axes
-from meshwright.cost.parts import StepTime, TimePart, by_field
+from meshwright.cost.parts import StepTime, TimePart, by_field, number_at
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.schedule.pipeline_schedules import schedules
 from meshwright.sharding.dealing import dealt
 from meshwright.sharding.derivation import stage_boundary_calls
 from meshwright.sharding.local_sizes import local_elements
-from meshwright.sharding.strategy import PlanOptions, ScheduleKind, StrategyOf
+from meshwright.sharding.strategy import PlanOptions, ScheduleKind, Strategy, StrategyOf
 from meshwright.spec.workload import Workload
 
 POSITIONS = ("first", "middle", "last")
@@ -56,18 +57,24 @@ class StageLayout:
 @lru_cache(maxsize=4096)
 def deal_layers(
     pattern: tuple[int, ...], num_kinds: int, num_stages: int, num_chunks: int,
-    embedding_layers: int = 0, head_layers: int = 0,
+    embedding_layers: int = 0, head_layers: int = 0, recompute_layers: int = 0,
 ) -> FloatArray:  # fmt: skip
     """Return the number of layers of each kind in each stage, shape (stages, kinds).
 
     ``num_chunks`` is the number of runs of layers of one device; chunk c of the model belongs to
-    stage c mod ``num_stages``.
+    stage c mod ``num_stages``. The first ``recompute_layers`` of each run are counted before the
+    others, shape (stages, 2 kinds); with 0 there are no others.
     """
     runs = num_stages * num_chunks
     lengths = dealt(len(pattern), runs, embedding_layers, head_layers)
     run_of_layer = np.repeat(np.arange(runs), lengths)
+    kinds = np.asarray(pattern)
+    if recompute_layers:
+        place = np.arange(len(pattern)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        kinds = kinds + num_kinds * (place >= recompute_layers)
+        num_kinds *= 2
     counts = np.zeros((num_stages, num_kinds))
-    np.add.at(counts, (run_of_layer % num_stages, np.asarray(pattern)), 1.0)
+    np.add.at(counts, (run_of_layer % num_stages, kinds), 1.0)
     return read_only(counts)
 
 
@@ -81,12 +88,14 @@ def stage_layout(
     exact for models of one kind, at most one layer too many for alternating kinds. Under
     vocabulary parallelism each stage has its part of the embedding and of the head.
     """
-    counted = (structure.embedding_layers, structure.head_layers)
+    counted = (structure.embedding_layers, structure.head_layers,
+               structure.recompute_layers * structure.recomputes_some)  # fmt: skip
     has_edges_on_all = structure.vocabulary_parallel
+    num_dealt = num_kinds * (1 + structure.recomputes_some)
     pairs = np.stack([num_stages, num_chunks]).astype(np.int64)
     distinct, pair_of = groups_of(pairs)
     pairs = pairs[:, distinct]
-    table = np.zeros((3, num_kinds, pairs.shape[1]))
+    table = np.zeros((4, num_dealt, pairs.shape[1]))
     for place, (stages, chunks) in enumerate(pairs.T.tolist()):
         counts = deal_layers(pattern, num_kinds, stages, chunks, *counted)
         table[0, :, place] = counts[0]
@@ -94,19 +103,31 @@ def stage_layout(
             table[2, :, place] = counts[-1]
         if stages > 2:
             table[1, :, place] = counts[1:-1].max(axis=0)
+        table[3, :, place] = counts.sum(axis=0)
     columns = table[:, :, pair_of]
     one, alone = num_stages * 0.0 + 1.0, (num_stages == 1) * 1.0
     is_last = {"first": alone, "middle": alone * 0.0, "last": 1.0 - alone}
     edges = {p: (one, one) if has_edges_on_all else (one * (p == "first"), is_last[p])
              for p in POSITIONS}  # fmt: skip
-    total = [float(pattern.count(kind)) for kind in range(num_kinds)]
     num_edges = num_stages if has_edges_on_all else 1.0
     return StageLayout(
         counts={p: (*columns[row], *edges[p]) for row, p in enumerate(POSITIONS)},
-        total=(*total, num_edges, num_edges),
+        total=(*columns[3], num_edges, num_edges),
         is_last=is_last,
         num_stages=num_stages,
     )
+
+
+def recomputed_shares(
+    problem: Problem, structure: PlanOptions, strategy: Strategy
+) -> tuple[float, ...]:
+    """Return the share of the layers of each kind that are recomputed, as far as any are."""
+    pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
+    if not structure.recomputes_some:
+        return (1.0,) * num_kinds
+    stages, chunks = column(strategy.pp), column(strategy.num_virtual_stages)
+    total = stage_layout(pattern, num_kinds, stages, chunks, structure).total
+    return tuple(number_at(total[kind]) / pattern.count(kind) for kind in range(num_kinds))
 
 
 def slowest_stage(costs: Sequence[LayerCost], layout: StageLayout) -> tuple[LayerCost, Num]:

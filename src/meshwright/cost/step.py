@@ -32,7 +32,15 @@ from meshwright.cost.communication import (
     slowdown_s,
 )
 from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, throttled, total_energy_j
-from meshwright.cost.layer import LayerCost, layer_keys, layout_of, numbered, price_layers
+from meshwright.cost.layer import (
+    LayerCost,
+    layer_keys,
+    layout_of,
+    numbered,
+    price_layers,
+    prices_of,
+    recomputes_of,
+)
 from meshwright.cost.memory import (
     ShardDegrees,
     StageState,
@@ -206,10 +214,11 @@ def price_columns(
     """
     network = network or problem.network(structure.axis_order, strategy)
     if layers is None:
-        layers = price_layers(
-            problem, structure, network, (structure.recompute,),
+        tables = price_layers(
+            problem, structure, network, recomputes_of(structure),
             uses_tatp=bool((strategy.tatp > 1).any()),
-        )[structure.recompute]  # fmt: skip
+        )  # fmt: skip
+        layers = prices_of(structure, tables)
     if links is None:
         links = step_collectives(problem, network)
     send_s = links.send.time_s(send_bytes(problem, structure, strategy), 1.0)
@@ -266,13 +275,13 @@ def price_each(
         part = take_rows(network, rows)
         first, equal = layer_keys(part, layout)
         few = take_rows(part, first)
-        recomputes = tuple(dict.fromkeys(structure.recompute for structure in members))
+        recomputes = tuple({r: None for structure in members for r in recomputes_of(structure)})
         uses_tatp = bool((few.strategy.tatp > 1).any())
         tables = price_layers(problem, layout, few, recomputes, uses_tatp=uses_tatp)
         end = 0
         for structure, own in members.items():
             start, end = end, end + len(own)
-            layers = take_rows(tables[structure.recompute], equal[start:end])
+            layers = take_rows(prices_of(structure, tables), equal[start:end])
             groups = take_rows(part, slice(start, end))
             own_links = take_rows(links, link_of[rows[start:end]])
             priced = price_columns(problem, structure, groups.strategy, groups, layers, own_links)

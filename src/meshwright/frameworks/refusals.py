@@ -47,7 +47,7 @@ def plan_refusals(plan: Plan) -> list[Fault]:
     """Return what keeps a plan from any target: its shape, its batch, its legality."""
     return [
         fault
-        for check in (_segments, _vocabulary, _axis_order, _batch, _rules)
+        for check in (_segments, _vocabulary, _recomputation, _axis_order, _batch, _rules)
         for fault in check(plan)
     ]
 
@@ -63,6 +63,12 @@ def _vocabulary(plan: Plan) -> Iterator[Fault]:
     if plan.best.structure.vocabulary_parallel:
         message = "embedding and logits split over pipeline stages are in no released framework"
         yield Fault("structure.vocabulary_parallel", message, "vocabulary_parallel=false")
+
+
+def _recomputation(plan: Plan) -> Iterator[Fault]:
+    if plan.best.structure.recomputes_some:
+        message = "stages that recompute some of their layers are not written"
+        yield Fault("structure.recompute_layers", message, "recompute_layers=0")
 
 
 def _devices(plan: Plan) -> Iterator[Fault]:

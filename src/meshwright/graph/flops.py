@@ -7,6 +7,7 @@ products is left out, as in the literature.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -99,6 +100,7 @@ def step_flops(
     sequence_length: Num,
     count: ScoreCount = ScoreCount.CAUSAL,
     recompute: str = "none",
+    recomputed_shares: Sequence[Num] = (),
     freezes_weights: bool = False,
 ) -> StepFlops:
     """Return the FLOPs of one training step.
@@ -112,6 +114,8 @@ def step_flops(
     recompute
         ``full`` runs all layers forward again (not the logits), ``selective`` the attention core.
         Flash attention recomputes its scores inside the backward kernel in any case.
+    recomputed_shares
+        Of the layers of each kind, the share to which that applies; all where none is given.
     freezes_weights
         Gradients of weights are not computed: two products of a linear layer, not three.
 
@@ -123,7 +127,8 @@ def step_flops(
     products: Num = layer_flops_per_token(graph.head, sequence_length, count)
     scores: Num = 0.0
     again: Num = 0.0
-    for layer in graph.layers:
+    shares = recomputed_shares or (1.0,) * len(graph.layers)
+    for layer, share in zip(graph.layers, shares, strict=True):
         of_core = layer_flops_per_token(layer, sequence_length, count, OpKind.ATTENTION)
         of_products = layer_flops_per_token(layer, sequence_length, count, OpKind.MATMUL)
         products = products + layer.count * of_products
@@ -132,7 +137,7 @@ def step_flops(
         cores = [op for op in layer.ops if op.kind is OpKind.ATTENTION]
         in_kernel = 0.0 if any(op.is_materialized_attention for op in cores) else 0.5
         repeated = {"none": 0.0, "selective": of_core, "full": of_core + of_products}[recompute]
-        again = again + layer.count * (repeated + in_kernel * of_core)
+        again = again + layer.count * (share * repeated + in_kernel * of_core)
     return StepFlops(
         forward=num_tokens * (products + scores),
         input_gradient=num_tokens * (products + 2.0 * scores),

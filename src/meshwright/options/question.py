@@ -175,7 +175,7 @@ def output_file(
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "tatp")
 FIXED = tuple(option.target for option in table.FIXED)
 """What the search calls the degrees and choices that a user can fix."""
-COUNTED = ("embedding_layers", "head_layers")
+COUNTED = ("embedding_layers", "head_layers", "recompute_layers")
 """Structural choices that are numbers, which may be 0."""
 CHOICES = {option.target: option.choices for option in table.FIXED if option.choices}
 _FLAGS = {option.target: option.flag for option in table.FIXED}
@@ -484,6 +484,11 @@ def strategy_of(
             "overlap_data_parallel": framework.overlaps_data_parallel,
         }
     fixed = {k: one[k] for k in (*CHOICES, *COUNTED) if k in one}
+    if one.get("recompute_layers"):
+        fixed.setdefault("recompute", Recompute.FULL)
+        if fixed["recompute"] is not Recompute.FULL:
+            message = f"says nothing about {fixed['recompute']} recomputation"
+            raise SpecError(Fault("--recompute-layers", message, "--recompute full"))
     return strategy, PlanOptions(**{**defaults, **fixed})
 
 

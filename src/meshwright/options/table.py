@@ -246,6 +246,8 @@ FIXED = tuple(
         ("vpp", "virtual stages on each pipeline rank", "N", (), "num_virtual_stages"),
         ("mbs", "sequences in a micro-batch", "N", (), "micro_batch_size"),
         ("recompute", "activation recomputation", "", ("none", "selective", "full"), ""),
+        ("recompute_layers", "with --recompute full: layers of each chunk, the others are kept "
+         "(0: all)", "N", (), ""),
         ("schedule", "pipeline schedule", "", ("gpipe", "1f1b", "interleaved", "zero_bubble"), ""),
         ("cp_kind", "attention under context parallelism", "", ("ring", "ulysses"),
          "context_kind"),

@@ -264,6 +264,14 @@ CHOICES: tuple[Rule, ...] = (
         "has no recomputation of this form: {recompute}", (), "recompute=full or none",
     ),
     _rule(
+        "recompute-layers", "structure.recompute_layers",
+        "the framework can recompute some layers of a stage and leave others",
+        lambda case, known: case.all_rows
+        & (case.structure.recomputes_some and not known.recompute_layers),
+        "recomputes all layers or none, not {recompute_layers} of each chunk", (),
+        "recompute_layers=0",
+    ),
+    _rule(
         "offload", "structure.offload",
         "the framework moves this to host memory, under this ZeRO stage",
         lambda case, known: case.all_rows

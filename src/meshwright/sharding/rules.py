@@ -173,6 +173,7 @@ def facts(case: Case, index: int) -> dict[str, int | str]:
         "head_layers": case.structure.head_layers,
         "context_kind": str(case.structure.context_kind),
         "recompute": str(case.structure.recompute),
+        "recompute_layers": case.structure.recompute_layers,
         "offload": str(case.structure.offload),
         "framework": case.workload.software.framework,
         "architecture": model.architecture,

@@ -94,6 +94,8 @@ class PlanOptions:
     reshard_after_forward: bool = True
     """ZeRO-3: weights are gathered again for the backward pass."""
     recompute: Recompute = Recompute.NONE
+    recompute_layers: int = 0
+    """Layers that full recomputation covers of each chunk of a stage, from its first; 0: all."""
     schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B
     overlap_data_parallel: bool = True
     """Gradient and parameter collectives overlap with computation."""
@@ -108,6 +110,11 @@ class PlanOptions:
     embedding_layers: int = 0
     """Layers for which the embedding counts where layers are dealt over a pipeline."""
     head_layers: int = 0
+
+    @property
+    def recomputes_some(self) -> bool:
+        """Whether full recomputation covers some layers and leaves others."""
+        return self.recompute is Recompute.FULL and self.recompute_layers > 0
 
     @property
     def wraps(self) -> bool:
@@ -189,6 +196,7 @@ def plan_string(strategy: Strategy, structure: PlanOptions) -> str:
         (f"embedding_layers={structure.embedding_layers}", structure.embedding_layers > 0),
         (f"head_layers={structure.head_layers}", structure.head_layers > 0),
         (f"recompute={structure.recompute}", True),
+        (f"recompute_layers={structure.recompute_layers}", structure.recomputes_some),
         (f"offload={structure.offload}", structure.offload is not Offload.NONE),
         (f"streamed={structure.streamed}", is_streamed and structure.streamed is not Streamed.AUTO),
         (f"form={structure.stream_form}",

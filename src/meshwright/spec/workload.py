@@ -114,6 +114,8 @@ class Launches(Declaration):
     """With tp."""
     context_kinds: tuple[Literal["ring", "ulysses"], ...] = ()
     recompute: tuple[Literal["none", "selective", "full"], ...]
+    recompute_layers: bool = False
+    """Whether full recomputation may cover some layers of a stage and leave others."""
     offload: Mapping[Offloaded, tuple[ZeroStage, ...]] = Field(default_factory=dict)
     """What may live on the host, and the ZeRO stages under which it may."""
     axis_orders: tuple[tuple[str, ...], ...]

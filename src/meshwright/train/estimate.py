@@ -23,12 +23,13 @@ from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_
 from meshwright.cost.memory import fullest
 from meshwright.cost.operator import stated_rate
 from meshwright.cost.parts import number_at
-from meshwright.cost.pipeline import POSITIONS
+from meshwright.cost.pipeline import POSITIONS, recomputed_shares
 from meshwright.cost.problem import UNCALIBRATED_NOTE, UNSEEN, Problem, interval
 from meshwright.cost.step import Priced, price_columns
 from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
 from meshwright.search.exhaustive import Coverage, Found, in_order_of_preference
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, stack
+from meshwright.sharding.strategy import row as row_of
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
@@ -84,8 +85,9 @@ def estimate_of(
     use, stage = fullest(step.memory)
     step_s, num_devices = number_at(step.time.total_s, row), int(number_at(step.num_devices, row))
     tokens_per_s = work.tokens_per_step / step_s
+    strategy = row_of(priced.strategy, row)
     mfu_causal, mfu_full, hfu = utilizations(
-        problem, priced.structure.recompute, step_s, num_devices
+        problem, priced.structure, strategy, step_s, num_devices
     )
     energy_j = _known(number_at(step.energy_j, row))
     power_w = None if energy_j is None else energy_j / step_s
@@ -122,7 +124,7 @@ def estimate_of(
 
 
 def utilizations(
-    problem: Problem, recompute: str, step_s: float, num_devices: int
+    problem: Problem, structure: PlanOptions, strategy: Strategy, step_s: float, num_devices: int
 ) -> tuple[float, float, float]:
     """Return MFU with causal scores, MFU with full scores, and HFU, over the dense peak.
 
@@ -137,7 +139,8 @@ def utilizations(
             num_tokens=float(work.tokens_per_step),
             sequence_length=float(work.sequence_length),
             count=count,
-            recompute=str(recompute),
+            recompute=str(structure.recompute),
+            recomputed_shares=recomputed_shares(problem, structure, strategy),
             freezes_weights=work.optimizer.freezes_weights,
         )
 

@@ -36,7 +36,7 @@ from meshwright.cost.communication import (
     plain,
 )
 from meshwright.cost.energy import least_pipeline_s, throttled
-from meshwright.cost.layer import LayerCost, layer_keys, price_layers
+from meshwright.cost.layer import LayerCost, layer_keys, price_layers, prices_of, recomputes_of
 from meshwright.cost.memory import (
     ShardDegrees,
     StageState,
@@ -375,9 +375,17 @@ def _legal_rows(
     return take(columns, ~refused)
 
 
-def _recomputes(space: SearchSpace) -> tuple[Recompute, ...]:
-    known = None if space.launches is None else space.launches.recompute
-    return launched((r for r in Recompute if space.choices.keeps("recompute", r)), known)
+def _recomputes(space: SearchSpace) -> tuple[tuple[Recompute, int], ...]:
+    """Return the kinds of recomputation, and of full recomputation the layers of each chunk."""
+    launches, asked = space.launches, space.choices.allowed.get("recompute_layers", (0,))
+    numbers = [int(str(number)) for number in asked]
+    if launches is not None and not launches.recompute_layers:
+        numbers = [number for number in numbers if number == 0]
+    known = None if launches is None else launches.recompute
+    kinds = launched((r for r in Recompute if space.choices.keeps("recompute", r)), known)
+    return tuple(
+        (kind, number) for kind in kinds for number in (numbers if kind is Recompute.FULL else (0,))
+    )
 
 
 @dataclass(frozen=True)
@@ -435,15 +443,20 @@ def _priced(
     network = space.problem.network_with(
         joined([part.layout for part in parts]), joined([part.strategy for part in parts])
     )
-    prices, groups, sends = _layer_table(space.problem, layout, network, _recomputes(space))
+    kinds = {
+        kind: None
+        for recompute, number in _recomputes(space)
+        for kind in recomputes_of(PlanOptions(recompute=recompute, recompute_layers=number))
+    }
+    prices, groups, sends = _layer_table(space.problem, layout, network, tuple(kinds))
     start = 0
     for part in parts:
         rows = slice(start, start + len(part.order_of))
         start = rows.stop
         members = num_members(space, part.strategy)
-        for recompute, table in prices.items():
-            structure = replace(part.structure, recompute=recompute)
-            gathered = take_rows(table, groups[rows])
+        for recompute, number in _recomputes(space):
+            structure = replace(part.structure, recompute=recompute, recompute_layers=number)
+            gathered = take_rows(prices_of(structure, prices), groups[rows])
             price = _pipeline(space.problem, structure, part.strategy, gathered, sends[rows])
             structures = tuple(replace(structure, axis_order=order) for order in space.orders)
             yield Families(structures, part.order_of, part.strategy, price, members)
@@ -693,7 +706,8 @@ def _divisions(
     divided = take(grids, index)
     divided = replace(divided, dp_shard=shard, dp_replicate=divided.dp_shard / shard)
     regroups, is_one = experts_regroup(space, divided), shard == 1
-    divides_one: BoolArray = regroups[is_one] & (grids.cp > 1) & space.choices.keeps("dp_shard", 1)
+    may_be_one = np.array([1 in d for d in degrees], dtype=bool)
+    divides_one: BoolArray = regroups[is_one] & (grids.cp > 1) & may_be_one
     kept = regroups | is_one
     lengths = np.bincount(index[kept], minlength=len(degrees))
     return index[kept], shard[kept], lengths, divides_one

@@ -168,7 +168,10 @@ def plan_in_words(best: Candidate) -> str:
     if structure.zero_stage and s.dp_shard * s.cp > 1:
         parts.append(f"ZeRO-{structure.zero_stage}")
     if structure.recompute is not Recompute.NONE:
-        parts.append(f"{structure.recompute} recomputation")
+        some = ""
+        if structure.recomputes_some:
+            some = f" of {counted(structure.recompute_layers, 'layer', 'layers')} in each chunk"
+        parts.append(f"{structure.recompute} recomputation{some}")
     if structure.offload is not Offload.NONE:
         what = "all state" if structure.offload is Offload.ALL else structure.offload
         parts.append(f"{what} offloaded to the host")

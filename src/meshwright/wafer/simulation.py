@@ -747,14 +747,21 @@ class SimulatedPlan:
     step: SimulatedStep
 
 
+def not_played(structure: PlanOptions) -> str:
+    """Return what of a structure is priced but not simulated; empty: nothing."""
+    if structure.vocabulary_parallel:
+        return "embedding and logits on all stages"
+    return "stages that recompute some of their layers" if structure.recomputes_some else ""
+
+
 def simulate(plan: Plan) -> SimulatedPlan:
     """Return the step of the best candidate of a plan, played on its devices and links.
 
     Raises
     ------
     UnsupportedError
-        The plan has no placement: its system is no grid of devices, or too large a one. Or it
-        splits the vocabulary over the stages.
+        The plan has no placement: its system is no grid of devices, or too large a one. Or it has
+        what is not played.
     """
     problem, entry = problem_of(plan), plan.best
     if entry.placement is None:
@@ -762,8 +769,8 @@ def simulate(plan: Plan) -> SimulatedPlan:
             f"the plan for {plan.system.name} has no placement to simulate: that takes a mesh or "
             "a torus of devices, such as wafer-6x8 or tpu-v5p-4x4x4"
         )
-    if entry.structure.vocabulary_parallel:
-        raise UnsupportedError("embedding and logits on all stages are priced, but not simulated")
+    if what := not_played(entry.structure):
+        raise UnsupportedError(f"{what} are priced, but not simulated")
     physical = physical_network(problem)
     price = price_as_placed(problem, entry, physical)
     if price is None:

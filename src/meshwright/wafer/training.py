@@ -204,10 +204,10 @@ def _leaders(
 
 def _simulated(problem: Problem, entry: Placed, placing: Placing, physical: Network) -> Placed:
     """Return a candidate with the time of its simulated step, where it can be simulated."""
-    from meshwright.wafer.simulation import MOST_TASKS_TO_RANK, simulate_step
+    from meshwright.wafer.simulation import MOST_TASKS_TO_RANK, not_played, simulate_step
 
     structure, strategy = entry.found.structure, entry.found.strategy
-    if structure.vocabulary_parallel:
+    if not_played(structure):
         return entry
     step = simulate_step(
         problem, structure, strategy, placing.price, physical, most_tasks=MOST_TASKS_TO_RANK

@@ -36,6 +36,7 @@ structures = st.fixed_dictionaries(
         "axis_order": st.sampled_from(ORDERS),
         "embedding_layers": st.sampled_from([0, 0, 0, 1]),
         "head_layers": st.sampled_from([0, 0, 1, 3]),
+        "recompute_layers": st.sampled_from([0, 0, 0, 2]),
     }
 )
 

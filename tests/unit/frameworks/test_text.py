@@ -272,6 +272,15 @@ def test_megatron_uneven_chunks(text, chunks, head, expected):
     assert {k: "" if v.startswith("--") else v for k, v in options.items()} == expected
 
 
+@pytest.mark.parametrize(("number", "method"), [(0, "uniform"), (3, "block")])
+def test_megatron_recomputes_all_layers_or_some_of_each_chunk(text, number, method):
+    structure = {"recompute": Recompute.FULL, "recompute_layers": number, "zero_stage": 1}
+    options = options_of(text("megatron", {"pp": 4, "dp_shard": 8}, structure))
+    assert options["--recompute-granularity"] == "full"
+    assert options["--recompute-method"] == method
+    assert options["--recompute-num-layers"] == f"{number or 1}"
+
+
 def test_pipeline_layout_counts_every_layer():
     assert pipeline_layout([1, 2, 3]) == "Et*1|t*2|t*3L"
 

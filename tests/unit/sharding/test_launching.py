@@ -68,6 +68,9 @@ BREAKING = {
         "torchtitan", PlanOptions(zero_stage=3, overlap_data_parallel=False), {"dp_shard": 2},
     ),
     "launch-recompute": ("accelerate", PlanOptions(recompute=Recompute.SELECTIVE), {}),
+    "launch-recompute-layers": (
+        "fsdp", PlanOptions(zero_stage=0, recompute=Recompute.FULL, recompute_layers=2), {},
+    ),
     "launch-offload": (
         "deepspeed", PlanOptions(zero_stage=2, offload=Offload.WEIGHTS), {"dp_shard": 2},
     ),

@@ -196,8 +196,8 @@ def _memory_options(plan: Plan) -> Iterator[Words]:
     structure = plan.best.structure
     if structure.recompute is Recompute.FULL:
         yield "--recompute-granularity", "full"
-        yield "--recompute-method", "uniform"
-        yield "--recompute-num-layers", "1"
+        yield "--recompute-method", "block" if structure.recomputes_some else "uniform"
+        yield "--recompute-num-layers", f"{structure.recompute_layers or 1}"
     elif structure.recompute is Recompute.SELECTIVE:
         yield "--recompute-granularity", "selective"
         yield "--recompute-modules", "core_attn"
