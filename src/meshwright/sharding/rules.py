@@ -82,7 +82,7 @@ class Case:
             judge(chunk_lengths(self.model.num_layers, pp * v, self.structure), pp)
             for pp, v in zip(stages[first].astype(int), chunks[first].astype(int), strict=True)
         ]
-        return np.array(accepted)[group]
+        return np.array(accepted, dtype=bool)[group]
 
     @property
     def no_rows(self) -> BoolArray:
