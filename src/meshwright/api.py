@@ -297,7 +297,7 @@ def _serving(
     from meshwright.serve.serve import serve as best_serving
 
     model, system = read_model_and_system(reading, args)
-    workload = reading.value(serving_workload, args)
+    workload = reading.value(serving_workload, args, system)
     allowed = reading.value(allowed_of, args)
     reading.done()
     found = best_serving(
@@ -705,8 +705,14 @@ def _cut(args: Namespace) -> Cut:
     return Cut(**found)
 
 
-def _partition_workload(args: Namespace, system: SystemSpec) -> Workload:
-    """Return what passes through the layers; raises every fault of its options."""
+def _partition_workload(args: Namespace, system: SystemSpec | None) -> Workload:
+    """Return what passes through the layers; any workload where no system was read.
+
+    Raises
+    ------
+    SpecError
+        Every fault of the options.
+    """
     from meshwright.catalog.workloads import load_optimizer
     from meshwright.options.question import Reading, needed, precision_of, refuse_idle, whole_number
     from meshwright.spec.workload import Decode, Prefill, SoftwareStack
@@ -719,11 +725,11 @@ def _partition_workload(args: Namespace, system: SystemSpec) -> Workload:
     length = reading.value(
         needed, "--seq", args.seq, lambda text: whole_number("--seq", text, kilo=1024)
     )
-    precision = reading.value(precision_of, args)
+    precision = reading.value(precision_of, args, system)
     optimizer = reading.value(load_optimizer, args.optimizer) if args.optimizer else None
     reading.done()
     shared: dict[str, Any] = {"precision": precision, "software": SoftwareStack(cuda_graphs=True)}
-    if args.training:
+    if args.training and system is not None:
         return training(
             system, global_batch_size=batch, sequence_length=length, optimizer=optimizer, **shared
         )

@@ -10,7 +10,7 @@ from meshwright.catalog.calibration import DEFAULT, load_calibration, load_sram
 from meshwright.catalog.footprint_files import FootprintFile, LayerFootprint
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.spec.workload import Decode, Prefill, SoftwareStack
+from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.sram.partition import Cut, partition, partition_measured
 from meshwright.sram.problem import PartitionProblem, StageDevices, layers_of_model, measured_layers
 from meshwright.sram.search import group_choices
@@ -56,8 +56,8 @@ def has_room(layers, ends, room_bytes):
     ],
 )
 def test_no_cut_of_a_model_is_faster(model, system, level, work, groups):
-    work = work.model_copy(update={"software": RECORDED})
     spec = load_system(system)
+    work = work.model_copy(update={"software": RECORDED, "precision": Precision.on(spec.chip)})
     plan = partition(model, spec, work, Cut(objective="time", level=level, num_groups=groups))
     names = [memory.name for memory in spec.chip.memories]
     constants = load_calibration(spec.chip.family, DEFAULT)

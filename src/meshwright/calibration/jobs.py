@@ -31,7 +31,7 @@ from meshwright.sharding.strategy import (
 )
 from meshwright.spec.framework import Framework
 from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
-from meshwright.spec.system import ChipSpec, DType, NetworkLevel, SystemSpec
+from meshwright.spec.system import ChipSpec, NetworkLevel, SystemSpec
 from meshwright.spec.workload import OptimizerPreset, Precision, SoftwareStack, Training
 from meshwright.train.question import check_problem, make_problem
 
@@ -216,9 +216,8 @@ def precision_of(stated: PrecisionFields | None, chip: ChipSpec) -> Precision:
     RefusedError
         When the chip has no rate for them.
     """
-    activation: DType = "fp16" if stated is None and chip.family == "volta" else "bf16"
     known = stated or PrecisionFields()
-    activation = known.activation or activation
+    activation = known.activation or chip.word
     matmul = known.matmul or activation
     try:
         stated_rate(chip, matmul)

@@ -32,7 +32,7 @@ from meshwright.serve.requests import Requests, Served, Serving
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.calibration import ServingConstantsOf, Spread
 from meshwright.spec.model import ModelSpec
-from meshwright.spec.system import ChipSpec, DType
+from meshwright.spec.system import ChipSpec
 from meshwright.spec.workload import Decode, Precision, Server, SoftwareStack
 
 PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
@@ -151,7 +151,7 @@ def serving_precision(stated: PrecisionFields | None, chip: ChipSpec, server: Se
         When the chip has no rate for those either.
     """
     known = stated or PrecisionFields()
-    activation: DType = "fp32" if known.activation == "fp32" else "bf16"
+    activation = "fp32" if known.activation == "fp32" else chip.word
     try:
         stated_rate(chip, activation)
     except SpecError as error:

@@ -80,8 +80,8 @@ def sram_job(row: Row, calibration: str) -> SramJob:
 
 def _problems(row: Row, chip: str, calibration: str) -> Iterator[PartitionProblem]:
     """Yield the question for each split of the layers that the rules of the axes allow."""
-    precision = row.precision
-    activation = (precision and precision.activation) or "bf16"
+    precision, system = row.precision, load_system(f"{row.hardware.chips or 1}x{chip}")
+    activation = (precision and precision.activation) or system.chip.word
     workload = Decode(
         batch_size=1,
         context_length=(row.input_len or 0) + (row.output_len or 0) or CONTEXT,
@@ -92,7 +92,6 @@ def _problems(row: Row, chip: str, calibration: str) -> Iterator[PartitionProble
         ),
         software=SoftwareStack(cuda_graphs=True),
     )  # fmt: skip
-    system = load_system(f"{row.hardware.chips or 1}x{chip}")
     if system.chip.memories[0].name != SRAM:
         raise RefusedError(Reason.SYSTEM, f"{chip} holds no layers in SRAM")
     splits = [1 << power for power in range(MOST_SPLIT.bit_length())]

@@ -131,12 +131,6 @@ def exposed_launch_s(busy_s: Num, num_kernels: Num, rates: DeviceRates) -> Num:
     return positive_part(num_kernels * rates.launch_s - busy_s)
 
 
-_EQUAL_RATES: dict[DType, tuple[DType, ...]] = {
-    "fp16": ("fp16", "bf16"), "bf16": ("bf16", "fp16"),
-}  # fmt: skip
-"""Types of equal rate on every chip of the catalog, where only one of them is stated."""
-
-
 def stated_rate(chip: ChipSpec, dtype: DType) -> float:
     """Return the dense peak of a chip for a type [FLOP/s].
 
@@ -145,13 +139,11 @@ def stated_rate(chip: ChipSpec, dtype: DType) -> float:
     SpecError
         When the chip has no rate for the type; names the types that it has.
     """
-    for name in _EQUAL_RATES.get(dtype, (dtype,)):
-        if name in chip.matmul_flops_per_s:
-            return chip.matmul_flops_per_s[name]
+    if dtype in chip.matmul_flops_per_s:
+        return chip.matmul_flops_per_s[dtype]
     known = ", ".join(sorted(chip.matmul_flops_per_s))
-    raise SpecError(
-        Fault("precision.matmul", f"{chip.name} has no rate for {dtype}", f"has {known}")
-    )
+    fix = f"it has {known}: --precision {chip.word}"
+    raise SpecError(Fault("precision", f"{chip.name} has no rate for {dtype}", fix))
 
 
 def reached_rate(chip: ChipSpec, dtype: DType, calibration: CalibrationOf[Num]) -> Num:
@@ -159,12 +151,13 @@ def reached_rate(chip: ChipSpec, dtype: DType, calibration: CalibrationOf[Num]) 
 
     The peak itself where the chip states what its cores can take in: the share then follows.
     """
+    peak = stated_rate(chip, dtype)
     if chip.noc_bytes_per_s is not None:
-        return stated_rate(chip, dtype)
-    for name in _EQUAL_RATES.get(dtype, (dtype,)):
-        if name in chip.best_matmul_flops_per_s:
-            return chip.best_matmul_flops_per_s[name]
-    return stated_rate(chip, dtype) * calibration.matmul_efficiency
+        return peak
+    for name, best in chip.best_matmul_flops_per_s.items():
+        if BYTES_OF[name] == BYTES_OF[dtype] and chip.matmul_flops_per_s.get(name) == peak:
+            return best
+    return peak * calibration.matmul_efficiency
 
 
 def sustained_share(chip: ChipSpec, calibration: CalibrationOf[Num]) -> Num:

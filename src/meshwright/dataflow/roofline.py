@@ -139,7 +139,8 @@ def _dtype_of(graph: DataflowGraph, chip: ChipSpec) -> DType:
     if graph.number_bytes not in DTYPE_OF_NUMBER:
         message = f"{chip.name} has no rate for products of {graph.number_bytes:g}-byte numbers"
         raise SpecError(Fault("word_bytes", message, "1, 2, 4 or 8"), origin=graph.name)
-    return DTYPE_OF_NUMBER[graph.number_bytes]
+    dtype = DTYPE_OF_NUMBER[graph.number_bytes]
+    return chip.word if dtype == "bf16" else dtype
 
 
 def _has_products(graph: DataflowGraph) -> bool:

@@ -366,9 +366,7 @@ def _precision(text: str) -> Any:
     from meshwright.spec.system import DType
     from meshwright.spec.workload import Precision
 
-    if isinstance(text, Precision):
-        return text
-    return Precision.model_validate({"matmul": one_of("--precision", text, get_args(DType))})
+    return text if isinstance(text, Precision) else one_of("--precision", text, get_args(DType))
 
 
 def allowed_of(args: argparse.Namespace) -> dict[str, list[object]]:
@@ -497,8 +495,8 @@ def is_serving(args: argparse.Namespace) -> bool:
     return bool(args.decode or args.prefill)
 
 
-def serving_workload(args: argparse.Namespace) -> Decode | Prefill:
-    """Return the workload of the arguments.
+def serving_workload(args: argparse.Namespace, system: SystemSpec | None) -> Decode | Prefill:
+    """Return the workload of the arguments; its types are any where no system was read.
 
     Raises
     ------
@@ -522,7 +520,7 @@ def serving_workload(args: argparse.Namespace) -> Decode | Prefill:
     if args.max_latency is not None:
         limit_s = reading.value(quantity, "--max-latency", args.max_latency, "s")
     shared: dict[str, Any] = {
-        "precision": reading.value(precision_of, args),
+        "precision": reading.value(precision_of, args, system),
         "expert_load_imbalance": reading.value(imbalance, args.imbalance or "1"),
         "software": SoftwareStack(cuda_graphs=args.cuda_graphs),
     }
@@ -565,8 +563,8 @@ def program_of(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def precision_of(args: argparse.Namespace) -> Any:
-    """Return the types of matrix products, weights and cache."""
+def precision_of(args: argparse.Namespace, system: SystemSpec | None) -> Any:
+    """Return the types of matrix products, weights and cache; any where no system was read."""
     from typing import get_args
 
     from meshwright.spec.system import DType
@@ -574,10 +572,13 @@ def precision_of(args: argparse.Namespace) -> Any:
 
     reading, types = Reading(), get_args(DType)
     stated = {"matmul": "precision", "weight": "weights", "kv_cache": "kv_cache"}
-    found = {
+    found: dict[str, Any] = {
         field: reading.value(one_of, option_of(name), getattr(args, name), types)
         for field, name in stated.items()
         if getattr(args, name) is not None
     }
     reading.done()
-    return Precision.model_validate({"weight": found.get("matmul", "bf16"), **found})
+    if system is None:
+        return Precision()
+    found.setdefault("weight", found.get("matmul", system.chip.word))
+    return Precision.on(system.chip, **found)

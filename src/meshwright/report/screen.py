@@ -19,6 +19,8 @@ from meshwright.base.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from meshwright.spec.system import ChipSpec
+
 LEAST_WIDTH, WIDTH, MOST_WIDTH = 80, 100, 160
 """Columns of a screen: at least, where the output is no terminal, and at most."""
 JOULES_PER_KWH = 3.6e6
@@ -43,6 +45,11 @@ def screen_width(file: IO[str] | None = None) -> int:
         except (OSError, ValueError, AttributeError):
             return WIDTH
     return min(max(columns, LEAST_WIDTH), MOST_WIDTH)
+
+
+def named_type(name: str, chip: ChipSpec) -> str:
+    """Return the name of a type of numbers, with the reason where a chip has no bf16."""
+    return f"{name} ({chip.name} has no bf16)" if name == chip.word != "bf16" else name
 
 
 @dataclass(frozen=True)

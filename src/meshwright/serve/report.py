@@ -11,6 +11,7 @@ from meshwright.report.screen import (
     Stacked,
     Table,
     memory_lines,
+    named_type,
     per_million_tokens,
     time_lines,
     words,
@@ -178,7 +179,8 @@ def _question(plan: ServingPlan) -> str:
         limit_s = work.max_time_to_first_token_s
     within = "" if limit_s is None else f", within {format_seconds(limit_s)}"
     precision = work.precision
-    types = f"weights {precision.weight_name}, cache {precision.kv_cache}"
+    weights = named_type(precision.weight_name, plan.system.chip)
+    types = f"weights {weights}, cache {precision.kv_cache}"
     return (
         f"{plan.model.name} on {plan.system.name}: {what}, {types}; best {plan.objective}{within}"
     )

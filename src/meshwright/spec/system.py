@@ -116,6 +116,12 @@ class ChipSpec(Declaration):
         return self
 
     @property
+    def word(self) -> DType:
+        """The 16-bit type of products, where none is stated: bf16 unless the chip has fp16 only."""
+        rates = self.matmul_flops_per_s
+        return "fp16" if "fp16" in rates and "bf16" not in rates else "bf16"
+
+    @property
     def main_memory(self) -> MemoryLevel:
         """The level that holds the model: HBM, or the SRAM where there is nothing else."""
         return self.memories[-1]

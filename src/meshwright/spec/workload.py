@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
 from meshwright.spec.declaration import Bytes, Count, Declaration, Seconds
 from meshwright.spec.model import WeightFormat
-from meshwright.spec.system import DType
+from meshwright.spec.system import ChipSpec, DType
 
 
 class Precision(Declaration):
@@ -37,6 +37,13 @@ class Precision(Declaration):
         if self.weight_format is None:
             return BYTES_OF[self.weight]
         return self.weight_format.bytes_per_weight
+
+    @classmethod
+    def on(cls, chip: ChipSpec, matmul: DType | None = None, **others: DType) -> Self:
+        """Return the types of a chip for a type of the linear layers; the rest has 16 bits."""
+        word = matmul if matmul in ("bf16", "fp16") else chip.word
+        types = {"matmul": matmul or word, "activation": word, "kv_cache": word, "weight": word}
+        return cls.model_validate(types | others)
 
 
 class OptimizerPreset(Declaration):

@@ -13,6 +13,7 @@ from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import default_optimizer, load_optimizer
 from meshwright.cost.communication import DATA_PARALLEL_ONLY, crosses_data_parallel_network
 from meshwright.cost.energy import dynamic_parts_j, link_energy_j, system_parts_j
+from meshwright.cost.operator import stated_rate
 from meshwright.cost.problem import Problem
 from meshwright.graph.parameters import count_parameters
 from meshwright.sharding import launching
@@ -33,7 +34,8 @@ def training(system: SystemSpec | str, **fields: Any) -> Training:
     """Return a training workload.
 
     ``optimizer`` is a preset, its name, or the default of the framework, else of the system;
-    ``framework`` one of the catalog or its name, whose software ``software`` adds to.
+    ``framework`` one of the catalog or its name, whose software ``software`` adds to;
+    ``precision`` all types, or that of the linear layers, in the 16 bits of the chip otherwise.
 
     Raises
     ------
@@ -42,9 +44,10 @@ def training(system: SystemSpec | str, **fields: Any) -> Training:
     """
     spec = load_system(system) if isinstance(system, str) else system
     framework, optimizer = fields.pop("framework", None), fields.pop("optimizer", None)
+    types = fields.pop("precision", None)
+    types = types if isinstance(types, Precision) else Precision.on(spec.chip, types)
     if framework is not None:
         framework = load_framework(framework) if isinstance(framework, str) else framework
-        types = fields.get("precision", Precision())
         stack = framework.stack(family=spec.chip.family, precision=types.activation)
         stated = fields.get("software", SoftwareStack())
         fields["software"] = stack.model_copy(
@@ -55,7 +58,7 @@ def training(system: SystemSpec | str, **fields: Any) -> Training:
     optimizer = optimizer or default_optimizer(spec)
     if isinstance(optimizer, str):
         optimizer = load_optimizer(optimizer)
-    return Training(optimizer=optimizer, **fields)
+    return Training(optimizer=optimizer, precision=types, **fields)
 
 
 def _check_framework(framework: Framework, system: SystemSpec, precision: Precision) -> None:
@@ -272,6 +275,12 @@ def check_problem(problem: Problem, strategy: Strategy, structure: PlanOptions) 
         Fault(refusal.name, refusal.text(case, 0), refusal.rule.nearest_legal_fix(case))
         for refusal in found
     ]
+    types = problem.workload.precision
+    for dtype in dict.fromkeys((types.matmul, types.activation)):
+        try:
+            stated_rate(chip, dtype)
+        except SpecError as error:
+            faults += error.faults
     network = problem.network(structure.axis_order, columns)
     if bool(crosses_data_parallel_network(network)[0]):
         message = "an axis other than dp crosses a network that carries dp only"

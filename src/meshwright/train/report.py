@@ -15,6 +15,7 @@ from meshwright.report.screen import (
     Stacked,
     Table,
     counted,
+    named_type,
     per_million_tokens,
     words,
 )
@@ -318,7 +319,8 @@ def comparison_screen(found: Comparison, *, next_command: str = "") -> Screen:
     work, ours = found.workload, found.ours
     screen = Screen(
         f"{found.model.name} on {found.system.name}: sequence {work.sequence_length:,}, "
-        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {_optimizer(work)}"
+        f"global batch {work.global_batch_size:,}, "
+        f"{named_type(work.precision.matmul, found.system.chip)}, {_optimizer(work)}"
     )
     screen.gap()
     if ours.best is not None:
@@ -398,7 +400,8 @@ def question_line(plan: Plan) -> str:
     work = plan.workload
     return (
         f"{plan.model.name} on {plan.system.name}: sequence {work.sequence_length:,}, "
-        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {_optimizer(work)}"
+        f"global batch {work.global_batch_size:,}, "
+        f"{named_type(work.precision.matmul, plan.system.chip)}, {_optimizer(work)}"
     )
 
 

@@ -88,6 +88,37 @@ def test_check_reads_the_network_too(capsys):
     assert "did you mean 100GbE" in capsys.readouterr().err
 
 
+VOLTA = ["gpt2-medium", "--on", "8xV100"]
+
+
+@pytest.mark.parametrize("words", [["plan", *STEP], ["fit", *STEP], ["plan", *SERVED]])
+def test_chips_without_bf16_are_asked_in_fp16_and_the_screen_says_so(capsys, words):
+    out = printed(capsys, 0, words[0], *VOLTA, *words[1:])
+    assert "fp16 (V100 has no bf16)" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", *STEP], ["estimate", *STEP], ["fit", *STEP], ["compare", *STEP],
+        ["explain", *STEP], ["plan", *SERVED],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_type_that_the_chip_lacks_is_refused_with_one_that_it_has(capsys, words):
+    assert main([words[0], *VOLTA, *words[1:], "--precision", "bf16"]) == 2
+    told = capsys.readouterr().err
+    assert "V100 has no rate for bf16" in told
+    assert "--precision fp16" in told
+
+
+def test_check_names_the_type_that_the_chip_lacks(capsys):
+    out = printed(capsys, 2, "check", *VOLTA, *STEP, "--precision", "bf16", "--json")
+    (fault,) = json.loads(out)["faults"]
+    assert fault["rule"] == "precision"
+    assert "--precision fp16" in fault["fix"]
+
+
 @pytest.mark.parametrize(("status", "words"), SCREENS, ids=lambda value: str(value)[:60])
 def test_screens_are_narrow_and_plain(capsys, status, words):
     out = printed(capsys, status, *words)

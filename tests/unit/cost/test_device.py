@@ -26,6 +26,24 @@ def test_a_type_without_a_rate_is_an_error_that_names_those_there():
         stated_rate(load_chip("A100"), "fp8")
 
 
+@pytest.mark.parametrize(
+    ("chip", "lacks", "has"), [("V100", "bf16", "fp16"), ("TPU-v4", "fp16", "bf16")]
+)
+def test_one_16_bit_type_does_not_stand_for_the_other(chip, lacks, has):
+    asked = load_chip(chip)
+    with pytest.raises(SpecError, match=f"{chip} has no rate for {lacks}.*--precision {has}"):
+        stated_rate(asked, lacks)
+    assert Precision.on(asked) == Precision(matmul=has, activation=has, kv_cache=has, weight=has)
+    assert asked.word == has
+
+
+def test_types_of_a_chip_follow_that_of_the_linear_layers():
+    assert Precision.on(H100) == Precision()
+    assert Precision.on(H100, "fp8") == Precision(matmul="fp8")
+    assert Precision.on(H100, "fp16").activation == "fp16"
+    assert reached_rate(H100, "fp16", HOPPER) == reached_rate(H100, "bf16", HOPPER)
+
+
 def test_recorded_graphs_launch_for_nothing():
     recorded = device_rates(H100, Precision(), SoftwareStack(cuda_graphs=True), HOPPER)
     assert recorded.launch_s == 0.0

@@ -19,7 +19,7 @@ from meshwright.sram.report import partition_screen
 from meshwright.train.question import training
 
 RECORDED = SoftwareStack(cuda_graphs=True)
-INT8 = Precision(matmul="int8", weight="int8")
+INT8 = Precision(matmul="int8", weight="int8", activation="fp16")
 
 
 def decode(batch=1, context=4096, **more):

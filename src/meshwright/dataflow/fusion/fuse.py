@@ -43,14 +43,14 @@ def target_named(
 ) -> Target:
     """Return a chip of the catalog or a file; under the rules of DFModel, one of its inputs.
 
-    Its rate is that of products of such numbers; of ``bf16`` where the chip states none for them.
+    Its rate is that of products of such numbers; of 16 bits where the chip states none for them.
     """
     if rules == "dfmodel":
         found = accelerator_named(name)
         return Target(name, found.grid, link_bytes_per_s or found.link_bytes_per_s)
     chip = load_chip(name)
-    dtype = DTYPE_OF_NUMBER.get(number_bytes, "bf16")
-    dtype = dtype if dtype in chip.matmul_flops_per_s else "bf16"
+    dtype = DTYPE_OF_NUMBER.get(number_bytes, chip.word)
+    dtype = dtype if dtype in chip.matmul_flops_per_s else chip.word
     return Target(chip.name, grid_of(chip, dtype), link_bytes_per_s, dtype)
 
 
