@@ -568,8 +568,8 @@ COMMANDS["serve"] = Command(
     "the best way to serve: plan with --decode or --prefill",
     tuple(o for o in COMMANDS["plan"].options
           if o in (*FIXED, *SERVING) or o.name in (
-              "model", "on", "network", "precision", "imbalance", "cuda_graphs", "calibration",
-              "top", "out", "force")),
+              "model", "on", "network", "rent", "precision", "imbalance", "cuda_graphs",
+              "calibration", "top", "out", "force")),
 )  # fmt: skip
 """A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
 PYTHON_ONLY = ("serve",)

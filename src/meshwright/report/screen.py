@@ -354,6 +354,19 @@ def per_million_tokens(usd: float | None, joules: float | None) -> str:
     return "; ".join([*parts, *([f"{' and '.join(unknown)} unknown"] if unknown else [])])
 
 
+def rent_rate(chip: ChipSpec, num_devices: int) -> str:
+    """Return the rate that money is counted at, and where it comes from; empty where unknown."""
+    rent = chip.rent_usd_per_hour
+    if rent is None:
+        return ""
+    origin = chip.provenance.get("rent")
+    source = chip.sources.get(origin.source or "") if origin else None
+    why = source.title if source else origin.note if origin else "no source stated"
+    each = f"{rent:.4g} USD/h a device"
+    every = f", {rent * num_devices:,.4g} USD/h for {num_devices:,}" if num_devices > 1 else ""
+    return f"{each}{every} ({why})"
+
+
 def percent(value: float | None, *, sign: bool = False) -> str:
     """Return a share in per cent; a dash where it is not known."""
     if value is None:

@@ -13,6 +13,7 @@ from meshwright.report.screen import (
     memory_lines,
     named_type,
     per_million_tokens,
+    rent_rate,
     time_lines,
     words,
     wrapped,
@@ -58,6 +59,8 @@ def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
     screen.add("", text, spare=2)
     cost = per_million_tokens(price.cost_usd_per_million_tokens, price.energy_j_per_million_tokens)
     screen.add("cost", cost)
+    if rate := rent_rate(plan.system.chip, price.num_devices_used):
+        screen.add("", rate, spare=1)
     screen.add("plan", plan.best.text, style="bold")
     text = (
         f"{price.sequences_in_flight:,.0f} sequences in flight on {price.num_devices_used:,} "

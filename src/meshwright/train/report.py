@@ -17,6 +17,7 @@ from meshwright.report.screen import (
     counted,
     named_type,
     per_million_tokens,
+    rent_rate,
     words,
 )
 from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
@@ -30,7 +31,6 @@ from meshwright.train.answer import (
 )
 
 if TYPE_CHECKING:
-    from meshwright.spec.system import ChipSpec
     from meshwright.train.compare import Comparison
     from meshwright.train.explain import Explanation
 
@@ -98,8 +98,8 @@ def _add_verdict(screen: Screen, plan: Plan) -> None:
         spare=2,
     )  # fmt: skip
     screen.add("cost", _cost(plan))
-    if plan.system.chip.rent_usd_per_hour is not None:
-        screen.add("", _rent(plan.system.chip), spare=2)
+    if rate := rent_rate(plan.system.chip, price.num_devices_used):
+        screen.add("", rate, spare=1)
 
 
 def _round(value: float) -> str:
@@ -121,14 +121,6 @@ def _cost(plan: Plan) -> str:
         # devices are rented while they restart, too: by the day, not by the step
         run += f", {price.cost_usd / price.step_time_s * seconds:,.0f} USD"
     return f"{run} (goodput {price.goodput_fraction:.1%}); {text}"
-
-
-def _rent(chip: ChipSpec) -> str:
-    """Return the rate that the money is counted at, and where it comes from."""
-    origin = chip.provenance.get("rent")
-    source = chip.sources.get(origin.source or "") if origin else None
-    words = source.title if source else origin.note if origin else "no source stated"
-    return f"{chip.rent_usd_per_hour:.4g} USD/h a device ({words})"
 
 
 def _add_plan(screen: Screen, best: Candidate) -> None:

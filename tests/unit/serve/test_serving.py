@@ -102,6 +102,32 @@ def test_screen(plan):
     assert "uncalibrated" in text
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"decode": True, "batch": 64, "context": "4k"},
+        {"prefill": True, "batch": 4, "prompt": "4k"},
+    ],
+    ids=["decode", "prefill"],
+)
+def test_a_stated_rent_is_paid_for_the_devices_in_use_and_is_on_the_screen(asked, capsys):
+    found = meshwright.serve("llama3-8b", on="8xH100", rent="2.5 USD/h", **asked)
+    price = found.best.estimate
+    hours = 1e6 / price.tokens_per_s / 3600
+    devices = price.num_devices_used
+    assert price.cost_usd_per_million_tokens == pytest.approx(devices * 2.5 * hours)
+    serving_screen(found).draw()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"2.5 USD/h a device, {2.5 * devices:g} USD/h for {devices} (as stated)" in shown
+
+
+def test_a_chip_without_a_rent_has_no_rate_on_the_screen(capsys):
+    serving_screen(answer(DECODE, "pythia-160m", "1xL4")).draw()
+    shown = capsys.readouterr().out
+    assert "price unknown" in shown
+    assert "USD/h" not in shown
+
+
 def test_screen_of_many_devices_keeps_its_width():
     lines = list(serving_lines(answer(DECODE, "mixtral-8x22b", "64xH100")))
     assert max(len(line) for line in lines) <= 100
