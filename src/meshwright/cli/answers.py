@@ -158,6 +158,7 @@ def fit(args: Namespace) -> int:
         "memory_parts_bytes": dict(price.memory_parts_bytes),
         "fullest_stage": price.fullest_stage,
         "host_bytes_per_device": price.host_bytes_per_device,
+        "host_capacity_bytes_per_device": price.host_capacity_bytes_per_device,
         "would_fit": [plain_data(entry) for entry in advice],
     }
     show_screen(

@@ -237,18 +237,33 @@ def step_memory(
     )  # fmt: skip
 
 
-def fits_memory(
+@dataclass(frozen=True)
+class Room:
+    """What the fullest device and its host would hold, and whether they do."""
+
+    device_bytes: Num
+    host_bytes: Num
+    """For one device [bytes]."""
+    on_device: Mask
+    on_host: Mask
+
+    @property
+    def fits(self) -> Mask:
+        """Whether both hold it."""
+        return self.on_device & self.on_host
+
+
+def room_for(
     problem: Problem, structure: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
-) -> tuple[Num, Mask]:
-    """Return the memory of the fullest device [bytes], and whether device and host hold it."""
-    uses = step_memory(problem, structure, shards, states)
+) -> Room:
+    """Return the memory of the fullest device and of the fullest host, and whether they hold it."""
+    uses, optimizer = step_memory(problem, structure, shards, states), problem.workload.optimizer
     needed = reduce(larger, [use.total_bytes for use in uses])
-    fits = needed <= problem.system.chip.main_memory.capacity_bytes
-    if structure.offload is not Offload.NONE:
-        for state in states:
-            on_host = host_bytes(state, shards, structure, problem.workload.optimizer)
-            fits = fits & (on_host <= host_of(problem).capacity_bytes)
-    return needed, fits
+    kept = reduce(larger, [host_bytes(state, shards, structure, optimizer) for state in states])
+    has_room = problem.system.chip.main_memory.capacity_bytes
+    if structure.offload is Offload.NONE:
+        return Room(needed, kept, needed <= has_room, kept <= 0.0)
+    return Room(needed, kept, needed <= has_room, kept <= host_of(problem).capacity_bytes)
 
 
 def shard_degrees(problem: Problem, strategy: StrategyOf[Num]) -> ShardDegrees:

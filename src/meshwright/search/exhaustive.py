@@ -27,6 +27,12 @@ class Counts:
     """Priced in full."""
     does_not_fit: int = 0
     """Their memory was priced, and is more than there is."""
+    over_host: int = 0
+    """Of these: their devices would hold them, but not the memory of their hosts."""
+    least_device_bytes: float = float("inf")
+    """That any of those needs that devices do not hold [bytes]."""
+    least_host_bytes: float = float("inf")
+    """That any of those keeps on the host of a device that hosts do not hold [bytes]."""
     refused: Counter[str] = field(default_factory=Counter)
     """Refused by a rule, by its name; a candidate is counted under the first rule it breaks."""
     pruned_by_memory: int = 0

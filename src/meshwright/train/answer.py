@@ -114,11 +114,25 @@ class Estimate:
     interval_s: tuple[float, float] | None = None
     """Where four of five measurements of such a step lie, by measured rows alike whose source no
     fit had seen; None: the constants were not fitted."""
+    host_capacity_bytes_per_device: float | None = None
+    """Of the memory of a host; None: not known, or nothing is offloaded."""
+
+    @property
+    def device_shortage_bytes(self) -> float:
+        """What the fullest device lacks; 0 where it holds all."""
+        return max(0.0, self.memory_bytes - self.memory_capacity_bytes)
+
+    @property
+    def host_shortage_bytes(self) -> float:
+        """What the host of a device lacks; 0 where it holds all that is offloaded."""
+        if self.host_capacity_bytes_per_device is None:
+            return 0.0
+        return max(0.0, self.host_bytes_per_device - self.host_capacity_bytes_per_device)
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest device holds it."""
-        return self.memory_bytes <= self.memory_capacity_bytes
+        """Whether the fullest device and its host hold it."""
+        return self.device_shortage_bytes == self.host_shortage_bytes == 0.0
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from meshwright.base.units import format_bytes, format_si
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.catalog.systems import best_measured_mfu
 from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_w, idles_above_cap
-from meshwright.cost.memory import fullest
+from meshwright.cost.memory import fullest, host_of
 from meshwright.cost.operator import stated_rate
 from meshwright.cost.parts import number_at
 from meshwright.cost.pipeline import POSITIONS, recomputed_shares
@@ -28,7 +28,7 @@ from meshwright.cost.problem import UNCALIBRATED_NOTE, UNSEEN, Problem, interval
 from meshwright.cost.step import Priced, price_columns
 from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
 from meshwright.search.exhaustive import Coverage, Found, in_order_of_preference
-from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, stack
+from meshwright.sharding.strategy import Offload, PlanOptions, Strategy, plan_string, stack
 from meshwright.sharding.strategy import row as row_of
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -120,6 +120,9 @@ def estimate_of(
             constants.restart_s,
         ),
         interval_s=interval(problem, step_s),
+        host_capacity_bytes_per_device=None
+        if priced.structure.offload is Offload.NONE
+        else host_of(problem).capacity_bytes,
     )
 
 
@@ -273,13 +276,23 @@ def nothing_fits(problem: Problem, result: SearchResult) -> str:
     if result.counts.refused[IDLE_ABOVE_CAP] and not math.isfinite(result.least_memory_bytes):
         least_devices = float(min(problem.device_numbers))
         return f"{above_caps(system, least_devices)}. {result.counts.summary}"
-    capacity, least = system.chip.main_memory.capacity_bytes, result.least_memory_bytes
-    times = least / capacity
+    what, counts = f"no plan for {problem.model.name} fits {system.name}", result.counts
+    if counts.over_host:
+        return (
+            f"{what}: the leanest of those that devices would hold keeps "
+            f"{format_bytes(counts.least_host_bytes)} for each device on a host that has "
+            f"{format_bytes(host_of(problem).capacity_bytes)}. Host memory is the limit: it takes "
+            f"more of it, more devices, or an optimizer with less state. {counts.summary}"
+        )
+    # Of families that cannot fit only bounds are known.
+    capacity = system.chip.main_memory.capacity_bytes
+    known = (result.least_memory_bytes, counts.least_device_bytes)
+    least = min((size for size in known if size > capacity), default=known[0])
     return (
-        f"no plan for {problem.model.name} fits {system.name}: the leanest needs "
-        f"{format_bytes(least)} on a device of {format_bytes(capacity)}. It takes at least "
-        f"{math.ceil(times * system.num_alive)} such devices, a shorter sequence, or an optimizer "
-        f"with less state. {result.counts.summary}"
+        f"{what}: the leanest needs {format_bytes(least)} on a device of {format_bytes(capacity)}. "
+        "Device memory is the limit: it takes at least "
+        f"{math.ceil(least / capacity * system.num_alive)} such devices, a shorter sequence, or an "
+        f"optimizer with less state. {counts.summary}"
     )
 
 

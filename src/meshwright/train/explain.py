@@ -33,7 +33,11 @@ def what_would_change(plan: Plan) -> list[Change]:
 
 
 def what_would_fit(plan: Plan) -> list[Candidate]:
-    """Return the smallest single changes of a plan that fit, nearest first: at most three."""
+    """Return what fits instead of a plan: at most three single changes, or the best plan there is.
+
+    Recomputation comes first, since it changes neither the devices nor what runs on them; then the
+    fastest. Where no single change is enough, the whole space is searched; empty: nothing fits.
+    """
     problem = problem_of(plan)
     together: dict[PlanOptions, list[Strategy]] = {}
     for strategy, structure in leaner(plan.best.strategy, plan.best.structure):
@@ -45,7 +49,14 @@ def what_would_fit(plan: Plan) -> list[Candidate]:
         for entry in candidates(problem, strategies, structure)
         if entry.estimate.fits
     ]
-    return sorted(found, key=lambda entry: entry.estimate.step_time_s)[:3]
+    if not found:
+        return [
+            entry.candidate for entry in CLOSED_FORM.best(SearchSpace(problem, Choices())).placed
+        ]
+    same = plan.best.structure.recompute
+    return sorted(
+        found, key=lambda entry: (entry.structure.recompute is same, entry.estimate.step_time_s)
+    )[:3]
 
 
 def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:

@@ -38,9 +38,10 @@ from meshwright.cost.communication import (
 from meshwright.cost.energy import least_pipeline_s, throttled
 from meshwright.cost.layer import LayerCost, layer_keys, price_layers, prices_of, recomputes_of
 from meshwright.cost.memory import (
+    Room,
     ShardDegrees,
     StageState,
-    fits_memory,
+    room_for,
     shard_degrees,
     step_memory,
 )
@@ -571,18 +572,29 @@ def _with_offloads(
     offloads = space.offloads_under(structure.zero_stage)
     for number, offload in enumerate(offloads):
         chosen = replace(structure, offload=offload)
-        memory, fits = fits_memory(space.problem, chosen, expansion.shards, expansion.states)
-        fitting = np.flatnonzero(fits)
+        room = room_for(space.problem, chosen, expansion.shards, expansion.states)
+        fits, fitting = room.fits, np.flatnonzero(room.fits)
         counts.priced += len(fitting)
         counts.does_not_fit += len(expansion) - len(fitting)
+        _note_shortage(counts, room)
         if len(fitting):
-            yield _block(space, part, chosen, expansion, fitting, column(memory))
+            yield _block(space, part, chosen, expansion, fitting, column(room.device_bytes))
         if number == 0 and offload is Offload.NONE:
             counts.dominated += len(fitting) * (len(offloads) - 1)
             if len(fitting) and len(offloads) > 1:
                 expansion = take_rows(expansion, np.flatnonzero(~fits))
         if not len(expansion):
             return
+
+
+def _note_shortage(counts: Counts, room: Room) -> None:
+    """Keep the least that a device, or its host, would have to hold for a row that does not fit."""
+    over_host = room.on_device & np.logical_not(room.on_host)
+    on_device = column(room.device_bytes)[np.logical_not(room.on_device)]
+    on_host = column(room.host_bytes)[over_host]
+    counts.over_host += len(on_host)
+    counts.least_device_bytes = float(on_device.min(initial=counts.least_device_bytes))
+    counts.least_host_bytes = float(on_host.min(initial=counts.least_host_bytes))
 
 
 def _block(

@@ -99,10 +99,24 @@ def plan(
         placer.space(problem, choices), top=top, progress=progress, num_simulated=num_simulated
     )
     if not leaders.placed:
-        raise InfeasibleError(nothing_fits(problem, leaders.result))
+        why = nothing_fits(problem, leaders.result)
+        raise InfeasibleError(f"{why}{_to_let_go(problem, choices)}")
     found = _answer(problem, placer, calibration, factors, leaders)
     found = replace(found, command=command)
     return _with_operators(problem, placer, found, allowed, progress) if per_operator else found
+
+
+def _to_let_go(problem: Problem, choices: Choices) -> str:
+    """Return the first fixed choice without which a plan fits, and that plan; else nothing.
+
+    Recomputation comes first: it changes neither the devices nor what runs on them.
+    """
+    for name in sorted(choices.allowed, key=lambda name: name != "recompute"):
+        fewer = {other: values for other, values in choices.allowed.items() if other != name}
+        leaders = CLOSED_FORM.best(SearchSpace(problem, Choices(fewer)))
+        if leaders.placed:
+            return f". With another {name.replace('_', ' ')} it fits: {leaders.best.text}"
+    return ""
 
 
 def _with_operators(

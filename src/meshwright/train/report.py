@@ -90,7 +90,9 @@ def _add_verdict(screen: Screen, plan: Plan) -> None:
     speed = f"{price.tokens_per_s:,.0f} tokens/s{rate}"
     text = f"{format_seconds(price.step_time_s)} a step{step}, {speed}"
     label, style = ("FITS", "bold green") if price.fits else ("NO FIT", "bold red")
-    screen.add(label, text, style=style)
+    screen.add(label, text if price.fits else _shortage(price), style=style)
+    if not price.fits:
+        screen.add("", text)
     screen.add(
         "",
         f"MFU {price.mfu_causal:.1%}, {price.tokens_per_s_per_device:,.0f} tokens/s a device; "
@@ -185,7 +187,9 @@ def _add_memory(screen: Screen, best: Candidate, *, has_legend: bool = True) -> 
     stack = Stacked(head, named, price.memory_capacity_bytes, _gib, most=5 if has_legend else 0)
     screen.add("memory", stack)
     if price.host_bytes_per_device:
-        host = f"and {format_bytes(price.host_bytes_per_device)} of host memory for each device"
+        room = price.host_capacity_bytes_per_device
+        of = f" of {format_bytes(room)}" if room is not None else ""
+        host = f"and {format_bytes(price.host_bytes_per_device)}{of} of host memory for each device"
         screen.add("", host, spare=2)
 
 
@@ -256,8 +260,7 @@ def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str 
     if price.fits:
         screen.add("FITS", f"{format_bytes(left)} left on the fullest device", style="bold green")
     else:
-        text = f"{format_bytes(-left)} too much on the fullest device"
-        screen.add("NO FIT", text, style="bold red")
+        screen.add("NO FIT", _shortage(price), style="bold red")
     _add_plan(screen, plan.best)
     screen.add("launches", _launches(plan), spare=2)
     screen.gap()
@@ -269,8 +272,25 @@ def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str 
         rows = [(_difference(plan.best, entry), f"{_gib(entry.estimate.memory_bytes)} GiB")
                 for entry in would_fit]  # fmt: skip
         screen.add("fits with", Table(("", ">"), rows))
+    elif not price.fits:
+        screen.gap()
+        text = f"no plan on {plan.system.name}: more devices, or an optimizer with less state"
+        screen.add("fits with", text)
     _add_end(screen, plan.warnings, next_command)
     return screen
+
+
+def _shortage(price: Estimate) -> str:
+    """Return which memory is too small, of the fullest device or of its host, and by how much."""
+    parts = []
+    if price.device_shortage_bytes:
+        parts.append(f"{format_bytes(price.device_shortage_bytes)} too much on the fullest device")
+    if price.host_shortage_bytes:
+        parts.append(
+            f"{format_bytes(price.host_shortage_bytes)} too much for each device in the memory of "
+            "its host"
+        )
+    return " and ".join(parts)
 
 
 def front_screen(found: Sequence[Candidate], unknown: Sequence[str], *, most: int = 10) -> Screen:
