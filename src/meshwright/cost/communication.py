@@ -40,6 +40,7 @@ from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import EXPERT_AXES, PlanOptions, StrategyColumns, StrategyOf
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.model import ExpertSpec
 from meshwright.spec.system import NetworkLevel, SystemSpec
 
 
@@ -413,8 +414,8 @@ class AxisNetwork:
     placement: AxisPlacement
     sizes: Mapping[str, Num]
     """Sizes of dims that groups such as ``tp/kv_heads`` share."""
-    experts_per_token: int = 0
-    """Where tokens go to a host once: experts that each visits; 0 where each copy is sent."""
+    experts: ExpertSpec | None = None
+    """Where tokens go to a host once: the experts that they visit; None where each copy is sent."""
     slowdown: Mapping[str, Num] = field(default_factory=dict)
     """By axis: how much slower its links are than links of its own, because a placement shares
     them; 1 where it is not named."""
@@ -454,8 +455,8 @@ class AxisNetwork:
         else:
             parts = [self._group(part, degree_of(part, self.strategy)) for part in axis.split("*")]
             group = reduce(_joined, parts)
-        if axis == "ep" and self.experts_per_token > 1:
-            group = deduplicated(group, self.experts_per_token)
+        if axis == "ep" and self.experts is not None:
+            group = deduplicated(group, self.experts)
         named = axis if axis in self.slowdown else names
         if named not in self.slowdown:
             return group
@@ -522,20 +523,21 @@ def _chosen(first: BoolArray, one: Columns, other: Columns) -> Columns:
     )
 
 
-def copies_per_host(num_hosts: FloatArray, experts_per_token: int) -> FloatArray:
+def copies_per_host(num_hosts: FloatArray, experts: ExpertSpec) -> FloatArray:
     """Return how many of the experts of a token are on each host that it goes to, on average.
 
     k / (n (1 - (1 - 1/n)^k)): k experts fall on n hosts evenly and independently. One host: k.
-    Source: expected occupied cells (Feller 1968, section IV.2). Assumes: no limit on the hosts of
-    a token, which some models have (priced high for them).
+    Where the router takes the experts of a token from some groups, n is the hosts of that many.
+    Source: expected occupied cells (Feller 1968, section IV.2).
     """
-    missed = 1.0 + 0.0 * num_hosts
-    for _ in range(experts_per_token):
-        missed = missed * (1.0 - 1.0 / num_hosts)
-    return experts_per_token / (num_hosts * (1.0 - missed))
+    hosts = smaller(num_hosts, experts.top_groups * larger(num_hosts / experts.num_groups, 1.0))
+    missed = 1.0 + 0.0 * hosts
+    for _ in range(experts.top_k):
+        missed = missed * (1.0 - 1.0 / hosts)
+    return experts.top_k / (hosts * (1.0 - missed))
 
 
-def deduplicated(group: Columns, experts_per_token: int) -> Columns:
+def deduplicated(group: Columns, experts: ExpertSpec) -> Columns:
     """Return a group whose links between hosts carry each token once.
 
     The bytes of an all-to-all count every copy, so those links count as that much faster.
@@ -544,7 +546,7 @@ def deduplicated(group: Columns, experts_per_token: int) -> Columns:
     if not outer:
         return group
     num_hosts = reduce(mul, [span.size for span in outer])
-    copies = copies_per_host(num_hosts, experts_per_token)
+    copies = copies_per_host(num_hosts, experts)
     faster = [
         replace(span, bandwidth_bytes_per_s=span.bandwidth_bytes_per_s * copies)
         if not span.is_grid

@@ -33,7 +33,7 @@ from meshwright.sharding.local_sizes import (
 from meshwright.sharding.space import device_counts
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, Streamed
 from meshwright.spec.calibration import Calibration, CalibrationOf, Spread
-from meshwright.spec.model import ModelSpec
+from meshwright.spec.model import ExpertSpec, ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import BYTES_OF, Training, Workload
 from meshwright.topology.levels import network_of
@@ -224,16 +224,16 @@ class ProblemOf(ABC, Generic[Work]):
             strategy=strategy,
             placement=placement,
             sizes={"kv_heads": kv_heads},
-            experts_per_token=self.experts_per_token,
+            experts=self.deduplicated_experts,
         )
 
     @property
-    def experts_per_token(self) -> int:
-        """Experts that a token visits, where its copies for one host are sent as one; else 0."""
+    def deduplicated_experts(self) -> ExpertSpec | None:
+        """Experts of the model, where copies of a token for one host are sent as one."""
         if not self.workload.software.deduplicated_dispatch:
-            return 0
-        kinds = self.model.layer_kinds
-        return max((kind.experts.top_k for kind in kinds if kind.experts), default=0)
+            return None
+        kinds = (kind.experts for kind in self.model.layer_kinds if kind.experts)
+        return max(kinds, key=lambda experts: experts.top_k, default=None)
 
     @property
     def has_grid(self) -> bool:

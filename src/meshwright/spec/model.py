@@ -79,11 +79,21 @@ class ExpertSpec(Declaration):
     """Inner size of all shared experts together; 0: none."""
     shared_gate: bool = False
     """The shared expert is weighted by a learned gate (hidden size parameters)."""
+    num_groups: Count = 1
+    """Groups into which the router divides the experts."""
+    top_groups: Count = 1
+    """Groups that the experts of one token are in, at most."""
 
     @model_validator(mode="after")
     def _chooses_among_experts(self) -> Self:
         if self.top_k > self.num_experts:
             raise ValueError(f"top_k: {self.top_k} of only {self.num_experts} experts")
+        if self.num_experts % self.num_groups:
+            raise ValueError(f"num_groups: {self.num_groups} do not divide {self.num_experts}")
+        if self.top_groups > self.num_groups:
+            raise ValueError(f"top_groups: {self.top_groups} of only {self.num_groups} groups")
+        if self.top_k * self.num_groups > self.top_groups * self.num_experts:
+            raise ValueError(f"top_groups: {self.top_groups} hold fewer than {self.top_k} experts")
         return self
 
 

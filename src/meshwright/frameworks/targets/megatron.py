@@ -378,6 +378,9 @@ def _router_options(experts: ExpertSpec) -> Iterator[Words]:
         yield "--moe-shared-expert-intermediate-size", f"{experts.shared_ffn_size}"
     if experts.shared_gate:
         yield ("--moe-shared-expert-gate",)
+    if experts.num_groups > 1:
+        yield "--moe-router-num-groups", f"{experts.num_groups}"
+        yield "--moe-router-group-topk", f"{experts.top_groups}"
     if experts.router_bias:
         yield ("--moe-router-enable-expert-bias",)
         yield "--moe-router-score-function", "sigmoid"

@@ -219,13 +219,15 @@ _DEEPSEEK_KEYS = CORE_KEYS | {
     "num_experts": count(names=("n_routed_experts",)),
     "n_shared_experts": count_or_none(default=REQUIRED),
     "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
+    "n_group": count_or_none(),
+    "topk_group": count_or_none(),
     "first_k_dense_replace": count_or_zero(rule=("at_most", "num_hidden_layers")),
     "moe_layer_freq": count(1),
     "attention_bias": flag(False),
     "tie_word_embeddings": flag(False),
 }
 _DEEPSEEK_HARMLESS = """
-    n_group topk_group norm_topk_prob routed_scaling_factor scoring_func qk_head_dim head_dim
+    norm_topk_prob routed_scaling_factor scoring_func qk_head_dim head_dim
     """
 
 
@@ -268,6 +270,13 @@ def _with_prediction(fields: Fields, layers: list[LayerSpec]) -> ModelSpec:
     return model_of(fields, layers, notes=notes, num_prediction_layers=extra)
 
 
+def _router_groups(fields: Fields) -> dict[str, int]:
+    """Return the groups of experts of a router, and from how many of them a token takes some."""
+    num_groups = fields.count_or_none("n_group") or 1
+    top_groups = fields.count_or_none("topk_group") or num_groups
+    return {"num_groups": num_groups, "top_groups": top_groups}
+
+
 def _deepseek_layers(fields: Fields, *, router_bias: bool) -> list[LayerSpec]:
     """Return the layers: ``first_k_dense_replace`` dense ones, then experts at each step.
 
@@ -288,7 +297,8 @@ def _deepseek_layers(fields: Fields, *, router_bias: bool) -> list[LayerSpec]:
         output_bias=bias,
     )
     shared = fields.count("moe_intermediate_size") * (fields.count_or_none("n_shared_experts") or 0)
-    experts = experts_of(fields, router_bias=router_bias, shared_ffn_size=shared)
+    groups = _router_groups(fields) if fields.text("topk_method") != "greedy" else {}
+    experts = experts_of(fields, router_bias=router_bias, shared_ffn_size=shared, **groups)
     dense = dense_layer(fields, attention)
     sparse = LayerSpec(attention=attention, experts=experts)
     first, step = fields.count("first_k_dense_replace"), fields.count("moe_layer_freq")
@@ -309,18 +319,20 @@ def _deepseek_layers(fields: Fields, *, router_bias: bool) -> list[LayerSpec]:
         "first_k_dense_replace": count_or_zero(1, rule=("at_most", "num_hidden_layers")),
         "attention_bias": flag(False),
         "use_qk_norm": flag(False),
+        "n_group": count_or_none(),
+        "topk_group": count_or_none(),
         "num_nextn_predict_layers": count_or_zero(
             0, names=("num_nextn_predict_layers", "num_mtp_layers")
         ),
     },
-    harmless="n_group topk_group norm_topk_prob routed_scaling_factor",
+    harmless="norm_topk_prob routed_scaling_factor",
 )
 def read_glm4_moe(fields: Fields) -> ModelSpec:
     """Return GLM-4 with experts: the first layers dense, the router with a correction bias."""
     norm = "head" if fields.flag("use_qk_norm") else "none"
     attention = attention_of(fields, qkv_bias=fields.flag("attention_bias"), qk_norm=norm)
     shared = fields.count("moe_intermediate_size") * fields.count("n_shared_experts")
-    experts = experts_of(fields, router_bias=True, shared_ffn_size=shared)
+    experts = experts_of(fields, router_bias=True, shared_ffn_size=shared, **_router_groups(fields))
     first, num_layers = fields.count("first_k_dense_replace"), fields.count("num_hidden_layers")
     sparse = LayerSpec(attention=attention, experts=experts)
     layers = [dense_layer(fields, attention)] * first + [sparse] * (num_layers - first)
