@@ -218,9 +218,13 @@ def structures() -> Iterator[PlanOptions]:
 
 
 def with_numbers(chance: random.Random, structure: PlanOptions) -> PlanOptions:
-    """Return a structure with edges that may count as layers, and some layers recomputed."""
+    """Return a structure with edges that may count as layers, and some layers recomputed.
+
+    Now and then communication of experts hides behind another micro-batch.
+    """
     names = ("embedding_layers", "head_layers", "recompute_layers")
-    return replace(structure, **{name: chance.choice([0, 0, 1, 2]) for name in names})
+    numbers = {name: chance.choice([0, 0, 1, 2]) for name in names}
+    return replace(structure, overlap_expert_parallel=chance.random() < 0.3, **numbers)
 
 
 def random_strategy(chance: random.Random, problem: Problem) -> Strategy:

@@ -65,6 +65,7 @@ CHOICES = {
     "embedding_layers": (0, 1),
     "head_layers": (0, 1, 2),
     "recompute_layers": (0, 1, 2),
+    "overlap_expert_parallel": (False, True),
 }
 
 
@@ -155,9 +156,10 @@ def plans_of(problem, allowed):
     ]
     overlap = problem.workload.software.async_tensor_parallel
     counted = [
-        {"embedding_layers": embedding, "head_layers": head}
+        {"embedding_layers": embedding, "head_layers": head, "overlap_expert_parallel": overlaps}
         for embedding in allowed.get("embedding_layers", (0,))
         for head in allowed.get("head_layers", (0,))
+        for overlaps in allowed.get("overlap_expert_parallel", (False,))
     ]
     for degrees in degrees_of(problem, keeps):
         seen = set()
@@ -386,6 +388,8 @@ def launches_of(chance):
         drops_gathered_weights=some(chance, flags, 1),
         overlaps_data_parallel=some(chance, flags, 1),
         overlaps_tensor_parallel=flags,
+        overlaps_expert_parallel=some(chance, flags, 1),
+        recomputes_beside_experts=chance.random() < 0.5,
         sequence_parallel=some(chance, flags, 1),
         experts_need_sequence_parallel=chance.random() < 0.5,
         context_kinds=some(chance, tuple(map(str, ContextKind)), 1),

@@ -27,6 +27,7 @@ from meshwright.cost.pipeline import (
     heaviest_of,
     jitter_fraction,
     micro_batches,
+    num_paired,
     stage_layout,
     stage_states,
     tied_sync_s,
@@ -57,6 +58,8 @@ class LayerBound:
     backward_window_s: Num
     weight_gradient_s: Num
     """The most [s]."""
+    paired_s: Num
+    """The most [s]."""
     per_step_s: Num
     hidden_s: Num
     kept_bytes: Num
@@ -77,9 +80,10 @@ class LayerBound:
 
 
 _OF_A_PRICE = (
-    "weight_gradient_s", "per_step_s", "hidden_s", "kept_bytes", "working_bytes", "dense_params",
-    "expert_params", "flops",
+    "weight_gradient_s", "paired_s", "per_step_s", "hidden_s", "kept_bytes", "working_bytes",
+    "dense_params", "expert_params", "flops",
 )  # fmt: skip
+_MOST = ("weight_gradient_s", "paired_s")
 _WINDOWS = ("forward_window_s", "backward_window_s")
 
 
@@ -95,7 +99,7 @@ def least_of(bounds: Sequence[LayerBound], are_legal: Sequence[Mask]) -> LayerBo
         if name in _WINDOWS:
             least_s = smaller(first.total_s, other.total_s)
             most = larger(one - first.total_s + least_s, two - other.total_s + least_s)
-        elif name == "weight_gradient_s":
+        elif name in _MOST:
             most = larger(one, two)
         else:
             most = smaller(one, two)
@@ -174,7 +178,7 @@ def slowest_bound(costs: Sequence[LayerBound], layout: StageLayout) -> tuple[Lay
         values = [getattr(stage, name) for stage in stages]
         if name in _WINDOWS:
             values = [v + total_s - stage.total_s for v, stage in zip(values, stages, strict=True)]
-        is_most = name in (*_WINDOWS, "weight_gradient_s", "total_s")
+        is_most = name in (*_WINDOWS, *_MOST, "total_s")
         absent = -np.inf if is_most else np.inf
         there = [where(here, v, absent) for here, v in zip(exists, values, strict=True)]
         found: Num = reduce(larger if is_most else smaller, there)
@@ -212,13 +216,14 @@ def pipeline_bound(
     half_s = 0.5 * (others_s - delayed_s)
     bubble_s = schedules[structure.schedule].bubble_s(half_s, half_s, delayed_s, send_s, p, v, m)
     states = stage_states(problem, structure, strategy, costs, layout, m)
+    paired_s = slowest.paired_s * num_paired(structure, v, m)
     flops_per_s = problem.rates.matmul_flops_per_s
     computation_s = m * slowest.flops / flops_per_s
     mean_flops = m * weighted_part(costs, layout.total, "flops") / p
     return PipelinePrice(
         time=StepTime({
             TimePart.COMPUTE: computation_s,
-            TimePart.LAUNCH: m * slowest.total_s + slowest.per_step_s - computation_s,
+            TimePart.LAUNCH: m * slowest.total_s - paired_s + slowest.per_step_s - computation_s,
             TimePart.RECOMPUTE: 0.0 * m,
             TimePart.PP_COMM: sends_s * (p > 1),
             TimePart.BUBBLE: bubble_s,

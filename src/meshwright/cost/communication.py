@@ -194,6 +194,8 @@ class CommCost(ExposedComm):
 
     forward_s: Num = 0.0
     """Exposed in the forward pass."""
+    ep_forward_s: Num = 0.0
+    """Over ep, exposed in the forward pass."""
     per_step_s: Num = 0.0
     link_bytes: Num = 0.0
     """That each rank sends at the least [bytes]."""
@@ -258,6 +260,8 @@ def comm_cost(
         parts[_PART_OF_AXIS[axis]] = parts[_PART_OF_AXIS[axis]] + exposed_s
         if call.phase is Phase.FORWARD:
             parts["forward_s"] = parts["forward_s"] + exposed_s
+            if axis == "ep":
+                parts["ep_forward_s"] = parts["ep_forward_s"] + exposed_s
         members = degree_of(call.axis, strategy, sizes)
         parts["link_bytes"] = parts["link_bytes"] + least_sent_bytes(call.kind, num_bytes, members)
     return CommCost(**parts)

@@ -17,7 +17,16 @@ from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, Mask, Num, groups_of, larger, where
+from meshwright.base.arrays import (
+    FloatArray,
+    IntArray,
+    Mask,
+    Num,
+    groups_of,
+    larger,
+    smaller,
+    where,
+)
 from meshwright.cost.communication import (
     EXPOSED_PART,
     AxisNetwork,
@@ -135,6 +144,9 @@ class LayerCost(ExposedComm):
     """Bytes that cross the main memory [bytes]."""
     hidden_s: Num
     """Communication that overlaps with computation [s]."""
+    paired_s: Num
+    """Communication over ep no longer than the opposite pass of the layer computes: what another
+    micro-batch could hide [s]."""
     link_traffic_bytes: Num
     """Bytes that this device sends at the least, each over one link [bytes]."""
 
@@ -155,6 +167,9 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
     backward_kernels = total.backward_kernels + again.forward_kernels
     launch_forward_s = exposed_launch_s(total.forward_s, total.forward_kernels, rates)
     launch_s = launch_forward_s + exposed_launch_s(backward_s, backward_kernels, rates)
+    # What another micro-batch could hide, in its opposite pass.
+    paired_forward_s = smaller(comm.ep_forward_s, backward_s)
+    paired_backward_s = smaller(comm.ep_s - comm.ep_forward_s, total.forward_s)
     # Tensor streams: what links add to operators that work in rounds.
     rounds_s = sum(
         b.everything.stream_forward_s + b.everything.stream_backward_s
@@ -180,6 +195,7 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
         "memory_traffic_bytes": total.forward_traffic_bytes + total.backward_traffic_bytes
         + again.forward_traffic_bytes,
         "hidden_s": comm.hidden_s,
+        "paired_s": paired_forward_s + paired_backward_s,
         "link_traffic_bytes": comm.link_bytes + total.forward_link_bytes
         + total.backward_link_bytes + again.forward_link_bytes,
     }  # fmt: skip
@@ -573,7 +589,7 @@ def layout_of(structure: PlanOptions) -> PlanOptions:
 
 _NOT_OF_A_LAYER = (
     "zero_stage", "reshard_after_forward", "schedule", "overlap_data_parallel", "offload",
-    "embedding_layers", "head_layers",
+    "embedding_layers", "head_layers", "overlap_expert_parallel",
 )  # fmt: skip
 
 

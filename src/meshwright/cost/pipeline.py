@@ -130,12 +130,15 @@ def recomputed_shares(
     return tuple(number_at(total[kind]) / pattern.count(kind) for kind in range(num_kinds))
 
 
-def slowest_stage(costs: Sequence[LayerCost], layout: StageLayout) -> tuple[LayerCost, Num]:
+def slowest_stage(
+    costs: Sequence[LayerCost], layout: StageLayout, *, overlap_expert_parallel: bool = False
+) -> tuple[LayerCost, Num]:
     """Return the slowest stage, its layers and edges added up, and the number of its layers."""
     by_position = [layout.counts[position] for position in POSITIONS]
+    totals_s = [cost.total_s - cost.paired_s * overlap_expert_parallel for cost in costs]
     times = []
     for counts in by_position:
-        terms = [cost.total_s * count for cost, count in zip(costs, counts, strict=True)]
+        terms = [total_s * count for total_s, count in zip(totals_s, counts, strict=True)]
         times.append(sum(terms[1:], terms[0]))
     middle_wins = (times[1] > times[0]) & (times[1] >= times[2])
     last_wins = (times[2] > times[0]) & np.logical_not(middle_wins)
@@ -237,20 +240,25 @@ def price_pipeline(
         problem.model.layer_pattern, len(problem.graph.layers), column(strategy.pp),
         column(strategy.num_virtual_stages), structure,
     )  # fmt: skip
-    slowest, num_layers = slowest_stage(costs, layout)
+    slowest, num_layers = slowest_stage(
+        costs, layout, overlap_expert_parallel=structure.overlap_expert_parallel
+    )
     others_s = mean_of_others(costs, layout, slowest)
     p, v, m = strategy.pp, strategy.num_virtual_stages, micro_batches(problem, strategy)
     sends_s = exposed_sends_s(problem, structure, slowest.total_s, send_s, p, v, m)
     gradients_s = slowest.input_gradient_s + slowest.weight_gradient_s
     backward_window_s = gradients_s + slowest.recompute_s
     states = stage_states(problem, structure, strategy, costs, layout, m)
+    paired_s = slowest.paired_s * num_paired(structure, v, m)
+    of_axes = {part: m * getattr(slowest, name) for name, part in EXPOSED_PART.items()}
     return PipelinePrice(
         # m micro-batches through the slowest stage, its bubble and its sends.
         time=StepTime({
             TimePart.COMPUTE: m * (slowest.forward_s + gradients_s),
             TimePart.RECOMPUTE: m * slowest.recompute_s,
             TimePart.LAUNCH: m * slowest.launch_s,
-            **{part: m * getattr(slowest, name) for name, part in EXPOSED_PART.items()},
+            **of_axes,
+            TimePart.EP_COMM: of_axes[TimePart.EP_COMM] - paired_s,
             TimePart.TP_COMM: m * slowest.tp_s + slowest.per_step_s,
             TimePart.PP_COMM: sends_s * (p > 1) + m * slowest.pp_s,
             TimePart.BUBBLE: schedules[structure.schedule].bubble_s(*others_s, send_s, p, v, m),
@@ -264,7 +272,7 @@ def price_pipeline(
         num_micro_batches=m,
         num_layers=num_layers,
         tied_sync_s=tied_sync_s(problem, structure, strategy, send_s),
-        hidden_s=m * slowest.hidden_s,
+        hidden_s=m * slowest.hidden_s + paired_s,
         states=states,
         heaviest=heaviest_of(states),
         jitter=jitter_fraction(strategy.num_devices, problem.calibration.jitter),
@@ -304,6 +312,20 @@ def micro_batches(problem: Problem, strategy: StrategyOf[Num]) -> Num:
     """Return the micro-batches of one step on the rank that has most of them."""
     sequences = ceil_div(problem.workload.global_batch_size, strategy.dp)
     return ceil_div(sequences, strategy.micro_batch_size)
+
+
+def num_paired(structure: PlanOptions, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
+    """Return the micro-batches whose communication of experts another one hides.
+
+    In the steady state each forward pass runs beside the backward pass of an earlier micro-batch;
+    the first chunk forward and the last one backward run alone. What fills and drains the pipeline
+    is in the bubble, where nothing is hidden.
+    Source: DeepSeek-V3 technical report (arXiv 2412.19437), section 3.2.1; megatron-core,
+    ``overlap_moe_expert_parallel_comm``.
+    """
+    if not structure.overlap_expert_parallel:
+        return 0.0 * num_micro_batches
+    return num_micro_batches - 1.0 / num_virtual_stages
 
 
 def exposed_sends_s(
@@ -420,6 +442,10 @@ def _stage_state(
     in_flight = schedules[structure.schedule].peak_in_flight(
         index, strategy.pp, strategy.num_virtual_stages, num_micro_batches
     )
+    if structure.overlap_expert_parallel:
+        # A chunk of the next micro-batch goes forward beside the backward pass.
+        chunk = 1.0 / strategy.num_virtual_stages
+        in_flight = smaller(in_flight + chunk, num_micro_batches)
     if structure.vocabulary_parallel:
         # The barrier before the gradient of the logits keeps one micro-batch more (Yeung et al.
         # 2024, figure 10 b).

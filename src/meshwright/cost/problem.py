@@ -74,7 +74,8 @@ _NOT_OF_A_LAYER: Mapping[str, Any] = {
     name: getattr(PlanOptions, name)
     for name in ("reshard_after_forward", "schedule", "overlap_data_parallel",
                  "overlap_tensor_parallel", "offload", "stream_form", "axis_order",
-                 "embedding_layers", "head_layers", "recompute_layers")
+                 "embedding_layers", "head_layers", "recompute_layers",
+                 "overlap_expert_parallel")
 } | {"zero_stage": 0}  # fmt: skip
 """Choices on which the shardings of a layer do not depend, with the value that stands for all."""
 Work = TypeVar("Work", bound=Workload, covariant=True)

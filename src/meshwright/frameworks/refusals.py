@@ -47,7 +47,7 @@ def plan_refusals(plan: Plan) -> list[Fault]:
     """Return what keeps a plan from any target: its shape, its batch, its legality."""
     return [
         fault
-        for check in (_segments, _vocabulary, _recomputation, _axis_order, _batch, _rules)
+        for check in (_segments, _vocabulary, _not_written, _axis_order, _batch, _rules)
         for fault in check(plan)
     ]
 
@@ -65,7 +65,10 @@ def _vocabulary(plan: Plan) -> Iterator[Fault]:
         yield Fault("structure.vocabulary_parallel", message, "vocabulary_parallel=false")
 
 
-def _recomputation(plan: Plan) -> Iterator[Fault]:
+def _not_written(plan: Plan) -> Iterator[Fault]:
+    if plan.best.structure.overlap_expert_parallel:
+        message = "micro-batches that hide communication of experts of each other are not written"
+        yield Fault("structure.overlap_expert_parallel", message, "overlap_expert_parallel=false")
     if plan.best.structure.recomputes_some:
         message = "stages that recompute some of their layers are not written"
         yield Fault("structure.recompute_layers", message, "recompute_layers=0")

@@ -267,6 +267,8 @@ FIXED = tuple(
          ""),
         ("dp_overlap", "gradient communication overlapped with the backward pass", "", ON_OFF,
          "overlap_data_parallel"),
+        ("ep_overlap", "communication of experts hidden behind another micro-batch (off)", "",
+         ON_OFF, "overlap_expert_parallel"),
         ("streamed", "operand of a tensor stream", "", ("auto", "weights", "inputs", "both"), ""),
         ("stream_form", "form of a tensor stream", "",
          ("auto", "hold", "stream", "cycle", "ring", "folded_ring"), ""),

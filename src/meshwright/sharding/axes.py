@@ -246,6 +246,12 @@ def _starves_experts(case: Case) -> BoolArray:
     return any_of(masks, case) & (copies > 1) & case.has_long_rows
 
 
+def _pairs_in_vain(case: Case) -> BoolArray:
+    has_no_pairs = case.structure.schedule is ScheduleKind.GPIPE
+    found: BoolArray = (case.s.ep == 1) | has_no_pairs
+    return found & case.structure.overlap_expert_parallel
+
+
 class ExpertAxis(Axis):
     """Expert parallelism: whole experts are split; tokens travel to them and back.
 
@@ -285,6 +291,15 @@ class ExpertAxis(Axis):
             _starves_experts,
             "fewer than {tile_rows} tokens reach an expert with ep {ep}, etp {etp}",
             ("ep", "micro_batch_size"),
+        ),
+        Rule(
+            "ep-overlap",
+            "communication of experts hides behind the opposite pass of another micro-batch: with "
+            "ep, and where forward and backward passes alternate",
+            _pairs_in_vain,
+            "communication of experts overlapped with ep {ep} under schedule {schedule}",
+            (),
+            "overlap_expert_parallel=false",
         ),
     )
 

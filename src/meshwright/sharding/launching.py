@@ -14,7 +14,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, IntArray
 from meshwright.sharding.rules import Case, Rule
-from meshwright.sharding.strategy import AXES, Offload, StrategyColumns
+from meshwright.sharding.strategy import AXES, Offload, PlanOptions, StrategyColumns
 from meshwright.spec.workload import AxisName, Launches, Training, Workload
 
 Value = TypeVar("Value")
@@ -76,9 +76,16 @@ def known_values(workload: Workload) -> dict[str, tuple[object, ...]]:
         "offload": ("none", *launches.offload),
         "sequence_parallel": launches.sequence_parallel,
         "overlap_data_parallel": launches.overlaps_data_parallel,
+        "overlap_expert_parallel": launches.overlaps_expert_parallel,
     }
     lacking = {name: (1,) for axis, name in _DEGREES.items() if axis not in launches.axes}
     return choices | lacking
+
+
+def recomputes_beside_experts(launches: Launches | None, structure: PlanOptions) -> bool:
+    """Return whether a framework recomputes whole layers while it overlaps their experts."""
+    overlaps = structure.overlap_expert_parallel
+    return launches is None or not overlaps or launches.recomputes_beside_experts
 
 
 _DEGREES: dict[AxisName, str] = {
@@ -223,6 +230,20 @@ DEGREES: tuple[Rule, ...] = (
         "overlaps collectives of tp with products under sequence parallelism, or not at all",
         (), "sequence_parallel=true, or overlap_tensor_parallel=false",
     ),
+    _rule(
+        "expert-overlap", "structure.overlap_expert_parallel",
+        "the framework overlaps communication of experts as the plan says, in pipelines where "
+        "they are interleaved",
+        lambda case, known: (
+            case.all_rows & (
+                case.structure.overlap_expert_parallel not in known.overlaps_expert_parallel
+            )
+            | ((case.s.pp > 1) & (case.s.num_virtual_stages == 1)
+               & case.structure.overlap_expert_parallel)
+        ),
+        "does not overlap communication of experts with pp {pp}, {num_virtual_stages} virtual "
+        "stages", ("num_virtual_stages",), "overlap_expert_parallel=false",
+    ),
 )  # fmt: skip
 """Rules on degrees, and on choices that a whole family shares."""
 
@@ -270,6 +291,15 @@ CHOICES: tuple[Rule, ...] = (
         & (case.structure.recomputes_some and not known.recompute_layers),
         "recomputes all layers or none, not {recompute_layers} of each chunk", (),
         "recompute_layers=0",
+    ),
+    _rule(
+        "expert-recompute", "structure.recompute",
+        "the framework can recompute whole layers where it overlaps communication of experts",
+        lambda case, known: case.all_rows
+        & (case.structure.recompute == "full")
+        & (not recomputes_beside_experts(known, case.structure)),
+        "does not recompute whole layers beside overlapped communication of experts", (),
+        "recompute=selective or none",
     ),
     _rule(
         "offload", "structure.offload",

@@ -101,6 +101,8 @@ class PlanOptions:
     """Gradient and parameter collectives overlap with computation."""
     overlap_tensor_parallel: bool = False
     """Async TP: collectives of tp are cut into pieces that overlap with the matrix product."""
+    overlap_expert_parallel: bool = False
+    """Tokens travel to experts and back while another micro-batch computes the opposite pass."""
     offload: Offload = Offload.NONE
     streamed: Streamed = Streamed.AUTO
     stream_form: StreamForm = StreamForm.AUTO
@@ -195,6 +197,7 @@ def plan_string(strategy: Strategy, structure: PlanOptions) -> str:
         ("vocabulary_parallel", strategy.pp > 1 and structure.vocabulary_parallel),
         (f"embedding_layers={structure.embedding_layers}", structure.embedding_layers > 0),
         (f"head_layers={structure.head_layers}", structure.head_layers > 0),
+        ("ep_overlap", structure.overlap_expert_parallel),
         (f"recompute={structure.recompute}", True),
         (f"recompute_layers={structure.recompute_layers}", structure.recomputes_some),
         (f"offload={structure.offload}", structure.offload is not Offload.NONE),

@@ -115,6 +115,10 @@ class Launches(Declaration):
     """Whether full sharding gathers weights again for the backward pass."""
     overlaps_data_parallel: tuple[bool, ...] = (True, False)
     overlaps_tensor_parallel: tuple[bool, ...] = (False,)
+    overlaps_expert_parallel: tuple[bool, ...] = (False,)
+    """Whether communication of experts hides behind other micro-batches."""
+    recomputes_beside_experts: bool = False
+    """Whether whole layers may be recomputed then."""
     sequence_parallel: tuple[bool, ...] = (True, False)
     """Where tp is used."""
     experts_need_sequence_parallel: bool = False

@@ -58,7 +58,7 @@ from meshwright.cost.step import (
 )
 from meshwright.search.exhaustive import Counts
 from meshwright.sharding.axes import all_refusals, all_rules
-from meshwright.sharding.launching import has_zero, launched
+from meshwright.sharding.launching import has_zero, launched, recomputes_beside_experts
 from meshwright.sharding.strategy import (
     ContextKind,
     Offload,
@@ -292,14 +292,22 @@ def schedules_of(space: SearchSpace) -> tuple[ScheduleKind, ...]:
     return tuple(kind for kind in ScheduleKind if space.choices.keeps("schedule", kind))
 
 
-def dealings_of(space: SearchSpace) -> tuple[tuple[int, int], ...]:
-    """Return the layers for which embedding and head count where layers are dealt: as asked."""
+def pipelines_of(space: SearchSpace, layout: PlanOptions) -> Iterator[PlanOptions]:
+    """Yield the structures of pipelines: each schedule, and of other choices what is asked for."""
     allowed = space.choices.allowed
-    return tuple(
-        (int(str(embedding)), int(str(head)))
-        for embedding in allowed.get("embedding_layers", (0,))
-        for head in allowed.get("head_layers", (0,))
-    )
+    for kind, embedding, head, overlaps in product(
+        schedules_of(space),
+        allowed.get("embedding_layers", (0,)),
+        allowed.get("head_layers", (0,)),
+        allowed.get("overlap_expert_parallel", (False,)),
+    ):
+        yield replace(
+            layout,
+            schedule=kind,
+            embedding_layers=int(str(embedding)),
+            head_layers=int(str(head)),
+            overlap_expert_parallel=bool(overlaps),
+        )
 
 
 def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
@@ -344,12 +352,9 @@ def _families(space: SearchSpace, columns: StrategyColumns, counts: Counts) -> I
     for layout in layout_structures(space):
         rows = take(columns, rows_of_layout(space, columns, layout))
         legal = []
-        for kind, (embedding, head) in product(schedules_of(space), dealings_of(space)):
-            chosen = take(rows, rows_of_schedule(rows, kind))
+        for structure in pipelines_of(space, layout):
+            chosen = take(rows, rows_of_schedule(rows, structure.schedule))
             if len(chosen.tp):
-                structure = replace(
-                    layout, schedule=kind, embedding_layers=embedding, head_layers=head
-                )
                 legal.append((structure, _legal_rows(space, structure, chosen, counts)))
         yield from _priced(space, layout, [(o, s) for o, s in legal if len(s.tp)], counts)
 
@@ -362,7 +367,7 @@ def _legal_rows(
     chip = problem.system.chip
     refused = np.zeros(len(columns.tp), dtype=bool)
     num_orders = orders_of(space, columns).sum(axis=0)
-    weight = len(_recomputes(space)) * num_orders
+    weight = len(_recomputes(space, structure)) * num_orders
     divided = num_divisions(space, columns)[1] * member_choices(space, columns)[1]
     members = (num_members(space, columns) + divided) * weight
     for refusal in all_refusals(
@@ -376,12 +381,14 @@ def _legal_rows(
     return take(columns, ~refused)
 
 
-def _recomputes(space: SearchSpace) -> tuple[tuple[Recompute, int], ...]:
+def _recomputes(space: SearchSpace, structure: PlanOptions) -> tuple[tuple[Recompute, int], ...]:
     """Return the kinds of recomputation, and of full recomputation the layers of each chunk."""
     launches, asked = space.launches, space.choices.allowed.get("recompute_layers", (0,))
     numbers = [int(str(number)) for number in asked]
     if launches is not None and not launches.recompute_layers:
         numbers = [number for number in numbers if number == 0]
+    if not recomputes_beside_experts(launches, structure):
+        numbers = []
     known = None if launches is None else launches.recompute
     kinds = launched((r for r in Recompute if space.choices.keeps("recompute", r)), known)
     return tuple(
@@ -406,7 +413,7 @@ def _ordered(
     orders, rows = np.nonzero(orders_of(space, columns))
     if any(level.data_parallel_only for level in space.problem.system.levels):
         refused = _refused_orders(space, columns, orders, rows)
-        members = num_members(space, columns)[rows[refused]] * len(_recomputes(space))
+        members = num_members(space, columns)[rows[refused]] * len(_recomputes(space, structure))
         counts.refused[DATA_PARALLEL_ONLY] += int(members.sum())
         orders, rows = orders[~refused], rows[~refused]
     parts = [
@@ -446,7 +453,7 @@ def _priced(
     )
     kinds = {
         kind: None
-        for recompute, number in _recomputes(space)
+        for recompute, number in _recomputes(space, layout)
         for kind in recomputes_of(PlanOptions(recompute=recompute, recompute_layers=number))
     }
     prices, groups, sends = _layer_table(space.problem, layout, network, tuple(kinds))
@@ -455,7 +462,7 @@ def _priced(
         rows = slice(start, start + len(part.order_of))
         start = rows.stop
         members = num_members(space, part.strategy)
-        for recompute, number in _recomputes(space):
+        for recompute, number in _recomputes(space, part.structure):
             structure = replace(part.structure, recompute=recompute, recompute_layers=number)
             gathered = take_rows(prices_of(structure, prices), groups[rows])
             price = _pipeline(space.problem, structure, part.strategy, gathered, sends[rows])

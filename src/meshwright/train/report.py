@@ -157,7 +157,8 @@ def plan_in_words(best: Candidate) -> str:
     if s.cp > 1:
         parts.append(f"context parallel {s.cp:.0f} ({structure.context_kind})")
     if s.ep > 1:
-        parts.append(f"expert parallel {s.ep:.0f}")
+        hides = ", its communication behind another micro-batch"
+        parts.append(f"expert parallel {s.ep:.0f}{hides * structure.overlap_expert_parallel}")
     if s.dp > 1:
         parts.append(f"data parallel {s.dp:.0f}")
     if structure.zero_stage and s.dp_shard * s.cp > 1:

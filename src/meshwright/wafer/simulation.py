@@ -751,6 +751,8 @@ def not_played(structure: PlanOptions) -> str:
     """Return what of a structure is priced but not simulated; empty: nothing."""
     if structure.vocabulary_parallel:
         return "embedding and logits on all stages"
+    if structure.overlap_expert_parallel:
+        return "micro-batches that hide communication of experts of each other"
     return "stages that recompute some of their layers" if structure.recomputes_some else ""
 
 

@@ -37,6 +37,7 @@ structures = st.fixed_dictionaries(
         "embedding_layers": st.sampled_from([0, 0, 0, 1]),
         "head_layers": st.sampled_from([0, 0, 1, 3]),
         "recompute_layers": st.sampled_from([0, 0, 0, 2]),
+        "overlap_expert_parallel": st.sampled_from([*[False] * 9, True]),
     }
 )
 

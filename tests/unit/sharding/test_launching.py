@@ -68,6 +68,15 @@ BREAKING = {
         "torchtitan", PlanOptions(zero_stage=3, overlap_data_parallel=False), {"dp_shard": 2},
     ),
     "launch-recompute": ("accelerate", PlanOptions(recompute=Recompute.SELECTIVE), {}),
+    "launch-expert-overlap": (
+        "megatron", PlanOptions(zero_stage=0, overlap_expert_parallel=True),
+        {"pp": 2, "ep": 2, "dp_shard": 2}, "mixtral-8x7b",
+    ),
+    "launch-expert-recompute": (
+        "megatron",
+        PlanOptions(zero_stage=0, overlap_expert_parallel=True, recompute=Recompute.FULL),
+        {"ep": 2, "dp_shard": 2}, "mixtral-8x7b",
+    ),
     "launch-recompute-layers": (
         "fsdp", PlanOptions(zero_stage=0, recompute=Recompute.FULL, recompute_layers=2), {},
     ),

@@ -109,6 +109,12 @@ BREAKING = {
         {"tp": 4},
         "fewer than 128 tokens reach an expert with ep 1, etp 1",
     ),
+    "ep-overlap": (
+        replace(PLAIN, overlap_expert_parallel=True),
+        EXPERTS,
+        {"dp_shard": 4},
+        "communication of experts overlapped with ep 1 under schedule 1f1b",
+    ),
     "etp-tile": (
         PLAIN,
         EXPERTS,

@@ -134,6 +134,8 @@ def _parallel_options(plan: Plan) -> Iterator[Words]:
     if num_experts(plan):
         yield "--expert-model-parallel-size", f"{sizes['ep']}"
         yield "--expert-tensor-parallel-size", f"{sizes['etp']}"
+    if structure.overlap_expert_parallel:
+        yield ("--overlap-moe-expert-parallel-comm",)
     if structure.sequence_parallel:
         yield ("--sequence-parallel",)
     if structure.overlap_tensor_parallel and sizes["tp"] > 1:
