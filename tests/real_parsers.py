@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.frameworks.launch import degrees
+from meshwright.frameworks.launch import degrees, micro_batches, plan_launch
 from meshwright.frameworks.registry import TARGETS, export
 
 READERS = Path(__file__).parent / "frameworks" / "readers"
@@ -65,7 +65,8 @@ def told(name: str, plan, folder: Path) -> dict[str, object]:
         return {"script": str(script)}
     started = start(script, *ADDED.get(name, ()))
     return {
-        "words": started.of_program,
+        "words": started.words if name == "accelerate" else started.of_program,
+        "folder": str(folder),
         "environment": started.environment | {"WORLD_SIZE": str(used(plan)), "RANK": "0"},
         "num_devices": used(plan),
     }
@@ -123,12 +124,60 @@ def _fsdp(plan) -> dict[str, object]:
     return found | {"expert_dp": copies, "ep": sizes["ep"], "etp": sizes["etp"]}
 
 
-MEANT = {"megatron": _megatron, "torchtitan": _torchtitan, "fsdp": _fsdp}
+def _trainer(plan) -> dict[str, object]:
+    structure, precision = plan.best.structure, plan.workload.precision.matmul
+    return {
+        "micro_batch_size": degrees(plan)["micro_batch_size"],
+        "num_micro_batches": micro_batches(plan),
+        "sequence_length": plan.workload.sequence_length,
+        "precision": precision,
+        "recompute": str(structure.recompute),
+    }
+
+
+def _deepspeed(plan) -> dict[str, object]:
+    structure, sizes = plan.best.structure, degrees(plan)
+    return _trainer(plan) | {
+        "cp": sizes["cp"],
+        "global_batch_size": plan.workload.global_batch_size,
+        "zero_stage": structure.zero_stage,
+        "overlaps": structure.zero_stage > 0 and structure.overlap_data_parallel,
+        "offload": str(structure.offload),
+    }
+
+
+def _accelerate(plan) -> dict[str, object]:
+    structure, sizes = plan.best.structure, degrees(plan)
+    is_sharded = structure.zero_stage >= 2
+    found = _trainer(plan) | {
+        "num_devices": used(plan),
+        "num_hosts": plan_launch(plan).num_hosts,
+        "is_sharded": is_sharded,
+    }
+    if is_sharded or sizes["tp"] > 1:
+        found |= {axis: sizes[axis] for axis in ("tp", "cp", "dp_shard", "dp_replicate")}
+    if is_sharded:
+        found |= {
+            "reshards": structure.zero_stage == 3 and structure.reshard_after_forward,
+            "offload": str(structure.offload),
+        }
+    return found
+
+
+MEANT = {
+    "megatron": _megatron,
+    "torchtitan": _torchtitan,
+    "fsdp": _fsdp,
+    "deepspeed": _deepspeed,
+    "accelerate": _accelerate,
+}
 ADDED = {
     "megatron": (
         "--no-rope-fusion", "--transformer-impl", "local", "--mock-data",
         "--tokenizer-type", "NullTokenizer", "--lr", "1e-4", "--train-iters", "50",
     ),
     "torchtitan": ("--training.steps", "7"),
+    "deepspeed": ("--use_cpu", "true"),
+    "accelerate": ("--use_cpu", "true"),
 }  # fmt: skip
 """What a plan does not hold, or a computer without devices lacks."""

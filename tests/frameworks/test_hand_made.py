@@ -44,7 +44,31 @@ TORCHTITAN_PLANS = [
     ({"tp": 4, "pp": 5, "dp_shard": 2}, {"zero_stage": 3, "sequence_parallel": False}, {}),
     ({"dp_shard": 64, "ep": 8}, {"zero_stage": 3}, {"model": "qwen3-30b-a3b", "length": 4096}),
 ]
-PLANS = {"megatron": MEGATRON_PLANS, "torchtitan": TORCHTITAN_PLANS, "fsdp": TORCH_PLANS}
+DEEPSPEED_PLANS = [
+    ({"dp_shard": 64}, {"zero_stage": stage}, {"optimizer": "deepspeed-adam"}) for stage in range(4)
+] + [
+    (
+        {"cp": 8, "dp_shard": 8, "micro_batch_size": 2},
+        {"zero_stage": 3, "context_kind": ContextKind.ULYSSES, "offload": Offload.WEIGHTS},
+        {"optimizer": "deepspeed-adam-fp32-gradients"},
+    ),
+]
+WHOLE_TOKENS = {"sequence_parallel": False}
+ACCELERATE_PLANS = [
+    ({"dp_shard": 16}, {"zero_stage": 0, "recompute": Recompute.FULL}, {}),
+    ({"tp": 8}, {"zero_stage": 0} | WHOLE_TOKENS, {}),
+    (
+        {"tp": 2, "cp": 2, "dp_shard": 8, "dp_replicate": 2},
+        {"zero_stage": 3, "recompute": Recompute.FULL} | WHOLE_TOKENS,
+        {},
+    ),
+    ({"dp_shard": 64}, {"zero_stage": 3, "reshard_after_forward": False}, {}),
+    ({"dp_shard": 8}, {"zero_stage": 2, "offload": Offload.ALL}, {}),
+]
+PLANS = {
+    "megatron": MEGATRON_PLANS, "torchtitan": TORCHTITAN_PLANS, "fsdp": TORCH_PLANS,
+    "deepspeed": DEEPSPEED_PLANS, "accelerate": ACCELERATE_PLANS,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -10,7 +10,10 @@ import meshwright as mw
 from meshwright.base.errors import InfeasibleError
 from meshwright.frameworks.registry import TARGETS, exporters, refusals
 
-WHEELS = {"megatron": "megatron-core", "torchtitan": "torchtitan", "fsdp": "torch"}
+WHEELS = {
+    "megatron": "megatron-core", "torchtitan": "torchtitan", "fsdp": "torch",
+    "deepspeed": "deepspeed", "accelerate": "accelerate",
+}  # fmt: skip
 """The distribution that holds the parser of each framework."""
 
 

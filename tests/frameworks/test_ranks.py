@@ -12,6 +12,7 @@ from real_parsers import ADDED, READERS
 
 from meshwright.frameworks.launch import degrees
 from meshwright.frameworks.registry import export
+from meshwright.sharding.strategy import ContextKind
 
 MIXTRAL = {"model": "mixtral-8x7b", "length": 4096}
 PLANS = [
@@ -53,3 +54,25 @@ def test_megatron_builds_every_group(make_plan, tmp_path, case):
     found = answered(["bash", str(script), *ADDED["megatron"]], tmp_path)
     axes = (*AXES, "dp")
     assert {axis: found[axis] for axis in axes} == {axis: degrees(plan)[axis] for axis in axes}
+
+
+@pytest.mark.parametrize(
+    ("target", "degrees", "structure", "groups"),
+    [
+        (
+            "accelerate", {"tp": 2, "dp_shard": 2}, {"sequence_parallel": False},
+            {"tp": 2, "dp_shard": 2},
+        ),
+        ("accelerate", {"cp": 2, "dp_shard": 2}, {}, {"cp": 2, "dp_shard": 2}),
+        (
+            "deepspeed", {"cp": 2, "dp_shard": 2}, {"context_kind": ContextKind.ULYSSES},
+            {"cp": 2, "shards": 4},
+        ),
+    ],
+)  # fmt: skip
+def test_the_trainer_builds_every_group(make_plan, tmp_path, target, degrees, structure, groups):
+    plan = make_plan(degrees, structure | {"zero_stage": 3}, system="4xH100")
+    (script, _) = export(plan, target, tmp_path)
+    shutil.copy(READERS / "run_clm.py", tmp_path)
+    found = answered(["bash", str(script)], tmp_path)
+    assert found == groups

@@ -34,7 +34,13 @@ class Exporter(Protocol):
 
 exporters: Registry[type[Exporter]] = Registry("export target")
 
-TARGETS = {"megatron": "megatron", "torchtitan": "torchtitan", "fsdp": "torch"}
+TARGETS = {
+    "megatron": "megatron",
+    "torchtitan": "torchtitan",
+    "fsdp": "torch",
+    "deepspeed": "deepspeed",
+    "accelerate": "accelerate",
+}
 """The export target of each framework of the catalog that has one."""
 
 

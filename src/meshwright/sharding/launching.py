@@ -37,9 +37,11 @@ def has_zero(launches: Launches | None, stage: int, s: StrategyColumns) -> BoolA
     if launches is None:
         return found
     inside, beside = launches.zero_stages_in_pipelines, launches.zero_stages_with_context
+    split = launches.zero_stages_with_tensor
     found &= stage in launches.zero_stages
     found &= (s.pp == 1) | (inside is None or stage in inside)
     found &= (s.cp == 1) | (beside is None or stage in beside)
+    found &= (s.tp == 1) | (s.dp * s.cp == 1) | (split is None or stage in split)
     return found
 
 
@@ -260,7 +262,8 @@ CHOICES: tuple[Rule, ...] = (
         "zero", "structure.zero_stage",
         "the framework has the ZeRO stage, with pipelines or without",
         lambda case, known: ~has_zero(known, case.structure.zero_stage, case.s),
-        "has no ZeRO stage {zero_stage} with pp {pp}, cp {cp}", (), "zero_stage=2 or another",
+        "has no ZeRO stage {zero_stage} with pp {pp}, cp {cp}, tp {tp}", (),
+        "zero_stage=2 or another",
     ),
     _rule(
         "reshard", "structure.reshard_after_forward",

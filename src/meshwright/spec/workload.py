@@ -111,6 +111,8 @@ class Launches(Declaration):
     """None: the same."""
     zero_stages_with_context: tuple[ZeroStage, ...] | None = None
     """Where cp is used; None: the same."""
+    zero_stages_with_tensor: tuple[ZeroStage, ...] | None = None
+    """Where tp is used beside dp or cp; None: the same."""
     drops_gathered_weights: tuple[bool, ...] = (True,)
     """Whether full sharding gathers weights again for the backward pass."""
     overlaps_data_parallel: tuple[bool, ...] = (True, False)

@@ -1,5 +1,6 @@
 """Any strategy: refused with reasons, or written so that the degrees come back."""
 
+import re
 from math import prod
 
 from hypothesis import given, settings
@@ -63,8 +64,18 @@ def meaningful(sizes: dict[str, int], choices: dict[str, object]) -> dict[str, o
     return choices | plain
 
 
+WITHOUT_DATA = ("megatron", "deepspeed")
+"""Targets that find dp out from the number of processes."""
+COMMON = ("megatron", "torch", "torchtitan")
+
+
 def product_in(target: str, text: str) -> int:
     """Return the product of the written degrees over all axes of the mesh."""
+    if target == "deepspeed":
+        return int(text.partition("_SP_SIZE=")[2].partition("\n")[0] or 1)
+    if target == "accelerate":
+        sizes = re.findall(r"parallelism_config_\w+_size: (\d+)", text)
+        return prod(map(int, sizes)) if sizes else processes_in(text)
     if target == "torch":
         shape = text.partition("        DEVICE,\n        (")[2].partition(")")[0]
         return prod(int(size) for size in shape.split(","))
@@ -81,7 +92,9 @@ def product_in(target: str, text: str) -> int:
 
 
 def processes_in(text: str) -> int:
-    """Return hosts times processes of the torchrun command."""
+    """Return the processes of all hosts."""
+    if "num_processes: " in text:
+        return int(text.partition("num_processes: ")[2].split()[0])
     hosts = int(text.partition("--nnodes=")[2].split()[0])
     return hosts * int(text.partition("--nproc-per-node=")[2].split()[0])
 
@@ -95,12 +108,12 @@ def test_refused_with_reasons_or_consistent(make_plan, degrees, structure, targe
     if faults:
         assert all(fault.path and fault.message for fault in faults)
         return
-    (text,) = rendered(plan, target).values()
+    text = "\n".join(rendered(plan, target).values())
     used = plan.best.estimate.num_devices_used
     assert processes_in(text) == used
     replicas = used // product_in(target, text)
     assert replicas == (
-        degrees["dp_shard"] * degrees["dp_replicate"] if target == "megatron" else 1
+        degrees["dp_shard"] * degrees["dp_replicate"] if target in WITHOUT_DATA else 1
     )
     assert sum(layers_of_chunks(plan)) == plan.model.num_layers
 
@@ -112,7 +125,7 @@ def test_refused_with_reasons_or_consistent(make_plan, degrees, structure, targe
     pp=st.integers(1, 8),
     replicas=st.sampled_from([1, 2]),
 )
-def test_plain_plans_are_written_for_every_target(make_plan, shards, tp, pp, replicas):
+def test_plain_plans_are_written_for_targets_with_all_axes(make_plan, shards, tp, pp, replicas):
     """FSDP with tensor and pipeline parallelism in the default order is common ground."""
     sizes = {"dp_shard": shards, "tp": tp, "pp": pp, "dp_replicate": replicas}
     stage = 3 if shards > 1 else 0
@@ -120,6 +133,6 @@ def test_plain_plans_are_written_for_every_target(make_plan, shards, tp, pp, rep
     if num_devices > 8 and num_devices % 8:
         return
     plan = make_plan(sizes, {"zero_stage": stage}, batch=48, system="1024xH100")
-    for target in FRAMEWORKS:
+    for target in COMMON:
         (text,) = rendered(plan, target).values()
         assert processes_in(text) == num_devices

@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.base.errors import SpecError, UnsupportedError
 from meshwright.cli.main import main
-from meshwright.frameworks.registry import export, rendered
+from meshwright.frameworks.registry import export, exporters, rendered
 from meshwright.train.plan_file import save
 
 
@@ -92,12 +92,12 @@ def test_command_prints_without_writing(saved, plan, tmp_path, capsys):
 
 def test_command_lists_the_targets(capsys):
     assert main(["export", "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == {"torch", "megatron", "torchtitan", "chakra"}
+    assert set(json.loads(capsys.readouterr().out)) == set(exporters)
 
 
 @pytest.mark.parametrize(
     ("target", "message"),
-    [("megatorn", "did you mean megatron"), (None, "one of chakra, megatron, torch, torchtitan")],
+    [("megatorn", "did you mean megatron"), (None, f"one of {', '.join(sorted(exporters))}")],
 )
 def test_command_with_a_wrong_target(saved, capsys, target, message):
     assert main(["export", saved, *([target] if target else [])]) == 2

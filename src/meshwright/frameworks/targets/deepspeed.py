@@ -1,0 +1,104 @@
+"""DeepSpeed: its JSON, and a script that starts the Trainer of Hugging Face with it.
+
+Ulysses groups are those of Accelerate, which the Trainer makes from the environment.
+
+Source: DeepSpeed 0.19, ``runtime/config.py``, ``runtime/zero/config.py``; Accelerate 1.15,
+``ParallelismConfig``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from meshwright.base.errors import Fault
+from meshwright.frameworks.hugging_face import PROGRAM, notes, trainer_options, trainer_refusals
+from meshwright.frameworks.launch import (
+    degrees,
+    header,
+    micro_batches,
+    plan_launch,
+    shell_script,
+    torchrun_words,
+)
+from meshwright.frameworks.refusals import framework_refusals, optimizer_refusals
+from meshwright.frameworks.registry import exporters
+from meshwright.sharding.strategy import Offload, Recompute
+from meshwright.train.answer import Plan
+
+FILE_NAME = "deepspeed.sh"
+CONFIG_NAME = "ds_config.json"
+ADAM_BYTES = 16.0
+"""Two bytes of weights, two of gradients, FP32 weights and two moments of Adam."""
+SUMMED_GRADIENT_BYTES = 4.0
+"""Gradients of so many bytes and more are summed in FP32."""
+ADAM_PARAMS = ("lr", "betas", "eps", "weight_decay")
+"""The Trainer fills them in from its options."""
+ON_HOST = {"device": "cpu", "pin_memory": True}
+
+
+@exporters.register("deepspeed")
+class DeepSpeedFiles:
+    """The configuration, and a shell script for torchrun."""
+
+    title = "DeepSpeed 0.19 with the Trainer of transformers 5"
+    is_text = True
+
+    @staticmethod
+    def refusals(plan: Plan) -> Sequence[Fault]:
+        """Return what the configuration cannot say."""
+        return [
+            *framework_refusals(plan, "deepspeed"),
+            *optimizer_refusals(plan, "deepspeed-adam", ADAM_BYTES),
+            *trainer_refusals(plan),
+        ]
+
+    @staticmethod
+    def render(plan: Plan) -> dict[str, str]:
+        """Return the script and the configuration."""
+        recomputes = plan.best.structure.recompute is Recompute.FULL
+        options = [
+            ("--deepspeed", CONFIG_NAME),
+            *trainer_options(plan, recomputes=recomputes),
+        ]
+        comments = header(plan, DeepSpeedFiles.title, notes(FILE_NAME))
+        program = [*torchrun_words(plan_launch(plan)), PROGRAM]
+        script = shell_script(comments, _variables(plan), program, options)
+        return {FILE_NAME: script, CONFIG_NAME: json.dumps(_config(plan), indent=2) + "\n"}
+
+
+def _variables(plan: Plan) -> Iterator[str]:
+    """Yield the environment: the folder of the files, and the ranks that share sequences."""
+    yield 'cd "$(dirname "$0")"'
+    sizes = degrees(plan)
+    if sizes["cp"] == 1:
+        return
+    yield "export ACCELERATE_USE_PARALLELISM_CONFIG=true PARALLELISM_CONFIG_SP_BACKEND=deepspeed"
+    yield f"export PARALLELISM_CONFIG_SP_SIZE={sizes['cp']}"
+    yield f"export PARALLELISM_CONFIG_SP_SEQ_LENGTH={plan.workload.sequence_length}"
+    yield "export PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE=false"
+
+
+def _config(plan: Plan) -> dict[str, object]:
+    """Return the configuration: batch, precision, and what is sharded or on the host."""
+    work, structure = plan.workload, plan.best.structure
+    sizes = degrees(plan)
+    config: dict[str, object] = {
+        "train_micro_batch_size_per_gpu": sizes["micro_batch_size"],
+        "gradient_accumulation_steps": micro_batches(plan),
+        "optimizer": {"type": "AdamW", "params": dict.fromkeys(ADAM_PARAMS, "auto")},
+    }
+    if sizes["cp"] == 1:  # the Trainer counts every rank of a Ulysses group
+        config["train_batch_size"] = work.global_batch_size
+    if work.precision.matmul != "fp32":
+        config[work.precision.matmul] = {"enabled": True}
+    if work.optimizer.gradient_bytes_per_param >= SUMMED_GRADIENT_BYTES:
+        config["data_types"] = {"grad_accum_dtype": "fp32"}
+    zero: dict[str, object] = {"stage": structure.zero_stage}
+    if structure.zero_stage:
+        zero |= {"overlap_comm": structure.overlap_data_parallel, "contiguous_gradients": True}
+    if structure.offload in (Offload.OPTIMIZER, Offload.ALL):
+        zero["offload_optimizer"] = ON_HOST
+    if structure.offload in (Offload.WEIGHTS, Offload.ALL):
+        zero["offload_param"] = ON_HOST
+    return config | {"zero_optimization": zero}

@@ -1,0 +1,46 @@
+"""DeepSpeed's own configuration, beside the Trainer's options and Accelerate's groups."""
+
+import os
+from types import SimpleNamespace
+
+import deepspeed.runtime.config
+from accelerate import ParallelismConfig
+from answering import answer_all
+from deepspeed.runtime.config import DeepSpeedConfig
+from trainer import read_options
+
+
+def read(case):
+    """Parse the words, then the file that they name, as the first of all ranks."""
+    os.chdir(case["folder"])
+    os.environ.pop("WORLD_SIZE")
+    args, told = read_options(case["words"])
+    shared = os.environ.get("ACCELERATE_USE_PARALLELISM_CONFIG") == "true"
+    cp = ParallelismConfig().sp_size if shared else 1
+    deepspeed.runtime.config.dist = SimpleNamespace(
+        get_rank=lambda: 0, get_world_size=lambda: case["num_devices"]
+    )
+    groups = SimpleNamespace(get_data_parallel_world_size=lambda: case["num_devices"] // cp)
+    config = DeepSpeedConfig(args.deepspeed, groups)
+    zero = config.zero_config
+    on_host = {
+        "optimizer": zero.offload_optimizer and zero.offload_optimizer.device == "cpu",
+        "weights": zero.offload_param and zero.offload_param.device == "cpu",
+    }
+    precision = "bf16" if config.bfloat16_config.enabled else "fp16"
+    if not (config.bfloat16_config.enabled or config.float16_config.enabled):
+        precision = "fp32"
+    assert precision == told["precision"]
+    assert config.train_micro_batch_size_per_gpu == told["micro_batch_size"]
+    assert config.gradient_accumulation_steps == told["num_micro_batches"]
+    return told | {
+        "cp": cp,
+        "global_batch_size": config.train_batch_size,
+        "zero_stage": int(config.zero_optimization_stage),
+        "overlaps": bool(config.zero_enabled and zero.overlap_comm),
+        "offload": "".join(name for name, is_there in on_host.items() if is_there) or "none",
+    }
+
+
+if __name__ == "__main__":
+    answer_all(read)
