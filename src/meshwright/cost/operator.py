@@ -108,7 +108,7 @@ class DeviceRates:
     vector_flops_per_s: Num | None = None
     """Of the vector units, in FP32; None: not known [FLOP/s]."""
     grouped_efficiency: Num = 1.0
-    """Share of their rate that products of many experts reach [1]."""
+    """Share of their rate that products of several experts on one device reach [1]."""
     expert_passes: Num = 1.0
     """How many times the least bytes routing moves [1]."""
     expert_kernels: Num = 0.0
@@ -426,14 +426,15 @@ def word_of(op: Op, rates: DeviceRates) -> float:
 def products(op: Op, shape: MatmulShape, moved: Sequence[Num], rates: DeviceRates) -> Products:
     """Return the three products of one shape, given the main-memory bytes of each.
 
-    Each expert is a product of its own. In a narrow type its casts and scales are launched one by
+    Each expert is a product of its own; one alone on its device is grouped with nothing, and
+    reaches what other products do. In a narrow type its casts and scales are launched one by
     one, after the host has learned how many rows it gets, so that these launches show.
     """
     is_logits = "vocab" in op.output.dims
     rate = rates.logits_flops_per_s if is_logits else rates.matmul_flops_per_s
     launches_s: Num = 0.0
     if "experts" in op.weights[0].dims:
-        rate = rate * rates.grouped_efficiency
+        rate = rate * where(shape.num_products > 1.0, rates.grouped_efficiency, 1.0)
         is_narrow = word_of(op, rates) < rates.activation_bytes
         launches_s = shape.num_products * rates.expert_kernels * rates.launch_s * is_narrow
     forward, to_input, to_weight = (
