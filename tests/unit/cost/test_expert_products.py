@@ -18,7 +18,7 @@ def problem():
 
 def layer_s(problem, ep, efficiency):
     """Return the forward pass of a layer whose grouped products reach a share of their rate."""
-    constants = problem.calibration.model_copy(update={"grouped_matmul_efficiency": efficiency})
+    constants = replace(problem.calibration, grouped_matmul_efficiency=efficiency)
     asked = replace(problem, calibration=constants)
     structure = PlanOptions(sequence_parallel=False)
     columns = stack([make_strategy(pp=4, dp_shard=16, ep=ep)])
@@ -32,7 +32,7 @@ def test_the_only_expert_of_a_device_is_grouped_with_nothing(problem):
 
 
 def test_two_experts_on_a_device_share_one_grouped_product(problem):
-    """At half of the rate the products of 2 x 8,192 x 4,096 x 14,336 x 3 FLOP take twice as long."""
+    """At half of the rate three products of 8,192 rows, 4,096 x 14,336, take twice as long."""
     added_s = layer_s(problem, 4, 0.5) - layer_s(problem, 4, 1.0)
     least_s = 6 * 8_192 * 4_096 * 14_336 / problem.rates.matmul_flops_per_s
     assert least_s <= added_s <= 1.2 * least_s
