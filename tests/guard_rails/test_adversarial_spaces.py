@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 from small_problems import dense, experts, gqa, level, model, problem, system
 
-from meshwright.cost.memory import fits_memory, shard_degrees
+from meshwright.cost.memory import room_for, shard_degrees
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.step import price_one
 from meshwright.sharding.space import Choices
@@ -65,7 +65,7 @@ def fits(task, structure, **degrees):
     strategy = make_strategy(**degrees)
     priced = price_one(task, structure, strategy)
     shards = shard_degrees(task, priced.strategy)
-    return bool(fits_memory(task, structure, shards, priced.pipeline.states)[1][0])
+    return bool(room_for(task, structure, shards, priced.pipeline.states).fits[0])
 
 
 def test_01_tensor_parallelism_over_all_hosts():

@@ -16,7 +16,7 @@ from small_problems import random_problem
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.energy import idles_above_cap
-from meshwright.cost.memory import fits_memory, shard_degrees
+from meshwright.cost.memory import room_for, shard_degrees
 from meshwright.cost.step import price_columns, price_one
 from meshwright.sharding import launching
 from meshwright.sharding.axes import all_refusals
@@ -232,9 +232,8 @@ def brute_force(problem, plans, top):
         columns = take(tried, legal)
         chosen = [row(columns, index) for index in range(len(legal))]
         priced = price_columns(problem, structure, columns)
-        _, fits = fits_memory(
-            problem, structure, shard_degrees(problem, columns), priced.pipeline.states
-        )
+        shards = shard_degrees(problem, columns)
+        fits = room_for(problem, structure, shards, priced.pipeline.states).fits
         plain = replace(structure, offload=Offload.NONE)
         for index, (strategy, time_s) in enumerate(
             zip(chosen, priced.step.time.total_s.tolist(), strict=True)
