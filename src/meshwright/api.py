@@ -13,6 +13,7 @@ import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from meshwright.sram.partition import Cut
     from meshwright.sweep.choice import Choice
     from meshwright.sweep.run import Swept
-    from meshwright.train.answer import Candidate, Plan, Replan
+    from meshwright.train.answer import Candidate, Deadline, Plan, Replan
     from meshwright.train.compare import Comparison
     from meshwright.train.estimate import Placer
 
@@ -132,7 +133,7 @@ SEARCH_ONLY = ("pareto", "per_operator")
 @verb
 def plan(
     args: Namespace, call: Call
-) -> Plan | ServingPlan | Front | Replan | GraphPlans | GridRuns:
+) -> Plan | ServingPlan | Front | Replan | Deadline | GraphPlans | GridRuns:
     """Return the best plan of the whole space; see ``COMMANDS`` for the options."""
     from meshwright.options.question import (
         Reading,
@@ -155,23 +156,78 @@ def plan(
         return _linpack(reading, args) if args.process_grid else _graph_plans(reading, args, call)
     if is_serving(args):
         return _serving(reading, args, call, path, top)
+    best = partial(_best_plan, args, call, top=top, num_simulated=num_simulated)
+    if args.within is not None:
+        return _deadline(reading, args, call, path, best)
     asked = reading.value(question_of, args)
     reading.done()
-    from meshwright.options.jobs import factors_of
-    from meshwright.train import plan as planning
+    if args.pareto:
+        from meshwright.train.plan import front
 
-    shared: dict[str, Any] = {
+        return Front(
+            *front(asked.model, asked.system, asked.workload, **_shared(args, call, asked))
+        )
+    return _saved(best(asked), path, args)
+
+
+def _shared(args: Namespace, call: Call, asked: Question) -> dict[str, Any]:
+    """Return what the search for a plan and that for a front take alike."""
+    from meshwright.options.jobs import factors_of
+
+    return {
         "allowed": asked.allowed, "calibration": args.calibration, "progress": call.search,
         "factors": factors_of(args, asked.system.chip.family),
     }  # fmt: skip
-    if args.pareto:
-        return Front(*planning.front(asked.model, asked.system, asked.workload, **shared))
-    found = planning.plan(
+
+
+def _best_plan(
+    args: Namespace, call: Call, asked: Question, *, top: int, num_simulated: int
+) -> Plan:
+    """Return the best plan for a question."""
+    from meshwright.train.plan import plan as best
+
+    return best(
         asked.model, asked.system, asked.workload, top=top, per_operator=args.per_operator,
         num_simulated=num_simulated, placer=_placer(asked.system, is_needed=args.per_operator),
-        command=call.command, **shared,
+        command=call.command, **_shared(args, call, asked),
     )  # fmt: skip
-    return _saved(found, path, args)
+
+
+def _deadline(
+    reading: Reading, args: Namespace, call: Call, path: Path | None,
+    best: Callable[[Question], Plan],
+) -> Deadline:  # fmt: skip
+    """Return the plan for a run that is to end in time; of a chip on the fewest devices."""
+    from meshwright.catalog.systems import find_chip, usual_sizes
+    from meshwright.options.question import on_devices, quantity, question_of
+    from meshwright.train.answer import Deadline, SizeTried
+    from meshwright.train.deadline import Tries, least_device_s, least_in_time
+    from meshwright.train.question import make_problem
+
+    within_s = reading.value(quantity, "--within", args.within, "duration")
+    if args.tokens is None and args.workload is None:
+        reading.fault("--tokens", "is needed with --within", "such as 2T")
+    chip = find_chip(args.on) if isinstance(args.on, str) else None
+    sizes = reading.value(usual_sizes, chip) if chip else ()
+    if chip and not sizes:
+        reading.done()
+    on = f"{sizes[-1]}x{chip}" if chip else args.on
+    asked = reading.value(question_of, Namespace(**{**vars(args), "on": on}))
+    reading.done()
+    if asked.workload.total_tokens is None:
+        raise SpecError(Fault("total_tokens", "is needed with --within", f"in {args.workload}"))
+    if chip is None:
+        found = best(asked)
+        tried = (SizeTried(asked.system.num_devices, found.run_s),)
+        answer = Deadline(found, within_s, tried)
+    else:
+        tries = Tries(
+            lambda size: best(question_of(on_devices(args, size, chip))), call.count("sizes")
+        )
+        problem = make_problem(asked.model, asked.system, asked.workload, args.calibration)
+        answer = least_in_time(sizes, tries, within_s, device_s=least_device_s(problem))
+    _saved(answer.plan, path, args)
+    return answer
 
 
 def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
@@ -201,25 +257,26 @@ def _refuse_idle_of_plan(reading: Reading, args: Namespace) -> None:
 
     if args.graph is not None and args.origin is None:
         names = [name for name in (*ASKED, *FIXED) if name not in ABOUT_GRAPHS]
-        names += [*SERVING_ONLY, "decode", "prefill", *SEARCH_ONLY, "out", "without", "measured"]
+        names += [*SERVING_ONLY, "decode", "prefill", *SEARCH_ONLY, "out", "without", "within",
+                  "measured"]  # fmt: skip
         refuse_idle(reading, args, names, "says nothing about a graph")
         return
     refuse_idle(reading, args, ("training", "overlap", "dim", "input", "process_grid"),
                 "is of use with --graph only")  # fmt: skip
     if args.origin is not None:
         names = [*ASKED, *FIXED, *SERVING_ONLY, "decode", "prefill", "top", *SEARCH_ONLY, "graph",
-                 "measured"]  # fmt: skip
+                 "measured", "within"]  # fmt: skip
         refuse_idle(reading, args, names, "with --from, the earlier plan states this")
         return
     refuse_idle(reading, args, ("without",), "is of use with --from only")
     if is_serving(args):
         names = ["seq", "global_batch", "workload", "optimizer", "tokens", "async_tp", "dropout",
-                 "measured", *SEARCH_ONLY]  # fmt: skip
+                 "measured", "within", *SEARCH_ONLY]  # fmt: skip
         refuse_idle(reading, args, names, "is of use in training only")
     else:
         refuse_idle(reading, args, SERVING_ONLY, "is of use with --decode or --prefill only")
     if args.pareto:
-        names = ["out", "top", "per_operator"]
+        names = ["out", "top", "per_operator", "within"]
         refuse_idle(reading, args, names, "a front is no single plan, and is always whole")
 
 

@@ -21,6 +21,7 @@ from meshwright.train import answer as operators
 from meshwright.train import compare as comparison
 from meshwright.train.answer import (
     Candidate,
+    Deadline,
     Estimate,
     HotLink,
     Placement,
@@ -28,6 +29,7 @@ from meshwright.train.answer import (
     Replan,
     Robustness,
     Segment,
+    SizeTried,
     Trials,
     WhyNot,
 )
@@ -68,6 +70,8 @@ DECLARED = {
     "Improvement": Improvement,
     "Why not": WhyNot,
     "Replan": Replan,
+    "Deadline": (Deadline, "run_s", "is_in_time"),
+    "Size tried": SizeTried,
     "Change": Change,
     "Operators": operators.OperatorPlan,
     "Operator option": operators.OperatorOption,

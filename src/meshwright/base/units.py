@@ -24,6 +24,7 @@ _UNITS: dict[str, tuple[dict[str, float], dict[str, float], str]] = {
     "flops": ({"FLOP": 1.0}, _DECIMAL, "2 GFLOP"),
     "flops_per_s": ({"FLOP/s": 1.0, "OP/s": 1.0}, _DECIMAL, "989 TFLOP/s"),
     "s": ({"s": 1.0}, _SMALL | {"": 1.0}, "200 ns"),
+    "duration": ({"d": 86400.0, "days": 86400.0, "h": 3600.0, "weeks": 604800.0}, {"": 1.0}, "30d"),
     "w": ({"W": 1.0}, _DECIMAL | _SMALL, "700 W"),
     "j_per_flop": ({"J/FLOP": 1.0}, _SMALL | {"": 1.0}, "0.5 pJ/FLOP"),
     "j_per_byte": ({"J/B": 1.0, "J/b": 8.0}, _SMALL | {"": 1.0}, "5 pJ/b"),
@@ -115,6 +116,12 @@ def format_bytes(value: float) -> str:
             scaled = value / _BINARY[prefix]
             return f"{scaled:.1f} {prefix}B" if scaled < 1000 else f"{scaled:.0f} {prefix}B"
     return f"{value:.0f} B"
+
+
+def format_days(value: float) -> str:
+    """Return a long time in days, below two in hours: ``"35.5 days"``, ``"30 h"``."""
+    number, unit = (value / 86400.0, "days") if value >= 172_800.0 else (value / 3600.0, "h")
+    return f"{number:,.1f}".removesuffix(".0") + f" {unit}"
 
 
 def format_seconds(value: float) -> str:

@@ -52,6 +52,9 @@ def with_network(system: SystemSpec, name_or_path: str) -> SystemSpec:
     """
     link = load_network(name_or_path)
     host = devices_of_a_host(system)
+    if host is None:
+        message = f"{system.name} has no network between hosts that could be another one"
+        raise SpecError(Fault("network", message, "leave it out, or ask for several hosts"))
     last = len(system.levels) - 1
     replaced = system.levels[last]
     level = NetworkLevel(
@@ -85,19 +88,11 @@ def with_network(system: SystemSpec, name_or_path: str) -> SystemSpec:
     )
 
 
-def devices_of_a_host(system: SystemSpec) -> int:
-    """Return the devices of a host, where a network joins several hosts.
-
-    Raises
-    ------
-    SpecError
-        When no network joins hosts: in one host, one rack or a grid.
-    """
+def devices_of_a_host(system: SystemSpec) -> int | None:
+    """Return the devices of a host; None where no network joins hosts: one host, rack or grid."""
     levels = system.levels
     host = system.devices_per_host or (levels[0].size if levels else 1)
     inner = math.prod(level.size for level in levels[:-1])
     is_grid = any(level.kind in ("mesh", "torus") for level in levels)
-    if len(levels) < 2 or inner < host or is_grid or levels[-1].kind not in BETWEEN_HOSTS:
-        message = f"{system.name} has no network between hosts that could be another one"
-        raise SpecError(Fault("network", message, "leave it out, or ask for several hosts"))
-    return host
+    is_joined = len(levels) > 1 and inner >= host and levels[-1].kind in BETWEEN_HOSTS
+    return host if is_joined and not is_grid else None

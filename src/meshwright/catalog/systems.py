@@ -220,11 +220,7 @@ def load_system(text: str) -> SystemSpec:
     counted = _COUNT_OF_CHIP.fullmatch(text)
     count, name = (int(counted[1]), counted[2]) if counted else (1, text)
     if counted and (chip := find_chip(name)):
-        standard = load_chip(chip).standard_system
-        if standard is None:
-            fix = "write a system file that names the chip, and give its path"
-            raise SpecError(Fault("on", f"the chip {chip} has no standard system", fix))
-        file = _catalog_file(data_names("systems")[standard])
+        file = _catalog_file(data_names("systems")[standard_system(chip)])
         return resized(file, count, name=f"{count}x{chip}")
     named = _named_file(name)
     if named and not counted:
@@ -413,6 +409,44 @@ def _as_system(file: SystemFile, **changes: Any) -> SystemSpec:
     if "num_devices" in changes:
         kept["num_devices"] = _AS_ASKED
     return SystemSpec.model_validate(values | {"provenance": kept})
+
+
+def usual_sizes(chip: str) -> tuple[int, ...]:
+    """Return the numbers of devices in which a chip of the catalog usually comes, in order.
+
+    Powers of two within a host, then 1 to 8 hosts, and 5 to 8 times a power of two of them; of a
+    grid those numbers that have a shape.
+    """
+    file = _catalog_file(data_names("systems")[standard_system(chip)])
+    host = 1 if file.grid or not file.levels else file.levels[0].size
+    powers = [2**power for power in range(host.bit_length()) if 2**power < host]
+    room = math.prod(level.size for level in file.levels)
+    hosts = {times << power for times in range(1, 9) for power in range(room.bit_length())}
+    numbers = powers + sorted(host * number for number in hosts if host * number <= room)
+    return tuple(number for number in numbers if _has_size(file, number))
+
+
+def _has_size(file: SystemFile, num_devices: int) -> bool:
+    try:
+        resized(file, num_devices)
+    except SpecError:
+        return False
+    return True
+
+
+def standard_system(chip: str) -> str:
+    """Return the name of the system that a number of a chip of the catalog means.
+
+    Raises
+    ------
+    SpecError
+        When the chip has none.
+    """
+    standard = load_chip(chip).standard_system
+    if standard is None:
+        fix = "write a system file that names the chip, and give its path"
+        raise SpecError(Fault("on", f"the chip {chip} has no standard system", fix))
+    return standard
 
 
 def refuse_mixed_chips(system: SystemSpec) -> None:

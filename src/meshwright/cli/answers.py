@@ -27,7 +27,7 @@ from meshwright.cli.main import (
 
 if TYPE_CHECKING:
     from meshwright.serve.answer import ServingPlan
-    from meshwright.train.answer import Candidate, Plan
+    from meshwright.train.answer import Candidate, Deadline, Plan
 
 
 def _call(args: Namespace) -> api.Call:
@@ -40,7 +40,7 @@ def plan(args: Namespace) -> int:
     """Print the best plan: of training, of serving, of a graph, or after a loss."""
     from meshwright.dataflow.linpack import GridRuns, linpack_lines, linpack_record
     from meshwright.serve.answer import ServingPlan
-    from meshwright.train.answer import Plan, Replan
+    from meshwright.train.answer import Deadline, Plan, Replan
 
     found = api.plan.answer(args, _call(args))
     if isinstance(found, ServingPlan):
@@ -60,6 +60,8 @@ def plan(args: Namespace) -> int:
         return 0
     if isinstance(found, Replan):
         return _show_replan(found, args)
+    if isinstance(found, Deadline):
+        return _show_deadline(found, args)
     assert isinstance(found, Plan)
     _show_plan(found, args)
     return 0
@@ -122,6 +124,23 @@ def _show_replan(found: Any, args: Namespace) -> int:
         lambda: plan_lines(found.plan, what_would_change(found.plan)), lambda: data, args,
     )  # fmt: skip
     return 0
+
+
+def _show_deadline(found: Deadline, args: Namespace) -> int:
+    from meshwright.report.answer_file import plain_data
+    from meshwright.train import plan_file as files
+    from meshwright.train.explain import what_would_change
+    from meshwright.train.report import deadline_screen
+    from meshwright.train.report_detail import plan_lines
+
+    best = found.plan.best
+    after = next_command(args, is_placed=bool(best.placement), launches_with=best.launches_with)
+    show_screen(
+        lambda: deadline_screen(found, next_command=after),
+        lambda: plan_lines(found.plan, what_would_change(found.plan)),
+        lambda: plain_data(found) | {"plan": files.to_data(found.plan)}, args,
+    )  # fmt: skip
+    return 0 if found.is_in_time else NOTHING_FITS
 
 
 def estimate(args: Namespace) -> int:

@@ -258,6 +258,16 @@ def model_of(args: argparse.Namespace) -> ModelSpec:
     return model.model_copy(update={"weight_format": None}) if is_stated else model
 
 
+def on_devices(args: argparse.Namespace, num_devices: int, chip: str) -> argparse.Namespace:
+    """Return the options for a number of devices of a chip; one host has no network to others."""
+    from meshwright.catalog.networks import devices_of_a_host
+    from meshwright.catalog.systems import load_system
+
+    on = f"{num_devices}x{chip}"
+    network = None if devices_of_a_host(load_system(on)) is None else args.network
+    return argparse.Namespace(**{**vars(args), "on": on, "network": network})
+
+
 def _powers(args: argparse.Namespace) -> dict[str, float]:
     """Return the powers that the options state [W], by the names that a system takes.
 

@@ -321,6 +321,8 @@ COMMANDS: dict[str, Command] = {
             Option("from_", "an earlier plan, to plan again after a loss", "PLAN.json",
                    dest="origin"),
             Option("without", "with --from: number of devices lost", "N"),
+            Option("within", "time for all --tokens, such as 30d; with --on CHIP the fewest "
+                   "devices that do it", "TIME"),
         ),
         has_detail=True,
     ),

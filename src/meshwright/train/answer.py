@@ -285,9 +285,45 @@ class Plan:
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Room for placement, routes and timelines."""
 
+    @property
+    def run_s(self) -> float | None:
+        """Time of the whole run, failures and restarts included; None: its tokens are not known."""
+        price, tokens = self.best.estimate, self.workload.total_tokens
+        return None if tokens is None else tokens / price.tokens_per_s / price.goodput_fraction
+
     def __repr__(self) -> str:
         step_s = f"{self.best.estimate.step_time_s:.3g} s a step"
         return f"<Plan {self.model.name} on {self.system.name}: {self.best.text}, {step_s}>"
+
+
+@dataclass(frozen=True)
+class SizeTried:
+    """What a whole run takes on a number of devices."""
+
+    num_devices: int
+    run_s: float | None
+    """None: no plan fits."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A plan for a run that is to end in time, and other numbers of devices that were tried."""
+
+    DERIVED: ClassVar[Mapping[str, str]] = {"run_s": "run_s", "is_in_time": "is_in_time"}
+    plan: Plan
+    within_s: float
+    tried: tuple[SizeTried, ...]
+
+    @property
+    def run_s(self) -> float:
+        """Time of the whole run under the plan."""
+        assert self.plan.run_s is not None
+        return self.plan.run_s
+
+    @property
+    def is_in_time(self) -> bool:
+        """Whether the run ends in time."""
+        return self.run_s <= self.within_s
 
 
 @dataclass(frozen=True)

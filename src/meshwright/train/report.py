@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from meshwright.base.units import format_bytes, format_seconds
+from meshwright.base.units import format_bytes, format_days, format_seconds
 from meshwright.cost.problem import UNCALIBRATED_NOTE
 from meshwright.report.screen import (
     JOULES_PER_KWH,
@@ -24,6 +24,7 @@ from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
 from meshwright.spec.workload import Training
 from meshwright.train.answer import (
     Candidate,
+    Deadline,
     Estimate,
     Placement,
     Plan,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from meshwright.train.compare import Comparison
     from meshwright.train.explain import Explanation
 
-SECONDS_PER_DAY = 86_400.0
 SAME = 5e-4
 """Step times within this fraction are called equal."""
 _WARNINGS_BY_WEIGHT = (
@@ -115,13 +115,12 @@ def _cost(plan: Plan) -> str:
     million = work.tokens_per_step / 1e6
     usd = None if price.cost_usd is None else price.cost_usd / million
     text = per_million_tokens(usd, None if price.energy_j is None else price.energy_j / million)
-    if work.total_tokens is None:
+    if plan.run_s is None or work.total_tokens is None:
         return text
-    seconds = work.total_tokens / price.tokens_per_s / price.goodput_fraction
-    run = f"{seconds / SECONDS_PER_DAY:,.1f} days for {work.total_tokens / 1e12:,.4g}T tokens"
+    run = f"{format_days(plan.run_s)} for {work.total_tokens / 1e12:,.4g}T tokens"
     if price.cost_usd is not None:
         # devices are rented while they restart, too: by the day, not by the step
-        run += f", {price.cost_usd / price.step_time_s * seconds:,.0f} USD"
+        run += f", {price.cost_usd / price.step_time_s * plan.run_s:,.0f} USD"
     return f"{run} (goodput {price.goodput_fraction:.1%}); {text}"
 
 
@@ -324,6 +323,35 @@ def replan_screen(changed: Replan, *, next_command: str = "") -> Screen:
     )
     what = "; ".join(changed.changed) or "the plan stays as it is"
     screen.rows[1:1] = [Row("change", lost, style="bold"), Row("", what, spare=2)]
+    return screen
+
+
+def deadline_screen(found: Deadline, *, next_command: str = "") -> Screen:
+    """Return the plan for a run that is to end in time: whether it does, and on how many devices.
+
+    Days have the interval of the step.
+    """
+    plan, price = found.plan, found.plan.best.estimate
+    screen = plan_screen(plan, next_command=next_command)
+    spread = ""
+    if price.interval_s is not None:
+        low, high = (found.run_s * step_s / price.step_time_s for step_s in price.interval_s)
+        spread = f" (80 %: {format_days(low)} to {format_days(high)})"
+    text = (
+        f"{plan.system.num_alive:,} {plan.system.chip.name} take {format_days(found.run_s)}{spread}"
+        f"{', within' if found.is_in_time else ', not within'} {format_days(found.within_s)}"
+    )
+    label, style = ("IN TIME", "bold green") if found.is_in_time else ("LATE", "bold red")
+    verdict = [Row(label, text, style=style)]
+    others = [tried for tried in found.tried if tried.num_devices != plan.system.num_devices]
+    if others:
+        took = [
+            f"{one.num_devices:,} "
+            + ("have no plan" if one.run_s is None else f"take {format_days(one.run_s)}")
+            for one in others
+        ]
+        verdict.append(Row("", f"the fewest that do; {', '.join(took)}", spare=1))
+    screen.rows[1:1] = verdict
     return screen
 
 
