@@ -13,6 +13,9 @@ from meshwright.cost.problem import Problem
 from meshwright.graph.flops import step_flops
 from meshwright.train.answer import Deadline, Plan, SizeTried
 
+MOST_IN_VAIN = 2
+"""Doublings without a gain that end the search."""
+
 
 def least_device_s(problem: Problem) -> float:
     """Return the device seconds below which no plan does a whole run: its FLOPs at the peak.
@@ -74,7 +77,8 @@ def least_in_time(
     """Return the plan on the fewest devices that end a run in time.
 
     Numbers of devices are doubled until they are enough; those between them and the last that were
-    not are halved. That takes more devices to be faster; where twice as many are not, it ends.
+    not are halved. It ends where neither two nor four times the devices of the best one are
+    faster: twice as many may be slower, where they need a second host.
 
     Parameters
     ----------
@@ -89,14 +93,15 @@ def least_in_time(
         No number of devices is enough: what the best one takes, or why none has a plan.
     """
     slow = sum(device_s > size * within_s for size in sizes) - 1
-    last_s = math.inf
+    best_s, in_vain = math.inf, 0
     for enough in (place for place in doubled(sizes) if place > slow):
         run_s = tries.run_s(sizes[enough])
         if run_s <= within_s:
             break
-        if last_s < math.inf and run_s >= last_s:
+        in_vain = in_vain + 1 if best_s < math.inf and run_s >= best_s else 0
+        if in_vain == MOST_IN_VAIN:
             raise _too_late(tries, within_s)
-        slow, last_s = enough, run_s
+        slow, best_s = enough, min(run_s, best_s)
     else:
         raise _too_late(tries, within_s)
     while enough - slow > 1:

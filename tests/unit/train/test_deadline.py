@@ -74,7 +74,14 @@ def test_it_ends_where_more_devices_do_not_help():
     tries = tries_of(lambda size: 100.0 / min(size, 64))
     with pytest.raises(InfeasibleError, match=r"64 take .* the least of all"):
         least_in_time(SIZES, tries, 1.0)
-    assert max(tries.plans) == 128
+    assert max(tries.plans) == 256
+
+
+def test_a_second_host_may_be_slower_before_more_are_faster():
+    slower = {16: 20.0, 24: 15.0}
+    found = least_in_time(SIZES, tries_of(lambda size: slower.get(size, 100.0 / size)), 4.0)
+    assert [one.num_devices for one in found.tried] == [1, 2, 4, 8, 16, 24, 32]
+    assert found.plan.run_s == 100 / 32
 
 
 def test_where_nothing_fits_the_reason_is_told():
@@ -151,9 +158,9 @@ def test_tokens_are_needed(capsys):
 
 
 def test_a_network_joins_hosts_where_there_are_several():
-    asked = {"seq": 1024, "global_batch": 64, "tokens": "20B", "network": "10GbE"}
+    asked = {"seq": 1024, "global_batch": 64, "tokens": "20B", "network": "400GbE"}
     one = mw.plan("gpt2-medium", on="4090", within="60d", **asked)
-    several = mw.plan("gpt2-medium", on="4090", within="15h", **asked)
+    several = mw.plan("gpt2-medium", on="4090", within="14h", **asked)
     assert one.plan.system.num_devices <= 8 < several.plan.system.num_devices
     assert one.plan.system.name == f"{one.plan.system.num_devices}xRTX-4090"
-    assert several.plan.system.levels[-1].name == "10GbE"
+    assert several.plan.system.levels[-1].name == "400GbE"
