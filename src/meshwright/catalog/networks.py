@@ -94,5 +94,5 @@ def devices_of_a_host(system: SystemSpec) -> int | None:
     host = system.devices_per_host or (levels[0].size if levels else 1)
     inner = math.prod(level.size for level in levels[:-1])
     is_grid = any(level.kind in ("mesh", "torus") for level in levels)
-    is_joined = len(levels) > 1 and inner >= host and levels[-1].kind in BETWEEN_HOSTS
+    is_joined = bool(levels) and inner >= host and levels[-1].kind in BETWEEN_HOSTS
     return host if is_joined and not is_grid else None

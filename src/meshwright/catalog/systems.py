@@ -179,7 +179,10 @@ class SystemFile(SystemSpec):
         return self
 
 
-FORMS = "forms: 64xH100, wafer-6x8, 2xwafer-6x8, a system such as gb200-nvl72, or a path to a file"
+FORMS = (
+    "forms: 64xH100, 2x4xL4 (two hosts of four), wafer-6x8, 2xwafer-6x8, a system such as "
+    "gb200-nvl72, or a path to a file"
+)
 _COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[xX]([A-Za-z0-9].*)")
 _NAME_AND_SHAPE = re.compile(r"(.+)-([0-9]+(?:x[0-9]+)+)")
 _NEARLY_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[\s*:_-]*[xX]?[\s*:_-]*([A-Za-z].*)")
@@ -202,9 +205,9 @@ def load_system(text: str) -> SystemSpec:
     Parameters
     ----------
     text
-        ``64xH100``: this many devices of the standard system of that chip. ``wafer-6x8``: a grid of
-        that shape; ``2xwafer-6x8``: two of them. ``gb200-nvl72``: a system of the catalog at its
-        natural size. Otherwise a path to a YAML file.
+        ``64xH100``: this many devices of the standard system of that chip; ``2x4xL4``: two hosts of
+        four. ``wafer-6x8``: a grid of that shape; ``2xwafer-6x8``: two of them. ``gb200-nvl72``: a
+        system of the catalog at its natural size. Otherwise a path to a YAML file.
 
     Raises
     ------
@@ -222,6 +225,9 @@ def load_system(text: str) -> SystemSpec:
     if counted and (chip := find_chip(name)):
         file = _catalog_file(data_names("systems")[standard_system(chip)])
         return resized(file, count, name=f"{count}x{chip}")
+    nested = _COUNT_OF_CHIP.fullmatch(name)
+    if counted and nested and (chip := find_chip(nested[2])):
+        return _in_hosts(chip, count, int(nested[1]))
     named = _named_file(name)
     if named and not counted:
         return resized(named, named.num_devices)
@@ -231,9 +237,40 @@ def load_system(text: str) -> SystemSpec:
     if named:
         fix = f"{count}x{named.chip.name} means {count} of them"
         raise SpecError(Fault("on", f"{name!r} is a system, not a chip", fix))
-    if counted and not name[0].isdigit():
-        raise UnknownNameError("chip", name, chip_names())
+    missing = nested[2] if nested else name
+    if counted and not missing[0].isdigit():
+        raise UnknownNameError("chip", missing, chip_names())
     raise _no_such_system(text)
+
+
+def _in_hosts(chip: str, num_hosts: int, num_devices: int) -> SystemSpec:
+    """Return the standard system of a chip with fewer devices in each host.
+
+    A host has one adapter at least, which its devices share.
+    """
+    file = _catalog_file(data_names("systems")[standard_system(chip)])
+    host = file.devices_per_host or (file.levels[0].size if file.levels else 1)
+    if len(file.levels) != 2 or file.grid or file.levels[0].size != host:
+        message = f"{file.name} has no hosts of a number of devices to choose"
+        raise SpecError(Fault("on", message, f"such as {num_hosts * num_devices}x{chip}"))
+    if not 1 <= num_devices <= host:
+        message = f"{num_devices} devices in a host, but a host of {chip} has {host}"
+        raise SpecError(Fault("on", message, f"from 1 to {host}"))
+    inner, outer = file.levels
+    links = max(outer.links_per_device, 1.0 / num_devices)
+    stated = {"levels[0].size": _AS_ASKED, "devices_per_host": _AS_ASKED}
+    if links != outer.links_per_device:
+        stated["levels[1].links_per_device"] = _AS_ASKED
+    smaller = {
+        "levels": (
+            inner.model_copy(update={"size": num_devices}),
+            outer.model_copy(update={"links_per_device": links}),
+        ),
+        "devices_per_host": num_devices,
+        "provenance": {**file.provenance, **stated},
+    }
+    name = f"{num_hosts}x{num_devices}x{chip}"
+    return resized(file.model_copy(update=smaller), num_hosts * num_devices, name=name)
 
 
 def _no_such_system(text: str) -> SpecError:

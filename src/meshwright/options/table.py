@@ -206,7 +206,12 @@ def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, 
     """Return the options that state model, system and training workload."""
     return (
         Option("model", model_help, kind="needed" if is_needed else "argument"),
-        Option("on", "64xH100, wafer-6x8, a YAML file", "SYSTEM", is_required=is_needed),
+        Option(
+            "on",
+            "64xH100, 2x4xL4 (two hosts of four), wafer-6x8, a YAML file",
+            "SYSTEM",
+            is_required=is_needed,
+        ),
         NETWORK,
         Option("seq", f"tokens of a sequence; {BINARY}", "TOKENS"),
         Option("global_batch", "sequences in a step", "N"),

@@ -40,6 +40,8 @@ def test_every_spelling_of_a_network_means_it(name):
     [
         ("16xRTX4090", "100GbE", 8, [8, 2]),
         ("12xH100", "NDR", 8, [8, 2]),
+        ("2x4xL4", "25GbE", 4, [4, 2]),
+        ("4x1xRTX4090", "25GbE", 1, [4]),
         ("32xV100", "HDR", 16, [16, 2]),
         ("144xGB200", "NDR", 4, [72, 2]),
         ("16xMI250X-GCD", "HDR", 8, [2, 4, 2]),
@@ -69,7 +71,16 @@ def test_origins_are_those_of_the_network():
 
 @pytest.mark.parametrize(
     "text",
-    ["1xH100", "8xRTX4090", "72xGB200", "8xMI250X-GCD", "wafer-6x8", "64xTPU-v5e", "2xWSE-3"],
+    [
+        "1xH100",
+        "1x4xH100",
+        "8xRTX4090",
+        "72xGB200",
+        "8xMI250X-GCD",
+        "wafer-6x8",
+        "64xTPU-v5e",
+        "2xWSE-3",
+    ],
 )
 def test_systems_without_a_network_between_hosts_are_told(text):
     system = load_system(text)

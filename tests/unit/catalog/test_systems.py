@@ -47,6 +47,10 @@ def test_64xh100_is_eight_hosts():
         ("60xtemp-die", [("mesh", 10), ("mesh", 6)]),
         ("80xtemp-die", [("mesh", 10), ("mesh", 8)]),
         ("gb200-nvl72", [("switch", 72)]),
+        ("2x4xRTX4090", [("switch", 4), ("switch", 2)]),
+        ("16X1xL4", [("switch", 16)]),
+        ("1x4xH100", [("switch", 4)]),
+        ("2x8xH100", [("switch", 8), ("switch", 2)]),
         ("DGX-H100", [("switch", 8)]),
     ],
 )
@@ -85,6 +89,14 @@ def test_devices_may_leave_the_last_host_partly_empty():
         ("RTX 4090", "such as 8xRTX-4090"),
         ("8xRTX-4080", "did you mean RTX-4090"),
         ("6x8", "forms:"),
+        ("2x4x8", "forms:"),
+        ("2x9xH100", "from 1 to 8"),
+        ("2x0xH100", "from 1 to 8"),
+        ("0x4xH100", "at least 1"),
+        ("2x4xH1000", "did you mean H100"),
+        ("2x4xTPU-v5e", "such as 8xTPU-v5e"),
+        ("2x36xGB200", "no hosts of a number of devices to choose"),
+        ("2x4xH100-96GB", "no standard system"),
         ("wafre-6x8", "did you mean wafer-6x8"),
         ("wafer-6x80", "at most 10x10"),
         ("wafer-0x8", "no shape 0x8"),
@@ -119,6 +131,27 @@ def test_cards_stand_eight_to_a_host_and_share_its_adapter(chip):
     # PCIe 4 on 16 lanes; 100 Gb/s of a host over its eight cards.
     assert pcie.bandwidth_bytes_per_s * pcie.links_per_device == 31.5e9
     assert 8 * ethernet.bandwidth_bytes_per_s * ethernet.links_per_device == 12.5e9
+
+
+@pytest.mark.parametrize(
+    ("text", "links"),
+    # One adapter of a host for 8 cards; one for each H100; eight for sixteen V100.
+    [
+        ("2x4xRTX4090", 1 / 4), ("2x2xL4", 1 / 2), ("2x1xL4", 1.0), ("2x4xH100", 1.0),
+        ("2x4xV100", 0.5), ("2x1xV100", 1.0),
+    ],
+)  # fmt: skip
+def test_smaller_hosts_have_one_adapter_at_least(text, links):
+    system = load_system(text)
+    assert system.name.casefold().endswith(text.casefold()[-3:])
+    assert system.levels[-1].links_per_device == links
+    assert system.devices_per_host == int(text.split("x")[1])
+    assert system.provenance["devices_per_host"].note == "from the size asked for"
+
+
+def test_whole_hosts_are_the_standard_system():
+    whole, stated = load_system("16xH100"), load_system("2x8xH100")
+    assert (whole.levels, whole.num_devices) == (stated.levels, stated.num_devices)
 
 
 @pytest.mark.parametrize(
