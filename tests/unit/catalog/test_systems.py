@@ -121,15 +121,16 @@ def test_refused_with_the_nearest_fix(text, part):
     assert part in str(raised.value)
 
 
-@pytest.mark.parametrize("chip", ["RTX-4090", "RTX-3090", "RTX-A6000", "L4"])
+@pytest.mark.parametrize("chip", ["RTX-4090", "RTX-3090", "RTX-A6000", "L4", "T4"])
 def test_cards_stand_eight_to_a_host_and_share_its_adapter(chip):
     assert shape(f"1x{chip}") == []
     assert shape(f"2x{chip}") == [("switch", 2)]
     system = load_system(f"16x{chip}")
     pcie, ethernet = system.levels
     assert (pcie.size, ethernet.size) == (8, 2)
-    # PCIe 4 on 16 lanes; 100 Gb/s of a host over its eight cards.
-    assert pcie.bandwidth_bytes_per_s * pcie.links_per_device == 31.5e9
+    # PCIe 4 (of the T4: 3) on 16 lanes; 100 Gb/s of a host over its eight cards.
+    pcie_bytes_per_s = 15.8e9 if chip == "T4" else 31.5e9
+    assert pcie.bandwidth_bytes_per_s * pcie.links_per_device == pcie_bytes_per_s
     assert 8 * ethernet.bandwidth_bytes_per_s * ethernet.links_per_device == 12.5e9
 
 

@@ -27,7 +27,8 @@ def test_a_type_without_a_rate_is_an_error_that_names_those_there():
 
 
 @pytest.mark.parametrize(
-    ("chip", "lacks", "has"), [("V100", "bf16", "fp16"), ("TPU-v4", "fp16", "bf16")]
+    ("chip", "lacks", "has"),
+    [("V100", "bf16", "fp16"), ("T4", "bf16", "fp16"), ("TPU-v4", "fp16", "bf16")],
 )
 def test_one_16_bit_type_does_not_stand_for_the_other(chip, lacks, has):
     asked = load_chip(chip)
