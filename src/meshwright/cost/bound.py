@@ -202,7 +202,7 @@ def pipeline_bound(
         Seconds to pass the activations of one micro-batch to the next stage [s].
     """
     layout = stage_layout(
-        problem.model.layer_pattern, len(problem.graph.layers), strategy.pp,
+        problem.model.layer_pattern, problem.layer_weights, strategy.pp,
         strategy.num_virtual_stages, structure,
     )  # fmt: skip
     slowest, num_layers = slowest_bound(costs, layout)

@@ -63,6 +63,7 @@ from meshwright.cost.streaming import (
     streamed_matmul_cost,
 )
 from meshwright.graph.op import LayerGraph, Op, OpKind
+from meshwright.graph.recompute import repeated_ops
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.axes import may_stream_inputs
 from meshwright.sharding.local_sizes import CAST, LocalLayer, SavedTensor
@@ -358,9 +359,11 @@ class PricedPiece:
     def _sums(self) -> list[tuple[OpCost, OpCost, Windows]]:
         """Of each block: all operators, what selective recomputation repeats, and its windows.
 
-        Selective recomputation repeats the attention core; or half of the products and all
-        elementwise operators; or all but the products.
+        Selective recomputation repeats the attention core, or the modules that the structure
+        names; or half of the products and all elementwise operators; or all but the products.
         """
+        modules = self.structure.recompute_modules
+        again = repeated_ops(self.piece, modules)
         work, found = self.problem.workload, []
         for block in self.parts:
             costs = [
@@ -371,11 +374,16 @@ class PricedPiece:
             core = [cost for op, cost in costs if op.is_recomputed_selectively]
             others = [c for op, c in costs if op.kind not in (OpKind.MATMUL, OpKind.ATTENTION)]
             half = [by_field(lambda part: 0.5 * part, cost) for cost in matmuls]
-            selected = {
-                "attention": core,
-                "half_of_products": [*others, *half],
-                "all_but_products": [*others, *core],
-            }[work.software.selective_recompute]
+            named = [cost for op, cost in costs if op.name in again]
+            selected = (
+                named
+                if modules
+                else {
+                    "attention": core,
+                    "half_of_products": [*others, *half],
+                    "all_but_products": [*others, *core],
+                }[work.software.selective_recompute]
+            )
             windows = Windows(
                 core_forward_s=sum(cost.forward_s for cost in core),
                 core_backward_s=sum(cost.input_gradient_s for cost in core),
@@ -419,11 +427,15 @@ class PricedPiece:
         windows = Windows(*map(sum, zip(*(window for _, _, window in self._sums), strict=True)))
         # What a replay of the forward pass brings back before the backward pass uses it.
         kept = self._saved_by_block(recompute)
-        core_alone = self.problem.keeping.selective == "attention"
+        modules = self.structure.recompute_modules
+        core_alone = not modules and self.problem.keeping.selective == "attention"
         replays = recompute is Recompute.FULL or (
             recompute is Recompute.SELECTIVE and not core_alone
         )
         back = self._saved_by_block(Recompute.NONE) if replays else [[] for _ in kept]
+        if modules and recompute is Recompute.SELECTIVE:
+            names = {entry.tensor.name for of_block in kept for entry in of_block}
+            back = [[e for e in of_block if e.tensor.name not in names] for of_block in back]
         found = []
         for number, (everything, selected, _) in enumerate(self._sums):
             transient, dense_params, expert_params = self._held[number]

@@ -38,6 +38,8 @@ from meshwright.sharding.local_sizes import local_elements
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, Strategy, StrategyOf
 from meshwright.spec.workload import Workload
 
+ROUNDING = 1e-9
+"""What sums of the same parts in another order may differ by, as a fraction."""
 POSITIONS = ("first", "middle", "last")
 
 
@@ -79,30 +81,38 @@ def deal_layers(
 
 
 def stage_layout(
-    pattern: tuple[int, ...], num_kinds: int, num_stages: FloatArray, num_chunks: FloatArray,
-    structure: PlanOptions,
+    pattern: tuple[int, ...], weights: Sequence[float], num_stages: FloatArray,
+    num_chunks: FloatArray, structure: PlanOptions,
 ) -> StageLayout:  # fmt: skip
     """Return the layout of each pair of stages and chunks, as columns.
 
-    The fullest middle stage holds, of each kind, the most layers that any middle stage holds:
-    exact for models of one kind, at most one layer too many for alternating kinds. Under
-    vocabulary parallelism each stage has its part of the embedding and of the head.
+    The fullest middle stage is the one of most parameters. Where several have as many, it holds the
+    most layers of each kind that any of them holds: at most one too many for alternating kinds.
+    Under vocabulary parallelism each stage has its part of the embedding and of the head.
+
+    Parameters
+    ----------
+    weights
+        Parameters of one layer of each kind [1].
     """
+    num_kinds = len(weights)
     counted = (structure.embedding_layers, structure.head_layers,
                structure.recompute_layers * structure.recomputes_some)  # fmt: skip
     has_edges_on_all = structure.vocabulary_parallel
-    num_dealt = num_kinds * (1 + structure.recomputes_some)
+    dealt_weights = np.tile(weights, 1 + structure.recomputes_some)
     pairs = np.stack([num_stages, num_chunks]).astype(np.int64)
     distinct, pair_of = groups_of(pairs)
     pairs = pairs[:, distinct]
-    table = np.zeros((4, num_dealt, pairs.shape[1]))
+    table = np.zeros((4, len(dealt_weights), pairs.shape[1]))
     for place, (stages, chunks) in enumerate(pairs.T.tolist()):
         counts = deal_layers(pattern, num_kinds, stages, chunks, *counted)
         table[0, :, place] = counts[0]
         if stages > 1:
             table[2, :, place] = counts[-1]
         if stages > 2:
-            table[1, :, place] = counts[1:-1].max(axis=0)
+            held = counts[1:-1] @ dealt_weights
+            fullest = held >= held.max() * (1.0 - ROUNDING)
+            table[1, :, place] = counts[1:-1][fullest].max(axis=0)
         table[3, :, place] = counts.sum(axis=0)
     columns = table[:, :, pair_of]
     one, alone = num_stages * 0.0 + 1.0, (num_stages == 1) * 1.0
@@ -126,7 +136,7 @@ def recomputed_shares(
     if not structure.recomputes_some:
         return (1.0,) * num_kinds
     stages, chunks = column(strategy.pp), column(strategy.num_virtual_stages)
-    total = stage_layout(pattern, num_kinds, stages, chunks, structure).total
+    total = stage_layout(pattern, problem.layer_weights, stages, chunks, structure).total
     return tuple(number_at(total[kind]) / pattern.count(kind) for kind in range(num_kinds))
 
 
@@ -237,7 +247,7 @@ def price_pipeline(
         Seconds to pass the activations of one micro-batch to the next stage [s].
     """
     layout = stage_layout(
-        problem.model.layer_pattern, len(problem.graph.layers), column(strategy.pp),
+        problem.model.layer_pattern, problem.layer_weights, column(strategy.pp),
         column(strategy.num_virtual_stages), structure,
     )  # fmt: skip
     slowest, num_layers = slowest_stage(

@@ -132,6 +132,14 @@ class ProblemOf(ABC, Generic[Work]):
         return (*self.graph.layers, self.graph.embedding, self.graph.head)
 
     @cached_property
+    def layer_weights(self) -> tuple[float, ...]:
+        """Parameters of one layer of each kind [1]."""
+        return tuple(
+            float(sum(prod(layer.sizes[d] for d in w.dims) for op in layer.ops for w in op.weights))
+            for layer in self.graph.layers
+        )
+
+    @cached_property
     def rates(self) -> DeviceRates:
         """What one device does in a second: the slowest one."""
         slowest = min(self.system.slowest_speed_factor, 1.0)

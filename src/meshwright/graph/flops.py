@@ -8,11 +8,12 @@ products is left out, as in the literature.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from meshwright.base.arrays import Num, smaller, where
 from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, matmul_flops_per_row
+from meshwright.graph.recompute import repeated_ops
 from meshwright.spec.model import AttentionSpec
 
 
@@ -100,6 +101,7 @@ def step_flops(
     sequence_length: Num,
     count: ScoreCount = ScoreCount.CAUSAL,
     recompute: str = "none",
+    recompute_modules: Sequence[str] = (),
     recomputed_shares: Sequence[Num] = (),
     freezes_weights: bool = False,
 ) -> StepFlops:
@@ -112,8 +114,9 @@ def step_flops(
     sequence_length
         Tokens of one sequence [tokens].
     recompute
-        ``full`` runs all layers forward again (not the logits), ``selective`` the attention core.
-        Flash attention recomputes its scores inside the backward kernel in any case.
+        ``full`` runs all layers forward again (not the logits), ``selective`` the attention core
+        or ``recompute_modules``. Flash attention recomputes its scores inside the backward kernel
+        in any case.
     recomputed_shares
         Of the layers of each kind, the share to which that applies; all where none is given.
     freezes_weights
@@ -137,6 +140,13 @@ def step_flops(
         cores = [op for op in layer.ops if op.kind is OpKind.ATTENTION]
         in_kernel = 0.0 if any(op.is_materialized_attention for op in cores) else 0.5
         repeated = {"none": 0.0, "selective": of_core, "full": of_core + of_products}[recompute]
+        if recompute == "selective" and recompute_modules:
+            names = repeated_ops(layer, recompute_modules)
+            part = replace(layer, ops=tuple(op for op in layer.ops if op.name in names))
+            repeated = sum(
+                layer_flops_per_token(part, sequence_length, count, kind)
+                for kind in (OpKind.ATTENTION, OpKind.MATMUL)
+            )
         again = again + layer.count * (share * repeated + in_kernel * of_core)
     return StepFlops(
         forward=num_tokens * (products + scores),

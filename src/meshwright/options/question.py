@@ -393,7 +393,9 @@ def allowed_of(args: argparse.Namespace) -> dict[str, list[object]]:
         text = getattr(args, name)
         if text is not None:
             option, parts = option_of(name), text.split(",")
-            if name in CHOICES:
+            if name == "recompute_modules":
+                allowed[name] = [reading.value(_modules, part) for part in parts]
+            elif name in CHOICES:
                 allowed[name] = [reading.value(_choice, name, part) for part in parts]
             else:
                 least = 0 if name in COUNTED else 1
@@ -428,6 +430,14 @@ def refuse_idle(reading: Reading, args: argparse.Namespace, names: Sequence[str]
         given: Any = getattr(args, name)
         if given is not None and given is not False:
             reading.fault(option_of(name), why)
+
+
+def _modules(text: str) -> tuple[str, ...]:
+    """Return modules joined by ``+``."""
+    from meshwright.graph.recompute import MODULES
+
+    names = text.split("+")
+    return tuple(one_of("--recompute-modules", name, MODULES) for name in dict.fromkeys(names))
 
 
 def _choice(name: str, text: str) -> object:
@@ -491,12 +501,13 @@ def strategy_of(
             "recompute": Recompute(framework.recompute),
             "overlap_data_parallel": framework.overlaps_data_parallel,
         }
-    fixed = {k: one[k] for k in (*CHOICES, *COUNTED) if k in one}
-    if one.get("recompute_layers"):
-        fixed.setdefault("recompute", Recompute.FULL)
-        if fixed["recompute"] is not Recompute.FULL:
+    fixed = {k: one[k] for k in (*CHOICES, *COUNTED, "recompute_modules") if k in one}
+    for name, kind in (
+        ("recompute_layers", Recompute.FULL), ("recompute_modules", Recompute.SELECTIVE),
+    ):  # fmt: skip
+        if one.get(name) and fixed.setdefault("recompute", kind) is not kind:
             message = f"says nothing about {fixed['recompute']} recomputation"
-            raise SpecError(Fault("--recompute-layers", message, "--recompute full"))
+            raise SpecError(Fault(option_of(name), message, f"--recompute {kind}"))
     return strategy, PlanOptions(**{**defaults, **fixed})
 
 

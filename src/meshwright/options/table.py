@@ -255,6 +255,8 @@ FIXED = tuple(
         ("vpp", "virtual stages on each pipeline rank", "N", (), "num_virtual_stages"),
         ("mbs", "sequences in a micro-batch", "N", (), "micro_batch_size"),
         ("recompute", "activation recomputation", "", ("none", "selective", "full"), ""),
+        ("recompute_modules", "with --recompute selective: some of core_attn+layernorm+mla_up_proj+"
+         "moe_act", "NAME+NAME", (), ""),
         ("recompute_layers", "with --recompute full: layers of each chunk, the others are kept "
          "(0: all)", "N", (), ""),
         ("schedule", "pipeline schedule", "", ("gpipe", "1f1b", "interleaved", "zero_bubble"), ""),

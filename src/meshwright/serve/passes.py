@@ -191,8 +191,8 @@ def price_passes(
         piece_cost(problem, structure, strategy, piece, index, collectives, shape)
         for index, piece in enumerate(problem.pieces)
     ]
-    pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
-    layout = stage_layout(pattern, num_kinds, strategy.pp, strategy.num_virtual_stages, structure)
+    pattern, weights = problem.model.layer_pattern, problem.layer_weights
+    layout = stage_layout(pattern, weights, strategy.pp, strategy.num_virtual_stages, structure)
     send = send_s(problem, structure, strategy, collectives) * (strategy.pp > 1)
     host = host_s(problem.constants, strategy.micro_batch_size)
     return PassPrice(

@@ -584,6 +584,15 @@ def _tp_cuts_sequence(case: Case) -> BoolArray:
     return found
 
 
+def _lacks_modules(case: Case) -> BoolArray:
+    modules = case.structure.recompute_modules
+    has_latent = all(attention.kind == "mla" for attention in case.attentions)
+    lacks = ("mla_up_proj" in modules and not has_latent) or (
+        "moe_act" in modules and not _experts(case)
+    )
+    return case.all_rows & lacks
+
+
 class TensorAxis(Axis):
     """Tensor parallelism: columns of the first and rows of the second product of each block.
 
@@ -615,6 +624,14 @@ class TensorAxis(Axis):
             _tp_leaves_slivers,
             "inner width {ffn} over tp {tp} is narrower than a tile of {tile_columns} columns",
             ("tp",),
+        ),
+        Rule(
+            "recompute-modules",
+            "what is recomputed is there: mla_up_proj of latent attention, moe_act of experts",
+            _lacks_modules,
+            "the model has not all of the modules {recompute_modules}",
+            (),
+            "recompute_modules=core_attn+layernorm",
         ),
         Rule(
             "sp-without-tp",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, Phase, Tensor
+from meshwright.graph.recompute import repeated_ops
 from meshwright.sharding.algebra import (
     FLAT,
     CollectiveCall,
@@ -617,8 +618,13 @@ def _replayed(
         return []
     again = forward
     if structure.recompute is Recompute.SELECTIVE:
-        sites = {op.name for op in layer.ops if op.is_recomputed_selectively}
-        again = [call for call in forward if call.site.split(":")[0] in sites and call.streamed]
+        sites = repeated_ops(layer, structure.recompute_modules)
+        cores = {op.name for op in layer.ops if op.kind is OpKind.ATTENTION}
+        again = [
+            call
+            for call in forward
+            if (site := call.site.split(":")[0]) in sites and (call.streamed or site not in cores)
+        ]
     return [replace(call, phase=Phase.INPUT_GRADIENT, replayed=True) for call in again]
 
 

@@ -233,6 +233,16 @@ DEGREES: tuple[Rule, ...] = (
         (), "sequence_parallel=true, or overlap_tensor_parallel=false",
     ),
     _rule(
+        "recompute-modules", "structure.recompute_modules",
+        "the framework can recompute these modules of a layer",
+        lambda case, known: (
+            case.all_rows
+            & (not {*case.structure.recompute_modules} <= {*known.recompute_modules})
+        ),
+        "does not recompute these modules by themselves: {recompute_modules}", (),
+        "recompute=full",
+    ),
+    _rule(
         "expert-overlap", "structure.overlap_expert_parallel",
         "the framework overlaps communication of experts as the plan says, in pipelines where "
         "they are interleaved",

@@ -17,6 +17,7 @@ from typing import cast
 
 from meshwright.base.arrays import N, Num, ceil_div, larger
 from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, LayerGraph, Op, OpKind, Tensor
+from meshwright.graph.recompute import repeated_ops
 from meshwright.graph.transformer import EDGE
 from meshwright.sharding.algebra import FLAT, Split
 from meshwright.sharding.axes import activation_sharding, axes, forward_products
@@ -268,7 +269,8 @@ def saved_elements(
     """Return what a layer keeps for the backward pass under the recomputation of the structure.
 
     None keeps all that its operators save, each tensor once; full keeps the input of the layer
-    alone. Selective drops what only the attention core needs; or it keeps, with the input of the
+    alone. Selective drops what only the attention core needs, or what the modules make that the
+    structure names; or it keeps, with the input of the
     layer, outputs of products: all of them, or every second one and what the core writes. Tensors
     are kept as they rest: what is gathered for an operator is gathered again.
 
@@ -276,7 +278,9 @@ def saved_elements(
     ``_apply_ac_to_transformer_block``; MaxText, ``remat_policy: minimal``.
     """
     kept: list[tuple[Tensor, float]] = [(layer.input, 1.0)]
-    if structure.recompute is Recompute.SELECTIVE and keeping.selective != "attention":
+    if structure.recompute is Recompute.SELECTIVE and structure.recompute_modules:
+        kept = _kept_beside(layer, structure.recompute_modules, keeping)
+    elif structure.recompute is Recompute.SELECTIVE and keeping.selective != "attention":
         keeps_half = keeping.selective == "half_of_products"
         kept += _kept_outputs(layer, keeps_half=keeps_half)
     elif structure.recompute is not Recompute.FULL:
@@ -292,6 +296,34 @@ def saved_elements(
     return tuple(
         SavedTensor(t, activation_sharding(t, structure).split, s) for t, s in unique.values()
     )
+
+
+def _kept_beside(
+    layer: LayerGraph, modules: tuple[str, ...], keeping: CheckpointPolicy
+) -> list[tuple[Tensor, float]]:
+    """Return what is kept where some modules run again: what they read, and all they do not make.
+
+    What an operator of them keeps for itself is made again too. The output of the attention core
+    stays, for the product behind it.
+    """
+    again = repeated_ops(layer, modules)
+    made = {
+        tensor.name
+        for op in layer.ops
+        if op.name in again and op.kind is not OpKind.ATTENTION
+        for tensor in op.outputs
+    }
+    found = []
+    for op in layer.ops:
+        if op.name in again:
+            found += [(tensor, 1.0) for tensor in op.inputs if tensor.name not in made]
+        else:
+            found += [
+                (_as_kept(tensor, op, keeping.cast_word_bytes), 1.0)
+                for tensor in op.saved
+                if tensor.name not in made
+            ]
+    return found
 
 
 def _kept_outputs(layer: LayerGraph, *, keeps_half: bool) -> list[tuple[Tensor, float]]:

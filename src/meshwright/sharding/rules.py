@@ -174,6 +174,7 @@ def facts(case: Case, index: int) -> dict[str, int | str]:
         "context_kind": str(case.structure.context_kind),
         "recompute": str(case.structure.recompute),
         "recompute_layers": case.structure.recompute_layers,
+        "recompute_modules": " ".join(case.structure.recompute_modules),
         "offload": str(case.structure.offload),
         "framework": case.workload.software.framework,
         "architecture": model.architecture,

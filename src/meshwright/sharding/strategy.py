@@ -94,6 +94,8 @@ class PlanOptions:
     reshard_after_forward: bool = True
     """ZeRO-3: weights are gathered again for the backward pass."""
     recompute: Recompute = Recompute.NONE
+    recompute_modules: tuple[str, ...] = ()
+    """Modules that selective recomputation covers; none: what the software covers by itself."""
     recompute_layers: int = 0
     """Layers that full recomputation covers of each chunk of a stage, from its first; 0: all."""
     schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B
@@ -199,6 +201,8 @@ def plan_string(strategy: Strategy, structure: PlanOptions) -> str:
         (f"head_layers={structure.head_layers}", structure.head_layers > 0),
         ("ep_overlap", structure.overlap_expert_parallel),
         (f"recompute={structure.recompute}", True),
+        (f"recompute_modules={'+'.join(structure.recompute_modules)}",
+         bool(structure.recompute_modules)),
         (f"recompute_layers={structure.recompute_layers}", structure.recomputes_some),
         (f"offload={structure.offload}", structure.offload is not Offload.NONE),
         (f"streamed={structure.streamed}", is_streamed and structure.streamed is not Streamed.AUTO),

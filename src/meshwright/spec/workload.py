@@ -127,6 +127,8 @@ class Launches(Declaration):
     """With tp."""
     context_kinds: tuple[Literal["ring", "ulysses"], ...] = ()
     recompute: tuple[Literal["none", "selective", "full"], ...]
+    recompute_modules: tuple[str, ...] = ()
+    """That selective recomputation may cover besides the attention core, by name."""
     recompute_layers: bool = False
     """Whether full recomputation may cover some layers of a stage and leave others."""
     offload: Mapping[Offloaded, tuple[ZeroStage, ...]] = Field(default_factory=dict)

@@ -143,6 +143,7 @@ def utilizations(
             sequence_length=float(work.sequence_length),
             count=count,
             recompute=str(structure.recompute),
+            recompute_modules=structure.recompute_modules,
             recomputed_shares=recomputed_shares(problem, structure, strategy),
             freezes_weights=work.optimizer.freezes_weights,
         )

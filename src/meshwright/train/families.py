@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from itertools import product
+from typing import cast
 
 import numpy as np
 
@@ -252,8 +253,9 @@ def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
     keeps = space.choices.keeps
     overlap = space.problem.workload.software.async_tensor_parallel
     on_all_stages = space.choices.allowed.get("vocabulary_parallel", (False,))
-    kinds = product((True, False), ContextKind, space.stream_choices, on_all_stages)
-    for sequence_parallel, kind, (streamed, form), vocabulary_parallel in kinds:
+    modules = space.choices.allowed.get("recompute_modules", ((),))
+    kinds = product((True, False), ContextKind, space.stream_choices, on_all_stages, modules)
+    for sequence_parallel, kind, (streamed, form), vocabulary_parallel, repeated in kinds:
         if keeps("sequence_parallel", sequence_parallel) and keeps("context_kind", kind):
             yield PlanOptions(
                 sequence_parallel=sequence_parallel,
@@ -264,6 +266,7 @@ def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
                 streamed=streamed,
                 stream_form=form,
                 vocabulary_parallel=bool(vocabulary_parallel),
+                recompute_modules=tuple(map(str, cast(Sequence[object], repeated))),
             )
 
 
@@ -382,7 +385,10 @@ def _legal_rows(
 
 
 def _recomputes(space: SearchSpace, structure: PlanOptions) -> tuple[tuple[Recompute, int], ...]:
-    """Return the kinds of recomputation, and of full recomputation the layers of each chunk."""
+    """Return the kinds of recomputation, and of full recomputation the layers of each chunk.
+
+    Modules are those of selective recomputation.
+    """
     launches, asked = space.launches, space.choices.allowed.get("recompute_layers", (0,))
     numbers = [int(str(number)) for number in asked]
     if launches is not None and not launches.recompute_layers:
@@ -391,6 +397,8 @@ def _recomputes(space: SearchSpace, structure: PlanOptions) -> tuple[tuple[Recom
         numbers = []
     known = None if launches is None else launches.recompute
     kinds = launched((r for r in Recompute if space.choices.keeps("recompute", r)), known)
+    if structure.recompute_modules:
+        kinds = tuple(kind for kind in kinds if kind is Recompute.SELECTIVE)
     return tuple(
         (kind, number) for kind in kinds for number in (numbers if kind is Recompute.FULL else (0,))
     )

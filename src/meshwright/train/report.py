@@ -163,7 +163,7 @@ def plan_in_words(best: Candidate) -> str:
     if structure.zero_stage and s.dp_shard * s.cp > 1:
         parts.append(f"ZeRO-{structure.zero_stage}")
     if structure.recompute is not Recompute.NONE:
-        some = ""
+        some = f" of {', '.join(structure.recompute_modules)}" * bool(structure.recompute_modules)
         if structure.recomputes_some:
             some = f" of {counted(structure.recompute_layers, 'layer', 'layers')} in each chunk"
         parts.append(f"{structure.recompute} recomputation{some}")

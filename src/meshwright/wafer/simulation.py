@@ -753,6 +753,8 @@ def not_played(structure: PlanOptions) -> str:
         return "embedding and logits on all stages"
     if structure.overlap_expert_parallel:
         return "micro-batches that hide communication of experts of each other"
+    if structure.recompute_modules:
+        return "layers that recompute some of their modules"
     return "stages that recompute some of their layers" if structure.recomputes_some else ""
 
 

@@ -93,7 +93,7 @@ def layer(**given):
 
 def layout(num_layers, stages, **counted):
     structure = PlanOptions(**counted)
-    return stage_layout((0,) * num_layers, 1, np.array([stages * 1.0]), np.ones(1), structure)
+    return stage_layout((0,) * num_layers, (1.0,), np.array([stages * 1.0]), np.ones(1), structure)
 
 
 def transient(working_bytes):
@@ -115,6 +115,29 @@ def test_edges_belong_to_the_first_and_the_last_stage():
     assert [one.counts[p][-1][0] for p in ("first", "middle", "last")] == [1, 0, 0]
     assert [three.counts[p][-2][0] for p in ("first", "middle", "last")] == [1, 0, 0]
     assert [three.counts[p][-1][0] for p in ("first", "middle", "last")] == [0, 0, 1]
+
+
+def middle_of(pattern, weights, stages, chunks):
+    """Return the layers of each kind of the fullest middle stage."""
+    pair = (np.array([stages * 1.0]), np.array([chunks * 1.0]))
+    found = stage_layout(pattern, weights, *pair, PlanOptions())
+    return [float(count[0]) for count in found.counts["middle"][:-2]]
+
+
+def test_the_fullest_middle_stage_is_one_that_exists():
+    """DeepSeek-V3: 3 dense layers, then 58 of experts, on 16 x 2 chunks of at most two.
+
+    The second stage has two dense layers and two others, most stages four of experts.
+    """
+    pattern = (0,) * 3 + (1,) * 58
+    assert middle_of(pattern, (1.0, 20.0), 16, 2) == [0, 4]
+    assert middle_of(pattern, (20.0, 1.0), 16, 2) == [2, 2]
+    assert middle_of(pattern, (1.0, 20.0), 16, 1) == [0, 4]
+
+
+def test_stages_of_equal_weight_hold_the_most_of_each_kind():
+    """Kinds 0 0 1 again and again, four layers a stage: 3 1, then 2 2, then 3 1."""
+    assert middle_of((0, 0, 1) * 8, (1.0, 1.0), 6, 1) == [3, 2]
 
 
 def test_a_heavy_head_makes_the_last_stage_the_slowest():

@@ -68,6 +68,13 @@ BREAKING = {
         "torchtitan", PlanOptions(zero_stage=3, overlap_data_parallel=False), {"dp_shard": 2},
     ),
     "launch-recompute": ("accelerate", PlanOptions(recompute=Recompute.SELECTIVE), {}),
+    "launch-recompute-modules": (
+        "torchtitan",
+        PlanOptions(
+            zero_stage=3, recompute=Recompute.SELECTIVE, recompute_modules=("layernorm",)
+        ),
+        {},
+    ),
     "launch-expert-overlap": (
         "megatron", PlanOptions(zero_stage=0, overlap_expert_parallel=True),
         {"pp": 2, "ep": 2, "dp_shard": 2}, "mixtral-8x7b",

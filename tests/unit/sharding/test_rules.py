@@ -11,6 +11,7 @@ from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import (
     ContextKind,
     PlanOptions,
+    Recompute,
     ScheduleKind,
     Streamed,
     make_strategy,
@@ -114,6 +115,12 @@ BREAKING = {
         EXPERTS,
         {"dp_shard": 4},
         "communication of experts overlapped with ep 1 under schedule 1f1b",
+    ),
+    "recompute-modules": (
+        replace(PLAIN, recompute=Recompute.SELECTIVE, recompute_modules=("moe_act",)),
+        DENSE,
+        {},
+        "the model has not all of the modules moe_act",
     ),
     "etp-tile": (
         PLAIN,

@@ -202,7 +202,7 @@ def _memory_options(plan: Plan) -> Iterator[Words]:
         yield "--recompute-num-layers", f"{structure.recompute_layers or 1}"
     elif structure.recompute is Recompute.SELECTIVE:
         yield "--recompute-granularity", "selective"
-        yield "--recompute-modules", "core_attn"
+        yield "--recompute-modules", *(structure.recompute_modules or ("core_attn",))
     if structure.offload is Offload.OPTIMIZER:
         yield ("--optimizer-cpu-offload",)
         yield ("--use-precision-aware-optimizer",)

@@ -1,0 +1,137 @@
+"""Selective recomputation by module: what is kept, what is repeated, what starts."""
+
+from dataclasses import replace
+
+import pytest
+
+import meshwright as mw
+from meshwright.cost.layer import price_layers
+from meshwright.cost.parts import number_at
+from meshwright.frameworks.registry import rendered
+from meshwright.graph.recompute import MODULES, repeated_ops
+from meshwright.sharding.derivation import derive_calls
+from meshwright.sharding.local_sizes import saved_elements
+from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy, stack
+from meshwright.train.question import check_problem, make_problem, training
+
+NONE = PlanOptions(sequence_parallel=False)
+ALL = tuple(MODULES)
+ASKED = {"on": "64xH100", "seq": 4096, "global_batch": 256, "tp": 1, "pp": 4, "ep": 16, "mbs": 1}
+
+
+def some(*modules):
+    return replace(NONE, recompute=Recompute.SELECTIVE, recompute_modules=modules)
+
+
+def problem_of(name):
+    work = training("64xH100", global_batch_size=256, sequence_length=4096)
+    return make_problem(name, "64xH100", work, "uncalibrated")
+
+
+@pytest.fixture(scope="module")
+def latent():
+    """DeepSeek-V2-Lite: latent attention, then experts."""
+    return problem_of("deepseek-v2-lite")
+
+
+def kept(problem, structure):
+    """Return the names of what a layer of experts keeps."""
+    return {entry.tensor.name for entry in saved_elements(problem.graph.layers[-1], structure)}
+
+
+def layer_of(problem, structure):
+    network = problem.network(structure.axis_order, stack([make_strategy(dp_shard=64, ep=16)]))
+    kind = structure.recompute
+    return price_layers(problem, structure, network, (kind,), uses_tatp=False)[kind][-3]
+
+
+def test_outputs_of_modules_are_dropped_and_what_they_read_is_kept(latent):
+    before, after = kept(latent, NONE), kept(latent, some("layernorm", "mla_up_proj", "moe_act"))
+    assert before - after == {
+        "attention.norm.output", "experts.norm.output", "attention.kv_norm.output",
+        "attention.rotary.query", "attention.rotary.key", "attention.value", "experts.activation",
+    }  # fmt: skip
+    assert {"layer_input", "attention.kv_down", "experts.up"} <= after
+    # The rotary part of the key is made by a product that does not run again.
+    assert after - before == {"attention.rotary_key", "attention.query"} & after
+
+
+def test_the_core_alone_is_what_selective_recomputation_is_without_modules(latent):
+    assert kept(latent, some("core_attn")) == kept(latent, some())
+    one, other = (layer_of(latent, some(*modules)) for modules in ((), ("core_attn",)))
+    assert number_at(one.recompute_s) == number_at(other.recompute_s) > 0
+    assert number_at(one.kept_bytes) == number_at(other.kept_bytes)
+
+
+def test_each_module_adds_its_own_time_and_drops_some_bytes(latent):
+    """Modules repeat different operators: their times add, up to all of them together."""
+    alone = [layer_of(latent, some(module)) for module in ALL]
+    together, none = layer_of(latent, some(*ALL)), layer_of(latent, NONE)
+    assert number_at(together.recompute_s) == pytest.approx(
+        sum(number_at(layer.recompute_s) for layer in alone), rel=1e-12
+    )
+    full = layer_of(latent, replace(NONE, recompute=Recompute.FULL))
+    assert number_at(together.recompute_s) < number_at(full.recompute_s)
+    for layer in alone:
+        assert number_at(layer.kept_bytes) < number_at(none.kept_bytes)
+    assert number_at(full.kept_bytes) < number_at(together.kept_bytes)
+
+
+def test_collectives_of_repeated_products_run_again():
+    """With sequence parallelism each up-projection gathers its input over tp once more."""
+    layer = problem_of("deepseek-v2-lite").graph.layers[-1]
+    structure = replace(some("mla_up_proj"), sequence_parallel=True)
+    again = [call for call in derive_calls(layer, structure, axes=("tp",)) if call.replayed]
+    first = [
+        call for call in derive_calls(layer, replace(structure, recompute=Recompute.NONE),
+                                      axes=("tp",))
+        if call.site.split(":")[0] in MODULES["mla_up_proj"] and call.phase == "forward"
+    ]  # fmt: skip
+    assert [(c.kind, c.tensor, c.site) for c in again] == [
+        (c.kind, c.tensor, c.site) for c in first
+    ]
+
+
+def test_modules_without_latent_attention_leave_rotary_alone():
+    layer = problem_of("llama3-8b").graph.layers[0]
+    assert repeated_ops(layer, ("mla_up_proj",)) == frozenset()
+    assert repeated_ops(layer, ("layernorm",)) == {"attention.norm", "feed_forward.norm"}
+
+
+@pytest.mark.parametrize(
+    ("model", "module"), [("llama3-8b", "mla_up_proj"), ("llama3-8b", "moe_act")]
+)
+def test_modules_that_a_model_lacks_are_refused(model, module):
+    problem = problem_of(model)
+    faults = check_problem(problem, make_strategy(dp_shard=64), some(module))
+    assert "recompute-modules" in [fault.path for fault in faults]
+
+
+def test_hardware_flops_count_the_products_of_modules():
+    plans = {
+        modules: mw.estimate("deepseek-v2-lite", **ASKED, recompute_modules=modules).best.estimate
+        for modules in ("layernorm", "mla_up_proj")
+    }
+    ratio = {name: e.hfu / e.mfu_causal for name, e in plans.items()}
+    assert ratio["layernorm"] < ratio["mla_up_proj"]
+
+
+def test_modules_ask_for_selective_recomputation_and_are_written():
+    modules = "layernorm+mla_up_proj+moe_act"
+    plan = mw.estimate("deepseek-v2-lite", **ASKED, recompute_modules=modules,
+                       framework="megatron")  # fmt: skip
+    assert plan.best.text.endswith(f"recompute=selective, recompute_modules={modules}")
+    (script,) = rendered(plan, "megatron").values()
+    assert "--recompute-modules layernorm mla_up_proj moe_act" in script
+    with pytest.raises(mw.MeshwrightError, match="some of their modules are not written"):
+        rendered(plan, "chakra")
+    with pytest.raises(mw.MeshwrightError, match="says nothing about full recomputation"):
+        mw.estimate("deepseek-v2-lite", **ASKED, recompute_modules=modules, recompute="full")
+    with pytest.raises(mw.MeshwrightError, match="'attention'"):
+        mw.estimate("deepseek-v2-lite", **ASKED, recompute_modules="attention")
+
+
+def test_the_search_recomputes_the_modules_that_it_is_given():
+    found = mw.plan("deepseek-v2-lite", **ASKED, recompute_modules="layernorm+moe_act")
+    assert found.best.structure.recompute_modules == ("layernorm", "moe_act")
+    assert found.best.structure.recompute is Recompute.SELECTIVE
