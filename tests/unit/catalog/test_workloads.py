@@ -13,6 +13,7 @@ from meshwright.spec.workload import Decode, Prefill, Training
         # weights + gradients + state, and gathered weight + reduced gradient [bytes/parameter]
         ("megatron-adam", 2 + 4 + 12, 2 + 4),
         ("megatron-adam-bf16-gradients", 2 + 2 + 12, 2 + 2),
+        ("adam-bf16-moments", 2 + 4 + 8, 2 + 4),
         ("fsdp-mixed", 4 + 4 + 8, 2 + 4),
         ("fsdp-mixed-bf16-reduce", 4 + 4 + 8, 2 + 2),
         ("megatron-adam-fp16", 2 + 4 + 12, 2 + 2),

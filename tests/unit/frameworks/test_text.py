@@ -285,6 +285,25 @@ def test_megatron_uneven_chunks(text, chunks, head, expected):
     assert {k: "" if v.startswith("--") else v for k, v in options.items()} == expected
 
 
+@pytest.mark.parametrize(
+    ("system", "ep", "dispatcher"),
+    [
+        ("64xH100", 8, ("alltoall", None)),
+        ("64xH100", 16, ("flex", "deepep")),
+        ("128xGB200", 128, ("flex", "hybridep")),
+    ],
+)
+def test_megatron_sends_a_token_to_a_host_once_as_priced(text, system, ep, dispatcher):
+    """Experts on 8 GPUs of a host, on two hosts, on two racks."""
+    degrees = {"dp_shard": max(ep, 64), "ep": ep}
+    rest = {"model": "deepseek-v3", "length": 4096, "system": system, "batch": 256}
+    options = options_of(text("megatron", degrees, {"zero_stage": 1}, **rest))
+    names = ("--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend")
+    assert tuple(options.get(name) for name in names) == dispatcher
+    assert options["--moe-router-num-groups"] == "8"
+    assert options["--moe-router-group-topk"] == "4"
+
+
 @pytest.mark.parametrize(("number", "method"), [(0, "uniform"), (3, "block")])
 def test_megatron_recomputes_all_layers_or_some_of_each_chunk(text, number, method):
     structure = {"recompute": Recompute.FULL, "recompute_layers": number, "zero_stage": 1}

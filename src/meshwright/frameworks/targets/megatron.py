@@ -14,6 +14,7 @@ from itertools import groupby
 from meshwright.base.errors import Fault
 from meshwright.frameworks.launch import (
     MESH_AXES,
+    RACK_DOMAIN,
     Words,
     degrees,
     header,
@@ -325,7 +326,7 @@ def model_options(plan: Plan) -> Iterator[Words]:
     if not model.tied_embeddings:
         yield ("--untie-embeddings-and-output-weights",)
     yield "--vocab-size", f"{model.vocab_size}"
-    yield from _expert_options(model)
+    yield from _expert_options(plan)
 
 
 def _is_gated(kind: LayerSpec) -> bool:
@@ -361,8 +362,9 @@ def _attention_options(attention: AttentionSpec, sequence_length: int) -> Iterat
         yield "--window-size", f"{attention.window - 1},0"
 
 
-def _expert_options(model: ModelSpec) -> Iterator[Words]:
+def _expert_options(plan: Plan) -> Iterator[Words]:
     """Yield the arguments of a mixture of experts, where there is one."""
+    model = plan.model
     experts = next((kind.experts for kind in model.layer_kinds if kind.experts), None)
     if experts is None:
         return
@@ -371,8 +373,22 @@ def _expert_options(model: ModelSpec) -> Iterator[Words]:
     yield "--moe-ffn-hidden-size", f"{experts.ffn_size}"
     yield "--moe-layer-freq", layer_frequency(model)
     yield ("--moe-grouped-gemm",)
-    yield "--moe-token-dispatcher-type", "alltoall"
+    yield from _dispatcher_options(plan)
     yield from _router_options(experts)
+
+
+def _dispatcher_options(plan: Plan) -> Iterator[Words]:
+    """Yield who sends tokens to experts: all-to-all sends each copy, the others one to a host.
+
+    Source: Megatron Bridge, ``flex_dispatcher_backend``: HybridEP for racks of one NVLink domain.
+    """
+    sizes, domain = degrees(plan), plan.system.levels[0].size
+    crosses_hosts = sizes["ep"] * sizes["etp"] > domain
+    if not crosses_hosts or not plan.workload.software.deduplicated_dispatch:
+        yield "--moe-token-dispatcher-type", "alltoall"
+        return
+    yield "--moe-token-dispatcher-type", "flex"
+    yield "--moe-flex-dispatcher-backend", "hybridep" if domain >= RACK_DOMAIN else "deepep"
 
 
 def _router_options(experts: ExpertSpec) -> Iterator[Words]:
