@@ -270,8 +270,8 @@ def _refuse_idle_of_plan(reading: Reading, args: Namespace) -> None:
         return
     refuse_idle(reading, args, ("without",), "is of use with --from only")
     if is_serving(args):
-        names = ["seq", "global_batch", "workload", "optimizer", "tokens", "async_tp", "dropout",
-                 "measured", "within", *SEARCH_ONLY]  # fmt: skip
+        names = ["seq", "global_batch", "workload", "framework", "optimizer", "tokens", "async_tp",
+                 "dropout", "measured", "within", *SEARCH_ONLY]  # fmt: skip
         refuse_idle(reading, args, names, "is of use in training only")
     else:
         refuse_idle(reading, args, SERVING_ONLY, "is of use with --decode or --prefill only")

@@ -88,8 +88,9 @@ def _show_serving(found: ServingPlan, args: Namespace) -> int:
     from meshwright.serve.answer import serving_to_data
     from meshwright.serve.report import serving_lines, serving_screen
 
+    after = "" if args.out else f"{command_line()} --out plan.json"
     show_screen(
-        lambda: serving_screen(found, next_command=next_command(args)),
+        lambda: serving_screen(found, next_command=after),
         lambda: serving_lines(found), lambda: serving_to_data(found), args,
     )  # fmt: skip
     return 0

@@ -183,10 +183,16 @@ STATED_IN_FILE = ("seq", "global_batch", "framework", "precision", "optimizer", 
                   "imbalance", "cuda_graphs", "async_tp", "dropout")  # fmt: skip
 """Options that a workload file replaces."""
 CAPS = ("max_power", "max_device_power")
-SERVING_ONLY = ("batch", "context", "prompt", "max_latency", "latency", "kv_cache", "weights",
+SERVING_ONLY = ("batch", "context", "prompt", "answer", "max_latency", "max_ttft", "max_tpot",
+                "latency", "kv_cache", "weights",
                 "server")  # fmt: skip
 """Options that have no meaning in training."""
-_OTHER_KIND = {"context": "prefill", "prompt": "decode"}
+_OF_SERVING = {
+    (True, False): ("context", "max_latency"),
+    (False, True): ("prompt", "max_latency"),
+    (True, True): ("prompt", "answer", "max_ttft", "max_tpot"),
+}
+"""Options of decode, of prefill, and of whole requests: both flags."""
 ASKED = ("model", "on", "network", "workload", *STATED_IN_FILE, *CAPS, "idle_power", "rent")
 
 
@@ -527,19 +533,21 @@ def serving_workload(args: argparse.Namespace, system: SystemSpec | None) -> Dec
     from meshwright.spec.workload import Decode, Prefill, SoftwareStack
 
     reading = Reading()
-    length = "context" if args.decode else "prompt"
-    other = "prompt" if args.decode else "context"
-    refuse_idle(reading, args, (other,), f"is of use with --{_OTHER_KIND[length]} only")
-    numbers = {}
-    for name, kilo in (("batch", 1000), (length, 1024)):
+    kind = (bool(args.decode), bool(args.prefill))
+    _refuse_other_kinds(reading, args, kind)
+    lengths = [name for name in _OF_SERVING[kind] if name in ("context", "prompt", "answer")]
+    numbers: dict[str, int] = {}
+    for name, kilo in (("batch", 1000), *((name, 1024) for name in lengths)):
         text = getattr(args, name)
         if text is None:
             reading.fault(f"--{name}", "is needed")
         else:
             numbers[name] = reading.value(whole_number, f"--{name}", text, kilo=kilo)
-    limit_s = None
-    if args.max_latency is not None:
-        limit_s = reading.value(quantity, "--max-latency", args.max_latency, "s")
+    limits = {
+        name: reading.value(quantity, option_of(name), getattr(args, name), "s")
+        for name in ("max_latency", "max_ttft", "max_tpot")
+        if getattr(args, name) is not None
+    }
     shared: dict[str, Any] = {
         "precision": reading.value(precision_of, args, system),
         "expert_load_imbalance": reading.value(imbalance, args.imbalance or "1"),
@@ -547,11 +555,34 @@ def serving_workload(args: argparse.Namespace, system: SystemSpec | None) -> Dec
     }
     reading.done()
     shared["batch_size"] = numbers["batch"]
+    limit_s = limits.get("max_latency")
+    if all(kind):
+        return Decode(
+            prompt_length=numbers["prompt"],
+            context_length=numbers["prompt"] + numbers["answer"],
+            max_time_to_first_token_s=limits.get("max_ttft"),
+            max_time_per_output_token_s=limits.get("max_tpot"),
+            **shared,
+        )
     if args.decode:
         tokens = numbers["context"]
         return Decode(context_length=tokens, max_time_per_output_token_s=limit_s, **shared)
     tokens = numbers["prompt"]
     return Prefill(prompt_length=tokens, max_time_to_first_token_s=limit_s, **shared)
+
+
+def _refuse_other_kinds(
+    reading: Reading, args: argparse.Namespace, kind: tuple[bool, bool]
+) -> None:
+    """Keep a complaint for each option that belongs to another kind of question of serving."""
+    flags = {
+        (True, False): "--decode", (False, True): "--prefill",
+        (True, True): "--decode and --prefill together",
+    }  # fmt: skip
+    for name in sorted({name for names in _OF_SERVING.values() for name in names}):
+        if name not in _OF_SERVING[kind]:
+            kinds = [flags[other] for other, names in _OF_SERVING.items() if name in names]
+            refuse_idle(reading, args, (name,), f"is of use with {' or '.join(kinds)} only")
 
 
 def process_grid(text: str) -> tuple[int, int] | None:

@@ -283,14 +283,17 @@ FIXED = tuple(
 )  # fmt: skip
 SERVING = tuple(
     Option(name, about, metavar, kind="value" if metavar else "flag", group=_SERVING,
-           excludes="kind" if name in ("decode", "prefill") else "")
+           )
     for name, about, metavar in (
         ("decode", "one token for each sequence in flight", ""),
-        ("prefill", "the prompts of a batch", ""),
+        ("prefill", "the prompts of a batch; with --decode whole requests", ""),
         ("batch", "sequences in flight (decode) or in a batch (prefill)", "N"),
         ("context", f"decode: tokens in the KV cache of each sequence; {BINARY}", "TOKENS"),
         ("prompt", f"prefill: tokens of a prompt; {BINARY}", "TOKENS"),
+        ("answer", f"requests: tokens of an answer; {BINARY}", "TOKENS"),
         ("max_latency", 'limit of TPOT or TTFT, such as "50 ms"', "TIME"),
+        ("max_ttft", "requests: limit of the time to the first token", "TIME"),
+        ("max_tpot", "requests: limit of the time per output token", "TIME"),
         ("latency", "least latency instead of most throughput", ""),
         ("kv_cache", "data type of the KV cache", "TYPE"),
         ("server", "vllm, tensorrt-llm, ... (generic)", "NAME"),
@@ -576,7 +579,7 @@ COMMANDS: dict[str, Command] = {
     ),
 }  # fmt: skip
 COMMANDS["serve"] = Command(
-    "the best way to serve: plan with --decode or --prefill",
+    "the best way to serve: plan with --decode, --prefill or both",
     tuple(o for o in COMMANDS["plan"].options
           if o in (*FIXED, *SERVING) or o.name in (
               "model", "on", "network", "rent", "precision", "imbalance", "cuda_graphs",

@@ -48,6 +48,8 @@ class ServingEstimate:
     memory_capacity_bytes: float
     energy_j_per_million_tokens: float | None
     cost_usd_per_million_tokens: float | None
+    first_token_s: float | None = None
+    """Of requests: from the pass that takes up a prompt to its first token [s]."""
 
     @property
     def fits(self) -> bool:
@@ -108,6 +110,14 @@ class ServingPlan:
     def __repr__(self) -> str:
         rate = f"{self.best.estimate.tokens_per_s:,.0f} tokens/s"
         return f"<ServingPlan {self.model.name} on {self.system.name}: {self.best.text}, {rate}>"
+
+    @property
+    def requests_per_s(self) -> float | None:
+        """Requests that end in a second on the system; None: not of whole requests."""
+        work = self.workload
+        if not isinstance(work, Decode) or work.prompt_length is None:
+            return None
+        return self.best.estimate.tokens_per_s / work.answer_length
 
     @property
     def is_decode(self) -> bool:

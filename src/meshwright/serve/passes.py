@@ -84,6 +84,22 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
         return work.context_length if isinstance(work, Decode) else work.prompt_length
 
     @property
+    def past_length(self) -> float:
+        """Tokens of one sequence that a pass finds in the cache: of answers, half on average."""
+        work = self.workload
+        if not isinstance(work, Decode):
+            return 0.0
+        if work.prompt_length is None:
+            return float(work.context_length)
+        return work.prompt_length + work.answer_length / 2.0
+
+    @property
+    def max_first_token_s(self) -> float | None:
+        """Longest time to the first token of a request that is allowed [s]."""
+        work = self.workload
+        return work.max_time_to_first_token_s if isinstance(work, Decode) else None
+
+    @property
     def max_latency_s(self) -> float | None:
         """Longest time to the first token, or per output token, that is allowed [s]."""
         work = self.workload
@@ -97,7 +113,7 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
         precision = self.workload.precision
         return PassShape(
             new_tokens=float(self.pass_length),
-            past_tokens=float(self.cached_length) if self.is_decode else 0.0,
+            past_tokens=self.past_length,
             weight_word_bytes=precision.weight_bytes,
             cache_word_bytes=BYTES_OF[precision.kv_cache],
             kept_tokens=float(self.cached_length),
@@ -172,6 +188,67 @@ class PassPrice:
     """What waiting for the slowest device adds [1]."""
     held: tuple[StageHeld, ...]
     """By the first, the fullest middle and the last stage."""
+    first_token_s: Num | None = None
+    """Of requests: a pass that carries a whole prompt [s]."""
+
+
+def passes_of(
+    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns
+) -> PassPrice:
+    """Return the price of one pass of the workload: of requests, with prompts beside answers."""
+    work = problem.workload
+    if isinstance(work, Decode) and work.prompt_length is not None:
+        return _price_requests(problem, structure, strategy, work)
+    return price_passes(problem, structure, strategy)
+
+
+def _price_requests(
+    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, work: Decode
+) -> PassPrice:
+    """Return the mean pass of a steady state in which a request starts whenever another one ends.
+
+    Of n answers n / answer length end in a pass, and as many prompts pass beside the others. The
+    first token comes with the pass that carries its prompt, or as many as start together, whole.
+    """
+    answers = price_passes(problem, structure, strategy)
+    prompt, mine = float(work.prompt_length or 0), strategy.micro_batch_size
+    alone = price_passes(
+        problem, structure, replace(strategy, micro_batch_size=mine * 0.0 + 1.0),
+        replace(problem.shape, new_tokens=prompt, past_tokens=0.0),
+    )  # fmt: skip
+
+    def carrying(num_prompts: Num) -> PassPrice:
+        rows = mine + num_prompts * prompt
+        both = price_passes(
+            problem, structure, replace(strategy, micro_batch_size=rows),
+            replace(problem.shape, answered_share=(mine + num_prompts) / rows),
+        )  # fmt: skip
+        core_s = answers.whole.attention_s + num_prompts * alone.whole.attention_s
+        return with_core(both, answers, core_s, strategy.pp)
+
+    ended = mine / float(work.answer_length)
+    step, first = carrying(ended), carrying(larger(ended, 1.0))
+    ahead_s = first.whole.total_s + (strategy.pp - 1.0) * first.send_s + first.host_s
+    return replace(step, held=first.held, first_token_s=ahead_s * (1.0 + first.jitter))
+
+
+def with_core(both: PassPrice, answers: PassPrice, core_s: Num, num_stages: Num) -> PassPrice:
+    """Return a pass of prompts and answers with the attention of each kind on its own.
+
+    Parameters
+    ----------
+    both
+        Its products, elementwise work and collectives see the tokens of both kinds.
+    core_s
+        Attention of all stages [s].
+    """
+    more_s = (core_s - both.whole.attention_s) / num_stages
+    return replace(
+        both,
+        whole=replace(both.whole, attention_s=core_s),
+        host_s=answers.host_s,
+        slowest_s=both.slowest_s - both.host_s + answers.host_s + more_s,
+    )
 
 
 def price_passes(

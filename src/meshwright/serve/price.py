@@ -18,7 +18,7 @@ from meshwright.cost.energy import (
 )
 from meshwright.cost.memory import num_axes
 from meshwright.serve.operators import PASS_TIME_PARTS
-from meshwright.serve.passes import PassPrice, ServingProblem, price_passes
+from meshwright.serve.passes import PassPrice, ServingProblem, passes_of
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
 
 
@@ -130,6 +130,8 @@ class ServingPrice:
     """Of one pass of one group, on one device of each stage together [FLOP]."""
     traffic_bytes: Num
     link_bytes: Num
+    first_token_s: Num | None = None
+    """Of requests: from the pass that takes up a prompt to its first token [s]."""
 
     @property
     def memory_bytes(self) -> Num:
@@ -149,7 +151,7 @@ def price_serving(
     num_groups
         Such groups in flight in each replica, at most pp: more of them only wait for each other.
     """
-    passes = price_passes(problem, structure, strategy)
+    passes = passes_of(problem, structure, strategy)
     return with_groups(problem, structure, strategy, passes, num_groups)
 
 
@@ -169,6 +171,7 @@ def with_groups(
     return ServingPrice(
         strategy, structure, num_groups, time, latency_s, bottleneck_s, *rates, memory,
         room * strategy.dp, whole.flops, whole.traffic_bytes, whole.link_bytes,
+        passes.first_token_s,
     )  # fmt: skip
 
 

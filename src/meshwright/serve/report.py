@@ -46,14 +46,17 @@ def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
     price, latency = plan.best.estimate, "TPOT" if plan.is_decode else "TTFT"
     screen = Screen(_question(plan))
     screen.gap()
+    first = ""
+    if price.first_token_s is not None:
+        first = f"TTFT {format_seconds(price.first_token_s)}, "
     text = (
-        f"{price.tokens_per_s:,.0f} tokens/s, {latency} {format_seconds(price.latency_s)} "
+        f"{price.tokens_per_s:,.0f} tokens/s, {first}{latency} {format_seconds(price.latency_s)} "
         f"({price.tokens_per_s_per_user:,.1f} tokens/s for each user)"
     )
     label, style = ("FITS", "bold green") if price.fits else ("NO FIT", "bold red")
     screen.add(label, text, style=style)
     text = (
-        f"{price.tokens_per_s_per_device:,.1f} tokens/s a device; "
+        f"{price.tokens_per_s_per_device:,.1f} tokens/s a device{_requests(plan)}; "
         f"{price.fidelity.replace('_', '-')} model"
     )
     screen.add("", text, spare=2)
@@ -89,6 +92,11 @@ def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
     if next_command:
         screen.add("next", next_command, style="bold")
     return screen
+
+
+def _requests(plan: ServingPlan) -> str:
+    rate = plan.requests_per_s
+    return "" if rate is None else f", {rate:,.3g} requests/s"
 
 
 def _gib(size: float) -> str:
@@ -174,13 +182,22 @@ def _front(front: ServingFront) -> Iterator[str]:
 def _question(plan: ServingPlan) -> str:
     """Return the question in a line: model, system, batch, lengths, types and the limit."""
     work = plan.workload
-    if isinstance(work, Decode):
+    if isinstance(work, Decode) and work.prompt_length is not None:
+        what = (
+            f"{work.batch_size:,} requests of {work.prompt_length:,} + {work.answer_length:,} "
+            "tokens at once"
+        )
+        limit_s = work.max_time_per_output_token_s
+    elif isinstance(work, Decode):
         what = f"decode of {work.batch_size:,} sequences with {work.context_length:,} tokens each"
         limit_s = work.max_time_per_output_token_s
     else:
         what = f"prefill of {work.prompt_length:,} tokens, batches of {work.batch_size:,}"
         limit_s = work.max_time_to_first_token_s
     within = "" if limit_s is None else f", within {format_seconds(limit_s)}"
+    if isinstance(work, Decode) and work.max_time_to_first_token_s is not None:
+        within = "" if limit_s is None else f", TPOT within {format_seconds(limit_s)}"
+        within += f", TTFT within {format_seconds(work.max_time_to_first_token_s)}"
     precision = work.precision
     weights = named_type(precision.weight_name, plan.system.chip)
     types = f"weights {weights}, cache {precision.kv_cache}"

@@ -16,7 +16,7 @@ from functools import reduce
 import numpy as np
 
 from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller
-from meshwright.serve.passes import PassPrice, ServingProblem, price_passes
+from meshwright.serve.passes import PassPrice, ServingProblem, price_passes, with_core
 from meshwright.serve.price import buffers_bytes
 from meshwright.sharding.strategy import PlanOptions, Strategy, StrategyColumns
 from meshwright.spec.workload import Server
@@ -117,9 +117,7 @@ class Serving:
         both = self._passes(rows, 1.0, self._middle(requests), answered=(mine + ended) / rows)
         answers = self._passes(mine, 1.0, self._middle(requests))
         core_s = answers.whole.attention_s + ended * self._prompt_core_s(requests)
-        slowest_s = both.slowest_s - both.host_s + answers.host_s
-        step = replace(both, host_s=answers.host_s, slowest_s=slowest_s)
-        step_s = self._round_s(step, core_s, groups)
+        step_s = self._round_s(with_core(both, answers, core_s, self.strategy.pp), core_s, groups)
         per_s = at_once / (requests.answer_tokens * step_s)
         return Served(room, at_once, 0.0 * step_s, step_s, np.inf + step_s, per_s)
 

@@ -16,7 +16,7 @@ from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, take
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.search.exhaustive import TIE, Counts
-from meshwright.serve.passes import ServingProblem, group_counts, price_passes
+from meshwright.serve.passes import ServingProblem, group_counts, passes_of
 from meshwright.serve.price import ServingPrice, price_serving, with_groups
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices, Grid, degree_columns, device_counts
@@ -205,6 +205,8 @@ class ServingColumns:
     """Index into the structures of the result."""
     num_groups: FloatArray
     latency_s: FloatArray
+    first_token_s: FloatArray
+    """Of requests; else 0 [s]."""
     tokens_per_s: FloatArray
     tokens_per_s_per_user: FloatArray
     sequences_in_flight: FloatArray
@@ -243,7 +245,7 @@ def joined_columns(parts: list[ServingColumns]) -> ServingColumns:
         nothing = np.zeros(0)
         none = StrategyOf(**dict.fromkeys(DEGREES, nothing))
         whole = np.zeros(0, dtype=np.int64)
-        return ServingColumns(none, whole, whole, *[nothing] * 6)
+        return ServingColumns(none, whole, whole, *[nothing] * 7)
     strategy = StrategyOf(
         **{n: np.concatenate([getattr(p.strategy, n) for p in parts]) for n in DEGREES}
     )
@@ -351,20 +353,32 @@ def latency_shortfall(
     in_time: BoolArray, counts: Counts,
 ) -> str:  # fmt: skip
     """Return how close the fastest candidate comes to the latency, or to the whole batch."""
-    name = "per output token" if space.problem.is_decode else "to the first token"
     if in_time.any():
         most = int(columns.sequences_in_flight[in_time].max())
         return (
             f"no split holds the whole batch of {space.problem.workload.batch_size} sequences"
             f" at once in time; at most {most} are in flight; {counts.summary}"
         )
-    index = int(np.argmin(columns.latency_s))
-    limit_s = space.problem.max_latency_s or 0.0
-    return (
-        f"no candidate keeps {format_seconds(limit_s)} {name}: the fastest,"
-        f" {_degrees_text(row(columns.strategy, index))}, takes"
-        f" {format_seconds(float(columns.latency_s[index]))}; {counts.summary}"
-    )
+    name = "per output token" if space.problem.is_decode else "to the first token"
+    stated = [
+        (what, limit_s, taken_s)
+        for what, limit_s, taken_s in (
+            (name, space.problem.max_latency_s, columns.latency_s),
+            ("to the first token", space.problem.max_first_token_s, columns.first_token_s),
+        )
+        if limit_s is not None
+    ]
+    # The limits that nothing keeps; where each is kept by something, all of them together.
+    missed = [entry for entry in stated if not (entry[2] <= entry[1]).any()] or stated
+    texts = []
+    for what, limit_s, taken_s in missed:
+        index = int(np.argmin(taken_s))
+        texts.append(
+            f"{format_seconds(limit_s)} {what}: the fastest,"
+            f" {_degrees_text(row(columns.strategy, index))}, takes"
+            f" {format_seconds(float(taken_s[index]))}"
+        )
+    return f"no candidate keeps {', and at once '.join(texts)}; {counts.summary}"
 
 
 def _degrees_text(strategy: Strategy) -> str:
@@ -428,8 +442,7 @@ def search_serving(
     structures, fitting = covered(space, counts)
     if not len(fitting):
         raise InfeasibleError(memory_shortfall(space, counts))
-    limit_s = space.problem.max_latency_s
-    in_time = fitting.latency_s <= (np.inf if limit_s is None else limit_s)
+    in_time = _is_in_time(space, fitting)
     eligible = in_time & (is_full(space, fitting) if objective is Objective.LATENCY else True)
     if not eligible.any():
         raise InfeasibleError(latency_shortfall(space, structures, fitting, in_time, counts))
@@ -472,6 +485,7 @@ def _priced(
         rows = np.arange(start, min(start + BLOCK_ROWS, len(candidates)))
         block = candidates.take(rows)
         price = _block_price(space, structure, block)
+        first_s = price.first_token_s
         parts.append(
             ServingColumns(
                 price.strategy,
@@ -479,6 +493,7 @@ def _priced(
                 np.full(len(rows), number, dtype=np.int64),
                 column(price.num_groups),
                 column(price.latency_s),
+                column(price.latency_s * 0.0 if first_s is None else first_s),
                 column(price.tokens_per_s),
                 column(price.tokens_per_s_per_user),
                 column(price.sequences_in_flight),
@@ -493,7 +508,7 @@ def _block_price(space: ServingSpace, structure: PlanOptions, block: Candidates)
     size = block.strategy.micro_batch_size.astype(np.int64)
     keys = block.split_of * (size.max() + 1) + size
     _, firsts, shared = np.unique(keys, return_index=True, return_inverse=True)
-    passes = price_passes(space.problem, structure, take(block.strategy, firsts))
+    passes = passes_of(space.problem, structure, take(block.strategy, firsts))
     mine = take_rows(passes, shared.reshape(-1))
     return with_groups(space.problem, structure, block.strategy, mine, block.num_groups)
 
@@ -544,10 +559,18 @@ def _brackets(
 def _is_good(space: ServingSpace, priced: ServingColumns) -> BoolArray:
     """Return whether rows fit the memory and keep the latency."""
     capacity = space.problem.system.chip.main_memory.capacity_bytes
-    limit_s = space.problem.max_latency_s
-    most_s = np.inf if limit_s is None else limit_s
-    good: BoolArray = (priced.memory_bytes <= capacity) & (priced.latency_s <= most_s)
-    return good
+    return (priced.memory_bytes <= capacity) & _is_in_time(space, priced)
+
+
+def _is_in_time(space: ServingSpace, priced: ServingColumns) -> BoolArray:
+    """Return whether rows keep the latencies that are allowed."""
+    problem = space.problem
+    limits = ((problem.max_latency_s, priced.latency_s),
+              (problem.max_first_token_s, priced.first_token_s))  # fmt: skip
+    found = np.ones(len(priced), dtype=bool)
+    for limit_s, taken_s in limits:
+        found &= taken_s <= (np.inf if limit_s is None else limit_s)
+    return found
 
 
 def is_full(space: ServingSpace, columns: ServingColumns) -> BoolArray:

@@ -68,6 +68,7 @@ def serving_candidate(
         memory_capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
         energy_j_per_million_tokens=_known(energy_j),
         cost_usd_per_million_tokens=_known(cost_usd),
+        first_token_s=None if price.first_token_s is None else _number(price.first_token_s),
     )
     return ServingCandidate(strategy, structure, estimate)
 
@@ -155,7 +156,9 @@ def serving_warnings(problem: ServingProblem, best: ServingCandidate, server: Se
     if not price.is_calibrated:
         notes.append(UNCALIBRATED_NOTE)
     left_out = "queues before the first pass are not priced"
-    if not problem.is_decode:
+    if price.first_token_s is not None:
+        left_out += "; prompts pass whole, beside answers, and arrive in a steady stream"
+    elif not problem.is_decode:
         left_out += ", nor the way of the cache to decode; prompts arrive in a steady stream"
     notes.append(left_out)
     if price.num_devices_used < problem.system.num_alive:

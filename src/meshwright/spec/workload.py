@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from meshwright.spec.declaration import Bytes, Count, Declaration, Seconds
 from meshwright.spec.model import WeightFormat
@@ -239,17 +239,37 @@ class Prefill(Declaration):
 
 
 class Decode(Declaration):
-    """Decode: one token for each sequence of a batch, with the KV cache of its context."""
+    """Decode: one token for each sequence of a batch, with the KV cache of its context.
+
+    With ``prompt_length``, of whole requests: prompts pass beside the answers of others.
+    """
 
     kind: Literal["decode"] = "decode"
     batch_size: Count
     """Sequences in flight over the whole system."""
     context_length: Count
-    """Tokens in the KV cache of each sequence."""
+    """Tokens in the KV cache of each sequence; of requests, at the end of the answer."""
+    prompt_length: Count | None = None
+    """Tokens of a prompt, the rest of the context is the answer; None: prompts pass elsewhere."""
     precision: Precision = Precision()
     software: SoftwareStack = SoftwareStack()
     expert_load_imbalance: float = Field(default=1.0, ge=1)
     max_time_per_output_token_s: Seconds | None = None
+    max_time_to_first_token_s: Seconds | None = None
+    """Of requests."""
+
+    @property
+    def answer_length(self) -> int:
+        """Tokens of an answer, where prompts are stated."""
+        return self.context_length - (self.prompt_length or 0)
+
+    @model_validator(mode="after")
+    def _has_an_answer(self) -> Self:
+        if self.prompt_length is not None and self.prompt_length >= self.context_length:
+            raise ValueError(f"prompt_length: {self.prompt_length} leaves no answer")
+        if self.prompt_length is None and self.max_time_to_first_token_s is not None:
+            raise ValueError("max_time_to_first_token_s: needs a prompt_length")
+        return self
 
 
 class Server(Declaration):
