@@ -138,6 +138,8 @@ class WeightFormat(Declaration):
     """Share of the layers that keep a region in the activation type."""
     matmul: DType | None = None
     """Type of both operands of the products in inference; None: weights are widened for them."""
+    trains_adapters: bool = True
+    """Frozen weights rest in it while adapters are trained; otherwise they are widened before."""
     unpacks: bool = False
     """Inference widens weights in a kernel of its own, not inside of the product."""
 

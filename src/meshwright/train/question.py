@@ -105,10 +105,11 @@ def _with_stored_weights(workload: Training, model: ModelSpec) -> Training:
     """Return the workload with frozen weights as the checkpoint of the model stores them.
 
     The optimizer holds the mean over all parameters: embedding, logits and norms stay wide.
-    Weights that are trained are as wide as the optimizer keeps them, whatever they come from.
+    Weights that are trained, or frozen in a format in which no adapters are trained, are as wide as
+    the optimizer keeps them, whatever they come from.
     """
     stored, optimizer = model.weight_format, workload.optimizer
-    if stored is None or not optimizer.freezes_weights:
+    if stored is None or not stored.trains_adapters or not optimizer.freezes_weights:
         return workload
     wide = BYTES_OF[workload.precision.activation]
     counts = count_parameters(model)

@@ -4,6 +4,8 @@ import pytest
 
 from meshwright.base.errors import SpecError
 from meshwright.catalog.models import load_model, model_entry, read_config
+from meshwright.graph.parameters import count_parameters
+from meshwright.spec.model import REGIONS
 
 LINEAR_8 = {
     "targets": ["Linear"],
@@ -69,7 +71,19 @@ def test_a_nested_or_older_section_is_read_as_well():
     assert read_config(config).weight_format.matmul == "fp8"
 
 
-def test_models_of_the_catalog_state_none():
+def test_published_checkpoints_weigh_what_their_model_card_says():
+    """60.8 and 12.8 GiB: OpenAI, gpt-oss-120b and gpt-oss-20b model card, table 1."""
+    for name, size_gib in (("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)):
+        model = load_model(name)
+        words = {region: model.weight_format.bytes_of(region, 2.0) for region in REGIONS}
+        parts = count_parameters(model).parts()
+        size = sum(words.get(part, 2.0) * number for part, number in parts.items())
+        assert size / 2**30 == pytest.approx(size_gib, rel=0.01)
+
+
+def test_models_of_the_catalog_state_how_they_are_published():
+    assert load_model("deepseek-v3").weight_format.bytes_per_weight == 1.0 + 4 / 128**2
+    assert load_model("kimi-k2").weight_format == load_model("deepseek-r1").weight_format
     assert load_model("llama3-8b").weight_format is None
     assert format_of(quant_method="bitsandbytes") is None
 

@@ -322,6 +322,12 @@ def test_trained_weights_are_as_wide_as_the_optimizer_keeps_them():
     assert found.rates.weight_format is None
 
 
+def test_adapters_on_fp8_are_trained_on_wide_weights():
+    found = adapters_on({"quant_method": "fp8"})
+    assert found.workload.optimizer == load_optimizer("adapters")
+    assert found.rates.weight_format is None
+
+
 def test_the_problem_of_stored_weights_is_its_own():
     found = adapters_on(QLORA)
     again = make_problem(found.model, found.system, found.workload, "uncalibrated")

@@ -3,8 +3,8 @@
 Read by ``quant_method``; a method that is not known is refused by its name, since its weights would
 otherwise be priced at a width that they do not have.
 
-Source: transformers, src/transformers/utils/quantization_config.py, and compressed-tensors,
-src/compressed_tensors/quantization/quant_args.py.
+Source: transformers, src/transformers/utils/quantization_config.py and src/transformers/quantizers
+(``is_trainable``), and compressed-tensors, src/compressed_tensors/quantization/quant_args.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIELDS: Final = ("quantization_config", "compression_config")
 """Where a configuration states it; the second is the older name of compressed-tensors."""
 MOST_IN_A_GROUP: Final = 2**20
 """Weights that share a scale along one side; no published model has as many in a column."""
-_SKIPPED: Final = ("ignore", "modules_to_not_convert", "llm_int8_skip_modules")
+_SKIPPED: Final = ("ignore", "ignored_layers", "modules_to_not_convert", "llm_int8_skip_modules")
 """Lists of modules that keep wide weights."""
 _MODULES: Final[Mapping[Region, tuple[str, ...]]] = {
     "attention": (
@@ -246,14 +246,17 @@ def _fp8(reader: _Reader) -> WeightFormat:
     """One FP32 scale for each block, row or tensor; activations are narrow as well."""
     block = reader.stated.get("weight_block_size")
     size = 1.0 if block is None else 1.0 + reader.block(block, "weight_block_size")
-    return WeightFormat(name="fp8", bytes_per_weight=size, matmul="fp8")
+    return WeightFormat(name="fp8", bytes_per_weight=size, matmul="fp8", trains_adapters=False)
 
 
 def _mxfp4(reader: _Reader) -> WeightFormat:
     """Experts alone, with a scale of 8 bits for 32 weights (OCP Microscaling formats, 5.1)."""
     wide: dict[Region, float] = dict.fromkeys(_MODULES, 1.0)
     del wide["experts"]
-    return WeightFormat(name="mxfp4", bytes_per_weight=0.5 + 1.0 / 32.0, wide_shares=wide)
+    size = 0.5 + 1.0 / 32.0
+    return WeightFormat(
+        name="mxfp4", bytes_per_weight=size, wide_shares=wide, trains_adapters=False
+    )
 
 
 def _compressed_tensors(reader: _Reader) -> WeightFormat | None:
