@@ -75,7 +75,7 @@ def told(name: str, plan, folder: Path) -> dict[str, object]:
 def read(name: str, cases: list[dict[str, object]]) -> list[dict[str, object]]:
     """Return what the parser of a framework makes of each case; an error is part of the answer."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(READERS / f"read_{name}.py")],
+        [sys.executable, "-W", "ignore", str(READERS / f"read_{name.replace('-', '_')}.py")],
         input=json.dumps(cases), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
@@ -164,7 +164,27 @@ def _accelerate(plan) -> dict[str, object]:
     return found
 
 
+def _bridge(plan) -> dict[str, object]:
+    sizes, structure, work = degrees(plan), plan.best.structure, plan.workload
+    named = ("tp", "pp", "cp", "ep", "etp", "num_virtual_stages", "micro_batch_size")
+    latent = any(kind.attention.kind == "mla" for kind in plan.model.layer_kinds)
+    model = {"num_layers": plan.model.num_layers, "hidden_size": plan.model.hidden_size}
+    return (
+        {name: sizes[name] for name in named}
+        | {
+            "global_batch_size": work.global_batch_size,
+            "sequence_length": work.sequence_length,
+            "recompute": str(structure.recompute),
+            "zero": structure.zero_stage > 0,
+            "sums_in_fp32": work.optimizer.gradient_bytes_per_param > 2,
+            "is_bf16": work.precision.matmul != "fp16",
+        }
+        | ({} if latent else model)
+    )
+
+
 MEANT = {
+    "megatron-bridge": _bridge,
     "megatron": _megatron,
     "torchtitan": _torchtitan,
     "fsdp": _fsdp,

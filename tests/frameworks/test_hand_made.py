@@ -68,6 +68,7 @@ ACCELERATE_PLANS = [
 PLANS = {
     "megatron": MEGATRON_PLANS, "torchtitan": TORCHTITAN_PLANS, "fsdp": TORCH_PLANS,
     "deepspeed": DEEPSPEED_PLANS, "accelerate": ACCELERATE_PLANS,
+    "megatron-bridge": MEGATRON_PLANS,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from meshwright.frameworks.registry import TARGETS, exporters, refusals
 
 WHEELS = {
     "megatron": "megatron-core", "torchtitan": "torchtitan", "fsdp": "torch",
-    "deepspeed": "deepspeed", "accelerate": "accelerate",
+    "deepspeed": "deepspeed", "accelerate": "accelerate", "megatron-bridge": "megatron-bridge",
 }  # fmt: skip
 """The distribution that holds the parser of each framework."""
 

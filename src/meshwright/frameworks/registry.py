@@ -40,6 +40,7 @@ TARGETS = {
     "fsdp": "torch",
     "deepspeed": "deepspeed",
     "accelerate": "accelerate",
+    "megatron-bridge": "megatron-bridge",
 }
 """The export target of each framework of the catalog that has one."""
 

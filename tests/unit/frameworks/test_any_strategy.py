@@ -64,7 +64,7 @@ def meaningful(sizes: dict[str, int], choices: dict[str, object]) -> dict[str, o
     return choices | plain
 
 
-WITHOUT_DATA = ("megatron", "deepspeed")
+WITHOUT_DATA = ("megatron", "megatron-bridge", "deepspeed")
 """Targets that find dp out from the number of processes."""
 COMMON = ("megatron", "torch", "torchtitan")
 
@@ -79,6 +79,10 @@ def product_in(target: str, text: str) -> int:
     if target == "torch":
         shape = text.partition("        DEVICE,\n        (")[2].partition(")")[0]
         return prod(int(size) for size in shape.split(","))
+    if target == "megatron-bridge":
+        sizes = re.findall(r"model\.(?:tensor|pipeline)_model_parallel_size=(\d+)", text)
+        sizes += re.findall(r"model\.context_parallel_size=(\d+)", text)
+        return prod(map(int, sizes))
     names = {
         "megatron": ("tensor-model-parallel-size", "pipeline-model-parallel-size",
                      "context-parallel-size"),

@@ -3,6 +3,7 @@
 import pytest
 
 from meshwright.base.errors import UnknownNameError, UnsupportedError
+from meshwright.catalog.models import load_model
 from meshwright.frameworks.registry import refusals, rendered
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
 from meshwright.spec.workload import Precision, SoftwareStack
@@ -113,6 +114,13 @@ FEWER_AXES = [
      "workload.optimizer", "adafactor keeps 8.01 bytes", "plan with optimizer"),
     (("deepspeed",), {"dp_shard": 8}, {"zero_stage": 2, "offload": Offload.WEIGHTS}, {},
      "structure.offload", "the host: weights, ZeRO 2", "offload=none"),
+    (("megatron-bridge",), {"dp_shard": 8}, {"zero_stage": 1},
+     {"model": load_model("deepseek-v3").model_copy(update={"hidden_size": 6144})}, "model.attention", "latent attention is in recipes",
+     "--framework megatron"),
+    (("megatron-bridge",), {}, {}, {"software": SoftwareStack(flash_attention=False)},
+     "workload.software.flash_attention", "overrides leave the attention kernel", "true"),
+    (("megatron-bridge",), {"pp": 2}, {"offload": Offload.ACTIVATIONS}, {},
+     "structure.offload", "without pipelines only", "pp=1"),
     (("deepspeed", "accelerate"), {}, {"recompute": Recompute.SELECTIVE}, {},
      "structure.recompute", "no recomputation of this form: selective", "full or none"),
 ]  # fmt: skip

@@ -53,6 +53,11 @@ CASES = {
         {"zero_stage": 3, "sequence_parallel": False, "recompute": Recompute.FULL},
         {},
     ),
+    "megatron-bridge": (
+        {"tp": 2, "pp": 4, "dp_shard": 8, "ep": 8},
+        {"zero_stage": 1, "recompute": Recompute.SELECTIVE, "head_layers": 1},
+        {"model": "mixtral-8x7b", "optimizer": "megatron-adam-bf16-gradients", "length": 4096},
+    ),
 }  # fmt: skip
 """The golden plans: 64 devices, but 48 for torchtitan, in stages of 27, 27 and 26 layers."""
 
@@ -100,7 +105,7 @@ def test_golden_text(make_plan, target):
 
 def test_every_target_is_found_by_itself_and_has_a_golden_plan():
     modules = {path.stem for path in Path(targets.__file__).parent.glob("*.py")} - {"__init__"}
-    assert set(exporters) == modules
+    assert {name.replace("-", "_") for name in exporters} == modules
     assert set(CASES) == set(FRAMEWORKS)
 
 
@@ -110,7 +115,7 @@ def test_header_names_plan_price_and_devices(text, target):
     script = text(target, degrees, structure, **rest)
     assert f"# plan: tp{degrees.get('tp', 1)} pp{degrees.get('pp', 1)} " in script
     assert "# step: 2.5 s (closed_form, uncalibrated), 64.0 GiB on the fullest device" in script
-    used = prod(degrees.values()) // degrees.get("num_virtual_stages", 1)
+    used = prod(degrees.values()) // degrees.get("num_virtual_stages", 1) // degrees.get("ep", 1)
     idle = "; 16 devices stay idle" if used == 48 else ""
     assert f"# devices: {used}, on {used // 8} hosts of 8 processes{idle}" in script
     started = f"torchrun --nnodes={used // 8} --nproc-per-node=8 "

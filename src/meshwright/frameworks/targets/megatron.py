@@ -43,6 +43,7 @@ PRECISIONS: dict[str, tuple[Words, ...]] = {
     "bf16": (("--bf16",),),
     "fp16": (("--fp16",),),
     "fp8": (("--bf16",), ("--fp8-format", "hybrid")),
+    "fp4": (("--bf16",),),
 }
 FSDP_STRATEGY = {2: "optim_grads", 3: "optim_grads_params"}
 
@@ -59,9 +60,7 @@ class MegatronArguments:
         """Return what the arguments cannot say."""
         return [
             *framework_refusals(plan, "megatron"),
-            *_order_refusals(plan),
-            *_optimizer_refusals(plan),
-            *_causal_refusals(plan),
+            *choice_refusals(plan),
             *model_refusals(plan.model),
         ]
 
@@ -72,17 +71,29 @@ class MegatronArguments:
             "add what a plan does not hold (data, learning rate, rotary base, epsilon), as in",
             f"  {FILE_NAME} --mock-data --tokenizer-type NullTokenizer --lr 1e-4 --train-iters 50",
         )
-        options = [
-            *_parallel_options(plan),
-            *_pipeline_options(plan),
-            *_state_options(plan),
-            *_memory_options(plan),
-            *_workload_options(plan),
-            *model_options(plan),
-        ]
         comments = header(plan, MegatronArguments.title, notes)
         program = [*torchrun_words(plan_launch(plan)), "pretrain_gpt.py"]
-        return {FILE_NAME: shell_script(comments, _variables(plan), program, options)}
+        script = shell_script(comments, queue_variables(plan), program, arguments(plan))
+        return {FILE_NAME: script}
+
+
+def arguments(plan: Plan) -> list[Words]:
+    """Return the arguments of a plan, its model included."""
+    return [
+        *_parallel_options(plan),
+        *_pipeline_options(plan),
+        *_state_options(plan),
+        *_memory_options(plan),
+        *_workload_options(plan),
+        *model_options(plan),
+    ]
+
+
+def choice_refusals(plan: Plan) -> Iterator[Fault]:
+    """Yield orders, optimizers and masks that Megatron does not have."""
+    yield from _order_refusals(plan)
+    yield from _optimizer_refusals(plan)
+    yield from _causal_refusals(plan)
 
 
 def _uses_fsdp(plan: Plan) -> bool:
@@ -104,21 +115,21 @@ def _order_refusals(plan: Plan) -> Iterator[Fault]:
 
 
 def _optimizer_refusals(plan: Plan) -> Iterator[Fault]:
-    name = "megatron-adam-bf16-gradients" if _has_short_gradients(plan) else "megatron-adam"
-    yield from optimizer_refusals(plan, name, 16.0 if _has_short_gradients(plan) else 18.0)
+    name = "megatron-adam-bf16-gradients" if has_short_gradients(plan) else "megatron-adam"
+    yield from optimizer_refusals(plan, name, 16.0 if has_short_gradients(plan) else 18.0)
 
 
-def _has_short_gradients(plan: Plan) -> bool:
+def has_short_gradients(plan: Plan) -> bool:
     """Return whether gradients are kept and summed in two bytes."""
     return plan.workload.optimizer.gradient_bytes_per_param <= 2
 
 
 def _causal_refusals(plan: Plan) -> Iterator[Fault]:
     if not plan.workload.causal:
-        yield choice_refusal("workload.causal", False, "pretrain_gpt.py masks causally", "true")
+        yield choice_refusal("workload.causal", False, "GPT models mask causally", "true")
 
 
-def _variables(plan: Plan) -> Iterator[str]:
+def queue_variables(plan: Plan) -> Iterator[str]:
     """Yield the environment: Megatron-FSDP wants several hardware queues, all else just one."""
     fsdp = _uses_fsdp(plan)
     yield "unset CUDA_DEVICE_MAX_CONNECTIONS" if fsdp else "export CUDA_DEVICE_MAX_CONNECTIONS=1"
@@ -191,7 +202,7 @@ def _state_options(plan: Plan) -> Iterator[Words]:
         yield ("--overlap-grad-reduce",)
         if structure.zero_stage:
             yield ("--overlap-param-gather",)
-    if _has_short_gradients(plan):
+    if has_short_gradients(plan):
         yield ("--grad-reduce-in-bf16",)
 
 

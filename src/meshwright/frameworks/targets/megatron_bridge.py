@@ -1,0 +1,197 @@
+"""Megatron Bridge: overrides of a recipe, as a script for torchrun.
+
+What Megatron-LM's arguments say, in the fields of ``ConfigContainer``: most are those of the model
+under the same name. The recipe ``vanilla_gpt_pretrain_config`` sets nothing of its own; models with
+latent attention, which it cannot be, take the recipe of their name.
+
+Source: megatron-bridge 0.6.2, ``training/config.py``, ``training/mixed_precision.py``,
+``recipes/gpt``; ``scripts/training/run_recipe.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from meshwright.base.errors import Fault
+from meshwright.frameworks.launch import (
+    Words,
+    degrees,
+    header,
+    num_experts,
+    plan_launch,
+    shell_script,
+    torchrun_words,
+)
+from meshwright.frameworks.refusals import choice_refusal, framework_refusals
+from meshwright.frameworks.registry import exporters
+from meshwright.frameworks.targets.megatron import (
+    arguments,
+    choice_refusals,
+    has_short_gradients,
+    model_options,
+    model_refusals,
+    queue_variables,
+)
+from meshwright.sharding.strategy import Offload
+from meshwright.train.answer import Plan
+
+FILE_NAME = "megatron_bridge.sh"
+VANILLA = "vanilla_gpt_pretrain_config"
+LATENT_RECIPES = {
+    (2048, 27, 64): "deepseek_v2_lite_pretrain_config",
+    (5120, 60, 160): "deepseek_v2_pretrain_config",
+    (7168, 61, 256): "deepseek_v3_pretrain_config",
+    (7168, 61, 384): "kimi_k2_pretrain_config",
+}
+"""Recipes of models with latent attention, by hidden size, layers and experts."""
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "micro-batch-size": ("train.micro_batch_size",),
+    "global-batch-size": ("train.global_batch_size",),
+    "train-iters": ("train.train_iters",),
+    "seq-length": ("model.seq_length", "dataset.seq_length"),
+    "num-virtual-stages-per-pipeline-rank": (),
+    "decoder-first-pipeline-num-layers": ("model.num_layers_in_first_pipeline_stage",),
+    "decoder-last-pipeline-num-layers": ("model.num_layers_in_last_pipeline_stage",),
+    "use-tp-pp-dp-mapping": ("dist.use_tp_pp_dp_mapping",),
+    "use-distributed-optimizer": (
+        "ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer",
+    ),
+    "num-distributed-optimizer-instances": ("ddp.num_distributed_optimizer_instances",),
+    "use-megatron-fsdp": ("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"),
+    "data-parallel-sharding-strategy": ("ddp.data_parallel_sharding_strategy",),
+    "ckpt-format": ("checkpoint.ckpt_format",),
+    "overlap-grad-reduce": ("ddp.overlap_grad_reduce",),
+    "overlap-param-gather": ("ddp.overlap_param_gather",),
+    "optimizer-cpu-offload": ("optimizer.optimizer_cpu_offload",),
+    "use-precision-aware-optimizer": ("optimizer.use_precision_aware_optimizer",),
+    "num-experts": ("model.num_moe_experts",),
+    "group-query-attention": (),
+    "max-position-embeddings": (),
+    "attention-backend": (),
+    "grad-reduce-in-bf16": (), "bf16": (), "fp16": (), "fp8-format": (),
+}  # fmt: skip
+"""Fields of arguments that are none of the model's, or bear another name there."""
+PAIRS: dict[str, tuple[str, ...]] = {
+    "swiglu": ("model.activation_func=silu", "model.gated_linear_unit=true"),
+    "disable-bias-linear": ("model.add_bias_linear=false",),
+    "untie-embeddings-and-output-weights": ("model.share_embeddings_and_output_weights=false",),
+}
+"""Arguments without a value that are other values elsewhere."""
+PRECISIONS = {
+    "fp32": "null",
+    "bf16": "bf16_mixed",
+    "fp16": "fp16_mixed",
+    "fp8": "bf16_with_fp8_current_scaling_mixed",
+    "fp4": "bf16_with_nvfp4_mixed",
+}
+"""Recipes of precision, which sum gradients in FP32."""
+NARROW = {
+    "fp8": "fp8:hybrid,fp8_recipe:tensorwise,",
+    "fp4": "fp4:e2m1,fp4_recipe:nvfp4,",
+}
+BFLOAT16 = "{_call_:false,_target_:torch.bfloat16}"
+
+
+@exporters.register("megatron-bridge")
+class BridgeOverrides:
+    """A shell script that starts ``run_recipe.py``."""
+
+    title = "Megatron Bridge 0.6.2"
+    is_text = True
+
+    @staticmethod
+    def refusals(plan: Plan) -> Sequence[Fault]:
+        """Return what the overrides cannot say."""
+        return [
+            *framework_refusals(plan, "megatron-bridge"),
+            *choice_refusals(plan),
+            *_own_refusals(plan),
+            *model_refusals(plan.model),
+        ]
+
+    @staticmethod
+    def render(plan: Plan) -> dict[str, str]:
+        """Return the script."""
+        notes = (
+            "run_recipe.py is scripts/training/run_recipe.py of Megatron Bridge;",
+            "add what a plan does not hold (data, tokenizer, learning rate), as in",
+            f"  {FILE_NAME} optimizer.lr=1e-4 model.rotary_base=500000 train.train_iters=50",
+        )
+        comments = header(plan, BridgeOverrides.title, notes)
+        program = [*torchrun_words(plan_launch(plan)), "run_recipe.py"]
+        options: list[Words] = [("--recipe", _recipe(plan))]
+        options += [(override,) for override in _overrides(plan)]
+        return {FILE_NAME: shell_script(comments, queue_variables(plan), program, options)}
+
+
+def _recipe(plan: Plan) -> str:
+    """Return the recipe that can be the model; empty where there is none."""
+    model = plan.model
+    if all(kind.attention.kind != "mla" for kind in model.layer_kinds):
+        return VANILLA
+    return LATENT_RECIPES.get((model.hidden_size, model.num_layers, num_experts(plan)), "")
+
+
+def _own_refusals(plan: Plan) -> Iterator[Fault]:
+    sizes, software = degrees(plan), plan.workload.software
+    if not _recipe(plan):
+        message = "latent attention is in recipes of DeepSeek and Kimi only, not of this size"
+        yield Fault("model.attention", message, "plan with --framework megatron")
+    if not software.flash_attention:
+        reason = "overrides leave the attention kernel to Transformer Engine"
+        yield choice_refusal("workload.software.flash_attention", False, reason, "true")
+    if plan.best.structure.offload is Offload.ACTIVATIONS and sizes["pp"] > 1:
+        reason = "activations move to the host without pipelines only"
+        yield choice_refusal("structure.offload", "activations", reason, "pp=1")
+
+
+def _overrides(plan: Plan) -> Iterator[str]:
+    """Yield ``field=value`` of every argument of Megatron-LM, then what has no argument there."""
+    of_model = _recipe(plan) == VANILLA
+    architecture = {name.removeprefix("--") for name, *_ in model_options(plan)}
+    for name, *values in arguments(plan):
+        name = name.removeprefix("--")
+        if of_model or name not in architecture:
+            yield from _written(name, values[0] if values else "true")
+    sizes, structure = degrees(plan), plan.best.structure
+    if sizes["num_virtual_stages"] > 1:
+        yield f"model.virtual_pipeline_model_parallel_size={sizes['num_virtual_stages']}"
+    if structure.offload is Offload.ACTIVATIONS:
+        yield "model.cpu_offloading=true"
+        yield "model.cpu_offloading_weights=false"
+        yield f"model.cpu_offloading_num_layers={plan.model.num_layers - 1}"
+    yield f"mixed_precision={_precision(plan)}"
+
+
+def _written(name: str, value: str) -> Iterator[str]:
+    """Yield an argument as overrides."""
+    if name in PAIRS:
+        yield from PAIRS[name]
+        return
+    for field in FIELDS.get(name, (f"model.{name.replace('-', '_')}",)):
+        yield f"{field}={_value(name, value)}"
+
+
+def _value(name: str, value: str) -> str:
+    """Return a value in the grammar of Hydra: lists in brackets, odd words in quotes."""
+    if name == "pipeline-model-parallel-layout":
+        return f'"{value}"'
+    if name in ("recompute-modules", "window-size"):
+        return f"[{value}]"
+    if name == "moe-layer-freq":
+        runs = (run.split("*") for run in value.strip("()").split("+"))
+        return f"[{','.join(','.join([one.strip('[]')] * int(count)) for one, count in runs)}]"
+    return value
+
+
+def _precision(plan: Plan) -> str:
+    """Return a recipe of precision by name; written out where gradients are summed in bf16."""
+    precision = plan.workload.precision.matmul
+    if precision in ("fp32", "fp16") or not has_short_gradients(plan):
+        return PRECISIONS[precision]
+    return (
+        "{_target_:megatron.bridge.training.mixed_precision.MixedPrecisionConfig,bf16:true,"
+        f"{NARROW.get(precision, '')}params_dtype:{BFLOAT16},pipeline_dtype:{BFLOAT16},"
+        "autocast_enabled:false,grad_reduce_in_fp32:false}"
+    )
