@@ -93,6 +93,7 @@ REFUSED = [
     (("megatron", "torchtitan"), {}, {}, {"causal": False}, "workload.causal", "causally", "true"),
 ]  # fmt: skip
 
+NARROWER = load_model("deepseek-v3").model_copy(update={"hidden_size": 6144})
 FEWER_AXES = [
     (("deepspeed",), {"tp": 2}, {"sequence_parallel": False}, {}, "strategy.tp",
      "DeepSpeed has no tensor parallelism: tp 2", "tp=1"),
@@ -115,7 +116,7 @@ FEWER_AXES = [
     (("deepspeed",), {"dp_shard": 8}, {"zero_stage": 2, "offload": Offload.WEIGHTS}, {},
      "structure.offload", "the host: weights, ZeRO 2", "offload=none"),
     (("megatron-bridge",), {"dp_shard": 8}, {"zero_stage": 1},
-     {"model": load_model("deepseek-v3").model_copy(update={"hidden_size": 6144})}, "model.attention", "latent attention is in recipes",
+     {"model": NARROWER}, "model.attention", "latent attention is in recipes",
      "--framework megatron"),
     (("megatron-bridge",), {}, {}, {"software": SoftwareStack(flash_attention=False)},
      "workload.software.flash_attention", "overrides leave the attention kernel", "true"),
