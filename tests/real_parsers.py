@@ -50,7 +50,7 @@ def start(script: Path, *added: str) -> Started:
         (commands / name).chmod(0o755)
     environment = {
         "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
-        "RECORD": str(folder), "HEAD_ADDRESS": "localhost",
+        "RECORD": str(folder), "HEAD_ADDRESS": "localhost", "NODE_RANK": "0",
     }  # fmt: skip
     subprocess.run(["bash", script, *added], check=True, env=environment, cwd=folder)
     words = (folder / "words").read_text("utf-8").split("\0")[:-1]
@@ -69,6 +69,7 @@ def told(name: str, plan, folder: Path) -> dict[str, object]:
         "folder": str(folder),
         "environment": started.environment | {"WORLD_SIZE": str(used(plan)), "RANK": "0"},
         "num_devices": used(plan),
+        "num_slices": 1 if plan.system.chip.vendor == "Google" else plan_launch(plan).num_hosts,
     }
 
 
@@ -183,8 +184,34 @@ def _bridge(plan) -> dict[str, object]:
     )
 
 
+def _maxtext(plan) -> dict[str, object]:
+    sizes, structure = degrees(plan), plan.best.structure
+    data = sizes["dp"] // sizes["ep"]
+    shards = sizes["dp_shard"] // sizes["ep"] if structure.zero_stage else 1
+    policy = {"none": "minimal_with_context", "selective": "minimal", "full": "full"}
+    found = {
+        "axes": {
+            "expert": sizes["ep"], "tensor": sizes["tp"], "context": sizes["cp"],
+            "fsdp": shards, "pipeline": sizes["pp"], "data": data // shards,
+        },
+        "sequence_length": plan.workload.sequence_length,
+        "global_batch_size": plan.workload.global_batch_size,
+        "hidden_size": plan.model.hidden_size,
+        "num_layers": plan.model.num_layers,
+        "remat_policy": "minimal_offloaded" if structure.offload == "activations"
+        else policy[str(structure.recompute)],
+    }  # fmt: skip
+    if sizes["pp"] == 1:
+        return found
+    return found | {
+        "num_micro_batches": micro_batches(plan),
+        "num_virtual_stages": sizes["num_virtual_stages"],
+    }
+
+
 MEANT = {
     "megatron-bridge": _bridge,
+    "maxtext": _maxtext,
     "megatron": _megatron,
     "torchtitan": _torchtitan,
     "fsdp": _fsdp,

@@ -65,10 +65,25 @@ ACCELERATE_PLANS = [
     ({"dp_shard": 64}, {"zero_stage": 3, "reshard_after_forward": False}, {}),
     ({"dp_shard": 8}, {"zero_stage": 2, "offload": Offload.ALL}, {}),
 ]
+OVERLAPPED = {"overlap_tensor_parallel": True}
+MAXTEXT_PLANS = [
+    ({"dp_shard": 64}, {"zero_stage": 0, "recompute": Recompute.FULL}, {"system": "64xTPU-v5p"}),
+    (
+        {"tp": 4, "pp": 4, "dp_shard": 4},
+        {"zero_stage": 3, "schedule": ScheduleKind.GPIPE} | OVERLAPPED,
+        {},
+    ),
+    (
+        {"tp": 2, "cp": 4, "dp_shard": 4, "dp_replicate": 2},
+        {"zero_stage": 3, "offload": Offload.OPTIMIZER} | OVERLAPPED,
+        {"system": "64xMI300X"},
+    ),
+    ({"dp_shard": 32, "dp_replicate": 2, "ep": 8}, {"zero_stage": 3}, {"model": "mixtral-8x7b"}),
+]
 PLANS = {
     "megatron": MEGATRON_PLANS, "torchtitan": TORCHTITAN_PLANS, "fsdp": TORCH_PLANS,
     "deepspeed": DEEPSPEED_PLANS, "accelerate": ACCELERATE_PLANS,
-    "megatron-bridge": MEGATRON_PLANS,
+    "megatron-bridge": MEGATRON_PLANS, "maxtext": MAXTEXT_PLANS,
 }  # fmt: skip
 
 

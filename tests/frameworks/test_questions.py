@@ -13,6 +13,7 @@ from meshwright.frameworks.registry import TARGETS, exporters, refusals
 WHEELS = {
     "megatron": "megatron-core", "torchtitan": "torchtitan", "fsdp": "torch",
     "deepspeed": "deepspeed", "accelerate": "accelerate", "megatron-bridge": "megatron-bridge",
+    "maxtext": "maxtext",
 }  # fmt: skip
 """The distribution that holds the parser of each framework."""
 

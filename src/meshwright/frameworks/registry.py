@@ -41,6 +41,7 @@ TARGETS = {
     "deepspeed": "deepspeed",
     "accelerate": "accelerate",
     "megatron-bridge": "megatron-bridge",
+    "maxtext": "maxtext",
 }
 """The export target of each framework of the catalog that has one."""
 

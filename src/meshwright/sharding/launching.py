@@ -142,6 +142,15 @@ def _lacks_order(case: Case, known: Launches) -> BoolArray:
     return found
 
 
+def _accumulates(case: Case, known: Launches) -> BoolArray:
+    work = case.workload
+    if not isinstance(work, Training) or work.precision.matmul not in known.precisions_in_one_pass:
+        return case.no_rows
+    in_one_pass = case.s.dp * case.s.micro_batch_size
+    found: BoolArray = (case.s.pp == 1) & (in_one_pass < work.global_batch_size)
+    return found
+
+
 def _lacks_model(case: Case, known: Launches) -> BoolArray:
     has_model = known.architectures is None or case.model.architecture in known.architectures
     return case.no_rows if has_model else case.all_rows
@@ -153,6 +162,12 @@ DEGREES: tuple[Rule, ...] = (
         "the framework has the architecture of the model",
         _lacks_model, "has no model of the architecture {architecture}", (),
         "another framework",
+    ),
+    _rule(
+        "accumulation", "strategy.micro_batch_size",
+        "gradients accumulate over micro-batches in this precision",
+        _accumulates, "does not accumulate gradients over micro-batches in this precision",
+        ("micro_batch_size",), "the whole batch of a rank in one micro-batch, or another precision",
     ),
     _axis("tp", "tp", "tensor parallelism"),
     _axis("cp", "cp", "context parallelism"),

@@ -136,6 +136,8 @@ class Launches(Declaration):
     axis_orders: tuple[tuple[str, ...], ...]
     """Orders of the ranks, innermost first."""
     precisions: tuple[DType, ...]
+    precisions_in_one_pass: tuple[DType, ...] = ()
+    """Those whose gradients do not accumulate over micro-batches outside of pipelines."""
     vendors: tuple[str, ...]
     """Of chips."""
     architectures: tuple[str, ...] | None = None

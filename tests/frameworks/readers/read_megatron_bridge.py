@@ -1,41 +1,15 @@
 """Megatron Bridge's own recipe and overrides, with what it imports of CUDA taken to be there."""
 
-import importlib.abc
 import importlib.machinery
 import sys
 import types
 import typing
-from unittest.mock import MagicMock
 
 import typing_extensions
+from absent import take_as_there
 
 if not hasattr(typing, "override"):
     typing.override = typing_extensions.override
-
-ABSENT = (
-    "transformer_engine", "modelopt", "nvidia_resiliency_ext", "mistral_common", "qwen_vl_utils",
-    "peft", "megatron.energon",
-)  # fmt: skip
-
-
-class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Modules that are imported but that no override needs."""
-
-    def find_spec(self, name, path=None, target=None):
-        """Return a package for a name that is absent here."""
-        if name.startswith(ABSENT):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec):
-        """Return a module that has any name."""
-        module = MagicMock(name=spec.name)
-        module.__path__, module.__spec__, module.__name__ = [], spec, spec.name
-        module.__version__ = "2.0.0"
-        return module
-
-    def exec_module(self, module):
-        """Run nothing."""
 
 
 def without_its_imports(name):
@@ -47,7 +21,10 @@ def without_its_imports(name):
     sys.modules[name] = package
 
 
-sys.meta_path.append(Absent())
+take_as_there(
+    "transformer_engine", "modelopt", "nvidia_resiliency_ext", "mistral_common", "qwen_vl_utils",
+    "peft", "megatron.energon",
+)  # fmt: skip
 import megatron  # noqa: E402, F401
 
 for name in ("megatron.bridge", "megatron.bridge.recipes", "megatron.bridge.recipes.gpt"):

@@ -79,6 +79,8 @@ def product_in(target: str, text: str) -> int:
     if target == "torch":
         shape = text.partition("        DEVICE,\n        (")[2].partition(")")[0]
         return prod(int(size) for size in shape.split(","))
+    if target == "maxtext":
+        return prod(map(int, re.findall(r"(?:ici|dcn)_\w+_parallelism=(\d+)", text)))
     if target == "megatron-bridge":
         sizes = re.findall(r"model\.(?:tensor|pipeline)_model_parallel_size=(\d+)", text)
         sizes += re.findall(r"model\.context_parallel_size=(\d+)", text)
@@ -99,6 +101,8 @@ def processes_in(text: str) -> int:
     """Return the processes of all hosts."""
     if "num_processes: " in text:
         return int(text.partition("num_processes: ")[2].split()[0])
+    if "maxtext.trainers" in text:
+        return int(text.partition("# devices: ")[2].partition(",")[0])
     hosts = int(text.partition("--nnodes=")[2].split()[0])
     return hosts * int(text.partition("--nproc-per-node=")[2].split()[0])
 

@@ -1,0 +1,206 @@
+"""MaxText: keys of its base configuration, as a command for each host.
+
+Degrees are divided into those within a slice (``ici``) and those over slices (``dcn``), innermost
+axes first. A slice is a pod of TPUs, or the devices of one scale-up domain of GPUs.
+
+Source: MaxText 0.2.5, ``maxtext/configs/base.yml``, ``configs/types.py``, ``configs/models``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from math import gcd
+
+from meshwright.base.errors import Fault
+from meshwright.frameworks.launch import (
+    Words,
+    degrees,
+    header,
+    layers_of_chunks,
+    micro_batches,
+    plan_launch,
+    shell_script,
+)
+from meshwright.frameworks.refusals import (
+    choice_refusal,
+    framework_refusals,
+    optimizer_refusals,
+)
+from meshwright.frameworks.registry import exporters
+from meshwright.sharding.strategy import Offload, Recompute
+from meshwright.spec.model import ModelSpec
+from meshwright.train.answer import Plan
+
+FILE_NAME = "maxtext.sh"
+PROGRAM = "maxtext.trainers.pre_train.train"
+ADAM_BYTES = 16.0
+"""FP32 parameters, gradients and two moments of AdamW."""
+AXES = ("expert", "tensor", "context", "fsdp", "pipeline", "data")
+"""Innermost first."""
+REMAT = {
+    Recompute.NONE: "minimal_with_context",
+    Recompute.SELECTIVE: "minimal",
+    Recompute.FULL: "full",
+}
+LLAMA, QWEN2, QWEN3 = "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"
+DEEPSEEK3, QWEN3_MOE = "DeepseekV3ForCausalLM", "Qwen3MoeForCausalLM"
+MODELS = {
+    (LLAMA, 4096, 32, 32000): "llama2-7b",
+    (LLAMA, 5120, 40, 32000): "llama2-13b",
+    (LLAMA, 8192, 80, 32000): "llama2-70b",
+    (LLAMA, 4096, 32, 128256): "llama3.1-8b",
+    (LLAMA, 8192, 80, 128256): "llama3.1-70b",
+    (LLAMA, 16384, 126, 128256): "llama3.1-405b",
+    ("MistralForCausalLM", 4096, 32, 32000): "mistral-7b",
+    ("MixtralForCausalLM", 4096, 32, 32000): "mixtral-8x7b",
+    (QWEN2, 1536, 28, 151936): "qwen2.5-1.5b",
+    (QWEN2, 3584, 28, 152064): "qwen2.5-7b",
+    (QWEN2, 5120, 48, 152064): "qwen2.5-14b",
+    (QWEN3, 1024, 28, 151936): "qwen3-0.6b",
+    (QWEN3, 2048, 28, 151936): "qwen3-1.7b",
+    (QWEN3, 2560, 36, 151936): "qwen3-4b",
+    (QWEN3, 4096, 36, 151936): "qwen3-8b",
+    (QWEN3, 5120, 40, 151936): "qwen3-14b",
+    (QWEN3, 5120, 64, 151936): "qwen3-32b",
+    (QWEN3_MOE, 2048, 48, 151936): "qwen3-30b-a3b",
+    (QWEN3_MOE, 4096, 94, 151936): "qwen3-235b-a22b",
+    (QWEN3_MOE, 6144, 62, 151936): "qwen3-480b-a35b",
+    ("DeepseekV2ForCausalLM", 2048, 27, 102400): "deepseek2-16b",
+    ("DeepseekV2ForCausalLM", 5120, 60, 102400): "deepseek2-236b",
+    (DEEPSEEK3, 7168, 61, 129280): "deepseek3-671b",
+    (DEEPSEEK3, 7168, 61, 163840): "kimi-k2-1t",
+    ("GptOssForCausalLM", 2880, 24, 201088): "gpt-oss-20b",
+    ("GptOssForCausalLM", 2880, 36, 201088): "gpt-oss-120b",
+}
+"""Shipped configurations, by architecture, hidden size, layers and vocabulary."""
+
+
+@exporters.register("maxtext")
+class MaxTextKeys:
+    """A shell script that starts the trainer on one host."""
+
+    title = "MaxText 0.2.5"
+    is_text = True
+
+    @staticmethod
+    def refusals(plan: Plan) -> Sequence[Fault]:
+        """Return what the keys cannot say."""
+        return [
+            *framework_refusals(plan, "maxtext"),
+            *_own_refusals(plan),
+            *optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES),
+            *model_refusals(plan.model),
+        ]
+
+    @staticmethod
+    def render(plan: Plan) -> dict[str, str]:
+        """Return the script."""
+        notes = (
+            "start on each host; add what a plan does not hold (data, learning rate), as in",
+            f"  {FILE_NAME} run_name=first base_output_directory=out dataset_type=synthetic",
+        )
+        options: list[Words] = [(f"{key}={value}",) for key, value in _keys(plan).items()]
+        comments = header(plan, MaxTextKeys.title, notes)
+        program = ["python3", "-m", PROGRAM]
+        return {FILE_NAME: shell_script(comments, _variables(plan), program, options)}
+
+
+def model_refusals(model: ModelSpec) -> Iterator[Fault]:
+    """Yield a model without a configuration."""
+    if _shipped(model) is None:
+        message = f"MaxText 0.2.5 ships no configuration of {model.name}"
+        fix = "write configs/models/NAME.yml, or plan with --framework megatron"
+        yield Fault("model", message, fix)
+
+
+def _shipped(model: ModelSpec) -> str | None:
+    shape = (model.architecture, model.hidden_size, model.num_layers, model.vocab_size)
+    return MODELS.get(shape)
+
+
+def _own_refusals(plan: Plan) -> Iterator[Fault]:
+    sizes, work = degrees(plan), plan.workload
+    if sizes["dp_shard" if plan.best.structure.zero_stage else "dp"] % sizes["ep"]:
+        reason = f"the expert axis divides the data axes, here {sizes['dp']}"
+        yield choice_refusal("strategy.ep", sizes["ep"], reason, "ep that divides dp_shard")
+    if not work.causal:
+        yield choice_refusal("workload.causal", False, "its models mask causally", "true")
+
+
+def _variables(plan: Plan) -> Iterator[str]:
+    """Yield where the first host is; hosts of TPUs find each other."""
+    if plan_launch(plan).num_hosts > 1 and plan.system.chip.vendor != "Google":
+        yield 'export JAX_COORDINATOR_IP="${HEAD_ADDRESS:?the first host}"'
+        yield f"export JAX_COORDINATOR_PORT=29500 NNODES={plan_launch(plan).num_hosts}"
+        yield 'export NODE_RANK="${NODE_RANK:?the number of this host}"'
+
+
+def axis_degrees(plan: Plan) -> dict[str, int]:
+    """Return the degree of each axis of MaxText's mesh: experts take a part of the data axes."""
+    sizes, is_sharded = degrees(plan), plan.best.structure.zero_stage > 0
+    shards = sizes["dp_shard"] if is_sharded else 1
+    copies = sizes["dp_replicate"] if is_sharded else sizes["dp"]
+    shards, copies = (shards // sizes["ep"], copies) if is_sharded else (1, copies // sizes["ep"])
+    return {
+        "expert": sizes["ep"], "tensor": sizes["tp"], "context": sizes["cp"], "fsdp": shards,
+        "pipeline": sizes["pp"], "data": copies,
+    }  # fmt: skip
+
+
+def _keys(plan: Plan) -> dict[str, object]:
+    """Return every key that differs from the base configuration, or that the price rests on."""
+    sizes, structure, work = degrees(plan), plan.best.structure, plan.workload
+    is_tpu = plan.system.chip.vendor == "Google"
+    keys: dict[str, object] = {
+        "model_name": _shipped(plan.model) or "",
+        "hardware": "tpu" if is_tpu else "gpu",
+        "attention": "flash" if is_tpu else "cudnn_flash_te",
+        "max_target_length": work.sequence_length,
+        "packing": "false",
+        **_batch(plan),
+        **_mesh(plan),
+    }
+    if sizes["cp"] > 1:
+        keys["context_parallel_strategy"] = "ring"
+    keys["remat_policy"] = REMAT[structure.recompute]
+    if structure.offload is Offload.ACTIVATIONS:
+        keys["remat_policy"] = "minimal_offloaded"
+    if structure.offload is Offload.OPTIMIZER:
+        keys["optimizer_memory_host_offload"] = "true"
+    keys["dtype"] = "float32" if work.precision.matmul == "fp32" else "bfloat16"
+    if work.precision.matmul in ("fp8", "int8"):
+        is_amd = plan.system.chip.vendor == "AMD" and work.precision.matmul == "fp8"
+        keys["quantization"] = "nanoo_fp8" if is_amd else work.precision.matmul
+    if work.total_tokens is not None:
+        keys["steps"] = f"{-(-work.total_tokens // work.tokens_per_step):.0f}"
+    return keys
+
+
+def _batch(plan: Plan) -> dict[str, object]:
+    """Return the batch of a device; gradients accumulate, or a pipeline cuts it."""
+    sizes, used = degrees(plan), int(plan.best.strategy.num_devices)
+    count = micro_batches(plan)
+    if sizes["pp"] == 1:
+        share = Fraction(sizes["micro_batch_size"] * sizes["dp"], used)
+        return {"per_device_batch_size": float(share), "gradient_accumulation_steps": count}
+    return {
+        "per_device_batch_size": float(Fraction(plan.workload.global_batch_size, used)),
+        "num_pipeline_microbatches": count,
+        "num_layers_per_pipeline_stage": layers_of_chunks(plan)[0],
+        "num_pipeline_repeats": sizes["num_virtual_stages"],
+        "scan_layers": "false",
+    }
+
+
+def _mesh(plan: Plan) -> dict[str, object]:
+    """Return the degrees within a slice, then those over slices."""
+    used, inside, outside = int(plan.best.strategy.num_devices), {}, {}
+    is_pod = plan.system.chip.vendor == "Google" or not plan.system.levels
+    room = used if is_pod else min(used, plan.system.levels[0].size)
+    sizes = axis_degrees(plan)
+    for axis in AXES:
+        inside[f"ici_{axis}_parallelism"] = within = gcd(sizes[axis], room)
+        outside[f"dcn_{axis}_parallelism"] = sizes[axis] // within
+        room //= within
+    return {**inside, **outside}
