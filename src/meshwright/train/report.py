@@ -101,7 +101,7 @@ def _add_verdict(screen: Screen, plan: Plan) -> None:
     )  # fmt: skip
     screen.add("cost", _cost(plan))
     if rate := rent_rate(plan.system.chip, price.num_devices_used):
-        screen.add("", rate, spare=1)
+        screen.add("", rate, spare=2)
 
 
 def _round(value: float) -> str:

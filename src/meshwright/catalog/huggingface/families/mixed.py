@@ -274,6 +274,14 @@ def _router_groups(fields: Fields) -> dict[str, int]:
     """Return the groups of experts of a router, and from how many of them a token takes some."""
     num_groups = fields.count_or_none("n_group") or 1
     top_groups = fields.count_or_none("topk_group") or num_groups
+    total, chosen = fields.count("num_experts"), fields.count("num_experts_per_tok")
+    experts = f"{fields.stated('num_experts')} {total}"
+    fields.require(total % num_groups == 0, "n_group", f"{num_groups} does not divide {experts}")
+    of = f"{top_groups} of n_group {num_groups}"
+    fields.require(top_groups <= num_groups, "topk_group", of)
+    hold = f"{of} hold fewer of {experts} than num_experts_per_tok {chosen}"
+    fields.require(chosen * num_groups <= top_groups * total, "topk_group", hold)
+    fields.finish()
     return {"num_groups": num_groups, "top_groups": top_groups}
 
 
