@@ -4,10 +4,12 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.pipeline import deal_layers, mean_of_others, slowest_stage, stage_layout
-from meshwright.sharding.dealing import dealt
+from meshwright.sharding.dealing import chunk_lengths, dealt, is_dealt
 from meshwright.sharding.strategy import PlanOptions
 
 
@@ -160,6 +162,24 @@ def test_a_heavy_head_that_counts_as_layers_is_balanced():
     plain, _, _ = priced([LAYER, layer(), head], layout(12, 3))
     counted, _, _ = priced([LAYER, layer(), head], layout(12, 3, head_layers=2))
     assert (plain.total_s[0], counted.total_s[0]) == (36, 30)
+
+
+@given(
+    num_layers=st.integers(12, 130), stages=st.integers(2, 12), chunks=st.integers(1, 4),
+    embedding=st.integers(0, 2), head=st.integers(0, 4), weight=st.integers(0, 30),
+)  # fmt: skip
+def test_no_dealing_is_faster_than_an_even_one_could_be(
+    num_layers, stages, chunks, embedding, head, weight
+):
+    """The slowest stage takes no less than the mean of all, however layers are dealt."""
+    structure = PlanOptions(embedding_layers=embedding, head_layers=head)
+    if not is_dealt(chunk_lengths(num_layers, stages * chunks, structure), stages):
+        return
+    columns = [np.array([float(number)]) for number in (stages, chunks)]
+    costs = [LAYER, layer(), layer(forward_s=1.0 * weight, forward_total_s=1.0 * weight)]
+    dealt_layers = stage_layout((0,) * num_layers, (1.0,), *columns, structure)
+    slowest, _ = slowest_stage(costs, dealt_layers)
+    assert slowest.total_s[0] * stages >= (6 * num_layers + weight) * (1 - 1e-12)
 
 
 def test_a_light_head_leaves_the_fullest_middle_stage_the_slowest():
