@@ -135,6 +135,7 @@ def plan(
     args: Namespace, call: Call
 ) -> Plan | ServingPlan | Front | Replan | Deadline | GraphPlans | GridRuns:
     """Return the best plan of the whole space; see ``COMMANDS`` for the options."""
+    from meshwright.options.job_files import with_job
     from meshwright.options.question import (
         Reading,
         is_serving,
@@ -143,6 +144,8 @@ def plan(
         whole_number,
     )
 
+    if not _is_replan(args):
+        args = with_job(args, keeps_strategy=False)[0]
     reading = Reading()
     _refuse_idle_of_plan(reading, args)
     path = reading.value(output_file, args, "out")
@@ -228,6 +231,16 @@ def _deadline(
         answer = least_in_time(sizes, tries, within_s, device_s=least_device_s(problem))
     _saved(answer.plan, path, args)
     return answer
+
+
+def _is_replan(args: Namespace) -> bool:
+    """Tell whether ``--from`` names an earlier plan, and not files that start a job."""
+    from meshwright.options.job_files import is_job_file
+
+    named = args.origin
+    if isinstance(named, list) and len(named) == 1 and not is_job_file(named[0]):
+        args.origin = named = named[0]
+    return named is not None and not isinstance(named, list)
 
 
 def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
@@ -377,19 +390,26 @@ def serve(args: Namespace, call: Call) -> ServingPlan:
 
 
 @verb
-def estimate(args: Namespace, call: Call) -> Plan:
-    """Return the price of one given strategy."""
-    from meshwright.options.question import output_file
+def estimate(args: Namespace, call: Call) -> Plan | ServingPlan:
+    """Return the price of one given strategy, or of the way in which a job serves."""
+    from meshwright.options.job_files import with_job
+    from meshwright.options.question import Reading, output_file
 
     path = output_file(args, "out")
-    return _saved(_priced(args, call), path, args)
+    asked, job = with_job(args)
+    if job is not None and job.kind == "serving":
+        everything = vars(options_from_keywords("plan", {})) | vars(asked)
+        return _serving(Reading(), Namespace(**everything), call, path, 1)
+    return _saved(_priced(asked, call), path, args)
 
 
 @verb
 def fit(args: Namespace, call: Call) -> Plan:
     """Return the memory of one given strategy, as a plan that is not placed on its network."""
+    from meshwright.options.job_files import with_job
+
     args.measured = None
-    return _priced(args, call, is_placed=False)
+    return _priced(with_job(args)[0], call, is_placed=False)
 
 
 def _priced(args: Namespace, call: Call, *, is_placed: bool = True) -> Plan:
@@ -411,6 +431,18 @@ def _priced(args: Namespace, call: Call, *, is_placed: bool = True) -> Plan:
     )  # fmt: skip
 
 
+def as_it_runs(args: Namespace) -> Candidate | None:
+    """Return the job of ``--from`` as its files start it; None: no training job was read."""
+    from meshwright.options.job_files import with_job
+
+    if _is_replan(args):
+        return None
+    asked, job = with_job(args)
+    if job is None or job.kind != "training":
+        return None
+    return _priced(Namespace(**{**vars(asked), "measured": None}), Call(), is_placed=False).best
+
+
 @verb
 def check(args: Namespace, call: Call) -> tuple[Fault, ...]:
     """Return each rule that a strategy breaks, with the nearest legal change; none: legal."""
@@ -419,11 +451,12 @@ def check(args: Namespace, call: Call) -> tuple[Fault, ...]:
 
 def _checked(args: Namespace) -> tuple[str, tuple[Fault, ...]]:
     """Return a strategy in the words of the field, and what is illegal in it."""
+    from meshwright.options.job_files import with_job
     from meshwright.options.question import strategy_question
     from meshwright.sharding.strategy import plan_string
     from meshwright.train import question as legality
 
-    asked, strategy, structure = strategy_question(args)
+    asked, strategy, structure = strategy_question(with_job(args)[0])
     faults = legality.check(asked.model, asked.system, asked.workload, strategy, structure)
     return plan_string(strategy, structure), tuple(faults)
 
@@ -431,10 +464,12 @@ def _checked(args: Namespace) -> tuple[str, tuple[Fault, ...]]:
 @verb
 def compare(args: Namespace, call: Call) -> Comparison:
     """Return the best plan of each recipe, ours first."""
+    from meshwright.options.job_files import with_job
     from meshwright.options.question import Reading, question_of
     from meshwright.train.compare import compare as side_by_side
     from meshwright.train.compare import recipes
 
+    args, _ = with_job(args)
     reading, against = Reading(), None
     if args.against is not None:
         against = tuple(part.strip() for part in args.against.split(","))
@@ -463,13 +498,15 @@ def explain(args: Namespace, call: Call) -> Any:
 
 def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
     """Return a plan with its explanation or the diagnosis of its measured step."""
+    from meshwright.options.job_files import files_of
     from meshwright.options.jobs import measured_bytes, measured_step_s
     from meshwright.options.question import ASKED, FIXED, Reading, output_file, refuse_idle
 
     reading = Reading()
     path = reading.value(output_file, args, "picture", ".svg")
-    if args.on is None:
-        stated = [name for name in (*ASKED, *FIXED, "script") if name not in ("model", "on")]
+    is_job = bool(files_of(args))
+    if args.on is None and not is_job:
+        stated = [name for name in (*ASKED, *FIXED, "set") if name not in ("model", "on")]
         refuse_idle(reading, args, stated, "is of use with --on only: the plan file states this")
     if args.picture is None:
         refuse_idle(reading, args, ("colors",), "is of use with --picture only")
@@ -500,16 +537,15 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
 
 def _explained_plan(args: Namespace, call: Call) -> Plan:
     """Return the plan of a file, or the price of the strategy that the options state."""
+    from meshwright.options.job_files import with_job
     from meshwright.options.question import needed
 
-    if args.on is None:
+    stated, job = with_job(args)
+    if stated.on is None and job is None:
         from meshwright.train.answer import Plan
         from meshwright.train.plan_file import load as load_plan
 
         return needed("PLAN.json", args.model, load_plan, Plan)
-    from meshwright.options.launch_script import with_script
-
-    stated = with_script(args)
     return _priced(Namespace(**{**vars(stated), "measured": None}), Call())
 
 
@@ -854,26 +890,46 @@ def _fusion_question(args: Namespace) -> FusionQuestion:
 
 @verb
 def read(args: Namespace, call: Call) -> Any:
+    """Return the job that files start; of a program, its graph."""
+    from meshwright.catalog.graphs.programs import is_program
+
+    if len(args.files) == 1 and is_program(args.files[0]):
+        return _read_program(args)
+    from meshwright.options.job_files import read_files
+    from meshwright.options.question import Reading, refuse_idle
+
+    reading = Reading()
+    names = ("dim", "input", "precision", "repeats", "training", "out")
+    refuse_idle(reading, args, names, "is of use with a program only")
+    found = reading.value(read_files, args.files, vars(args))
+    reading.done()
+    return found
+
+
+def _read_program(args: Namespace) -> Any:
     """Return the graph of a program."""
     from meshwright.base.files import write_whole
     from meshwright.catalog.graphs.files import graph_yaml
-    from meshwright.catalog.graphs.programs import is_program
     from meshwright.dataflow.load import load_graph
     from meshwright.graph.kernels.declared import to_spec
-    from meshwright.options.question import Reading, given_numbers, output_file, program_of
+    from meshwright.options.question import (
+        Reading,
+        given_numbers,
+        output_file,
+        program_of,
+        refuse_idle,
+    )
 
     reading = Reading()
+    refuse_idle(reading, args, ("on", "set"), "is of use with files that start a job only")
     path = reading.value(output_file, args, "out", ".yaml")
     program = reading.value(program_of, args)
     numbers = given_numbers(reading, args, ("repeats",))
-    if not is_program(args.program):
-        fix = "model.pt2, model.onnx, module:function, file.py:function"
-        reading.fault("PROGRAM", f"found {args.program!r}", fix)
     reading.done()
     repeats = numbers.get("repeats", 1)
-    graph = load_graph(args.program, training=args.training, repeats=repeats, **program)
+    graph = load_graph(args.files[0], training=args.training, repeats=repeats, **program)
     if path is not None:
-        text = graph_yaml(to_spec(graph, about=f"Read from {args.program}."))
+        text = graph_yaml(to_spec(graph, about=f"Read from {args.files[0]}."))
         write_whole(path, text, force=args.force)
     return graph
 

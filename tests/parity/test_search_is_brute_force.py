@@ -383,6 +383,7 @@ def launches_of(chance):
         uneven_stages=chance.random() < 0.5,
         zero_stages=some(chance, stages, 2),
         zero_stages_in_pipelines=some(chance, stages) if chance.random() < 0.5 else None,
+        zero_stages_without_pipelines=some(chance, stages) if chance.random() < 0.5 else None,
         zero_stages_with_context=some(chance, stages) if chance.random() < 0.5 else None,
         drops_gathered_weights=some(chance, flags, 1),
         overlaps_data_parallel=some(chance, flags, 1),

@@ -26,6 +26,7 @@ from meshwright.cli.main import (
 )
 
 if TYPE_CHECKING:
+    from meshwright.frameworks.reading.job import Job
     from meshwright.serve.answer import ServingPlan
     from meshwright.train.answer import Candidate, Deadline, Plan
 
@@ -63,7 +64,7 @@ def plan(args: Namespace) -> int:
     if isinstance(found, Deadline):
         return _show_deadline(found, args)
     assert isinstance(found, Plan)
-    _show_plan(found, args)
+    _show_plan(found, args, yours=None if args.json else api.as_it_runs(args))
     return 0
 
 
@@ -146,7 +147,11 @@ def _show_deadline(found: Deadline, args: Namespace) -> int:
 
 def estimate(args: Namespace) -> int:
     """Print the price of one strategy; 3 where it does not fit."""
+    from meshwright.serve.answer import ServingPlan
+
     found = api.estimate.answer(args, _call(args))
+    if isinstance(found, ServingPlan):
+        return _show_serving(found, args)
     if found.best.estimate.fits:
         _show_plan(found, args)
         return 0
@@ -356,10 +361,13 @@ def fuse(args: Namespace) -> int:
 
 
 def read(args: Namespace) -> int:
-    """Print what a program computes."""
+    """Print what files that start a job ask, or what a program computes."""
     from meshwright.dataflow.report import graph_lines, graph_record, graph_screen
+    from meshwright.frameworks.reading.job import Job
 
     found = api.read.answer(args, _call(args))
+    if isinstance(found, Job):
+        return _show_job(found, args)
     name = args.out or f"{found.name}.yaml"
     next_command = f"meshwright plan --graph {name} --on 8xH100 --precision bf16"
     if args.out is None:
@@ -367,6 +375,32 @@ def read(args: Namespace) -> int:
     show_screen(
         lambda: graph_screen(found, next_command=next_command),
         lambda: graph_lines(found), lambda: graph_record(found), args,
+    )  # fmt: skip
+    return 0
+
+
+def _show_job(found: Job, args: Namespace) -> int:
+    """Print the question that files ask."""
+    import shlex
+
+    from meshwright.frameworks.reading.report import job_lines, job_record, job_screen
+    from meshwright.options.job_files import is_job_file, system_of
+
+    files = [shlex.quote(name) for name in args.files]
+    alone = (
+        len(files) == 1
+        and is_job_file(args.files[0])
+        and not any(fault.path == "MODEL" for fault in found.missing)
+    )
+    words = ["meshwright estimate", *([] if alone else ["MODEL"])]
+    words += files if alone else ["--from", *files]
+    if system_of(found) is None:
+        words += ["--on", args.on or f"{found.devices.count or 64}xH100"]
+    lacking = [f"{fault.path} ..." for fault in found.missing if fault.path.startswith("--")]
+    words += [text for text in lacking if not text.startswith("--on")]
+    show_screen(
+        lambda: job_screen(found, next_command=" ".join(words)),
+        lambda: job_lines(found), lambda: job_record(found), args,
     )  # fmt: skip
     return 0
 

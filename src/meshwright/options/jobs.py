@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import Fault, SpecError, nearest
-from meshwright.options.launch_script import with_script
+from meshwright.options.job_files import with_job
 from meshwright.options.question import Reading, faults_of, quantity, strategy_question
 from meshwright.options.table import COMMANDS, FIXED, options_from_keywords, question
 
@@ -165,11 +165,11 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
 
     if not isinstance(entry, Mapping):
         raise SpecError(Fault("", f"expected options of a job, found {entry!r}"))
-    args = _parsed(entry)
+    args, _ = with_job(_parsed(entry))
     for option, text in (("model", args.model), ("on", args.on), ("measured", args.measured)):
         if text is None:
             raise SpecError(Fault(option, "is needed"))
-    asked, strategy, structure = strategy_question(with_script(args))
+    asked, strategy, structure = strategy_question(args)
     plan = estimate(
         asked.model, asked.system, asked.workload, strategy, structure, calibration=calibration,
         is_placed=False,
@@ -180,7 +180,7 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
 
 def _parsed(entry: Mapping[Any, Any]) -> argparse.Namespace:
     """Return the options of a job as a command line would hold them."""
-    options = {option.name: option for option in COMMANDS["explain"].options
+    options = {option.name.rstrip("_"): option for option in COMMANDS["explain"].options
                if option.name in _OF_A_JOB}  # fmt: skip
     values, faults = {}, []
     for key, value in entry.items():
@@ -189,7 +189,11 @@ def _parsed(entry: Mapping[Any, Any]) -> argparse.Namespace:
         if option is None:
             dashed = [name.replace("_", "-") for name in options]
             faults.append(Fault(str(key), "is no option of a job", nearest(str(key), dashed)))
-        elif is_flag != isinstance(value, bool) or isinstance(value, list | Mapping):
+        elif (
+            is_flag != isinstance(value, bool)
+            or isinstance(value, Mapping)
+            or (isinstance(value, list) and option.kind not in ("values", "again"))
+        ):
             allowed = "true or false" if is_flag else "text or a number"
             faults.append(Fault(str(key), f"found {value!r}, expected {allowed}"))
         else:
@@ -200,5 +204,5 @@ def _parsed(entry: Mapping[Any, Any]) -> argparse.Namespace:
 
 
 _OF_A_JOB = {option.name for option in (*question(is_needed=False), *FIXED)} | {
-    "script", "measured"
+    "from_", "set", "measured"
 }  # fmt: skip

@@ -338,7 +338,8 @@ def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
     reading.done()
     stated = {"cuda_graphs": args.cuda_graphs, "async_tensor_parallel": args.async_tp,
               "dropout": args.dropout}  # fmt: skip
-    fields["software"] = SoftwareStack.model_validate({k: v for k, v in stated.items() if v})
+    stated = {k: v for k, v in stated.items() if v} | vars(args).get("software", {})
+    fields["software"] = SoftwareStack.model_validate(stated)
     return fields
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Number
 from typing import Any
 
@@ -26,7 +26,8 @@ class Option:
     default: Any = None
     kind: str = "value"
     """``value``, ``flag``, ``argument`` (positional, may be left out), ``needed`` (positional),
-    ``values`` (one or more), ``again`` (may be given again and again), ``number``."""
+    ``several`` (positional, one or more), ``values`` (one or more), ``again`` (may be given again
+    and again), ``number``."""
     is_required: bool = False
     group: str = ""
     """Title under which the help lists it."""
@@ -40,7 +41,7 @@ class Option:
     @property
     def is_positional(self) -> bool:
         """Whether it is given without its name."""
-        return self.kind in ("argument", "needed")
+        return self.kind in ("argument", "needed", "several")
 
     @property
     def flag(self) -> str:
@@ -57,7 +58,7 @@ class Option:
         about = argparse.SUPPRESS if self.is_hidden else self.help
         if self.is_positional:
             shown: dict[str, Any] = {"metavar": self.metavar} if self.metavar else {}
-            nargs = "?" if self.kind == "argument" else None
+            nargs = {"argument": "?", "several": "+"}.get(self.kind)
             parser.add_argument(self.target, nargs=nargs, help=about, **shown)
             return
         settings: dict[str, Any] = {"help": about, "dest": self.target, "default": self.default}
@@ -138,7 +139,7 @@ def options_from_keywords(verb: str, given: Mapping[str, object]) -> argparse.Na
             values[option.target] = value
         elif option.kind == "again" and isinstance(value, Mapping):
             values[option.target] = [f"{key}={entry}" for key, entry in value.items()]
-        elif option.kind in ("values", "again"):
+        elif option.kind in ("values", "again", "several"):
             values[option.target] = [str(value)] if isinstance(value, str) else list(_each(value))
         else:
             values[option.target] = _as_typed(option, value)
@@ -148,7 +149,7 @@ def options_from_keywords(verb: str, given: Mapping[str, object]) -> argparse.Na
             other = excluded.setdefault(option.excludes, option.name)
             if other != option.name:
                 raise SpecError(Fault(option.name, f"not together with {other}"))
-    needed = [o for o in known.values() if o.is_required or o.kind == "needed"]
+    needed = [o for o in known.values() if o.is_required or o.kind in ("needed", "several")]
     if missing := [option for option in needed if values[option.target] is None]:
         raise SpecError([Fault(option.name, "is needed") for option in missing])
     return argparse.Namespace(**values)
@@ -181,6 +182,7 @@ def _as_typed(option: Option, value: object) -> object:
 BINARY = "128k is 131072, 1M 1048576"
 """How lengths are written; k and M of other counts are decimal."""
 MODEL_HELP = "catalog name, Hugging Face id, config.json or its folder"
+OR_JOB = f"{MODEL_HELP}; or a file that starts a job"
 _FIXED = "fix a degree or a choice"
 _SERVING = "serving instead of training"
 _GRAPH = "any computation instead of a model"
@@ -240,6 +242,13 @@ def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, 
     )
 
 
+_JOB = "a job that you run"
+JOB = (
+    Option("from_", "files that start it: launch script, YAML, TOML, JSON; an option that is given "
+           "counts instead of theirs", "FILE", kind="values", dest="origin", group=_JOB),
+    Option("set", "a shell variable that no file sets; again for each", "NAME=VALUE", kind="again",
+           group=_JOB),
+)  # fmt: skip
 ON_OFF = ("on", "off")
 FIXED = tuple(
     Option(name, about, metavar, group=_FIXED, choices=choices, dest=dest, is_hidden=name == "etp")
@@ -265,6 +274,8 @@ FIXED = tuple(
         ("offload", "state kept in host memory", "",
          ("none", "optimizer", "activations", "weights", "all"), ""),
         ("zero", "ZeRO stage", "", ("0", "1", "2", "3"), "zero_stage"),
+        ("reshard", "with ZeRO 3: weights are gathered again for the backward pass", "", ON_OFF,
+         "reshard_after_forward"),
         ("sp", "sequence parallelism", "", ON_OFF, "sequence_parallel"),
         ("vocab_parallel", "embedding and logits split over all pipeline stages (off)", "", ON_OFF,
          "vocabulary_parallel"),
@@ -328,8 +339,9 @@ COMMANDS: dict[str, Command] = {
             Option("simulated", "on a grid: leading plans to simulate, 0 for none (5)", "N"),
             Option("pareto", "Pareto front of time, memory, energy and money", kind="flag"),
             Option("per_operator", "on a grid: also a strategy for each operator", kind="flag"),
-            Option("from_", "an earlier plan, to plan again after a loss", "PLAN.json",
-                   dest="origin"),
+            Option("from_", "an earlier plan, to plan again after a loss; or files that start a "
+                   "job, to find a better one", "FILE", kind="values", dest="origin"),
+            JOB[1],
             Option("without", "with --from: number of devices lost", "N"),
             Option("within", "time for all --tokens, such as 30d; with --on CHIP the fewest "
                    "devices that do it", "TIME"),
@@ -338,24 +350,24 @@ COMMANDS: dict[str, Command] = {
     ),
     "estimate": Command(
         "price one given strategy",
-        (*question(is_needed=True), *FIXED, MEASURED_FILE, OUT_PLAN, FORCE), has_detail=True,
+        (*question(is_needed=False, model_help=OR_JOB), *FIXED, *JOB, MEASURED_FILE, OUT_PLAN,
+         FORCE),
+        has_detail=True,
     ),
     "fit": Command(
         "memory only: does it fit, and if not, what would fit",
-        (*question(is_needed=True), *FIXED), has_detail=True,
+        (*question(is_needed=False, model_help=OR_JOB), *FIXED, *JOB), has_detail=True,
     ),
     "explain": Command(
         "why this plan, why not another; where a measured step loses time",
         (
-            *question(is_needed=False, model_help="a plan written by plan --out; with --on: the "
-                      "model of a strategy given here"),
+            *question(is_needed=False, model_help="a plan written by plan --out; the model of a "
+                      "strategy given here, with --on; or a file that starts a job"),
             *FIXED,
-            Option("script", "strategy and batch from a launch script of Megatron-LM", "FILE.sh",
-                   group="a job that ran"),
-            Option("measured", "measured step: 8.1s, or 412k tokens/s", "TIME",
-                   group="a job that ran"),
+            *JOB,
+            Option("measured", "measured step: 8.1s, or 412k tokens/s", "TIME", group=_JOB),
             Option("measured_memory", "measured memory of the fullest device: 61 GB", "SIZE",
-                   group="a job that ran"),
+                   group=_JOB),
             Option("picture", "draw the grid and the load of its links", "FILE.svg"),
             Option("colors", "with --picture: colour the groups of this axis", "AXIS"),
             FORCE,
@@ -364,13 +376,13 @@ COMMANDS: dict[str, Command] = {
     ),
     "compare": Command(
         "the best plan of each known recipe, side by side",
-        (*question(is_needed=True), *FIXED, MEASURED_FILE,
+        (*question(is_needed=False, model_help=OR_JOB), *FIXED, *JOB, MEASURED_FILE,
          Option("against", "recipes such as megatron-3,fsdp (all of them)", "NAME,NAME")),
         has_detail=True,
     ),
     "check": Command(
         "is a strategy legal, and which is the nearest legal one",
-        (*question(is_needed=True), *FIXED),
+        (*question(is_needed=False, model_help=OR_JOB), *FIXED, *JOB),
     ),
     "simulate": Command(
         "play the step of a plan with contention; or flows that share links",
@@ -519,14 +531,19 @@ COMMANDS: dict[str, Command] = {
         (Option("devices", "number of devices (16)", kind="number", default=16),),
     ),
     "read": Command(
-        "a program of PyTorch or ONNX as kernels: what it computes, and a file of it",
+        "files that start a job, as a question of this program; a program, as its kernels",
         (
-            Option("program", PROGRAM_HELP, kind="needed"),
+            Option("files", "launch script, YAML, TOML, JSON of Megatron-LM, torchtitan, "
+                   f"DeepSpeed, accelerate, MaxText, vLLM, ...; or {PROGRAM_HELP}",
+                   kind="several", metavar="FILE"),
+            Option("on", "devices of the job, where its files do not say how many", "SYSTEM",
+                   group=_JOB),
+            JOB[1],
             *PROGRAM,
-            NUMBERS,
-            Option("repeats", "how often the whole repeats (1)", "N"),
-            Option("training", _TRAINING, kind="flag"),
-            Option("out", "write the graph as a file", "FILE.yaml"),
+            replace(NUMBERS, group=_GRAPH),
+            Option("repeats", "how often the whole repeats (1)", "N", group=_GRAPH),
+            Option("training", _TRAINING, kind="flag", group=_GRAPH),
+            Option("out", "write the graph as a file", "FILE.yaml", group=_GRAPH),
             FORCE,
         ),
         has_detail=True,

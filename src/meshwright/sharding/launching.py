@@ -37,8 +37,9 @@ def has_zero(launches: Launches | None, stage: int, s: StrategyColumns) -> BoolA
     if launches is None:
         return found
     inside, beside = launches.zero_stages_in_pipelines, launches.zero_stages_with_context
-    split = launches.zero_stages_with_tensor
+    split, outside = launches.zero_stages_with_tensor, launches.zero_stages_without_pipelines
     found &= stage in launches.zero_stages
+    found &= (s.pp > 1) | (outside is None or stage in outside)
     found &= (s.pp == 1) | (inside is None or stage in inside)
     found &= (s.cp == 1) | (beside is None or stage in beside)
     found &= (s.tp == 1) | (s.dp * s.cp == 1) | (split is None or stage in split)

@@ -109,6 +109,9 @@ class Launches(Declaration):
     zero_stages: tuple[ZeroStage, ...]
     zero_stages_in_pipelines: tuple[ZeroStage, ...] | None = None
     """None: the same."""
+    zero_stages_without_pipelines: tuple[ZeroStage, ...] | None = None
+    """None: the same. FSDP2 that keeps gathered weights gathers them again for each micro-batch,
+    but for those of a pipeline."""
     zero_stages_with_context: tuple[ZeroStage, ...] | None = None
     """Where cp is used; None: the same."""
     zero_stages_with_tensor: tuple[ZeroStage, ...] | None = None

@@ -44,19 +44,26 @@ _WARNINGS_BY_WEIGHT = (
 _SCHEDULES = {"1f1b": "1F1B", "zero_bubble": "zero bubble", "gpipe": "GPipe"}
 
 
-def plan_screen(plan: Plan, *, others: Sequence[Candidate] = (), next_command: str = "") -> Screen:
+def plan_screen(
+    plan: Plan, *, others: Sequence[Candidate] = (), yours: Candidate | None = None,
+    next_command: str = "",
+) -> Screen:  # fmt: skip
     """Return the screen of a plan or of the price of one strategy.
 
     Parameters
     ----------
     others
         What else may be done, where the plan has no runners-up: such as changes that fit.
+    yours
+        The job as its files start it, where the question was read from them.
     """
     price = plan.best.estimate
     screen = Screen(question_line(plan))
     screen.gap()
     _add_verdict(screen, plan)
     _add_plan(screen, plan.best)
+    if yours is not None:
+        screen.add("yours", _beside(plan.best, yours))
     if plan.best.placement is None:
         screen.add("launches", _launches(plan), spare=2)
     if plan.best.placement is not None:
@@ -102,6 +109,15 @@ def _add_verdict(screen: Screen, plan: Plan) -> None:
     screen.add("cost", _cost(plan))
     if rate := rent_rate(plan.system.chip, price.num_devices_used):
         screen.add("", rate, spare=2)
+
+
+def _beside(best: Candidate, yours: Candidate) -> str:
+    """Return a job as it runs today beside the best plan for it."""
+    now_s, best_s = yours.estimate.step_time_s, best.estimate.step_time_s
+    text = f"{yours.text}: {format_seconds(now_s)} a step"
+    if not yours.estimate.fits:
+        return f"{text}, does not fit"
+    return f"{text}; the plan is {now_s / best_s - 1.0:.1%} faster" if best_s < now_s else text
 
 
 def _round(value: float) -> str:

@@ -73,7 +73,11 @@ class SearchSpace:
     def zero_choices(self) -> tuple[tuple[int, bool], ...]:
         """ZeRO stages that are allowed; without ZeRO there is one shard."""
         keeps, launches = self.choices.keeps, self.launches
-        allowed = [z for z in ZERO_CHOICES if keeps("zero_stage", z[0])]
+        allowed = [
+            (stage, reshard)
+            for stage, reshard in ZERO_CHOICES
+            if keeps("zero_stage", stage) and (stage < 3 or keeps("reshard_after_forward", reshard))
+        ]
         if launches is not None:
             drops = launches.drops_gathered_weights
             allowed = [

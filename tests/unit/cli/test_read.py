@@ -70,7 +70,7 @@ def test_half_the_word_halves_the_bytes_and_not_the_work(capsys, program) -> Non
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["read", "llama3-8b"], "PROGRAM: found 'llama3-8b'"),
+        (["read", "llama3-8b"], "llama3-8b: there is no such file"),
         (["read", "nets.py:layers", "--dim", "batch"], "--dim: found 'batch' (such as batch=8)"),
         (["read", "nets.py:layers", "--dim", "batch=none"], "--dim batch: found 'none'"),
         (["read", "nets.py:layers", "--precision", "bf61"], "--precision: found 'bf61'"),

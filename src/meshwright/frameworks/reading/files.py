@@ -1,0 +1,212 @@
+"""From files to a job: which program they start, on which devices, and what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.catalog.files import read_text
+from meshwright.frameworks.reading import programs  # noqa: F401 - fills the registry
+from meshwright.frameworks.reading.given import Given, Statement, canonical, of_tree, of_words
+from meshwright.frameworks.reading.job import Job, Setting, job_of, readers
+from meshwright.frameworks.reading.launchers import (
+    Devices,
+    Launch,
+    containers,
+    is_manifest,
+    launch_of,
+    slurm_header,
+)
+from meshwright.frameworks.reading.shell import Script, as_written, base_name, read_script
+from meshwright.frameworks.reading.trees import SUFFIXES, trees_of
+
+SHELL = (".sh", ".bash", ".slurm", ".sbatch", ".sub", ".job", ".zsh", ".ksh", "")
+
+
+@dataclass
+class _Files:
+    """What was given: texts of scripts and trees by name, in the order of the user."""
+
+    scripts: dict[str, str] = field(default_factory=dict)
+    trees: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    folders: list[Path] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+
+
+def read_job(
+    paths: Sequence[str | Path],
+    *,
+    num_devices: Callable[[], int | None] | None = None,
+    variables: Mapping[str, str] | None = None,
+    stated: Iterable[str] = (),
+) -> Job:
+    """Return the job that files start.
+
+    Parameters
+    ----------
+    num_devices
+        Devices of the system that the user names, asked where the files do not say how many.
+    variables
+        Values of shell variables that no file sets.
+    stated
+        Options of this program that the user gives beside the files.
+
+    Raises
+    ------
+    SpecError
+        A file that cannot be read, no job or several in them, and every option that is wrong,
+        missing, or that changes the price and is not read.
+    """
+    files = _open(paths)
+    origin = ", ".join(str(path) for path in paths)
+    found = _launches(files, dict(variables or {}), origin)
+    asked = frozenset(stated)
+    if found:
+        launch, script, devices, origin = found
+        given, loose = of_words(launch.words)
+        given.notes += script.notes
+        name = _reader_of(launch, given)
+        assert name is not None
+        setting = _setting(files, script, devices, num_devices, launch, asked)
+        if loose:
+            given.add(Given([Statement("(word)", list(loose), origin)]))
+    else:
+        name, given = _tree_job(files, origin)
+        setting = _setting(files, Script(), Devices(), num_devices, None, asked)
+    unused = sorted(set(files.trees) - files.used)
+    job = job_of(name, given, setting, origin)
+    unused = sorted(set(files.trees) - files.used)
+    if unused and found:
+        fault = Fault("", f"no option of {origin} names it", "leave it out")
+        raise SpecError(fault, origin=unused[0])
+    return job
+
+
+def _open(paths: Sequence[str | Path]) -> _Files:
+    files = _Files()
+    for path in map(Path, paths):
+        text, suffix = read_text(path), path.suffix.lower()
+        files.folders.append(path.parent)
+        if suffix in SUFFIXES:
+            files.trees[path.name] = trees_of(text, suffix, str(path))
+        elif suffix in SHELL or text.startswith("#!"):
+            files.scripts[path.name] = text
+        else:
+            allowed = "shell scripts, YAML, JSON and TOML files are read"
+            raise SpecError(
+                Fault("", f"found a file of kind {suffix!r}", allowed), origin=str(path)
+            )
+    return files
+
+
+def _launches(
+    files: _Files, variables: dict[str, str], origin: str
+) -> tuple[Launch, Script, Devices, str] | None:
+    """Return the one program that scripts and manifests start, with what stands around it."""
+    found: list[tuple[Launch, Script, Devices, str]] = []
+    started: list[str] = []
+    for name, text in files.scripts.items():
+        around, own = slurm_header(text)
+        others = {other: more for other, more in files.scripts.items() if other != name}
+        found += _started(text, own | variables, others, around, name, started)
+    for name, trees in files.trees.items():
+        for one in containers(tree for tree in trees if is_manifest(tree)):
+            files.used.add(name)
+            values = dict(one.variables) | variables
+            found += _started(one.text, values, files.scripts, one.devices, name, started)
+    distinct = {(one[0].program, one[0].words): one for one in found}
+    if len(distinct) > 1:
+        places = ", ".join(f"line {one[0].line}" for one in distinct.values())
+        message = f"starts {len(distinct)} programs: {places}"
+        raise SpecError(Fault("", message, "a file with one of them"), origin=origin)
+    if not distinct and (files.scripts or started):
+        seen = f"; it starts {', '.join(started[:4])}" if started else ""
+        raise SpecError(Fault("", f"starts no program that is read{seen}", _known()), origin=origin)
+    return next(iter(distinct.values()), None)
+
+
+def _started(
+    text: str, variables: Mapping[str, str], others: Mapping[str, str], around: Devices,
+    name: str, started: list[str],
+) -> list[tuple[Launch, Script, Devices, str]]:  # fmt: skip
+    """Return the programs that are known among those of a shell text; name the others."""
+    script = read_script(text, stated=variables, others=others)
+    found = []
+    for command in script.commands:
+        launch = launch_of(command.words, command.line, command.variables)
+        if launch is None:
+            started.append(as_written(command.words[0]))
+            continue
+        given, _ = of_words(launch.words)
+        if _reader_of(launch, given) is None:
+            started.append(as_written(launch.program))
+            continue
+        place = f"{name}:{launch.line}"
+        launch = replace(launch, variables=command.variables)
+        found.append((launch, script, launch.devices.beside(around), place))
+    return found
+
+
+def _reader_of(launch: Launch, given: Given) -> str | None:
+    return next((name for name in readers if readers[name].starts(launch, given)), None)
+
+
+def _tree_job(files: _Files, origin: str) -> tuple[str, Given]:
+    """Return the reader of trees that stand alone, and what they state."""
+    found: dict[str, Given] = {}
+    for file, trees in files.trees.items():
+        for tree in trees:
+            names = [name for name in readers if readers[name].holds(tree, file)]
+            if not names:
+                keys = ", ".join(list(tree)[:5])
+                message = f"is no file of a program that is read: it has {keys}"
+                raise SpecError(Fault("", message, _known()), origin=file)
+            files.used.add(file)
+            given = of_tree(_plain(tree), file)
+            found.setdefault(names[0], Given()).add(given)
+    if len(found) != 1:
+        message = f"are files of several programs: {', '.join(found)}"
+        raise SpecError(Fault("", message, "files of one job"), origin=origin)
+    return next(iter(found.items()))
+
+
+def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree with names as they are looked up: without dashes."""
+    return {
+        canonical(key): _plain(value) if isinstance(value, Mapping) else value
+        for key, value in tree.items()
+    }
+
+
+def _known() -> str:
+    return "known: " + ", ".join(readers[name].title for name in readers)
+
+
+def _setting(
+    files: _Files, script: Script, devices: Devices,
+    num_devices: Callable[[], int | None] | None, launch: Launch | None, stated: frozenset[str],
+) -> Setting:  # fmt: skip
+    count = num_devices() if num_devices is not None else None
+    count = count or devices.count
+
+    def content(named: str) -> Mapping[str, Any]:
+        """Return a file that an option names: given beside it, written by the script, or near."""
+        name = base_name(named)
+        suffix = Path(name).suffix.lower()
+        if name in files.trees:
+            files.used.add(name)
+            return _plain(files.trees[name][0])
+        if name in script.files:
+            return _plain(trees_of(script.files[name], suffix or ".json", name)[0])
+        for folder in files.folders:
+            for path in (folder / named, folder / name):
+                if path.is_file() and suffix in SUFFIXES:
+                    return _plain(trees_of(read_text(path), suffix, str(path))[0])
+        raise SpecError(
+            Fault("", "the file is not there", f"give it as well: ... {name}"), origin=named
+        )
+
+    return Setting(devices, count, content, launch, stated)

@@ -1,0 +1,309 @@
+"""What a file states, option by option: each is taken, ignored by name, or refused.
+
+A reader takes the options that it understands. What is left over either cannot change a price, by
+a list of names that the reader has, or is a fault: nothing is passed over in silence.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.base.errors import Fault, nearest
+from meshwright.base.units import parse_count
+from meshwright.frameworks.reading.shell import as_written, is_unknown, unknown_in
+
+_TRUE = ("", "true", "1", "yes", "on", "y", "t")
+_FALSE = ("false", "0", "no", "off", "n", "f", "none", "null")
+
+
+_SUBCOMMAND = re.compile(r"(activation[-_]checkpoint):([\w-]+)")
+"""torchtitan states one choice as a command of its own."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An option with its value, as a file has them."""
+
+    option: str
+    """As it is spelled there."""
+    value: Any
+    """Text, or what YAML, JSON and TOML hold."""
+    place: str = ""
+    """File, and line where that is known."""
+
+    def __str__(self) -> str:
+        value = as_written(self.value) if isinstance(self.value, str) else self.value
+        return f"{self.option} {value}".strip() if value is not None else self.option
+
+
+def canonical(option: str) -> str:
+    """Return the name under which an option is looked up: no dashes in front, underscores."""
+    return option.lstrip("-+").replace("-", "_")
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return the names of a list that is written as text."""
+    return tuple(text.split())
+
+
+class Given:
+    """The options of one program, each taken once; faults are kept."""
+
+    def __init__(self, statements: Iterable[Statement] = ()) -> None:
+        self._statements = {canonical(one.option): one for one in statements}
+        self._taken: dict[str, Statement] = {}
+        self.faults: list[Fault] = []
+        self.missing: list[Fault] = []
+        self.notes: list[str] = []
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._statements
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._statements)
+
+    def add(self, other: Given) -> None:
+        """Take over the statements of another file; those that are here already stay."""
+        self._statements = other._statements | self._statements
+        self.notes += other.notes
+
+    def renamed(self, names: Mapping[str, str]) -> None:
+        """Give options their full name."""
+        for short, full in names.items():
+            if short in self._statements:
+                self._statements.setdefault(full, self._statements.pop(short))
+
+    def __len__(self) -> int:
+        return len(self._statements)
+
+    def flatten(self, sections: Iterable[str]) -> None:
+        """Leave the names of sections out of those of their fields."""
+        for name in list(self._statements):
+            section, dot, field = name.rpartition(".")
+            parts = section.split(".") if dot else []
+            if parts and all(part in sections for part in parts):
+                one = self._statements.pop(name)
+                self._statements[canonical(field)] = one
+
+    def is_of(self, names: set[str]) -> bool:
+        """Return whether a statement has one of the names, or stands in a section of that name."""
+        return any(name.partition(".")[0] in names for name in self._statements)
+
+    def put_under(self, section: str) -> None:
+        """Put a section before all names."""
+        self._statements = {f"{section}.{name}": one for name, one in self._statements.items()}
+
+    def statement(self, name: str, option: str = "") -> Statement:
+        """Return what is stated under a name, for another place and another name there."""
+        one = self._statements[name]
+        return Statement(option or one.option, one.value, one.place)
+
+    def peek(self, name: str) -> Any:
+        """Return a value without taking it; None where it is not stated."""
+        return self._statements[name].value if name in self._statements else None
+
+    def is_on(self, name: str) -> bool:
+        """Return whether a switch is on; one that is left to others ('auto') is not."""
+        if str(self.peek(name)).lower() == "auto":
+            self.value(name)
+            return False
+        return self.flag(name)
+
+    def negated(self) -> None:
+        """Read ``--section.no-name`` as the switch ``section.name`` that is off."""
+        for name in list(self._statements):
+            section, dot, field = name.rpartition(".")
+            if dot and field.startswith("no_"):
+                one = self._statements.pop(name)
+                self._statements[f"{section}.{field[3:]}"] = Statement(one.option, False, one.place)
+
+    # ----------------------------------------------------------------------------- taking
+
+    def value(self, *names: str) -> Any:
+        """Return the value under the first of the names that is stated; None: none is."""
+        found = None
+        for name in names:
+            if name in self._statements:
+                self._taken[name] = self._statements[name]
+                found = self._statements[name].value if found is None else found
+        if isinstance(found, str) and (what := unknown_in(found)):
+            name = next(name for name in names if name in self._statements)
+            self.refuse(name, f"depends on ${what}, which the files do not set", _fix(what))
+            return None
+        return None if found in ("None", "null") else found
+
+    def text(self, *names: str) -> str | None:
+        """Return a text."""
+        found = self.value(*names)
+        if isinstance(found, list):
+            return ",".join(map(str, found))
+        return None if found is None else str(found)
+
+    def whole(self, *names: str, least: int = 1) -> int | None:
+        """Return a whole number."""
+        found = self.value(*names)
+        if found is None or found == "auto":
+            return None
+        text = str(found)
+        number = int(text) if re.fullmatch(r"-?\d+", text) else parse_count(text, kilo=1000)
+        if isinstance(found, float) and found.is_integer():
+            number = int(found)
+        if isinstance(found, bool) or number is None or number < least:
+            self._wrong(names, found, f"a whole number of at least {least}")
+            return None
+        return number
+
+    def real(self, *names: str) -> float | None:
+        """Return a number."""
+        found = self.value(*names)
+        if found is None or found == "auto":
+            return None
+        try:
+            return float(found)
+        except (TypeError, ValueError):
+            self._wrong(names, found, "a number")
+            return None
+
+    def flag(self, *names: str, default: bool = False) -> bool:
+        """Return whether a switch is on."""
+        if not any(name in self._statements for name in names):
+            return default
+        stated = next(self._statements[name] for name in names if name in self._statements)
+        if isinstance(stated.value, str) and is_unknown(stated.value):
+            self._taken[canonical(stated.option)] = stated
+            self.notes.append(f"{as_written(stated.value)} is not set: taken as empty")
+            return True
+        found = self.value(*names)
+        if found is None or isinstance(found, bool):
+            return bool(found)
+        word = str(found).lower()
+        if word not in (*_TRUE, *_FALSE):
+            self._wrong(names, found, "true or false")
+        return word in _TRUE
+
+    def word(self, *names: str, among: Iterable[str]) -> str | None:
+        """Return a text that is one of those that are understood."""
+        found, known = self.text(*names), list(among)
+        if found is None:
+            return None
+        lowered = {one.lower(): one for one in known}
+        if found.lower() not in lowered:
+            self._wrong(names, found, ", ".join(known), "is not read")
+            return None
+        return lowered[found.lower()]
+
+    # ------------------------------------------------------------------------------ faults
+
+    def refuse(self, name: str, why: str, fix: str = "") -> None:
+        """Refuse an option, where it is stated."""
+        if name in self._statements:
+            self._taken[name] = self._statements[name]
+            one = self._statements[name]
+            self.faults.append(Fault(_where(one), why, fix))
+
+    def refuse_unless(self, name: str, *values: object, why: str, fix: str = "") -> None:
+        """Refuse an option whose value is none of those that leave the price as it is."""
+        if name in self._statements:
+            found = self.value(name)
+            if not any(str(found).lower() == str(value).lower() for value in values):
+                self.refuse(name, why, fix)
+
+    def needs(self, option: str, why: str, fix: str = "") -> None:
+        """Keep that an option of this program has to be stated beside the files."""
+        self.missing.append(Fault(option, f"is needed: {why}", fix))
+
+    def _wrong(self, names: tuple[str, ...], found: object, wanted: str, why: str = "") -> None:
+        name = next(name for name in names if name in self._statements)
+        message = f"{why}; found {found!r}" if why else f"found {found!r}"
+        self.faults.append(Fault(_where(self._statements[name]), message, f"{wanted}"))
+
+    # ----------------------------------------------------------------------------- the rest
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        """Return all that is stated."""
+        return tuple(self._statements.values())
+
+    @property
+    def read(self) -> tuple[Statement, ...]:
+        """Return what was taken."""
+        return tuple(self._taken.values())
+
+    def rest(self, patterns: Iterable[str]) -> tuple[Statement, ...]:
+        """Return what was ignored by the list of a reader; all else is a fault.
+
+        Parameters
+        ----------
+        patterns
+            Names, or patterns of names, of options that change no price.
+        """
+        known, ignored = list(patterns), []
+        for name, one in self._statements.items():
+            if name in self._taken:
+                continue
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in known):
+                ignored.append(one)
+            else:
+                near = nearest(name, [*self._taken, *(p for p in known if "*" not in p)], most=1)
+                message = "is not read, and may change the price"
+                self.faults.append(Fault(_where(one), message, near if "mean" in near else ""))
+        return tuple(ignored)
+
+
+def _where(one: Statement) -> str:
+    return f"{one.place}: {one.option}" if one.place else one.option
+
+
+def _fix(what: str) -> str:
+    name = what.strip("${}")
+    return f"--set {name}=VALUE" if name.isidentifier() or name.isdigit() else "write the number"
+
+
+def of_words(words: Iterable[str], place: str = "") -> tuple[Given, tuple[str, ...]]:
+    """Return the options of a command line, and its words that belong to none.
+
+    ``--name value``, ``--name=value`` and ``name=value`` are options; the last of a name counts.
+    A variable that is not set, where an option could stand, is taken as empty.
+    """
+    found: list[tuple[str, list[str]]] = []
+    values: list[str] | None = None
+    loose: list[str] = []
+    notes: list[str] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if choice := _SUBCOMMAND.fullmatch(word):
+            values = None
+            found.append((choice[1], [choice[2]]))
+        elif word.startswith("--") or (word[:1] == "-" and word[1:2].isalpha()):
+            values = [value] if equals else []
+            found.append((name, values))
+        elif equals and canonical(name).replace(".", "_").isidentifier():
+            values = None
+            found.append((name, [value]))
+        elif is_unknown(word) and (values is None or values):
+            notes.append(f"{as_written(word)} is not set: taken as empty")
+        elif values is not None:
+            values.append(word)
+        else:
+            loose.append(word)
+    given = Given(Statement(name, " ".join(values), place) for name, values in found)
+    given.notes += notes
+    return given, tuple(loose)
+
+
+def of_tree(tree: Mapping[str, Any], place: str = "") -> Given:
+    """Return the options of a tree, nested names joined by dots."""
+    return Given(Statement(name, value, place) for name, value in _leaves(tree))
+
+
+def _leaves(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        name = f"{before}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{name}.")
+        else:
+            yield name, value

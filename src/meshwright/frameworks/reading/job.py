@@ -1,0 +1,101 @@
+"""A job as files state it: options of this program, what was read for them, what was ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.base.registry import Registry
+from meshwright.frameworks.reading.given import Given, Statement
+from meshwright.frameworks.reading.launchers import Devices, Launch
+
+
+@dataclass(frozen=True)
+class Job:
+    """What files that start a job state."""
+
+    framework: str
+    """Of the catalog; the server of a serving job."""
+    kind: Literal["training", "serving"]
+    options: Mapping[str, Any]
+    """Values of options of this program, by their names; texts and declarations."""
+    devices: Devices
+    read: tuple[Statement, ...]
+    ignored: tuple[Statement, ...]
+    """No price depends on them."""
+    missing: tuple[Fault, ...] = ()
+    """Options of this program that have to be stated beside the files."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Setting:
+    """What a reader may ask about its surroundings."""
+
+    devices: Devices
+    num_devices: int | None
+    """Those of the job; where it does not say, those that the user names."""
+    config_files: Callable[[str], Mapping[str, Any]]
+    """The content of a file that an option names."""
+    launch: Launch | None = None
+    stated: frozenset[str] = field(default_factory=frozenset)
+    """Options that the user states beside the files: nothing needs to be read for them."""
+
+    def world(self, given: Given, why: str) -> int | None:
+        """Return the devices of the job; a complaint where nobody says how many."""
+        if self.num_devices is None:
+            given.needs("--on", why, "such as --on 64xH100")
+        return self.num_devices
+
+
+class Reader(Protocol):
+    """One program whose options are read."""
+
+    title: str
+    kind: Literal["training", "serving"]
+    ignored: tuple[str, ...]
+    """Names, or patterns of names, of options that change no price."""
+
+    @staticmethod
+    def starts(launch: Launch, given: Given) -> bool:
+        """Return whether a command is this program."""
+
+    @staticmethod
+    def holds(tree: Mapping[str, Any], name: str) -> bool:
+        """Return whether a tree is a file of this program."""
+
+    @staticmethod
+    def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+        """Return the framework, and options of this program; complaints are kept in ``given``."""
+
+
+_NEEDED = {
+    "training": {"model": "MODEL", "seq": "--seq", "global_batch": "--global-batch"},
+    "serving": {"model": "MODEL", "batch": "--batch", "context": "--context"},
+}
+"""Options without which nothing is priced, by their names."""
+
+readers: Registry[type[Reader]] = Registry("reader")
+
+
+def job_of(name: str, given: Given, setting: Setting, origin: str) -> Job:
+    """Return what a reader makes of the options of a program.
+
+    Raises
+    ------
+    SpecError
+        Every option that is wrong, not read, or missing.
+    """
+    reader = readers[name]
+    framework, options = reader.read(given, setting)
+    ignored = given.rest(reader.ignored)
+    if faults := list(dict.fromkeys(given.faults)):
+        raise SpecError(faults, origin=origin)
+    options = {key: value for key, value in options.items() if value is not None}
+    for name, option in _NEEDED[reader.kind].items():
+        if name not in options and all(fault.path != option for fault in given.missing):
+            given.missing.append(Fault(option, "is needed: the files do not state it"))
+    return Job(framework, reader.kind, options, setting.devices, given.read, ignored,
+               tuple(dict.fromkeys(given.missing)), tuple(dict.fromkeys(given.notes)))  # fmt: skip

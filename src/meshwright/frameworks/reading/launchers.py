@@ -1,0 +1,312 @@
+"""What starts the processes of a job: torchrun, accelerate, deepspeed, mpirun, Slurm, Kubernetes.
+
+Of a command line they leave the program and its options; of themselves the hosts, the processes on
+each, and, where a cluster is asked for them, the chips.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from meshwright.frameworks.reading.given import Given, Statement, of_words
+from meshwright.frameworks.reading.shell import base_name, unknown_in
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Devices of a job, as far as its launchers say."""
+
+    num_hosts: int | None = None
+    per_host: int | None = None
+    total: int | None = None
+    """Where it is stated as one number."""
+    chip: str = ""
+    """As the cluster calls it."""
+
+    @property
+    def count(self) -> int | None:
+        """All devices; one host where none is named."""
+        if self.total is not None:
+            return self.total
+        return None if self.per_host is None else self.per_host * (self.num_hosts or 1)
+
+    def beside(self, outer: Devices) -> Devices:
+        """Return what is stated here, else in what stands around it."""
+        return Devices(
+            self.num_hosts or outer.num_hosts,
+            self.per_host or (outer.per_host if self.total is None else None),
+            self.total or (outer.total if self.per_host is None else None),
+            self.chip or outer.chip,
+        )
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A program with its options, and the devices on which it runs."""
+
+    program: str
+    """Path of a script, name of a module (``-m``) or of a command."""
+    words: tuple[str, ...]
+    """What follows it."""
+    devices: Devices
+    launcher: str = ""
+    launcher_options: tuple[Statement, ...] = ()
+    """Of a launcher that states more than processes: accelerate."""
+    line: int = 0
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of its environment, as far as the script sets them."""
+
+
+_FLAGS = frozenset((
+    "standalone", "no_python", "module", "m", "run_path", "use_env", "multi_gpu", "use_fsdp",
+    "use_deepspeed", "use_megatron_lm", "use_parallelism_config", "debug", "tpu", "cpu", "quiet",
+    "same_network", "exclusive", "unbuffered", "u", "l", "label", "master_addr_env",
+    "no_local_rank",
+    "no_ssh", "save_pid", "enable_cpu_affinity", "allow_run_as_root", "overlap", "kill_on_bad_exit",
+))  # fmt: skip
+"""Options of launchers that take no value."""
+
+
+def launch_of(
+    words: Sequence[str], line: int = 0, variables: Mapping[str, str] | None = None
+) -> Launch | None:
+    """Return what a command starts on devices; None: no program of Python, and no server.
+
+    Parameters
+    ----------
+    variables
+        Put before the command, or set in the script: a launch script of torchtitan reads them.
+    """
+    known = variables or {}
+    names = [base_name(word) for word in words]
+    devices = Devices()
+    for start, name in enumerate(names):
+        if name == "srun":
+            devices = slurm_devices(of_words(_until_program(words[start + 1 :]))[0])
+        elif name in ("mpirun", "mpiexec", "mpirun.openmpi"):
+            given, _ = of_words(words[start + 1 :])
+            count = given.whole("np", "n", "c")
+            devices = Devices(total=count) if count else devices
+        elif name == "run_train.sh":
+            return _of_torchtitan(words[start:], known, line)
+        elif name in _SERVERS:
+            return Launch(name, tuple(words[start + 1 :]), devices, line=line)
+        elif name in ("torchrun", "accelerate", "deepspeed") or _is_launch_module(names, start):
+            found = _launched(name, words[start + 1 :], line)
+            if found is not None:
+                return replace(found, devices=found.devices.beside(devices))
+        elif re.fullmatch(r"python[0-9.]*", name):
+            found = _program(words[start + 1 :], line)
+            if found is not None:
+                return replace(found, devices=devices)
+    return None
+
+
+def _of_torchtitan(words: Sequence[str], known: Mapping[str, str], line: int) -> Launch:
+    """Return the launch of ``run_train.sh``, which takes variables for the first options."""
+    options = {"CONFIG_FILE": "--job.config_file", "MODULE": "--module", "CONFIG": "--config"}
+    first = [part for name, option in options.items() if known.get(name)
+             for part in (option, known[name])]  # fmt: skip
+    each = known.get("NGPU", "8")
+    devices = Devices(per_host=int(each) if each.isdigit() else None)
+    return Launch(words[0], (*first, *words[1:]), devices, line=line)
+
+
+_SERVERS = ("vllm", "trtllm-serve", "sglang")
+_LAUNCH_MODULES = ("torch.distributed.run", "torch.distributed.launch",
+                   "accelerate.commands.launch",
+                   "deepspeed.launcher.runner")  # fmt: skip
+
+
+def _is_launch_module(names: Sequence[str], start: int) -> bool:
+    return names[start] in _LAUNCH_MODULES and names[start - 1 : start] == ["-m"]
+
+
+def _until_program(words: Sequence[str]) -> list[str]:
+    """Return the options before the first word that is neither an option nor the value of one."""
+    kept, takes = [], False
+    for word in words:
+        if word.startswith("-"):
+            takes = "=" not in word and word.lstrip("-").replace("-", "_") not in _FLAGS
+        elif takes:
+            takes = False
+        else:
+            break
+        kept.append(word)
+    return kept
+
+
+def _launched(name: str, words: Sequence[str], line: int) -> Launch | None:
+    """Return the program of a launcher, after the launcher's own options."""
+    if name == "accelerate":
+        if words[:1] != ["launch"] and tuple(words[:1]) != ("launch",):
+            return None
+        words = words[1:]
+    own = _until_program(words)
+    given, _ = of_words(own)
+    rest = words[len(own) :]
+    is_module = "m" in given or "module" in given
+    found = _program(["-m", *rest] if is_module else rest, line)
+    if found is None:
+        return None
+    hosts = given.whole("nnodes", "num_nodes", "num_machines")
+    if isinstance(nodes := given.value("nnodes"), str) and ":" in nodes:
+        hosts = int(nodes.split(":")[-1])
+        given.faults.clear()
+    each = given.value("nproc_per_node", "num_gpus")
+    if each in ("gpu", "auto"):
+        each = None
+    per_host = given.whole("nproc_per_node", "num_gpus") if each is not None else None
+    total = given.whole("num_processes")
+    kind = (
+        "accelerate" if "accelerate" in name else "deepspeed" if "deepspeed" in name else "torchrun"
+    )
+    kept = tuple(Statement(one.option, one.value, "") for one in given.statements)
+    return replace(
+        found, devices=Devices(hosts, per_host, total), launcher=kind, launcher_options=kept
+    )
+
+
+def _program(words: Sequence[str], line: int) -> Launch | None:
+    """Return the script or module behind ``python`` or a launcher."""
+    index = 0
+    while index < len(words) and words[index].startswith("-"):
+        if words[index] == "-m" and index + 1 < len(words):
+            return Launch(words[index + 1], tuple(words[index + 2 :]), Devices(), line=line)
+        index += 2 if words[index] in ("-W", "-X", "-c") else 1
+    if index == len(words) or unknown_in(words[index]) == words[index][1:-1]:
+        return None
+    return Launch(words[index], tuple(words[index + 1 :]), Devices(), line=line)
+
+
+# ------------------------------------------------------------------------------------ Slurm
+
+
+def slurm_header(text: str) -> tuple[Devices, dict[str, str]]:
+    """Return the devices that ``#SBATCH`` lines ask for, and the variables that Slurm sets."""
+    words = [
+        word
+        for line in text.splitlines()
+        if line.startswith("#SBATCH")
+        for word in shlex.split(line.removeprefix("#SBATCH"), comments=True)
+    ]
+    given, _ = of_words(words)
+    devices = slurm_devices(given)
+    variables = {}
+    if devices.num_hosts:
+        for name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
+            variables[name] = str(devices.num_hosts)
+    if devices.per_host:
+        for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
+            variables[name] = str(devices.per_host)
+    if tasks := given.text("ntasks_per_node"):
+        variables["SLURM_NTASKS_PER_NODE"] = tasks
+        if devices.num_hosts and tasks.isdigit():
+            variables["SLURM_NTASKS"] = str(devices.num_hosts * int(tasks))
+    return devices, variables
+
+
+def slurm_devices(given: Given) -> Devices:
+    """Return what the options of sbatch or srun say of devices."""
+    hosts = given.text("nodes", "N")
+    per_host, chip = None, ""
+    for name in ("gpus_per_node", "gres", "gpus_on_node"):
+        if text := given.text(name):
+            parts = text.removeprefix("gpu:").removeprefix("gres/gpu:").split(":")
+            chip = parts[0] if len(parts) > 1 and not parts[0].isdigit() else chip
+            if parts[-1].isdigit():
+                per_host = int(parts[-1])
+    total = None
+    if (gpus := given.text("gpus", "G")) and gpus.split(":")[-1].isdigit():
+        total = int(gpus.split(":")[-1])
+        chip = gpus.split(":")[0] if ":" in gpus else chip
+    number = int(hosts.split("-")[-1]) if hosts and hosts.split("-")[-1].isdigit() else None
+    return Devices(number, per_host, None if per_host else total, chip)
+
+
+# -------------------------------------------------------------------------------- Kubernetes
+
+
+@dataclass(frozen=True)
+class Container:
+    """What one kind of pods runs: a shell text, its variables, and its devices."""
+
+    text: str
+    variables: Mapping[str, str]
+    devices: Devices
+
+
+def is_manifest(tree: object) -> bool:
+    """Return whether a tree is a Kubernetes object."""
+    return isinstance(tree, Mapping) and {"apiVersion", "kind"} <= set(tree)
+
+
+def containers(trees: Iterable[Mapping[str, Any]]) -> list[Container]:
+    """Return the containers that use devices, of pods, jobs and their operators."""
+    found: list[tuple[int, Mapping[str, Any], Mapping[str, Any]]] = []
+    for tree in trees:
+        found += _pods(tree, 1)
+    used = []
+    for replicas, pod, spec in found:
+        limits = (spec.get("resources") or {}).get("limits") or {}
+        chips = {key: value for key, value in limits.items() if str(key) in _RESOURCES}
+        if not chips:
+            continue
+        command = [*(spec.get("command") or ()), *(spec.get("args") or ())]
+        variables = {
+            str(one.get("name")): str(one["value"])
+            for one in spec.get("env") or () if isinstance(one, Mapping) and "value" in one
+        }  # fmt: skip
+        each = str(next(iter(chips.values())))
+        labels = " ".join(map(str, (pod.get("nodeSelector") or {}).values()))
+        devices = Devices(replicas, int(each) if each.isdigit() else None, None, labels)
+        words = [_NAMED.sub(r"${\1}", str(word)) for word in command]
+        used.append(Container(_shell_text(words), variables, devices))
+    return _as_one_job(used)
+
+
+_NAMED = re.compile(r"\$\((\w+)\)")
+"""How containers write a variable."""
+_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "google.com/tpu", "habana.ai/gaudi")
+
+
+def _pods(
+    tree: object, replicas: int
+) -> Iterator[tuple[int, Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield (pods, their spec, container) of everything below an object."""
+    if isinstance(tree, Mapping):
+        own = tree.get("replicas", tree.get("parallelism", tree.get("completions")))
+        count = replicas * own if isinstance(own, int) and not isinstance(own, bool) else replicas
+        for one in tree.get("containers") or ():
+            if isinstance(one, Mapping):
+                yield count, tree, one
+        for key, value in tree.items():
+            if key != "containers":
+                yield from _pods(value, count)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _pods(value, replicas)
+
+
+def _as_one_job(found: list[Container]) -> list[Container]:
+    """Return containers with one entry for each command: a master and its workers are one job."""
+    joined: dict[str, Container] = {}
+    for one in found:
+        if one.text in joined:
+            before = joined[one.text]
+            hosts = (before.devices.num_hosts or 1) + (one.devices.num_hosts or 1)
+            joined[one.text] = replace(before, devices=replace(before.devices, num_hosts=hosts))
+        else:
+            joined[one.text] = one
+    return list(joined.values())
+
+
+def _shell_text(command: Sequence[str]) -> str:
+    """Return a command of a container as shell text."""
+    if len(command) >= 3 and base_name(command[0]) in ("bash", "sh") and "c" in command[1]:
+        return " ".join(command[2:])
+    return " ".join(word if "${" in word else shlex.quote(word) for word in command)

@@ -1,0 +1,60 @@
+"""Models that files describe, found in the catalog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.base.errors import MeshwrightError
+from meshwright.catalog.models import load_model, model_entry, model_names
+from meshwright.spec.model import ModelSpec
+
+_ASIDE = ("name", "architecture", "max_sequence_length", "conventions", "source",
+          "num_prediction_layers")  # fmt: skip
+"""Fields that do not change what a step costs."""
+_SIZES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
+"""Rows of tokenizers that stand for one vocabulary. Source: their published files."""
+
+
+def catalog_twin(model: ModelSpec) -> ModelSpec | None:
+    """Return the model of the catalog with the same dims; of several the last of shortest name."""
+    wanted = _dims(model)
+    found = []
+    for name in model_names():
+        config = model_entry(name).config
+        numbers = set(_numbers(config))
+        if model.hidden_size in numbers and model.num_layers in numbers:
+            other = load_model(name)
+            if _dims(other) == wanted:
+                found.append(other)
+    found.sort(key=lambda one: one.name, reverse=True)
+    return min(found, key=lambda one: len(one.name), default=None)
+
+
+def _dims(model: ModelSpec) -> dict[str, Any]:
+    return {
+        name: value for name, value in model.model_dump().items() if name not in _ASIDE
+    }  # fmt: skip
+
+
+def _numbers(config: Any) -> list[int]:
+    if isinstance(config, dict) or hasattr(config, "values"):
+        return [number for value in config.values() for number in _numbers(value)]
+    return [config] if isinstance(config, int) else []
+
+
+def known_model(name: str) -> ModelSpec | None:
+    """Return a model of the catalog by name, Hugging Face id or the last part of a path."""
+    for text in (name, name.rstrip("/").rsplit("/", 1)[-1]):
+        try:
+            return load_model(text)
+        except (MeshwrightError, OSError, ValueError):
+            continue
+    return None
+
+
+def tokenizer_size(kind: str, source: str) -> int | None:
+    """Return the rows of a tokenizer's vocabulary, by its kind or by the model it belongs to."""
+    if kind in _SIZES:
+        return _SIZES[kind]
+    model = known_model(source) if source else None
+    return model.vocab_size if model else None

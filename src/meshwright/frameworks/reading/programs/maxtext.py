@@ -1,0 +1,243 @@
+"""MaxText: its YAML file, and ``key=value`` options behind it.
+
+Source: AI-Hypercomputer/maxtext ``src/maxtext/configs/base.yml`` and its documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from meshwright.base.errors import SpecError
+from meshwright.frameworks.reading.given import Given, names, of_tree
+from meshwright.frameworks.reading.job import Setting, readers
+from meshwright.frameworks.reading.launchers import Devices, Launch
+from meshwright.frameworks.reading.models import known_model
+
+AXES = {
+    "data": "dp_replicate", "fsdp": "dp_shard", "fsdp_transpose": "dp_shard", "tensor": "tp",
+    "tensor_transpose": "tp", "tensor_sequence": "tp", "sequence": "cp", "context": "cp",
+    "pipeline": "pp", "expert": "ep",
+}  # fmt: skip
+"""What each axis of its mesh is here; experts borrow ranks that hold data."""
+UNREAD = ("autoregressive", "diloco", "context_autoregressive", "context_usp_ulysses")
+MODELS = {
+    "llama2-7b": "llama2-7b", "llama2-13b": "llama2-13b", "llama2-70b": "llama2-70b",
+    "llama3-8b": "llama3-8b", "llama3-70b": "llama3-70b", "llama3.1-8b": "llama3.1-8b",
+    "llama3.1-70b": "llama3.1-70b", "llama3.1-405b": "llama3.1-405b",
+    "llama3.3-70b": "llama3.3-70b", "mistral-7b": "mistral-7b", "mixtral-8x7b": "mixtral-8x7b",
+    "mixtral-8x22b": "mixtral-8x22b", "gemma-2b": "gemma-2b", "gemma-7b": "gemma-7b",
+    "gemma2-2b": "gemma2-2b", "gemma2-9b": "gemma2-9b", "gemma2-27b": "gemma2-27b",
+    "gemma3-4b": "gemma3-4b", "gemma3-12b": "gemma3-12b", "gemma3-27b": "gemma3-27b",
+    "qwen3-0.6b": "qwen3-0.6b", "qwen3-4b": "qwen3-4b", "qwen3-8b": "qwen3-8b",
+    "qwen3-14b": "qwen3-14b", "qwen3-32b": "qwen3-32b", "qwen3-30b-a3b": "qwen3-30b-a3b",
+    "qwen3-235b-a22b": "qwen3-235b-a22b", "deepseek2-16b": "deepseek-v2-lite",
+    "deepseek2-236b": "deepseek-v2", "deepseek3-671b": "deepseek-v3", "gpt3-175b": "gpt3-175b",
+    "gpt-oss-20b": "gpt-oss-20b", "gpt-oss-120b": "gpt-oss-120b",
+    "llama4-17b-16e": "llama4-scout", "llama4-17b-128e": "llama4-maverick",
+    "kimi-k2-1t": "kimi-k2",
+}  # fmt: skip
+"""Its names of models, and those of the catalog."""
+REMAT = {
+    "none": "none", "full": "full", "minimal": "selective", "minimal_with_context": "selective",
+    "minimal_flash": "selective", "save_dot_with_context_except_mlp": "",
+    "save_dot_except_mlp": "", "save_dot_except_mlpwi": "", "save_qkv_proj": "",
+    "qkv_proj_offloaded": "",
+    "minimal_offloaded": "", "custom": "", "save_out_proj": "",
+}  # fmt: skip
+"""Policies of recomputation; those without a counterpart are not read."""
+
+
+@readers.register("maxtext")
+class MaxText:
+    """A training job of MaxText."""
+
+    title = "MaxText"
+    kind: Literal["training", "serving"] = "training"
+    ignored = names(
+        """
+        base_config run_name base_output_directory dataset* tokenizer* hf_* grain_*
+        tfds_* eval_* load_* checkpoint* enable_checkpointing async_checkpointing
+        save_config* learning_rate* adam_* gradient_clipping* warmup* cosine* log_*
+        enable_tensorboard use_vertex* tensorboard* vertex* upload* profiler* profile*
+        skip_first_n* reuse_example* hardware jax_* metrics_* gcs_* enable_goodput*
+        goodput* monitor_* enable_pathways* init_weights_seed data_shuffle_seed
+        enable_data_shuffling packing xprof* dump_* compiled_trainstep* rope_*
+        logits_via* normalize_embedding* cast_logits* z_loss* stack_trace*
+        collect_stack* collective_timeout* sa_block* sa_use* sa_q* sa_k* use_iota_embed
+        scan_layers param_scan_axis inhomogeneous* allow_split_physical_axes custom_mesh
+        mesh_axes data_sharding logical_axis_rules record_* attention use_ragged*
+        megablox sparse_matmul enable_emergency* local_checkpoint* word max_checkify
+        elastic* managed_* decoder_block matmul_precision shard_mode num_epoch
+        decode_sampling* per_device_eval* use_dmscan dtype_mm enable_nnx allow_split*
+        enable_single_controller use_multimodal model_call_mode quantize_kvcache
+        internal_compile* force_unroll capacity_* model_fsdp*
+        """
+    )
+
+    @staticmethod
+    def starts(launch: Launch, given: Given) -> bool:
+        """Return whether a command is this program."""
+        return "maxtext" in launch.program.lower() or any(
+            name.startswith(("ici_", "dcn_")) for name in given
+        )
+
+    @staticmethod
+    def holds(tree: Mapping[str, Any], name: str) -> bool:
+        """Return whether a tree has names of MaxText."""
+        return "per_device_batch_size" in tree or any(
+            key.startswith(("ici_", "dcn_")) for key in tree
+        )
+
+    @staticmethod
+    def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+        """Return the framework, and options of this program."""
+        words = given.value("(word)") or []
+        for path in (word for word in words if str(word).endswith((".yml", ".yaml"))):
+            if str(path).rsplit("/", 1)[-1] == "base.yml":
+                continue  # the defaults, which are known here
+            try:
+                given.add(of_tree(setting.config_files(path), path))
+            except SpecError as error:
+                given.faults += error.faults
+        _devices(given, setting)
+        options: dict[str, Any] = _degrees(given, setting)
+        options |= _batch(given, setting, options)
+        options |= _types(given)
+        if "model" not in setting.stated:
+            options["model"] = _model(given)
+        else:
+            given.text("model_name")
+        _refuse(given)
+        return "maxtext", options
+
+
+def _devices(given: Given, setting: Setting) -> None:
+    """Take the topology of an ahead-of-time compilation as the devices."""
+    topology, slices = given.text("compile_topology"), given.whole("compile_topology_num_slices")
+    if topology is None:
+        return
+    chip, _, count = topology.rpartition("-")
+    if count.isdigit():
+        cores = 2 if chip in ("v4", "v5p", "v3", "v2") else 1  # these are counted in cores
+        total = int(count) // cores * (slices or 1)
+        setting.devices = Devices(num_hosts=slices, total=total, chip=f"tpu-{chip}")
+        setting.num_devices = setting.num_devices or total
+
+
+def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
+    """Return degrees: each axis inside of a slice times that between slices."""
+    sizes: dict[str, int] = {"tp": 1, "cp": 1, "pp": 1, "ep": 1, "dp_shard": 1, "dp_replicate": 1}
+    rest: list[str] = []
+    for where in ("ici", "dcn"):
+        for axis, ours in AXES.items():
+            name = f"{where}_{axis}_parallelism"
+            default = -1 if (where, axis) in (("ici", "fsdp"), ("dcn", "data")) else 1
+            size = given.whole(name, least=-1)
+            size = default if size is None else size
+            if size == -1:
+                rest.append(ours)
+            else:
+                sizes[ours] *= size
+        for axis in UNREAD:
+            given.refuse_unless(f"{where}_{axis}_parallelism", "1", why="is not read", fix="1")
+    world = setting.num_devices
+    known = 1
+    for size in sizes.values():
+        known *= size
+    if rest and world is None:
+        setting.world(given, "an axis of -1 takes the devices that are left")
+    elif rest and world is not None:
+        sizes[rest[0]] *= max(1, world // known)
+    ep = sizes.pop("ep")
+    shards = sizes.pop("dp_shard") * ep  # experts share the ranks of fsdp: weights besides them too
+    replicas = sizes.pop("dp_replicate")
+    found: dict[str, Any] = dict(sizes) | {"dp": shards * replicas, "dp_shard": shards}
+    if ep > 1:
+        found |= {"ep": ep, "etp": 1}
+    found["zero_stage"] = "3" if shards > 1 else "0"
+    if shards == 1:
+        found["dp_shard"] = found["dp"]
+    kind = given.text("context_parallel_strategy")
+    if sizes["cp"] > 1 and kind not in (None, "ring"):
+        given.notes.append("keys and values of cp are priced as passed round, not gathered")
+    if sizes["pp"] > 1:
+        found |= _pipeline(given, sizes["pp"])
+    return found
+
+
+def _pipeline(given: Given, pp: int) -> dict[str, Any]:
+    given.whole("num_pipeline_microbatches"), given.value("pipeline_delay_activation_forwarding")
+    repeats = given.whole("num_pipeline_repeats", least=-1)
+    given.whole("num_layers_per_pipeline_stage")
+    if repeats and repeats > 1:
+        given.refuse("num_pipeline_repeats", f"{repeats} rounds of a pipeline are not read", "1")
+    return {"schedule": "gpipe"}
+
+
+def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the batch: that of a device times devices, with accumulation."""
+    each = given.real("per_device_batch_size")
+    each = 12.0 if each is None else each
+    again = given.whole("gradient_accumulation_steps") or 1
+    length = given.whole("max_target_length") or 2048
+    found: dict[str, Any] = {"seq": length}
+    if world := setting.world(given, "the batch of a step is that of a device times devices"):
+        whole = round(each * world * again)
+        micro = each * world / options["dp"]
+        if micro < 1 or micro != int(micro):
+            given.refuse("per_device_batch_size",
+                         f"{each:g} a device are {micro:g} sequences on each "
+                         f"of dp {options['dp']}", "a whole number")  # fmt: skip
+        found |= {"global_batch": whole, "micro_batch_size": max(1, int(micro))}
+        if (steps := given.whole("steps", least=-1)) and steps > 0:
+            found["tokens"] = steps * whole * length
+    given.value("steps")
+    return found
+
+
+def _types(given: Given) -> dict[str, Any]:
+    """Return types of numbers, recomputation, and what lives on the host."""
+    kinds = {"bfloat16": "bf16", "float32": "fp32"}
+    precision = kinds[given.word("dtype", among=kinds) or "bfloat16"]
+    given.word("weight_dtype", among=("float32",))
+    given.word("grad_dtype", among=("float32", "bfloat16"))
+    quantized = given.word("quantization", among=("", "int8", "fp8", "fp8_full", "nanoo_fp8",
+                                                  "fp8_gpu", "te_fp8_delayedscaling"))  # fmt: skip
+    if quantized:
+        precision = "int8" if quantized == "int8" else "fp8"
+    for name in ("use_qwix_quantization", "quantization_local_shard_count"):
+        given.value(name)
+    policy = given.word("remat_policy", among=REMAT) or "full"
+    if not REMAT[policy]:
+        given.refuse("remat_policy", f"{policy} is not read", "full, minimal or none")
+    offload = None
+    if given.flag("optimizer_memory_host_offload"):
+        offload = "optimizer"
+    given.refuse_unless("parameter_memory_host_offload", "false", why="is not read", fix="false")
+    optimizer = given.word("opt_type", among=("adamw", "adam_pax", "sgd"))
+    return {"precision": precision, "recompute": REMAT[policy] or "full", "offload": offload,
+            "optimizer": "sgd" if optimizer == "sgd" else None,
+            "dropout": bool(given.real("dropout_rate"))}  # fmt: skip
+
+
+def _model(given: Given) -> Any:
+    """Return the model of its name; single dims that are stated beside it are not read."""
+    name = given.text("model_name")
+    if name in (None, "default"):
+        given.needs("MODEL", "the files state no model_name", "name it")
+        return None
+    if name in MODELS and (model := known_model(MODELS[name])) is not None:
+        return model
+    given.refuse(
+        "model_name", f"{name!r} is no model of the catalog", "name the model beside the file"
+    )
+    return None
+
+
+def _refuse(given: Given) -> None:
+    for name in ("base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "base_mlp_dim",
+                 "base_num_decoder_layers", "head_dim", "vocab_size", "global_parameter_scale",
+                 "override_model_config"):  # fmt: skip
+        given.refuse_unless(name, "1", "false", why="dims beside model_name are not read",
+                            fix="a config.json of the model")  # fmt: skip

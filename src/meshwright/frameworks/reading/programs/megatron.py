@@ -1,0 +1,629 @@
+"""Megatron-LM and Megatron Bridge: arguments of ``pretrain_gpt.py``, of YAML files, and overrides.
+
+The same words stand in all of them: options of the command line with dashes, fields of the
+configuration with underscores.
+
+Source: megatron-core 0.19.2, ``megatron/training/arguments.py``, ``TransformerConfig``,
+``ModelParallelConfig``, ``OptimizerConfig``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from itertools import product
+from typing import Any, Literal
+
+from meshwright.catalog.workloads import load_optimizer
+from meshwright.frameworks.reading.given import Given, names, of_tree
+from meshwright.frameworks.reading.job import Setting, readers
+from meshwright.frameworks.reading.launchers import Launch
+from meshwright.frameworks.reading.models import catalog_twin, tokenizer_size
+from meshwright.frameworks.reading.shell import base_name
+from meshwright.sharding.dealing import dealt
+from meshwright.spec.model import (
+    AttentionSpec,
+    ExpertSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    ModelSpec,
+)
+from meshwright.spec.workload import OptimizerPreset
+
+COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
+SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
+BRIDGE_NAMES = {
+    "num_moe_experts": "num_experts",
+    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
+    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
+    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
+    "fp8": "fp8_format",
+    "gated_linear_unit": "swiglu",
+    "max_sequence_length": "max_position_embeddings",
+    "sequence_parallelism": "sequence_parallel",
+}
+"""Fields of the configuration whose option is called otherwise."""
+
+
+@readers.register("megatron")
+class Megatron:
+    """A training job of Megatron-LM's GPT."""
+
+    title = "Megatron-LM"
+    kind: Literal["training", "serving"] = "training"
+    ignored = names(
+        """
+        AFTER_SCRIPT BEFORE_SCRIPT ENV_VARS.* METRICS MODE TEST_TYPE adam_* adlr_* align_*
+        app_tag* apply_layernorm_1p apply_query_key_layer_scaling apply_wd_to_qk_layernorm
+        async_ckpt* async_save async_strategy attention_softmax_in_fp32 attr
+        auto_detect_ckpt* average_in_collective barrier_with* batch_p2p* beta_* beta_fast
+        beta_slow bias_*_fusion bias_activation_fusion bucket_size cache_mla_latents
+        calculate_per_token_loss check_for_* check_for_nan* check_weight_hash*
+        checkpoint.* ckpt_* clip_grad config_logger* create_all_gather* cuda_graph_modules
+        cuda_graph_scope cuda_graph_warmup* data.* data_* data_parallel_random_init
+        dataloader_* dataloader_type dataset.* ddp_* ddp_bucket_size decoupled_lr
+        decoupled_min_lr decrease_batch_size* deprecated_use_mcore_models
+        deterministic_mode disable_bf16_reduced* disable_gloo* disable_jit* disable_msc
+        disable_straggler* disable_symmetric* dist.* dist_ckpt* distributed_backend
+        distributed_timeout* dump_param* embedding_init* empty_unused_memory_level
+        enable_experimental enable_ft* enable_msc enable_one_logger end_weight_decay eod_*
+        eod_mask_loss error_injection* eval_* exit_* exit_on* filter_warnings fim_*
+        finetune flash_attention_version flight_recorder* fp8_amax* fp8_interval
+        fp8_margin fp8_recipe ft.* ft_* full_validation fully_parallel_* goodput*
+        gpu_sniff* grad_norm_skip* gradient_reduce_div_fusion hetereogenous*
+        high_priority* hysteresis inference_rng_tracker init_method* init_model_with_meta*
+        initial_loss_scale inprocess_* inprocess_restart.* iterations_to_skip
+        layernorm_epsilon layernorm_zero* lazy_mpu_init lion_* load load_* local_rank
+        log_* logger* logger.* logging_* loss_scale* lr lr_* make_vocab_size_divisible_by
+        manual_gc* mask_* masked_softmax_fusion max_tokens_to_oom
+        memory_efficient_layer_norm memory_keys memory_snapshot* merge_file metadata_path
+        mid_level* min_loss_scale min_lr mock_data moe_aux_loss_coeff moe_deepep_num_sms
+        moe_hybridep_num_sms moe_input_jitter_eps moe_per_layer_logging moe_permute_fusion
+        moe_router_bias_update_rate moe_router_dtype moe_router_force_load_balancing
+        moe_router_fusion moe_router_load_balancing_type moe_router_padding_for_*
+        moe_router_pre_softmax moe_router_score_function moe_router_topk_scaling_factor
+        moe_routing_trace* moe_token_drop_policy moe_use_legacy_grouped_gemm
+        moe_z_loss_coeff mscale* multiple_validation* muon_* mup_* name nccl_comm*
+        nccl_communicator* no_align_* no_check_for_nan* no_create_attention_mask*
+        no_data_sharding no_gradient_reduce_div_fusion no_initialization no_load_*
+        no_masked_softmax_fusion no_mmap* no_one_logger* no_persist_layer_norm
+        no_query_key_layer_scaling no_rope_fusion no_save_* no_use_tokenizer*
+        no_weight_decay_cond_type no_yarn_correction* non_persistent* norm_epsilon
+        null_tokenizer* num_dataset* num_epochs num_workers nvrx_straggler.* nvtx_ranges
+        object_storage* one_logger* original_max_position_embeddings
+        output_layer_init_method overlap_p2p_comm override_* override_opt* per_dataset*
+        per_split* perform_initialization persist_layer_norm position_embedding_base
+        pretrained_checkpoint profile* profiling.* pytorch_profiler* qk_clip* record_*
+        replication* rerun_* rerun_state_machine.* reset_position_ids rng.* rope_*
+        rope_type rotary_* run_name run_workload* save* scheduler.* seed set_level*
+        sft_tokenizer* sgd_momentum short_seq_prob skip_train soap_* softmax_scale split
+        start_eval_at_iter start_weight_decay straggler* straggler.* stream_ckpt*
+        strict_fsdp* te_rng_tracker tensor_inspect.* tensorboard_* test_data*
+        throughput_window* tiktoken_* timing_* tokenizer.* tokenizer_* tp_comm_bootstrap*
+        tp_comm_overlap_cfg train_data* train_sync* train_sync_interval trust_remote_code
+        use_checkpoint_* use_cpu_initialization use_dist_ckpt* use_gloo* use_legacy_models
+        use_mcore_models use_mp_args* use_nccl_ub use_one_sent* use_persistent*
+        use_pytorch_profiler use_rope_scaling use_same* use_te_rng* use_te_rng_tracker
+        use_tokenizer_model* valid_data* validation.* validation_set* verify_integrity
+        vocab_extra_ids vocab_file wandb_* warmup weight_decay* weight_decay_method
+        wgrad_deferral* yarn_*
+        """
+    )
+
+    @staticmethod
+    def starts(launch: Launch, given: Given) -> bool:
+        """Return whether a command is this program."""
+        name = base_name(launch.program)
+        if "model.tensor_model_parallel_size" in given:
+            return True
+        return "tensor_model_parallel_size" in given or (
+            name.startswith(("pretrain_gpt", "pretrain_mamba", "pretrain_llama")) and len(given) > 4
+        )
+
+    @staticmethod
+    def holds(tree: Mapping[str, Any], name: str) -> bool:
+        """Return whether a tree has the sections or the words of Megatron."""
+        sections = {"MODEL_ARGS", "language_model", "model_parallel"}
+        model = tree.get("model")
+        is_bridge = isinstance(model, Mapping) and "tensor_model_parallel_size" in model
+        return bool(sections & set(tree)) or is_bridge or "tensor_model_parallel_size" in tree
+
+    @staticmethod
+    def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+        """Return the framework, and options of this program."""
+        if (path := given.text("config_file", "yaml_cfg")) is not None:
+            given.add(of_tree(setting.config_files(path), path))
+        given.renamed(
+            {f"dataset.{name}": "seq_length" for name in ("seq_length", "sequence_length")}
+        )
+        given.flatten(("model", "train", "ddp", "optimizer", "comm_overlap", "language_model",
+                       "model_parallel", "MODEL_ARGS", "training", "cfg"))  # fmt: skip
+        given.renamed(BRIDGE_NAMES)
+        options: dict[str, Any] = {}
+        options |= _degrees(given, setting)
+        options |= _batch(given)
+        options |= _memory(given)
+        options |= _types(given)
+        options["optimizer"] = _optimizer(given, options)
+        if "model" in setting.stated:
+            _pass_over_model(given)
+        else:
+            options["model"] = _model(given, options)
+        _refuse(given)
+        return "megatron", options
+
+
+def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
+    """Return degrees, and how ranks share what they hold."""
+    names = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size",
+             "cp": "context_parallel_size"}  # fmt: skip
+    found: dict[str, Any] = {ours: given.whole(theirs) or 1 for ours, theirs in names.items()}
+    ep, etp = given.whole("expert_model_parallel_size"), given.whole("expert_tensor_parallel_size")
+    if given.whole("num_experts"):
+        found |= {"ep": ep or 1, "etp": etp or found["tp"]}
+        hides = given.flag("overlap_moe_expert_parallel_comm")
+        found["overlap_expert_parallel"] = "on" if hides else "off"
+    found["num_virtual_stages"] = _virtual_stages(given, found["pp"])
+    found["sequence_parallel"] = "on" if given.flag("sequence_parallel") else "off"
+    if (kind := given.word("cp_comm_type", among=("p2p", "a2a"))) and found["cp"] > 1:
+        found["context_kind"] = "ulysses" if kind == "a2a" else "ring"
+    found |= _sharding(given, setting, found)
+    found |= _stage_lengths(given, found)
+    if found["pp"] > 1:
+        given.refuse_unless("use_tp_pp_dp_mapping", "false", "none",
+                            why="ranks in the order tp, cp, pp, dp are not read",
+                            fix="the default order")  # fmt: skip
+    else:
+        given.flag("use_tp_pp_dp_mapping")
+    return found
+
+
+def _virtual_stages(given: Given, pp: int) -> int | None:
+    """Return the virtual stages of each rank, however they are stated."""
+    stages = given.whole("num_virtual_stages_per_pipeline_rank")
+    layers, each = given.whole("num_layers"), given.whole("num_layers_per_virtual_pipeline_stage")
+    layout = given.text("pipeline_model_parallel_layout")
+    if layout is not None and (lengths := layout_lengths(layout)) is not None:
+        return len(lengths) // pp if len(lengths) > pp else None
+    if each is None or stages is not None:
+        return stages
+    counted = (layers or 0) + sum(map(given.flag, COUNTED))
+    if not counted or counted % (pp * each):
+        given.refuse("num_layers_per_virtual_pipeline_stage",
+                     f"{each} a stage do not divide {counted} layers over pp {pp}")  # fmt: skip
+        return None
+    return counted // (pp * each)
+
+
+def _sharding(given: Given, setting: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ZeRO stage, its ranks, and what overlaps."""
+    stage = "1" if given.flag("use_distributed_optimizer") else "0"
+    strategy = given.word("data_parallel_sharding_strategy", among=SHARDING)
+    fsdp = given.flag("use_megatron_fsdp", "use_custom_fsdp")
+    if fsdp:
+        stage = SHARDING[strategy or "optim_grads_params"]
+    if given.flag("use_torch_fsdp2"):
+        stage = "3"
+        if given.flag("torch_fsdp2_no_reshard_after_forward"):
+            stage = "2"
+    overlaps = given.flag("overlap_grad_reduce") or fsdp or stage in ("2", "3")
+    gathers = given.flag("overlap_param_gather")
+    if stage == "1" and overlaps and not gathers:
+        given.notes.append("priced as with --overlap-param-gather")
+    answer: dict[str, Any] = {
+        "zero_stage": stage, "overlap_data_parallel": "on" if overlaps else "off",
+    }  # fmt: skip
+    instances = given.whole("num_distributed_optimizer_instances") or 1
+    if instances > 1 and stage != "0":
+        world = setting.world(given, "the ranks of an optimizer instance depend on the devices")
+        if world is not None:
+            ranks = world // (found["tp"] * found["pp"] * found["cp"])
+            answer["dp_shard"] = max(1, ranks // instances)
+    return answer
+
+
+def _stage_lengths(given: Given, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return for how many layers embedding and head count where stages are filled."""
+    layers = given.whole("num_layers")
+    runs = found["pp"] * (found["num_virtual_stages"] or 1)
+    first = given.whole("decoder_first_pipeline_num_layers", least=0)
+    last = given.whole("decoder_last_pipeline_num_layers", least=0)
+    layout = given.text("pipeline_model_parallel_layout")
+    counts = [given.flag(name) for name in COUNTED]
+    if any(counts) and layers and found["pp"] > 1:
+        return _counted(dealt(layers, runs, *map(int, counts)).tolist(), layers) or {}
+    if layers is None or (first is None and last is None and layout is None):
+        return {}
+    if layout is not None:
+        lengths = layout_lengths(layout)
+        if lengths is None:
+            given.refuse("pipeline_model_parallel_layout", "is no layout of E, t, L and |")
+            return {}
+    else:
+        between = layers - (first or 0) - (last or 0)
+        inner = runs - (first is not None) - (last is not None)
+        lengths = [between // inner] * inner if inner else []
+        lengths = [*([] if first is None else [first]), *lengths, *([] if last is None else [last])]
+    if (counted := _counted(lengths, layers)) is not None:
+        return counted
+    for name in ("pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers",
+                 "decoder_last_pipeline_num_layers"):  # fmt: skip
+        given.refuse(name, f"stages of {_runs(lengths)} layers are not read",
+                     f"as even as can be: {_runs(dealt(layers, runs, 0, 0).tolist())}")  # fmt: skip
+    return {}
+
+
+def _counted(lengths: list[int], layers: int) -> dict[str, Any] | None:
+    """Return the counts of embedding and head that deal layers in these lengths; None: none do."""
+    if sum(lengths) != layers:
+        return None
+    for head, embedding in product(range(max(lengths) + 1), repeat=2):
+        if dealt(layers, len(lengths), embedding, head).tolist() == lengths:
+            return {"embedding_layers": embedding, "head_layers": head} if head + embedding else {}
+    return None
+
+
+def layout_lengths(text: str) -> list[int] | None:
+    """Return the decoder layers of each stage of a layout such as ``Et*3|(tt|)*14,tL``."""
+    plain = re.sub(r"[\s,]", "", text)
+    for _ in range(8):
+        spread = re.sub(r"\(([^()]*)\)\*(\d+)", lambda m: m[1] * int(m[2]), plain)
+        spread = re.sub(r"([EtLm])\*(\d+)", lambda m: m[1] * int(m[2]), spread)
+        if spread == plain or len(spread) > 10_000:
+            break
+        plain = spread
+    if re.fullmatch(r"[EtL|]+", plain) is None:
+        return None
+    return [stage.count("t") for stage in plain.split("|")]
+
+
+def _runs(lengths: list[int]) -> str:
+    return "-".join(map(str, lengths)) if len(lengths) <= 16 else f"{min(lengths)}..{max(lengths)}"
+
+
+def _batch(given: Given) -> dict[str, Any]:
+    """Return the batch of a step, its sequences, and the tokens of the whole run."""
+    batch, micro = given.whole("global_batch_size"), given.whole("micro_batch_size")
+    length = given.whole("seq_length", "encoder_seq_length")
+    found: dict[str, Any] = {"global_batch": batch, "micro_batch_size": micro, "seq": length}
+    iterations, samples = given.whole("train_iters"), given.whole("train_samples")
+    if length and samples:
+        found["tokens"] = samples * length
+    elif length and batch and iterations:
+        found["tokens"] = iterations * batch * length
+    if "rampup_batch_size" in given and given.text("rampup_batch_size"):
+        given.notes.append("the step of the whole batch is priced, after its ramp-up")
+    if "seq_length" not in given and "encoder_seq_length" not in given:
+        given.needs("--seq", "the files state no --seq-length")
+    return found
+
+
+def _memory(given: Given) -> dict[str, Any]:
+    """Return what is recomputed, and what lives on the host."""
+    found = _recompute(given)
+    if given.flag("optimizer_cpu_offload"):
+        fraction = given.real("optimizer_offload_fraction")
+        if fraction not in (None, 1.0):
+            given.refuse("optimizer_offload_fraction", f"a part ({fraction}) is not read", "1.0")
+        found["offload"] = "optimizer"
+    for name in ("overlap_cpu_optimizer_d2h_h2d", "use_torch_optimizer_for_cpu_offload",
+                 "pin_cpu_grads", "pin_cpu_params", "optimizer_offload_fraction"):  # fmt: skip
+        given.value(name)
+    return found
+
+
+def _recompute(given: Given) -> dict[str, Any]:
+    """Return what is recomputed, and of how many layers of each chunk."""
+    granularity = given.word("recompute_granularity", among=("full", "selective"))
+    if given.flag("recompute_activations"):
+        granularity = "selective"
+    method = given.word("recompute_method", among=("uniform", "block"))
+    layers, modules = given.whole("recompute_num_layers"), given.value("recompute_modules")
+    if granularity == "full":
+        if method == "block":
+            return {"recompute": "full", "recompute_layers": layers or 1}
+        if layers not in (None, 1):
+            given.refuse("recompute_num_layers", f"one checkpoint for {layers} layers is not read",
+                         "1, or --recompute-method block")  # fmt: skip
+        return {"recompute": "full"}
+    if granularity == "selective":
+        words = modules.split() if isinstance(modules, str) else modules or ["core_attn"]
+        if list(words) != ["core_attn"]:
+            given.refuse(
+                "recompute_modules", f"{' '.join(map(str, words))} is not read", "core_attn"
+            )
+        return {"recompute": "selective"}
+    return {"recompute": "none"}
+
+
+def _types(given: Given) -> dict[str, Any]:
+    """Return types of numbers, and what of the software changes the price."""
+    mixed = given.text("mixed_precision") or ""
+    precision = "fp32"
+    for name, is_on in (
+        ("fp16", given.flag("fp16") or mixed.startswith("fp16")),
+        ("bf16", given.flag("bf16") or mixed.startswith("bf16")),
+        ("fp8", given.word("fp8_format", among=("e4m3", "hybrid")) is not None or "fp8" in mixed),
+        ("fp4", given.word("fp4_format", among=("e2m1",)) is not None or "fp4" in mixed),
+    ):
+        precision = name if is_on else precision
+    for name in ("params_dtype", "pipeline_dtype", "autocast_dtype", "enable_autocast"):
+        given.value(name)
+    graphs = (given.text("cuda_graph_impl") or "none") != "none"
+    graphs = given.flag("enable_cuda_graph", "external_cuda_graph") or graphs
+    dropout = [given.real(name) for name in ("hidden_dropout", "attention_dropout")]
+    has_dropout = any(0.1 if rate is None else rate for rate in dropout)
+    overlaps = given.flag("tp_comm_overlap")
+    for name in ("accumulate_allreduce_grads_in_fp32", "moe_enable_deepep",
+                 "moe_flex_dispatcher_backend", "moe_shared_expert_overlap",
+                 "cross_entropy_fusion_impl",
+                 "use_transformer_engine_op_fuser"):  # fmt: skip
+        given.value(name)
+    return {"precision": precision, "cuda_graphs": graphs, "async_tp": overlaps,
+            "dropout": has_dropout, "software": _software(given)}  # fmt: skip
+
+
+def _software(given: Given) -> dict[str, bool]:
+    """Return what else of the kernels differs from those of most jobs."""
+    found = {}
+    local = given.word("transformer_impl", among=("transformer_engine", "local")) == "local"
+    backend = given.word("attention_backend", among=("flash", "fused", "auto", "unfused", "local"))
+    flash = given.flag("use_flash_attn", default=not local)
+    if backend in ("unfused", "local") or (backend is None and not flash):
+        found["flash_attention"] = False
+    if given.flag("cross_entropy_loss_fusion"):
+        found["fused_loss"] = True
+    if given.flag("no_gradient_accumulation_fusion") or not given.flag(
+        "gradient_accumulation_fusion", default=True
+    ):
+        found["fused_gradient_accumulation"] = False
+    if given.flag("no_overlap_p2p_communication") or not given.flag(
+        "overlap_p2p_comm", default=True
+    ):
+        found["overlaps_sends"] = False
+    return found
+
+
+def _optimizer(given: Given, options: Mapping[str, Any]) -> OptimizerPreset | str | None:
+    """Return the bytes that the optimizer keeps for each parameter."""
+    kind = (
+        given.word("optimizer", among=("adam", "adamw", "distributed_fused_adam", "sgd")) or "adam"
+    )
+    short = given.flag("grad_reduce_in_bf16")
+    if "grad_reduce_in_fp32" in given and not given.flag("grad_reduce_in_fp32"):
+        short = True
+    name = "megatron-adam-bf16-gradients" if short else "megatron-adam"
+    is_precise = given.flag("use_precision_aware_optimizer")
+    kept = {field: given.word(f"{field}_dtype", among=BYTES) or "fp32"
+            for field in ("main_grads", "main_params", "exp_avg", "exp_avg_sq")}  # fmt: skip
+    fp8_weights = given.flag("fp8_param_gather", "fp8_param")
+    for flag in ("store_param_remainders", "fp32_residual_connection"):
+        given.value(flag)
+    if given.flag("fp32_residual_connection"):
+        given.refuse("fp32_residual_connection", "a residual stream in FP32 is not read")
+    preset = load_optimizer(name)
+    changes: dict[str, Any] = {}
+    if is_precise:
+        state = sum(BYTES[kept[field]] for field in ("main_params", "exp_avg", "exp_avg_sq"))
+        gradient = min(BYTES[kept["main_grads"]], preset.gradient_bytes_per_param)
+        changes = {"state_bytes_per_param": state, "gradient_bytes_per_param": gradient,
+                   "step_traffic_bytes_per_param": gradient + 2.0 * state + 2.0}  # fmt: skip
+    if kind == "sgd":
+        state = BYTES["fp32"] * 2.0
+        changes |= {"state_bytes_per_param": state, "step_traffic_bytes_per_param":
+                    preset.gradient_bytes_per_param + 2.0 * state + 2.0}  # fmt: skip
+    if fp8_weights and options.get("precision") == "fp8":
+        changes |= {"gathered_weight_bytes_per_param": 1.0}
+    if changes:
+        stated = " ".join(
+            f"{key.partition('_bytes')[0]} {value:g}" for key, value in changes.items()
+        )
+        return preset.model_copy(update={"name": f"{name} ({stated})", **changes})
+    return name if short else None
+
+
+def _refuse(given: Given) -> None:
+    """Refuse what changes the price and has no counterpart."""
+    for name, why in (
+        ("cpu_offloading_num_layers", "layers whose activations live on the host are not read"),
+        ("moe_expert_capacity_factor", "dropped and padded tokens are not read"),
+        ("mtp_num_layers", "layers for multi-token prediction are not read"),
+        ("num_layers_at_start_in_bf16", "layers in another precision are not read"),
+        ("num_layers_at_end_in_bf16", "layers in another precision are not read"),
+    ):
+        given.refuse_unless(name, "0", "none", why=why)
+    for name, why in (
+        ("fine_grained_activation_offloading", "activations on the host are not read"),
+        ("cpu_offloading", "activations on the host are not read"),
+        ("moe_layer_recompute", "recomputation of experts alone is not read"),
+        ("distribute_saved_activations", "kept activations split over tp are not read"),
+        ("first_last_layers_bf16", "layers in another precision are not read"),
+        ("hybrid_context_parallel", "cp by the length of each sequence is not read"),
+    ):
+        given.refuse_unless(name, "false", "none", why=why)
+
+
+MODEL_WORDS = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads",
+               "group_query_attention", "num_query_groups", "kv_channels",
+               "max_position_embeddings",
+               "swiglu", "normalization", "position_embedding_type",
+               "use_rotary_position_embeddings",
+               "untie_embeddings_and_output_weights", "disable_bias_linear", "add_bias_linear",
+               "add_qkv_bias", "qk_layernorm", "window_size", "multi_latent_attention",
+               "q_lora_rank",
+               "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "num_experts",
+               "moe_router_topk", "moe_ffn_hidden_size", "moe_layer_freq", "moe_grouped_gemm",
+               "moe_shared_expert_intermediate_size", "moe_shared_expert_gate",
+               "moe_router_enable_expert_bias", "moe_token_dispatcher_type", "vocab_size",
+               "moe_router_num_groups", "moe_router_group_topk",
+               "padded_vocab_size", "squared_relu", "share_embeddings_and_output_weights",
+               "apply_residual_connection_post_layernorm")  # fmt: skip
+
+
+def _pass_over_model(given: Given) -> None:
+    """Take the dims of the model, where the user names another one."""
+    for name in MODEL_WORDS:
+        given.value(name)
+    given.notes.append("the model is the one that you name, not that of the file")
+
+
+def _model(given: Given, options: Mapping[str, Any]) -> ModelSpec | None:
+    """Return the model of the script: its twin in the catalog, where there is one."""
+    needed = {
+        name: given.whole(name) for name in ("num_layers", "hidden_size", "num_attention_heads")
+    }
+    if lacking := [f"--{n.replace('_', '-')}" for n, value in needed.items() if value is None]:
+        given.needs("MODEL", f"no model follows without {', '.join(lacking)}", "name it")
+    if None in needed.values():
+        return None
+    layers, hidden, heads = (value or 1 for value in needed.values())
+    attention = _attention(given, hidden, heads)
+    vocab = _vocabulary(given)
+    gated = given.flag("swiglu")
+    bias = given.flag("add_bias_linear", default=True) and not given.flag("disable_bias_linear")
+    if given.flag("squared_relu"):
+        gated = False
+    if attention is None or vocab is None:
+        return None
+    attention = attention.model_copy(
+        update={"qkv_bias": bias or given.flag("add_qkv_bias"), "output_bias": bias}
+    )
+    width = given.whole("ffn_hidden_size")
+    width = width or (4 * hidden if not gated else int(4 * hidden * 2 / 3 / 64) * 64)
+    kinds, pattern = _layers(given, attention, width, gated, bias, layers)
+    positions = given.text("position_embedding_type") or "learned_absolute"
+    if given.flag("use_rotary_position_embeddings", "no_position_embedding"):
+        positions = "rope"
+    longest = given.whole("max_position_embeddings") or options.get("seq")
+    tied = not given.flag("untie_embeddings_and_output_weights")
+    if "share_embeddings_and_output_weights" in given:
+        tied = given.flag("share_embeddings_and_output_weights")
+    norm = given.word("normalization", among=("LayerNorm", "RMSNorm")) or "LayerNorm"
+    model = ModelSpec(
+        name="the model of the file", architecture="megatron_gpt", hidden_size=hidden,
+        vocab_size=vocab, layer_kinds=kinds, layer_pattern=pattern,
+        norm="rms" if norm == "RMSNorm" else "layer",
+        learned_positions=(longest or 0) if positions == "learned_absolute" else 0,
+        tied_embeddings=tied, max_sequence_length=longest,
+    )  # fmt: skip
+    return catalog_twin(model) or model
+
+
+def _attention(given: Given, hidden: int, heads: int) -> AttentionSpec | None:
+    """Return self-attention; biases are filled in later."""
+    norms = "head" if given.flag("qk_layernorm") else "none"
+    if given.flag("multi_latent_attention"):
+        for name in ("kv_channels", "num_query_groups", "group_query_attention"):
+            given.value(name)
+        query, rank = given.whole("q_lora_rank"), given.whole("kv_lora_rank") or 32
+        return AttentionSpec(
+            kind="mla", num_heads=heads, num_kv_heads=heads,
+            head_size=given.whole("qk_head_dim") or 128,
+            value_head_size=given.whole("v_head_dim") or 128, query_rank=query, kv_rank=rank,
+            rope_head_size=given.whole("qk_pos_emb_head_dim") or 64,
+        )  # fmt: skip
+    size = given.whole("kv_channels") or hidden // heads
+    groups = given.whole("num_query_groups")
+    if "group_query_attention" in given and not given.flag("group_query_attention"):
+        groups = None
+    if groups is not None and heads % groups:
+        given.refuse("num_query_groups", f"{groups} does not divide {heads} heads")
+        return None
+    window = None
+    if (text := given.text("window_size")) is not None:
+        numbers = re.findall(r"-?\d+", text)
+        window = int(numbers[0]) + 1 if numbers and int(numbers[0]) >= 0 else None
+    return AttentionSpec(
+        num_heads=heads, num_kv_heads=groups or heads, head_size=size, value_head_size=size,
+        qk_norm="head" if norms == "head" else "none", window=window,
+    )  # fmt: skip
+
+
+def _layers(
+    given: Given, attention: AttentionSpec, width: int, gated: bool, bias: bool, num_layers: int
+) -> tuple[tuple[LayerSpec, ...], tuple[int, ...]]:
+    """Return the kinds of layers, and which kind each layer is."""
+    dense = LayerSpec(
+        attention=attention,
+        feed_forward=FeedForwardSpec(ffn_size=width, gated=gated, bias=bias),
+    )
+    count = given.whole("num_experts")
+    names = ("moe_ffn_hidden_size", "moe_layer_freq", "moe_router_topk", "moe_grouped_gemm",
+             "moe_shared_expert_intermediate_size", "moe_shared_expert_gate",
+             "moe_router_enable_expert_bias", "moe_token_dispatcher_type")  # fmt: skip
+    stated = {name: given.value(name) for name in names}
+    if not count:
+        return (dense,), (0,) * num_layers
+    if (
+        given.word("moe_token_dispatcher_type", among=("alltoall", "flex", "allgather"))
+        == "allgather"
+    ):
+        given.refuse("moe_token_dispatcher_type", "experts by all-gather are not read", "alltoall")
+    experts = ExpertSpec(
+        num_experts=count, top_k=min(given.whole("moe_router_topk") or 2, count),
+        ffn_size=given.whole("moe_ffn_hidden_size") or width, gated=gated,
+        shared_ffn_size=given.whole("moe_shared_expert_intermediate_size", least=0) or 0,
+        shared_gate=given.flag("moe_shared_expert_gate"),
+        router_bias=given.flag("moe_router_enable_expert_bias"),
+        num_groups=given.whole("moe_router_num_groups") or 1,
+        top_groups=given.whole("moe_router_group_topk") or 1,
+    )  # fmt: skip
+    holds = layer_pattern(stated["moe_layer_freq"], num_layers)
+    if holds is None:
+        given.refuse("moe_layer_freq",
+                     f"found {stated['moe_layer_freq']!r} for {num_layers} layers",
+                     "a number, or a list of zeros and ones for each layer")  # fmt: skip
+        holds = [1] * num_layers
+    sparse = LayerSpec(attention=attention, experts=experts)
+    if all(holds):
+        return (sparse,), (0,) * num_layers
+    return (dense, sparse), tuple(holds)
+
+
+def layer_pattern(frequency: Any, num_layers: int) -> list[int] | None:
+    """Return which layers hold experts: every n-th from the first, or as ``([0]*3+[1]*58)``."""
+    text = "1" if frequency is None else str(frequency)
+    if text.isdigit():
+        every = max(1, int(text))
+        return [int(index % every == 0) for index in range(num_layers)]
+    try:
+        holds = _list_of(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return holds if len(holds) == num_layers and set(holds) <= {0, 1} else None
+
+
+def _list_of(node: ast.expr) -> list[int]:
+    """Return a list that is written as a sum of repeated lists."""
+    if isinstance(node, ast.List):
+        return [
+            one.value for one in node.elts
+            if isinstance(one, ast.Constant) and isinstance(one.value, int)
+        ]  # fmt: skip
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _list_of(node.left) + _list_of(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        count, part = node.right, node.left
+        if isinstance(part, ast.Constant):
+            count, part = part, count
+        if (
+            isinstance(count, ast.Constant)
+            and isinstance(count.value, int)
+            and count.value < 10_000
+        ):
+            return _list_of(part) * count.value
+    raise ValueError(ast.dump(node))
+
+
+def _vocabulary(given: Given) -> int | None:
+    """Return the rows of the embedding, from the size or from the tokenizer."""
+    size = given.whole("padded_vocab_size", "vocab_size")
+    source = str(given.peek("tokenizer_model") or "")
+    size = size or tokenizer_size(given.text("tokenizer_type") or "", source)
+    if size is None:
+        given.needs(
+            "MODEL", "no --vocab-size, and a tokenizer of no model of the catalog", "name it"
+        )
+    return size

@@ -1,0 +1,254 @@
+"""Servers: ``vllm serve``, SGLang's ``launch_server`` and ``trtllm-serve``.
+
+Source: vLLM 0.33.0 ``engine/arg_utils.py``; SGLang 0.5.23 ``srt/server_args.py``; TensorRT-LLM
+``commands/serve.py`` and ``llmapi/llm_args.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from meshwright.frameworks.reading.given import Given, names, of_tree
+from meshwright.frameworks.reading.job import Setting, readers
+from meshwright.frameworks.reading.launchers import Devices, Launch
+from meshwright.frameworks.reading.models import known_model
+
+CACHE = {"auto": None, "bfloat16": "bf16", "bf16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8",
+         "fp8_e5m2": "fp8", "fp8_inc": "fp8", "float16": "fp16", "int8": "int8"}  # fmt: skip
+TYPES = {"auto": "bf16", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32",
+         "float": "fp32"}  # fmt: skip
+QUANTIZED = {"fp8": "fp8", "w8a8_fp8": "fp8", "w8a8_int8": "int8", "modelopt": "fp8",
+             "modelopt_fp4": "fp4", "nvfp4": "fp4", "mxfp4": "fp4",
+"petit_nvfp4": "fp4"}  # fmt: skip
+"""Names of quantized weights that multiply in their own type."""
+
+
+def _common(given: Given, setting: Setting, server: str) -> dict[str, Any]:
+    """Return what all servers state: model, types, the sequences in flight and their tokens."""
+    dtype = given.word("dtype", among=TYPES) or "auto"
+    quantized = given.text("quantization")
+    precision = TYPES[dtype]
+    if quantized not in (None, "None", "none"):
+        if quantized in QUANTIZED:
+            precision = QUANTIZED[quantized]
+        else:
+            given.refuse("quantization", f"{quantized} is not read from here",
+                         f"{', '.join(QUANTIZED)}; other kinds by the config.json")  # fmt: skip
+    cache = given.word("kv_cache_dtype", among=CACHE)
+    return {"server": server, "decode": True, "precision": precision,
+            "kv_cache": CACHE[cache] if cache else None,
+            "model": None if "model" in setting.stated else _model(given)}  # fmt: skip
+
+
+def _model(given: Given) -> Any:
+    words = given.peek("(word)") or []
+    name = given.text("model", "model_path", "model_tag") or next(
+        (str(word) for word in words if word not in ("serve", "launch_server")), None
+    )
+    given.value("(word)")
+    if name is None:
+        given.needs("MODEL", "the files name no model", "name it")
+        return None
+    model = known_model(name)
+    if model is None:
+        given.needs("MODEL", f"{name!r} is no model of the catalog", "name it, or its config.json")
+    return model
+
+
+def _world(setting: Setting, degree: int) -> None:
+    """Take the product of the degrees as the devices, where nothing else says how many."""
+    if setting.num_devices is None or setting.devices.count is None:
+        setting.devices = Devices(total=degree, chip=setting.devices.chip)
+        setting.num_devices = degree
+
+
+def _config(given: Given, setting: Setting, *names: str) -> None:
+    """Add the statements of a YAML file that an option names."""
+    if (path := given.text(*names)) is not None:
+        given.add(of_tree(setting.config_files(path), path))
+
+
+_EVERYWHERE = names(
+    """
+    host port uvicorn* served_model_name api_key* chat_template* trust_remote_code log_*
+    disable_log* enable_log* download_dir tokenizer* seed revision code_revision load_format
+    model_loader* tool_call* reasoning_parser* enable_auto_tool* enable_reasoning ssl*
+    allow_credentials allowed_* response_role lora_* max_loras hf_* generation_config*
+    override_generation* guided_decoding* limit_mm* mm_* disable_fastapi* root_path
+    middleware return_tokens* enable_prompt_tokens* enable_server_load* enable_metrics
+    metrics* collect_* show_time_cost watchdog* dist_* nccl_* master_* node_rank random_seed
+    stream_* decode_log* skip_server* warmups skip_tokenizer* otlp* prometheus*
+    api_server_count distributed_executor_backend worker_* ray_* max_parallel_loading*
+    block_size page_size use_v2* enable_sleep* enable_prefix_caching
+    no_enable_prefix_caching prefix_caching* enable_chunked_prefill
+    no_enable_chunked_prefill disable_radix_cache schedule_policy scheduling_policy
+    schedule_conservativeness crash_dump* file_storage* enable_cache_report allow_auto*
+    grammar_backend constrained_json* sampling_backend cuda_graph_* compilation_config
+    disable_custom_all_reduce attention_backend sampling_defaults prefill_attention_backend
+    decode_attention_backend mm_attention* enable_nccl* data_parallel_address
+    data_parallel_rpc* data_parallel_start_rank data_parallel_rank headless
+    data_parallel_backend data_parallel_size_local data_parallel_*_lb enable_request*
+    fail_fast* metadata* disagg_* server_role extra_encoder* num_postprocess*
+    custom_tokenizer backend gpus_per_node max_beam_width guided* cuda_graph_config.*
+    print_iter* enable_iter* scheduler_config.* stream_interval perf_metrics* return_perf*
+    log_level disable_flashinfer* triton_attention_num* flashinfer_* init_expert* bucket_*
+    delete_ckpt* batching_wait* allow_long* async_scheduling enable_return*
+    structured_outputs* logits_processors
+    """
+)
+
+
+@readers.register("vllm")
+class Vllm:
+    """A server of vLLM."""
+
+    title = "vLLM"
+    kind: Literal["training", "serving"] = "serving"
+    ignored = _EVERYWHERE
+
+    @staticmethod
+    def starts(launch: Launch, given: Given) -> bool:
+        """Return whether a command is this program."""
+        return launch.program == "vllm" or launch.program.startswith("vllm.")
+
+    @staticmethod
+    def holds(tree: Mapping[str, Any], name: str) -> bool:
+        """Return whether a tree is a file of ``vllm serve --config``."""
+        return (
+            "max_model_len" in tree
+            or "gpu_memory_utilization" in tree
+            or ({"max-model-len", "gpu-memory-utilization"} & set(tree) != set())
+        )
+
+    @staticmethod
+    def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+        """Return the server, and options of this program."""
+        given.renamed({"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
+                       "dp": "data_parallel_size", "ep": "enable_expert_parallel",
+                       "q": "quantization", "tensor_parallel": "tensor_parallel_size",
+                       "n": "nnodes", "asc": "async_scheduling"})  # fmt: skip
+        _config(given, setting, "config")
+        found = _common(given, setting, "vllm")
+        tp = given.whole("tensor_parallel_size") or 1
+        pp = given.whole("pipeline_parallel_size") or 1
+        dp = given.whole("data_parallel_size") or 1
+        ep = tp * dp if given.flag("enable_expert_parallel") else 1
+        found |= {"tp": tp, "pp": pp, "dp": dp, "ep": ep if ep > 1 else None}
+        found |= {"batch": given.whole("max_num_seqs"), "context": given.whole("max_model_len")}
+        given.whole("max_num_batched_tokens"), given.whole("nnodes")
+        _world(setting, tp * pp * dp)
+        _share(given, "gpu_memory_utilization", 0.9)
+        found["cuda_graphs"] = not given.flag("enforce_eager")
+        for name in ("speculative_config", "decode_context_parallel_size", "kv_transfer_config",
+                     "prefill_context_parallel_size", "cpu_offload_gb", "enable_dbo",
+                     "kv_offloading_size", "spec_method", "enable_eplb"):  # fmt: skip
+            given.refuse_unless(name, "1", "0", "false", why="is not read")
+        return "vllm", found
+
+
+@readers.register("sglang")
+class Sglang:
+    """A server of SGLang."""
+
+    title = "SGLang"
+    kind: Literal["training", "serving"] = "serving"
+    ignored = _EVERYWHERE
+
+    @staticmethod
+    def starts(launch: Launch, given: Given) -> bool:
+        """Return whether a command is this program."""
+        return launch.program.startswith("sglang")
+
+    @staticmethod
+    def holds(tree: Mapping[str, Any], name: str) -> bool:
+        """Return whether a tree is a file of ``launch_server --config``."""
+        return "mem_fraction_static" in tree or "mem-fraction-static" in tree
+
+    @staticmethod
+    def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+        """Return the server, and options of this program."""
+        given.renamed({"tp": "tp_size", "tensor_parallel_size": "tp_size", "pp": "pp_size",
+                       "pipeline_parallel_size": "pp_size", "dp": "dp_size",
+                       "data_parallel_size": "dp_size", "ep": "ep_size",
+                       "expert_parallel_size": "ep_size"})  # fmt: skip
+        _config(given, setting, "config")
+        found = _common(given, setting, "generic")
+        tp, pp = given.whole("tp_size") or 1, given.whole("pp_size") or 1
+        dp, ep = given.whole("dp_size") or 1, given.whole("ep_size") or 1
+        given.whole("nnodes")
+        if given.flag("enable_dp_attention"):
+            given.refuse("enable_dp_attention", "attention by data beside experts is not read")
+        found |= {"tp": tp, "pp": pp, "dp": dp, "ep": ep if ep > 1 else None}
+        found |= {"batch": given.whole("max_running_requests"),
+                  "context": given.whole("context_length")}  # fmt: skip
+        given.whole("chunked_prefill_size", least=-1), given.whole("max_prefill_tokens")
+        _world(setting, tp * pp * dp)
+        given.real("mem_fraction_static")
+        found["cuda_graphs"] = not given.flag("disable_cuda_graph")
+        given.notes.append("memory is priced as a server of no name fills it")
+        for name in ("speculative_algorithm", "disaggregation_mode", "enable_two_batch_overlap",
+                     "cpu_offload_gb", "moe_a2a_backend", "dcp_size", "attn_cp_size"):  # fmt: skip
+            given.refuse_unless(name, "null", "none", "0", "1", "false", why="is not read")
+        for name in ("speculative_num_steps", "speculative_eagle_topk",
+                     "speculative_draft_model_path",
+                     "speculative_num_draft_tokens", "torch_compile_max_bs"):  # fmt: skip
+            given.value(name)
+        given.flag("enable_torch_compile")
+        return "sglang", found
+
+
+@readers.register("tensorrt-llm")
+class TensorRtLlm:
+    """A server of TensorRT-LLM."""
+
+    title = "TensorRT-LLM"
+    kind: Literal["training", "serving"] = "serving"
+    ignored = _EVERYWHERE
+
+    @staticmethod
+    def starts(launch: Launch, given: Given) -> bool:
+        """Return whether a command is this program."""
+        return launch.program == "trtllm-serve" or launch.program.startswith("tensorrt_llm")
+
+    @staticmethod
+    def holds(tree: Mapping[str, Any], name: str) -> bool:
+        """Return whether a tree is of the options of its LLM API."""
+        return "kv_cache_config" in tree
+
+    @staticmethod
+    def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+        """Return the server, and options of this program."""
+        _config(given, setting, "extra_llm_api_options", "config")
+        given.renamed({"tensor_parallel_size": "tp_size", "pipeline_parallel_size": "pp_size",
+                       "moe_expert_parallel_size": "ep_size",
+                       "kv_cache_free_gpu_memory_fraction": "free_gpu_memory_fraction",
+                       "kv_cache_config.free_gpu_memory_fraction": "free_gpu_memory_fraction",
+                       "kv_cache_config.dtype": "kv_cache_dtype",
+                       "context_parallel_size": "cp_size",
+                       "moe_cluster_parallel_size": "cluster_size"})  # fmt: skip
+        found = _common(given, setting, "tensorrt-llm")
+        tp, pp = given.whole("tp_size") or 1, given.whole("pp_size") or 1
+        ep = given.whole("ep_size") or 1
+        found |= {"tp": tp, "pp": pp, "dp": 1, "ep": ep if ep > 1 else None}
+        found |= {"batch": given.whole("max_batch_size"), "context": given.whole("max_seq_len")}
+        given.whole("max_num_tokens"), given.whole("max_input_len")
+        _world(setting, tp * pp)
+        _share(given, "free_gpu_memory_fraction", 0.9)
+        found["cuda_graphs"] = True
+        for name in ("cp_size", "cluster_size", "speculative_config", "enable_attention_dp",
+                     "moe_tensor_parallel_size", "cp_config",
+            "kv_cache_config.host_cache_size"):  # fmt: skip
+            given.refuse_unless(name, "1", "0", "false", why="is not read")
+        for name in ("kv_cache_config.enable_block_reuse", "kv_cache_config.tokens_per_block",
+                     "moe_config.backend", "kv_cache_config.max_tokens", "use_cuda_graph",
+                     "attn_backend", "disable_overlap_scheduler"):  # fmt: skip
+            given.value(name)
+        return "tensorrt-llm", found
+
+
+def _share(given: Given, name: str, usual: float) -> None:
+    """Note a share of the memory that is not the server's own default, which is what is priced."""
+    share = given.real(name)
+    if share is not None and share != usual:
+        given.notes.append(f"{name} {share:g}: memory is priced with {usual:g}")

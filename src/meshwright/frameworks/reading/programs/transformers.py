@@ -1,0 +1,438 @@
+"""Trainers of Hugging Face, with accelerate and DeepSpeed: arguments, YAML and JSON in one job.
+
+A job of these has up to three parts: the arguments of the trainer (``TrainingArguments``, TRL and
+scripts like it), the file of ``accelerate launch``,
+and the JSON of DeepSpeed. Each may stand alone:
+what is missing then is stated beside it.
+
+Source: transformers 5.23 ``training_args.py``; accelerate 1.15 ``utils/dataclasses.py``; DeepSpeed
+0.19.8 ``runtime/config.py`` and ``runtime/zero/config.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from meshwright.catalog.workloads import load_optimizer
+from meshwright.frameworks.reading.given import Given, Statement, names, of_tree
+from meshwright.frameworks.reading.job import Setting, readers
+from meshwright.frameworks.reading.launchers import Devices, Launch
+from meshwright.frameworks.reading.models import known_model
+
+SIZES = ("max_seq_length", "max_length", "block_size", "cutoff_len", "model_max_length",
+         "sequence_len", "max_source_length", "seq_length", "seq_len")  # fmt: skip
+"""Names under which trainers state the tokens of a sequence."""
+NAMES = ("model_name_or_path", "model_name", "base_model", "model_id",
+         "pretrained_model_name_or_path",
+         "model_path", "model")  # fmt: skip
+SHARDING = {"FULL_SHARD": "3", "SHARD_GRAD_OP": "2", "NO_SHARD": "0", "HYBRID_SHARD": "3",
+            "HYBRID_SHARD_ZERO2": "2", "1": "3", "2": "2", "3": "0", "4": "3",
+"5": "2"}  # fmt: skip
+OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adam", "adamw",
+              "fusedadam", "cpuadam", "deepspeedcpuadam", "sgd", "adafactor", "adamw_8bit",
+              "adamw_bnb_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw",
+              "adamw_torch_8bit")  # fmt: skip
+
+
+@readers.register("transformers")
+class Transformers:
+    """A training job of Hugging Face's Trainer, under accelerate or DeepSpeed."""
+
+    title = "Hugging Face Trainer, accelerate, DeepSpeed"
+    kind: Literal["training", "serving"] = "training"
+    ignored = names(
+        """
+        output_dir overwrite_output_dir num_train_epochs epochs learning_rate lr lr_*
+        warmup_* weight_decay adam_* max_grad_norm grad_clip* label_smoothing* seed
+        data_seed logging_* log_* report_to run_name project trackio* eval_*
+        evaluation_strategy per_device_eval* prediction_loss_only do_* save_*
+        push_to_hub hub_* load_best* metric* greater_is_better ignore_data_skip
+        restore_callback* full_determinism dataloader_* remove_unused* label_names ddp_*
+        debug skip_memory* resume_from* local_rank disable_tqdm dataset* train_file
+        validation_* test_file data_path data_dir preprocessing* max_train_samples
+        max_eval* streaming trust_remote_code cache_dir use_fast* token use_auth*
+        model_revision config_name tokenizer_name* chat_template template
+        overwrite_cache num_workers num_proc *_per_second wandb* tracker* include_*
+        neftune* average_tokens* optim_args torch_empty_cache* use_cache push_*
+        train_sampling* length_column* group_by_length torchdynamo bf16_full_eval
+        fp16_full_eval tf32 use_cpu no_cuda lora_alpha lora_dropout lora_r lora_rank
+        lora_target* lora_modules* lora_bias lora_task_type add_eos* add_special*
+        special_tokens* response_template instruction* text_field
+        gradient_checkpointing_kwargs.* accelerator_config.* torch_compile_backend
+        torch_compile_mode finetuning_type stage dataset_text_field packing_strategy
+        eos_token mask_history compute_environment downcast_bf16 enable_cpu_affinity
+        gpu_ids machine_rank main_* rdzv_* same_network tpu_* commands command_file
+        deepspeed_config.gradient_clipping deepspeed_config.zero3_init_flag
+        deepspeed_config.zero3_save_16bit_model
+        deepspeed_config.deepspeed_multinode_launcher
+        deepspeed_config.deepspeed_hostfile
+        deepspeed_config.deepspeed_moe_layer_cls_names
+        deepspeed_config.deepspeed_inclusion_filter
+        deepspeed_config.deepspeed_exclusion_filter fsdp_config.*auto_wrap_policy
+        fsdp_config.*backward_prefetch* fsdp_config.*forward_prefetch
+        fsdp_config.*state_dict_type fsdp_config.*sync_module_states
+        fsdp_config.*use_orig_params fsdp_config.*cpu_ram_efficient_loading
+        fsdp_config.*transformer_layer_cls_to_wrap fsdp_config.*min_num_params
+        fsdp_config.*limit_all_gathers fsdp_config.xla* dynamo_config.dynamo_mode
+        dynamo_config.dynamo_use* fp8_config.*
+        parallelism_config.parallelism_config_cp_comm_strategy ds.gradient_clipping
+        ds.steps_per_print ds.wall_clock_breakdown ds.prescale_gradients ds.scheduler.*
+        ds.optimizer.params.* ds.fp16.* ds.bf16.auto_cast ds.bf16.immediate_grad_update
+        ds.dump_state ds.tensorboard.* ds.wandb.* ds.csv_monitor.* ds.comms_logger.*
+        ds.flops_profiler.* ds.zero_optimization.contiguous_gradients
+        ds.zero_optimization.reduce_scatter ds.zero_optimization.allgather_partitions
+        ds.zero_optimization.*bucket_size ds.zero_optimization.sub_group_size
+        ds.zero_optimization.*max_live* ds.zero_optimization.*max_reuse*
+        ds.zero_optimization.*prefetch* ds.zero_optimization.*persistence*
+        ds.zero_optimization.*gather_*weights_on_model_save
+        ds.zero_optimization.round_robin* ds.zero_optimization.load_from*
+        ds.zero_optimization.elastic* ds.zero_optimization.ignore_unused*
+        ds.zero_optimization.offload_*.pin_memory ds.zero_optimization.offload_*.buffer*
+        ds.zero_optimization.offload_*.fast_init
+        ds.zero_optimization.offload_*.pipeline*
+        ds.zero_optimization.offload_*.max_in_cpu
+        ds.zero_optimization.offload_*.nvme_path ds.zero_optimization.log_trace*
+        ds.zero_optimization.use_multi* ds.checkpoint.*
+        ds.activation_checkpointing.contiguous* ds.activation_checkpointing.profile
+        ds.activation_checkpointing.synchronize*
+        ds.activation_checkpointing.number_checkpoints ds.zero_allow_untested_optimizer
+        ds.zero_force_ds_cpu_optimizer ds.aio.* ds.memory_breakdown
+        ds.elasticity.enabled ds.train_steps ds.seed ds.disable_allgather
+        ds.autotuning.*
+        """
+    )
+
+    @staticmethod
+    def starts(launch: Launch, given: Given) -> bool:
+        """Return whether a command is this program."""
+        is_deepspeed = launch.launcher == "deepspeed" or "deepspeed" in given
+        is_trainer = "per_device_train_batch_size" in given or "per_device_batch_size" in given
+        is_trainer = is_trainer and "run_name" not in launch.program
+        if "maxtext" in launch.program.lower():
+            return False
+        return is_trainer or is_deepspeed or launch.launcher == "accelerate"
+
+    @staticmethod
+    def holds(tree: Mapping[str, Any], name: str) -> bool:
+        """Return whether a tree is of a trainer, of accelerate or of DeepSpeed."""
+        return bool(_part(tree))
+
+    @staticmethod
+    def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+        """Return the framework, and options of this program."""
+        _gather(given, setting)
+        options = _engine(given, setting)
+        framework = options.pop("framework")
+        options |= _types(given, setting, options)
+        options |= _batch(given, setting, options)
+        options["optimizer"] = _optimizer(given, options)
+        options.pop("bytes", None)
+        if "model" not in setting.stated:
+            options["model"] = _model(given)
+        else:
+            given.text(*NAMES)
+        _refuse(given)
+        return framework, options
+
+
+def _part(tree: Mapping[str, Any]) -> str:
+    """Return of what a tree is: ``ds``, ``accelerate``, ``trainer``; empty: none of them."""
+    keys = set(tree)
+    if keys & {"zero_optimization", "train_micro_batch_size_per_gpu"} or (
+        "train_batch_size" in keys and keys & {"fp16", "bf16", "optimizer"}
+    ):
+        return "ds"
+    if "distributed_type" in keys or ("compute_environment" in keys):
+        return "accelerate"
+    return "trainer" if "per_device_train_batch_size" in keys else ""
+
+
+def _gather(given: Given, setting: Setting) -> None:
+    """Put the files that the options name beside them, those of DeepSpeed under ``ds.``."""
+    if given.is_of({"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"}):
+        given.put_under("ds")
+    launch = setting.launch
+    for name, value in (launch.variables if launch else {}).items():
+        if name.startswith("PARALLELISM_CONFIG_"):
+            field = name.removeprefix("PARALLELISM_CONFIG_").lower()
+            option = f"parallelism_config.parallelism_config_{field}"
+            given.add(Given([Statement(option, value, name)]))
+    if launch is not None and launch.launcher == "accelerate":
+        own = Given(launch.launcher_options)
+        if (path := own.text("config_file")) is not None:
+            given.add(of_tree(setting.config_files(path), path))
+        for name in ("mixed_precision", "num_processes", "num_machines", "use_deepspeed",
+                     "use_fsdp",
+                     "deepspeed_config_file", "zero_stage",
+            "gradient_accumulation_steps"):  # fmt: skip
+            if name in own:
+                given.add(Given([own.statement(name)]))
+        for name in list(own):
+            if name.startswith("fsdp_"):
+                given.add(Given([own.statement(name, f"fsdp_config.{name}")]))
+    for name in ("deepspeed", "deepspeed_config", "deepspeed_config_file",
+                 "deepspeed_config.deepspeed_config_file"):  # fmt: skip
+        found = given.value(name) if name in given else None
+        if isinstance(found, str) and found:
+            tree = json.loads(found) if found.startswith("{") else setting.config_files(found)
+            other = of_tree(tree, found)
+            other.put_under("ds")
+            given.add(other)
+    if isinstance(path := given.peek("fsdp_config"), str):
+        given.text("fsdp_config")
+        tree = json.loads(path) if path.startswith("{") else setting.config_files(path)
+        given.add(of_tree({"fsdp_config": tree}, path))
+
+
+def _engine(given: Given, setting: Setting) -> dict[str, Any]:
+    """Return the framework, its ZeRO stage, degrees and what lives on the host."""
+    kind = (given.text("distributed_type") or "").upper()
+    given.flag("use_deepspeed"), given.flag("use_fsdp")
+    has_deepspeed = any(name.startswith("ds.") for name in given) or kind == "DEEPSPEED"
+    has_fsdp = (
+        kind == "FSDP"
+        or bool(given.peek("fsdp"))
+        or any(name.startswith("fsdp_config.") for name in given)
+    )
+    total, hosts = given.whole("num_processes"), given.whole("num_machines")
+    if total is not None:
+        setting.num_devices = setting.num_devices or total
+        setting.devices = Devices(num_hosts=hosts, total=total, chip=setting.devices.chip)
+    if kind == "MEGATRON_LM":
+        given.refuse("distributed_type", "MEGATRON_LM is not read here",
+                     "the arguments of Megatron-LM")  # fmt: skip
+    if has_deepspeed:
+        return _deepspeed(given)
+    found: dict[str, Any] = {"framework": "accelerate", "zero_stage": "0"}
+    if has_fsdp:
+        found |= _fsdp(given)
+    return found | _parallelism(given, setting, has_fsdp)
+
+
+def _deepspeed(given: Given) -> dict[str, Any]:
+    at = "ds.zero_optimization."
+    stage = given.text(f"{at}stage", "deepspeed_config.zero_stage", "zero_stage")
+    if stage not in (None, "auto", "0", "1", "2", "3"):
+        given.refuse(f"{at}stage", f"found {stage!r}", "0 to 3")
+    stage = "2" if stage in (None, "auto") and f"{at}stage" not in given else stage or "0"
+    offload = None
+    for what, ours in (("optimizer", "optimizer"), ("param", "weights")):
+        device = given.text(f"{at}offload_{what}.device",
+                            f"deepspeed_config.offload_{what}_device") or "none"  # fmt: skip
+        if device == "nvme":
+            name = f"{at}offload_{what}.device"
+            given.refuse(name, "state on NVMe is not read", "cpu")
+        elif device != "none":
+            offload = "all" if offload else ours
+    if given.flag(f"{at}cpu_offload"):
+        offload = "optimizer"
+    ratio = given.real(f"{at}offload_optimizer.ratio")
+    if ratio not in (None, 1.0):
+        given.refuse(f"{at}offload_optimizer.ratio", "a part of it is not read", "1.0")
+    overlap = given.value(f"{at}overlap_comm")
+    overlaps = stage == "3" if overlap in (None, "auto") else given.flag(f"{at}overlap_comm")
+    for name in ("zero_hpz_partition_size", "mics_shard_size"):
+        given.refuse_unless(f"{at}{name}", "1", "-1", why="secondary shards are not read", fix="1")
+    for name in ("zero_quantized_weights", "zero_quantized_gradients",
+                 "zero_quantized_nontrainable_weights"):  # fmt: skip
+        given.refuse_unless(
+            f"{at}{name}", "false", why="quantized messages are not read", fix="false"
+        )
+    sp = "parallelism_config.parallelism_config_sp"
+    ulysses = given.whole("ds.sequence_parallel_size", f"{sp}_size") or 1
+    for name in ("backend", "seq_length", "seq_length_is_variable", "attn_implementation"):
+        given.value(f"{sp}_{name}")
+    tp = given.whole("ds.tensor_parallel.autotp_size", least=0) or 1
+    found: dict[str, Any] = {
+        "framework": "deepspeed", "zero_stage": stage, "offload": offload, "tp": tp, "cp": ulysses,
+        "overlap_data_parallel": "on" if overlaps else "off",
+    }  # fmt: skip
+    if ulysses > 1:
+        found["context_kind"] = "ulysses"
+    given.refuse_unless("ds.activation_checkpointing.partition_activations", "false",
+                        why="split activations are not read", fix="false")  # fmt: skip
+    given.refuse_unless("ds.activation_checkpointing.cpu_checkpointing", "false",
+                        why="activations on the host are not read", fix="false")  # fmt: skip
+    return found
+
+
+def _fsdp(given: Given) -> dict[str, Any]:
+    """Return what the words of ``--fsdp`` and the fields of ``fsdp_config`` say."""
+    words = (given.text("fsdp") or "").replace(",", " ").split()
+    at = "fsdp_config."
+    strategy = given.text(f"{at}fsdp_sharding_strategy", f"{at}sharding_strategy")
+    reshard = given.text(f"{at}fsdp_reshard_after_forward", f"{at}reshard_after_forward")
+    given.whole(f"{at}fsdp_version", f"{at}version")
+    stage = "3"
+    if strategy is not None:
+        if strategy.upper() not in SHARDING:
+            given.refuse(f"{at}fsdp_sharding_strategy", f"found {strategy!r}", ", ".join(SHARDING))
+        stage = SHARDING.get(strategy.upper(), "3")
+        if "HYBRID" in strategy.upper() or strategy in ("4", "5"):
+            given.refuse(f"{at}fsdp_sharding_strategy", "shards inside of each host are not read "
+                         "from here", "state --dp-shard beside FULL_SHARD")  # fmt: skip
+    for word in words:
+        if word in ("full_shard", "shard_grad_op", "no_shard"):
+            stage = SHARDING[word.upper()]
+        elif word.startswith("hybrid_shard"):
+            given.refuse("fsdp", f"{word}: shards inside of each host are not read from here",
+                         "state --dp-shard beside full_shard")  # fmt: skip
+        elif word not in ("auto_wrap", "offload"):
+            given.refuse("fsdp", f"{word} is not known", "full_shard, shard_grad_op, auto_wrap")
+    drops = True
+    if reshard is not None and stage == "3":
+        if reshard.upper() in SHARDING:
+            stage = SHARDING[reshard.upper()]
+        elif reshard.lower() == "false":
+            drops = False
+        elif reshard.lower() != "true":
+            given.refuse(f"{at}fsdp_reshard_after_forward", f"found {reshard!r}", "true or false")
+    if stage == "2":  # gathered weights are kept until the backward pass of each micro-batch
+        stage, drops = "3", False
+    found: dict[str, Any] = {"zero_stage": stage}
+    if not drops:
+        found["reshard_after_forward"] = "off"
+    offload = given.flag(f"{at}fsdp_offload_params", f"{at}offload_params", f"{at}cpu_offload")
+    if offload or "offload" in words:
+        found["offload"] = "all"
+    if given.flag(f"{at}fsdp_activation_checkpointing", f"{at}activation_checkpointing"):
+        found["recompute"] = "full"
+    return found
+
+
+def _parallelism(given: Given, setting: Setting, has_fsdp: bool) -> dict[str, Any]:
+    """Return the degrees of ``parallelism_config``."""
+    at = "parallelism_config.parallelism_config_"
+    given.flag("use_parallelism_config")
+    found = {"tp": given.whole(f"{at}tp_size") or 1, "cp": given.whole(f"{at}cp_size") or 1}
+    given.refuse_unless(f"{at}cp_backend", "torch", why="is not read", fix="torch")
+    for name in ("sp_size",):
+        given.refuse_unless(f"{at}{name}", "1", why="is not read", fix="1")
+    given.value(f"{at}sp_backend")
+    shards, replicas = given.whole(f"{at}dp_shard_size"), given.whole(f"{at}dp_replicate_size")
+    if shards or replicas:
+        found |= {"dp": (shards or 1) * (replicas or 1), "dp_shard": shards or 1}
+        if shards and shards > 1 and not has_fsdp:
+            found["zero_stage"] = "3"  # type: ignore[assignment]
+    return found
+
+
+def _types(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return types of numbers, recomputation, and what is compiled."""
+    mixed = given.word("mixed_precision", among=("no", "fp16", "bf16", "fp8"))
+    is_on = {
+        kind: any([mixed == kind, given.is_on(kind), given.is_on(f"ds.{kind}.enabled")])
+        for kind in ("bf16", "fp16")
+    }
+    found: dict[str, Any] = {
+        "precision": "fp8" if mixed == "fp8" else "bf16" if is_on["bf16"] else
+        "fp16" if is_on["fp16"] else "fp32",
+    }  # fmt: skip
+    if not any([mixed, *is_on.values()]) and setting.launch is None:
+        given.needs("--precision", "the files leave the type of the numbers open", "bf16")
+        found["precision"] = None
+    whole = given.text("torch_dtype", "dtype", "model_dtype")
+    found["bytes"] = 2.0 if whole in ("bfloat16", "float16", "bf16") else 4.0
+    if found["precision"] == "fp32" and found["bytes"] == 2.0:
+        found["precision"] = "fp16" if whole == "float16" else "bf16"
+    recompute = given.flag("gradient_checkpointing", "activation_checkpointing",
+                           "enable_gradient_checkpointing")  # fmt: skip
+    found["recompute"] = "full" if recompute else options.get("recompute", "none")
+    dynamo = (given.text("dynamo_config.dynamo_backend") or "NO").upper()
+    software: dict[str, Any] = {}
+    if given.flag("torch_compile") or dynamo not in ("NO", "NONE"):
+        software["compiled"] = True
+    if given.flag("use_liger_kernel", "use_liger", "enable_liger_kernel"):
+        software["fused_loss"] = True
+    attention = given.text("attn_implementation", "flash_attn") or "sdpa"
+    if attention == "eager":
+        software["flash_attention"] = False
+    if given.flag("use_flash_attn", "use_flash_attention_2", "flash_attention"):
+        software["flash_attention"] = True
+    return found | {"software": software}
+
+
+def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the batch: that of a device x accumulation x the devices that hold data."""
+    each = given.whole("per_device_train_batch_size", "per_device_batch_size", "micro_batch_size",
+                       "ds.train_micro_batch_size_per_gpu")  # fmt: skip
+    again = given.whole("gradient_accumulation_steps", "ds.gradient_accumulation_steps",
+                        "deepspeed_config.gradient_accumulation_steps")  # fmt: skip
+    whole = given.whole("ds.train_batch_size")
+    for name in ("ds.train_micro_batch_size_per_gpu", "ds.gradient_accumulation_steps"):
+        given.value(name)
+    split = (options.get("tp") or 1) * (options.get("cp") or 1)
+    found: dict[str, Any] = {"micro_batch_size": each}
+    if whole is None or each is None:
+        if each is None and whole is None:
+            each = found["micro_batch_size"] = 8 if setting.launch is not None else None
+        world = setting.num_devices
+        stated = "global_batch" in setting.stated
+        if each is not None and not stated:
+            world = setting.world(given, "the batch of a step is that of a device times devices")
+        if each is not None and world is not None:
+            whole = each * (again or 1) * max(1, world // split)
+    found["global_batch"] = whole
+    if each is None and whole is not None and setting.num_devices:
+        found["micro_batch_size"] = max(1, whole // (setting.num_devices // split) // (again or 1))
+    length = given.whole(*SIZES)
+    found["seq"] = length
+    steps = given.whole("max_steps", least=-1)
+    if steps and steps > 0 and whole and length:
+        found["tokens"] = steps * whole * length
+    packing = given.flag("packing", "sample_packing")
+    if length and not packing:
+        given.notes.append(f"every sequence is priced as long as the longest: {length} tokens")
+    return found
+
+
+def _optimizer(given: Given, options: Mapping[str, Any]) -> Any:
+    """Return the bytes that the optimizer keeps for each parameter."""
+    name = given.word("optim", "optimizer", among=OPTIMIZERS)
+    own = given.word("ds.optimizer.type", among=OPTIMIZERS)
+    kind = (own or name or "adamw").lower()
+    adapts = given.flag("use_peft", "use_lora", "lora")
+    if (tuned := given.peek("finetuning_type")) in ("lora", "qlora"):
+        given.value("finetuning_type")
+        adapts = tuned is not None
+    if any(given.flag(name) for name in ("load_in_4bit", "load_in_8bit", "use_qlora")):
+        word = next(n for n in ("load_in_4bit", "load_in_8bit", "use_qlora") if n in given)
+        given.refuse(word, "quantized weights under training are not read", "16-bit weights")
+    if adapts:
+        return "adapters"
+    if kind == "adafactor":
+        return "adafactor"
+    if kind == "sgd":
+        return "sgd"
+    if "8bit" in kind:
+        base = "deepspeed-adam" if options.get("cp") and "offload" in options else "fsdp-mixed"
+        preset = load_optimizer(base)
+        short = preset.state_bytes_per_param - 8.0 + 2.0
+        traffic = preset.step_traffic_bytes_per_param - 12.0
+        return preset.model_copy(update={
+            "name": f"{base}, moments in 8 bits", "state_bytes_per_param": short,
+            "step_traffic_bytes_per_param": traffic,
+        })  # fmt: skip
+    return None
+
+
+def _model(given: Given) -> Any:
+    name = given.text(*NAMES)
+    if name is None:
+        given.needs("MODEL", "no model follows from the files", "name it")
+        return None
+    if (model := known_model(name)) is None and not Path(name).exists():
+        option = next(one for one in NAMES if one in given)
+        given.refuse(
+            option, f"{name!r} is no model of the catalog", "name the model beside the file"
+        )
+    return model
+
+
+def _refuse(given: Given) -> None:
+    given.refuse_unless("auto_find_batch_size", "false", why="the batch is not known", fix="false")
+    for name, default in (("ds.pipeline", "{}"), ("ds.autotuning.enabled", "false")):
+        given.refuse_unless(name, default, why="is not read")

@@ -1,0 +1,134 @@
+"""What was read of files that start a job: a screen, all of it, and data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from meshwright.frameworks.reading.job import Job, readers
+from meshwright.report.screen import Screen, counted
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.workload import OptimizerPreset, Precision
+
+_DEGREES = ("tp", "pp", "num_virtual_stages", "cp", "dp", "dp_shard", "ep", "etp")
+_SHORT = {"num_virtual_stages": "vpp", "micro_batch_size": "mbs"}
+_BATCH = ("global_batch", "micro_batch_size", "seq", "tokens", "batch", "context")
+
+
+def job_screen(job: Job, *, next_command: str) -> Screen:
+    """Return the question that files ask, what is still open, and what plays no part."""
+    screen = Screen(f"{_title(job)}: {_model(job)}{_devices(job)}")
+    screen.gap()
+    for label, content in _rows(job):
+        screen.add(label, content)
+    for note in job.notes:
+        screen.add("note", note)
+    for fault in job.missing:
+        screen.add("open", str(fault), style="bold yellow")
+    if job.ignored:
+        names = ", ".join(one.option for one in job.ignored)
+        what = counted(len(job.ignored), "option")
+        screen.add("ignored", f"{what} that no price depends on: {names}", spare=1)
+    screen.gap()
+    screen.add("next", next_command)
+    return screen
+
+
+def job_lines(job: Job) -> Iterator[str]:
+    """Yield every statement, where it stands, and whether it was ignored."""
+    yield f"{_title(job)}: {_model(job)}{_devices(job)}"
+    for label, content in _rows(job):
+        yield f"  {label:9} {content}"
+    for title, statements in (("read", job.read), ("ignored", job.ignored)):
+        if statements:
+            yield f"{title}:"
+        for one in statements:
+            place = f"  ({one.place})" if one.place else ""
+            yield f"  {one}{place}"
+    for note in job.notes:
+        yield f"note: {note}"
+    for fault in job.missing:
+        yield f"open: {fault}"
+
+
+def job_record(job: Job) -> dict[str, Any]:
+    """Return the job as data: options of this program by name, statements, what is open."""
+    from meshwright.report.answer_file import plain_data
+
+    return {
+        "framework": job.framework,
+        "kind": job.kind,
+        "model": _name(job.options.get("model")),
+        "devices": {"hosts": job.devices.num_hosts, "all": job.devices.count,
+                    "chip": job.devices.chip or None},
+        "options": {
+            name: value if isinstance(value, str | int | float | bool | Mapping)
+            else plain_data(value)
+            for name, value in job.options.items() if name != "model"
+        },
+        "read": [_statement(one) for one in job.read],
+        "ignored": [_statement(one) for one in job.ignored],
+        "missing": [{"option": f.path, "message": f.message, "fix": f.fix} for f in job.missing],
+        "notes": list(job.notes),
+    }  # fmt: skip
+
+
+def _statement(one: Any) -> dict[str, Any]:
+    return {"option": one.option, "value": one.value, "place": one.place or None}
+
+
+def _title(job: Job) -> str:
+    return next((readers[name].title for name in readers if name == job.framework), job.framework)
+
+
+def _model(job: Job) -> str:
+    return _name(job.options.get("model")) or "a model that the files do not name"
+
+
+def _name(value: Any) -> str | None:
+    return value.name if isinstance(value, ModelSpec) else value
+
+
+def _devices(job: Job) -> str:
+    count = job.devices.count
+    if not count:
+        return ""
+    chip = f" {job.devices.chip}" if job.devices.chip else " devices"
+    return f" on {count:,}{chip}"
+
+
+def _rows(job: Job) -> Iterator[tuple[str, str]]:
+    """Yield the parts of the question with a label each."""
+    options = job.options
+    degrees = [
+        f"{_SHORT.get(n, n)} {options[n]}" for n in _DEGREES if options.get(n) not in (None, 1)
+    ]
+    yield "split", ", ".join(degrees) or "one device"
+    batch = [
+        f"{_SHORT.get(n, n).replace('_', ' ')} {_number(options[n])}"
+        for n in _BATCH
+        if n in options
+    ]
+    if batch:
+        yield "work", ", ".join(batch)
+    shown = {*_DEGREES, *_BATCH, "model", "software", "decode", "server"}
+    rest = [
+        f"{name.replace('_', ' ')} {_text(value)}"
+        for name, value in options.items() if name not in shown and value is not False
+    ]  # fmt: skip
+    rest += [f"{name.replace('_', ' ')} {'on' if on else 'off'}"
+             for name, on in dict(options.get("software") or {}).items()]  # fmt: skip
+    if rest:
+        yield "choices", ", ".join(rest)
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, OptimizerPreset):
+        return value.name
+    if isinstance(value, Precision):
+        return f"{value.matmul}, a scale for each row"
+    return "on" if value is True else str(value)

@@ -1,0 +1,697 @@
+"""Shell scripts: the commands that they start, with variables, arrays and defaults put in.
+
+A script is read, not run. Assignments, arrays, defaults (``${X:-8}``), arithmetic, tests, loops
+over words, functions, ``eval`` and files written by ``cat <<EOF`` are followed. What only a machine
+knows (``$(nvidia-smi)``, variables of its environment) is not: such text carries a mark, which
+:func:`unknown_in` finds, and tests of it count as false.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import operator
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_OPEN, _CLOSE = "\ue000", "\ue001"
+_MARK = re.compile(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}")
+_WORD = re.compile(f"(?:{_OPEN}[^{_CLOSE}]*{_CLOSE}|\\S)+")
+_MOST_STEPS = 20_000
+"""No launch script has as many; a loop that has is not one."""
+
+
+def unknown(what: str) -> str:
+    """Return text that stands for what only the machine knows."""
+    return f"{_OPEN}{what}{_CLOSE}"
+
+
+def unknown_in(text: str) -> str:
+    """Return what a text depends on that the script does not say; empty: nothing."""
+    found = _MARK.search(text)
+    return found.group(1) if found else ""
+
+
+def is_unknown(word: str) -> bool:
+    """Return whether a whole word is not known: nothing, or several words, may stand there."""
+    return _MARK.fullmatch(word) is not None
+
+
+def base_name(path: str) -> str:
+    """Return the last part of a path."""
+    return path.rpartition("/")[2]
+
+
+def as_written(text: str) -> str:
+    """Return a text for people: ``$NAME`` for what is not known."""
+    return _MARK.sub(lambda found: f"${found.group(1)}", text)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a script, and the line on which it stands."""
+
+    words: tuple[str, ...]
+    line: int
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What it sees of the script's: exported, or put before it (``NGPU=8 ./run_train.sh``)."""
+
+
+@dataclass
+class Script:
+    """What a script starts and writes, and where reading it was not certain."""
+
+    commands: list[Command] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    """Files that it writes itself, by name."""
+    notes: list[str] = field(default_factory=list)
+
+
+def read_script(
+    text: str, *, stated: Mapping[str, str] | None = None, others: Mapping[str, str] | None = None
+) -> Script:
+    """Return what a script starts.
+
+    Parameters
+    ----------
+    stated
+        Values of variables that the script does not set itself, ``1`` the first argument.
+    others
+        Texts of scripts that it may source or call, by file name.
+    """
+    found = Script()
+    _Shell(found, dict(stated or {}), dict(others or {})).run_text(text)
+    return found
+
+
+class _StopError(Exception):
+    """The script says exit."""
+
+
+Value = str | list[str]
+
+
+class _Shell:
+    def __init__(self, found: Script, stated: dict[str, str], others: dict[str, str]) -> None:
+        self.found = found
+        self.variables: dict[str, Value] = dict(stated)
+        self.others = others
+        self.functions: dict[str, Node] = {}
+        self.steps = 0
+        self.first_line = 0
+        self.put_before: dict[str, str] = {}
+        self.exported: set[str] = set()
+
+    # -------------------------------------------------------------------------- statements
+
+    def run_text(self, text: str, first_line: int = 0) -> None:
+        """Follow a script, or a part of one that stands in quotes."""
+        before, self.first_line = self.first_line, first_line
+        try:
+            self.run(_parsed(text))
+        except _StopError:
+            pass
+        finally:
+            self.first_line = before
+
+    def run(self, node: Node) -> bool:
+        """Follow a statement; return whether it succeeds, as far as that is known."""
+        self.steps += 1
+        if self.steps > _MOST_STEPS:
+            raise _StopError
+        kind = node.type
+        handler = getattr(self, f"_run_{kind}", None)
+        if handler is not None:
+            return bool(handler(node))
+        done = True
+        if kind in _TRANSPARENT:
+            for child in node.named_children:
+                done = self.run(child)
+        return done
+
+    def _line(self, node: Node) -> int:
+        return self.first_line + int(node.start_point[0]) + 1
+
+    def _run_variable_assignment(self, node: Node) -> bool:
+        name_node = node.child_by_field_name("name")
+        value_node = node.child_by_field_name("value")
+        assert name_node is not None
+        adds = any(child.type == "+=" for child in node.children)
+        name = _text(name_node)
+        if name_node.type == "subscript":
+            return self._assign_element(name_node, value_node)
+        value: Value
+        if value_node is None:
+            value = ""
+        elif value_node.type == "array":
+            parts = [child for child in value_node.named_children if child.type != "comment"]
+            value = [word for child in parts for word in self.fields(child)]
+        else:
+            value = self.text(value_node)
+        if adds:
+            before = self.variables.get(name, [] if isinstance(value, list) else "")
+            if isinstance(before, list) or isinstance(value, list):
+                value = [*_as_list(before), *_as_list(value)]
+            else:
+                value = before + value
+        self.variables[name] = value
+        return True
+
+    def _run_declaration_command(self, node: Node) -> bool:
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                self._run_variable_assignment(child)
+            if child.type in ("variable_assignment", "variable_name") and _text(node).startswith(
+                "export"
+            ):
+                self.exported.add(_text(child).partition("=")[0].rstrip("+"))
+        return True
+
+    def _assign_element(self, name_node: Node, value_node: Node | None) -> bool:
+        name, _, index = _text(name_node).partition("[")
+        number = self._number(index.rstrip("]"))
+        if number is None or value_node is None:
+            self.variables[name] = unknown(name)
+            return True
+        values = _as_list(self.variables.get(name, []))
+        values += [""] * (number + 1 - len(values))
+        values[number] = self.text(value_node)
+        self.variables[name] = values
+        return True
+
+    def _run_function_definition(self, node: Node) -> bool:
+        name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+        if name is not None and body is not None:
+            self.functions[_text(name)] = body
+        return True
+
+    def _run_list(self, node: Node) -> bool:
+        first, last = node.named_children[0], node.named_children[-1]
+        done = self.run(first)
+        is_and = any(child.type == "&&" for child in node.children)
+        return self.run(last) if done == is_and else done
+
+    def _run_negated_command(self, node: Node) -> bool:
+        return not self.run(node.named_children[0])
+
+    def _run_pipeline(self, node: Node) -> bool:
+        done = [self.run(child) for child in node.named_children]
+        return all(done)
+
+    def _run_if_statement(self, node: Node) -> bool:
+        own = [child for child in node.named_children if not child.type.endswith("_clause")]
+        clauses = [child for child in node.named_children if child.type.endswith("_clause")]
+        for parts in (own, *(c.named_children for c in clauses if c.type == "elif_clause")):
+            if self.run(parts[0]):
+                self._run_all(parts[1:])
+                return True
+        for clause in clauses:
+            if clause.type == "else_clause":
+                self._run_all(clause.named_children)
+        return True
+
+    def _run_all(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            self.run(node)
+
+    def _run_for_statement(self, node: Node) -> bool:
+        name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
+        values = [
+            word for child in node.children_by_field_name("value") for word in self.fields(child)
+        ]
+        if name is None or body is None:
+            return True
+        for value in values:
+            self.variables[_text(name)] = value
+            self._run_all(body.named_children)
+        return True
+
+    def _run_while_statement(self, node: Node) -> bool:
+        line, what = self._line(node), _text(node).splitlines()[0][:60]
+        self.found.notes.append(f"line {line}: the loop {what!r} is not followed")
+        return True
+
+    def _run_c_style_for_statement(self, node: Node) -> bool:
+        return self._run_while_statement(node)
+
+    def _run_case_statement(self, node: Node) -> bool:
+        subject = node.child_by_field_name("value")
+        value = "" if subject is None else self.tested(subject)
+        for item in node.named_children:
+            if item.type != "case_item":
+                continue
+            patterns = item.children_by_field_name("value")
+            if any(fnmatch.fnmatchcase(value, self.text(pattern)) for pattern in patterns):
+                self._run_all(child for child in item.named_children if child not in patterns)
+                break
+        return True
+
+    def _run_redirected_statement(self, node: Node) -> bool:
+        here = [child for child in node.named_children if child.type == "heredoc_redirect"]
+        targets = [
+            child for child in _below(node) if child.type == "file_redirect" and _is_output(child)
+        ]
+        if here and targets:
+            names = self.fields(targets[-1].named_children[-1])
+            body = next((c for c in here[0].named_children if c.type == "heredoc_body"), None)
+            start = next((c for c in here[0].children if c.type == "heredoc_start"), None)
+            if names and body is not None and start is not None:
+                is_literal = _text(start)[:1] in "'\"\\"
+                text = _text(body) if is_literal else self._pieces(body)
+                self.found.files[base_name(names[0])] = text
+                return True
+        done = True
+        for child in node.named_children:
+            if not child.type.endswith("redirect"):
+                done = self.run(child)
+        return done
+
+    def _run_test_command(self, node: Node) -> bool:
+        inner = [child for child in node.named_children if child.type != "comment"]
+        if node.children and node.children[0].type == "((":
+            number = self._number(_text(node)[2:-2])
+            return bool(number)
+        return bool(inner) and all(self._holds(child) for child in inner)
+
+    def _holds(self, node: Node) -> bool:
+        """Return whether an expression between brackets holds; what is not known does not."""
+        if node.type == "parenthesized_expression":
+            return self._holds(node.named_children[0])
+        if node.type == "unary_expression":
+            sign, operand = _text(node.children[0]), node.children[-1]
+            if sign == "!":
+                return not self._holds(operand)
+            return self._unary(sign, self.tested(operand), node)
+        if node.type == "binary_expression" and len(node.children) >= 3:
+            left, sign, right = node.children[0], _text(node.children[1]), node.children[-1]
+            if sign in ("&&", "-a"):
+                return self._holds(left) and self._holds(right)
+            if sign in ("||", "-o"):
+                return self._holds(left) or self._holds(right)
+            return _compared(self.tested(left), sign, self.tested(right))
+        return self.tested(node) != ""
+
+    def _unary(self, sign: str, value: str, node: Node) -> bool:
+        if sign == "-z":
+            return value == ""
+        if sign == "-n":
+            return value != ""
+        if sign == "-v":
+            return value in self.variables
+        self.found.notes.append(f"line {self._line(node)}: {_text(node)!r} is taken as false")
+        return False
+
+    def tested(self, node: Node) -> str:
+        """Return the text that a test sees: what is not set is empty."""
+        return _MARK.sub("", self.text(node))
+
+    def _run_command(self, node: Node) -> bool:
+        words: list[str] = []
+        self.put_before = {}
+        for child in node.named_children:
+            if child.type == "variable_assignment" and not words:
+                self._run_variable_assignment(child)
+                name = _text(child).partition("=")[0]
+                self.put_before[name] = " ".join(_as_list(self.variables.get(name, "")))
+            elif child.type == "command_name":
+                words += self.fields(child.named_children[0])
+            elif not child.type.endswith("redirect") and child.type != "comment":
+                words += self.fields(child)
+        return self._start(words, self._line(node)) if words else True
+
+    def _start(self, words: list[str], line: int) -> bool:
+        """Follow a command: a function, a script or text that a shell runs; else keep it."""
+        name, rest = words[0], words[1:]
+        if name in self.functions:
+            return self._call(name, rest)
+        if name in _TESTS:
+            return self._plain_test(rest, line)
+        if name == "set" and rest[:1] == ["--"]:
+            self._set_arguments(rest[1:])
+        elif name in ("exit", "return"):
+            raise _StopError
+        elif name == "eval":
+            self.run_text(" ".join(rest), line - 1)
+        elif name in ("source", "."):
+            self._source(rest, line)
+        elif name not in _SILENT:
+            self._keep(words, line)
+        return name != "false"
+
+    def _call(self, name: str, arguments: list[str]) -> bool:
+        before = dict(self.variables)
+        self._set_arguments(arguments)
+        self.run(self.functions[name])
+        for key in [key for key in self.variables if key.isdigit() or key in ("@", "*", "#")]:
+            self.variables.pop(key)
+            if key in before:
+                self.variables[key] = before[key]
+        return True
+
+    def _set_arguments(self, arguments: list[str]) -> None:
+        for number, argument in enumerate(arguments, 1):
+            self.variables[str(number)] = argument
+        self.variables["@"] = self.variables["*"] = list(arguments)
+        self.variables["#"] = str(len(arguments))
+
+    def _source(self, words: list[str], line: int) -> None:
+        name = base_name(words[0]) if words else ""
+        if name in self.others:
+            self.run_text(self.others[name])
+        elif not name.endswith(("activate", "bashrc", "profile", "conda.sh")):
+            self.found.notes.append(f"line {line}: {as_written(name)} is not among the files")
+
+    def _keep(self, words: list[str], line: int) -> None:
+        """Keep a command; of ``bash -c TEXT`` what the text starts, after what stands before it."""
+        for index in range(len(words) - 2):
+            is_shell = base_name(words[index]) in ("bash", "sh", "zsh")
+            if is_shell and re.fullmatch(r"-[a-z]*c", words[index + 1]):
+                first = len(self.found.commands)
+                self.run_text(words[index + 2], line - 1)
+                for place in range(first, len(self.found.commands)):
+                    inner = self.found.commands[place]
+                    outer = (*words[:index], *inner.words)
+                    self.found.commands[place] = replace(inner, words=outer)
+                return
+        called = next((word for word in words if base_name(word) in self.others), "")
+        if called:
+            self.others, others = {}, self.others
+            self.run_text(others[base_name(called)])
+            self.others = others
+        seen = {
+            name: " ".join(_as_list(self.variables[name]))
+            for name in sorted(self.exported & self.variables.keys())
+        }
+        self.found.commands.append(Command(tuple(words), line, seen | self.put_before))
+
+    def _plain_test(self, words: list[str], line: int) -> bool:
+        if len(words) >= 3 and words[1] in _COMPARES:
+            left, sign, right = (_MARK.sub("", word) for word in words[:3])
+            return _compared(left, sign, right)
+        self.found.notes.append(f"line {line}: test {shlex.join(words)} is taken as false")
+        return False
+
+    # ------------------------------------------------------------------------------- words
+
+    def text(self, node: Node) -> str:
+        """Return the text of a word; several words are joined."""
+        return " ".join(self.fields(node, splits=False))
+
+    def fields(self, node: Node, *, splits: bool = True) -> list[str]:
+        """Return the words that a word of the script becomes."""
+        pieces = _JOINED.get(node.type)
+        if pieces is not None:
+            return self._joined(node, splits)
+        one = self._one(node)
+        if isinstance(one, list):
+            if splits:
+                return [word for value in one for word in _split(value)]
+            return [" ".join(one)]
+        if node.type in _SPLIT and splits:
+            return _split(one)
+        return [one]
+
+    def _joined(self, node: Node, splits: bool) -> list[str]:
+        """Return the words of what stands side by side: an array in it has several."""
+        if node.type == "string" and len(node.named_children) == 1:
+            one = self._one(node.named_children[0])
+            if isinstance(one, list) and _text(node)[1:-1] == _text(node.named_children[0]):
+                return list(one) if splits else [" ".join(one)]
+        if node.type == "string":
+            return [self._pieces(node)]
+        words = [""]
+        for child in node.children:
+            parts = self.fields(child, splits=splits)
+            if parts:
+                words[-1] += parts[0]
+                words += parts[1:]
+        return words
+
+    def _pieces(self, node: Node) -> str:
+        """Return the text of a string or document: what stands between its parts is literal."""
+        source = _bytes(node)
+        start, text = 0, ""
+        shift = int(node.start_byte)
+        for child in node.children:
+            if child.type in _LITERAL:
+                continue
+            blank = len(_text(child)) - len(_text(child).lstrip())
+            text += _unescaped(source[start : int(child.start_byte) - shift + blank])
+            value = self._one(child)
+            text += " ".join(value) if isinstance(value, list) else value
+            start = int(child.end_byte) - shift
+        text += _unescaped(source[start:])
+        is_quoted = node.type == "string"
+        return text[1:-1] if is_quoted and text[:1] == text[-1:] == '"' else text.lstrip('"')
+
+    def _one(self, node: Node) -> Value:
+        """Return the value of a word that has no parts side by side."""
+        kind, text = node.type, _text(node)
+        if kind == "raw_string":
+            return text[1:-1]
+        if kind == "ansi_c_string":
+            return text[2:-1].replace("\\n", "\n").replace("\\t", "\t")
+        if kind == "simple_expansion":
+            return self._variable(text.lstrip()[1:])
+        if kind == "expansion":
+            return self._expansion(node)
+        if kind == "arithmetic_expansion" or text.startswith("$(("):
+            number = self._number(text[3:-2] if text.startswith("$((") else text[2:-1])
+            return unknown(text) if number is None else str(number)
+        if kind == "command_substitution":
+            return self._substituted(node)
+        if kind in _JOINED:
+            return self.text(node)
+        return re.sub(r"\\\n", "", text) if "\\\n" in text else re.sub(r"\\(.)", r"\1", text)
+
+    def _variable(self, name: str) -> Value:
+        if name in self.variables:
+            return self.variables[name]
+        return [] if name in ("@", "*") else unknown(name)
+
+    def _expansion(self, node: Node) -> Value:
+        """Return the value of ``${...}``."""
+        text = _text(node)[2:-1]
+        found = _EXPANSION.fullmatch(text)
+        if found is None:
+            return unknown(text)
+        counts, name, index, sign, _ = found.groups()
+        value = self._variable(name)
+        is_set = name in self.variables
+        if index is not None and index not in ("@", "*"):
+            number, values = self._number(index), _as_list(value)
+            known = number is not None and -len(values) <= number < len(values)
+            value = values[number] if known and number is not None else unknown(text)
+        elif index is None and isinstance(value, list) and name not in ("@", "*"):
+            value = value[0] if value else ""
+        if counts:
+            return str(len(value)) if is_set else unknown(text)
+        return self._defaulted(node, name, value, sign, is_set=is_set) if sign else value
+
+    def _defaulted(self, node: Node, name: str, value: Value, sign: str, *, is_set: bool) -> Value:
+        """Return what a default, an alternative or the cutting of a pattern makes of a value."""
+        signs = [child for child in node.children if child.type == sign or child.type == sign[0]]
+        after = signs[-1].end_byte if signs else node.start_byte
+        parts = [child for child in node.named_children if child.start_byte >= after]
+        other = "".join(self.text(part) for part in parts)
+        is_there = is_set and (value not in ("", []) or ":" not in sign)
+        if sign in (":-", "-"):
+            return value if is_there else other
+        if sign in (":=", "="):
+            self.variables[name] = value if is_there else other
+            return self.variables[name]
+        if sign in (":+", "+"):
+            return other if is_there else ""
+        if sign in (":?", "?"):
+            return value
+        if isinstance(value, str) and not unknown_in(value) and sign in _CUTS:
+            return _CUTS[sign](value, other)
+        return unknown(_text(node)[2:-1])
+
+    def _substituted(self, node: Node) -> str:
+        """Return what a command prints: known of ``echo``, ``expr`` and ``basename`` only."""
+        inner = Script()
+        shell = _Shell(inner, {}, {})
+        shell.variables, shell.functions = dict(self.variables), self.functions
+        shell.steps = self.steps
+        for child in node.named_children:
+            if child.type == "command":
+                words = [
+                    word
+                    for part in child.named_children
+                    for word in (
+                        shell.fields(part.named_children[0])
+                        if part.type == "command_name" else shell.fields(part)
+                    )
+                ]  # fmt: skip
+                known = _printed(words)
+                if len(node.named_children) == 1 and known is not None:
+                    return known
+        return unknown(_text(node)[1:] if _text(node).startswith("$") else _text(node))
+
+    def _number(self, text: str) -> int | None:
+        """Return the value of an arithmetic expression; None where it is not known."""
+
+        def value(found: re.Match[str]) -> str:
+            known = self.variables.get(found.group(1), "")
+            text = known[0] if isinstance(known, list) and known else known
+            return f"({text})" if isinstance(text, str) and text else "unknown"
+
+        plain = re.sub(r"\$?\{?\b([A-Za-z_]\w*|(?<=\$)\d+)\b\}?", value, text.strip().strip("$"))
+        try:
+            return _arithmetic(ast.parse(plain.strip(), mode="eval").body)
+        except (ValueError, SyntaxError, KeyError, ZeroDivisionError, RecursionError):
+            return None
+
+
+_EXPANSION = re.compile(
+    r"(#?)([A-Za-z_]\w*|[0-9]+|[@*#])(?:\[([^\]]*)\])?(:?[-=+?]|%%?|##?|//?|\^\^?|,,?)?(.*)", re.S
+)
+_TRANSPARENT = ("program", "compound_statement", "subshell", "do_group", "declaration_command",
+                "variable_assignments", "statement", "command_group")  # fmt: skip
+_JOINED = dict.fromkeys(("string", "concatenation", "translated_string"), True)
+_SPLIT = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
+_LITERAL = ('"', "string_content", "heredoc_content", "\n")
+_SILENT = frozenset((
+    "echo", "printf", "cd", "mkdir", "rm", "cp", "mv", "ls", "sleep", "wait", "export", "unset",
+    "set", "shift", "trap", "module", "ulimit", "conda", "pip", "pip3", "apt-get", "true", "false",
+    ":", "tee", "cat", "grep", "sed", "awk", "head", "tail", "pkill", "kill", "chmod", "ln", "date",
+    "hostname", "which", "command", "local", "declare", "readonly", "exec_done", "git", "wandb",
+    "huggingface-cli", "hf", "nvidia-smi", "rocm-smi", "pwd", "touch", "read", "umask", "shopt",
+    "pushd", "popd", "ray", "source_env", "wget", "curl", "tar", "unzip", "dirname", "env_setup",
+))  # fmt: skip
+"""Commands that start no model."""
+_TESTS = ("test", "[")
+
+
+def _equal(left: str, right: str) -> bool:
+    return fnmatch.fnmatchcase(left, right)
+
+
+_COMPARES: dict[str, Callable[[Any, Any], bool]] = {
+    "=": _equal, "==": _equal, "!=": lambda a, b: not _equal(a, b),
+    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le,
+    "-gt": operator.gt, "-ge": operator.ge, "<": operator.lt, ">": operator.gt,
+    "=~": lambda a, b: re.search(b, a) is not None,
+}  # fmt: skip
+_CUTS: dict[str, Callable[[str, str], str]] = {
+    "%": lambda text, pattern: _cut(text, pattern, range(len(text), -1, -1), is_end=True),
+    "%%": lambda text, pattern: _cut(text, pattern, range(len(text) + 1), is_end=True),
+    "#": lambda text, pattern: _cut(text, pattern, range(len(text) + 1), is_end=False),
+    "##": lambda text, pattern: _cut(text, pattern, range(len(text), -1, -1), is_end=False),
+    ",,": lambda text, _: text.lower(),
+    "^^": lambda text, _: text.upper(),
+}
+
+
+def _cut(text: str, pattern: str, places: Iterable[int], *, is_end: bool) -> str:
+    """Return a text without the part at its end or start that a pattern describes."""
+    for place in places:
+        part = text[place:] if is_end else text[:place]
+        if fnmatch.fnmatchcase(part, pattern):
+            return text[:place] if is_end else text[place:]
+    return text
+
+
+def _compared(left: str, sign: str, right: str) -> bool:
+    """Return whether a comparison of a test holds."""
+    compare = _COMPARES.get(sign)
+    if compare is None:
+        return False
+    if not sign.startswith("-"):
+        try:
+            return compare(left, right)
+        except re.error:
+            return False
+    try:
+        return compare(int(left or 0), int(right or 0))
+    except ValueError:
+        return False
+
+
+_OPERATORS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: lambda a, b: int(a / b) if abs(a) < 2**52 else a // b, ast.Mod: operator.mod,
+    ast.FloorDiv: operator.floordiv, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
+    ast.LShift: lambda a, b: a << b if b < 64 else 0, ast.RShift: operator.rshift,
+}  # fmt: skip
+_ORDERS: dict[type, Callable[[int, int], bool]] = {
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
+
+
+def _arithmetic(node: ast.expr) -> int:
+    """Return the value of an expression of whole numbers."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return int(node.value)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_arithmetic(node.operand)
+    if isinstance(node, ast.BinOp):
+        return _OPERATORS[type(node.op)](_arithmetic(node.left), _arithmetic(node.right))
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        left, right = _arithmetic(node.left), _arithmetic(node.comparators[0])
+        return int(_ORDERS[type(node.ops[0])](left, right))
+    raise ValueError(ast.dump(node))
+
+
+def _printed(words: list[str]) -> str | None:
+    """Return what a command prints, for the few whose output is their arguments."""
+    if not words or any(map(unknown_in, words)):
+        return None
+    if words[0] == "echo":
+        return " ".join(word for word in words[1:] if word not in ("-n", "-e"))
+    if words[0] == "basename" and len(words) > 1:
+        return base_name(words[1]).removesuffix(words[2] if len(words) > 2 else "\0")
+    if words[0] == "expr":
+        try:
+            return str(_arithmetic(ast.parse(" ".join(words[1:]), mode="eval").body))
+        except (ValueError, SyntaxError, KeyError, ZeroDivisionError):
+            return None
+    return None
+
+
+def _parsed(text: str) -> Node:
+    import tree_sitter
+    import tree_sitter_bash
+
+    language = tree_sitter.Language(tree_sitter_bash.language())
+    return tree_sitter.Parser(language).parse(text.encode("utf-8", "replace")).root_node
+
+
+def _bytes(node: Node) -> bytes:
+    return bytes(node.text or b"")
+
+
+def _text(node: Node) -> str:
+    return _bytes(node).decode("utf-8", "replace")
+
+
+def _below(node: Node) -> Iterator[Node]:
+    for child in node.named_children:
+        yield child
+        yield from _below(child)
+
+
+def _is_output(node: Node) -> bool:
+    return any(child.type in (">", ">>", ">|") for child in node.children)
+
+
+def _unescaped(source: bytes) -> str:
+    text = source.decode("utf-8", "replace")
+    return re.sub(r'\\([$`"\\])', r"\1", text.replace("\\\n", ""))
+
+
+def _as_list(value: Value) -> list[str]:
+    return list(value) if isinstance(value, list) else ([value] if value else [])
+
+
+def _split(value: str) -> list[str]:
+    """Return the words of an expansion outside of quotes; a mark is never split."""
+    return _WORD.findall(value)

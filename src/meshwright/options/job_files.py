@@ -1,0 +1,147 @@
+"""Files that start a job in place of options: what they state counts where no option is given."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.base.errors import Fault, MeshwrightError, SpecError
+from meshwright.options.question import FIXED, STATED_IN_FILE, option_of
+
+if TYPE_CHECKING:
+    from meshwright.frameworks.reading.job import Job
+
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".toml")
+TREES = (".yaml", ".yml", ".json")
+OF_JOBS = {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu",
+           "per_device_train_batch_size", "distributed_type", "fsdp_config"}  # fmt: skip
+"""Keys of JSON files that start a job; others are plans or models."""
+
+
+def is_job_file(text: object) -> bool:
+    """Return whether a text names a file that may start a job: no model, no plan."""
+    if not isinstance(text, str) or not text.lower().endswith((*SCRIPTS, *TREES)):
+        return False
+    path = Path(text)
+    if not path.is_file() or path.name == "config.json":
+        return False
+    if path.suffix.lower() != ".json":
+        return True
+    from meshwright.catalog.files import read_json
+
+    try:
+        content = read_json(path)
+    except SpecError:  # told by who reads it for what it is
+        return False
+    return isinstance(content, Mapping) and bool(OF_JOBS & set(content))
+
+
+def files_of(args: argparse.Namespace) -> list[str]:
+    """Return the files that start a job: of ``--from``, and MODEL where it is one."""
+    named = getattr(args, "origin", None) or []
+    files = [named] if isinstance(named, str) else list(named)
+    return [args.model, *files] if is_job_file(args.model) else files
+
+
+def with_job(
+    args: argparse.Namespace, *, keeps_strategy: bool = True
+) -> tuple[argparse.Namespace, Job | None]:
+    """Return the options with what files state, and the job of the files; None: no file is named.
+
+    Parameters
+    ----------
+    keeps_strategy
+        Take degrees and choices from the files too; otherwise they are left to a search.
+
+    Raises
+    ------
+    SpecError
+        The files cannot be read, or an option is needed beside them.
+    """
+    files = files_of(args)
+    if not files:
+        return args, None
+    given = dict(vars(args))
+    if is_job_file(given["model"]):
+        given["model"] = None
+    stated = {name for name, value in given.items() if value not in (None, False, [])}
+    job = read_files(files, given, stated)
+    skipped = set(STATED_IN_FILE) if given.get("workload") else set()
+    skipped |= set() if keeps_strategy else set(FIXED)
+    merged = given | {
+        name: _as_option(value) for name, value in job.options.items()
+        if name not in stated | skipped
+    }  # fmt: skip
+    if job.kind == "training" and "framework" not in stated | skipped:
+        merged["framework"] = job.framework
+    if given["on"] is None:
+        merged["on"] = system_of(job)
+    missing = [fault for fault in job.missing if merged.get(_name(fault.path)) is None]
+    if missing:
+        raise SpecError(missing, origin=", ".join(files))
+    return argparse.Namespace(**{**merged, "origin": None}), job
+
+
+def read_files(
+    files: Sequence[str], given: Mapping[str, Any], stated: set[str] | None = None
+) -> Job:
+    """Return the job that files start, beside what the options say."""
+    from meshwright.catalog.systems import load_system
+    from meshwright.frameworks.reading.files import read_job
+    from meshwright.spec.system import SystemSpec
+
+    def num_devices() -> int | None:
+        on = given.get("on")
+        if on is None:
+            return None
+        return (on if isinstance(on, SystemSpec) else load_system(on)).num_alive
+
+    return read_job(
+        files, num_devices=num_devices, variables=variables_of(given.get("set") or ()),
+        stated=stated or (),
+    )  # fmt: skip
+
+
+def variables_of(texts: Sequence[str]) -> dict[str, str]:
+    """Return the values of ``--set NAME=VALUE``."""
+    found, faults = {}, []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_]\w*|\d+", name):
+            faults.append(Fault("--set", f"found {text!r}", "NAME=VALUE, such as NNODES=8"))
+        found[name] = value
+    if faults:
+        raise SpecError(faults)
+    return found
+
+
+def system_of(job: Job) -> str | None:
+    """Return the system that the files ask for, where they name chips and how many."""
+    from meshwright.catalog.systems import load_system
+
+    count = job.devices.count
+    if not count or not job.devices.chip:
+        return None
+    words = [job.devices.chip, *re.split(r"[^A-Za-z0-9]+", job.devices.chip)]
+    for word in words:
+        try:
+            load_system(f"{count}x{word}")
+        except MeshwrightError:
+            continue
+        return f"{count}x{word}"
+    return None
+
+
+def _as_option(value: Any) -> Any:
+    """Return a value as the command line would hold it."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _name(option: str) -> str:
+    """Return the name of an option: ``--global-batch`` is ``global_batch``."""
+    names = {option_of(name): name for name in (*FIXED, *STATED_IN_FILE, "model", "on", "batch",
+                                                "context")}  # fmt: skip
+    return names.get(option, option.lstrip("-").replace("-", "_"))

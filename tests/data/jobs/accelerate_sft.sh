@@ -1,0 +1,1 @@
+accelerate launch --config_file accelerate_fsdp2.yaml sft.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --max_length 8192 --packing --use_liger_kernel --learning_rate 1e-5 --output_dir x

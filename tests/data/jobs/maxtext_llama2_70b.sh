@@ -1,0 +1,1 @@
+python3 -m MaxText.train MaxText/configs/base.yml run_name=r base_output_directory=gs://x dataset_type=synthetic model_name=llama2-70b per_device_batch_size=2 max_target_length=4096 ici_fsdp_parallelism=-1 ici_tensor_parallelism=4 dcn_data_parallelism=2 remat_policy=full steps=50 enable_checkpointing=false

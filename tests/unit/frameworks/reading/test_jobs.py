@@ -1,0 +1,139 @@
+"""Files as people start jobs with: read completely, or refused by the name of the option."""
+
+from pathlib import Path
+
+import pytest
+
+from meshwright.base.errors import SpecError
+from meshwright.frameworks.reading.files import read_job
+
+FOLDER = Path(__file__).parents[3] / "data" / "jobs"
+READ = {
+    "megatron_gpt3_345m.sh": (8, "megatron", {
+        "model": "gpt2-355m", "tp": 1, "zero_stage": "0", "precision": "fp16", "dropout": True,
+        "micro_batch_size": 8, "global_batch": 64, "tokens": 500_000 * 64 * 1024}),
+    "megatron_llama3_8b.slurm": (32, "megatron", {
+        "model": "llama3-8b", "tp": 2, "zero_stage": "1", "overlap_data_parallel": "on",
+        "optimizer": "megatron-adam-bf16-gradients", "software": {"fused_loss": True},
+        "sequence_parallel": "on", "seq": 8192, "tokens": 1_953_125_000 * 8192}),
+    "megatron_llama3_70b.sh": (64, "megatron", {
+        "model": "llama3-70b", "tp": 8, "pp": 4, "num_virtual_stages": 5, "global_batch": 128,
+        "recompute": "full", "recompute_layers": 2, "dropout": False}),
+    "megatron_mixtral_8x7b.sh": (64, "megatron", {
+        "model": "mixtral-8x7b", "tp": 1, "pp": 4, "num_virtual_stages": 8, "ep": 8, "etp": 1,
+        "micro_batch_size": 1, "global_batch": 256}),
+    "megatron_llama3_405b.sh": (1024, "megatron", {
+        "model": "llama3.1-405b", "tp": 8, "pp": 16, "num_virtual_stages": 8,
+        "embedding_layers": None}),
+    "megatron_deepseek_v3.sh": (2048, "megatron", {
+        "model": "deepseek-v3", "pp": 16, "ep": 64, "etp": 1, "overlap_expert_parallel": "on",
+        "recompute": "selective"}),
+    "megatron_functional.yaml": (None, "megatron", {
+        "tp": 2, "pp": 2, "sequence_parallel": "on", "micro_batch_size": 4, "dropout": True}),
+    "megatron_config.yaml": (None, "megatron", {
+        "model": "llama2-13b", "tp": 2, "recompute": "selective", "zero_stage": "1",
+        "overlap_data_parallel": "off"}),
+    "megatron_bridge.yaml": (None, "megatron", {
+        "model": "qwen3-32b", "tp": 4, "pp": 2, "num_virtual_stages": 4, "async_tp": True}),
+    "megatron_bridge_overrides.sh": (16, "megatron", {
+        "model": "qwen3-32b", "tp": 8, "pp": 2, "global_batch": 256}),
+    "megatron_pytorchjob.yaml": (32, "megatron", {
+        "model": "llama2-7b", "tp": 4, "global_batch": 128, "zero_stage": "1"}),
+    "torchtitan_llama3_70b.toml": (None, "torchtitan", {
+        "model": "llama3-70b", "tp": 8, "dp": 8, "zero_stage": "3", "recompute": "full",
+        "micro_batch_size": 8, "global_batch": 64}),
+    "torchtitan_llama3_8b.toml": (None, "torchtitan", {
+        "model": "llama3-8b", "dp": 64, "recompute": "selective", "precision": "fp8",
+        "software": {"compiled": True}}),
+    "torchtitan_llama3_405b.toml": (None, "torchtitan", {
+        "model": "llama3.1-405b", "tp": 8, "schedule": "interleaved", "async_tp": True,
+        "num_virtual_stages": 2}),
+    "torchtitan_deepseek.toml": (None, "torchtitan", {
+        "model": "deepseek-v2-lite", "dp": 64, "dp_shard": 32, "ep": 8, "zero_stage": "3",
+        "reshard_after_forward": "off"}),
+    "torchtitan_qwen3_flags.sh": (8, "torchtitan", {
+        "model": "qwen3-14b", "tp": 2, "cp": 2, "seq": 16384, "recompute": "full",
+        "cuda_graphs": False, "global_batch": 2}),
+    "torchtitan_slurm.slurm": (32, "torchtitan", {
+        "model": "llama3-8b", "dp": 32, "seq": 4096, "global_batch": 32}),
+    "torchtitan_run_train.sh": (8, "torchtitan", {"model": "llama3-70b", "tp": 8, "dp": 1}),
+    "ds_run_clm.sh": (16, "deepspeed", {
+        "model": "llama2-7b", "zero_stage": "3", "offload": "optimizer", "precision": "bf16",
+        "micro_batch_size": 4, "global_batch": 128, "seq": 4096, "recompute": "full"}),
+    "ds_ulysses.sh": (64, "deepspeed", {
+        "model": "llama3.1-8b", "cp": 8, "context_kind": "ulysses", "global_batch": 8,
+        "seq": 131072}),
+    "ds_zero1.json": (None, "deepspeed", {
+        "zero_stage": "1", "global_batch": 512, "micro_batch_size": 4, "precision": "bf16"}),
+    "ds_zero2_fp16.json": (None, "deepspeed", {
+        "zero_stage": "2", "precision": "fp16", "offload": "optimizer", "global_batch": 512}),
+    "ds_zero3_offload.json": (None, "deepspeed", {"zero_stage": "3", "offload": "optimizer"}),
+    "accelerate_fsdp2.yaml": (16, "accelerate", {
+        "zero_stage": "3", "recompute": "full", "precision": "bf16"}),
+    "accelerate_sft.sh": (16, "accelerate", {
+        "model": "qwen3-8b", "global_batch": 256, "software": {"fused_loss": True}}),
+    "accelerate_deepspeed.yaml": (8, "deepspeed", {
+        "zero_stage": "3", "offload": "all", "precision": "bf16"}),
+    "accelerate_launch.slurm": (16, "accelerate", {
+        "model": "mistral-7b", "reshard_after_forward": "off", "global_batch": 64,
+        "recompute": "full"}),
+    "maxtext_llama2_70b.sh": (None, "maxtext", {
+        "model": "llama2-70b", "tp": 4, "dp": 16, "dp_shard": 8, "micro_batch_size": 8,
+        "global_batch": 128}),
+    "maxtext_mixtral.sh": (None, "maxtext", {
+        "model": "mixtral-8x7b", "ep": 4, "dp_shard": 64, "micro_batch_size": 4}),
+    "maxtext_v5p.yml": (1024, "maxtext", {
+        "model": "llama3.1-405b", "tp": 8, "dp": 128, "dp_shard": 64, "precision": "int8"}),
+    "vllm_llama.sh": (8, "vllm", {
+        "model": "llama3.1-70b", "tp": 4, "pp": 2, "kv_cache": "fp8", "batch": 128,
+        "context": 8192}),
+    "vllm_k8s.yaml": (4, "vllm", {"model": "mixtral-8x7b", "tp": 4, "batch": 64}),
+    "vllm_docker.sh": (4, "vllm", {
+        "model": "qwen3-30b-a3b", "dp": 4, "ep": 4, "context": 32000, "cuda_graphs": False}),
+    "sglang_deepseek.sh": (8, "sglang", {"model": "deepseek-v3", "tp": 8, "batch": 64}),
+    "sglang_two_nodes.sh": (16, "sglang", {"tp": 16, "precision": "fp8", "kv_cache": "fp8"}),
+    "trtllm_llama.sh": (2, "tensorrt-llm", {"model": "llama3.1-8b", "tp": 2, "batch": 256}),
+    "trtllm_moe.sh": (8, "tensorrt-llm", {
+        "model": "qwen3-235b-a22b", "tp": 8, "ep": 4, "kv_cache": "fp8"}),
+}  # fmt: skip
+"""Devices that each file asks for, its framework, and some of what it states."""
+REFUSED = {
+    "torchtitan_refused.toml": ("ZBVZeroBubble", "selective_ac_option"),
+    "ds_zero3_hpz.json": ("zero_hpz_partition_size", "zero_quantized_weights"),
+    "maxtext_refused.sh": ("remat_policy",),
+    "vllm_speculative.sh": ("--speculative-config",),
+}
+"""Words that the refusal has."""
+BESIDE = {"trtllm_options.yaml"}
+"""Named by an option of another file."""
+
+
+def read(name, num_devices=64):
+    job = read_job([FOLDER / name], num_devices=lambda: None)
+    if job.devices.count is None:
+        job = read_job([FOLDER / name], num_devices=lambda: num_devices)
+    return job
+
+
+def test_there_are_forty_files():
+    names = {path.name for path in FOLDER.iterdir()}
+    assert names == READ.keys() | REFUSED.keys() | BESIDE
+    assert len(names) >= 40
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_file_is_read_completely(name):
+    num_devices, framework, stated = READ[name]
+    job = read(name)
+    assert (job.devices.count, job.framework) == (num_devices, framework)
+    found = dict(job.options)
+    found["model"] = getattr(found.get("model"), "name", None)
+    assert {key: found.get(key) for key in stated} == stated
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_changes_the_price_and_is_not_read_is_named(name):
+    with pytest.raises(SpecError) as caught:
+        read(name)
+    assert len(caught.value.faults) == len(REFUSED[name])
+    assert all(word in str(caught.value) for word in REFUSED[name])

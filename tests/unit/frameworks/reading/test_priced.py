@@ -1,0 +1,149 @@
+"""Files in place of options: the same price as the options that say the same."""
+
+import json
+
+import pytest
+
+import meshwright as mw
+from meshwright.base.errors import SpecError
+from meshwright.cli.main import main
+
+SCRIPT = """#!/bin/bash
+torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py \\
+  --num-layers {layers} --hidden-size {hidden} --num-attention-heads 32 \\
+  --ffn-hidden-size 11008 --swiglu --normalization RMSNorm \\
+  --disable-bias-linear --untie-embeddings-and-output-weights --position-embedding-type rope \\
+  --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 \\
+  --bf16 --vocab-size 32000 --attention-dropout 0 --hidden-dropout 0 \\
+  --tensor-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce \\
+  --overlap-param-gather {more}
+"""
+
+
+def script(folder, *, layers=32, hidden=4096, more=""):
+    path = folder / "train.sh"
+    path.write_text(SCRIPT.format(layers=layers, hidden=hidden, more=more))
+    return str(path)
+
+
+def price(found):
+    return found.best.text, found.best.estimate.step_time_s, found.best.estimate.memory_bytes
+
+
+SAME = {"on": "16xH100", "seq": 4096, "global_batch": 64, "framework": "megatron", "tp": 2,
+        "mbs": 1, "sp": "off", "zero": 1, "recompute": "none", "dp_overlap": "on"}  # fmt: skip
+
+
+def test_a_script_has_the_price_of_the_options_that_say_the_same(tmp_path):
+    by_file = mw.estimate(script(tmp_path), on="16xH100")
+    assert by_file.model.name == "llama2-7b"
+    assert price(by_file) == price(mw.estimate("llama2-7b", **SAME))
+
+
+def test_every_verb_takes_the_file(tmp_path):
+    path = script(tmp_path)
+    assert mw.check(path, on="16xH100") == ()
+    assert mw.fit(path, on="16xH100").best.estimate.fits
+    assert mw.explain(path, on="16xH100").shares
+    assert mw.compare(path, on="16xH100", against="megatron-3").ours.best
+    best = mw.plan(from_=path, on="16xH100")
+    assert (
+        best.best.estimate.step_time_s <= mw.estimate(path, on="16xH100").best.estimate.step_time_s
+    )
+    assert best.workload.software.framework.startswith("megatron")
+
+
+def test_an_option_counts_instead_of_the_file(tmp_path):
+    path = script(tmp_path)
+    assert mw.estimate(path, on="16xH100", tp=4).best.strategy.tp == 4
+    assert mw.estimate("llama2-13b", from_=path, on="16xH100").model.name == "llama2-13b"
+    assert mw.estimate(path, on="32xH100").best.strategy.dp == 16
+
+
+@pytest.mark.parametrize(
+    ("change", "is_less"),
+    [
+        ({"layers": 16}, True), ({"hidden": 2048}, True),
+        ({"more": "--recompute-granularity full --recompute-method block --recompute-num-layers 2"},
+         False),
+    ],
+)  # fmt: skip
+def test_what_was_passed_over_in_silence_changes_the_price(tmp_path, change, is_less):
+    whole = mw.estimate(script(tmp_path), on="16xH100").best.estimate.step_time_s
+    other = mw.estimate(script(tmp_path, **change), on="16xH100").best.estimate.step_time_s
+    assert (other < whole) == is_less
+    assert other != whole
+
+
+def test_another_optimizer_keeps_other_bytes(tmp_path):
+    adam = mw.estimate(script(tmp_path), on="16xH100").workload.optimizer
+    sgd = mw.estimate(script(tmp_path, more="--optimizer sgd"), on="16xH100").workload.optimizer
+    assert (adam.state_bytes_per_param, sgd.state_bytes_per_param) == (12.0, 8.0)
+    short = "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8"
+    found = mw.estimate(script(tmp_path, more=short), on="16xH100").workload.optimizer
+    assert found.state_bytes_per_param == 4.0 + 2.0 + 1.0
+
+
+def test_an_unknown_option_is_refused_by_its_name(tmp_path):
+    with pytest.raises(SpecError, match=r"--use-teleportation: is not read, and may change"):
+        mw.read(script(tmp_path, more="--use-teleportation 3"))
+
+
+def test_a_variable_that_nobody_sets_is_asked_for(tmp_path):
+    path = script(tmp_path, more="--context-parallel-size $CP")
+    with pytest.raises(
+        SpecError, match=r"--context-parallel-size: depends on \$CP.*--set CP=VALUE"
+    ):
+        mw.read(path)
+    assert mw.read(path, set={"CP": 2}).options["cp"] == 2
+
+
+def test_what_is_open_is_said_and_asked_for(tmp_path, capsys):
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True},
+                                "train_micro_batch_size_per_gpu": 1}))  # fmt: skip
+    assert main(["read", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["option"] for one in found["missing"]] == [
+        "--on",
+        "MODEL",
+        "--seq",
+        "--global-batch",
+    ]
+    with pytest.raises(SpecError, match="MODEL: is needed"):
+        mw.estimate(from_=str(path), on="8xH100")
+    priced = mw.estimate("llama3-8b", from_=str(path), on="8xH100", seq=4096)
+    assert priced.workload.global_batch_size == 8
+    assert priced.best.structure.zero_stage == 2
+
+
+def test_serving_commands_are_priced_as_they_serve(tmp_path):
+    path = tmp_path / "serve.sh"
+    path.write_text(
+        "vllm serve meta-llama/Llama-3.1-8B -tp 2 --max-model-len 8192 --max-num-seqs 64"
+    )
+    found = mw.estimate(str(path), on="2xH100")
+    assert found.best.strategy.tp == 2
+    assert found.workload.context_length == 8192
+
+
+def test_text_of_a_file_does_not_reach_the_screen_as_markup(tmp_path, capsys):
+    path = script(tmp_path, more="--wandb-project '[red]x[/red]'")
+    assert main(["read", path, "--detail"]) == 0
+    assert "[red]x[/red]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.toml", "x = [", "is no TOML"), ("a.yaml", "a: [", "is no YAML"),
+        ("a.json", "[1]", "expected names with values"), ("a.yaml", "a: 1\nb: 2", "it has a, b"),
+        ("a.sh", "echo hello", "starts no program that is read"),
+        ("a.sh", "python train.py\nls", "it starts train.py"),
+    ],
+)  # fmt: skip
+def test_files_that_start_nothing_say_so(tmp_path, name, text, message):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(SpecError, match=message):
+        mw.read(str(path))

@@ -1,0 +1,35 @@
+"""Plans that are written and read back: the same plan at the same price."""
+
+import pytest
+from framework_questions import QUESTIONS, starts_at_all
+from sampled import sampled
+
+import meshwright as mw
+from meshwright.base.errors import InfeasibleError
+from meshwright.frameworks.registry import TARGETS, export, refusals
+
+READ_BACK = tuple(name for name in TARGETS if name != "fsdp")
+"""``fsdp`` is a program in Python, and is not read."""
+
+
+@pytest.mark.parametrize("question", sampled(QUESTIONS, 3), ids=lambda q: f"{q[0]}-{q[1]}")
+@pytest.mark.parametrize("name", READ_BACK)
+def test_a_plan_comes_back_at_its_price(tmp_path, name, question):
+    model, system, tokens, batch, rest = question
+    asked = {"on": system, "seq": tokens, "global_batch": batch, "framework": name, **rest}
+    if not starts_at_all(name, model, system, rest.get("precision", "bf16")):
+        return
+    try:
+        plan = mw.plan(model, simulated=0, **asked)
+    except InfeasibleError:
+        return
+    if refusals(plan, TARGETS[name]):
+        return
+    files = [str(path) for path in export(plan, TARGETS[name], tmp_path)]
+    beside = (
+        {"on": system, "seq": tokens} if name in ("accelerate", "deepspeed") else {"on": system}
+    )
+    again = mw.estimate(model, from_=files, **beside).best
+    assert again.text == plan.best.text
+    assert again.estimate.step_time_s == pytest.approx(plan.best.estimate.step_time_s, rel=1e-9)
+    assert again.estimate.memory_bytes == pytest.approx(plan.best.estimate.memory_bytes, rel=1e-9)
