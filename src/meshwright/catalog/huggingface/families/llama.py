@@ -134,7 +134,9 @@ def read_granite4(fields: Fields) -> ModelSpec:
     """
     if fields.count("num_experts"):
         fields.require(
-            fields.count("num_experts_per_tok") > 0, "num_experts_per_tok", "none of them"
+            fields.count("num_experts_per_tok") > 0,
+            "num_experts_per_tok",
+            f"none of num_local_experts {fields.count('num_experts')}",
         )
         return read_granite_moe(fields)
     attention = attention_of(fields, bias=fields.flag("attention_bias"))
