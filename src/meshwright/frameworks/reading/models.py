@@ -8,7 +8,7 @@ from meshwright.base.errors import MeshwrightError
 from meshwright.catalog.models import load_model, model_entry, model_names
 from meshwright.spec.model import ModelSpec
 
-_ASIDE = ("name", "architecture", "max_sequence_length", "conventions", "source",
+_ASIDE = ("name", "architecture", "max_sequence_length", "conventions", "source", "weight_format",
           "num_prediction_layers")  # fmt: skip
 """Fields that do not change what a step costs."""
 _SIZES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}

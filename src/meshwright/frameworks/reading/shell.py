@@ -114,7 +114,11 @@ class _Shell:
         """Follow a script, or a part of one that stands in quotes."""
         before, self.first_line = self.first_line, first_line
         try:
-            self.run(_parsed(text))
+            whole = _parsed(text)
+            for node in (one for one in _below(whole) if one.type == "ERROR"):
+                what = _text(node).splitlines()[0][:60] if _text(node) else ""
+                self.found.notes.append(f"line {self._line(node)}: {what!r} is not understood")
+            self.run(whole)
         except _StopError:
             pass
         finally:
@@ -314,8 +318,10 @@ class _Shell:
     def _run_command(self, node: Node) -> bool:
         words: list[str] = []
         self.put_before = {}
-        for child in node.named_children:
-            if child.type == "variable_assignment" and not words:
+        for child in node.children:
+            if not child.is_named:
+                words += [child.type] if child.type in ("==", "=~", "!=") else []
+            elif child.type == "variable_assignment" and not words:
                 self._run_variable_assignment(child)
                 name = _text(child).partition("=")[0]
                 self.put_before[name] = " ".join(_as_list(self.variables.get(name, "")))
