@@ -124,6 +124,11 @@ def _own_refusals(plan: Plan) -> Iterator[Fault]:
     if sizes["dp_shard" if plan.best.structure.zero_stage else "dp"] % sizes["ep"]:
         reason = f"the expert axis divides the data axes, here {sizes['dp']}"
         yield choice_refusal("strategy.ep", sizes["ep"], reason, "ep that divides dp_shard")
+    offloads = plan.best.structure.offload is Offload.ACTIVATIONS
+    if offloads and plan.best.structure.recompute is not Recompute.SELECTIVE:
+        reason = "minimal_offloaded is the one policy that keeps activations on the host"
+        yield choice_refusal("structure.recompute", plan.best.structure.recompute, reason,
+                             "recompute=selective")  # fmt: skip
     if not work.causal:
         yield choice_refusal("workload.causal", False, "its models mask causally", "true")
 

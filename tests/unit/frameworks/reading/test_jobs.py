@@ -33,9 +33,9 @@ READ = {
     "megatron_config.yaml": (None, "megatron", {
         "model": "llama2-13b", "tp": 2, "recompute": "selective", "zero_stage": "1",
         "overlap_data_parallel": "off"}),
-    "megatron_bridge.yaml": (None, "megatron", {
+    "megatron_bridge.yaml": (None, "megatron-bridge", {
         "model": "qwen3-32b", "tp": 4, "pp": 2, "num_virtual_stages": 4, "async_tp": True}),
-    "megatron_bridge_overrides.sh": (16, "megatron", {
+    "megatron_bridge_overrides.sh": (16, "megatron-bridge", {
         "model": "qwen3-32b", "tp": 8, "pp": 2, "global_batch": 256}),
     "megatron_pytorchjob.yaml": (32, "megatron", {
         "model": "llama2-7b", "tp": 4, "global_batch": 128, "zero_stage": "1"}),

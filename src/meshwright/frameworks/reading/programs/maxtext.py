@@ -39,11 +39,11 @@ MODELS = {
 }  # fmt: skip
 """Its names of models, and those of the catalog."""
 REMAT = {
-    "none": "none", "full": "full", "minimal": "selective", "minimal_with_context": "selective",
+    "none": "none", "full": "full", "minimal": "selective", "minimal_with_context": "none",
     "minimal_flash": "selective", "save_dot_with_context_except_mlp": "",
     "save_dot_except_mlp": "", "save_dot_except_mlpwi": "", "save_qkv_proj": "",
     "qkv_proj_offloaded": "",
-    "minimal_offloaded": "", "custom": "", "save_out_proj": "",
+    "minimal_offloaded": "selective", "custom": "", "save_out_proj": "",
 }  # fmt: skip
 """Policies of recomputation; those without a counterpart are not read."""
 
@@ -211,7 +211,7 @@ def _types(given: Given) -> dict[str, Any]:
     policy = given.word("remat_policy", among=REMAT) or "full"
     if not REMAT[policy]:
         given.refuse("remat_policy", f"{policy} is not read", "full, minimal or none")
-    offload = None
+    offload = "activations" if policy == "minimal_offloaded" else None
     if given.flag("optimizer_memory_host_offload"):
         offload = "optimizer"
     given.refuse_unless("parameter_memory_host_offload", "false", why="is not read", fix="false")

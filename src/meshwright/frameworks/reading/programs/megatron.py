@@ -135,12 +135,18 @@ class Megatron:
         """Return the framework, and options of this program."""
         if (path := given.text("config_file", "yaml_cfg")) is not None:
             given.add(of_tree(setting.config_files(path), path))
+        is_bridge = any(name.startswith(("model.", "train.", "ddp.")) for name in given)
         given.renamed(
             {f"dataset.{name}": "seq_length" for name in ("seq_length", "sequence_length")}
         )
         given.flatten(("model", "train", "ddp", "optimizer", "comm_overlap", "language_model",
                        "model_parallel", "MODEL_ARGS", "training", "cfg"))  # fmt: skip
         given.renamed(BRIDGE_NAMES)
+        if (recipe := given.text("recipe")) is not None:
+            given.notes.append(
+                f"what the recipe {recipe} states, and the files do not, is not known"
+            )
+        given.value("activation_func")
         options: dict[str, Any] = {}
         options |= _degrees(given, setting)
         options |= _batch(given)
@@ -152,7 +158,7 @@ class Megatron:
         else:
             options["model"] = _model(given, options)
         _refuse(given)
-        return "megatron", options
+        return "megatron-bridge" if is_bridge else "megatron", options
 
 
 def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
@@ -161,7 +167,7 @@ def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
              "cp": "context_parallel_size"}  # fmt: skip
     found: dict[str, Any] = {ours: given.whole(theirs) or 1 for ours, theirs in names.items()}
     ep, etp = given.whole("expert_model_parallel_size"), given.whole("expert_tensor_parallel_size")
-    if given.whole("num_experts"):
+    if given.whole("num_experts") or (ep or 1) > 1:
         found |= {"ep": ep or 1, "etp": etp or found["tp"]}
         hides = given.flag("overlap_moe_expert_parallel_comm")
         found["overlap_expert_parallel"] = "on" if hides else "off"
@@ -340,11 +346,11 @@ def _recompute(given: Given) -> dict[str, Any]:
 
 def _types(given: Given) -> dict[str, Any]:
     """Return types of numbers, and what of the software changes the price."""
-    mixed = given.text("mixed_precision") or ""
+    mixed = (given.text("mixed_precision") or "").replace(" ", "")
     precision = "fp32"
     for name, is_on in (
-        ("fp16", given.flag("fp16") or mixed.startswith("fp16")),
-        ("bf16", given.flag("bf16") or mixed.startswith("bf16")),
+        ("fp16", given.flag("fp16") or mixed.startswith("fp16") or "fp16:true" in mixed),
+        ("bf16", given.flag("bf16") or mixed.startswith("bf16") or "bf16:true" in mixed),
         ("fp8", given.word("fp8_format", among=("e4m3", "hybrid")) is not None or "fp8" in mixed),
         ("fp4", given.word("fp4_format", among=("e2m1",)) is not None or "fp4" in mixed),
     ):
@@ -392,6 +398,7 @@ def _optimizer(given: Given, options: Mapping[str, Any]) -> OptimizerPreset | st
         given.word("optimizer", among=("adam", "adamw", "distributed_fused_adam", "sgd")) or "adam"
     )
     short = given.flag("grad_reduce_in_bf16")
+    short = short or "grad_reduce_in_fp32:false" in str(given.peek("mixed_precision"))
     if "grad_reduce_in_fp32" in given and not given.flag("grad_reduce_in_fp32"):
         short = True
     name = "megatron-adam-bf16-gradients" if short else "megatron-adam"
