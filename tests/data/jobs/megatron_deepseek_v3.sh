@@ -13,4 +13,4 @@ torchrun --nnodes 256 --nproc_per_node 8 pretrain_gpt.py \
   --overlap-moe-expert-parallel-comm --vocab-size 129280 --position-embedding-type rope --normalization RMSNorm --swiglu \
   --disable-bias-linear --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --seq-length 4096 \
   --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 8192 --bf16 --${PR} --use-precision-aware-optimizer \
-  --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --main-grads-dtype fp32 --recompute-granularity selective --recompute-modules core_attn
+  --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --main-grads-dtype fp32 --recompute-granularity selective --recompute-modules core_attn layernorm mla_up_proj moe_act

@@ -27,7 +27,8 @@ READ = {
         "embedding_layers": None}),
     "megatron_deepseek_v3.sh": (2048, "megatron", {
         "model": "deepseek-v3", "pp": 16, "ep": 64, "etp": 1, "overlap_expert_parallel": "on",
-        "recompute": "selective"}),
+        "recompute": "selective",
+        "recompute_modules": "core_attn+layernorm+mla_up_proj+moe_act"}),
     "megatron_functional.yaml": (None, "megatron", {
         "tp": 2, "pp": 2, "sequence_parallel": "on", "micro_batch_size": 4, "dropout": True}),
     "megatron_config.yaml": (None, "megatron", {

@@ -32,6 +32,8 @@ from meshwright.spec.model import (
 from meshwright.spec.workload import OptimizerPreset
 
 COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+MODULES = ("core_attn", "layernorm", "mla_up_proj", "moe_act")
+"""Modules whose recomputation is priced."""
 BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 BRIDGE_NAMES = {
@@ -336,10 +338,10 @@ def _recompute(given: Given) -> dict[str, Any]:
         return {"recompute": "full"}
     if granularity == "selective":
         words = modules.split() if isinstance(modules, str) else modules or ["core_attn"]
-        if list(words) != ["core_attn"]:
-            given.refuse(
-                "recompute_modules", f"{' '.join(map(str, words))} is not read", "core_attn"
-            )
+        if unread := [str(word) for word in words if word not in MODULES]:
+            given.refuse("recompute_modules", f"{' '.join(unread)} is not read", ", ".join(MODULES))
+        elif list(words) != ["core_attn"]:
+            return {"recompute": "selective", "recompute_modules": "+".join(sorted(words))}
         return {"recompute": "selective"}
     return {"recompute": "none"}
 
