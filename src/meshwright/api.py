@@ -714,8 +714,11 @@ def export(args: Namespace, call: Call) -> Any:
         raise UsageError(f"{exporter.title} are no text: --out FOLDER")
     found = needed("PLAN.json", args.plan, lambda text: load_plan(Path(text)), Plan)
     if args.print:
-        return {name: str(text) for name, text in rendered(found, args.target).items()}
-    return list(write(found, args.target, Path(args.out), force=args.force))
+        return {
+            name: str(text) for name, text in rendered(found, args.target, args.launcher).items()
+        }
+    folder = Path(args.out)
+    return list(write(found, args.target, folder, launcher=args.launcher, force=args.force))
 
 
 # --------------------------------------------------------------------------- on chips: SRAM, cores

@@ -9,6 +9,7 @@ from typing import Protocol
 from meshwright.base.errors import Fault, UnsupportedError
 from meshwright.base.files import write_all
 from meshwright.base.registry import Registry
+from meshwright.frameworks.launchers import with_launcher
 from meshwright.train.answer import Plan
 
 Files = Mapping[str, str] | Mapping[str, bytes]
@@ -51,8 +52,8 @@ def refusals(plan: Plan, target: str) -> list[Fault]:
     return list(exporters[target].refusals(plan))
 
 
-def rendered(plan: Plan, target: str) -> Files:
-    """Return the files of a target by name.
+def rendered(plan: Plan, target: str, launcher: str | None = None) -> Files:
+    """Return the files of a target by name; a launcher adds the one that starts them on all hosts.
 
     Raises
     ------
@@ -66,10 +67,22 @@ def rendered(plan: Plan, target: str) -> Files:
     if faults:
         lines = "\n".join(f"  - {fault}" for fault in faults)
         raise UnsupportedError(f"{exporter.title} cannot express this plan\n{lines}", faults)
-    return exporter.render(plan)
+    if launcher is None:
+        return exporter.render(plan)
+    if not exporter.is_text:
+        raise UnsupportedError(f"--launcher {launcher} starts scripts; {exporter.title} are none")
+    texts = {name: str(text) for name, text in exporter.render(plan).items()}
+    return with_launcher(plan, texts, launcher)
 
 
-def export(plan: Plan, target: str, folder: str | Path, *, force: bool = False) -> list[Path]:
+def export(
+    plan: Plan,
+    target: str,
+    folder: str | Path,
+    *,
+    launcher: str | None = None,
+    force: bool = False,
+) -> list[Path]:
     """Write the files of a target into a folder, and return their paths.
 
     A file that is there with the same content stays; another one is replaced with ``force``.
@@ -81,4 +94,4 @@ def export(plan: Plan, target: str, folder: str | Path, *, force: bool = False) 
     SpecError
         When a file is in the way.
     """
-    return write_all(Path(folder), rendered(plan, target), force=force)
+    return write_all(Path(folder), rendered(plan, target, launcher), force=force)

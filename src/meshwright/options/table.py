@@ -471,12 +471,15 @@ COMMANDS: dict[str, Command] = {
         has_detail=True,
     ),
     "export": Command(
-        "write launch files for PyTorch, Megatron-LM, torchtitan",
+        "write launch files for training frameworks",
         (
             Option("plan", "a plan as JSON; without one, the targets are listed",
                    kind="argument"),
-            Option("target", "torch, megatron, torchtitan or chakra", kind="argument"),
+            Option("target", "torch, megatron, megatron-bridge, torchtitan, deepspeed, accelerate, "
+                   "maxtext or chakra", kind="argument"),
             Option("out", "folder for the files", "FOLDER", "."),
+            Option("launcher", "also what starts them on all hosts",
+                   choices=("slurm", "kubernetes")),
             FORCE,
             Option("print", "show the files, write nothing", kind="flag"),
         ),
