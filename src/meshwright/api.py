@@ -700,15 +700,19 @@ def export(args: Namespace, call: Call) -> Any:
     """Write a plan as launch files and return their paths; ``print``: return the files as text."""
     from meshwright.frameworks.registry import export as write
     from meshwright.frameworks.registry import exporters, rendered
+    from meshwright.frameworks.servers import SERVERS
     from meshwright.options.question import needed
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
 
     titles = {name: exporters[name].title for name in exporters}
+    titles |= {name: command.title for name, command in SERVERS.items()}
     if args.plan is None:
         return titles
     if args.target is None:
         raise UsageError(f"a target is missing; one of {', '.join(titles)}")
+    if args.target in SERVERS:
+        return _served(args)
     exporter = exporters[args.target]  # a wrong name is reported before the plan is read
     if args.print and not exporter.is_text:
         raise UsageError(f"{exporter.title} are no text: --out FOLDER")
@@ -719,6 +723,20 @@ def export(args: Namespace, call: Call) -> Any:
         }
     folder = Path(args.out)
     return list(write(found, args.target, folder, launcher=args.launcher, force=args.force))
+
+
+def _served(args: Namespace) -> Any:
+    """Return the command of a server for a plan of serving, as text or as a written file."""
+    from meshwright.base.files import write_all
+    from meshwright.frameworks.servers import served
+    from meshwright.options.question import needed
+    from meshwright.serve.answer import SERVING_FILE, ServingPlan
+
+    if args.launcher is not None:
+        raise UsageError("--launcher is of use with training frameworks only")
+    found = needed("PLAN.json", args.plan, lambda text: SERVING_FILE.load(Path(text)), ServingPlan)
+    files = served(found, args.target)
+    return files if args.print else list(write_all(Path(args.out), files, force=args.force))
 
 
 # --------------------------------------------------------------------------- on chips: SRAM, cores

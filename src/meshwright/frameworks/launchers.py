@@ -77,8 +77,8 @@ def _slurm(plan: Plan, files: Texts, script: str) -> dict[str, str]:
         "#SBATCH --exclusive",
         *header(plan, "Slurm 25.05", (f"submit in the folder of {script}: sbatch {file}",)),
         "set -euo pipefail",
-        'HEAD_ADDRESS="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
-        "export HEAD_ADDRESS",
+        'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
+        'export HEAD_ADDRESS="${hosts[0]}"',
         f"srun bash -c '{start}' {script} \"$@\"",
         "",
     ]

@@ -471,12 +471,13 @@ COMMANDS: dict[str, Command] = {
         has_detail=True,
     ),
     "export": Command(
-        "write launch files for training frameworks",
+        "write launch files for training frameworks and servers",
         (
             Option("plan", "a plan as JSON; without one, the targets are listed",
                    kind="argument"),
             Option("target", "torch, megatron, megatron-bridge, torchtitan, deepspeed, accelerate, "
-                   "maxtext or chakra", kind="argument"),
+                   "maxtext or chakra; of a plan of serving vllm, sglang or tensorrt-llm",
+                   kind="argument"),
             Option("out", "folder for the files", "FOLDER", "."),
             Option("launcher", "also what starts them on all hosts",
                    choices=("slurm", "kubernetes")),

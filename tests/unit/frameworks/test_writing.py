@@ -9,6 +9,7 @@ import pytest
 from meshwright.base.errors import SpecError, UnsupportedError
 from meshwright.cli.main import main
 from meshwright.frameworks.registry import export, exporters, rendered
+from meshwright.frameworks.servers import SERVERS
 from meshwright.train.plan_file import save
 
 
@@ -92,12 +93,15 @@ def test_command_prints_without_writing(saved, plan, tmp_path, capsys):
 
 def test_command_lists_the_targets(capsys):
     assert main(["export", "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == set(exporters)
+    assert set(json.loads(capsys.readouterr().out)) == {*exporters, *SERVERS}
 
 
 @pytest.mark.parametrize(
     ("target", "message"),
-    [("megatorn", "did you mean megatron"), (None, f"one of {', '.join(sorted(exporters))}")],
+    [
+        ("megatorn", "did you mean megatron"),
+        (None, f"one of {', '.join([*sorted(exporters), *SERVERS])}"),
+    ],
 )
 def test_command_with_a_wrong_target(saved, capsys, target, message):
     assert main(["export", saved, *([target] if target else [])]) == 2

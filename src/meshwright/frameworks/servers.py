@@ -1,0 +1,128 @@
+"""Plans of serving as commands of servers: one replica each, to be started once for every replica.
+
+Source: vLLM 0.33 ``engine/arg_utils.py``; SGLang 0.5.23; TensorRT-LLM 1.1 ``trtllm-serve``.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from meshwright.base.errors import Fault, UnsupportedError
+from meshwright.frameworks.launch import Words, on_one_line
+from meshwright.frameworks.refusals import choice_refusal
+from meshwright.serve.answer import ServingPlan
+from meshwright.spec.workload import Decode
+
+
+@dataclass(frozen=True)
+class ServeCommand:
+    """How a server is started."""
+
+    title: str
+    program: str
+    options: Callable[[ServingPlan], Iterator[Words]]
+
+
+def served(plan: ServingPlan, name: str) -> dict[str, str]:
+    """Return the script that starts one replica of a plan.
+
+    Raises
+    ------
+    UnsupportedError
+        When the server cannot express the plan; names everything that it cannot.
+    """
+    command = SERVERS[name]
+    faults = list(_refusals(plan))
+    if faults:
+        listed = "\n".join(f"  - {fault}" for fault in faults)
+        raise UnsupportedError(f"{command.title} cannot express this plan\n{listed}", faults)
+    sizes, best = plan.best.strategy, plan.best
+    replicas, per_replica = int(sizes.dp), int(sizes.tp * sizes.pp)
+    comments = [
+        f"{command.title}, written by meshwright {plan.version}".rstrip(),
+        f"model: {plan.model.name}",
+        f"system: {plan.system.name} ({plan.system.num_devices} x {plan.system.chip.name})",
+        f"plan: {best.text}",
+        f"replicas: {replicas}; start this once for each, on {per_replica} devices of one host",
+    ]
+    options = [shlex.join(words) for words in command.options(plan)]
+    text = " \\\n    ".join([command.program, *options, '"$@"'])
+    head = [f"# {on_one_line(line)}" for line in comments]
+    script = "\n".join(["#!/usr/bin/env bash", *head, "set -euo pipefail", text, ""])
+    return {f"{name}.sh": script}
+
+
+def _refusals(plan: ServingPlan) -> Iterator[Fault]:
+    sizes = plan.best.strategy
+    per_replica = int(sizes.tp * sizes.pp)
+    host = plan.system.levels[0].size if plan.system.levels else 1
+    if sizes.cp > 1:
+        yield choice_refusal("strategy.cp", int(sizes.cp), "written for whole sequences only", "1")
+    if per_replica > host:
+        reason = f"a replica on several hosts of {host} is not written"
+        yield choice_refusal("strategy", f"tp x pp {per_replica}", reason, f"at most {host}")
+    if sizes.ep not in (1, sizes.tp):
+        reason = "experts are split over the devices of one stage of one replica, or not at all"
+        yield choice_refusal("strategy.ep", int(sizes.ep), reason, f"ep={sizes.tp:.0f} or 1")
+
+
+def _lengths(plan: ServingPlan) -> tuple[str, str]:
+    """Return the longest sequence, and the sequences that one replica holds at once."""
+    work = plan.workload
+    length = work.context_length if isinstance(work, Decode) else work.prompt_length + 1
+    return f"{length}", f"{ceil(plan.best.estimate.sequences_in_flight / plan.best.strategy.dp)}"
+
+
+def _vllm(plan: ServingPlan) -> Iterator[Words]:
+    sizes, precision = plan.best.strategy, plan.workload.precision
+    length, count = _lengths(plan)
+    yield "--tensor-parallel-size", f"{sizes.tp:.0f}"
+    yield "--pipeline-parallel-size", f"{sizes.pp:.0f}"
+    if sizes.ep > 1:
+        yield ("--enable-expert-parallel",)
+    yield "--max-model-len", length
+    yield "--max-num-seqs", count
+    if precision.weight == "fp8":
+        yield "--quantization", "fp8"
+    if precision.kv_cache == "fp8":
+        yield "--kv-cache-dtype", "fp8"
+
+
+def _sglang(plan: ServingPlan) -> Iterator[Words]:
+    sizes, precision = plan.best.strategy, plan.workload.precision
+    length, count = _lengths(plan)
+    yield "--tp-size", f"{sizes.tp:.0f}"
+    yield "--pp-size", f"{sizes.pp:.0f}"
+    if sizes.ep > 1:
+        yield "--ep-size", f"{sizes.ep:.0f}"
+    yield "--context-length", length
+    yield "--max-running-requests", count
+    if precision.weight == "fp8":
+        yield "--quantization", "fp8"
+    if precision.kv_cache == "fp8":
+        yield "--kv-cache-dtype", "fp8_e4m3"
+
+
+def _tensorrt(plan: ServingPlan) -> Iterator[Words]:
+    sizes = plan.best.strategy
+    length, count = _lengths(plan)
+    yield "--tp_size", f"{sizes.tp:.0f}"
+    yield "--pp_size", f"{sizes.pp:.0f}"
+    if sizes.ep > 1:
+        yield "--ep_size", f"{sizes.ep:.0f}"
+    yield "--max_seq_len", length
+    yield "--max_batch_size", count
+
+
+_MODEL = '"${MODEL:?weights: a folder, or a name of Hugging Face}"'
+SERVERS: Mapping[str, ServeCommand] = {
+    "vllm": ServeCommand("vLLM 0.33", f"vllm serve {_MODEL}", _vllm),
+    "sglang": ServeCommand(
+        "SGLang 0.5.23", f"python3 -m sglang.launch_server --model-path {_MODEL}", _sglang
+    ),
+    "tensorrt-llm": ServeCommand("TensorRT-LLM 1.1", f"trtllm-serve {_MODEL}", _tensorrt),
+}
+"""Commands of servers, by the names that ``--server`` takes."""
