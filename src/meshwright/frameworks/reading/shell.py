@@ -340,7 +340,7 @@ class _Shell:
             return self._plain_test(rest, line)
         if name == "set" and rest[:1] == ["--"]:
             self._set_arguments(rest[1:])
-        elif name in ("exit", "return"):
+        elif name == "exit" and rest[:1] in ([], ["0"]):  # errors are not followed
             raise _StopError
         elif name == "eval":
             self.run_text(" ".join(rest), line - 1)
@@ -567,10 +567,11 @@ _LITERAL = ('"', "string_content", "heredoc_content", "\n")
 _SILENT = frozenset((
     "echo", "printf", "cd", "mkdir", "rm", "cp", "mv", "ls", "sleep", "wait", "export", "unset",
     "set", "shift", "trap", "module", "ulimit", "conda", "pip", "pip3", "apt-get", "true", "false",
-    ":", "tee", "cat", "grep", "sed", "awk", "head", "tail", "pkill", "kill", "chmod", "ln", "date",
-    "hostname", "which", "command", "local", "declare", "readonly", "exec_done", "git", "wandb",
+    ":", "exit", "return", "tee", "cat", "grep", "sed", "awk", "head", "tail", "pkill", "kill",
+    "chmod", "ln", "date",
+    "hostname", "which", "command", "local", "declare", "readonly", "git", "wandb",
     "huggingface-cli", "hf", "nvidia-smi", "rocm-smi", "pwd", "touch", "read", "umask", "shopt",
-    "pushd", "popd", "ray", "source_env", "wget", "curl", "tar", "unzip", "dirname", "env_setup",
+    "pushd", "popd", "ray", "wget", "curl", "tar", "unzip", "dirname",
 ))  # fmt: skip
 """Commands that start no model."""
 _TESTS = ("test", "[")

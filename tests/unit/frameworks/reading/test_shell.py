@@ -84,6 +84,11 @@ def test_tests_of_files_count_as_false_and_say_so():
 WORDS = st.text("ab $\"'\\{}()[]=;&|<>\n-#*?!@:+%/1,", max_size=60)
 
 
+def test_a_script_that_would_end_in_an_error_is_read_on():
+    text = "if [ ! -f train.py ]; then echo missing; exit 1; fi\nrun a\nexit 0\nrun b"
+    assert started(text) == [["a"]]
+
+
 def test_what_is_no_shell_is_told():
     assert read_script("run ==\n").notes == ["line 1: '==' is not understood"]
 

@@ -22,8 +22,8 @@ from meshwright.frameworks.reading.job import Setting, readers
 from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.frameworks.reading.models import known_model
 
-SIZES = ("max_seq_length", "max_length", "block_size", "cutoff_len", "model_max_length",
-         "sequence_len", "max_source_length", "seq_length", "seq_len")  # fmt: skip
+SIZES = ("max_seq_length", "max_seq_len", "max_length", "block_size", "cutoff_len",
+         "model_max_length", "sequence_len", "max_source_length", "seq_length", "seq_len")  # fmt: skip
 """Names under which trainers state the tokens of a sequence."""
 NAMES = ("model_name_or_path", "model_name", "base_model", "model_id",
          "pretrained_model_name_or_path",
@@ -45,8 +45,8 @@ class Transformers:
     kind: Literal["training", "serving"] = "training"
     ignored = names(
         """
-        output_dir overwrite_output_dir num_train_epochs epochs learning_rate lr lr_*
-        warmup_* weight_decay adam_* max_grad_norm grad_clip* label_smoothing* seed
+        output_dir overwrite_output_dir num_train_epochs num_warmup_steps data_split epochs
+        learning_rate lr lr_* warmup_* weight_decay adam_* max_grad_norm grad_clip* label_smoothing* seed
         data_seed logging_* log_* report_to run_name project trackio* eval_*
         evaluation_strategy per_device_eval* prediction_loss_only do_* save_*
         push_to_hub hub_* load_best* metric* greater_is_better ignore_data_skip
@@ -191,7 +191,9 @@ def _engine(given: Given, setting: Setting) -> dict[str, Any]:
     """Return the framework, its ZeRO stage, degrees and what lives on the host."""
     kind = (given.text("distributed_type") or "").upper()
     given.flag("use_deepspeed"), given.flag("use_fsdp")
+    launch = setting.launch
     has_deepspeed = any(name.startswith("ds.") for name in given) or kind == "DEEPSPEED"
+    has_deepspeed |= launch is not None and (launch.launcher == "deepspeed" or "deepspeed" in given)
     has_fsdp = (
         kind == "FSDP"
         or bool(given.peek("fsdp"))
@@ -205,19 +207,19 @@ def _engine(given: Given, setting: Setting) -> dict[str, Any]:
         given.refuse("distributed_type", "MEGATRON_LM is not read here",
                      "the arguments of Megatron-LM")  # fmt: skip
     if has_deepspeed:
-        return _deepspeed(given)
+        return _deepspeed(given, usual_stage="2" if kind == "DEEPSPEED" else "0")
     found: dict[str, Any] = {"framework": "accelerate", "zero_stage": "0"}
     if has_fsdp:
         found |= _fsdp(given)
     return found | _parallelism(given, setting, has_fsdp)
 
 
-def _deepspeed(given: Given) -> dict[str, Any]:
+def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
     at = "ds.zero_optimization."
     stage = given.text(f"{at}stage", "deepspeed_config.zero_stage", "zero_stage")
     if stage not in (None, "auto", "0", "1", "2", "3"):
         given.refuse(f"{at}stage", f"found {stage!r}", "0 to 3")
-    stage = "2" if stage in (None, "auto") and f"{at}stage" not in given else stage or "0"
+    stage = usual_stage if stage in (None, "auto") else stage
     offload = None
     for what, ours in (("optimizer", "optimizer"), ("param", "weights")):
         device = given.text(f"{at}offload_{what}.device",
