@@ -23,7 +23,8 @@ from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.frameworks.reading.models import known_model
 
 SIZES = ("max_seq_length", "max_seq_len", "max_length", "block_size", "cutoff_len",
-         "model_max_length", "sequence_len", "max_source_length", "seq_length", "seq_len")  # fmt: skip
+         "model_max_length", "sequence_len", "max_source_length", "seq_length",
+         "seq_len")  # fmt: skip
 """Names under which trainers state the tokens of a sequence."""
 NAMES = ("model_name_or_path", "model_name", "base_model", "model_id",
          "pretrained_model_name_or_path",
@@ -46,8 +47,8 @@ class Transformers:
     ignored = names(
         """
         output_dir overwrite_output_dir num_train_epochs num_warmup_steps data_split epochs
-        learning_rate lr lr_* warmup_* weight_decay adam_* max_grad_norm grad_clip* label_smoothing* seed
-        data_seed logging_* log_* report_to run_name project trackio* eval_*
+        learning_rate lr lr_* warmup_* weight_decay adam_* max_grad_norm grad_clip*
+        label_smoothing* seed data_seed logging_* log_* report_to run_name project trackio* eval_*
         evaluation_strategy per_device_eval* prediction_loss_only do_* save_*
         push_to_hub hub_* load_best* metric* greater_is_better ignore_data_skip
         restore_callback* full_determinism dataloader_* remove_unused* label_names ddp_*
