@@ -145,7 +145,7 @@ def plan(
     )
 
     if not _is_replan(args):
-        args = with_job(args, keeps_strategy=False)[0]
+        args = with_job(args, keeps_strategy=False, may_serve=True)[0]
     reading = Reading()
     _refuse_idle_of_plan(reading, args)
     path = reading.value(output_file, args, "out")
@@ -281,7 +281,7 @@ def _refuse_idle_of_plan(reading: Reading, args: Namespace) -> None:
                  "measured", "within"]  # fmt: skip
         refuse_idle(reading, args, names, "with --from, the earlier plan states this")
         return
-    refuse_idle(reading, args, ("without",), "is of use with --from only")
+    refuse_idle(reading, args, ("without",), "is of use with --from PLAN.json only")
     if is_serving(args):
         names = ["seq", "global_batch", "workload", "framework", "optimizer", "tokens", "async_tp",
                  "dropout", "measured", "within", *SEARCH_ONLY]  # fmt: skip
@@ -396,7 +396,7 @@ def estimate(args: Namespace, call: Call) -> Plan | ServingPlan:
     from meshwright.options.question import Reading, output_file
 
     path = output_file(args, "out")
-    asked, job = with_job(args)
+    asked, job = with_job(args, may_serve=True)
     if job is not None and job.kind == "serving":
         everything = vars(options_from_keywords("plan", {})) | vars(asked)
         return _serving(Reading(), Namespace(**everything), call, path, 1)
@@ -437,7 +437,7 @@ def as_it_runs(args: Namespace) -> Candidate | None:
 
     if _is_replan(args):
         return None
-    asked, job = with_job(args)
+    asked, job = with_job(args, may_serve=True)
     if job is None or job.kind != "training":
         return None
     return _priced(Namespace(**{**vars(asked), "measured": None}), Call(), is_placed=False).best

@@ -47,7 +47,7 @@ def files_of(args: argparse.Namespace) -> list[str]:
 
 
 def with_job(
-    args: argparse.Namespace, *, keeps_strategy: bool = True
+    args: argparse.Namespace, *, keeps_strategy: bool = True, may_serve: bool = False
 ) -> tuple[argparse.Namespace, Job | None]:
     """Return the options with what files state, and the job of the files; None: no file is named.
 
@@ -55,6 +55,8 @@ def with_job(
     ----------
     keeps_strategy
         Take degrees and choices from the files too; otherwise they are left to a search.
+    may_serve
+        The job may be a server; otherwise it trains.
 
     Raises
     ------
@@ -63,12 +65,18 @@ def with_job(
     """
     files = files_of(args)
     if not files:
+        if getattr(args, "set", None):
+            raise SpecError(Fault("--set", "is of use with files that start a job only"))
         return args, None
     given = dict(vars(args))
     if is_job_file(given["model"]):
         given["model"] = None
     stated = {name for name, value in given.items() if value not in (None, False, [])}
     job = read_files(files, given, stated)
+    origin = ", ".join(files)
+    if job.kind == "serving" and not may_serve:
+        fault = Fault("", "starts a server", "estimate prices it, plan --from finds a better one")
+        raise SpecError(fault, origin=origin)
     skipped = set(STATED_IN_FILE) if given.get("workload") else set()
     skipped |= set() if keeps_strategy else set(FIXED)
     merged = given | {
@@ -80,8 +88,11 @@ def with_job(
     if given["on"] is None:
         merged["on"] = system_of(job)
     missing = [fault for fault in job.missing if merged.get(_name(fault.path)) is None]
+    if merged["on"] is None and all(fault.path != "--on" for fault in missing):
+        example = f"such as --on {job.devices.count or 64}xH100"
+        missing.append(Fault("--on", "is needed: the files do not name the chips", example))
     if missing:
-        raise SpecError(missing, origin=", ".join(files))
+        raise SpecError(missing, origin=origin)
     return argparse.Namespace(**{**merged, "origin": None}), job
 
 

@@ -127,6 +127,22 @@ def test_serving_commands_are_priced_as_they_serve(tmp_path):
     assert found.workload.context_length == 8192
 
 
+def test_servers_are_priced_and_planned_only(tmp_path):
+    path = tmp_path / "serve.sh"
+    path.write_text("vllm serve meta-llama/Llama-3.1-8B -tp 2 --max-model-len 8k --max-num-seqs 64")
+    for verb in (mw.fit, mw.check, mw.compare):
+        with pytest.raises(SpecError, match="starts a server"):
+            verb(str(path), on="2xH100")
+    assert mw.plan(from_=str(path), on="2xH100").workload.batch_size == 64
+    with pytest.raises(SpecError, match=r"--on: is needed.*--on 2xH100"):
+        mw.estimate(str(path))
+
+
+def test_variables_are_of_use_with_files_only():
+    with pytest.raises(SpecError, match="--set: is of use with files"):
+        mw.check("llama3-8b", on="8xH100", seq=4096, global_batch=8, set={"TP": 2})
+
+
 def test_text_of_a_file_does_not_reach_the_screen_as_markup(tmp_path, capsys):
     path = script(tmp_path, more="--wandb-project '[red]x[/red]'")
     assert main(["read", path, "--detail"]) == 0
