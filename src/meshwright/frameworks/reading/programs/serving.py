@@ -90,7 +90,7 @@ _EVERYWHERE = names(
     data_parallel_rpc* data_parallel_start_rank data_parallel_rank headless
     data_parallel_backend data_parallel_size_local data_parallel_*_lb enable_request*
     fail_fast* metadata* disagg_* server_role extra_encoder* num_postprocess*
-    custom_tokenizer backend gpus_per_node max_beam_width guided* cuda_graph_config.*
+    custom_tokenizer gpus_per_node max_beam_width guided* cuda_graph_config.*
     print_iter* enable_iter* scheduler_config.* stream_interval perf_metrics* return_perf*
     log_level disable_flashinfer* triton_attention_num* flashinfer_* init_expert* bucket_*
     delete_ckpt* batching_wait* allow_long* async_scheduling enable_return*
@@ -138,7 +138,7 @@ class Vllm:
         found |= {"batch": given.whole("max_num_seqs"), "context": given.whole("max_model_len")}
         given.whole("max_num_batched_tokens"), given.whole("nnodes")
         _world(setting, tp * pp * dp)
-        _share(given, "gpu_memory_utilization", 0.9)
+        _share(given, "gpu_memory_utilization")
         found["cuda_graphs"] = not given.flag("enforce_eager")
         for name in ("speculative_config", "decode_context_parallel_size", "kv_transfer_config",
                      "prefill_context_parallel_size", "cpu_offload_gb", "enable_dbo",
@@ -173,7 +173,7 @@ class Sglang:
                        "data_parallel_size": "dp_size", "ep": "ep_size",
                        "expert_parallel_size": "ep_size"})  # fmt: skip
         _config(given, setting, "config")
-        found = _common(given, setting, "generic")
+        found = _common(given, setting, "sglang")
         tp, pp = given.whole("tp_size") or 1, given.whole("pp_size") or 1
         dp, ep = given.whole("dp_size") or 1, given.whole("ep_size") or 1
         given.whole("nnodes")
@@ -184,9 +184,8 @@ class Sglang:
                   "context": given.whole("context_length")}  # fmt: skip
         given.whole("chunked_prefill_size", least=-1), given.whole("max_prefill_tokens")
         _world(setting, tp * pp * dp)
-        given.real("mem_fraction_static")
+        _share(given, "mem_fraction_static")
         found["cuda_graphs"] = not given.flag("disable_cuda_graph")
-        given.notes.append("memory is priced as a server of no name fills it")
         for name in ("speculative_algorithm", "disaggregation_mode", "enable_two_batch_overlap",
                      "cpu_offload_gb", "moe_a2a_backend", "dcp_size", "attn_cp_size"):  # fmt: skip
             given.refuse_unless(name, "null", "none", "0", "1", "false", why="is not read")
@@ -227,14 +226,16 @@ class TensorRtLlm:
                        "kv_cache_config.dtype": "kv_cache_dtype",
                        "context_parallel_size": "cp_size",
                        "moe_cluster_parallel_size": "cluster_size"})  # fmt: skip
-        found = _common(given, setting, "tensorrt-llm")
+        backend = given.word("backend", among=("pytorch", "tensorrt", "_autodeploy")) or "pytorch"
+        server = "tensorrt-llm" if backend == "tensorrt" else "tensorrt-llm-pytorch"
+        found = _common(given, setting, server)
         tp, pp = given.whole("tp_size") or 1, given.whole("pp_size") or 1
         ep = given.whole("ep_size") or 1
         found |= {"tp": tp, "pp": pp, "dp": 1, "ep": ep if ep > 1 else None}
         found |= {"batch": given.whole("max_batch_size"), "context": given.whole("max_seq_len")}
         given.whole("max_num_tokens"), given.whole("max_input_len")
         _world(setting, tp * pp)
-        _share(given, "free_gpu_memory_fraction", 0.9)
+        _share(given, "free_gpu_memory_fraction")
         found["cuda_graphs"] = True
         for name in ("cp_size", "cluster_size", "speculative_config", "enable_attention_dp",
                      "moe_tensor_parallel_size", "cp_config",
@@ -247,8 +248,7 @@ class TensorRtLlm:
         return "tensorrt-llm", found
 
 
-def _share(given: Given, name: str, usual: float) -> None:
-    """Note a share of the memory that is not the server's own default, which is what is priced."""
-    share = given.real(name)
-    if share is not None and share != usual:
-        given.notes.append(f"{name} {share:g}: memory is priced with {usual:g}")
+def _share(given: Given, name: str) -> None:
+    """Take a share of the memory: a batch in flight is priced, and its cache may take the rest."""
+    if (share := given.real(name)) is not None:
+        given.notes.append(f"{name} {share:g}: the cache is priced as if all free memory were its")
