@@ -16,7 +16,7 @@ from meshwright.frameworks.reading.models import known_model
 
 CACHE = {"auto": None, "bfloat16": "bf16", "bf16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8",
          "fp8_e5m2": "fp8", "fp8_inc": "fp8", "float16": "fp16", "int8": "int8"}  # fmt: skip
-TYPES = {"auto": "bf16", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32",
+TYPES = {"auto": "", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32",
          "float": "fp32"}  # fmt: skip
 QUANTIZED = {"fp8": "fp8", "w8a8_fp8": "fp8", "w8a8_int8": "int8", "modelopt": "fp8",
              "modelopt_fp4": "fp4", "nvfp4": "fp4", "mxfp4": "fp4",
@@ -28,7 +28,7 @@ def _common(given: Given, setting: Setting, server: str) -> dict[str, Any]:
     """Return what all servers state: model, types, the sequences in flight and their tokens."""
     dtype = given.word("dtype", among=TYPES) or "auto"
     quantized = given.text("quantization")
-    precision = TYPES[dtype]
+    precision = None if dtype == "auto" else TYPES[dtype]  # auto: as the checkpoint has them
     if quantized not in (None, "None", "none"):
         if quantized in QUANTIZED:
             precision = QUANTIZED[quantized]
