@@ -29,8 +29,9 @@ def mw(tmp_path):
     def succeed(command, quiet=False):
         module.commands.append(command)
         if "venv" in command:
-            python = Path(module.PYTHON)
-            shutil.rmtree(module.VENV, ignore_errors=True)
+            folder = Path(command[-1])
+            python = folder / "bin" / "python"
+            shutil.rmtree(folder, ignore_errors=True)
             python.parent.mkdir(parents=True)
             python.touch(mode=0o755)
         return True
@@ -50,7 +51,7 @@ def test_first_run_installs_and_later_runs_do_not(mw):
     mw.prepare("run")
     mw.prepare("run")
     assert installs(mw) == [".[fast]"]
-    assert not Path(mw.INCOMPLETE).exists()
+    assert not Path(mw.in_environment("run", mw.INCOMPLETE)).exists()
 
 
 def test_tests_bring_their_extra_and_serve_the_run_as_well(mw):
@@ -97,7 +98,7 @@ def test_an_interrupted_install_leaves_no_stamp(mw):
         mw.prepare("test")
     assert not mw.is_stamped("test")
     assert not mw.is_stamped("run")
-    assert Path(mw.INCOMPLETE).exists()
+    assert Path(mw.in_environment("run", mw.INCOMPLETE)).exists()
 
 
 def test_without_pip_and_uv_the_message_says_what_to_install(mw, monkeypatch):
@@ -117,7 +118,9 @@ def test_any_other_word_becomes_the_meshwright_command(mw, monkeypatch):
     called = []
     monkeypatch.setattr(mw.os, "execv", lambda path, words: called.append(words))
     mw.main(["plan", "llama3-70b"])
-    assert called == [[mw.PYTHON, "-P", "-m", "meshwright", "plan", "llama3-70b"]]
+    assert called == [
+        [mw.in_environment("run", "bin", "python"), "-P", "-m", "meshwright", "plan", "llama3-70b"]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +139,7 @@ def test_tests_run_the_checks_then_pytest(mw, monkeypatch, words, tools, pytest_
     monkeypatch.setattr(mw.os, "chdir", lambda path: None)
     assert mw.run_tests(words) == 0
     assert [Path(command[0]).name for command in called[:-1]] == tools
-    assert called[-1] == [mw.PYTHON, "-m", "pytest", *pytest_words]
+    assert called[-1] == [mw.in_environment("test", "bin", "python"), "-m", "pytest", *pytest_words]
 
 
 def test_a_failed_check_fails_the_run_though_the_tests_pass(mw, monkeypatch):

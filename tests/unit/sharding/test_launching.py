@@ -17,7 +17,7 @@ from meshwright.sharding.strategy import (
     make_strategy,
     stack,
 )
-from meshwright.spec.workload import SoftwareStack, Training
+from meshwright.spec.workload import Precision, SoftwareStack, Training
 
 ONE = PlanOptions(zero_stage=0, sequence_parallel=False)
 PLAIN = PlanOptions(zero_stage=3)
@@ -26,17 +26,18 @@ UNEVEN = {"pp": 3}
 PP_INSIDE = ("tp", "tatp", "pp", "cp", "dp_shard", "dp_replicate")
 
 
-def case_of(framework, structure, degrees, model="llama3-8b"):
+def case_of(framework, structure, degrees, model="llama3-8b", matmul="bf16"):
     stack_of = load_framework(framework).stack(family="hopper", precision="bf16")
     workload = Training(
         global_batch_size=64, sequence_length=8192, optimizer=load_optimizer("megatron-adam"),
-        software=stack_of,
+        software=stack_of, precision=Precision(matmul=matmul),
     )  # fmt: skip
     return Case(load_model(model), workload, structure, stack([make_strategy(**degrees)]))
 
 
 BREAKING = {
     "launch-model": ("torchtitan", PLAIN, {}, "gpt3-6.7b"),
+    "launch-accumulation": ("maxtext", PLAIN, {"dp_shard": 2}, "llama3-8b", "fp8"),
     "launch-tp": ("llm-foundry", PLAIN, {"tp": 2}),
     "launch-cp": ("llm-foundry", PLAIN, {"cp": 2}),
     "launch-pp": ("accelerate", PLAIN, {"pp": 2}),
