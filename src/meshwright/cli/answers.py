@@ -387,13 +387,10 @@ def _show_job(found: Job, args: Namespace) -> int:
     from meshwright.options.job_files import is_job_file, system_of
 
     files = [shlex.quote(name) for name in args.files]
-    alone = (
-        len(files) == 1
-        and is_job_file(args.files[0])
-        and not any(fault.path == "MODEL" for fault in found.missing)
-    )
-    words = ["meshwright estimate", *([] if alone else ["MODEL"])]
-    words += files if alone else ["--from", *files]
+    is_named = all(fault.path != "MODEL" for fault in found.missing)
+    words = ["meshwright estimate", *([] if is_named else ["MODEL"])]
+    is_alone = is_named and len(files) == 1 and is_job_file(args.files[0])
+    words += files if is_alone else ["--from", *files]
     if system_of(found) is None:
         words += ["--on", args.on or f"{found.devices.count or 64}xH100"]
     lacking = [f"{fault.path} ..." for fault in found.missing if fault.path.startswith("--")]

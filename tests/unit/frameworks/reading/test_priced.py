@@ -75,6 +75,16 @@ def test_what_was_passed_over_in_silence_changes_the_price(tmp_path, change, is_
     assert other != whole
 
 
+def test_sequence_parallelism_is_off_without_tensor_parallelism(tmp_path):
+    """As Megatron does it; public scripts state it whatever tp is."""
+    path = script(tmp_path, more="--sequence-parallel")
+    assert mw.read(path).options["sequence_parallel"] == "on"
+    alone = mw.estimate(path, on="16xH100", tp=2).best.structure
+    assert alone.sequence_parallel
+    other = script(tmp_path, more="--sequence-parallel --tensor-model-parallel-size 1")
+    assert not mw.estimate(other, on="16xH100").best.structure.sequence_parallel
+
+
 def test_another_optimizer_keeps_other_bytes(tmp_path):
     adam = mw.estimate(script(tmp_path), on="16xH100").workload.optimizer
     sgd = mw.estimate(script(tmp_path, more="--optimizer sgd"), on="16xH100").workload.optimizer

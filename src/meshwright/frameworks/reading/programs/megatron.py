@@ -174,7 +174,8 @@ def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
         hides = given.flag("overlap_moe_expert_parallel_comm")
         found["overlap_expert_parallel"] = "on" if hides else "off"
     found["num_virtual_stages"] = _virtual_stages(given, found["pp"])
-    found["sequence_parallel"] = "on" if given.flag("sequence_parallel") else "off"
+    splits = given.flag("sequence_parallel") and found["tp"] > 1  # Megatron turns it off with tp 1
+    found["sequence_parallel"] = "on" if splits else "off"
     if (kind := given.word("cp_comm_type", among=("p2p", "a2a"))) and found["cp"] > 1:
         found["context_kind"] = "ulysses" if kind == "a2a" else "ring"
     found |= _sharding(given, setting, found)
