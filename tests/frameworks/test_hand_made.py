@@ -63,7 +63,7 @@ ACCELERATE_PLANS = [
         {},
     ),
     ({"dp_shard": 64}, {"zero_stage": 3, "reshard_after_forward": False}, {}),
-    ({"dp_shard": 8}, {"zero_stage": 2, "offload": Offload.ALL}, {}),
+    ({"dp_shard": 8}, {"zero_stage": 3, "offload": Offload.ALL}, {}),
 ]
 OVERLAPPED = {"overlap_tensor_parallel": True}
 MAXTEXT_PLANS = [
