@@ -540,7 +540,7 @@ COMMANDS: dict[str, Command] = {
             Option("files", "launch script, YAML, TOML, JSON of Megatron-LM, torchtitan, "
                    f"DeepSpeed, accelerate, MaxText, vLLM, ...; or {PROGRAM_HELP}",
                    kind="several", metavar="FILE"),
-            Option("on", "devices of the job, where its files do not say how many", "SYSTEM",
+            Option("on", "devices of the job, instead of those that its files ask for", "SYSTEM",
                    group=_JOB),
             JOB[1],
             *PROGRAM,

@@ -48,7 +48,7 @@ def read_job(
     Parameters
     ----------
     num_devices
-        Devices of the system that the user names, asked where the files do not say how many.
+        Devices of the system that the user names; they count before those of the files.
     variables
         Values of shell variables that no file sets.
     stated
@@ -76,7 +76,6 @@ def read_job(
     else:
         name, given = _tree_job(files, origin)
         setting = _setting(files, Script(), Devices(), num_devices, None, asked)
-    unused = sorted(set(files.trees) - files.used)
     job = job_of(name, given, setting, origin)
     unused = sorted(set(files.trees) - files.used)
     if unused and found:
@@ -133,7 +132,10 @@ def _started(
     name: str, started: list[str],
 ) -> list[tuple[Launch, Script, Devices, str]]:  # fmt: skip
     """Return the programs that are known among those of a shell text; name the others."""
-    script = read_script(text, stated=variables, others=others)
+    try:
+        script = read_script(text, stated=variables, others=others)
+    except SpecError as error:
+        raise SpecError(error.faults, origin=name) from error
     found = []
     for command in script.commands:
         launch = launch_of(command.words, command.line, command.variables)

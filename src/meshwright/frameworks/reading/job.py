@@ -36,7 +36,7 @@ class Setting:
 
     devices: Devices
     num_devices: int | None
-    """Those of the job; where it does not say, those that the user names."""
+    """Those that the user names, else those of the job."""
     config_files: Callable[[str], Mapping[str, Any]]
     """The content of a file that an option names."""
     launch: Launch | None = None

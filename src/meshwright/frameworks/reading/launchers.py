@@ -88,7 +88,7 @@ def launch_of(
         if name == "srun":
             devices = slurm_devices(of_words(_until_program(words[start + 1 :]))[0])
         elif name in ("mpirun", "mpiexec", "mpirun.openmpi"):
-            given, _ = of_words(words[start + 1 :])
+            given, _ = of_words(_until_program(words[start + 1 :]))
             count = given.whole("np", "n", "c")
             devices = Devices(total=count) if count else devices
         elif name == "run_train.sh":
@@ -143,7 +143,7 @@ def _until_program(words: Sequence[str]) -> list[str]:
 def _launched(name: str, words: Sequence[str], line: int) -> Launch | None:
     """Return the program of a launcher, after the launcher's own options."""
     if name == "accelerate":
-        if words[:1] != ["launch"] and tuple(words[:1]) != ("launch",):
+        if list(words[:1]) != ["launch"]:
             return None
         words = words[1:]
     own = _until_program(words)
@@ -153,10 +153,8 @@ def _launched(name: str, words: Sequence[str], line: int) -> Launch | None:
     found = _program(["-m", *rest] if is_module else rest, line)
     if found is None:
         return None
-    hosts = given.whole("nnodes", "num_nodes", "num_machines")
-    if isinstance(nodes := given.value("nnodes"), str) and ":" in nodes:
-        hosts = int(nodes.split(":")[-1])
-        given.faults.clear()
+    hosts = given.text("nnodes", "num_nodes", "num_machines") or ""
+    hosts = hosts.rpartition(":")[2]  # of --nnodes 1:4 the most
     each = given.value("nproc_per_node", "num_gpus")
     if each in ("gpu", "auto"):
         each = None
@@ -167,7 +165,10 @@ def _launched(name: str, words: Sequence[str], line: int) -> Launch | None:
     )
     kept = tuple(Statement(one.option, one.value, "") for one in given.statements)
     return replace(
-        found, devices=Devices(hosts, per_host, total), launcher=kind, launcher_options=kept
+        found,
+        devices=Devices(int(hosts) if hosts.isdigit() else None, per_host, total),
+        launcher=kind,
+        launcher_options=kept,
     )
 
 

@@ -12,7 +12,10 @@ _ASIDE = ("name", "architecture", "max_sequence_length", "conventions", "source"
           "num_prediction_layers")  # fmt: skip
 """Fields that do not change what a step costs."""
 _SIZES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
-"""Rows of tokenizers that stand for one vocabulary. Source: their published files."""
+"""Rows of tokenizers that stand for one vocabulary.
+
+Source: GPT-2, Radford et al. 2019, section 2.3; Llama 2, arXiv 2307.09288, section 2.2.
+"""
 
 
 def catalog_twin(model: ModelSpec) -> ModelSpec | None:
@@ -26,14 +29,12 @@ def catalog_twin(model: ModelSpec) -> ModelSpec | None:
             other = load_model(name)
             if _dims(other) == wanted:
                 found.append(other)
-    found.sort(key=lambda one: one.name, reverse=True)
-    return min(found, key=lambda one: len(one.name), default=None)
+    return min(sorted(found, key=lambda one: one.name, reverse=True),
+               key=lambda one: len(one.name), default=None)  # fmt: skip
 
 
 def _dims(model: ModelSpec) -> dict[str, Any]:
-    return {
-        name: value for name, value in model.model_dump().items() if name not in _ASIDE
-    }  # fmt: skip
+    return model.model_dump(exclude=set(_ASIDE))
 
 
 def _numbers(config: Any) -> list[int]:

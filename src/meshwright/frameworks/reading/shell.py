@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from meshwright.base.errors import Fault, SpecError
+
 if TYPE_CHECKING:
     from tree_sitter import Node
 
@@ -25,6 +27,8 @@ _MARK = re.compile(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}")
 _WORD = re.compile(f"(?:{_OPEN}[^{_CLOSE}]*{_CLOSE}|\\S)+")
 _MOST_STEPS = 20_000
 """No launch script has as many; a loop that has is not one."""
+_MOST_LETTERS = 2**20
+"""Of one variable."""
 
 
 def unknown(what: str) -> str:
@@ -84,9 +88,18 @@ def read_script(
         Values of variables that the script does not set itself, ``1`` the first argument.
     others
         Texts of scripts that it may source or call, by file name.
+
+    Raises
+    ------
+    SpecError
+        The script never ends, or a variable outgrows ``_MOST_LETTERS``.
     """
     found = Script()
-    _Shell(found, dict(stated or {}), dict(others or {})).run_text(text)
+    try:
+        _Shell(found, dict(stated or {}), dict(others or {})).run_text(text)
+    except RecursionError as error:
+        message = "calls itself, or nests deeper than is followed"
+        raise SpecError(Fault("", message)) from error
     return found
 
 
@@ -164,6 +177,9 @@ class _Shell:
                 value = [*_as_list(before), *_as_list(value)]
             else:
                 value = before + value
+        if sum(map(len, value)) > _MOST_LETTERS:
+            message = f"line {self._line(node)}: {name} grows beyond {_MOST_LETTERS:,} letters"
+            raise SpecError(Fault("", message))
         self.variables[name] = value
         return True
 

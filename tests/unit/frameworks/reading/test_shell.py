@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.base.errors import SpecError
 from meshwright.frameworks.reading.shell import as_written, read_script, unknown_in
 
 SCRIPTS = {
@@ -87,6 +88,17 @@ WORDS = st.text("ab $\"'\\{}()[]=;&|<>\n-#*?!@:+%/1,", max_size=60)
 def test_a_script_that_would_end_in_an_error_is_read_on():
     text = "if [ ! -f train.py ]; then echo missing; exit 1; fi\nrun a\nexit 0\nrun b"
     assert started(text) == [["a"]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["f() { f; }\nf", "run " + "$(" * 900 + "echo a" + ")" * 900,
+     "X=ab\nfor i in " + "1 " * 40 + '; do X="$X$X"; done'],
+    ids=["endless", "deep", "growing"],
+)  # fmt: skip
+def test_scripts_without_end_are_refused(text):
+    with pytest.raises(SpecError, match=r"calls itself|grows beyond"):
+        read_script(text)
 
 
 def test_what_is_no_shell_is_told():

@@ -213,10 +213,9 @@ def _sharding(given: Given, setting: Setting, found: Mapping[str, Any]) -> dict[
     fsdp = given.flag("use_megatron_fsdp", "use_custom_fsdp")
     if fsdp:
         stage = SHARDING[strategy or "optim_grads_params"]
+    keeps = given.flag("torch_fsdp2_no_reshard_after_forward")
     if given.flag("use_torch_fsdp2"):
         stage = "3"
-        if given.flag("torch_fsdp2_no_reshard_after_forward"):
-            stage = "2"
     overlaps = given.flag("overlap_grad_reduce") or fsdp or stage in ("2", "3")
     gathers = given.flag("overlap_param_gather")
     if stage == "1" and overlaps and not gathers:
@@ -224,6 +223,8 @@ def _sharding(given: Given, setting: Setting, found: Mapping[str, Any]) -> dict[
     answer: dict[str, Any] = {
         "zero_stage": stage, "overlap_data_parallel": "on" if overlaps else "off",
     }  # fmt: skip
+    if keeps and stage == "3":
+        answer["reshard_after_forward"] = "off"
     instances = given.whole("num_distributed_optimizer_instances") or 1
     if instances > 1 and stage != "0":
         world = setting.world(given, "the ranks of an optimizer instance depend on the devices")
@@ -365,10 +366,7 @@ def _types(given: Given) -> dict[str, Any]:
     dropout = [given.real(name) for name in ("hidden_dropout", "attention_dropout")]
     has_dropout = any(0.1 if rate is None else rate for rate in dropout)
     overlaps = given.flag("tp_comm_overlap")
-    for name in ("accumulate_allreduce_grads_in_fp32", "moe_enable_deepep",
-                 "moe_flex_dispatcher_backend", "moe_shared_expert_overlap",
-                 "cross_entropy_fusion_impl",
-                 "use_transformer_engine_op_fuser"):  # fmt: skip
+    for name in ("accumulate_allreduce_grads_in_fp32", "cross_entropy_fusion_impl"):
         given.value(name)
     return {"precision": precision, "cuda_graphs": graphs, "async_tp": overlaps,
             "dropout": has_dropout, "software": _software(given)}  # fmt: skip
@@ -392,6 +390,11 @@ def _software(given: Given) -> dict[str, bool]:
         "overlap_p2p_comm", default=True
     ):
         found["overlaps_sends"] = False
+    backend = given.text("moe_flex_dispatcher_backend")
+    if given.flag("moe_enable_deepep") or given.peek("moe_token_dispatcher_type") == "flex":
+        found["deduplicated_dispatch"] = True  # DeepEP and HybridEP send a token to a host once
+    elif given.peek("num_experts") is not None and backend is None:
+        found["deduplicated_dispatch"] = False
     return found
 
 

@@ -129,7 +129,7 @@ class Transformers:
         framework = options.pop("framework")
         options |= _types(given, setting, options)
         options |= _batch(given, setting, options)
-        options["optimizer"] = _optimizer(given, options)
+        options["optimizer"] = _optimizer(given, framework)
         options.pop("bytes", None)
         if "model" not in setting.stated:
             options["model"] = _model(given)
@@ -312,8 +312,7 @@ def _parallelism(given: Given, setting: Setting, has_fsdp: bool) -> dict[str, An
     given.flag("use_parallelism_config")
     found = {"tp": given.whole(f"{at}tp_size") or 1, "cp": given.whole(f"{at}cp_size") or 1}
     given.refuse_unless(f"{at}cp_backend", "torch", why="is not read", fix="torch")
-    for name in ("sp_size",):
-        given.refuse_unless(f"{at}{name}", "1", why="is not read", fix="1")
+    given.refuse_unless(f"{at}sp_size", "1", why="is not read", fix="1")
     given.value(f"{at}sp_backend")
     shards, replicas = given.whole(f"{at}dp_shard_size"), given.whole(f"{at}dp_replicate_size")
     if shards or replicas:
@@ -392,8 +391,12 @@ def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
     return found
 
 
-def _optimizer(given: Given, options: Mapping[str, Any]) -> Any:
-    """Return the bytes that the optimizer keeps for each parameter."""
+def _optimizer(given: Given, framework: str) -> Any:
+    """Return the bytes that the optimizer keeps for each parameter.
+
+    Two moments of one byte each instead of four: 6 bytes fewer kept, 12 fewer read and written.
+    Source: 8-bit Optimizers via Block-wise Quantization, arXiv 2110.02861.
+    """
     name = given.word("optim", "optimizer", among=OPTIMIZERS)
     own = given.word("ds.optimizer.type", among=OPTIMIZERS)
     kind = (own or name or "adamw").lower()
@@ -411,9 +414,9 @@ def _optimizer(given: Given, options: Mapping[str, Any]) -> Any:
     if kind == "sgd":
         return "sgd"
     if "8bit" in kind:
-        base = "deepspeed-adam" if options.get("cp") and "offload" in options else "fsdp-mixed"
+        base = "deepspeed-adam" if framework == "deepspeed" else "fsdp-mixed"
         preset = load_optimizer(base)
-        short = preset.state_bytes_per_param - 8.0 + 2.0
+        short = preset.state_bytes_per_param - 6.0
         traffic = preset.step_traffic_bytes_per_param - 12.0
         return preset.model_copy(update={
             "name": f"{base}, moments in 8 bits", "state_bytes_per_param": short,
