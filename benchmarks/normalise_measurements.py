@@ -1,12 +1,14 @@
 """Published measurements as the package stores them: words of sources become typed fields, once.
 
-    python benchmarks/normalise_measurements.py RAW.json --out TABLE.json
+    python benchmarks/normalise_measurements.py RAW.json [--onto TABLE.json] --out TABLE.json
 
 ``RAW.json`` is an array of rows as ``docs/calibration.md`` describes them, or a raw table in which
 rows name shared parts by their index (those that the stored tables were made from:
 ``git show fcc2b49:src/meshwright/validation/data/training.json``, and ``inference.json``). Each
 row is read as a user's file is, gets the date of its software from the title of its source, and
 keeps the words that were read (``reasons``). Rows name their parts by index in the result too.
+Of a file that says which rows are ``complete`` only those are taken; ``--onto`` puts them behind
+the rows of a table that is stored.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.calibration.reading import rows_of
-from meshwright.calibration.rows import Row
+from meshwright.calibration.rows import Row, table_rows
 
 TRAINING = ("sources", "models", "hardware", "plans")
 SERVING = ("sources", "models", "hardware", "settings")
@@ -34,6 +36,7 @@ SHARED = (
     "precision",
     "definition",
     "reasons",
+    "notes",
 )
 """Parts that rows name by index."""
 
@@ -43,7 +46,7 @@ def raw_rows(content: Any) -> list[dict[str, Any]]:
     if isinstance(content, Mapping):
         read = training_row if "plans" in content else serving_row
         content = [read(entry, content) for entry in content["rows"]]
-    return [dated(row) for row in content]
+    return [dated(row) for row in content if row.get("complete", True)]
 
 
 def training_row(entry: list[Any], table: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,10 +113,13 @@ def main() -> None:
     """Read the file that is named, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("raw", metavar="RAW.json", type=Path)
+    parser.add_argument("--onto", metavar="TABLE.json", type=Path)
     parser.add_argument("--out", metavar="TABLE.json", type=Path, required=True)
     asked = parser.parse_args()
     content = json.loads(asked.raw.read_text(encoding="utf-8"))
     rows = rows_of(raw_rows(content), str(asked.raw))
+    if asked.onto is not None:
+        rows = [*table_rows(asked.onto), *rows]
     asked.out.write_text(stored(rows), encoding="utf-8")
     print(f"{len(rows)} rows, {asked.out.stat().st_size:,} bytes")
 

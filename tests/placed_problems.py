@@ -58,6 +58,7 @@ def ideal(asked: Problem) -> Problem:
     constants = replace(
         asked.calibration,
         launch_s=0.0,
+        operator_s=0.0,
         collective_launch_s=0.0,
         jitter=0.0,
         overlap_slowdown=0.0,

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from meshwright.frameworks.launch import degrees, micro_batches, plan_launch
 from meshwright.frameworks.registry import TARGETS, export
+from meshwright.frameworks.targets.jax import mesh_axes
+from meshwright.graph.parameters import count_parameters
 
 READERS = Path(__file__).parent / "frameworks" / "readers"
 LAUNCHER = """\
@@ -111,7 +113,16 @@ def _torchtitan(plan) -> dict[str, object]:
         "global_batch_size": plan.workload.global_batch_size,
         "sequence_length": plan.workload.sequence_length,
         "steps": 7,
+        "num_params": count_parameters(plan.model).num_params - _correction_biases(plan.model),
     }
+
+
+def _correction_biases(model) -> int:
+    """Return the numbers that torchtitan does not train: the biases of DeepSeek-V3's routers."""
+    if model.architecture != "DeepseekV3ForCausalLM":
+        return 0
+    kinds = [model.layer_kinds[kind].experts for kind in model.layer_pattern]
+    return sum(experts.num_experts for experts in kinds if experts)
 
 
 def _fsdp(plan) -> dict[str, object]:
@@ -188,6 +199,8 @@ def _maxtext(plan) -> dict[str, object]:
     sizes, structure = degrees(plan), plan.best.structure
     data = sizes["dp"] // sizes["ep"]
     shards = sizes["dp_shard"] // sizes["ep"] if structure.zero_stage else 1
+    last = plan.model.layer_kinds[-1]
+    attention, experts = last.attention, last.experts
     policy = {"none": "minimal_with_context", "selective": "minimal", "full": "full"}
     found = {
         "axes": {
@@ -198,6 +211,11 @@ def _maxtext(plan) -> dict[str, object]:
         "global_batch_size": plan.workload.global_batch_size,
         "hidden_size": plan.model.hidden_size,
         "num_layers": plan.model.num_layers,
+        "num_heads": attention.num_heads,
+        "num_kv_heads": attention.num_kv_heads,
+        "num_experts": experts.num_experts if experts else 1,
+        "top_k": experts.top_k if experts else 1,
+        "vocab_size": plan.model.vocab_size,
         "remat_policy": "minimal_offloaded" if structure.offload == "activations"
         else policy[str(structure.recompute)],
     }  # fmt: skip
@@ -209,7 +227,20 @@ def _maxtext(plan) -> dict[str, object]:
     }
 
 
+def _jax(plan) -> dict[str, object]:
+    sizes, structure = degrees(plan), plan.best.structure
+    return {
+        "axes": mesh_axes(plan),
+        "num_params": count_parameters(plan.model).num_params,
+        "splits_state_alone": structure.zero_stage == 1 and sizes["dp_shard"] > 1,
+        "num_micro_batches": micro_batches(plan),
+        "global_batch_size": plan.workload.global_batch_size,
+        "sequence_length": plan.workload.sequence_length,
+    }
+
+
 MEANT = {
+    "jax": _jax,
     "megatron-bridge": _bridge,
     "maxtext": _maxtext,
     "megatron": _megatron,

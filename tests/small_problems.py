@@ -24,6 +24,7 @@ from meshwright.spec.model import (
     FeedForwardSpec,
     LayerSpec,
     ModelSpec,
+    RecurrenceSpec,
 )
 from meshwright.spec.system import ChipSpec, HostLink, MemoryLevel, NetworkLevel, SystemSpec
 from meshwright.spec.workload import OptimizerPreset, SoftwareStack, Training
@@ -114,6 +115,19 @@ def dense(attention: AttentionSpec | None = None, ffn: int = 128) -> LayerSpec:
     return LayerSpec(attention=attention or gqa(), feed_forward=network)
 
 
+def states(**fields: object) -> LayerSpec:
+    """Return a layer of a state space alone, as those of Mamba 2."""
+    known = {"kind": "mamba2", "num_heads": 8, "head_size": 16, "num_groups": 4}
+    known |= {"state_size": 16, "conv_size": 4, "chunk_size": 32}
+    return LayerSpec(recurrence=RecurrenceSpec(**(known | fields)), num_norms=1)
+
+
+def delta(layer: LayerSpec) -> LayerSpec:
+    """Return a layer with the gated delta rule in place of its attention."""
+    rule = states(kind="gated_delta").recurrence
+    return layer.model_copy(update={"attention": None, "recurrence": rule})
+
+
 def experts(num: int = 4, top_k: int = 2, shared: int = 0) -> LayerSpec:
     """Return a layer with routed experts."""
     network = ExpertSpec(num_experts=num, top_k=top_k, ffn_size=64, shared_ffn_size=shared)
@@ -156,6 +170,18 @@ MODELS = (
     lambda layers: model(dense(mla()), num_layers=layers),
     lambda layers: model(experts(), num_layers=layers),
     lambda layers: model(dense(), experts(8, 2, 64), num_layers=layers),
+    lambda layers: model(states(num_groups=1), num_layers=layers),
+    lambda layers: model(
+        states(),
+        LayerSpec(attention=gqa(), num_norms=1),
+        LayerSpec(feed_forward=FeedForwardSpec(ffn_size=128, gated=False), num_norms=1),
+        num_layers=layers,
+    ),
+    lambda layers: model(
+        delta(experts()),
+        experts().model_copy(update={"attention": gqa(output_gate=True)}),
+        num_layers=layers,
+    ),
 )
 SYSTEMS = (
     lambda **f: system(level(4), **f),
@@ -224,6 +250,8 @@ def with_numbers(chance: random.Random, structure: PlanOptions) -> PlanOptions:
     """
     names = ("embedding_layers", "head_layers", "recompute_layers")
     numbers = {name: chance.choice([0, 0, 1, 2]) for name in names}
+    if not numbers["recompute_layers"]:
+        numbers["recompute_run"] = chance.choice([1, 1, 2, 3])
     return replace(structure, overlap_expert_parallel=chance.random() < 0.3, **numbers)
 
 

@@ -193,6 +193,7 @@ def calibration_of(peer: System, execution: Execution) -> Calibration:
         slow_network_efficiency=outer,
         overlap_slowdown=peer.networks[execution["data_par_net"]].processor_usage,
         launch_s=0.0,
+        operator_s=0.0,
         collective_launch_s=0.0,
         jitter=0.0,
         memory_margin_fraction=0.0,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from meshwright.api import fit as fit
     from meshwright.api import fuse as fuse
     from meshwright.api import load as load
+    from meshwright.api import measure as measure
     from meshwright.api import partition as partition
     from meshwright.api import place as place
     from meshwright.api import plan as plan
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MeshwrightError", "__version__", "calibrate", "check", "compare", "estimate", "explain",
-    "export", "fit", "fuse", "load", "partition", "place", "plan", "read", "route", "serve",
-    "simulate", "sweep", "validate",
+    "export", "fit", "fuse", "load", "measure", "partition", "place", "plan", "read", "route",
+    "serve", "simulate", "sweep", "validate",
 ]  # fmt: skip
 
 

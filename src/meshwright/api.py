@@ -22,10 +22,13 @@ from meshwright.options.table import COMMANDS, options_from_keywords
 
 if TYPE_CHECKING:
     from meshwright.calibration.fit.report import Fitted
+    from meshwright.calibration.kernel_report import KernelValidation
+    from meshwright.calibration.kernels import Timings
     from meshwright.calibration.report import Validation
     from meshwright.calibration.rows import Row
     from meshwright.dataflow.fusion.answer import FusionQuestion
     from meshwright.dataflow.linpack import GridRuns
+    from meshwright.measure.run import MeasuredMachine
     from meshwright.options.question import Question, Reading
     from meshwright.search.exhaustive import Progress
     from meshwright.serve.answer import ServingPlan
@@ -492,7 +495,7 @@ def _factors(args: Namespace, asked: Question) -> Any:
 
 @verb
 def explain(args: Namespace, call: Call) -> Any:
-    """Return why a plan is what it is; with ``measured``, where the measured step loses time."""
+    """Return why a plan is what it is; with ``measured`` or ``trace`` where a step loses time."""
     return _explained(args, call)[1]
 
 
@@ -510,11 +513,20 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
         refuse_idle(reading, args, stated, "is of use with --on only: the plan file states this")
     if args.picture is None:
         refuse_idle(reading, args, ("colors",), "is of use with --picture only")
+    if args.trace is not None:
+        reading_alone = ("measured", "picture")
+        refuse_idle(reading, args, reading_alone, "with --trace a trace says what is measured")
     if args.measured is None:
         refuse_idle(reading, args, ("measured_memory",), "is of use with --measured only")
     else:
         refuse_idle(reading, args, ("picture",), "with --measured nothing is drawn")
     found = reading.value(_explained_plan, args, call)
+    if args.trace is not None:
+        from meshwright.frameworks.profile import read_profile
+
+        profile = reading.value(read_profile, Path(args.trace))
+        reading.done()
+        return found, profile
     reading.done()
     if args.measured is None:
         if path is not None:
@@ -913,10 +925,11 @@ def _fusion_question(args: Namespace) -> FusionQuestion:
 def read(args: Namespace, call: Call) -> Any:
     """Return the job that files start; of a program, its graph."""
     from meshwright.catalog.graphs.programs import is_program
+    from meshwright.options.job_files import is_job_file, read_files
 
-    if len(args.files) == 1 and is_program(args.files[0]):
+    first = args.files[0]
+    if len(args.files) == 1 and is_program(first) and not is_job_file(first):
         return _read_program(args)
-    from meshwright.options.job_files import read_files
     from meshwright.options.question import Reading, refuse_idle
 
     reading = Reading()
@@ -1030,8 +1043,10 @@ def _number_of_workers(text: str) -> int:
 
 
 @verb
-def validate(args: Namespace, call: Call) -> Validation:
+def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
     """Return predictions of measured rows, published or your own."""
+    if args.kernels:
+        return _validated_kernels(args)
     from meshwright.base.files import write_all
     from meshwright.calibration.reading import judged
     from meshwright.calibration.report import Validation, documents
@@ -1052,6 +1067,29 @@ def validate(args: Namespace, call: Call) -> Validation:
     return found
 
 
+def _validated_kernels(args: Namespace) -> KernelValidation:
+    """Return how the curves of single kernels hold against measured times."""
+    from meshwright.base.files import write_whole
+    from meshwright.calibration.kernel_report import kernel_document, kernel_validation
+    from meshwright.catalog.calibration import DEFAULT as STEPS
+    from meshwright.catalog.kernels import DEFAULT, load_curves
+    from meshwright.options.question import output_file
+
+    target = output_file(args, "document", ".md")
+    curves = load_curves(DEFAULT if args.calibration == STEPS else args.calibration)
+    found = kernel_validation(_timings(args.measurements), curves)
+    if target is not None:
+        write_whole(target, kernel_document(found), force=args.force)
+    return found
+
+
+def _timings(path: str | None) -> Sequence[Timings]:
+    """Return the times of kernels in a file; the published ones where none is named."""
+    from meshwright.calibration.kernel_rows import published_timings, read_timings
+
+    return published_timings() if path is None else read_timings(Path(path))
+
+
 def _rows(path: str | None) -> Sequence[Row]:
     """Return the measured rows of a file; the published ones where none is named."""
     from meshwright.calibration.reading import read_rows
@@ -1070,14 +1108,34 @@ def calibrate(args: Namespace, call: Call) -> Fitted:
     """Return the constants of the cost model fitted to measured rows."""
     from meshwright.base.files import write_whole
     from meshwright.calibration.fit.report import fitted
+    from meshwright.calibration.rows import FROZEN
     from meshwright.options.question import output_file
 
     path = output_file(args, "out")
     name = "calibrated" if path is None else path.stem
     command = " ".join(filter(None, ("meshwright calibrate", args.file)))
-    found = fitted(_rows(args.file), name, command)
+    if args.kernels:
+        from meshwright.calibration.fit.kernels import fitted_kernels
+
+        found = fitted_kernels(_timings(args.file), name, f"{command} --kernels")
+    else:
+        rows = [row for row in _rows(args.file) if args.file or row.group not in FROZEN]
+        found = fitted(rows, name, command)
     if not found.data:
         raise InfeasibleError("no row has a measured throughput that can be predicted")
     if path is not None:
         write_whole(path, found.text, force=args.force)
     return found
+
+
+@verb
+def measure(args: Namespace, call: Call) -> MeasuredMachine | None:
+    """Return what was measured on this machine; None in processes that are not the first."""
+    from meshwright.measure.run import measure as measure_all
+    from meshwright.options.question import output_file
+
+    path = output_file(args, "out", ".yaml")
+    assert path is not None
+    return measure_all(
+        path, quick=args.quick, force=args.force, command=call.command, progress=call.count
+    )

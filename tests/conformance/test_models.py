@@ -11,6 +11,7 @@ from meshwright.catalog.models import known_model_types, load_model, model_entry
 from meshwright.graph.parameters import (
     count_parameters,
     kv_cache_bytes_per_token,
+    recurrent_state_bytes,
     windowed_kv_cache_bytes_per_token,
 )
 from meshwright.graph.transformer import build_graph
@@ -48,7 +49,8 @@ def test_cache_is_positive_and_its_windowed_part_no_larger(name):
     model = load_model(name)
     whole = kv_cache_bytes_per_token(model, 2.0)
     assert 0 <= windowed_kv_cache_bytes_per_token(model, 2.0) <= whole
-    assert whole > 0
+    assert (whole > 0) == bool(model.attentions)
+    assert (recurrent_state_bytes(model, 2.0) > 0) == bool(model.recurrences)
     assert kv_cache_bytes_per_token(model, 1.0) == whole / 2
 
 
@@ -71,7 +73,7 @@ def test_the_head_is_stated(name):
     assert sum("head:" in line for line in lines) == 1
 
 
-SMALL_ONLY = {"granitemoeshared", "qwen2_vl_text", "qwen2_5_vl_text"}
+SMALL_ONLY = {"bamba", "granitemoeshared", "qwen2_vl_text", "qwen2_5_vl_text"}
 """Built small beside transformers (tests/parity/test_transformers_families.py), not published."""
 
 

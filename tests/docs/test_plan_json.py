@@ -87,6 +87,7 @@ DECLARED = {
     "Model": model.ModelSpec,
     "Layer": model.LayerSpec,
     "Attention": model.AttentionSpec,
+    "Recurrence": model.RecurrenceSpec,
     "Feed-forward": model.FeedForwardSpec,
     "Experts": model.ExpertSpec,
     "Weight format": model.WeightFormat,
@@ -102,6 +103,7 @@ DECLARED = {
     "Precision": workload.Precision,
     "Optimizer": workload.OptimizerPreset,
     "Software": workload.SoftwareStack,
+    "Batch ramp": workload.BatchRamp,
     "Launches": workload.Launches,
 }
 """Sections whose fields are declared: a type, its parts by name, or a type and further names."""

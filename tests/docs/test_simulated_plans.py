@@ -18,12 +18,12 @@ def shown():
     return part.splitlines(keepends=True)[2:]
 
 
-def test_all_but_four_of_forty_plans_are_within_one_and_a_half_percent():
-    """The four are zero bubbles, as the page says."""
+def test_all_but_six_of_forty_plans_are_within_one_and_a_half_percent():
+    """The six are zero bubbles, as the page says."""
     found = [float(cell[:-2]) for line in shown() for cell in line.split(" | ")[1:-1]]
     found += [float(line.split(" | ")[-1].removesuffix(" % |\n")) for line in shown()]
     assert len(found) == 40
-    assert sum(abs(more) > 1.5 for more in found) == 4
+    assert sum(abs(more) > 1.5 for more in found) == 6
     assert max(map(abs, found)) <= 2.5
 
 

@@ -12,6 +12,7 @@ from meshwright.sharding.axes import EXPERT_INNER_DIMS, INNER_DIMS
 from meshwright.sharding.strategy import StrategyOf
 
 _BY_KV_HEAD = frozenset({"key", "value", "kv_heads"})
+_BY_GROUP = "state_key"
 _SPLIT_BY_INPUT_STREAMS = (INNER_DIMS | EXPERT_INNER_DIMS | _BY_KV_HEAD) - {"vocab"}
 
 
@@ -38,6 +39,9 @@ class StatedLayer:
             return ceil_div(size, s.tp * s.tatp)
         if dim in _BY_KV_HEAD:
             return larger(ceil_div(size, s.tp * columns), size / self.sizes["kv_heads"])
+        if dim == _BY_GROUP:
+            whole = size / self.sizes["state_groups"]
+            return larger(ceil_div(size, s.tp * columns), whole)
         if dim in INNER_DIMS:
             return ceil_div(size, s.tp * columns)
         if dim in EXPERT_INNER_DIMS:

@@ -2,8 +2,8 @@
 
 Every collective that a rank needs is looked up among the derived ones: a missing one fails, and so
 does one that nobody needed. Each dim is kept as digits, one for each axis and a rest; an axis that
-splits the dim owns its digit, so a shard is a slice and axes commute. Attention is not causal, so
-the order of the tokens does not matter.
+splits the dim owns its digit, so a shard is a slice and axes commute. Attention is not causal, and
+states sum over all tokens, so the order of the tokens does not matter.
 """
 
 import itertools
@@ -22,11 +22,18 @@ from meshwright.sharding.derivation import (
     attention_layout,
     derive_calls,
     elementwise_input,
+    scan_layout,
     traveling_axes,
 )
 from meshwright.sharding.strategy import ContextKind, PlanOptions, Streamed
 from meshwright.spec.collective import CollectiveKind as Kind
-from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
+from meshwright.spec.model import (
+    AttentionSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    ModelSpec,
+    RecurrenceSpec,
+)
 
 HEADS, SIZE, HIDDEN, TOKENS = 8, 4, 16, 8
 AXES = ("one", "two")
@@ -186,6 +193,7 @@ class Layer:
             OpKind.NORM: self.normalize,
             OpKind.ELEMENTWISE: self.combine,
             OpKind.ATTENTION: self.attend,
+            OpKind.RECURRENCE: self.scan,
         }
         for op in self.graph.ops:
             steps[op.kind](op)
@@ -199,6 +207,7 @@ class Layer:
             OpKind.NORM: self.normalize_back,
             OpKind.ELEMENTWISE: self.combine_back,
             OpKind.ATTENTION: self.attend_back,
+            OpKind.RECURRENCE: self.scan_back,
         }
         for op in reversed(self.graph.ops):
             steps[op.kind](op)
@@ -290,6 +299,9 @@ class Layer:
         return sums
 
     def normalize(self, op):
+        if op.name == "recurrence.gated_norm":
+            self.gate(op)
+            return
         for index in range(len(op.inputs)):
             source, output, weight = self.parts_of(op, index)
             x = self.resting(source)
@@ -304,6 +316,9 @@ class Layer:
             self.values[output.name] = Held(x.dims, x.layout, made)
 
     def normalize_back(self, op):
+        if op.name == "recurrence.gated_norm":
+            self.gate_back(op)
+            return
         for index in range(len(op.inputs)):
             source, output, weight = self.parts_of(op, index)
             x, dy = self.values[source.name], self.settled(output)
@@ -347,6 +362,9 @@ class Layer:
         return tuple(t for t in op.inputs if t not in others)
 
     def combine(self, op):
+        if op.weights:
+            self.scale(op)
+            return
         inputs = self.add_open_branches(op)
         read = [self.read(op, source) for source in inputs]
         for index, output in enumerate(op.outputs):
@@ -382,6 +400,9 @@ class Layer:
         return np.concatenate([heads, shared], axis=-1).reshape(len(content), -1)
 
     def combine_back(self, op):
+        if op.weights:
+            self.scale_back(op)
+            return
         outputs = [self.settled(output) for output in op.outputs]
         out = self.on.active(self.rest(op.output))
         for place, source in enumerate(op.inputs):
@@ -480,6 +501,150 @@ class Layer:
         made = [g.reshape(self.local_shape(tensor.dims, layout)) for g in grads]
         self.gradients[tensor.name].append(Held(tensor.dims, layout, made))
 
+    # recurrences
+
+    def scale(self, op):
+        """Stand in for the convolution: each channel times the sum of its taps, plus its bias."""
+        number = len(op.outputs)
+        for index, (source, output) in enumerate(zip(op.inputs, op.outputs, strict=True)):
+            x, made = self.resting(source), []
+            for rank, shard in enumerate(x.shards):
+                taps, bias = (self.vector(w, rank) for w in op.weights[index::number])
+                y = flat(shard, x.dims) * taps.sum(axis=0) + bias
+                made.append(y.reshape(shard.shape))
+            self.values[output.name] = Held(x.dims, x.layout, made)
+
+    def scale_back(self, op):
+        number = len(op.outputs)
+        for index, (source, output) in enumerate(zip(op.inputs, op.outputs, strict=True)):
+            x, dy, found = self.values[source.name], self.settled(output), ([], [], [])
+            held = op.weights[index::number]
+            for rank, (shard, grads) in enumerate(zip(x.shards, dy.shards, strict=True)):
+                taps, g = self.vector(held[0], rank), flat(grads, x.dims)
+                found[0].append((g * taps.sum(axis=0)).reshape(shard.shape))
+                by_channel = np.sum(g * flat(shard, x.dims), axis=0)
+                found[1].append(np.broadcast_to(by_channel, taps.shape))
+                found[2].append(g.sum(axis=0))
+            self.gradients[source.name].append(Held(x.dims, x.layout, found[0]))
+            for weight, made in zip(held, found[1:], strict=True):
+                self.keep_vector(weight, made, dy.layout)
+
+    def vector(self, weight, rank):
+        return flat(self.weights[weight.name].shards[rank], weight.dims)
+
+    def keep_vector(self, weight, made, layout):
+        """Keep the gradient of a weight that is not multiplied, open over all other axes."""
+        rest = self.on.active(weight_sharding(weight, self.structure))
+        open_axes = tuple(axis for axis in layout.axes if axis not in rest.axes)
+        shape = self.local_shape(weight.dims, rest)
+        shards = [np.reshape(part, shape) for part in made]
+        self.keep(weight, Held(weight.dims, Sharding(rest.split, open_axes), shards))
+
+    def gate(self, op):
+        x, z = (self.resting(tensor) for tensor in op.inputs)
+        made = []
+        for rank, (a, b) in enumerate(zip(x.shards, z.shards, strict=True)):
+            both = flat(a, x.dims) * flat(b, z.dims)
+            y = both * self.by_channel(op, both.shape[1], rank)
+            made.append(y.reshape(a.shape))
+        self.values[op.output.name] = Held(x.dims, x.layout, made)
+
+    def by_channel(self, op, num_channels, rank):
+        """Return the weight of each channel: its own, or that of all heads."""
+        weight = self.vector(op.weights[0], rank)
+        return np.tile(weight, num_channels // weight.size)
+
+    def gate_back(self, op):
+        x, z = (self.values[tensor.name] for tensor in op.inputs)
+        dy, found = self.settled(op.output), ([], [], [])
+        for rank, parts in enumerate(zip(x.shards, z.shards, dy.shards, strict=True)):
+            a, b, g = (flat(part, x.dims) for part in parts)
+            weight = self.by_channel(op, a.shape[1], rank)
+            found[0].append((g * b * weight).reshape(parts[0].shape))
+            found[1].append((g * a * weight).reshape(parts[0].shape))
+            by_channel, size = np.sum(g * a * b, axis=0), self.vector(op.weights[0], rank).size
+            found[2].append(by_channel.reshape(-1, size).sum(axis=0))
+        for tensor, made in zip(op.inputs, found[:2], strict=True):
+            self.gradients[tensor.name].append(Held(tensor.dims, x.layout, made))
+        self.keep_vector(op.weights[0], found[2], dy.layout)
+
+    def scan(self, op):
+        """Read by the queries of a head what all its tokens have written, times its weights."""
+        self.cores = {}
+        for tensor in op.inputs:
+            want = scan_layout(tensor, self.structure)
+            held = self.on.bring(self.resting(tensor), want, tensor.name, is_forward=True)
+            self.cores[tensor.name] = held
+        layout = self.on.active(scan_layout(op.output, self.structure))
+        made = []
+        for rank in range(len(self.on.ranks)):
+            q, _, _, _, a, state = self.of_scan(op, rank)
+            y = np.einsum("thn,hnp,h->thp", q, state, a)
+            made.append(y.reshape(self.local_shape(op.output.dims, layout)))
+        self.values[op.output.name] = Held(op.output.dims, layout, made)
+
+    def of_scan(self, op, rank):
+        """Return queries, keys, values, steps and weights by head, and the states."""
+        v, k, q = (self.heads_of(self.cores[t.name], rank, SIZE) for t in op.inputs[:3])
+        steps = [flat(self.cores[t.name].shards[rank], t.dims) for t in op.inputs[3:]]
+        shared, step = v.shape[1] // k.shape[1], np.prod(steps, axis=0)
+        k, q = np.repeat(k, shared, axis=1), np.repeat(q, shared, axis=1)
+        a = np.prod([self.of_heads(w, rank) for w in op.weights], axis=0)
+        return q, k, v, step, a, np.einsum("sh,shn,shp->hnp", step, k, v)
+
+    def of_heads(self, weight, rank):
+        """Return the part of a vector that a rank of cp works with."""
+        held = self.weights[weight.name].shards[rank]
+        if "cp" in self.on.names:
+            held = self.on.cut(held, weight.dims, self.cp_split(weight), self.on.ranks[rank])
+        return flat(held, weight.dims)
+
+    def cp_split(self, weight):
+        return Sharding({weight.dims[0]: ("cp",)})
+
+    def scan_back(self, op):
+        dy = self.settled(op.output)
+        want = scan_layout(op.output, self.structure)
+        dy = self.on.bring(dy, want, f"{op.output.name}.gradient", is_forward=False)
+        found, of_weights = [[] for _ in op.inputs], [[] for _ in op.weights]
+        for rank in range(len(self.on.ranks)):
+            q, k, v, step, a, state = self.of_scan(op, rank)
+            g = self.heads_of(dy, rank, SIZE)
+            d_state = np.einsum("thn,thp,h->hnp", q, g, a)
+            d_step = np.einsum("shn,hnp,shp->sh", k, d_state, v)
+            by_head = [
+                np.einsum("sh,shn,hnp->shp", step, k, d_state),
+                np.einsum("sh,shp,hnp->shn", step, v, d_state),
+                np.einsum("thp,hnp,h->thn", g, state, a),
+            ]
+            groups = [self.heads_of(self.cores[t.name], rank, SIZE).shape[1] for t in op.inputs[:3]]
+            for place, (grads, heads) in enumerate(zip(by_head, groups, strict=True)):
+                shape = (len(grads), heads, -1, SIZE)
+                found[place].append(grads.reshape(shape).sum(axis=2))
+            for place, tensor in enumerate(op.inputs[3:], start=3):
+                own = flat(self.cores[tensor.name].shards[rank], tensor.dims)
+                found[place].append(d_step * step / own)
+            d_a = np.einsum("thn,hnp,thp->h", q, state, g)
+            for place, weight in enumerate(op.weights):
+                of_weights[place].append(self.spread(weight, d_a * a, rank))
+        for tensor, made in zip(op.inputs, found, strict=True):
+            layout = self.cores[tensor.name].layout
+            shape = self.local_shape(tensor.dims, layout)
+            held = Held(tensor.dims, layout, [part.reshape(shape) for part in made])
+            self.gradients[tensor.name].append(held)
+        for weight, made in zip(op.weights, of_weights, strict=True):
+            self.keep_vector(weight, made, self.on.active(self.rest(op.output)))
+
+    def spread(self, weight, grads, rank):
+        """Return the gradient of a vector on a rank: zero for heads of other ranks of cp."""
+        held = self.weights[weight.name].shards[rank]
+        made = np.zeros_like(held)
+        own = np.arange(held.size).reshape(held.shape)
+        if "cp" in self.on.names:
+            own = self.on.cut(own, weight.dims, self.cp_split(weight), self.on.ranks[rank])
+        made.reshape(-1)[own.reshape(-1)] = grads / held.reshape(-1)[own.reshape(-1)]
+        return made
+
 
 GQA = AttentionSpec(num_heads=HEADS, num_kv_heads=4, head_size=SIZE, value_head_size=SIZE)
 MLA = AttentionSpec(
@@ -492,6 +657,10 @@ MLA = AttentionSpec(
     kv_rank=4,
     rope_head_size=SIZE,
 )
+STATES = RecurrenceSpec(
+    kind="mamba2", num_heads=HEADS, head_size=SIZE, num_groups=4, state_size=SIZE, conv_size=4,
+    chunk_size=4, conv_bias=True,
+)  # fmt: skip
 KINDS = {
     "grouped": {"attention": GQA},
     "latent": {"attention": MLA},
@@ -499,6 +668,9 @@ KINDS = {
     "parallel": {"attention": GQA, "parallel_residual": True, "num_norms": 1},
     "four-norms": {"attention": GQA, "num_norms": 4},
     "norms-on-branches": {"attention": GQA, "norms_before": False},
+    "gated": {"attention": GQA.model_copy(update={"output_gate": True})},
+    "states": {"recurrence": STATES},
+    "delta-rule": {"recurrence": STATES.model_copy(update={"kind": "gated_delta"})},
 }
 STRUCTURES = {
     "plain": PlanOptions(sequence_parallel=False, zero_stage=0, streamed=Streamed.WEIGHTS),
@@ -534,6 +706,8 @@ def close(split, alone, ranks, dims):
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_on_ranks_equals_the_layer_on_one_rank(kind, structure, mesh):
+    if "recurrence" in KINDS[kind] and "tatp" in mesh:
+        mesh = tuple(axis for axis in mesh if axis != "tatp")  # which is refused
     graph, choice = layer_graph(kind), STRUCTURES[structure]
     calls = derive_calls(graph, choice, mesh)
     many = Layer(graph, choice, mesh, np.random.default_rng(5), calls)
@@ -545,7 +719,7 @@ def test_a_layer_on_ranks_equals_the_layer_on_one_rank(kind, structure, mesh):
         for weight in op.weights:
             found, wanted = (m.weight_gradients[weight.name] for m in (many, alone))
             assert close(found, wanted, many.on, weight.dims), weight.name
-    left = [k for k in many.on.due if many.on.due[k] and "kv_heads" not in k[2]]
+    left = [k for k in many.on.due if many.on.due[k] and "/" not in k[2]]
     assert not left
 
 

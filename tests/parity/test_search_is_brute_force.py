@@ -65,6 +65,7 @@ CHOICES = {
     "embedding_layers": (0, 1),
     "head_layers": (0, 1, 2),
     "recompute_layers": (0, 1, 2),
+    "recompute_run": (1, 2),
     "overlap_expert_parallel": (False, True),
 }
 
@@ -149,10 +150,12 @@ def plans_of(problem, allowed):
     offloads = [o for o in Offload if problem.system.host is not None or o is Offload.NONE]
     offloads = [o for o in offloads if keeps("offload", o)]
     recomputes = [
-        {"recompute": kind, "recompute_layers": number}
+        {"recompute": kind, "recompute_layers": number, "recompute_run": run}
         for kind in Recompute
         if keeps("recompute", kind)
         for number in (allowed.get("recompute_layers", (0,)) if kind is Recompute.FULL else (0,))
+        for run in (allowed.get("recompute_run", (1,)) if kind is Recompute.FULL else (1,))
+        if not number or run == 1
     ]
     overlap = problem.workload.software.async_tensor_parallel
     counted = [

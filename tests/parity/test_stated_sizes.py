@@ -22,10 +22,10 @@ DEGREES = (
 def divides(sizes, degrees):
     """Whether each degree divides the dims that it splits, as rules ask for."""
     inner = degrees.get("tp", 1) * degrees.get("tatp", 1)
-    heads = ("query_heads", "kv_heads", "ffn", "shared_ffn", "vocab")
+    heads = ("query_heads", "kv_heads", "inner_heads", "ffn", "shared_ffn")
     experts = sizes.get("experts", degrees.get("ep", 1)) % degrees.get("ep", 1) == 0
     wide = sizes.get("expert_ffn", 0) % (degrees.get("etp", 1) * degrees.get("tatp", 1)) == 0
-    return experts and wide and all(sizes.get(name, 0) % inner == 0 for name in heads[:4])
+    return experts and wide and all(sizes.get(name, 0) % inner == 0 for name in heads)
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -39,7 +39,13 @@ def test_sizes_are_those_stated_dim_by_dim(name):
             options = PlanOptions(sequence_parallel=parallel, streamed=streamed)
             inputs = streamed is Streamed.INPUTS
             stated = StatedLayer(layer.sizes, strategy, LENGTH, parallel, 1.25, inputs)
-            local = LocalLayer(layer.sizes, layer_axes(layer, options), strategy, LENGTH, 1.25)
+            local = LocalLayer(
+                layer.sizes,
+                layer_axes(layer, options),
+                strategy,
+                LENGTH,
+                expert_load_imbalance=1.25,
+            )
             assert local.tokens == stated.tokens
             assert local.token_shard == stated.token_shard
             assert local.routed_rows == stated.routed_rows

@@ -10,8 +10,10 @@ from public_models import transformers  # with a torchvision that can be loaded
 from torch.utils.flop_counter import FlopCounterMode
 
 from meshwright.catalog.models import read_config
-from meshwright.graph.flops import ScoreCount, step_flops
-from meshwright.graph.parameters import count_parameters, kv_cache_bytes
+from meshwright.graph.flops import ScoreCount, layer_flops_per_token, step_flops
+from meshwright.graph.op import OpKind
+from meshwright.graph.parameters import count_parameters, kv_cache_bytes, recurrent_state_bytes
+from meshwright.graph.recurrence import STATE_WORD_BYTES
 from meshwright.graph.transformer import build_graph
 
 DENSE = {
@@ -33,6 +35,49 @@ VISION = {
 }  # fmt: skip
 MULTIMODAL_ROPE = {"rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}
 
+MAMBA = {
+    "mamba_n_heads": 12, "mamba_d_head": 8, "mamba_d_state": 6, "mamba_n_groups": 3,
+    "mamba_d_conv": 3, "mamba_chunk_size": 4,
+}  # fmt: skip
+MAMBA2 = {
+    "num_heads": 12, "head_dim": 8, "state_size": 6, "n_groups": 3, "conv_kernel": 3,
+    "chunk_size": 4, "intermediate_size": None, "num_attention_heads": None,
+    "num_key_value_heads": None, "max_position_embeddings": None,
+}  # fmt: skip
+NEMOTRON = {
+    "head_dim": 10, "mamba_num_heads": 10, "mamba_head_dim": 8, "ssm_state_size": 6,
+    "n_groups": 5, "conv_kernel": 3, "chunk_size": 4, "num_hidden_layers": 5,
+    "hybrid_override_pattern": "M-*M-",
+}  # fmt: skip
+QWEN3_NEXT = {
+    "head_dim": 10, "num_hidden_layers": 4, "num_experts": 6, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16, "shared_expert_intermediate_size": 20,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 6,
+    "linear_value_head_dim": 8, "linear_conv_kernel_dim": 3,
+}  # fmt: skip
+HYBRID = GRANITE4 | MAMBA | {"layer_types": ["mamba", "attention", "mamba"]}
+RECURRENT = {
+    "mamba2": ("mamba2", MAMBA2),
+    "mamba2-biases": ("mamba2", MAMBA2 | {"use_bias": True, "use_conv_bias": False}),
+    "mamba2-tied": ("mamba2", MAMBA2 | {"n_groups": 1, "tie_word_embeddings": True}),
+    "bamba": ("bamba", MAMBA | {"attn_layer_indices": [1]}),
+    "bamba-biases": ("bamba", MAMBA | {"attn_layer_indices": [0], "mamba_proj_bias": True}),
+    "granite4-mamba": ("granitemoehybrid", HYBRID),
+    "granite4-mamba-experts": (
+        "granitemoehybrid", HYBRID | EXPERTS | {"position_embedding_type": None},
+    ),
+    "nemotron-h": ("nemotron_h", NEMOTRON),
+    "nemotron-h-biases": ("nemotron_h", NEMOTRON | {"use_bias": True}),
+    "nemotron-h-experts": (
+        "nemotron_h",
+        NEMOTRON | {
+            "hybrid_override_pattern": "MEM*E", "n_routed_experts": 6, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 14, "moe_shared_expert_intermediate_size": 22,
+        },
+    ),
+    "qwen3-next": ("qwen3_next", QWEN3_NEXT),
+    "qwen3-next-dense-layer": ("qwen3_next", QWEN3_NEXT | {"mlp_only_layers": [2]}),
+}  # fmt: skip
 CASES = {
     "gemma": ("gemma", {"head_dim": 12}),
     "gemma-biases": ("gemma", {"head_dim": 12, "attention_bias": True}),
@@ -57,8 +102,9 @@ CASES = {
 
 
 def config_of(case):
-    model_type, changes = CASES[case]
-    return {"model_type": model_type, **DENSE, **changes}
+    model_type, changes = (CASES | RECURRENT)[case]
+    stated = {"model_type": model_type, **DENSE, **changes}
+    return {key: value for key, value in stated.items() if value is not None}
 
 
 def language_model(config, device):
@@ -77,7 +123,7 @@ def language_model(config, device):
     return model
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *RECURRENT])
 def test_parameters_are_those_of_the_modules(case):
     model = language_model(config_of(case), "meta")
     biases = [one for name, one in model.named_buffers() if name.endswith("score_correction_bias")]
@@ -101,6 +147,34 @@ def test_products_and_cache_are_those_of_a_step(case):
     assert backward.get_total_flops() == counts.input_gradient + counts.weight_gradient
     kept = [part for layer in output.past_key_values.layers for part in (layer.keys, layer.values)]
     assert sum(part.numel() for part in kept) == kv_cache_bytes(model, 1.0, float(tokens))
+
+
+@pytest.mark.parametrize("case", RECURRENT)
+def test_linear_layers_and_states_are_those_of_a_step(case):
+    tokens, model = 7, read_config(config_of(case))
+    runner = language_model(config_of(case), "cpu")
+    with FlopCounterMode(display=False) as forward, torch.no_grad():
+        output = runner(input_ids=torch.arange(3, 3 + tokens)[None], use_cache=True)
+    kinds = forward.get_flop_counts()["Global"]
+    counted = sum(kinds.get(op, 0) for op in (torch.ops.aten.mm, torch.ops.aten.addmm))
+    graph = build_graph(model)
+    of_layers = [
+        layer.count * layer_flops_per_token(layer, tokens, ScoreCount.FULL, OpKind.MATMUL)
+        for layer in (*graph.layers, graph.head)
+    ]
+    assert counted == tokens * sum(of_layers)
+    cache = getattr(output, "past_key_values", None) or output.cache_params
+    states, inputs, pairs = 0, 0, 0
+    for layer in cache.layers:
+        states += sum(part.numel() for part in getattr(layer, "recurrent_states", {}).values())
+        inputs += sum(part.numel() for part in getattr(layer, "conv_states", {}).values())
+        parts = (getattr(layer, name, None) for name in ("keys", "values"))
+        pairs += sum(part.numel() for part in parts if part is not None)
+    assert pairs == kv_cache_bytes(model, 1.0, float(tokens))
+    # transformers keeps as many inputs as a convolution sees, of which the newest is not needed
+    size = model.recurrences[0].conv_size
+    needed = inputs * (size - 1) / size
+    assert STATE_WORD_BYTES * states + needed == recurrent_state_bytes(model, 1.0)
 
 
 @pytest.mark.parametrize("model_type", ["qwen2_vl", "qwen2_5_vl"])

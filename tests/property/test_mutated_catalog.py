@@ -144,6 +144,7 @@ def test_a_deleted_field(drawn):
 
 
 OPTIONAL = {
+    "also_called",
     # statements about a value that is cited anyway
     "source", "derived", "why", "range",
     # fields whose absence has a documented meaning, and that no price is hidden behind

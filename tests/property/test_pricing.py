@@ -87,7 +87,10 @@ def with_system(task, chip=None, level=None, host=None):
 
 def without_launches(task):
     """Return the problem with free launches and no slowdown under overlap."""
-    return replace(task, calibration=replace(task.calibration, launch_s=0.0, overlap_slowdown=0.0))
+    return replace(
+        task,
+        calibration=replace(task.calibration, launch_s=0.0, operator_s=0.0, overlap_slowdown=0.0),
+    )
 
 
 def times_bandwidth(factor, latency=1.0):
@@ -111,6 +114,7 @@ def test_everything_twice_as_fast_takes_half_the_time(seed):
     halved = replace(
         constants,
         launch_s=constants.launch_s / 2,
+        operator_s=constants.operator_s / 2,
         collective_launch_s=constants.collective_launch_s / 2,
     )
     fast = with_system(task, (2.0, 2.0), times_bandwidth(2.0, 0.5), 2.0)

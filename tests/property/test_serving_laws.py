@@ -17,7 +17,7 @@ from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 SYSTEM = load_system("16xH100")
 CONSTANTS = load_calibration("hopper")
 PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
-NAMES = ("llama3-8b", "mixtral-8x7b", "gemma2-9b", "deepseek-v2-lite")
+NAMES = ("llama3-8b", "mixtral-8x7b", "gemma2-9b", "deepseek-v2-lite", "nemotron-h-8b")
 MODELS = {name: load_model(name) for name in NAMES}
 degrees = st.sampled_from([(1, 1, 1), (2, 1, 1), (4, 2, 1), (8, 1, 2), (2, 4, 2), (1, 2, 8)])
 batches = st.integers(1, 200)

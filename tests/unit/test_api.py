@@ -55,7 +55,7 @@ def test_declarations_stand_for_names():
 
 def test_files_are_written_and_read_by_string_paths(found, tmp_path):
     path = str(tmp_path / "plan.json")
-    written = mw.plan("gpt2-medium", **QUESTION, out=path)
+    written = mw.plan("gpt2-medium", **QUESTION, zero=1, out=path)
     assert mw.load(path).best == written.best
     assert mw.export(path, "torch", out=str(tmp_path))
     assert mw.export(written, "megatron", print=True)
@@ -153,3 +153,13 @@ def test_an_object_that_is_no_value_is_told(name, value):
 def test_what_is_no_path_is_not_loaded(path):
     with pytest.raises(SpecError, match="expected a path or a name"):
         mw.load(path)
+
+
+@pytest.mark.parametrize("name", sorted(files.LEAST))
+def test_a_file_with_a_number_below_its_least_is_refused(found, tmp_path, name):
+    path = tmp_path / "plan.json"
+    data = json.loads(files.to_json(found))
+    data["best"]["segments"][0]["structure"][name] = files.LEAST[name] - 1
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(mw.MeshwrightError, match=f"{name}: found .*, expected"):
+        mw.explain(str(path))

@@ -31,6 +31,10 @@ def kind_of_file(mode: int) -> str:
     return next((kind for is_it, kind in _KINDS if is_it(mode)), "")
 
 
+SCRIPTS = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".job")
+"""Ends of the names of scripts of shells and queues."""
+TREES = (".yaml", ".yml", ".json", ".toml")
+PYTHON = ".py"
 MOST_BYTES = 256 * 2**20
 """No file of models, systems, flows or plans is that large; one that is, is a slip."""
 

@@ -80,16 +80,20 @@ def intervals_of(predictions: Iterable[Prediction]) -> Intervals:
     """Return how the intervals of some rows held what was measured."""
     known = [e for e in predictions if e.interval is not None and e.log_error is not None]
     errors = log_errors(known)
-    widths = [np.log(e.interval[1] / e.interval[0]) / 2.0 for e in known if e.interval is not None]
-    half_widths = np.array(widths, dtype=float)
+    ends = [
+        (e.predicted_tokens_per_s / e.interval[0], e.interval[1] / e.predicted_tokens_per_s)
+        for e in known
+        if e.interval is not None and e.predicted_tokens_per_s is not None
+    ]
+    slower, faster = np.log(np.array(ends, dtype=float).reshape(-1, 2)).T
     return Intervals(
         rows=len(known),
-        covered=_of(np.mean, np.abs(errors) <= half_widths),
-        score=_of(np.mean, interval_score(errors, half_widths)),
+        covered=_of(np.mean, (errors <= slower) & (-errors <= faster)),
+        score=_of(np.mean, interval_score(errors, slower, faster)),
     )
 
 
-def interval_score(errors: FloatArray, half_widths: FloatArray) -> FloatArray:
+def interval_score(errors: FloatArray, slower: FloatArray, faster: FloatArray) -> FloatArray:
     """Return the interval score of each logarithm: small is good.
 
     Width, and 2 / (1 - share) times the distance of what lies outside. Source: Gneiting and
@@ -99,11 +103,11 @@ def interval_score(errors: FloatArray, half_widths: FloatArray) -> FloatArray:
     ----------
     errors
         ln(predicted / measured), (rows,).
-    half_widths
-        Of intervals of ln(measured) that lie evenly about ln(predicted), (rows,).
+    slower, faster
+        How far below and above ln(predicted) intervals of ln(measured throughput) end, (rows,).
     """
-    outside = np.maximum(np.abs(errors) - half_widths, 0.0)
-    return np.asarray(2.0 * half_widths + 2.0 / (1.0 - SHARE) * outside, dtype=float)
+    outside = np.maximum(errors - slower, 0.0) + np.maximum(-errors - faster, 0.0)
+    return np.asarray(slower + faster + 2.0 / (1.0 - SHARE) * outside, dtype=float)
 
 
 def errors_of(predictions: Sequence[Prediction]) -> Errors:

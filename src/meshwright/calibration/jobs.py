@@ -18,7 +18,7 @@ from meshwright.calibration.rows import HardwareFields, ModelFields, PrecisionFi
 from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import chip_names, load_chip, load_system
-from meshwright.catalog.workloads import load_optimizer
+from meshwright.catalog.workloads import default_optimizer, load_optimizer
 from meshwright.cost.operator import stated_rate
 from meshwright.cost.problem import Problem
 from meshwright.sharding import launching
@@ -29,7 +29,7 @@ from meshwright.sharding.strategy import (
     Strategy,
     make_strategy,
 )
-from meshwright.spec.framework import Framework
+from meshwright.spec.framework import UNNAMED, Habits
 from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
 from meshwright.spec.system import ChipSpec, NetworkLevel, SystemSpec
 from meshwright.spec.workload import OptimizerPreset, Precision, SoftwareStack, Training
@@ -91,7 +91,7 @@ class Job:
     """A row as it is priced."""
 
     row: Row
-    framework: Framework
+    habits: Habits
     problem: Problem
     strategy: Strategy
     structure: PlanOptions
@@ -112,8 +112,13 @@ class Degrees:
     global_batch: int
 
 
-def job_of(row: Row, calibration: str) -> Job:
+def job_of(row: Row, calibration: str, *, is_named: bool = True) -> Job:
     """Return the job of a row: its stated configuration alone, and defaults.
+
+    Parameters
+    ----------
+    is_named
+        Whether the framework is part of the question, with what the row states of its software.
 
     Raises
     ------
@@ -122,24 +127,24 @@ def job_of(row: Row, calibration: str) -> Job:
     """
     if row.task not in TASKS:
         raise RefusedError(Reason.TASK, row.task)
-    framework = load_framework(row.framework or "fsdp")
+    habits = load_framework(row.framework) if row.framework and is_named else UNNAMED
     system = system_of(row.hardware)
-    model = model_of(row.model, framework.name)
+    model = model_of(row.model, row.framework or "")
     if row.model.seq is None:
         raise RefusedError(Reason.SEQUENCE, row.model.name or "")
-    degrees = degrees_of(row, framework, system.num_devices, model)
-    structure = structure_of(row, framework, degrees)
-    workload = _workload(row, framework, degrees, system.chip)
+    degrees = degrees_of(row, system.num_devices, model)
+    structure = structure_of(row, habits, degrees)
+    workload = _workload(row, habits, degrees, system)
     strategy = _strategy(row, degrees)
     try:
         problem = make_problem(model, system, workload, calibration)
         _check(problem, strategy, structure)
     except SpecError as error:
         raise RefusedError(Reason.PLAN, str(error.faults[0])) from error
-    return Job(row, framework, problem, strategy, structure)
+    return Job(row, habits, problem, strategy, structure)
 
 
-def degrees_of(row: Row, framework: Framework, num_devices: int, model: ModelSpec) -> Degrees:
+def degrees_of(row: Row, num_devices: int, model: ModelSpec) -> Degrees:
     """Return the degrees of a row; dp and the micro-batch follow where they are not stated."""
     plan = row.parallelism
     tp, pp, cp = plan.tp or 1, plan.pp or 1, plan.cp or 1
@@ -151,13 +156,13 @@ def degrees_of(row: Row, framework: Framework, num_devices: int, model: ModelSpe
     chunks = plan.vpp or 1 if pp > 1 else 1
     if pp * chunks > model.num_layers:
         raise RefusedError(Reason.PLAN, f"{pp} x {chunks} chunks of {model.num_layers} layers")
-    micro, total = _batches(row, framework, dp, tp, pp * chunks)
+    micro, total = _batches(row, dp, tp, pp * chunks)
     ep = (plan.ep or 1) if is_moe else 1
     etp = (plan.etp or 1) if is_moe else 1
     return Degrees(tp, pp, cp, dp, ep, etp, chunks, micro, total)
 
 
-def _batches(row: Row, framework: Framework, dp: int, tp: int, stages: int) -> tuple[int, int]:
+def _batches(row: Row, dp: int, tp: int, stages: int) -> tuple[int, int]:
     """Return sequences of a micro-batch, and of a step.
 
     MaxText states batches of a chip: a rank of dp has those of its tp group. A micro-batch that
@@ -165,7 +170,7 @@ def _batches(row: Row, framework: Framework, dp: int, tp: int, stages: int) -> t
     all that a rank has in a step.
     """
     micro, total, times = row.micro_batch, row.global_batch, row.grad_accum
-    if framework.name == "maxtext":
+    if row.framework == "maxtext":
         micro = None if total else (micro or 0) * tp or None
     if total is None:
         if micro is None:
@@ -174,38 +179,38 @@ def _batches(row: Row, framework: Framework, dp: int, tp: int, stages: int) -> t
     of_rank = max(total // dp, 1)
     if micro is None:
         rounds = times or (of_rank if stages > 1 else 1)
-        if framework.name == "torchtitan":
+        if row.framework == "torchtitan":
             rounds = (times or 1) * stages
         micro = max(of_rank // rounds, 1)
     return min(micro, of_rank), total
 
 
-def structure_of(row: Row, framework: Framework, degrees: Degrees) -> PlanOptions:
+def structure_of(row: Row, habits: Habits, degrees: Degrees) -> PlanOptions:
     """Return the choices of a row; what is not stated is the default of its framework."""
     plan, tp, pp = row.parallelism, degrees.tp, degrees.pp
     stage = plan.zero_stage
     if stage is None:
-        stage = 3 if plan.fsdp else min(framework.zero_stage, 3 if plan.fsdp is None else 1)
+        stage = 3 if plan.fsdp else min(habits.zero_stage, 3 if plan.fsdp is None else 1)
     nothing_to_shard = degrees.dp * degrees.cp == (row.hardware.slices or 1) == 1
     if nothing_to_shard or (row.task == ADAPTERS and stage < 3):
         stage = 0
-    stated_sp = framework.sequence_parallel if plan.sp is None else plan.sp
+    stated_sp = habits.sequence_parallel if plan.sp is None else plan.sp
     return PlanOptions(
         sequence_parallel=bool(stated_sp and tp > 1),
         zero_stage=stage,
-        reshard_after_forward=framework.drops_gathered_weights
-        and not (pp > 1 and framework.zero_stage == 3),
-        recompute=row.recompute or Recompute(framework.recompute),
+        reshard_after_forward=habits.drops_gathered_weights
+        and not (pp > 1 and habits.zero_stage == 3),
+        recompute=row.recompute or Recompute(habits.recompute),
         schedule=ScheduleKind.INTERLEAVED if degrees.chunks > 1 else ScheduleKind.ONE_F_ONE_B,
-        overlap_data_parallel=framework.overlaps_data_parallel or stage == 3,
-        overlap_tensor_parallel=bool(_async_tp(row, framework) and stated_sp and tp > 1),
+        overlap_data_parallel=habits.overlaps_data_parallel or stage == 3,
+        overlap_tensor_parallel=bool(_async_tp(row, habits) and stated_sp and tp > 1),
     )
 
 
-def _async_tp(row: Row, framework: Framework) -> bool:
+def _async_tp(row: Row, habits: Habits) -> bool:
     """Return whether tp overlaps its collectives with the products that need them (async TP)."""
-    stated = row.software.async_tp
-    return framework.software.async_tensor_parallel if stated is None else stated
+    stated = None if habits is UNNAMED else row.software.async_tp
+    return habits.software.async_tensor_parallel if stated is None else stated
 
 
 def precision_of(stated: PrecisionFields | None, chip: ChipSpec) -> Precision:
@@ -227,45 +232,53 @@ def precision_of(stated: PrecisionFields | None, chip: ChipSpec) -> Precision:
     return Precision(matmul=matmul, activation=activation, row_scales=known.scaling == "row")
 
 
-def _optimizer(row: Row, framework: Framework, precision: PrecisionFields) -> OptimizerPreset:
+def _optimizer(
+    row: Row, habits: Habits, precision: PrecisionFields, system: SystemSpec
+) -> OptimizerPreset:
     """Return the bytes that a framework keeps for each parameter."""
     if row.task == ADAPTERS:
         return load_optimizer("adapters")
-    name = framework.optimizer_of(precision.activation or "fp16")
-    if row.software.bf16_reductions or (row.parallelism.fsdp and framework.zero_stage < 3):
+    if habits is UNNAMED:
+        return default_optimizer(system)
+    name = habits.optimizer_of(precision.activation or "fp16")
+    if row.software.bf16_reductions or (row.parallelism.fsdp and habits.zero_stage < 3):
         name = "fsdp-mixed-bf16-reduce"
-    if framework.name == "megatron-deepspeed" and precision.fp32_gradients:
+    if row.framework == "megatron-deepspeed" and precision.fp32_gradients:
         name = "deepspeed-adam-fp32-gradients"
-    preset = load_optimizer(name)
+    preset = load_optimizer(name) if name else default_optimizer(system)
     if precision.fp8_all_gather:
         return preset.model_copy(update={"gathered_weight_bytes_per_param": 1.0})
     return preset
 
 
-def _workload(row: Row, framework: Framework, degrees: Degrees, chip: ChipSpec) -> Training:
+def _workload(row: Row, habits: Habits, degrees: Degrees, system: SystemSpec) -> Training:
     """Return the training workload of a row."""
     stated = row.precision or PrecisionFields()
     assert row.model.seq is not None
     return Training(
         global_batch_size=degrees.global_batch,
         sequence_length=row.model.seq,
-        precision=precision_of(row.precision, chip),
-        optimizer=_optimizer(row, framework, stated),
-        software=_software(row, framework, stated, chip),
+        precision=precision_of(row.precision, system.chip),
+        optimizer=_optimizer(row, habits, stated, system),
+        software=SoftwareStack()
+        if habits is UNNAMED
+        else _software(row, habits, stated, system.chip),
     )
 
 
 def _software(
-    row: Row, framework: Framework, precision: PrecisionFields, chip: ChipSpec
+    row: Row, habits: Habits, precision: PrecisionFields, chip: ChipSpec
 ) -> SoftwareStack:
     """Return the software of a framework with what a row states of it."""
-    stack = framework.stack(family=chip.family, precision=precision.activation or "fp16")
-    changes: dict[str, object] = {"async_tensor_parallel": _async_tp(row, framework)}
+    stack = habits.stack(family=chip.family, precision=precision.activation or "fp16")
+    changes: dict[str, object] = {"async_tensor_parallel": _async_tp(row, habits)}
     if row.flash_attention is not None:
         changes["flash_attention"] = row.flash_attention
     if row.software.compile is not None:
         changes["compiled"] = row.software.compile
         changes["eager"] = stack.eager and not row.software.compile
+    if row.software.separate_accumulation:
+        changes["fused_gradient_accumulation"] = False
     if row.software.compiled_loss:
         changes |= {"fp32_logit_copies": 1.0, "fp32_split_logit_copies": 1.0}
     return stack.model_copy(update=changes)
@@ -450,7 +463,13 @@ def _built(stated: ModelFields, framework: str) -> ModelSpec:
         pattern = (0,) * first + (len(kinds) - 1,) * (stated.layers - first)
     return ModelSpec(
         name=stated.name or "unnamed",
-        architecture="built from stated dims",
+        architecture="MPTForCausalLM"
+        if is_mpt
+        else "GPT2LMHeadModel"
+        if is_gpt
+        else "MixtralForCausalLM"
+        if stated.n_experts
+        else "LlamaForCausalLM",
         hidden_size=stated.hidden,
         vocab_size=stated.vocab,
         layer_kinds=kinds,

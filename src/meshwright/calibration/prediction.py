@@ -20,9 +20,9 @@ from meshwright.calibration.jobs import Job, Reason, RefusedError, job_of
 from meshwright.calibration.rows import FlopsRule, Row
 from meshwright.cost.memory import fullest
 from meshwright.cost.operator import stated_rate
-from meshwright.cost.parts import MemoryPart, MemoryUse
+from meshwright.cost.parts import MemoryPart, MemoryUse, TimePart
 from meshwright.cost.pipeline import num_communicators
-from meshwright.cost.problem import interval
+from meshwright.cost.problem import distances, throughputs
 from meshwright.cost.step import Priced, price_one
 from meshwright.graph.flops import ScoreCount, step_flops
 from meshwright.graph.parameters import count_parameters
@@ -90,6 +90,8 @@ class Counting(StrEnum):
     """All that the driver tells: allocator, runtime and communication library."""
     ALLOCATOR = "allocator"
     """The most that the allocator of the framework reserved."""
+    ALLOCATED = "allocated"
+    """The most that it had given to tensors at once."""
     TENSORS = "tensors"
     """Parameters, gradients, optimizer state and kept activations alone."""
 
@@ -112,6 +114,7 @@ class RowMemory:
         counted = {
             Counting.DEVICE: used_bytes(use),
             Counting.ALLOCATOR: use.allocator_bytes,
+            Counting.ALLOCATED: use.allocator_bytes - use[MemoryPart.FRAGMENTATION],
             Counting.TENSORS: use[MemoryPart.WEIGHTS]
             + use[MemoryPart.GRADIENTS]
             + use[MemoryPart.OPTIMIZER]
@@ -136,7 +139,9 @@ def row_memory(job: Job, priced: Priced) -> RowMemory:
     """
     row, use = job.row, _fullest(priced)
     stated = row.measured.memory_bytes_per_chip
-    counting = Counting.DEVICE if job.framework.counts_runtime else Counting.ALLOCATOR
+    counting = Counting.DEVICE if job.habits.counts_runtime else Counting.ALLOCATOR
+    if "allocated" in (row.measured.memory_metric or ""):
+        counting = Counting.ALLOCATED
     state, kept = row.measured.param_opt_bytes, row.measured.activation_bytes
     if stated is None and state is not None and kept is not None:
         counting, stated = Counting.TENSORS, state + kept
@@ -208,21 +213,26 @@ class Prediction:
         return float(np.log(self.predicted_tokens_per_s / self.measured_tokens_per_s))
 
 
-def predict(rows: Sequence[Row], calibration: str) -> list[Prediction]:
+def predict(rows: Sequence[Row], calibration: str, *, is_named: bool = True) -> list[Prediction]:
     """Return the prediction of each row, or the reason for which there is none.
 
     Where the calibration was fitted, each has the interval in which four of five rows alike lay
     whose source was left out of the fit.
+
+    Parameters
+    ----------
+    is_named
+        Whether the framework is part of the question, with what a row states of its software.
     """
-    return [_predicted(row, calibration) for row in rows]
+    return [_predicted(row, calibration, is_named) for row in rows]
 
 
-def _predicted(row: Row, calibration: str) -> Prediction:
+def _predicted(row: Row, calibration: str, is_named: bool) -> Prediction:
     """Return the prediction of one row."""
     try:
         if row.task != DID_NOT_FIT and not any(vars(row.measured).values()):
             raise RefusedError(Reason.MEASURED, row.task)
-        return compared(job_of(row, calibration))
+        return compared(job_of(row, calibration, is_named=is_named))
     except RefusedError as error:
         return Prediction(row, refused=error.reason, detail=error.detail)
     except MeshwrightError as error:
@@ -237,14 +247,16 @@ def compared(job: Job) -> Prediction:
     if measured is None and memory.measured_bytes is None and row.task != DID_NOT_FIT:
         raise RefusedError(Reason.MEASURED, "the rule by which FLOPs were counted is not known")
     predicted = work.tokens_per_step / _one(priced.step.time.total_s)
+    parts_s = priced.step.time.row()
+    ends = distances(job.problem, parts_s[TimePart.LAUNCH.value] / sum(parts_s.values()))
     return Prediction(
         row,
         job,
         predicted_tokens_per_s=predicted,
         measured_tokens_per_s=measured,
         memory=memory,
-        parts_s=priced.step.time.row(),
-        interval=interval(job.problem, predicted),
+        parts_s=parts_s,
+        interval=ends and throughputs(predicted, ends),
     )
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.calibration.rows import (
@@ -59,12 +59,15 @@ class StatedRow(CommonFields):
     precision: Text = None
     recompute: Text = None
     flops_counting: Text = None
+    features: Mapping[str, Any] = Field(default_factory=dict)
+    """Options of the framework, by their names."""
 
 
 _ROWS = TypeAdapter(list[StatedRow])
 _EXPECTED = {
-    "model_type": "fields", "string_type": "text", "bool_type": "true, false or null",
-    "int_type": "a whole number", "float_type": "a number or null",
+    "model_type": "fields", "dict_type": "fields", "string_type": "text",
+    "bool_type": "true, false or null", "int_type": "a whole number",
+    "float_type": "a number or null",
     "greater_than": "a number above 0", "finite_number": "a number above 0",
 }  # fmt: skip
 
@@ -292,21 +295,25 @@ _LOSS_COMPILED_SINCE = "2025-04"
 """In torchtitan. Source: pytorch/torchtitan, pull request 1033."""
 
 
-def framework_of(row: StatedRow, hardware: HardwareFields) -> str:
-    """Return the framework of a row: as it is named, else as its source or its plan suggests.
+def framework_of(row: StatedRow, hardware: HardwareFields) -> str | None:
+    """Return the framework of a row: as it is named, else as its plan suggests; None: not known.
 
     Megatron-LM stands for the recipes of today, but for early chips without fused attention,
     which its papers had.
     """
     named = _first_of(_FRAMEWORKS, row.framework, row.group, row.source.repo)
     chip, plan = (hardware.chip or "").lower(), row.parallelism
+    is_early = re.search(r"v100|a100|p100", chip) and not row.flash_attention
     if named is None and "tpu" in chip:
         return "maxtext"
     if named is None and (plan.fsdp or plan.zero_stage == 3):
         return "fsdp"
-    if named is not None and named != _EARLY_MEGATRON:
+    if named is None and is_early and row.flash_attention is False:
+        return _EARLY_MEGATRON
+    if named != _EARLY_MEGATRON:
         return named
-    is_early = re.search(r"v100|a100|p100", chip) and not row.flash_attention
+    if "transformer-impl" in row.features:
+        return "megatron"
     return _EARLY_MEGATRON if is_early else "megatron-bridge"
 
 
@@ -324,7 +331,7 @@ def _first_of(patterns: Sequence[tuple[str, Meaning]], *texts: str | None) -> Me
     return None
 
 
-def software_of(row: StatedRow, framework: str) -> tuple[SoftwareFields, dict[str, str]]:
+def software_of(row: StatedRow, framework: str | None) -> tuple[SoftwareFields, dict[str, str]]:
     """Return what is known of the software, with the reason for what is not stated as a field.
 
     Remarks name asynchronous tensor parallelism that was left out (``vanilla tp``), and the mode of
@@ -336,6 +343,8 @@ def software_of(row: StatedRow, framework: str) -> tuple[SoftwareFields, dict[st
         found["async_tp"] = False, "vanilla TP"
     if framework == "llm-foundry" and "mode pure" in notes:
         found["bf16_reductions"] = True, "mode PURE"
+    if row.features.get("no-gradient-accumulation-fusion"):
+        found["separate_accumulation"] = True, "no-gradient-accumulation-fusion"
     is_new = (row.date or _LOSS_COMPILED_SINCE) >= _LOSS_COMPILED_SINCE
     if framework == "torchtitan" and row.software.compile and is_new:
         why = f"compiled since {_LOSS_COMPILED_SINCE}: pytorch/torchtitan, pull request 1033"
@@ -492,13 +501,12 @@ def _known_as(name: str, known: Container[str]) -> str | None:
 
 def _agrees(model: ModelSpec, stated: ModelFields) -> bool:
     """Return whether no stated dim contradicts a public model; the vocabulary may be padded."""
-    attentions = [kind.attention for kind in model.layer_kinds]
     experts = [kind.experts for kind in model.layer_kinds if kind.experts]
     pairs = (
         (stated.layers, {model.num_layers}),
         (stated.hidden, {model.hidden_size}),
-        (stated.heads, {attention.num_heads for attention in attentions}),
-        (stated.kv_heads, {attention.num_kv_heads for attention in attentions}),
+        (stated.heads, {attention.num_heads for attention in model.attentions}),
+        (stated.kv_heads, {attention.num_kv_heads for attention in model.attentions}),
         (stated.n_experts, {expert.num_experts for expert in experts} | {0}),
         (stated.topk, {expert.top_k for expert in experts} | {0}),
     )

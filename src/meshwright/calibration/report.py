@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from meshwright.base.errors import Fault
 from meshwright.calibration.errors import (
@@ -25,8 +25,8 @@ from meshwright.calibration.errors import (
 )
 from meshwright.calibration.fit.report import text_table
 from meshwright.calibration.picture import scatter_svg, sources_svg
-from meshwright.calibration.prediction import Prediction, used_bytes
-from meshwright.calibration.rows import Row, SoftwareFields
+from meshwright.calibration.prediction import Prediction, predict, used_bytes
+from meshwright.calibration.rows import FROZEN, Row, SoftwareFields
 from meshwright.calibration.serving import predict_all, server_name_of
 from meshwright.calibration.sram import predict_sram
 from meshwright.catalog.calibration import (
@@ -102,12 +102,18 @@ class Validation:
         return tuple(entry for entry in self.predictions if entry.row.is_one_user)
 
     @property
+    def frozen(self) -> tuple[Prediction, ...]:
+        """The rows of training that nothing was made of."""
+        return tuple(entry for entry in self.trained if entry.row.group in FROZEN)
+
+    @property
     def _main(self) -> tuple[Prediction, ...]:
-        return self.trained or self.served or self.sram
+        seen = tuple(entry for entry in self.trained if entry.row.group not in FROZEN)
+        return seen or self.trained or self.served or self.sram
 
     @cached_property
     def overall(self) -> Errors:
-        """The errors of all rows of training, pooled; where there are none, of all others."""
+        """The errors of rows of training that may be fitted, pooled; without them, of others."""
         return errors_of(self._main)
 
     @property
@@ -132,16 +138,19 @@ INTRODUCTION = """# Validation
 Written by `meshwright validate --document docs/validation.md`. Each published row is predicted
 from its stated configuration alone. Errors are |ln(predicted / measured)| of the throughput: 5 %
 is a factor of 1.05 either way; a bias above 0 is predicted too fast. Left out: constants fitted
-anew without that source, and without other sources of its vendor.
+anew without that source, and without other sources of its vendor. Not named: the same question
+without `--framework` and what goes with it, as `plan` asks it where nobody says what runs it.
+Frozen: sources that nobody looked at before constants and intervals were made.
 """
 INTERVALS = """## Intervals
 
-Each prediction has an interval in which four of five measurements are expected; it lies evenly, as
-a factor, about the prediction. It is wider for jobs with experts, with words of products
-below 16 bits (for each halving), and on chips of which no measured row is of the family. Half-width
-and factors come from the errors of sources left out. Judged here on sources of which neither the
-constants nor the widths know anything. The score is width plus ten times the distance of what lies
-outside, in logarithms; small is good.
+Each prediction has an interval in which four of five measurements are expected: one in ten is
+slower, one in ten faster. Each end is further away for jobs with experts, with words of products
+below 16 bits (for each halving), on chips of which no measured row is of the family, where no
+framework is named, and where a step waits for its host. Distances and factors come from the errors
+of sources left out; each source counts once, because the next job is of a new one. Judged here on
+sources of which neither the constants nor the distances know anything. The score is width plus ten
+times the distance of what lies outside, in logarithms; small is good.
 """
 SOURCES = """(1) No other source has rows of its chips: left out, it gets constants fitted to none.
 Noise: how far apart rows of one configuration were measured, largest over smallest,
@@ -169,6 +178,7 @@ PICTURES = ("predicted against measured", "errors of each source")
 TRAITS = {
     "experts": "with experts", "narrow_words": "words of 8 bits or less",
     "unseen_family": "chips of a family that no other source has",
+    "unnamed_framework": "framework not named", "host_bound": "a step that only waits for its host",
 }  # fmt: skip
 
 
@@ -295,7 +305,10 @@ def documents(found: Validation, rows: Sequence[Row], stem: str) -> dict[str, st
     before = Validation(tuple(predict_all(rows, "uncalibrated")), "uncalibrated")
     files: dict[str, str] = {}
     if found.trained:
-        files |= document(found, before, fit_record(found.calibration), stem)
+        steps = [entry.row for entry in found.trained]
+        unnamed = predict(steps, found.calibration, is_named=False)
+        others = Others(before, Validation(tuple(unnamed), found.calibration))
+        files |= document(found, others, fit_record(found.calibration), stem)
     if found.served or found.sram:
         lines = [SERVING_INTRODUCTION]
         if found.served:
@@ -309,40 +322,47 @@ def documents(found: Validation, rows: Sequence[Row], stem: str) -> dict[str, st
     return files
 
 
+class Others(NamedTuple):
+    """The same rows, priced in other ways."""
+
+    before: Validation
+    """Under the uncalibrated constants."""
+    unnamed: Validation
+    """Without their framework."""
+
+
 def document(
-    found: Validation, before: Validation, record: FitRecord | None, stem: str
+    found: Validation, others: Others, record: FitRecord | None, stem: str
 ) -> dict[str, str]:
     """Return the document of training, and the pictures that it shows, by file name.
 
     Parameters
     ----------
-    before
-        The same rows under the uncalibrated constants.
     record
         What the fit reached on sources left out; None: the constants were not fitted.
     """
     pictures = {f"{stem}.svg": scatter_svg(found.trained)}
     if record is not None:
         pictures[f"{stem}_sources.svg"] = sources_svg(record.groups)
-    lines = [INTRODUCTION, *_training_lines(found, before, record, _markdown, list(pictures))]
+    lines = [INTRODUCTION, *_training_lines(found, others, record, _markdown, list(pictures))]
     lines += _refusals(found.trained, _markdown)
     lines.append("## What sources leave unstated\n")
-    used = dict.fromkeys(entry.row.framework or "" for entry in found.trained if entry.job)
+    used = dict.fromkeys(e.row.framework for e in found.trained if e.job and e.row.framework)
     defaults = [(name, load_framework(name).why) for name in used]
     lines += _markdown(("framework", "default"), defaults, words=2)
     return {f"{stem}.md": "\n".join(lines) + "\n"} | pictures
 
 
 def _training_lines(
-    found: Validation, before: Validation | None, record: FitRecord | None, table: Table,
+    found: Validation, others: Others | None, record: FitRecord | None, table: Table,
     pictures: Sequence[str] = (),
 ) -> Iterator[str]:  # fmt: skip
     """Yield the validation of training, around its pictures where there are any."""
     shown = [f"![{words}]({name})\n" for words, name in zip(PICTURES, pictures, strict=False)]
-    yield from _headline(found, before, record, table)
+    yield from _headline(found, others, record, table)
     yield from shown[:1]
     yield "## By source\n"
-    yield from _sources(found, before, record, table)
+    yield from _sources(found, others, record, table)
     yield SOURCES
     yield from shown[1:]
     if record is not None:
@@ -359,39 +379,53 @@ def _training_lines(
 
 
 def _headline(
-    found: Validation, before: Validation | None, record: FitRecord | None, table: Table
+    found: Validation, others: Others | None, record: FitRecord | None, table: Table
 ) -> Iterator[str]:
-    """Yield the headline: uncalibrated, fitted, left out."""
-    known = [("uncalibrated", before)] if before else []
+    """Yield the headline: uncalibrated, fitted, left out, frozen, each with and without a name."""
+    known = [] if others is None else [("uncalibrated", others.before)]
+    known.append((found.calibration, found))
+    if others is not None:
+        known.append((f"{found.calibration}, framework not named", others.unnamed))
     rows = [
         (name, percent(entry.median_of_medians), percent(entry.overall.p90_abs_log_error))
-        for name, entry in (*known, (found.calibration, found))
+        for name, entry in known
     ]
     if record is not None:
-        parts = [("sources left out", record.left_out)]
-        if record.left_out_alone is not None:
-            parts.append(("those whose chips no other source has (1)", record.left_out_alone))
-        rows += [(name, percent(e.median_of_medians), percent(e.p90)) for name, e in parts]
+        parts = [
+            ("sources left out", record.left_out),
+            ("those whose chips no other source has (1)", record.left_out_alone),
+            ("sources left out, framework not named", record.unnamed),
+        ]
+        rows += [(name, percent(e.median_of_medians), percent(e.p90)) for name, e in parts if e]
+    ways = [("frozen sources", found)]
+    if others is not None:
+        ways.append(("frozen sources, framework not named", others.unnamed))
+    for name, entry in ways:
+        if entry.frozen:
+            alone = Validation(entry.frozen, entry.calibration)
+            errors = errors_of(entry.frozen)
+            shown = percent(alone.median_of_medians), percent(errors.p90_abs_log_error)
+            rows.append((name, *shown))
     yield from table(("constants", "median over sources of their medians", "p90 of all rows"), rows)
 
 
 def _sources(
-    found: Validation, before: Validation | None, record: FitRecord | None, table: Table
+    found: Validation, others: Others | None, record: FitRecord | None, table: Table
 ) -> Iterator[str]:
     """Yield one line for each source of training."""
     head = (
-        "source", "rows", "used", "uncalibrated", "median", "p90", "bias", "left out", "its p90",
-        "its bias", "noise", "ranks",
+        "source", "rows", "used", "median", "p90", "bias", "left out", "its p90", "its bias",
+        "not named", "its p90", "its bias", "noise", "ranks",
     )  # fmt: skip
     rows = []
     for name, entries in by_group(found.trained).items():
         errors, group = found.groups[name], record.groups.get(name) if record else None
-        plain = before.groups[name].median_abs_log_error if before else None
+        mark = " (1)" if group and group.alone else " (frozen)" if name in FROZEN else ""
         ranks = "-" if errors.spearman is None else f"{errors.spearman:.2f}"
+        unnamed = ("-",) * 3 if others is None else error_shares(others.unnamed.groups[name])
         rows.append((
-            f"{name} (1)" if group and group.alone else name, errors.rows, errors.rows_used,
-            percent(plain), *error_shares(errors),
-            *_percents(group.left_out if group else ErrorRecord()),
+            name + mark, errors.rows, errors.rows_used, *error_shares(errors),
+            *_percents(group.left_out if group else ErrorRecord()), *unnamed,
             percent(noise_of(entries)), ranks,
         ))  # fmt: skip
     yield from table(head, rows)
@@ -414,16 +448,24 @@ def _intervals(record: FitRecord, table: Table) -> Iterator[str]:
     if spread is None:
         return
     yield INTERVALS
-    factors = ", ".join(f"{TRAITS[name]} x {f:.2f}" for name, f in spread.factors.items())
-    yield f"Half-width {percent(spread.half_width)};\n{factors}.\n"
+    sides = (spread.slower, spread.faster)
+    distances = [("any", *(percent(side.distance) for side in sides))] + [
+        (f"{words}: times", *(f"{side.factors[name]:.2f}" for side in sides))
+        for name, words in TRAITS.items()
+        if name in spread.slower.factors
+    ]
+    yield from table(("how far the ends lie", "slower", "faster"), distances)
     if not record.intervals:
         return
     rows = [
-        (TRAITS.get(name, name), held.rows, percent(held.covered), f"{held.score:.3f}",
-         percent(held.half_width))
+        (TRAITS.get(name, name), held.rows, percent(held.covered),
+         percent(held.covered_by_source), percent(held.held_sources), f"{held.score:.3f}",
+         percent(held.slower), percent(held.faster))
         for name, held in record.intervals.items()
     ]  # fmt: skip
-    yield from table(("rows", "number", "inside", "score", "median half-width"), rows)
+    head = ("rows", "number", "inside", "median source", "sources with 60 % inside", "score",
+            "slower", "faster")  # fmt: skip
+    yield from table(head, rows)
     covered = [(name, g.rows, percent(g.covered)) for name, g in record.groups.items()]
     yield from table(("source left out", "rows", "inside"), covered)
 

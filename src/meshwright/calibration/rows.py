@@ -49,6 +49,12 @@ Name = Annotated[str, BeforeValidator(_as_text)]
 Text = Annotated[str | None, BeforeValidator(_as_text)]
 
 
+FROZEN = ("mlperf-training", "tpu-recipes")
+"""Sources that no constant, interval or rule has seen: two of the ten that were added last, by
+``numpy.random.default_rng(17).choice(sorted(names), size=2, replace=False)`` before anybody looked
+at their figures."""
+
+
 class Fields(BaseModel):
     """Some fields of a row; what no price depends on is passed over."""
 
@@ -134,6 +140,8 @@ class SoftwareFields(Fields):
     """The cross entropy is compiled: one FP32 copy of the logits."""
     bf16_reductions: Flag = None
     """Full sharding reduces gradients in bf16."""
+    separate_accumulation: Flag = None
+    """Gradients of micro-batches are added in a pass of their own."""
     drafts_tokens: Flag = None
     """Speculative decoding: a pass checks several drafted tokens."""
 
@@ -177,6 +185,9 @@ class MeasuredFields(Fields):
     tflops_per_chip: Amount = None
     mfu: Amount = None
     memory_bytes_per_chip: Amount = None
+    memory_metric: Text = None
+    """What the source counts: ``allocated`` in it leaves out what the allocator holds besides
+    tensors, and the runtime."""
     param_opt_bytes: Amount = None
     """Parameters, gradients and optimizer state, of one chip."""
     activation_bytes: Amount = None
@@ -246,24 +257,24 @@ class Row(CommonFields):
 @cache
 def published_rows() -> tuple[Row, ...]:
     """Return the published measurements of training."""
-    return _table("training.json")
+    return table_rows(DATA / "training.json")
 
 
 @cache
 def published_serving_rows() -> tuple[Row, ...]:
     """Return the published measurements of serving."""
-    return _table("serving.json")
+    return table_rows(DATA / "serving.json")
 
 
 @cache
 def published_sram_rows() -> tuple[Row, ...]:
     """Return the published figures of machines that serve from SRAM."""
-    return _table("sram.json")
+    return table_rows(DATA / "sram.json")
 
 
-def _table(name: str) -> tuple[Row, ...]:
+def table_rows(path: Path) -> tuple[Row, ...]:
     """Return the rows of a stored table, in which a number stands for a part that rows share."""
-    table = json.loads((DATA / name).read_text(encoding="utf-8"))
+    table = json.loads(path.read_text(encoding="utf-8"))
     parts = table["parts"]
     return tuple(
         Row.model_validate(

@@ -26,7 +26,7 @@ from meshwright.calibration.sram import predict_sram
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
 from meshwright.cost.operator import stated_rate
-from meshwright.cost.problem import half_width_of, traits_of
+from meshwright.cost.problem import distances_of, throughputs, traits_of
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.requests import Requests, Served, Serving
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
@@ -266,10 +266,10 @@ class Column:
     def predictions(self, spread: Spread | None) -> list[Prediction]:
         """Return the predictions of the column, with intervals where their spread is known."""
         served, problem = self.served(), self.setting.serving.problem
-        factor = None
+        ends = None
         if spread is not None:
             traits = traits_of(problem, is_seen=problem.calibration.is_calibrated)
-            factor = float(np.exp(half_width_of(spread, traits)))
+            ends = distances_of(spread, traits)
         rooms = np.broadcast_to(served.room, len(self.jobs))
         numbers = zip(self.jobs, self.tokens_per_s(served), self.measured(), rooms, strict=True)
         return [
@@ -278,7 +278,7 @@ class Column:
                 predicted_tokens_per_s=float(predicted),
                 measured_tokens_per_s=float(measured),
                 has_room=bool(room >= 1.0),
-                interval=(predicted / factor, predicted * factor) if factor else None,
+                interval=ends and throughputs(float(predicted), ends),
             )
             for job, predicted, measured, room in numbers
         ]

@@ -31,6 +31,7 @@ from meshwright.spec.declaration import (
     Source,
     file_key,
 )
+from meshwright.spec.measured import Measured
 from meshwright.spec.system import ChipSpec
 from meshwright.spec.workload import Server
 
@@ -98,8 +99,11 @@ class GroupRecord(Declaration):
     left_out: ErrorRecord
     alone: bool
     """No other source has rows of its chips."""
+    unnamed: ErrorRecord = ErrorRecord()
+    """Left out, and priced without its framework."""
     covered: float | None = None
-    """Share of its rows inside the interval of fits and intervals that know nothing of it."""
+    """Share of its rows inside the interval of fits and intervals that know nothing of it; with
+    the framework, where that is known."""
 
 
 class CoverageRecord(Declaration):
@@ -108,11 +112,16 @@ class CoverageRecord(Declaration):
     rows: int
     covered: float
     """Share of the rows inside."""
+    covered_by_source: float
+    """Median over sources of the share of their rows."""
+    held_sources: float
+    """Share of the sources of which at least 60 % of the rows lie inside."""
     score: float
     """Mean interval score of ln(measured / predicted): width, and ten times the distance of a row
     outside."""
-    half_width: float
-    """Median."""
+    slower: float
+    """How far the slow end lies, in logarithms; median."""
+    faster: float
 
 
 class MemoryGroupRecord(Declaration):
@@ -137,6 +146,8 @@ class FitRecord(Declaration):
     left_out: PooledErrorRecord
     left_out_alone: PooledErrorRecord | None = None
     """Sources whose chips no other source has; they are not part of ``left_out``."""
+    unnamed: PooledErrorRecord | None = None
+    """Left out, and priced without their framework."""
     spread: Spread | None = None
     intervals: Mapping[str, CoverageRecord] = Field(default_factory=dict)
     """By what rows have in common."""
@@ -200,14 +211,22 @@ class CalibrationFile(Declaration):
     fit: FitRecord | None = None
     defaults: _SomeConstants
     families: Mapping[str, _SomeConstants] = Field(default_factory=dict)
+    frameworks: Mapping[str, _SomeConstants] = Field(default_factory=dict)
+    """By name, of the usual version, or by ``NAME==VERSION``; ``unnamed`` where none is named."""
     serving: ServingPart = ServingPart()
     sram: SramPart | None = None
+    measured: Measured | None = None
+    """What constants of families follow from, where ``measure`` wrote them."""
     sources: Mapping[str, Source] = Field(default_factory=dict)
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
 
 
-def load_calibration(family: str, name_or_path: str = UNCALIBRATED) -> Calibration:
-    """Return the constants for a family of chips.
+def load_calibration(
+    family: str, name_or_path: str = UNCALIBRATED, framework: str = ""
+) -> Calibration:
+    """Return the constants for a family of chips, under a framework.
+
+    A constant of the framework comes before one of the family, that before the default.
 
     Parameters
     ----------
@@ -217,6 +236,8 @@ def load_calibration(family: str, name_or_path: str = UNCALIBRATED) -> Calibrati
         says so in ``family`` and ``source``.
     name_or_path
         A calibration of the catalog, or a YAML file.
+    framework
+        ``NAME`` or ``NAME==VERSION``; empty: not known.
 
     Raises
     ------
@@ -224,13 +245,20 @@ def load_calibration(family: str, name_or_path: str = UNCALIBRATED) -> Calibrati
         With all faults of the file, among them constants without an interval.
     """
     files = _chain(name_or_path)
+    names = (framework, framework.partition("==")[0]) if framework else ("unnamed",)
+    of_framework = [
+        (file, f"frameworks.{name}", file.frameworks[name])
+        for file in files
+        for name in dict.fromkeys(names)
+        if name in file.frameworks
+    ]
     places = [
         (file, f"families.{family}", file.families[family])
         for file in files
         if family in file.families
     ]
     is_known = bool(places)
-    places += [(file, "defaults", file.defaults) for file in files]
+    places = [*of_framework, *places, *((file, "defaults", file.defaults) for file in files)]
     values: dict[str, Any] = {}
     intervals: dict[str, tuple[float, float]] = {}
     for constant in CONSTANTS:
@@ -248,8 +276,34 @@ def load_calibration(family: str, name_or_path: str = UNCALIBRATED) -> Calibrati
         intervals=MappingProxyType(intervals),
         is_calibrated=file.is_calibrated and is_fitted,
         source=file.name if is_fitted else f"{file.name}; no constants for family {family!r}",
-        spread=file.fit.spread if file.fit else None,
+        spread=_spread(files, family),
     )
+
+
+def _spread(files: Sequence[CalibrationFile], family: str) -> Spread | None:
+    """Return how far measurements are from predictions under a calibration; None: not known.
+
+    That of a fit holds its factor of families that it never saw. Constants measured on the machine
+    itself take its place with what they leave unexplained, as an error of its own:
+    hypot(distance, unexplained) on either side. A family that the fit knows, or a measured step,
+    adds nothing.
+    """
+    file, *bases = files
+    if file.measured is None:
+        return file.fit.spread if file.fit else None
+    spread = next((base.fit.spread for base in bases if base.fit), None)
+    is_seen = any(base.is_calibrated and family in base.families for base in bases)
+    if spread is None or is_seen or file.measured.of("step"):
+        return spread
+    if file.measured.unexplained is None:
+        return None
+    further = {
+        side: tail.model_copy(
+            update={"distance": math.hypot(tail.distance, file.measured.unexplained)}
+        )
+        for side, tail in (("slower", spread.slower), ("faster", spread.faster))
+    }
+    return spread.model_copy(update=further)
 
 
 def load_serving(family: str, server: Server, name_or_path: str = UNCALIBRATED) -> ServingConstants:
@@ -317,6 +371,7 @@ def _read(path: Path) -> CalibrationFile:
         faults += [Fault(f"defaults.{file_key(name)}", "is missing", fix) for name in missing]
     stated: dict[str, Any] = {"defaults": file.defaults}
     stated |= {f"families.{family}": entry for family, entry in file.families.items()}
+    stated |= {f"frameworks.{name}": entry for name, entry in file.frameworks.items()}
     for place, entry in stated.items():
         for constant in entry.model_fields_set:
             key = f"{place}.{file_key(constant)}"

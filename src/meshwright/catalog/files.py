@@ -534,6 +534,15 @@ def read_text(path: Path) -> str:
 
 def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> Any:
     """Return the content of a JSON file; a field that one object states twice is a fault."""
+    try:
+        text = text_of(path, most_bytes=most_bytes)
+    except (OSError, ValueError) as error:
+        raise SpecError(unreadable(error), origin=str(path)) from error
+    return json_content(text, str(path))
+
+
+def json_content(text: str, origin: str) -> Any:
+    """Return what a JSON text holds; a field that one object states twice is a fault."""
     repeated: list[Fault] = []
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -545,16 +554,16 @@ def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> Any:
         return found
 
     try:
-        content = json.loads(text_of(path, most_bytes=most_bytes), object_pairs_hook=unique)
+        content = json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         fault = Fault(f"line {error.lineno}, column {error.colno}", f"no JSON: {error.msg}")
-        raise SpecError(fault, origin=str(path)) from error
-    except (OSError, ValueError) as error:
-        raise SpecError(unreadable(error), origin=str(path)) from error
+        raise SpecError(fault, origin=origin) from error
+    except ValueError as error:
+        raise SpecError(unreadable(error), origin=origin) from error
     except RecursionError as error:
-        raise SpecError(Fault("", f"cannot be read: {error}"), origin=str(path)) from error
+        raise SpecError(Fault("", f"cannot be read: {error}"), origin=origin) from error
     if repeated:
-        raise SpecError(repeated, origin=str(path))
+        raise SpecError(repeated, origin=origin)
     return content
 
 

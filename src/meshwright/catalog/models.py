@@ -266,11 +266,10 @@ def known_model_types() -> tuple[str, ...]:
 
 
 _RECURRENT: Final = (
-    "bamba", "falcon_h1", "falcon_mamba", "jamba", "kimi_linear", "mamba",
-    "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_next", "recurrent_gemma", "rwkv", "zamba",
-    "zamba2",
+    "falcon_h1", "falcon_mamba", "jamba", "kimi_linear", "mamba", "olmo_hybrid", "recurrent_gemma",
+    "rwkv", "zamba", "zamba2",
 )  # fmt: skip
-"""Values of ``model_type`` with layers that keep a recurrent state in place of keys and values."""
+"""Values of ``model_type`` with recurrent layers of kinds that are not priced."""
 
 
 def _find_family(config: Mapping[str, Any], origin: str) -> Family:
@@ -289,7 +288,7 @@ def _find_family(config: Mapping[str, Any], origin: str) -> Family:
         ]
         raise SpecError(faults, origin=origin)
     if label in _RECURRENT:
-        message = f"{label} has layers with a recurrent state (state space, linear attention)"
+        message = f"{label} has recurrent layers that are neither Mamba 2 nor the gated delta rule"
         fix = "not priced; a computation of your own can be: see docs/graphs.md"
         raise SpecError(Fault("model_type", message, fix), origin=origin)
     named = f"{label} ({architecture})" if architecture not in ("", label) else label

@@ -231,6 +231,11 @@ def explain(args: Namespace) -> int:
     from dataclasses import asdict
 
     found, answer = api._explained(args, _call(args))
+    if args.trace is not None:
+        from meshwright.frameworks.profile_report import profile_lines, profile_record
+
+        show(profile_lines(answer, found), profile_record(answer, found), args.json)
+        return 0
     if args.measured is not None:
         from meshwright.train.measured.diagnose import diagnosis_lines
 
@@ -420,9 +425,14 @@ def sweep(args: Namespace) -> int:
 
 def validate(args: Namespace) -> int:
     """Print the errors of predictions; 2 where some rows are none, 3 where none is predicted."""
+    from meshwright.calibration.kernel_report import KernelValidation, kernel_data, kernel_lines
     from meshwright.calibration.report import validation_data, validation_lines
 
     found = api.validate.answer(args, _call(args))
+    if isinstance(found, KernelValidation):
+        data = kernel_data(found) if args.json else None
+        show(kernel_lines(found, detail=args.detail), data, args.json)
+        return 0
     data = validation_data(found) if args.json else None
     show(validation_lines(found, detail=args.detail), data, args.json)
     if all(entry.refused is not None for entry in found.predictions):
@@ -434,4 +444,17 @@ def calibrate(args: Namespace) -> int:
     """Print fitted constants; 3 where no row has a throughput that can be predicted."""
     found = api.calibrate.answer(args, _call(args))
     show(found.lines, found.data if args.json else None, args.json)
+    return 0
+
+
+def measure(args: Namespace) -> int:
+    """Print what was measured on this machine; nothing in processes that are not the first."""
+    from meshwright.measure.report import measured_lines, measured_record, measured_screen
+
+    found = api.measure.answer(args, _call(args))
+    if found is not None:
+        show_screen(
+            lambda: measured_screen(found), lambda: measured_lines(found),
+            lambda: measured_record(found), args,
+        )  # fmt: skip
     return 0

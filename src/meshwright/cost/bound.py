@@ -64,6 +64,7 @@ class LayerBound:
     hidden_s: Num
     kept_bytes: Num
     working_bytes: Num
+    recomputed_bytes: Num
     dense_params: Num
     expert_params: Num
     flops: Num
@@ -81,7 +82,7 @@ class LayerBound:
 
 _OF_A_PRICE = (
     "weight_gradient_s", "paired_s", "per_step_s", "hidden_s", "kept_bytes", "working_bytes",
-    "dense_params", "expert_params", "flops",
+    "recomputed_bytes", "dense_params", "expert_params", "flops",
 )  # fmt: skip
 _MOST = ("weight_gradient_s", "paired_s")
 _WINDOWS = ("forward_window_s", "backward_window_s")

@@ -45,6 +45,7 @@ from meshwright.cost.operator import (
     exposed_launch_s,
     matmul_cost,
     memory_bound_cost,
+    scan_cost,
     widened,
     widened_bytes,
 )
@@ -89,6 +90,8 @@ def op_cost(
     if op.kind is OpKind.ATTENTION:
         alone = attention_cost(op, layer, rates, causal=causal)
         return alone if streams is None else streamed_attention(alone, op.name, streams, rates)
+    if op.kind is OpKind.RECURRENCE:
+        return scan_cost(op, layer, rates)
     return memory_bound_cost(op, layer, rates)
 
 
@@ -136,6 +139,8 @@ class LayerCost(ExposedComm):
     """Activations kept for the backward pass [bytes]."""
     working_bytes: Num
     """Largest transient of this layer: recomputed activations, stream buffers, logits [bytes]."""
+    recomputed_bytes: Num
+    """What of it are recomputed activations [bytes]."""
     dense_params: Num
     """Parameters on this device outside of routed experts [1]."""
     expert_params: Num
@@ -163,7 +168,7 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
     total = sum_of(OpCost(), [block.everything for block in blocks])
     again = sum_of(OpCost(), [block.recomputed for block in blocks])
     comm = sum_of(CommCost(), [block.comm for block in blocks])
-    # Launches that computation does not hide, in each pass.
+    # Operators that the host starts later than computation is done, in each pass.
     backward_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
     backward_kernels = total.backward_kernels + again.forward_kernels
     launch_forward_s = exposed_launch_s(total.forward_s, total.forward_kernels, rates)
@@ -190,6 +195,7 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
         "kept_bytes": sum(block.kept_bytes for block in blocks),
         "working_bytes": reduce(larger, [block.transient_bytes for block in blocks])
         + sum(block.recomputed_bytes for block in blocks),
+        "recomputed_bytes": sum(block.recomputed_bytes for block in blocks),
         "dense_params": sum(block.dense_params for block in blocks),
         "expert_params": sum(block.expert_params for block in blocks),
         "flops": total.forward_flops + total.backward_flops + again.forward_flops,
@@ -214,10 +220,14 @@ class Held(Protocol):
     def working_bytes(self) -> Num:
         """Largest transient [bytes]."""
 
+    @property
+    def recomputed_bytes(self) -> Num:
+        """What of it are recomputed activations [bytes]."""
+
 
 def weighted_part(costs: Sequence[Held], counts: Sequence[Num], name: str) -> Num:
     """Return one part of ``counts[k]`` layers of each kind k; of transients the largest."""
-    largest = name == "working_bytes"
+    largest = name in ("working_bytes", "recomputed_bytes")
     weights = [count > 0 for count in counts] if largest else counts
     terms = [getattr(cost, name) * weight for cost, weight in zip(costs, weights, strict=True)]
     result: Num = reduce(larger if largest else add, terms)
@@ -290,6 +300,7 @@ class PricedPiece:
             axes=self.derived_shardings(Recompute.NONE).axes,
             degrees=self.network.strategy,
             sequence_length=float(work.sequence_length),
+            attended_length=float(work.attended_length),
             expert_load_imbalance=work.expert_load_imbalance,
         )
 
@@ -562,9 +573,16 @@ Pieces = TypeVar("Pieces", bound=tuple[Any, ...])
 
 
 def prices_of(structure: PlanOptions, tables: Mapping[Recompute, Pieces]) -> Pieces:
-    """Return the price of each piece under a structure: layers that are recomputed, then others."""
+    """Return the price of each piece under a structure: layers that are recomputed, then others.
+
+    Others are those that are not, or those of a run behind its first, which keep no input.
+    """
     if structure.recomputes_some:
         return cast(Pieces, (*tables[Recompute.FULL][:-2], *tables[Recompute.NONE]))
+    if structure.recomputes_runs:
+        pieces = tables[Recompute.FULL]
+        behind = [replace(piece, kept_bytes=0.0 * piece.kept_bytes) for piece in pieces[:-2]]
+        return cast(Pieces, (*pieces[:-2], *behind, *pieces[-2:]))
     return tables[structure.recompute]
 
 
@@ -594,14 +612,14 @@ def numbered(column: Num) -> FloatArray:
 def layout_of(structure: PlanOptions) -> PlanOptions:
     """Return the choices that the price of a layer depends on, recomputation apart."""
     return replace(
-        structure, recompute=Recompute.NONE, recompute_layers=0, axis_order=AXES,
+        structure, recompute=Recompute.NONE, recompute_layers=0, recompute_run=1, axis_order=AXES,
         **{name: getattr(PlanOptions, name) for name in _NOT_OF_A_LAYER},
     )  # fmt: skip
 
 
 _NOT_OF_A_LAYER = (
     "zero_stage", "reshard_after_forward", "schedule", "overlap_data_parallel", "offload",
-    "embedding_layers", "head_layers", "overlap_expert_parallel",
+    "embedding_layers", "head_layers", "stage_layers", "overlap_expert_parallel",
 )  # fmt: skip
 
 

@@ -27,6 +27,12 @@ from meshwright.base.arrays import (
 )
 from meshwright.base.errors import Fault, SpecError
 from meshwright.graph.op import Op, OpKind
+from meshwright.graph.recurrence import (
+    STATE_WORD_BYTES,
+    Scan,
+    repeated_scan_flops_per_token,
+    scan_flops_per_token,
+)
 from meshwright.sharding.local_sizes import RESIDUAL_STREAM, LocalLayer
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.model import WeightFormat
@@ -94,6 +100,8 @@ class DeviceRates:
     """Reached by norms and elementwise kernels [bytes/s]."""
     launch_s: Num
     """Host time to launch one kernel [s]."""
+    host_s: Num
+    """Host time of one operator [s]."""
     room_bytes: float
     """On-chip memory for what stays and what streams: all but ``BLOCKS_SHARE`` [bytes]."""
     tile_rows: float
@@ -126,9 +134,16 @@ class DeviceRates:
         return 1.0 if self.freezes_weights else 2.0
 
 
-def exposed_launch_s(busy_s: Num, num_kernels: Num, rates: DeviceRates) -> Num:
+def operator_s(software: SoftwareStack, calibration: CalibrationOf[Num]) -> Num:
+    """Return the host time of one operator of a training step [s]; none in recorded graphs."""
+    if software.cuda_graphs:
+        return 0.0
+    return calibration.launch_s if software.compiled else calibration.operator_s
+
+
+def exposed_launch_s(busy_s: Num, num_operators: Num, rates: DeviceRates) -> Num:
     """Return what launching adds to a busy time: kernels cannot start faster than the host says."""
-    return positive_part(num_kernels * rates.launch_s - busy_s)
+    return positive_part(num_operators * rates.host_s - busy_s)
 
 
 def stated_rate(chip: ChipSpec, dtype: DType) -> float:
@@ -216,6 +231,7 @@ def device_rates(
         memory_bytes_per_s=bandwidth * calibration.memory_efficiency,
         elementwise_bytes_per_s=bandwidth * (calibration.elementwise_efficiency / passes),
         launch_s=0.0 if software.cuda_graphs else calibration.launch_s,
+        host_s=0.0 if software.cuda_graphs else calibration.launch_s,
         room_bytes=(1.0 - BLOCKS_SHARE) * chip.memories[0].capacity_bytes
         if len(chip.memories) > 1
         else 0.0,
@@ -673,13 +689,15 @@ def attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: boo
 
     2 s_q s_k (score size + value size) for each head, times the share that the mask leaves; cp
     and tatp split the queries evenly (zig-zag order under a causal mask). Plain products that
-    materialise the scores compute all of them and mask afterwards.
+    materialise the scores compute all of them and mask afterwards, those of packed documents too.
 
     Source: Dao 2023 (FlashAttention-2), section 4.1, for the backward pass.
     """
     spec, is_whole = op.attention, op.is_materialized_attention
     assert spec is not None
     length, tokens, heads = layer.sequence_length, layer.rows_of(op), layer.size("query_heads")
+    if not is_whole and layer.attended_length is not None:
+        length = layer.attended_length
     share = attended_fraction(
         length, spec.window, causal and not is_whole, is_chunked=spec.window_kind == "chunked"
     )
@@ -709,4 +727,54 @@ def attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: boo
         backward_traffic_bytes=2.0 * traffic + backward,
         forward_kernels=1.0 if op.moved is None else 4.0,
         backward_kernels=2.0 if op.moved is None else 6.0,
+    )
+
+
+SCAN_KERNELS = {"mamba2": (5.0, 10.0), "gated_delta": (7.0, 12.0)}
+"""Kernels of a scan, forward and backward. Source: state-spaces/mamba,
+``_mamba_chunk_scan_combined_fwd``; flash-linear-attention, ``chunk_gated_delta_rule_fwd``."""
+STATE_TRIPS = 2.0
+"""The state of each chunk is written by one kernel and read by another, at the least."""
+
+
+def local_scan(op: Op, layer: LocalLayer, sequence_length: Num) -> Scan:
+    """Return the scan over the heads and groups of a device."""
+    spec = op.recurrence
+    assert spec is not None
+    groups = layer.size("state_key") / float(spec.state_size)
+    return Scan(spec, sequence_length, layer.size("inner_heads"), groups)
+
+
+def scan_bytes(op: Op, layer: LocalLayer, scan: Scan, rates: DeviceRates) -> Num:
+    """Return the bytes that a scan moves forward: what it reads and writes, states of chunks."""
+    width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
+    states = STATE_TRIPS * STATE_WORD_BYTES * scan.state_words / scan.chunk
+    return layer.rows_of(op) * (rates.activation_bytes * width + states)
+
+
+def scan_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
+    """Return a scan: the slower of its arithmetic and its traffic, as an attention core.
+
+    Kernels compute whole chunks and mask afterwards. The backward pass has two gradients for each
+    product, and does again what was not kept. Rates are those of the attention core, for both work
+    on small tiles with arithmetic of vectors between the products (assumed, not fitted).
+
+    Source: FLOPs of :func:`scan_flops_per_token`.
+    """
+    scan, tokens = local_scan(op, layer, layer.sequence_length), layer.rows_of(op)
+    flops = tokens * scan_flops_per_token(scan)
+    backward_flops = 2.0 * flops + tokens * repeated_scan_flops_per_token(scan)
+    traffic = scan_bytes(op, layer, scan, rates)
+    kernels = SCAN_KERNELS[scan.spec.kind]
+    return OpCost(
+        forward_s=attention_s(flops, rates.attention_forward_flops_per_s, traffic, rates),
+        input_gradient_s=attention_s(
+            backward_flops, rates.attention_backward_flops_per_s, 2.0 * traffic, rates
+        ),
+        forward_flops=flops,
+        backward_flops=backward_flops,
+        forward_traffic_bytes=traffic,
+        backward_traffic_bytes=2.0 * traffic,
+        forward_kernels=kernels[0],
+        backward_kernels=kernels[1],
     )

@@ -32,7 +32,7 @@ from meshwright.cost.memory import StageState, num_axes
 from meshwright.cost.parts import StepTime, TimePart, by_field, number_at
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.schedule.pipeline_schedules import schedules
-from meshwright.sharding.dealing import dealt
+from meshwright.sharding.dealing import chunk_lengths, dealing_of, dealt_kinds
 from meshwright.sharding.derivation import stage_boundary_calls
 from meshwright.sharding.local_sizes import local_elements
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, Strategy, StrategyOf
@@ -54,29 +54,26 @@ class StageLayout:
     is_last: Mapping[str, Num]
     """1.0 where a position is the last stage (the first one where it is alone), else 0.0."""
     num_stages: Num
+    run_layers: Num
+    """Layers that are recomputed together: of a run, or of the longest chunk [1]."""
 
 
 @lru_cache(maxsize=4096)
 def deal_layers(
     pattern: tuple[int, ...], num_kinds: int, num_stages: int, num_chunks: int,
-    embedding_layers: int = 0, head_layers: int = 0, recompute_layers: int = 0,
+    structure: PlanOptions,
 ) -> FloatArray:  # fmt: skip
     """Return the number of layers of each kind in each stage, shape (stages, kinds).
 
-    ``num_chunks`` is the number of runs of layers of one device; chunk c of the model belongs to
-    stage c mod ``num_stages``. The first ``recompute_layers`` of each run are counted before the
-    others, shape (stages, 2 kinds); with 0 there are no others.
+    ``num_chunks`` is the number of chunks of one device; chunk c of the model belongs to stage c
+    mod ``num_stages``. Kinds are those of :func:`~meshwright.sharding.dealing.dealt_kinds`.
     """
-    runs = num_stages * num_chunks
-    lengths = dealt(len(pattern), runs, embedding_layers, head_layers)
-    run_of_layer = np.repeat(np.arange(runs), lengths)
-    kinds = np.asarray(pattern)
-    if recompute_layers:
-        place = np.arange(len(pattern)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        kinds = kinds + num_kinds * (place >= recompute_layers)
-        num_kinds *= 2
-    counts = np.zeros((num_stages, num_kinds))
-    np.add.at(counts, (run_of_layer % num_stages, kinds), 1.0)
+    chunks = num_stages * num_chunks
+    lengths = chunk_lengths(len(pattern), chunks, structure)
+    chunk_of_layer = np.repeat(np.arange(chunks), lengths)
+    kinds = dealt_kinds(pattern, num_kinds, lengths, structure)
+    counts = np.zeros((num_stages, num_kinds * structure.kinds_of_recomputation))
+    np.add.at(counts, (chunk_of_layer % num_stages, kinds), 1.0)
     return read_only(counts)
 
 
@@ -96,16 +93,17 @@ def stage_layout(
         Parameters of one layer of each kind [1].
     """
     num_kinds = len(weights)
-    counted = (structure.embedding_layers, structure.head_layers,
-               structure.recompute_layers * structure.recomputes_some)  # fmt: skip
     has_edges_on_all = structure.vocabulary_parallel
-    dealt_weights = np.tile(weights, 1 + structure.recomputes_some)
+    dealing = dealing_of(structure)
+    dealt_weights = np.tile(weights, structure.kinds_of_recomputation)
     pairs = np.stack([num_stages, num_chunks]).astype(np.int64)
     distinct, pair_of = groups_of(pairs)
     pairs = pairs[:, distinct]
     table = np.zeros((4, len(dealt_weights), pairs.shape[1]))
+    longest = np.zeros(pairs.shape[1])
     for place, (stages, chunks) in enumerate(pairs.T.tolist()):
-        counts = deal_layers(pattern, num_kinds, stages, chunks, *counted)
+        counts = deal_layers(pattern, num_kinds, stages, chunks, dealing)
+        longest[place] = chunk_lengths(len(pattern), stages * chunks, structure).max()
         table[0, :, place] = counts[0]
         if stages > 1:
             table[2, :, place] = counts[-1]
@@ -125,6 +123,7 @@ def stage_layout(
         total=(*columns[3], num_edges, num_edges),
         is_last=is_last,
         num_stages=num_stages,
+        run_layers=np.minimum(longest, structure.recompute_run)[pair_of],
     )
 
 
@@ -462,6 +461,8 @@ def _stage_state(
         in_flight = smaller(in_flight + 1.0, num_micro_batches)
     is_last = layout.is_last[position]
     kept = held("kept_bytes")
+    # A run of layers is brought back as a whole before its last layer goes backward.
+    working = held("working_bytes") + (layout.run_layers - 1.0) * held("recomputed_bytes")
     if problem.workload.software.keeps_stage_outputs:
         sent = strategy.num_virtual_stages * boundary_bytes(problem, structure, strategy)
         kept = kept + sent * (1.0 - is_last)
@@ -478,7 +479,7 @@ def _stage_state(
         expert_params=held("expert_params"),
         kept_bytes=kept,
         in_flight=where(in_flight > 0, in_flight, 0.0),
-        working_bytes=held("working_bytes") + waiting,
+        working_bytes=working + waiting,
         num_layers=sum(layers[1:], layers[0]),
         sums_before_scatter=(strategy.pp > 1) * 1.0,
         num_communicators=num_communicators(strategy),

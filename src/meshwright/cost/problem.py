@@ -15,7 +15,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, Num
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, level_efficiencies, place_axes
-from meshwright.cost.operator import DeviceRates, device_rates
+from meshwright.cost.operator import DeviceRates, device_rates, operator_s
 from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph
 from meshwright.network.faults import connected_parts
@@ -32,7 +32,7 @@ from meshwright.sharding.local_sizes import (
 )
 from meshwright.sharding.space import device_counts
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, Streamed
-from meshwright.spec.calibration import Calibration, CalibrationOf, Spread
+from meshwright.spec.calibration import Calibration, CalibrationOf, Spread, Tail
 from meshwright.spec.model import ExpertSpec, ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import BYTES_OF, Training, Workload
@@ -74,11 +74,16 @@ _NOT_OF_A_LAYER: Mapping[str, Any] = {
     name: getattr(PlanOptions, name)
     for name in ("reshard_after_forward", "schedule", "overlap_data_parallel",
                  "overlap_tensor_parallel", "offload", "stream_form", "axis_order",
-                 "embedding_layers", "head_layers", "recompute_layers",
+                 "embedding_layers", "head_layers", "stage_layers", "recompute_layers",
+                 "recompute_run",
                  "overlap_expert_parallel")
 } | {"zero_stage": 0}  # fmt: skip
 """Choices on which the shardings of a layer do not depend, with the value that stands for all."""
 Work = TypeVar("Work", bound=Workload, covariant=True)
+
+
+HEAD_COUNTS = ("query_heads", "kv_heads", "inner_heads", "state_groups")
+"""Numbers of heads: those that others share, and those others."""
 
 
 @lru_cache(maxsize=1024)
@@ -158,7 +163,10 @@ class ProblemOf(ABC, Generic[Work]):
             freezes_weights=isinstance(work, Training) and work.optimizer.freezes_weights,
         )  # fmt: skip
         if isinstance(work, Training):
-            rates = replace(rates, weight_format=work.precision.weight_format)
+            rates = replace(
+                rates, weight_format=work.precision.weight_format,
+                host_s=operator_s(work.software, self.calibration),
+            )  # fmt: skip
         if work_share == 1.0:
             return rates
         return replace(
@@ -207,9 +215,7 @@ class ProblemOf(ABC, Generic[Work]):
         if plain not in self._shardings:
             found = []
             for piece in self.pieces:
-                heads = [
-                    (n, piece.sizes[n]) for n in ("query_heads", "kv_heads") if n in piece.sizes
-                ]
+                heads = [(n, piece.sizes[n]) for n in HEAD_COUNTS if n in piece.sizes]
                 found.append(_derived(piece.ops, tuple(heads), plain, self.keeping))
             self._shardings[plain] = tuple(found)
         return self._shardings[plain]
@@ -226,13 +232,16 @@ class ProblemOf(ABC, Generic[Work]):
 
     def network_with(self, placement: AxisPlacement, strategy: StrategyColumns) -> AxisNetwork:
         """Return the groups of columns of strategies whose axes are placed."""
-        kv_heads = min(kind.attention.num_kv_heads for kind in self.model.layer_kinds)
+        kinds = {
+            "kv_heads": [spec.num_kv_heads for spec in self.model.attentions],
+            "state_groups": [spec.num_groups for spec in self.model.recurrences],
+        }
         return AxisNetwork(
             levels=self.system.levels,
             efficiency=self.efficiencies,
             strategy=strategy,
             placement=placement,
-            sizes={"kv_heads": kv_heads},
+            sizes={name: min(counts) for name, counts in kinds.items() if counts},
             experts=self.deduplicated_experts,
         )
 
@@ -350,54 +359,82 @@ class Problem(ProblemOf[Training]):
 UNCALIBRATED_NOTE = "uncalibrated: constants come from data sheets and public sources"
 """What every answer says where no constant was fitted to measurements of its chips."""
 
+RECURRENT_NOTE = "no measured row has a recurrent layer: scans at the rates of attention (assumed)"
+"""What answers for models with recurrent layers say; intervals do not know it."""
 EXPERTS = "experts"
 """1 where layers have experts: balance, routing and small products are hard to foresee."""
 NARROW = "narrow_words"
 """How many times the words of products are halved from 16 bits: casts and scales differ."""
 UNSEEN = "unseen_family"
 """1 where no measured row is of the family of the chip."""
-TRAITS = (EXPERTS, NARROW, UNSEEN)
+UNNAMED = "unnamed_framework"
+"""1 where nothing says what runs the step: published stacks are tuned, the next one may not be."""
+HOST = "host_bound"
+"""The share of the step that waits for the host, which no data sheet tells."""
+TRAITS = (EXPERTS, NARROW, UNSEEN, UNNAMED, HOST)
 """What is known of a question before it is measured and tells how far off its price may be."""
 
 
-def traits_of(problem: ProblemOf[Workload], *, is_seen: bool) -> dict[str, float]:
+def traits_of(
+    problem: ProblemOf[Workload], *, is_seen: bool, host_share: float = 0.0
+) -> dict[str, float]:
     """Return the degree of each trait of a question."""
     word_bytes = BYTES_OF[problem.workload.precision.matmul]
     return {
         EXPERTS: float(problem.num_experts > 0),
         NARROW: max(math.log2(2.0 / word_bytes), 0.0),
         UNSEEN: float(not is_seen),
+        UNNAMED: float(not problem.workload.software.framework),
+        HOST: host_share,
     }
 
 
-def half_width_of(spread: Spread, degrees: Mapping[str, float]) -> float:
-    """Return half of the width of an interval, from the degrees of the traits of its question.
+class Distances(NamedTuple):
+    """How far the ends of an 80 % interval of times are from the prediction, in logarithms."""
 
-    ``spread.half_width * prod(factor ** degree)`` over the traits.
+    slower: float
+    faster: float
+
+
+def distance_of(tail: Tail, degrees: Mapping[str, float]) -> float:
+    """Return how far one end of an interval is, from the degrees of the traits of its question.
+
+    ``tail.distance * prod(factor ** degree)`` over the traits.
     """
-    wider = (factor ** degrees.get(trait, 0.0) for trait, factor in spread.factors.items())
-    return float(spread.half_width * math.prod(wider))
+    wider = (factor ** degrees.get(trait, 0.0) for trait, factor in tail.factors.items())
+    return float(tail.distance * math.prod(wider))
 
 
-def half_width(problem: Problem) -> float | None:
-    """Return half of the width of the 80 % interval of ln(measured / predicted); None: unknown."""
-    constants = problem.calibration
-    if constants.spread is None:
-        return None
-    traits = traits_of(problem, is_seen=constants.is_calibrated)
-    return half_width_of(constants.spread, traits)
+def distances_of(spread: Spread, degrees: Mapping[str, float]) -> Distances:
+    """Return how far both ends of an interval are, from the degrees of the traits."""
+    return Distances(distance_of(spread.slower, degrees), distance_of(spread.faster, degrees))
 
 
-def interval(problem: Problem, value: float) -> tuple[float, float] | None:
-    """Return the 80 % interval of a measurement of such a question; None: not known.
+def distances(problem: Problem, host_share: float = 0.0) -> Distances | None:
+    """Return the ends of the 80 % interval of ln(measured / predicted) of times; None: unknown.
 
     Parameters
     ----------
-    value
-        The prediction, of a time or a throughput: the interval is symmetric in its logarithm.
+    host_share
+        Of the time of a step, waiting for the host [1].
     """
-    width = half_width(problem)
-    if width is None:
+    constants = problem.calibration
+    if constants.spread is None:
         return None
-    factor = math.exp(width)
-    return value / factor, value * factor
+    traits = traits_of(problem, is_seen=constants.is_calibrated, host_share=host_share)
+    return distances_of(constants.spread, traits)
+
+
+def throughputs(predicted: float, ends: Distances) -> tuple[float, float]:
+    """Return the interval of a throughput, in its unit, from the ends of that of its time."""
+    return predicted * math.exp(-ends.slower), predicted * math.exp(ends.faster)
+
+
+def interval(
+    problem: Problem, step_s: float, host_share: float = 0.0
+) -> tuple[float, float] | None:
+    """Return the 80 % interval of measured times of such a step [s]; None: not known."""
+    found = distances(problem, host_share)
+    if found is None:
+        return None
+    return step_s * math.exp(-found.faster), step_s * math.exp(found.slower)

@@ -112,6 +112,7 @@ def header(plan: Plan, title: str, notes: Sequence[str] = ()) -> list[str]:
     idle = plan.system.num_devices - int(plan.best.strategy.num_devices)
     hosts = "1 host" if launch.num_hosts == 1 else f"{launch.num_hosts} hosts"
     calibrated = "calibrated" if estimate.is_calibrated else "uncalibrated"
+    packed = f"documents of {work.document_length} packed, " if work.document_length else ""
     lines = [
         f"{title}, written by meshwright {plan.version}".rstrip(),
         f"model: {plan.model.name}",
@@ -119,7 +120,7 @@ def header(plan: Plan, title: str, notes: Sequence[str] = ()) -> list[str]:
         f"plan: {plan.best.text}",
         f"step: {format_seconds(estimate.step_time_s)} ({estimate.fidelity}, {calibrated}), "
         f"{format_bytes(estimate.memory_bytes)} on the fullest device",
-        f"batch: {work.global_batch_size} sequences of {work.sequence_length} tokens, "
+        f"batch: {work.global_batch_size} sequences of {work.sequence_length} tokens, {packed}"
         f"{micro_batches(plan)} micro-batches on each data-parallel rank",
         f"devices: {launch.num_hosts * launch.devices_per_host}, on {hosts} of "
         f"{launch.devices_per_host} processes" + (f"; {idle} devices stay idle" if idle else ""),

@@ -69,12 +69,6 @@ def _not_written(plan: Plan) -> Iterator[Fault]:
     if plan.best.structure.overlap_expert_parallel:
         message = "micro-batches that hide communication of experts of each other are not written"
         yield Fault("structure.overlap_expert_parallel", message, "overlap_expert_parallel=false")
-    if plan.best.structure.recompute_modules:
-        message = "layers that recompute some of their modules are not written"
-        yield Fault("structure.recompute_modules", message, "recompute=full")
-    if plan.best.structure.recomputes_some:
-        message = "stages that recompute some of their layers are not written"
-        yield Fault("structure.recompute_layers", message, "recompute_layers=0")
 
 
 def _devices(plan: Plan) -> Iterator[Fault]:

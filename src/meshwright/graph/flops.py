@@ -14,6 +14,7 @@ from enum import StrEnum
 from meshwright.base.arrays import Num, smaller, where
 from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, matmul_flops_per_row
 from meshwright.graph.recompute import repeated_ops
+from meshwright.graph.recurrence import Scan, repeated_scan_flops_per_token, scan_flops_per_token
 from meshwright.spec.model import AttentionSpec
 
 
@@ -71,12 +72,20 @@ def attention_flops_per_token(spec: AttentionSpec, keys: Num) -> Num:
     return 2.0 * spec.num_heads * (score_size + spec.value_head_size) * keys
 
 
+def _share_seen(count: ScoreCount) -> float:
+    """Return the share of its chunk that a token of a scan sees."""
+    return 1.0 if count is ScoreCount.FULL else 0.5
+
+
 def op_flops_per_token(op: Op, layer: LayerGraph, sequence_length: Num, count: ScoreCount) -> Num:
     """Return the forward FLOPs of one operator for one token of the stream [FLOP]."""
     if op.kind is OpKind.ATTENTION:
         assert op.attention is not None
         keys = visible_keys(op.attention, sequence_length, count)
         return attention_flops_per_token(op.attention, keys)
+    if op.kind is OpKind.RECURRENCE:
+        assert op.recurrence is not None
+        return scan_flops_per_token(Scan.whole(op.recurrence, sequence_length), _share_seen(count))
     if op.kind is not OpKind.MATMUL:
         return 0.0
     rows = layer.sizes["top_k"] if op.output.dims[0] == "routed_tokens" else 1
@@ -116,7 +125,7 @@ def step_flops(
     recompute
         ``full`` runs all layers forward again (not the logits), ``selective`` the attention core
         or ``recompute_modules``. Flash attention recomputes its scores inside the backward kernel
-        in any case.
+        in any case, and a scan the states of its chunks.
     recomputed_shares
         Of the layers of each kind, the share to which that applies; all where none is given.
     freezes_weights
@@ -134,20 +143,26 @@ def step_flops(
     for layer, share in zip(graph.layers, shares, strict=True):
         of_core = layer_flops_per_token(layer, sequence_length, count, OpKind.ATTENTION)
         of_products = layer_flops_per_token(layer, sequence_length, count, OpKind.MATMUL)
+        of_scan = layer_flops_per_token(layer, sequence_length, count, OpKind.RECURRENCE)
         products = products + layer.count * of_products
-        scores = scores + layer.count * of_core
+        scores = scores + layer.count * (of_core + of_scan)
         # A flash kernel repeats one of the two products of the core, whatever is recomputed.
         cores = [op for op in layer.ops if op.kind is OpKind.ATTENTION]
-        in_kernel = 0.0 if any(op.is_materialized_attention for op in cores) else 0.5
-        repeated = {"none": 0.0, "selective": of_core, "full": of_core + of_products}[recompute]
+        in_kernel = of_core * (0.0 if any(op.is_materialized_attention for op in cores) else 0.5)
+        for op in layer.ops:
+            if op.recurrence is not None:
+                scan = Scan.whole(op.recurrence, sequence_length)
+                in_kernel = in_kernel + repeated_scan_flops_per_token(scan, _share_seen(count))
+        whole = of_core + of_scan + of_products
+        repeated = {"none": 0.0, "selective": of_core, "full": whole}[recompute]
         if recompute == "selective" and recompute_modules:
             names = repeated_ops(layer, recompute_modules)
             part = replace(layer, ops=tuple(op for op in layer.ops if op.name in names))
             repeated = sum(
                 layer_flops_per_token(part, sequence_length, count, kind)
-                for kind in (OpKind.ATTENTION, OpKind.MATMUL)
+                for kind in (OpKind.ATTENTION, OpKind.RECURRENCE, OpKind.MATMUL)
             )
-        again = again + layer.count * (share * repeated + in_kernel * of_core)
+        again = again + layer.count * (share * repeated + in_kernel)
     return StepFlops(
         forward=num_tokens * (products + scores),
         input_gradient=num_tokens * (products + 2.0 * scores),

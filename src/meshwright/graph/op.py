@@ -15,6 +15,10 @@ Dim names used by transformers (sizes in ``OpGraph.sizes``; token dims are bound
 ``experts``            routed experts;  ``expert_ffn`` / ``expert_ffn_in`` their inner width
 ``expert_scores``      logits of the router: one for each expert, never split
 ``shared_ffn`` / ``shared_ffn_in``  inner width of the shared experts
+``inner``              values of a recurrence: its heads side by side, as its gate and its output
+``inner_heads``        number of those heads;  ``inner_head_size`` the size of one
+``state_key``          keys, or queries, of a recurrence: its groups side by side
+``state_groups``       number of those groups;  ``conv``, ``chunk`` tokens of a convolution, a chunk
 ``query_rank``, ``kv_rank``, ``rotary``, ``key_content``  the factors of latent attention: both
                        ranks, the shared rotary key, and the key heads without their rotary part
 ``vocab``              rows of the embedding and columns of the logits
@@ -29,7 +33,7 @@ from enum import StrEnum
 from math import prod
 
 from meshwright.base.arrays import Num
-from meshwright.spec.model import AttentionSpec
+from meshwright.spec.model import AttentionSpec, RecurrenceSpec
 
 TOKEN_DIMS = ("tokens", "routed_tokens")
 
@@ -39,6 +43,8 @@ UNITS_OF_DIM: Mapping[str, str] = {
     "key": "kv_heads",
     "value": "kv_heads",
     "key_content": "kv_heads",
+    "inner": "inner_heads",
+    "state_key": "state_groups",
     "ffn_in": "ffn",
     "expert_ffn_in": "expert_ffn",
     "shared_ffn_in": "shared_ffn",
@@ -52,6 +58,8 @@ class OpKind(StrEnum):
 
     MATMUL = "matmul"
     ATTENTION = "attention"
+    RECURRENCE = "recurrence"
+    """The scan over the chunks of a sequence, which hands a state from one to the next."""
     NORM = "norm"
     ELEMENTWISE = "elementwise"
     EMBEDDING = "embedding"
@@ -105,8 +113,10 @@ class Op:
     saved: tuple[Tensor, ...] = ()
     words_per_element: tuple[float, float] = (0.0, 0.0)
     attention: AttentionSpec | None = None
+    recurrence: RecurrenceSpec | None = None
     region: str = ""
-    """Part of the layer: attention, feed_forward, experts, shared_experts, residual, edge."""
+    """Part of the layer: attention, recurrence, feed_forward, experts, shared_experts, residual,
+    edge."""
     moved: Tensor | None = None
     """The tensor that ``words_per_element`` counts, where it is not the outputs."""
 

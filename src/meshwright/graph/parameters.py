@@ -1,4 +1,4 @@
-"""Exact parameter counts and key-value cache of a model, in closed form from its dims.
+"""Exact parameter counts, key-value cache and states of a model, in closed form from its dims.
 
 Counted is what the language model computes with: the text part only, a tied head once, and
 prediction layers apart from the total. Scales of quantised weights are no parameters here.
@@ -10,7 +10,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from meshwright.base.arrays import N, smaller
-from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
+from meshwright.graph.recurrence import (
+    STATE_WORD_BYTES,
+    conv_words,
+    num_steps,
+    num_vectors,
+    recurrence_sizes,
+    state_words,
+)
+from meshwright.spec.model import (
+    AttentionSpec,
+    ExpertSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    ModelSpec,
+    RecurrenceSpec,
+)
 
 COUNT_CONVENTIONS: Final = (
     "num_active_params: embedding, head and all layers, with top_k of the routed experts",
@@ -20,8 +35,8 @@ COUNT_CONVENTIONS: Final = (
 
 
 _PARTS: Final = (
-    "embedding", "attention", "feed_forward", "experts", "shared_experts", "router", "norms",
-    "head",
+    "embedding", "attention", "recurrence", "feed_forward", "experts", "shared_experts", "router",
+    "norms", "head",
 )  # fmt: skip
 
 
@@ -31,6 +46,8 @@ class LayerParameters:
 
     attention: int
     """Projections with their biases, and sinks."""
+    recurrence: int
+    """Projections, convolution and the numbers of each head."""
     feed_forward: int
     experts: int
     """All routed experts."""
@@ -38,14 +55,14 @@ class LayerParameters:
     """Shared experts and their gate."""
     router: int
     norms: int
-    """Norms over the hidden dim, and those on queries, keys and compressed factors."""
+    """Norms over the hidden dim, on queries, keys and compressed factors, and of recurrences."""
     num_inactive_params: int
     """Parameters of the routed experts that one token does not visit."""
 
     @property
     def num_params(self) -> int:
         """All parameters of the layer."""
-        whole = self.attention + self.feed_forward + self.norms
+        whole = self.attention + self.recurrence + self.feed_forward + self.norms
         return whole + self.experts + self.shared_experts + self.router
 
     @property
@@ -61,6 +78,7 @@ class ParameterCounts:
     embedding: int
     """Token embedding and learned positions."""
     attention: int
+    recurrence: int
     feed_forward: int
     experts: int
     shared_experts: int
@@ -110,6 +128,7 @@ def count_parameters(model: ModelSpec) -> ParameterCounts:
     return ParameterCounts(
         embedding=(model.vocab_size + model.learned_positions) * hidden,
         attention=total("attention"),
+        recurrence=total("recurrence"),
         feed_forward=total("feed_forward"),
         experts=total("experts"),
         shared_experts=total("shared_experts"),
@@ -128,14 +147,17 @@ def layer_parameters(layer: LayerSpec, model: ModelSpec) -> LayerParameters:
     """Return the parameters of one layer of a kind."""
     hidden, experts = model.hidden_size, layer.experts
     feed_forward = layer.feed_forward
-    attention_norms = _attention_norm_parameters(layer.attention, model)
+    attention, recurrence = layer.attention, layer.recurrence
+    inner_norms = _attention_norm_parameters(attention, model) if attention else 0
+    inner_norms += _gated_norm_parameters(recurrence) if recurrence else 0
     return LayerParameters(
-        attention=attention_parameters(layer.attention, hidden),
+        attention=attention_parameters(attention, hidden) if attention else 0,
+        recurrence=recurrence_parameters(recurrence, hidden) if recurrence else 0,
         feed_forward=feed_forward_parameters(feed_forward, hidden) if feed_forward else 0,
         experts=experts.num_experts * _expert_parameters(experts, hidden) if experts else 0,
         shared_experts=_shared_parameters(experts, hidden) if experts else 0,
         router=experts.num_experts * (hidden + int(experts.router_bias)) if experts else 0,
-        norms=layer.num_norms * norm_parameters(model, hidden) + attention_norms,
+        norms=layer.num_norms * norm_parameters(model, hidden) + inner_norms,
         num_inactive_params=(
             (experts.num_experts - experts.top_k) * _expert_parameters(experts, hidden)
             if experts
@@ -156,7 +178,8 @@ def attention_parameters(attention: AttentionSpec, hidden: int) -> int:
     output = value_width * hidden + (hidden if attention.output_bias else 0)
     if attention.kind == "mla":
         return _latent_parameters(attention, hidden) + output + sinks
-    query_width = attention.num_heads * attention.head_size
+    # A gate is projected as wide as the queries.
+    query_width = attention.num_heads * attention.head_size * (1 + attention.output_gate)
     kv_width = attention.num_kv_heads * (attention.head_size + attention.value_head_size)
     rows = hidden + (1 if attention.qkv_bias else 0)
     return (query_width + kv_width) * rows + output + sinks
@@ -188,6 +211,30 @@ def _attention_norm_parameters(attention: AttentionSpec, model: ModelSpec) -> in
     elif attention.qk_norm == "full":
         size += (attention.num_heads + attention.num_kv_heads) * attention.head_size
     return norm_parameters(model, size)
+
+
+def recurrence_parameters(recurrence: RecurrenceSpec, hidden: int) -> int:
+    """Return the parameters of a recurrence, its norm left out.
+
+    (h + b) (2 d + 2 G N + m H) of the input, with m numbers for each head, (k + b_c) (d + 2 G N) of
+    the convolution, the vectors of each head, and d h + b h of the output; d = H P.
+
+    Source: ``Mamba2Mixer``, ``Qwen3NextGatedDeltaNet``.
+    """
+    sizes = recurrence_sizes(recurrence)
+    inner, heads = sizes["inner"], sizes["inner_heads"]
+    channels = inner + 2 * sizes["state_key"]
+    columns = inner + channels + num_steps(recurrence) * heads
+    convolution = channels * (recurrence.conv_size + recurrence.conv_bias)
+    output = inner * hidden + hidden * recurrence.bias
+    vectors = num_vectors(recurrence) * heads
+    return columns * (hidden + recurrence.bias) + convolution + vectors + output
+
+
+def _gated_norm_parameters(recurrence: RecurrenceSpec) -> int:
+    """Return the parameters of the norm of a recurrence: of all heads, or shared by them."""
+    sizes = recurrence_sizes(recurrence)
+    return sizes["inner" if recurrence.kind == "mamba2" else "inner_head_size"]
 
 
 def feed_forward_parameters(feed_forward: FeedForwardSpec, hidden: int) -> int:
@@ -225,8 +272,10 @@ def _prediction_parameters(model: ModelSpec, kinds: tuple[LayerParameters, ...])
     return kinds[model.layer_pattern[-1]].num_params + extra
 
 
-def kv_words_per_token(attention: AttentionSpec) -> int:
+def kv_words_per_token(attention: AttentionSpec | None) -> int:
     """Return the words that one layer keeps for one token: keys and values, or their latent."""
+    if attention is None:
+        return 0
     if attention.kind == "mla":
         return (attention.kv_rank or 0) + attention.rope_head_size
     return attention.num_kv_heads * (attention.head_size + attention.value_head_size)
@@ -251,7 +300,7 @@ def windowed_kv_cache_bytes_per_token(model: ModelSpec, word_bytes: float) -> fl
     return word_bytes * sum(
         count * kv_words_per_token(kind.attention)
         for kind, count in zip(model.layer_kinds, model.layer_counts, strict=True)
-        if kind.attention.window is not None
+        if kind.attention is not None and kind.attention.window is not None
     )
 
 
@@ -267,7 +316,24 @@ def kv_cache_bytes(model: ModelSpec, word_bytes: float, num_tokens: N) -> N:
     """
     total = 0.0 * num_tokens
     for kind, count in zip(model.layer_kinds, model.layer_counts, strict=True):
-        window = kind.attention.window
+        window = kind.attention.window if kind.attention is not None else None
         kept = num_tokens if window is None else smaller(num_tokens, float(window))
         total = total + word_bytes * count * kv_words_per_token(kind.attention) * kept
     return total
+
+
+def recurrent_state_bytes(model: ModelSpec, word_bytes: float) -> float:
+    """Return what recurrent layers keep of one sequence, whatever its length [bytes].
+
+    States in FP32, and the last inputs of the convolutions.
+
+    Parameters
+    ----------
+    word_bytes
+        Bytes of an activation [bytes].
+    """
+    return sum(
+        count * (STATE_WORD_BYTES * state_words(spec) + word_bytes * conv_words(spec))
+        for kind, count in zip(model.layer_kinds, model.layer_counts, strict=True)
+        if (spec := kind.recurrence) is not None
+    )

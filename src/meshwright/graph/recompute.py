@@ -12,15 +12,28 @@ from meshwright.graph.op import LayerGraph, OpKind
 
 MODULES: Mapping[str, tuple[str, ...]] = {
     "core_attn": ("attention.core",),
-    "layernorm": ("attention.norm", "feed_forward.norm", "experts.norm"),
+    "layernorm": ("attention.norm", "recurrence.norm", "feed_forward.norm", "experts.norm"),
     "mla_up_proj": (
         "attention.query_norm", "attention.query_up", "attention.kv_norm", "attention.kv_up",
         "attention.rotary",
     ),
     "moe_act": ("experts.activation",),
+    "mlp": ("feed_forward.norm", "feed_forward.up", "feed_forward.activation", "feed_forward.down"),
+    "moe": (
+        "experts.router", "experts.dispatch", "experts.up", "experts.activation", "experts.down",
+        "experts.combine", "shared_experts.up", "shared_experts.activation", "shared_experts.down",
+        "shared_experts.gate", "shared_experts.scaled", "experts.sum",
+    ),
+    "shared_experts": (
+        "shared_experts.up", "shared_experts.activation", "shared_experts.down",
+        "shared_experts.gate", "shared_experts.scaled",
+    ),
 }  # fmt: skip
 """Operators of each module. Latent attention projects up what it has compressed; without it there
-is no ``mla_up_proj``."""
+is no ``mla_up_proj``. The first product of a dense network norms its input (Transformer Engine,
+``LayerNormLinear``), so the norm is in ``mlp``; the one before experts is not in ``moe``."""
+KEEPS_OUTPUTS = ("core_attn", "mlp", "moe", "shared_experts")
+"""Modules whose outputs stay where others read them; those of the rest are made again."""
 LATENT = "attention.kv_up"
 
 
@@ -31,3 +44,19 @@ def repeated_ops(layer: LayerGraph, modules: Collection[str]) -> frozenset[str]:
     names = {op.name for op in layer.ops}
     chosen = [name for name in modules if name != "mla_up_proj" or LATENT in names]
     return frozenset(names.intersection(op for name in chosen for op in MODULES[name]))
+
+
+def remade_tensors(layer: LayerGraph, modules: Collection[str]) -> frozenset[str]:
+    """Return the tensors that some modules drop and make again.
+
+    Outputs that leave a module of ``KEEPS_OUTPUTS`` are not among them.
+    """
+    made: set[str] = set()
+    for module in modules:
+        inside = repeated_ops(layer, (module,))
+        outputs = {t.name for op in layer.ops if op.name in inside for t in op.outputs}
+        if module in KEEPS_OUTPUTS:
+            outside = [op for op in layer.ops if op.name not in inside]
+            outputs -= {t.name for op in outside for t in (*op.inputs, *op.saved)}
+        made |= outputs
+    return frozenset(made)

@@ -1,145 +1,36 @@
 """A decoder-only transformer as a graph of operators with named dims.
 
 Before the layers is the embedding; after them the final norm, the logits and the loss. A layer is
-attention (multi-head, grouped-query or latent) and a feed-forward network, dense or a mixture of
-experts: a router, the dispatch of tokens, the networks of the experts, and shared experts.
-
-Traffic of operators between the products is counted in words read and written for each element,
-forward and backward, as separate kernels; a compiler that fuses them moves less, which is decided
-where it is priced.
+attention (multi-head, grouped-query or latent) or a recurrence, and a feed-forward network, dense
+or a mixture of experts: a router, the dispatch of tokens, the networks of the experts, and shared
+experts. A layer may also be one of the two branches alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.graph.common import (
+    EDGE,
+    MASK_WORD_BYTES,
+    MASK_WORDS,
+    NormKind,
+    activation_op,
+    hidden_activation,
+    norm_op,
+    product_op,
+    residual_add_op,
+    sum_op,
+)
 from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, Tensor
+from meshwright.graph.recurrence import RECURRENCE, recurrence_ops, recurrence_sizes
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
 
-NormKind = Literal["rms", "layer", "layer_no_bias", "layer_unweighted"]
-
-ATTENTION, EXPERTS, SHARED, EDGE = "attention", "experts", "shared_experts", "edge"
-"""Regions of the graph; ``EDGE`` is the embedding and the head."""
+ATTENTION, EXPERTS, SHARED = "attention", "experts", "shared_experts"
+"""Regions of the graph."""
 TABLE = "embedding.table"
 """Name of the token embedding; tied logits name the same weight."""
-MASK_WORD_BYTES = 1.0
-"""A dropout mask is kept as one byte for each element."""
-MASK_WORDS = 0.5
-"""Traffic of such a mask in words of two bytes."""
-
-
-def hidden_activation(name: str) -> Tensor:
-    """Return a tensor of the width of the residual stream."""
-    return Tensor(name, ("tokens", "hidden"))
-
-
-def norm_weights(name: str, dim: str, kind: NormKind) -> tuple[Tensor, ...]:
-    """Return the learned vectors of a norm over one dim: weight and bias, weight, or none."""
-    parts = {"layer": ("weight", "bias"), "layer_unweighted": ()}.get(kind, ("weight",))
-    return tuple(Tensor(f"{name}.{part}", (dim,)) for part in parts)
-
-
-def norm_op(name: str, source: Tensor, dim: str, kind: NormKind, region: str) -> Op:
-    """Return a norm over one dim of a tensor; its input is what the backward pass needs.
-
-    Forward reads and writes once; backward reads input and gradient and writes one gradient.
-    """
-    return Op(
-        name=name,
-        kind=OpKind.NORM,
-        inputs=(source,),
-        output=Tensor(f"{name}.output", source.dims),
-        weights=norm_weights(name, dim, kind),
-        contracted=(dim,),
-        saved=(source,),
-        words_per_element=(2.0, 3.0),
-        region=region,
-    )
-
-
-def residual_add_op(
-    name: str, residual: Tensor, branches: tuple[Tensor, ...], *, dropout: bool
-) -> Op:
-    """Return the addition of branches to the residual stream, with dropout on the branches.
-
-    Forward reads all parts and writes the sum; backward adds the gradients that meet where the
-    branches left the stream, which are as many words. Dropout with its own kernel in the backward
-    pass reads mask and gradient and writes a gradient.
-    """
-    words = len(branches) + 2.0
-    mask = Tensor(f"{name}.mask", residual.dims, MASK_WORD_BYTES)
-    extra = (MASK_WORDS, 2.0 + MASK_WORDS) if dropout else (0.0, 0.0)
-    return Op(
-        name=name,
-        kind=OpKind.ELEMENTWISE,
-        inputs=(residual, *branches),
-        output=Tensor(f"{name}.output", residual.dims),
-        saved=(mask,) if dropout else (),
-        words_per_element=(words + extra[0], words + extra[1]),
-        region="residual",
-    )
-
-
-def sum_op(name: str, parts: tuple[Tensor, ...], region: str) -> Op:
-    """Return the plain sum of tensors; its gradient is a copy that costs nothing."""
-    return Op(
-        name=name,
-        kind=OpKind.ELEMENTWISE,
-        inputs=parts,
-        output=Tensor(f"{name}.output", parts[0].dims),
-        words_per_element=(len(parts) + 1.0, 0.0),
-        region=region,
-    )
-
-
-def activation_op(name: str, source: Tensor, output: Tensor, *, gated: bool, region: str) -> Op:
-    """Return the activation function, with the product of gate and up where there is a gate.
-
-    Plain: reads and writes once, and backward reads input and gradient and writes one. Gated: an
-    output element has two input elements, read in both passes, and two gradients.
-    """
-    return Op(
-        name=name,
-        kind=OpKind.ELEMENTWISE,
-        inputs=(source,),
-        output=output,
-        saved=(source,),
-        words_per_element=(3.0, 5.0) if gated else (2.0, 3.0),
-        region=region,
-    )
-
-
-def product_op(
-    name: str, source: Tensor, outputs: tuple[Tensor, ...], region: str, *, bias: bool = False,
-    batch: tuple[str, ...] = (), weight: str = "",
-) -> Op:  # fmt: skip
-    """Return one matrix product with an input and one weight for each of its outputs.
-
-    Parameters
-    ----------
-    batch
-        Dims before those of the weights of a network of which there are many.
-    weight
-        Name of the weight of a single output, where it is not that of the output.
-    """
-    inner = source.dims[-1]
-    names = [weight or f"{out.name}.weight" for out in outputs]
-    pairs = list(zip(names, outputs, strict=True))
-    weights = [Tensor(of, (*batch, inner, out.dims[-1])) for of, out in pairs]
-    biases = [Tensor(f"{out.name}.bias", (*batch, out.dims[-1])) for out in outputs if bias]
-    return Op(
-        name=name,
-        kind=OpKind.MATMUL,
-        inputs=(source,),
-        output=outputs[0],
-        other_outputs=outputs[1:],
-        weights=(*weights, *biases),
-        contracted=(inner,),
-        saved=(source,),
-        region=region,
-    )
 
 
 def attention_sizes(spec: AttentionSpec) -> dict[str, int]:
@@ -169,13 +60,34 @@ def attention_ops(
     if spec.kind == "mla":
         ops, parts = _latent_projections(spec, source)
     else:
-        ops, parts = _plain_projections(spec, source, rotary=rotary)
+        ops, parts = _plain_projections(spec, source, rotary=rotary and spec.rotary)
     core = _core(spec, parts, dropout=dropout, flash_attention=flash_attention)
+    ops.append(core)
+    if spec.output_gate:
+        ops.append(_gated_heads(core.output))
     output = Tensor("attention.output", ("tokens", "hidden"))
-    projection = product_op(
-        "attention.output", core.output, (output,), ATTENTION, bias=spec.output_bias
+    heads, bias = ops[-1].output, spec.output_bias
+    ops.append(product_op("attention.output", heads, (output,), ATTENTION, bias=bias))
+    return ops, output
+
+
+_GATE = Tensor("attention.gate", ("tokens", "heads"))
+
+
+def _gated_heads(heads: Tensor) -> Op:
+    """Return the product of the heads and their gate: both are read, and their gradients written.
+
+    Source: Qiu et al. 2025 (arXiv 2505.06708), gated attention.
+    """
+    return Op(
+        name="attention.gated_heads",
+        kind=OpKind.ELEMENTWISE,
+        inputs=(heads, _GATE),
+        output=Tensor("attention.gated_heads", heads.dims),
+        saved=(heads, _GATE),
+        words_per_element=(3.0, 5.0),
+        region=ATTENTION,
     )
-    return [*ops, core, projection], output
 
 
 def _plain_projections(
@@ -185,7 +97,8 @@ def _plain_projections(
     query, key, value = (
         Tensor(f"attention.{part}", ("tokens", part)) for part in ("query", "key", "value")
     )
-    ops = [product_op("attention.qkv", source, (query, key, value), ATTENTION, bias=spec.qkv_bias)]
+    outputs = (query, key, value, *([_GATE] if spec.output_gate else []))
+    ops = [product_op("attention.qkv", source, outputs, ATTENTION, bias=spec.qkv_bias)]
     if spec.qk_norm != "none":
         ops.append(_query_key_norm(spec, query, key))
         query, key = ops[-1].outputs
@@ -535,51 +448,80 @@ def build_graph(
 
 def _layer_sizes(model: ModelSpec, spec: LayerSpec) -> dict[str, int]:
     """Return the sizes of all dims of one kind of layer."""
-    sizes = {"hidden": model.hidden_size} | attention_sizes(spec.attention)
+    sizes = {"hidden": model.hidden_size}
+    if spec.attention is not None:
+        sizes |= attention_sizes(spec.attention)
+    if spec.recurrence is not None:
+        sizes |= recurrence_sizes(spec.recurrence)
     if spec.feed_forward is not None:
-        network = spec.feed_forward
-        return sizes | ffn_sizes("", network.ffn_size, gated=network.gated)
-    assert spec.experts is not None
-    return sizes | expert_sizes(spec.experts)
+        sizes |= ffn_sizes("", spec.feed_forward.ffn_size, gated=spec.feed_forward.gated)
+    if spec.experts is not None:
+        sizes |= expert_sizes(spec.experts)
+    return sizes
 
 
 def _layer_ops(
     model: ModelSpec, spec: LayerSpec, *, dropout: bool, flash_attention: bool
 ) -> tuple[Op, ...]:
-    """Return the operators of a layer in order, for either form of the residual stream."""
+    """Return the operators of a layer in order: branches one after another, or both at once."""
     _check_norms(spec)
+    ops: list[Op] = []
     stream = hidden_activation("layer_input")
-    ops = _first_norm(model, spec, "attention", stream)
-    source = ops[-1].output if ops else stream
-    attention, branch = attention_ops(
+    region, network_region = _mixing_region(spec), _network_region(spec)
+    if region:
+        ops += _first_norm(model, spec, region, stream)
+        source = ops[-1].output if ops else stream
+        mixing, branch = _mixing_ops(
+            model, spec, source, dropout=dropout, flash_attention=flash_attention
+        )
+        ops += mixing
+        if spec.parallel_residual:
+            network_norm, source = _parallel_norm(model, spec, stream, source)
+            network, branches = _network_ops(spec, source)
+            add = residual_add_op("residual", stream, (branch, *branches), dropout=dropout)
+            return (*ops, *network_norm, *network, add)
+        ops += _second_norm(model, spec, region, (branch,))
+        branch = ops[-1].output
+        ops.append(residual_add_op(f"residual.{region}", stream, (branch,), dropout=dropout))
+        stream = ops[-1].output
+    if network_region:
+        before = _first_norm(model, spec, network_region, stream)
+        network, branches = _network_ops(spec, before[-1].output if before else stream)
+        after = _second_norm(model, spec, network_region, branches)
+        branches = (after[-1].output,) if after else branches
+        ops += [*before, *network, *after]
+        ops.append(residual_add_op("residual.network", stream, branches, dropout=dropout))
+    return tuple(ops)
+
+
+def _mixing_region(spec: LayerSpec) -> str:
+    """Return the region of the branch that mixes tokens; empty where there is none."""
+    if spec.attention is not None:
+        return ATTENTION
+    return RECURRENCE if spec.recurrence is not None else ""
+
+
+def _mixing_ops(
+    model: ModelSpec, spec: LayerSpec, source: Tensor, *, dropout: bool, flash_attention: bool
+) -> tuple[list[Op], Tensor]:
+    """Return attention or the recurrence, and the branch that it adds."""
+    if spec.recurrence is not None:
+        return recurrence_ops(spec.recurrence, source)
+    assert spec.attention is not None
+    return attention_ops(
         spec.attention,
         source,
         rotary=model.learned_positions == 0,
         dropout=dropout,
         flash_attention=flash_attention,
     )
-    ops += attention
-    if spec.parallel_residual:
-        network_norm, source = _parallel_norm(model, spec, stream, source)
-        network, branches = _network_ops(spec, source)
-        add = residual_add_op("residual", stream, (branch, *branches), dropout=dropout)
-        return (*ops, *network_norm, *network, add)
-    ops += _second_norm(model, spec, "attention", (branch,))
-    branch = ops[-1].output
-    ops.append(residual_add_op("residual.attention", stream, (branch,), dropout=dropout))
-    stream = ops[-1].output
-    region = _network_region(spec)
-    before = _first_norm(model, spec, region, stream)
-    network, branches = _network_ops(spec, before[-1].output if before else stream)
-    after = _second_norm(model, spec, region, branches)
-    branches = (after[-1].output,) if after else branches
-    ops += [*before, *network, *after]
-    ops.append(residual_add_op("residual.network", stream, branches, dropout=dropout))
-    return tuple(ops)
 
 
 def _network_region(spec: LayerSpec) -> str:
-    return "feed_forward" if spec.feed_forward is not None else "experts"
+    """Return the region of the network; empty where there is none."""
+    if spec.feed_forward is not None:
+        return "feed_forward"
+    return EXPERTS if spec.experts is not None else ""
 
 
 def _network_ops(spec: LayerSpec, source: Tensor) -> tuple[list[Op], tuple[Tensor, ...]]:
@@ -622,7 +564,7 @@ def _second_norm(
 
 def _check_norms(spec: LayerSpec) -> None:
     allowed = (1, 2) if spec.parallel_residual else (2, 4)
-    if spec.num_norms not in allowed:
+    if spec.num_branches == 2 and spec.num_norms not in allowed:
         kind = "parallel" if spec.parallel_residual else "sequential"
         message = f"{spec.num_norms} norms in a layer with {kind} residual"
         raise SpecError(

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError
+from meshwright.base.files import PYTHON, SCRIPTS, TREES
 from meshwright.options.question import FIXED, STATED_IN_FILE, option_of
 
 if TYPE_CHECKING:
     from meshwright.frameworks.reading.job import Job
 
-SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".toml")
-TREES = (".yaml", ".yml", ".json")
 OF_JOBS = {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu",
            "per_device_train_batch_size", "distributed_type", "fsdp_config"}  # fmt: skip
 """Keys of JSON files that start a job; others are plans or models."""
@@ -23,7 +22,7 @@ OF_JOBS = {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_
 
 def is_job_file(text: object) -> bool:
     """Return whether a text names a file that may start a job: no model, no plan."""
-    if not isinstance(text, str) or not text.lower().endswith((*SCRIPTS, *TREES)):
+    if not isinstance(text, str) or not text.lower().endswith((*SCRIPTS, *TREES, PYTHON)):
         return False
     path = Path(text)
     if not path.is_file() or path.name == "config.json":

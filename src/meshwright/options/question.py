@@ -175,12 +175,13 @@ def output_file(
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "tatp")
 FIXED = tuple(option.target for option in table.FIXED)
 """What the search calls the degrees and choices that a user can fix."""
-COUNTED = ("embedding_layers", "head_layers", "recompute_layers")
-"""Structural choices that are numbers, which may be 0."""
+COUNTED = {"embedding_layers": 0, "head_layers": 0, "recompute_layers": 0, "recompute_run": 1}
+"""Structural choices that are numbers, and the least of each."""
 CHOICES = {option.target: option.choices for option in table.FIXED if option.choices}
 _FLAGS = {option.target: option.flag for option in table.FIXED}
 STATED_IN_FILE = ("seq", "global_batch", "framework", "precision", "optimizer", "tokens",
-                  "imbalance", "cuda_graphs", "async_tp", "dropout")  # fmt: skip
+                  "batch_ramp", "document_length", "imbalance", "cuda_graphs", "async_tp",
+                  "dropout")  # fmt: skip
 """Options that a workload file replaces."""
 CAPS = ("max_power", "max_device_power")
 SERVING_ONLY = ("batch", "context", "prompt", "answer", "max_latency", "max_ttft", "max_tpot",
@@ -328,6 +329,12 @@ def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
             ("sequence_length", partial(whole_number, "--seq", kilo=1024), args.seq),
             ("global_batch_size", partial(whole_number, "--global-batch"), args.global_batch),
             ("total_tokens", partial(quantity, "--tokens", dimension="tokens"), args.tokens),
+            ("batch_ramp", _batch_ramp, args.batch_ramp),
+            (
+                "document_length",
+                partial(whole_number, "--document-length", kilo=1024),
+                args.document_length,
+            ),
             ("precision", _precision, args.precision),
             ("expert_load_imbalance", imbalance, args.imbalance),
             ("optimizer", _optimizer, args.optimizer),
@@ -335,6 +342,12 @@ def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
         )
         if given is not None
     }
+    ramp, whole = fields.get("batch_ramp"), fields.get("global_batch_size")
+    if ramp is not None and whole is not None and (why := ramp.misses(whole)):
+        reading.fault("--batch-ramp", why)
+    document, sequence = fields.get("document_length"), fields.get("sequence_length")
+    if document is not None and sequence is not None and document > sequence:
+        reading.fault("--document-length", f"{document} is longer than a sequence", f"{sequence}")
     reading.done()
     stated = {"cuda_graphs": args.cuda_graphs, "async_tensor_parallel": args.async_tp,
               "dropout": args.dropout}  # fmt: skip
@@ -355,6 +368,17 @@ def _optimizer(text: Any) -> Any:
     from meshwright.spec.workload import OptimizerPreset
 
     return needed("--optimizer", text, load_optimizer, OptimizerPreset)
+
+
+def _batch_ramp(text: str) -> Any:
+    """Return how the batch of a run grows: ``16,16,5859375``."""
+    from meshwright.spec.workload import BatchRamp
+
+    parts, option = str(text).split(","), "--batch-ramp"
+    if len(parts) != len(BatchRamp.model_fields):
+        raise SpecError(Fault(option, f"found {text!r}", "three numbers such as 16,16,5859375"))
+    start, increment, sequences = (whole_number(option, part) for part in parts)
+    return BatchRamp(start=start, increment=increment, sequences=sequences)
 
 
 def imbalance(text: str) -> float:
@@ -400,12 +424,12 @@ def allowed_of(args: argparse.Namespace) -> dict[str, list[object]]:
         text = getattr(args, name)
         if text is not None:
             option, parts = option_of(name), text.split(",")
-            if name == "recompute_modules":
-                allowed[name] = [reading.value(_modules, part) for part in parts]
+            if name in _LISTS:
+                allowed[name] = [reading.value(_LISTS[name], part) for part in parts]
             elif name in CHOICES:
                 allowed[name] = [reading.value(_choice, name, part) for part in parts]
             else:
-                least = 0 if name in COUNTED else 1
+                least = COUNTED.get(name, 1)
                 allowed[name] = [
                     reading.value(whole_number, option, part, least=least) for part in parts
                 ]
@@ -447,8 +471,29 @@ def _modules(text: str) -> tuple[str, ...]:
     return tuple(one_of("--recompute-modules", name, MODULES) for name in dict.fromkeys(names))
 
 
+def _stage_layers(text: str) -> tuple[int, ...]:
+    """Return the layers of each stage: ``7+8*14+7`` has sixteen of them."""
+    found: list[int] = []
+    for part in text.split("+"):
+        length, times, count = part.partition("*")
+        least = whole_number("--stage-layers", length, least=0)
+        repeats = whole_number("--stage-layers", count) if times else 1
+        if len(found) + repeats > MOST_STAGES:
+            message = f"{text!r} has more than {MOST_STAGES} stages"
+            raise SpecError(Fault("--stage-layers", message, "7+8*14+7"))
+        found += [least] * repeats
+    return tuple(found)
+
+
+MOST_STAGES = 4096
+"""Stages whose layers may be stated."""
+_LISTS = {"recompute_modules": _modules, "stage_layers": _stage_layers}
+"""Structural choices that are lists, joined by ``+``."""
+
+
 def _choice(name: str, text: str) -> object:
     """Return one value of a structural choice."""
+    from meshwright.sharding.space import order_named
     from meshwright.sharding.strategy import (
         ContextKind,
         Offload,
@@ -459,9 +504,11 @@ def _choice(name: str, text: str) -> object:
     )
 
     one_of(option_of(name), text, CHOICES[name])
-    kinds = {"recompute": Recompute, "schedule": ScheduleKind, "context_kind": ContextKind,
-             "offload": Offload, "zero_stage": int, "streamed": Streamed,
-             "stream_form": StreamForm}  # fmt: skip
+    kinds: dict[str, Callable[[str], object]] = {
+        "recompute": Recompute, "schedule": ScheduleKind, "context_kind": ContextKind,
+        "offload": Offload, "zero_stage": int, "streamed": Streamed, "stream_form": StreamForm,
+        "axis_order": order_named,
+    }  # fmt: skip
     return text == "on" if name not in kinds else kinds[name](text)
 
 
@@ -480,6 +527,7 @@ def strategy_of(
         ScheduleKind,
         make_strategy,
     )
+    from meshwright.spec.framework import UNNAMED
 
     model_degree = 1
     for name in ("tp", "cp", "pp", "tatp"):
@@ -493,26 +541,23 @@ def strategy_of(
     interleaved = strategy.num_virtual_stages > 1
     default = ScheduleKind.INTERLEAVED if interleaved else ScheduleKind.ONE_F_ONE_B
     shards_something = shard * strategy.cp > 1
+    habits = load_framework(software.framework) if software.framework else UNNAMED
     defaults: dict[str, Any] = {
-        "sequence_parallel": strategy.tp > 1,
-        "zero_stage": 1 if shards_something else 0,
+        "sequence_parallel": habits.sequence_parallel and strategy.tp > 1,
+        "zero_stage": habits.zero_stage if shards_something else 0,
+        "reshard_after_forward": habits.drops_gathered_weights,
+        "recompute": Recompute(habits.recompute),
+        "overlap_data_parallel": habits.overlaps_data_parallel,
         "schedule": default,
         "overlap_tensor_parallel": software.async_tensor_parallel,
     }
-    if software.framework:
-        framework = load_framework(software.framework)
-        defaults |= {
-            "sequence_parallel": framework.sequence_parallel and strategy.tp > 1,
-            "zero_stage": framework.zero_stage if shards_something else 0,
-            "reshard_after_forward": framework.drops_gathered_weights,
-            "recompute": Recompute(framework.recompute),
-            "overlap_data_parallel": framework.overlaps_data_parallel,
-        }
-    fixed = {k: one[k] for k in (*CHOICES, *COUNTED, "recompute_modules") if k in one}
+    fixed = {k: one[k] for k in (*CHOICES, *COUNTED, *_LISTS) if k in one}
     for name, kind in (
-        ("recompute_layers", Recompute.FULL), ("recompute_modules", Recompute.SELECTIVE),
+        ("recompute_layers", Recompute.FULL), ("recompute_run", Recompute.FULL),
+        ("recompute_modules", Recompute.SELECTIVE),
     ):  # fmt: skip
-        if one.get(name) and fixed.setdefault("recompute", kind) is not kind:
+        usual = getattr(PlanOptions, name)
+        if one.get(name, usual) != usual and fixed.setdefault("recompute", kind) is not kind:
             message = f"says nothing about {fixed['recompute']} recomputation"
             raise SpecError(Fault(option_of(name), message, f"--recompute {kind}"))
     return strategy, PlanOptions(**{**defaults, **fixed})

@@ -200,6 +200,7 @@ MEASURED_FILE = Option(
 NETWORK = Option(
     "network", "network between hosts, one adapter for each host: 100GbE, NDR, a YAML file", "NAME"
 )
+KERNELS = Option("kernels", "times of single kernels, not of steps (your rows as CSV)", kind="flag")
 OUT_PLAN = Option("out", "write the plan as JSON", "FILE")
 FORCE = Option("force", "replace files that are there, write through symbolic links", kind="flag")
 
@@ -230,6 +231,18 @@ def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, 
         ),
         Option("optimizer", "preset of bytes per parameter; see show optimizer", "NAME"),
         Option("tokens", "tokens of the whole run, such as 15T; decimal, B is 1e9", "N"),
+        Option(
+            "document_length",
+            "tokens of the documents that are packed into a sequence, where "
+            "each attends to itself alone",
+            "TOKENS",
+        ),
+        Option(
+            "batch_ramp",
+            "growth of the batch of a run: first size, increment, and sequences "
+            "until the whole batch",
+            "N,N,N",
+        ),
         Option("imbalance", "load of the busiest expert rank over the mean (1)", "X"),
         Option("cuda_graphs", "kernels launched as CUDA graphs", kind="flag"),
         Option("async_tp", "async TP: communication overlaps with matrix products", kind="flag"),
@@ -250,6 +263,8 @@ JOB = (
            group=_JOB),
 )  # fmt: skip
 ON_OFF = ("on", "off")
+AXIS_ORDERS = ("tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "tp-dp-pp-cp", "tp-pp-cp-dp",
+               "tp-pp-dp-cp")  # fmt: skip
 FIXED = tuple(
     Option(name, about, metavar, group=_FIXED, choices=choices, dest=dest, is_hidden=name == "etp")
     for name, about, metavar, choices, dest in (
@@ -265,12 +280,16 @@ FIXED = tuple(
         ("mbs", "sequences in a micro-batch", "N", (), "micro_batch_size"),
         ("recompute", "activation recomputation", "", ("none", "selective", "full"), ""),
         ("recompute_modules", "with --recompute selective: some of core_attn+layernorm+mla_up_proj+"
-         "moe_act", "NAME+NAME", (), ""),
+         "mlp+moe+moe_act+shared_experts", "NAME+NAME", (), ""),
         ("recompute_layers", "with --recompute full: layers of each chunk, the others are kept "
          "(0: all)", "N", (), ""),
+        ("recompute_run", "with --recompute full: layers of a chunk that keep one input together "
+         "(1)", "N", (), ""),
         ("schedule", "pipeline schedule", "", ("gpipe", "1f1b", "interleaved", "zero_bubble"), ""),
         ("cp_kind", "attention under context parallelism", "", ("ring", "ulysses"),
          "context_kind"),
+        ("axis_order", "order of the axes on the devices, innermost first (tp-cp-dp-pp)", "ORDER",
+         AXIS_ORDERS, ""),
         ("offload", "state kept in host memory", "",
          ("none", "optimizer", "activations", "weights", "all"), ""),
         ("zero", "ZeRO stage", "", ("0", "1", "2", "3"), "zero_stage"),
@@ -283,6 +302,8 @@ FIXED = tuple(
          "N", (), ""),
         ("head_layers", "layers for which the head counts where stages are filled (0)", "N", (),
          ""),
+        ("stage_layers", "layers of each stage (of interleaved ones of each chunk), as in 7+8*14+7",
+         "N+N", (), ""),
         ("dp_overlap", "gradient communication overlapped with the backward pass", "", ON_OFF,
          "overlap_data_parallel"),
         ("ep_overlap", "communication of experts hidden behind another micro-batch (off)", "",
@@ -368,6 +389,8 @@ COMMANDS: dict[str, Command] = {
             Option("measured", "measured step: 8.1s, or 412k tokens/s", "TIME", group=_JOB),
             Option("measured_memory", "measured memory of the fullest device: 61 GB", "SIZE",
                    group=_JOB),
+            Option("trace", "PyTorch profiler trace of its steps (.json, .json.gz), beside the "
+                   "prediction", "FILE", group=_JOB),
             Option("picture", "draw the grid and the load of its links", "FILE.svg"),
             Option("colors", "with --picture: colour the groups of this axis", "AXIS"),
             FORCE,
@@ -574,6 +597,7 @@ COMMANDS: dict[str, Command] = {
         "compare predictions with measurements, yours or published",
         (
             Option("measurements", "your rows (JSON array; the published ones)", "FILE"),
+            KERNELS,
             CALIBRATION,
             Option("document", "write tables there, and pictures next to it", "FILE.md"),
             FORCE,
@@ -585,9 +609,21 @@ COMMANDS: dict[str, Command] = {
         (
             Option("file", "measured rows (JSON array; the published ones)", "FILE",
                    kind="argument"),
+            KERNELS,
             Option("out", "write the calibration there", "FILE.yaml"),
             FORCE,
         ),
+    ),
+    "measure": Command(
+        "measure this machine: kernels, memory, network, launches; under torchrun all its devices",
+        (
+            Option("out", "write the calibration there (measured.yaml), rows included; a machine "
+                   "that the catalog does not know goes beside it", "FILE.yaml",
+                   "measured.yaml"),
+            Option("quick", "in half a minute instead of two and a half", kind="flag"),
+            FORCE,
+        ),
+        has_detail=True,
     ),
     "study": Command(
         "rebuild a published figure or question",

@@ -14,9 +14,10 @@ from meshwright.graph.parameters import (
     COUNT_CONVENTIONS,
     count_parameters,
     kv_cache_bytes_per_token,
+    recurrent_state_bytes,
     windowed_kv_cache_bytes_per_token,
 )
-from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
+from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec, RecurrenceSpec
 
 KV_WORD_BYTES: Final = 2.0
 """The cache is stated for 16-bit words."""
@@ -53,6 +54,7 @@ def model_record(model: ModelSpec, graph: OpGraph) -> dict[str, Any]:
         "windowed_kv_cache_bytes_per_token": windowed_kv_cache_bytes_per_token(
             model, KV_WORD_BYTES
         ),
+        "recurrent_state_bytes": recurrent_state_bytes(model, KV_WORD_BYTES),
         "kv_word_bytes": KV_WORD_BYTES,
         "params_by_part": counts.parts(),
         "dims": {"num_layers": model.num_layers} | model.model_dump(exclude=_LEFT_OUT),
@@ -89,13 +91,17 @@ def _records(place: str, layer: LayerGraph, graph: OpGraph) -> Iterator[dict[str
 
 
 def _flops(op: Op, layer: LayerGraph) -> dict[str, Num]:
-    """Return the forward FLOPs of one token; those of the attention core go with the keys seen."""
+    """Return the forward FLOPs of one token; those of the attention core go with the keys seen.
+
+    Chunks of a scan are full.
+    """
     per_token: Num
     per_key: Num
     if op.kind is OpKind.ATTENTION and op.attention is not None:
         per_token, per_key = 0.0, attention_flops_per_token(op.attention, 1.0)
     else:
-        per_token, per_key = op_flops_per_token(op, layer, 1.0, ScoreCount.FULL), 0.0
+        length = float(op.recurrence.chunk_size) if op.recurrence is not None else 1.0
+        per_token, per_key = op_flops_per_token(op, layer, length, ScoreCount.FULL), 0.0
     return {"forward_flops_per_token": per_token, "forward_flops_per_token_and_key": per_key}
 
 
@@ -129,6 +135,9 @@ def model_lines(model: ModelSpec, record: dict[str, Any]) -> Iterator[str]:
     if record["num_active_params"] != record["num_params"]:
         yield from _labelled("active", _billions(record["num_active_params"]))
     yield from _labelled("kv cache", _cache_text(record))
+    if record["recurrent_state_bytes"]:
+        text = f"{record['recurrent_state_bytes']:,.0f} bytes per sequence, states in FP32"
+        yield from _labelled("states", text)
     dims = record["dims"]
     shown = ("num_layers", "hidden_size", "vocab_size", "max_sequence_length")
     yield from _labelled("dims", _listed({name: dims[name] for name in shown}))
@@ -176,16 +185,30 @@ def _billions(count: int) -> str:
 
 def _described(kind: LayerSpec) -> str:
     """Return one kind of layer in words."""
-    network = kind.feed_forward
-    if network is not None:
-        text = f"{'gated ' if network.gated else ''}feed-forward {network.ffn_size}"
-    else:
-        experts = kind.experts
-        assert experts is not None
-        text = f"{experts.top_k} of {experts.num_experts} experts of {experts.ffn_size}"
-        text += f", shared {experts.shared_ffn_size}" if experts.shared_ffn_size else ""
+    parts = []
+    if kind.attention is not None:
+        parts.append(_attention_described(kind.attention))
+    if kind.recurrence is not None:
+        parts.append(_recurrence_described(kind.recurrence))
+    if (network := kind.feed_forward) is not None:
+        parts.append(f"{'gated ' if network.gated else ''}feed-forward {network.ffn_size}")
+    if (experts := kind.experts) is not None:
+        shared = f", shared {experts.shared_ffn_size}" if experts.shared_ffn_size else ""
+        chosen = f"{experts.top_k} of {experts.num_experts} experts of {experts.ffn_size}"
+        parts.append(f"{chosen}{shared}")
+    text = "; ".join(parts)
     after = "" if kind.norms_before else " on the branches"
-    return f"{_attention_described(kind.attention)}; {text}; {kind.num_norms} norms{after}"
+    return f"{text}; {kind.num_norms} norm{'s' * (kind.num_norms > 1)}{after}"
+
+
+def _recurrence_described(recurrence: RecurrenceSpec) -> str:
+    name = {"mamba2": "Mamba 2", "gated_delta": "gated delta rule"}[recurrence.kind]
+    heads = f"{recurrence.num_heads} heads of {recurrence.head_size}"
+    groups = f"{recurrence.num_groups} group{'s' * (recurrence.num_groups > 1)}"
+    return (
+        f"{name}, {heads}, states of {recurrence.state_size}, {groups}, "
+        f"chunks of {recurrence.chunk_size}"
+    )
 
 
 def _attention_described(attention: AttentionSpec) -> str:
@@ -194,6 +217,7 @@ def _attention_described(attention: AttentionSpec) -> str:
     else:
         heads = f"{attention.num_heads} heads of {attention.head_size}"
         text = f"{heads} on {attention.num_kv_heads} key-value heads"
+    text += ", gated" if attention.output_gate else ""
     if attention.window is not None:
         text += f", {attention.window_kind} window {attention.window}"
     return text

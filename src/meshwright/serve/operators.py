@@ -14,13 +14,18 @@ from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller
 from meshwright.cost.communication import CommCost, Windows
 from meshwright.cost.layer import op_cost
 from meshwright.cost.operator import (
+    SCAN_KERNELS,
     DeviceRates,
+    attention_s,
     exposed_launch_s,
+    local_scan,
     matmul_compute_s,
     matmul_shape,
+    scan_bytes,
     traffic_s,
 )
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
+from meshwright.graph.recurrence import STATE_WORD_BYTES, scan_flops_per_token
 from meshwright.sharding.local_sizes import LocalLayer
 from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
 from meshwright.spec.model import AttentionSpec, WeightFormat
@@ -98,6 +103,8 @@ def forward_cost(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassShape
         return _matmul_forward(op, layer, rates, shape)
     if op.kind is OpKind.ATTENTION:
         return _attention_forward(op, layer, rates, shape)
+    if op.kind is OpKind.RECURRENCE:
+        return _scan_forward(op, layer, rates, shape)
     cost = op_cost(op, layer, rates, None, causal=True)
     return ForwardCost(elementwise_s=cost.forward_s, traffic_bytes=cost.forward_traffic_bytes)
 
@@ -252,6 +259,40 @@ def _attention_forward(
     )
 
 
+def _scan_forward(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassShape) -> ForwardCost:
+    """Return a scan that starts from the states of all sequences and leaves new ones.
+
+    States are written once, and read once where sequences have any; so are the last inputs of the
+    convolution. A single token has no chunks: its kernel updates the state in one go.
+    """
+    scan = local_scan(op, layer, shape.new_tokens)
+    flops = layer.tokens * scan_flops_per_token(scan)
+    trips = 2.0 if shape.reads_cache else 1.0
+    states = trips * layer.degrees.micro_batch_size * state_bytes(op, layer, rates.activation_bytes)
+    width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
+    moved = where(
+        scan.chunk > 1.0,
+        scan_bytes(op, layer, scan, rates),
+        layer.tokens * rates.activation_bytes * width,
+    )
+    return ForwardCost(
+        attention_s=attention_s(flops, rates.attention_forward_flops_per_s, states + moved, rates),
+        flops=flops,
+        traffic_bytes=states + moved,
+        num_kernels=where(scan.chunk > 1.0, SCAN_KERNELS[scan.spec.kind][0], 1.0),
+    )
+
+
+def state_bytes(op: Op, layer: LocalLayer, activation_bytes: float) -> Num:
+    """Return what a device keeps of one sequence for a scan, whatever its length [bytes]."""
+    spec = op.recurrence
+    assert spec is not None
+    inner, keys = layer.size("inner"), layer.size("state_key")
+    last_inputs = float(spec.conv_size - 1) * (inner + 2.0 * keys)
+    states = inner * float(spec.state_size)
+    return STATE_WORD_BYTES * states + activation_bytes * last_inputs
+
+
 def cache_read_s(cache_bytes: Num, layer: LocalLayer, rates: DeviceRates, shape: PassShape) -> Num:
     """Return the seconds in which attention reads the cache of all sequences.
 
@@ -307,7 +348,7 @@ class PassCost:
     weight_bytes: Num
     """Resident weights [bytes]."""
     cache_bytes: Num
-    """Key-value cache of one sequence at full length [bytes]."""
+    """Key-value cache of one sequence at full length, and its states [bytes]."""
 
     @property
     def total_s(self) -> Num:

@@ -28,6 +28,7 @@ from meshwright.serve.operators import (
     layer_forward,
     live_bytes,
     pass_cost,
+    state_bytes,
     sum_of_passes,
 )
 from meshwright.sharding.algebra import CollectiveCall
@@ -169,7 +170,7 @@ class StageHeld:
     working_bytes: Num
     """Largest transient [bytes]."""
     cache_bytes: Num
-    """Key-value cache of one sequence at full length [bytes]."""
+    """Key-value cache of one sequence at full length, and its states [bytes]."""
 
 
 @dataclass(frozen=True)
@@ -358,8 +359,8 @@ def piece_cost(
         weights = weights + (dense + expert) * (word if is_edge else shape.stored_bytes(op, rates))
     return pass_cost(
         total, comm, rates, working + stream, weights,
-        _cache_bytes(shape, piece, local), dependent_sums(piece) * shape.constants.reduction_s,
-        0.0 * strategy.tp,
+        _cache_bytes(shape, piece, local, word),
+        dependent_sums(piece) * shape.constants.reduction_s, 0.0 * strategy.tp,
     )  # fmt: skip
 
 
@@ -378,14 +379,19 @@ def _calls_of_tokens_that_stay(calls: Sequence[CollectiveCall]) -> list[Collecti
     ]
 
 
-def _cache_bytes(shape: PassShape, piece: LayerGraph, local: LocalLayer) -> Num:
-    """Return the cache of one sequence in one layer on one device; cp splits its tokens."""
-    spec = next((op.attention for op in piece.ops if op.attention is not None), None)
-    if spec is None:
-        return 0.0
-    kept = cached_tokens(shape.kept_tokens, spec.window)
-    words = cached_words_per_token(spec, local) * ceil_div(kept, local.degrees.cp)
-    return shape.cache_word_bytes * words
+def _cache_bytes(shape: PassShape, piece: LayerGraph, local: LocalLayer, word: float) -> Num:
+    """Return the cache of one sequence in one layer on one device.
+
+    Of keys and values cp splits the tokens, of states the heads.
+    """
+    for op in piece.ops:
+        if op.recurrence is not None:
+            return state_bytes(op, local, word) / local.degrees.cp
+        if op.attention is not None:
+            kept = cached_tokens(shape.kept_tokens, op.attention.window)
+            words = cached_words_per_token(op.attention, local) * ceil_div(kept, local.degrees.cp)
+            return shape.cache_word_bytes * words
+    return 0.0
 
 
 def _shared_table_bytes(problem: ServingProblem, strategy: StrategyColumns) -> Num:

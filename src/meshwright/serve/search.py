@@ -156,7 +156,7 @@ def layouts(
 ) -> Iterator[tuple[PlanOptions, BoolArray]]:
     """Yield the structures, each with the rows for which it is not another one's double."""
     keeps, problem = space.choices.keeps, space.problem
-    for order in _orders(problem):
+    for order in (one for one in _orders(problem) if keeps("axis_order", one)):
         for kind in ContextKind:
             for sequence_parallel in (False, True):
                 structure = PlanOptions(

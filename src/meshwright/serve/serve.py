@@ -14,7 +14,7 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import load_server
 from meshwright.cost.pipeline import POSITIONS
-from meshwright.cost.problem import UNCALIBRATED_NOTE
+from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE
 from meshwright.search.exhaustive import Coverage
 from meshwright.serve.answer import (
     ServingCandidate,
@@ -155,6 +155,8 @@ def serving_warnings(problem: ServingProblem, best: ServingCandidate, server: Se
         )
     if not price.is_calibrated:
         notes.append(UNCALIBRATED_NOTE)
+    if problem.model.recurrences:
+        notes.append(RECURRENT_NOTE)
     left_out = "queues before the first pass are not priced"
     if price.first_token_s is not None:
         left_out += "; prompts pass whole, beside answers, and arrive in a steady stream"

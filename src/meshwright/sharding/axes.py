@@ -39,6 +39,7 @@ from meshwright.spec.workload import Training, Workload
 INNER_DIMS = frozenset(
     {
         "query", "key", "value", "key_content", "heads", "query_heads",
+        "inner", "inner_heads", "state_key",
         "ffn", "ffn_in", "shared_ffn", "shared_ffn_in", "vocab",
     }
 )  # fmt: skip
@@ -111,6 +112,21 @@ def _cp_cuts_heads(case: Case) -> BoolArray:
     return any_of(masks, case) & (case.s.cp > 1)
 
 
+def _cp_cuts_states(case: Case) -> BoolArray:
+    degree = case.head_degree * case.s.cp
+    masks = [r.num_heads % degree != 0 for r in case.model.recurrences]
+    masks += [
+        (r.num_groups % degree != 0) & (degree % r.num_groups != 0) for r in case.model.recurrences
+    ]
+    return any_of(masks, case) & (case.s.cp > 1)
+
+
+def _has_one_kind(case: Case) -> BoolArray:
+    is_ulysses = case.structure.context_kind is not ContextKind.RING
+    found: BoolArray = (case.s.cp == 1) | (not case.attentions)
+    return found & is_ulysses
+
+
 def _cp_leaves_slivers(case: Case) -> BoolArray:
     rows = case.s.micro_batch_size * case.sequence_length / case.s.cp
     return (rows < case.tile_rows) & (case.s.cp > 1) & case.has_long_rows
@@ -144,10 +160,20 @@ class ContextAxis(Axis):
             "context_kind=ring",
         ),
         Rule(
+            "cp-states",
+            "a scan runs over whole sequences: its heads and groups are split over tp and cp "
+            "together",
+            _cp_cuts_states,
+            "{inner_heads} heads and {state_groups} groups of a recurrence do not divide by tp "
+            "{tp} x cp {cp}",
+            ("cp", "tp"),
+        ),
+        Rule(
             "ulysses-without-cp",
-            "with cp 1 both kinds of context parallelism are the same; ring stands for it",
-            lambda case: (case.s.cp == 1) & (case.structure.context_kind is not ContextKind.RING),
-            "Ulysses with cp 1 changes nothing",
+            "with cp 1, or without attention, both kinds of context parallelism are the same; ring "
+            "stands for it",
+            _has_one_kind,
+            "Ulysses with cp {cp} changes nothing",
             (),
             "context_kind=ring",
         ),
@@ -173,7 +199,8 @@ class ContextAxis(Axis):
 
     def is_streamed(self, kind: CollectiveKind, structure: PlanOptions) -> bool:
         """Return whether keys and values travel step by step."""
-        return structure.context_kind is ContextKind.RING and kind is not CollectiveKind.ALL_REDUCE
+        is_step = kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+        return structure.context_kind is ContextKind.RING and is_step
 
 
 def _cuts_batch(case: Case) -> BoolArray:
@@ -357,6 +384,15 @@ def _counts_edges_in_vain(case: Case) -> BoolArray:
     return found
 
 
+def _misses_layers(case: Case) -> BoolArray:
+    stated = case.structure.stage_layers
+    if not stated:
+        return case.no_rows
+    counts = case.structure.embedding_layers + case.structure.head_layers > 0
+    found: BoolArray = case.s.pp * case.s.num_virtual_stages != len(stated)
+    return found | (counts or sum(stated) != case.model.num_layers)
+
+
 def _breaks_rounds(case: Case) -> BoolArray:
     interleaves = (case.s.num_virtual_stages > 1) & (case.s.pp > 1)
     found: BoolArray = interleaves & (case.num_micro_batches % case.s.pp != 0)
@@ -398,6 +434,16 @@ class PipelineAxis(Axis):
             "pp {pp} x {num_virtual_stages} chunks are too many for {num_layers} layers (embedding "
             "counted as {embedding_layers}, head as {head_layers})",
             ("num_virtual_stages", "pp"),
+        ),
+        Rule(
+            "pp-stage-layers",
+            "layers that are stated for each stage (each chunk of interleaved ones) are those of "
+            "the model, and neither embedding nor head counts as more of them",
+            _misses_layers,
+            "stages of {stage_layers} layers with pp {pp} x {num_virtual_stages} and {num_layers} "
+            "layers, embedding counted as {embedding_layers}, head as {head_layers}",
+            (),
+            "stage_layers=N+N, as many as pp x virtual stages, which sum to the layers",
         ),
         Rule(
             "pp-micro-batches",
@@ -478,6 +524,10 @@ def may_stream_inputs(
     return legal
 
 
+def _cuts_scans(case: Case) -> BoolArray:
+    return (case.s.tatp > 1) & bool(case.model.recurrences)
+
+
 def _leaves_few_rows(case: Case) -> BoolArray:
     rows = case.s.micro_batch_size * case.sequence_length / (case.s.cp * case.s.tatp)
     return (rows < case.tile_rows) & (case.s.tatp > 1) & case.has_long_rows
@@ -506,6 +556,13 @@ class StreamAxis(Axis):
     degrees = ("tatp",)
     splits_sequence = True
     rules = (
+        Rule(
+            "tatp-states",
+            "a scan runs over whole sequences, which tatp splits",
+            _cuts_scans,
+            "recurrent layers do not stream: tatp {tatp}",
+            ("tatp",),
+        ),
         Rule(
             "tatp-rows",
             "the tokens of a rank fill at least one tile of the matrix unit in each round",
@@ -571,6 +628,13 @@ def _tp_cuts_kv_heads(case: Case) -> BoolArray:
     return any_of(masks, case)
 
 
+def _tp_cuts_states(case: Case) -> BoolArray:
+    degree = case.head_degree
+    masks = [r.num_heads % degree != 0 for r in case.model.recurrences]
+    masks += [(r.num_groups % degree != 0) & (r.num_groups > 1) for r in case.model.recurrences]
+    return any_of(masks, case)
+
+
 def _tp_leaves_slivers(case: Case) -> BoolArray:
     degree = case.head_degree
     masks = (ceil_div(size, degree) < case.tile_columns for size in case.dense_ffn_sizes)
@@ -586,11 +650,17 @@ def _tp_cuts_sequence(case: Case) -> BoolArray:
 
 def _lacks_modules(case: Case) -> BoolArray:
     modules = case.structure.recompute_modules
-    has_latent = all(attention.kind == "mla" for attention in case.attentions)
-    lacks = ("mla_up_proj" in modules and not has_latent) or (
-        "moe_act" in modules and not _experts(case)
-    )
-    return case.all_rows & lacks
+    experts = _experts(case)
+    has = {
+        "core_attn": bool(case.attentions),
+        "mla_up_proj": bool(case.attentions)
+        and all(attention.kind == "mla" for attention in case.attentions),
+        "mlp": any(kind.feed_forward is not None for kind in case.model.layer_kinds),
+        "moe": bool(experts),
+        "moe_act": bool(experts),
+        "shared_experts": any(spec.shared_ffn_size for spec in experts),
+    }
+    return case.all_rows & (not all(has.get(module, True) for module in modules))
 
 
 class TensorAxis(Axis):
@@ -619,6 +689,15 @@ class TensorAxis(Axis):
             ("tp",),
         ),
         Rule(
+            "tp-states",
+            "each rank of tp works on whole heads and groups of a recurrence; a single group is "
+            "held by every rank",
+            _tp_cuts_states,
+            "{inner_heads} heads and {state_groups} groups of a recurrence are not divisible by "
+            "tp {tp}",
+            ("tp",),
+        ),
+        Rule(
             "tp-tile",
             "a shard of the feed-forward network is at least one tile of the matrix unit wide",
             _tp_leaves_slivers,
@@ -627,11 +706,21 @@ class TensorAxis(Axis):
         ),
         Rule(
             "recompute-modules",
-            "what is recomputed is there: mla_up_proj of latent attention, moe_act of experts",
+            "what is recomputed is there: latent attention, a dense network, experts, shared ones",
             _lacks_modules,
             "the model has not all of the modules {recompute_modules}",
             (),
             "recompute_modules=core_attn+layernorm",
+        ),
+        Rule(
+            "recompute-runs",
+            "full recomputation covers some layers of each chunk, or keeps one input for several",
+            lambda case: (
+                case.all_rows & (case.structure.recomputes_some and case.structure.recomputes_runs)
+            ),
+            "recomputation of {recompute_layers} layers of each chunk, in runs of {recompute_run}",
+            (),
+            "recompute_run=1",
         ),
         Rule(
             "sp-without-tp",

@@ -3,7 +3,7 @@
 Layers are dealt in equal runs. The embedding belongs to the first chunk and the head to the last
 one; where they count as layers (:class:`~meshwright.sharding.strategy.PlanOptions`), these chunks
 hold as many layers less. Where the sum does not divide, the last chunk, then the first, then the
-others from the end hold one layer less.
+others from the end hold one layer less. A plan may also state the layers of each stage.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from meshwright.sharding.strategy import PlanOptions
 def chunk_lengths(num_layers: int, num_chunks: int, structure: PlanOptions) -> IntArray:
     """Return the layers of each chunk of the model, in its order: (chunks,).
 
-    Negative where the embedding or the head counts for more layers than a chunk holds.
+    Negative where the embedding or the head counts for more layers than a chunk holds. Lengths
+    that the structure states for another number of chunks or layers are refused by a rule.
     """
+    if len(structure.stage_layers) == num_chunks:
+        return np.array(structure.stage_layers, dtype=np.int64)
     return dealt(num_layers, num_chunks, structure.embedding_layers, structure.head_layers)
 
 
@@ -37,6 +40,35 @@ def dealt(
     lengths[0] -= embedding_layers
     lengths[-1] -= head_layers
     return read_only(lengths)
+
+
+def dealing_of(structure: PlanOptions) -> PlanOptions:
+    """Return the choices that decide which layers lie where and are recomputed; others as usual."""
+    return PlanOptions(
+        embedding_layers=structure.embedding_layers,
+        head_layers=structure.head_layers,
+        stage_layers=structure.stage_layers,
+        recompute=structure.recompute,
+        recompute_layers=structure.recompute_layers,
+        recompute_run=structure.recompute_run,
+    )
+
+
+def dealt_kinds(
+    pattern: tuple[int, ...], num_kinds: int, lengths: IntArray, structure: PlanOptions
+) -> IntArray:
+    """Return the kind of each layer, told apart by what full recomputation does: (layers,).
+
+    Where it covers the first layers of each chunk, the others are of kinds of their own, from
+    ``num_kinds`` on; where runs of layers keep one input, those behind the first of a run are.
+    """
+    kinds: IntArray = np.asarray(pattern, dtype=np.int64)
+    place: IntArray = np.arange(len(pattern)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    if structure.recomputes_some:
+        kinds = kinds + num_kinds * (place >= structure.recompute_layers)
+    elif structure.recomputes_runs:
+        kinds = kinds + num_kinds * (place % structure.recompute_run > 0)
+    return kinds
 
 
 def is_dealt(lengths: IntArray, num_stages: int) -> bool:

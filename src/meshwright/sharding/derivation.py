@@ -256,6 +256,23 @@ def _attention_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
     return {op.output.name: attention_layout(op.output, ledger.structure)}
 
 
+def scan_layout(tensor: Tensor, structure: PlanOptions) -> Sharding:
+    """Return how a scan reads and writes a tensor: whole sequences, so cp splits the heads.
+
+    Source: Megatron-LM, ``MambaContextParallel``.
+    """
+    return activation_sharding(tensor, structure).along("cp", tensor.dims[-1])
+
+
+def _scan_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
+    """Bring the tokens of each sequence together, where cp splits them."""
+    site = f"{op.name}: input"
+    for source in op.inputs:
+        rest = _at_home(source, layouts, ledger, site)
+        ledger.move(source, rest, reshard(rest, scan_layout(source, ledger.structure)), site)
+    return {op.output.name: scan_layout(op.output, ledger.structure)}
+
+
 def spread_tokens(tensor: Tensor, structure: PlanOptions) -> Sharding:
     """Return the layout of tokens at a router: over every axis, so that each is sent once."""
     rest = activation_sharding(tensor, structure)
@@ -298,6 +315,7 @@ _FORWARD_STEPS: dict[OpKind, Callable[[Op, Layouts, Ledger], Layouts]] = {
     OpKind.NORM: _elementwise_forward,
     OpKind.ELEMENTWISE: _elementwise_forward,
     OpKind.ATTENTION: _attention_forward,
+    OpKind.RECURRENCE: _scan_forward,
     OpKind.ROUTE: _route_forward,
     OpKind.LOSS: _loss_forward,
 }
@@ -428,6 +446,15 @@ def _attention_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     return found
 
 
+def _scan_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
+    """Return the gradients of what a scan reads, as it read them."""
+    structure = ledger.structure
+    rest = activation_sharding(op.output, structure)
+    steps = reshard(rest, scan_layout(op.output, structure))
+    ledger.move(gradient_of(op.output), rest, steps, f"{op.name}: output gradient")
+    return [(source.name, scan_layout(source, structure)) for source in op.inputs]
+
+
 def _route_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     """Send the gradients of rows the other way."""
     source, target = op.inputs[0], op.output
@@ -462,6 +489,7 @@ _BACKWARD_STEPS: dict[OpKind, Callable[[Op, Ledger], list[tuple[str, Sharding]]]
     OpKind.NORM: _elementwise_backward,
     OpKind.ELEMENTWISE: _elementwise_backward,
     OpKind.ATTENTION: _attention_backward,
+    OpKind.RECURRENCE: _scan_backward,
     OpKind.ROUTE: _route_backward,
     OpKind.LOSS: _loss_backward,
 }
@@ -474,7 +502,7 @@ def sync_calls(layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall
         for weight, made in weight_gradients(op, structure):
             calls += _inner_sums(op, weight, made, structure)
             calls += _data_sums(op, weight, made, structure)
-        calls += _key_head_sums(op, layer, structure)
+        calls += _shared_head_sums(op, layer, structure)
     return calls
 
 
@@ -570,23 +598,36 @@ def _gather(
     )
 
 
-def _key_head_sums(op: Op, layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
-    """Return the sums over ranks that hold the same key head, where tp exceeds their number."""
-    if layer.sizes.get("kv_heads") == layer.sizes.get("query_heads"):
-        return []
-    group = ("tp*tatp" if streams_inputs(structure) else "tp") + "/kv_heads"
-    replicated = [w for w in op.weights if w.dims[-1] in ("key", "value")]
-    return [
-        _data_call(
-            CollectiveKind.ALL_REDUCE,
-            group,
-            gradient_of(weight),
-            op,
-            weight_sharding(weight, structure).split,
-            per_step=True,
-        )
-        for weight in replicated
-    ]
+def _shared_head_sums(op: Op, layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
+    """Return the sums over ranks that hold the same key head, where tp exceeds their number.
+
+    So with the groups of a recurrence.
+    """
+    found = []
+    for unit, of_whom, dims in _SHARED_HEADS:
+        if layer.sizes.get(unit) == layer.sizes.get(of_whom):
+            continue
+        group = ("tp*tatp" if streams_inputs(structure) else "tp") + f"/{unit}"
+        found += [
+            _data_call(
+                CollectiveKind.ALL_REDUCE,
+                group,
+                gradient_of(weight),
+                op,
+                weight_sharding(weight, structure).split,
+                per_step=True,
+            )
+            for weight in op.weights
+            if weight.dims[-1] in dims
+        ]
+    return found
+
+
+_SHARED_HEADS = (
+    ("kv_heads", "query_heads", ("key", "value")),
+    ("state_groups", "inner_heads", ("state_key",)),
+)
+"""Heads that several others share, those others, and the dims of weights that make them."""
 
 
 def derive_calls(

@@ -170,6 +170,15 @@ DEGREES: tuple[Rule, ...] = (
         _accumulates, "does not accumulate gradients over micro-batches in this precision",
         ("micro_batch_size",), "the whole batch of a rank in one micro-batch, or another precision",
     ),
+    _rule(
+        "batch-ramp", "workload.batch_ramp",
+        "the batch grows over the first steps where the framework can let it",
+        lambda case, known: case.all_rows & (
+            isinstance(case.workload, Training) and case.workload.batch_ramp is not None
+            and not known.batch_ramp
+        ),
+        "has batches of one size", (), "without batch_ramp",
+    ),
     _axis("tp", "tp", "tensor parallelism"),
     _axis("cp", "cp", "context parallelism"),
     _axis("pp", "pp", "pipeline parallelism"),
@@ -199,6 +208,15 @@ DEGREES: tuple[Rule, ...] = (
         ),
         "needs as many layers in each chunk: {num_layers} layers over pp {pp} x "
         "{num_virtual_stages}", ("num_virtual_stages", "pp"),
+    ),
+    _rule(
+        "stage-layers", "structure.stage_layers",
+        "the framework takes the layers of each stage",
+        lambda case, known: (
+            case.all_rows & (bool(case.structure.stage_layers) and not known.stage_layers)
+        ),
+        "does not take the layers of each stage: {stage_layers}", (),
+        "embedding_layers and head_layers",
     ),
     _rule(
         "sequence-parallel", "structure.sequence_parallel",
@@ -257,6 +275,17 @@ DEGREES: tuple[Rule, ...] = (
         ),
         "does not recompute these modules by themselves: {recompute_modules}", (),
         "recompute=full",
+    ),
+    _rule(
+        "recompute-experts", "structure.recompute_modules",
+        "experts whose communication overlaps are not recomputed as a whole, where the framework "
+        "says so",
+        lambda case, known: (
+            case.all_rows & case.structure.overlap_expert_parallel
+            & ("moe" in case.structure.recompute_modules) & (not known.recomputes_beside_experts)
+        ),
+        "does not recompute experts while it overlaps their communication", (),
+        "recompute_modules=moe_act",
     ),
     _rule(
         "expert-overlap", "structure.overlap_expert_parallel",
@@ -320,6 +349,14 @@ CHOICES: tuple[Rule, ...] = (
         & (case.structure.recomputes_some and not known.recompute_layers),
         "recomputes all layers or none, not {recompute_layers} of each chunk", (),
         "recompute_layers=0",
+    ),
+    _rule(
+        "recompute-run", "structure.recompute_run",
+        "the framework can keep one input for several layers that it recomputes",
+        lambda case, known: case.all_rows
+        & (case.structure.recomputes_runs and not known.recompute_runs),
+        "keeps the input of each layer that it recomputes, not of each {recompute_run}", (),
+        "recompute_run=1",
     ),
     _rule(
         "expert-recompute", "structure.recompute",

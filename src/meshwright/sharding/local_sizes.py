@@ -16,9 +16,9 @@ from math import prod
 from typing import cast
 
 from meshwright.base.arrays import N, Num, ceil_div, larger
+from meshwright.graph.common import EDGE
 from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, LayerGraph, Op, OpKind, Tensor
-from meshwright.graph.recompute import repeated_ops
-from meshwright.graph.transformer import EDGE
+from meshwright.graph.recompute import remade_tensors, repeated_ops
 from meshwright.sharding.algebra import FLAT, Split
 from meshwright.sharding.axes import activation_sharding, axes, forward_products
 from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyOf
@@ -160,6 +160,8 @@ class LocalLayer:
     degrees: StrategyOf[Num]
     sequence_length: Num
     """Tokens of one sequence [tokens]."""
+    attended_length: Num | None = None
+    """Tokens that attend to each other, where they are not those of a sequence [tokens]."""
     expert_load_imbalance: float = 1.0
     """Rows of the busiest rank of experts over the mean [1]."""
 
@@ -303,16 +305,9 @@ def _kept_beside(
 ) -> list[tuple[Tensor, float]]:
     """Return what is kept where some modules run again: what they read, and all they do not make.
 
-    What an operator of them keeps for itself is made again too. The output of the attention core
-    stays, for the product behind it.
+    What an operator of them keeps for itself is made again too.
     """
-    again = repeated_ops(layer, modules)
-    made = {
-        tensor.name
-        for op in layer.ops
-        if op.name in again and op.kind is not OpKind.ATTENTION
-        for tensor in op.outputs
-    }
+    again, made = repeated_ops(layer, modules), remade_tensors(layer, modules)
     found = []
     for op in layer.ops:
         if op.name in again:

@@ -9,7 +9,14 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, ceil_div, groups_of
 from meshwright.sharding.dealing import chunk_lengths
-from meshwright.sharding.strategy import PlanOptions, StrategyColumns, Streamed, row, take
+from meshwright.sharding.strategy import (
+    PlanOptions,
+    StrategyColumns,
+    Streamed,
+    lengths_text,
+    row,
+    take,
+)
 from meshwright.spec.model import AttentionSpec, ModelSpec
 from meshwright.spec.workload import Decode, Training, Workload
 
@@ -55,7 +62,7 @@ class Case:
     @property
     def attentions(self) -> tuple[AttentionSpec, ...]:
         """The distinct attentions of the model."""
-        return tuple(dict.fromkeys(kind.attention for kind in self.model.layer_kinds))
+        return self.model.attentions
 
     @property
     def dense_ffn_sizes(self) -> tuple[int, ...]:
@@ -155,8 +162,10 @@ def facts(case: Case, index: int) -> dict[str, int | str]:
     return {
         **degrees,
         "dp": degrees["dp_replicate"] * degrees["dp_shard"],
-        "heads": sorted({a.num_heads for a in case.attentions})[0],
-        "kv_heads": sorted({a.num_kv_heads for a in case.attentions})[0],
+        "heads": min((a.num_heads for a in case.attentions), default=0),
+        "kv_heads": min((a.num_kv_heads for a in case.attentions), default=0),
+        "inner_heads": min((r.num_heads for r in model.recurrences), default=0),
+        "state_groups": min((r.num_groups for r in model.recurrences), default=0),
         "ffn": case.dense_ffn_sizes[0] if case.dense_ffn_sizes else 0,
         "expert_ffn": experts.ffn_size if experts else 0,
         "num_experts": experts.num_experts if experts else 0,
@@ -171,9 +180,11 @@ def facts(case: Case, index: int) -> dict[str, int | str]:
         "schedule": str(case.structure.schedule),
         "embedding_layers": case.structure.embedding_layers,
         "head_layers": case.structure.head_layers,
+        "stage_layers": lengths_text(case.structure.stage_layers),
         "context_kind": str(case.structure.context_kind),
         "recompute": str(case.structure.recompute),
         "recompute_layers": case.structure.recompute_layers,
+        "recompute_run": case.structure.recompute_run,
         "recompute_modules": " ".join(case.structure.recompute_modules),
         "offload": str(case.structure.offload),
         "framework": case.workload.software.framework,

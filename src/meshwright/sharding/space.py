@@ -97,6 +97,18 @@ def axis_orders(tatp: bool) -> tuple[tuple[str, ...], ...]:
     return tuple(first + rest for first in inner for rest in outer)
 
 
+def order_named(name: str) -> tuple[str, ...]:
+    """Return the axes of an order such as ``tp-cp-pp-dp``: streams lie beside tp."""
+    parts = {"tp": ("tp", "tatp"), "dp": ("dp_shard", "dp_replicate")}
+    return tuple(axis for part in name.split("-") for axis in parts.get(part, (part,)))
+
+
+def order_name(order: tuple[str, ...]) -> str:
+    """Return the name of an order: that which :func:`order_named` takes."""
+    parts = (axis.partition("_")[0].replace("tatp", "tp") for axis in order)
+    return "-".join(dict.fromkeys(parts))
+
+
 def stream_choices(choices: Choices, *, has_grid: bool) -> tuple[tuple[Streamed, StreamForm], ...]:
     """Return what streams and in which form: one tensor or both, in any form, unless it is fixed.
 

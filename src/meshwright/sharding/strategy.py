@@ -5,8 +5,10 @@ The plan string follows the field: ``tp4 pp4 vpp5 cp2 dp2 ep1 tatp8``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from itertools import groupby
 from typing import Generic
 
 import numpy as np
@@ -98,6 +100,9 @@ class PlanOptions:
     """Modules that selective recomputation covers; none: what the software covers by itself."""
     recompute_layers: int = 0
     """Layers that full recomputation covers of each chunk of a stage, from its first; 0: all."""
+    recompute_run: int = 1
+    """Layers of a run, of which full recomputation keeps one input; it runs all of them again
+    before the first goes backward."""
     schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B
     overlap_data_parallel: bool = True
     """Gradient and parameter collectives overlap with computation."""
@@ -114,11 +119,24 @@ class PlanOptions:
     embedding_layers: int = 0
     """Layers for which the embedding counts where layers are dealt over a pipeline."""
     head_layers: int = 0
+    stage_layers: tuple[int, ...] = ()
+    """Layers of each stage, or of each chunk of interleaved ones, in the order of the model; none:
+    they are dealt."""
 
     @property
     def recomputes_some(self) -> bool:
         """Whether full recomputation covers some layers and leaves others."""
         return self.recompute is Recompute.FULL and self.recompute_layers > 0
+
+    @property
+    def recomputes_runs(self) -> bool:
+        """Whether layers keep one input together."""
+        return self.recompute is Recompute.FULL and self.recompute_run > 1
+
+    @property
+    def kinds_of_recomputation(self) -> int:
+        """Of layers: 2 where some are recomputed, or keep their input, and others are not."""
+        return 1 + (self.recomputes_some or self.recomputes_runs)
 
     @property
     def wraps(self) -> bool:
@@ -184,6 +202,12 @@ def take(columns: StrategyColumns, rows: IntArray | BoolArray) -> StrategyColumn
     return StrategyOf(**{name: getattr(columns, name)[rows] for name in DEGREES})
 
 
+def lengths_text(lengths: Iterable[int]) -> str:
+    """Return lengths as a sum of runs: ``7+8*14+7``."""
+    runs = [(length, len(list(run))) for length, run in groupby(lengths)]
+    return "+".join(f"{length}*{count}" if count > 1 else f"{length}" for length, count in runs)
+
+
 def plan_string(strategy: Strategy, structure: PlanOptions) -> str:
     """Return the plan as the field writes it: ``tp8 pp4 dp2 mbs1, sp, zero1, recompute=none``."""
     replicated = " hybrid" if strategy.dp_replicate > 1 else ""
@@ -199,11 +223,13 @@ def plan_string(strategy: Strategy, structure: PlanOptions) -> str:
         ("vocabulary_parallel", strategy.pp > 1 and structure.vocabulary_parallel),
         (f"embedding_layers={structure.embedding_layers}", structure.embedding_layers > 0),
         (f"head_layers={structure.head_layers}", structure.head_layers > 0),
+        (f"stage_layers={lengths_text(structure.stage_layers)}", bool(structure.stage_layers)),
         ("ep_overlap", structure.overlap_expert_parallel),
         (f"recompute={structure.recompute}", True),
         (f"recompute_modules={'+'.join(structure.recompute_modules)}",
          bool(structure.recompute_modules)),
         (f"recompute_layers={structure.recompute_layers}", structure.recomputes_some),
+        (f"recompute_run={structure.recompute_run}", structure.recomputes_runs),
         (f"offload={structure.offload}", structure.offload is not Offload.NONE),
         (f"streamed={structure.streamed}", is_streamed and structure.streamed is not Streamed.AUTO),
         (f"form={structure.stream_form}",

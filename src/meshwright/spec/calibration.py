@@ -11,17 +11,24 @@ from meshwright.base.arrays import FloatArray, N
 from meshwright.spec.declaration import Declaration
 
 
-class Spread(Declaration):
-    """How far measurements are from predictions: the 80 % interval of ln(measured / predicted).
+class Tail(Declaration):
+    """How far measured times lie on one side of their prediction: one in ten lies further.
 
-    The interval is symmetric about the prediction and is wider by a factor for each trait of a
-    question: its half-width is ``half_width * prod(factor ** degree)`` over the traits.
+    The distance, in ln(measured / predicted), is ``distance * prod(factor ** degree)`` over the
+    traits of a question.
     """
 
-    half_width: float
+    distance: float
     """Of questions without any trait."""
     factors: Mapping[str, float]
     """By trait, for each degree of it."""
+
+
+class Spread(Declaration):
+    """How far measurements are from predictions: an interval that holds four of five."""
+
+    slower: Tail
+    faster: Tail
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,9 @@ class CalibrationOf(Generic[N]):
     """Computation under communication takes this much longer, as a fraction."""
     launch_s: N
     """Time between kernels that are launched one by one; recorded graphs have none."""
+    operator_s: N
+    """Host time of one operator of a training step that is run call by call: modules, autograd,
+    the launches of its kernels. Compiled programs have ``launch_s`` instead."""
     collective_launch_s: N
     """Start of a collective, paid once by each."""
     jitter: N

@@ -11,51 +11,74 @@ from meshwright.spec.declaration import Declaration, Provenance, Source
 from meshwright.spec.workload import Launches, SoftwareStack, ZeroStage
 
 
-class Framework(Declaration):
-    """One framework in one version.
+class Habits(Declaration):
+    """How jobs run that do not say otherwise: kernels, optimizer, choices of the plan.
 
-    The kernels, the optimizer and the defaults are those of its users' jobs; a job that states
-    otherwise is priced as it states.
+    The values of this class are those of a job whose framework is not named.
     """
 
-    name: str
-    title: str
-    version: str = ""
-    """Whose options and defaults these are; empty where they belong to no release."""
-    launches: Launches
     software: SoftwareStack = SoftwareStack()
     native_attention: tuple[str, ...] | None = None
     """Families of chips that its attention kernels were written for; None: all."""
-    optimizer: str
-    """Preset where training is in bf16."""
+    optimizer: str | None = None
+    """Preset where training is in bf16; None: that of the system."""
     fp16_optimizer: str | None = None
     """The same in fp16; None: the same preset."""
     sums_whole_bf16_gradients: bool = False
     """Under ZeRO 1, where training is in bf16."""
-    zero_stage: ZeroStage
-    sequence_parallel: bool
+    zero_stage: ZeroStage = 1
+    sequence_parallel: bool = True
     """Where tp is used."""
-    recompute: Literal["none", "selective", "full"]
-    overlaps_data_parallel: bool
+    recompute: Literal["none", "selective", "full"] = "none"
+    overlaps_data_parallel: bool = True
     """Data-parallel collectives overlap computation."""
     drops_gathered_weights: bool = True
     """Full sharding gathers weights again for the backward pass."""
     counts_runtime: bool = True
     """Memory that its users report is that of the device; otherwise what its allocator holds."""
-    why: str
-    sources: Mapping[str, Source] = Field(default_factory=dict)
-    provenance: Mapping[str, Provenance] = Field(default_factory=dict)
 
     def stack(self, *, family: str, precision: str) -> SoftwareStack:
         """Return its software on a family of chips, for training in a precision."""
-        name = f"{self.name}=={self.version}" if self.version else self.name
-        changes: dict[str, object] = {"framework": name, "launches": self.launches}
+        changes: dict[str, object] = {}
         if self.native_attention is not None and family not in self.native_attention:
             changes["attention_kernels"] = "portable"
         if self.sums_whole_bf16_gradients and precision == "bf16":
             changes["sums_whole_gradients"] = True
         return self.software.model_copy(update=changes)
 
-    def optimizer_of(self, precision: str) -> str:
-        """Return the preset where training is in a precision."""
+    def optimizer_of(self, precision: str) -> str | None:
+        """Return the preset where training is in a precision; None: that of the system."""
         return (self.fp16_optimizer or self.optimizer) if precision == "fp16" else self.optimizer
+
+
+UNNAMED = Habits()
+"""Of a job whose framework is not named."""
+
+
+class Framework(Habits):
+    """One framework in one version: what it can start, and the habits of its users."""
+
+    name: str
+    title: str
+    version: str = ""
+    """Whose options and defaults these are; empty where they belong to no release."""
+    launches: Launches
+    optimizer: str
+    zero_stage: ZeroStage
+    sequence_parallel: bool
+    recompute: Literal["none", "selective", "full"]
+    overlaps_data_parallel: bool
+    why: str
+    sources: Mapping[str, Source] = Field(default_factory=dict)
+    provenance: Mapping[str, Provenance] = Field(default_factory=dict)
+
+    @property
+    def full_name(self) -> str:
+        """Name and version, as users name it."""
+        return f"{self.name}=={self.version}" if self.version else self.name
+
+    def stack(self, *, family: str, precision: str) -> SoftwareStack:
+        """Return its software on a family of chips, for training in a precision."""
+        stack = super().stack(family=family, precision=precision)
+        named = {"framework": self.full_name, "launches": self.launches}
+        return stack.model_copy(update=named)

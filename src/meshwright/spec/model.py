@@ -1,4 +1,4 @@
-"""A transformer as its published configuration states it: dims, layer kinds and their order.
+"""A language model as its published configuration states it: dims, layer kinds and their order.
 
 A model is a row of layers of a few kinds. ``layer_kinds`` holds the distinct kinds,
 ``layer_pattern`` says which kind is at each depth, so that models with first dense layers,
@@ -45,6 +45,10 @@ class AttentionSpec(Declaration):
     """MLA: rank of the compressed keys and values, which is what the cache holds."""
     rope_head_size: CountOrZero = 0
     """MLA: size of the rotary part of a query head and of the one shared rotary key."""
+    rotary: bool = True
+    """Positions turn queries and keys, in models without learned positions."""
+    output_gate: bool = False
+    """What the heads give is multiplied by a learned gate as wide (hidden size x heads)."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -54,6 +58,40 @@ class AttentionSpec(Declaration):
             )
         if (self.kind == "mla") != (self.kv_rank is not None):
             raise ValueError(f"kv_rank: stated for MLA only, and always there ({self.kind} here)")
+        return self
+
+
+class RecurrenceSpec(Declaration):
+    """A recurrent layer: a state of constant size takes the place of keys and values.
+
+    ``mamba2``: the state space of Mamba 2 (Dao and Gu 2024, arXiv 2405.21060); its B and C are keys
+    and queries here, its x are values. ``gated_delta``: linear attention by the gated delta rule
+    (Yang et al. 2024, arXiv 2412.06464). Both work by chunks of tokens.
+    """
+
+    kind: Literal["mamba2", "gated_delta"]
+    num_heads: Count
+    """Heads of values, each with a state of its own."""
+    head_size: Count
+    """Size of a value head."""
+    num_groups: Count
+    """Heads of keys and queries, each for as many value heads."""
+    state_size: Count
+    """Size of a key and query head: a state is ``state_size`` x ``head_size``."""
+    conv_size: Count
+    """Tokens that the convolution over keys, queries and values sees."""
+    chunk_size: Count
+    """Tokens that the kernel treats as a matrix."""
+    bias: bool = False
+    """On the projections before and after."""
+    conv_bias: bool = False
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.num_heads % self.num_groups:
+            raise ValueError(
+                f"num_groups: {self.num_groups} does not divide num_heads {self.num_heads}"
+            )
         return self
 
 
@@ -98,13 +136,17 @@ class ExpertSpec(Declaration):
 
 
 class LayerSpec(Declaration):
-    """One kind of layer: attention, then a dense network or experts."""
+    """One kind of layer: attention or a recurrence, then a dense network or experts.
 
-    attention: AttentionSpec
+    A layer may have one of the two branches alone (Mamba 2, Nemotron-H), with one norm.
+    """
+
+    attention: AttentionSpec | None = None
+    recurrence: RecurrenceSpec | None = None
     feed_forward: FeedForwardSpec | None = None
     experts: ExpertSpec | None = None
     num_norms: Count = 2
-    """Norms over the hidden dim in this layer (Gemma 2 and 3: four)."""
+    """Norms over the hidden dim in this layer (Gemma 2 and 3: four; a single branch: one)."""
     norms_before: bool = True
     """Two norms: whether they come before the branches or, as in OLMo 2, on what they add."""
     parallel_residual: bool = False
@@ -112,14 +154,26 @@ class LayerSpec(Declaration):
 
     @model_validator(mode="after")
     def _is_one_layer(self) -> Self:
-        if (self.feed_forward is None) == (self.experts is None):
+        if self.attention is not None and self.recurrence is not None:
+            raise ValueError("recurrence: a layer has either attention or a recurrence")
+        if self.feed_forward is not None and self.experts is not None:
             raise ValueError("feed_forward: a layer has either a dense network or experts")
+        if not self.num_branches:
+            raise ValueError("feed_forward: a layer has at least one branch")
+        if self.num_branches == 1 and (self.num_norms != 1 or self.parallel_residual):
+            raise ValueError("num_norms: a layer of a single branch has one norm, before it")
         if not self.norms_before and (self.num_norms != 2 or self.parallel_residual):
             raise ValueError("norms_before: false is known for two norms, one branch at a time")
         return self
 
+    @property
+    def num_branches(self) -> int:
+        """Branches that are added to the residual stream: one that mixes tokens, and a network."""
+        mixes = self.attention is not None or self.recurrence is not None
+        return mixes + (self.feed_forward is not None or self.experts is not None)
 
-Region = Literal["attention", "feed_forward", "experts", "shared_experts"]
+
+Region = Literal["attention", "recurrence", "feed_forward", "experts", "shared_experts"]
 """Parts of a layer that hold its products."""
 REGIONS: tuple[Region, ...] = get_args(Region)
 
@@ -197,6 +251,18 @@ class ModelSpec(Declaration):
     def num_layers(self) -> int:
         """Layers of the model, prediction layers left out."""
         return len(self.layer_pattern)
+
+    @property
+    def attentions(self) -> tuple[AttentionSpec, ...]:
+        """The distinct attentions of the model; none in a purely recurrent one."""
+        found = (kind.attention for kind in self.layer_kinds)
+        return tuple(dict.fromkeys(spec for spec in found if spec is not None))
+
+    @property
+    def recurrences(self) -> tuple[RecurrenceSpec, ...]:
+        """The distinct recurrences of the model; none in a transformer."""
+        found = (kind.recurrence for kind in self.layer_kinds)
+        return tuple(dict.fromkeys(spec for spec in found if spec is not None))
 
     @property
     def layer_counts(self) -> tuple[int, ...]:

@@ -40,8 +40,12 @@ class Precision(Declaration):
 
     @classmethod
     def on(cls, chip: ChipSpec, matmul: DType | None = None, **others: DType) -> Self:
-        """Return the types of a chip for a type of the linear layers; the rest has 16 bits."""
-        word = matmul if matmul in ("bf16", "fp16") else chip.word
+        """Return the types of a chip for a type of the linear layers.
+
+        The rest has the same type, or the 16 bits of the chip where it is narrower.
+        """
+        is_wide = matmul is not None and BYTES_OF[matmul] >= 2.0
+        word = matmul if matmul is not None and is_wide else chip.word
         types = {"matmul": matmul or word, "activation": word, "kv_cache": word, "weight": word}
         return cls.model_validate(types | others)
 
@@ -106,6 +110,8 @@ class Launches(Declaration):
     """Pipeline stages may hold different numbers of layers."""
     uneven_chunks: bool = False
     """So may the chunks of interleaved stages."""
+    stage_layers: bool = False
+    """Layers of each stage, or of each chunk, may be stated one by one."""
     zero_stages: tuple[ZeroStage, ...]
     zero_stages_in_pipelines: tuple[ZeroStage, ...] | None = None
     """None: the same."""
@@ -123,7 +129,7 @@ class Launches(Declaration):
     overlaps_expert_parallel: tuple[bool, ...] = (False,)
     """Whether communication of experts hides behind other micro-batches."""
     recomputes_beside_experts: bool = False
-    """Whether whole layers may be recomputed then."""
+    """Whether whole layers, or their experts, may be recomputed then."""
     sequence_parallel: tuple[bool, ...] = (True, False)
     """Where tp is used."""
     experts_need_sequence_parallel: bool = False
@@ -134,6 +140,8 @@ class Launches(Declaration):
     """That selective recomputation may cover besides the attention core, by name."""
     recompute_layers: bool = False
     """Whether full recomputation may cover some layers of a stage and leave others."""
+    recompute_runs: bool = False
+    """Whether it may keep one input for a run of layers."""
     offload: Mapping[Offloaded, tuple[ZeroStage, ...]] = Field(default_factory=dict)
     """What may live on the host, and the ZeRO stages under which it may."""
     axis_orders: tuple[tuple[str, ...], ...]
@@ -143,6 +151,8 @@ class Launches(Declaration):
     """Those whose gradients do not accumulate over micro-batches outside of pipelines."""
     vendors: tuple[str, ...]
     """Of chips."""
+    batch_ramp: bool = False
+    """Whether the batch may grow over the first steps."""
     architectures: tuple[str, ...] | None = None
     """Of models, as Hugging Face names them; None: any model of transformers."""
 
@@ -209,6 +219,31 @@ class SoftwareStack(Declaration):
     """Full sharding fills and empties its buffers by copies, as PyTorch does."""
 
 
+class BatchRamp(Declaration):
+    """A batch that grows over the first sequences of a run, in equal increments.
+
+    Each size lasts for as many sequences as any other. Source: megatron-core,
+    ``num_microbatches_calculator.py``, ``--rampup-batch-size``.
+    """
+
+    start: Count
+    """Sequences of the first steps."""
+    increment: Count
+    sequences: Count
+    """Of all steps before the whole batch."""
+
+    def sizes(self, global_batch_size: int) -> range:
+        """Return the sizes of the batch before the whole one."""
+        return range(self.start, global_batch_size, self.increment)
+
+    def misses(self, global_batch_size: int) -> str:
+        """Return why it does not reach the whole batch; empty where it does."""
+        rest = global_batch_size - self.start
+        if rest > 0 and rest % self.increment == 0:
+            return ""
+        return f"{self.start} + n x {self.increment} does not reach the batch {global_batch_size}"
+
+
 class Training(Declaration):
     """Training: one optimizer step on a global batch."""
 
@@ -224,6 +259,32 @@ class Training(Declaration):
     causal: bool = True
     total_tokens: float | None = Field(default=None, gt=0)
     """Tokens of the whole run, for days and money."""
+    batch_ramp: BatchRamp | None = None
+    """How the batch of the run grows to its size; it changes the whole run, not the step."""
+
+    document_length: Count | None = None
+    """Of documents that are packed into a sequence and attend to themselves alone; of unlike ones
+    the mean of the squares over the mean. None: a sequence is one document."""
+
+    @model_validator(mode="after")
+    def _packs_whole_documents(self) -> Self:
+        if self.document_length is not None and self.document_length > self.sequence_length:
+            raise ValueError(
+                f"document_length: {self.document_length} is longer than a sequence of "
+                f"{self.sequence_length}"
+            )
+        return self
+
+    @property
+    def attended_length(self) -> int:
+        """Tokens that attend to each other: of a document, or of a sequence."""
+        return self.document_length or self.sequence_length
+
+    @model_validator(mode="after")
+    def _reaches_the_whole_batch(self) -> Self:
+        if self.batch_ramp is not None and (why := self.batch_ramp.misses(self.global_batch_size)):
+            raise ValueError(f"batch_ramp: {why}")
+        return self
 
     @property
     def tokens_per_step(self) -> int:

@@ -114,6 +114,8 @@ class Estimate:
     interval_s: tuple[float, float] | None = None
     """Where four of five measurements of such a step lie, by measured rows alike whose source no
     fit had seen; None: the constants were not fitted."""
+    ramp_s: float = 0.0
+    """What the growth of the batch adds to the whole run [s]."""
     host_capacity_bytes_per_device: float | None = None
     """Of the memory of a host; None: not known, or nothing is offloaded."""
 
@@ -289,7 +291,9 @@ class Plan:
     def run_s(self) -> float | None:
         """Time of the whole run, failures and restarts included; None: its tokens are not known."""
         price, tokens = self.best.estimate, self.workload.total_tokens
-        return None if tokens is None else tokens / price.tokens_per_s / price.goodput_fraction
+        if tokens is None:
+            return None
+        return (tokens / price.tokens_per_s + price.ramp_s) / price.goodput_fraction
 
     def __repr__(self) -> str:
         step_s = f"{self.best.estimate.step_time_s:.3g} s a step"

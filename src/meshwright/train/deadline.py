@@ -26,7 +26,7 @@ def least_device_s(problem: Problem) -> float:
     flops = step_flops(
         problem.graph,
         num_tokens=float(work.tokens_per_step),
-        sequence_length=float(work.sequence_length),
+        sequence_length=float(work.attended_length),
         freezes_weights=work.optimizer.freezes_weights,
     )
     steps = math.inf if work.total_tokens is None else work.total_tokens / work.tokens_per_step

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,10 +22,10 @@ from meshwright.catalog.systems import best_measured_mfu
 from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_w, idles_above_cap
 from meshwright.cost.memory import fullest, host_of
 from meshwright.cost.operator import stated_rate
-from meshwright.cost.parts import number_at
-from meshwright.cost.pipeline import POSITIONS, recomputed_shares
-from meshwright.cost.problem import UNCALIBRATED_NOTE, UNSEEN, Problem, interval
-from meshwright.cost.step import Priced, price_columns
+from meshwright.cost.parts import TimePart, number_at
+from meshwright.cost.pipeline import POSITIONS, micro_batches, recomputed_shares
+from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE, UNSEEN, Problem, interval
+from meshwright.cost.step import Priced, price_columns, price_one
 from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
 from meshwright.search.exhaustive import Coverage, Found, in_order_of_preference
 from meshwright.sharding.strategy import Offload, PlanOptions, Strategy, plan_string, stack
@@ -119,11 +119,40 @@ def estimate_of(
             constants.checkpoint_s,
             constants.restart_s,
         ),
-        interval_s=interval(problem, step_s),
+        ramp_s=ramp_s(problem, priced.structure, strategy, step_s),
+        interval_s=interval(problem, step_s, number_at(step.time[TimePart.LAUNCH], row) / step_s),
         host_capacity_bytes_per_device=None
         if priced.structure.offload is Offload.NONE
         else host_of(problem).capacity_bytes,
     )
+
+
+def ramp_s(problem: Problem, structure: PlanOptions, strategy: Strategy, step_s: float) -> float:
+    """Return what the growth of the batch adds to the whole run [s].
+
+    Steps of smaller batches have fewer micro-batches for the same bubble, synchronisation and
+    update. Their closed form is taken in units of that of the whole batch.
+    """
+    work = problem.workload
+    ramp, whole = work.batch_ramp, work.global_batch_size
+    if ramp is None:
+        return 0.0
+    known: dict[float, float] = {}
+
+    def closed_form_s(size: int) -> float:
+        smaller = replace(
+            problem,
+            workload=work.model_copy(update={"global_batch_size": size, "batch_ramp": None}),
+        )
+        number = number_at(micro_batches(smaller, strategy))
+        if number not in known:
+            known[number] = number_at(price_one(smaller, structure, strategy).step.time.total_s)
+        return known[number]
+
+    sizes = ramp.sizes(whole)
+    unit_s = step_s / closed_form_s(whole)
+    each = ramp.sequences / len(sizes)
+    return sum(each * (closed_form_s(size) * unit_s / size - step_s / whole) for size in sizes)
 
 
 def utilizations(
@@ -140,7 +169,7 @@ def utilizations(
         return step_flops(
             problem.graph,
             num_tokens=float(work.tokens_per_step),
-            sequence_length=float(work.sequence_length),
+            sequence_length=float(work.attended_length),
             count=count,
             recompute=str(structure.recompute),
             recompute_modules=structure.recompute_modules,
@@ -205,15 +234,17 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
             f"the busiest expert rank carries {problem.workload.expert_load_imbalance:.2f} x the "
             "mean load, as stated"
         )
+    if problem.model.recurrences:
+        notes.append(RECURRENT_NOTE)
     work, price = problem.workload, best.estimate
     if not price.is_calibrated:
         spread, family = problem.nominal_calibration.spread, problem.system.chip.family
         wider = ""
         if spread is not None:
-            times = spread.factors.get(UNSEEN, 1.0)
+            times = max(t.factors.get(UNSEEN, 1.0) for t in (spread.slower, spread.faster))
             wider = (
-                f"; no measurement is of family {family!r}, its interval is {times:.1f} times as "
-                "wide"
+                f"; no measurement is of family {family!r}, its interval reaches {times:.1f} times "
+                "as far"
             )
         notes.append(UNCALIBRATED_NOTE + wider)
     limit = best_measured_mfu(problem.system.chip.name, work.precision.matmul)

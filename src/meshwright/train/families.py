@@ -298,10 +298,11 @@ def schedules_of(space: SearchSpace) -> tuple[ScheduleKind, ...]:
 def pipelines_of(space: SearchSpace, layout: PlanOptions) -> Iterator[PlanOptions]:
     """Yield the structures of pipelines: each schedule, and of other choices what is asked for."""
     allowed = space.choices.allowed
-    for kind, embedding, head, overlaps in product(
+    for kind, embedding, head, lengths, overlaps in product(
         schedules_of(space),
         allowed.get("embedding_layers", (0,)),
         allowed.get("head_layers", (0,)),
+        allowed.get("stage_layers", ((),)),
         allowed.get("overlap_expert_parallel", (False,)),
     ):
         yield replace(
@@ -309,6 +310,7 @@ def pipelines_of(space: SearchSpace, layout: PlanOptions) -> Iterator[PlanOption
             schedule=kind,
             embedding_layers=int(str(embedding)),
             head_layers=int(str(head)),
+            stage_layers=tuple(cast(Sequence[int], lengths)),
             overlap_expert_parallel=bool(overlaps),
         )
 
@@ -384,15 +386,25 @@ def _legal_rows(
     return take(columns, ~refused)
 
 
-def _recomputes(space: SearchSpace, structure: PlanOptions) -> tuple[tuple[Recompute, int], ...]:
-    """Return the kinds of recomputation, and of full recomputation the layers of each chunk.
+def _recomputes(space: SearchSpace, structure: PlanOptions) -> tuple[PlanOptions, ...]:
+    """Return the structure under each kind of recomputation.
 
-    Modules are those of selective recomputation.
+    Of full recomputation with the layers of each chunk, or else of a run. Modules are those of
+    selective recomputation.
     """
-    launches, asked = space.launches, space.choices.allowed.get("recompute_layers", (0,))
-    numbers = [int(str(number)) for number in asked]
-    if launches is not None and not launches.recompute_layers:
-        numbers = [number for number in numbers if number == 0]
+    launches, allowed = space.launches, space.choices.allowed
+    numbers = [
+        (int(str(layers)), int(str(run)))
+        for layers in allowed.get("recompute_layers", (0,))
+        for run in allowed.get("recompute_run", (1,))
+        if not int(str(layers)) or int(str(run)) == 1
+    ]
+    if launches is not None:
+        numbers = [
+            (layers, run)
+            for layers, run in numbers
+            if (launches.recompute_layers or not layers) and (launches.recompute_runs or run == 1)
+        ]
     if not recomputes_beside_experts(launches, structure):
         numbers = []
     known = None if launches is None else launches.recompute
@@ -400,7 +412,9 @@ def _recomputes(space: SearchSpace, structure: PlanOptions) -> tuple[tuple[Recom
     if structure.recompute_modules:
         kinds = tuple(kind for kind in kinds if kind is Recompute.SELECTIVE)
     return tuple(
-        (kind, number) for kind in kinds for number in (numbers if kind is Recompute.FULL else (0,))
+        replace(structure, recompute=kind, recompute_layers=layers, recompute_run=run)
+        for kind in kinds
+        for layers, run in (numbers if kind is Recompute.FULL else [(0, 1)])
     )
 
 
@@ -460,9 +474,7 @@ def _priced(
         joined([part.layout for part in parts]), joined([part.strategy for part in parts])
     )
     kinds = {
-        kind: None
-        for recompute, number in _recomputes(space, layout)
-        for kind in recomputes_of(PlanOptions(recompute=recompute, recompute_layers=number))
+        kind: None for structure in _recomputes(space, layout) for kind in recomputes_of(structure)
     }
     prices, groups, sends = _layer_table(space.problem, layout, network, tuple(kinds))
     start = 0
@@ -470,8 +482,7 @@ def _priced(
         rows = slice(start, start + len(part.order_of))
         start = rows.stop
         members = num_members(space, part.strategy)
-        for recompute, number in _recomputes(space, part.structure):
-            structure = replace(part.structure, recompute=recompute, recompute_layers=number)
+        for structure in _recomputes(space, part.structure):
             gathered = take_rows(prices_of(structure, prices), groups[rows])
             price = _pipeline(space.problem, structure, part.strategy, gathered, sends[rows])
             structures = tuple(replace(structure, axis_order=order) for order in space.orders)

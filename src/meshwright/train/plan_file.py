@@ -80,8 +80,15 @@ def _segment_faults(path: str, segment: Segment) -> Iterator[Fault]:
     stage, order = segment.structure.zero_stage, segment.structure.axis_order
     if stage not in range(4):
         yield Fault(f"{path}.structure.zero_stage", f"found {stage}, expected 0 to 3")
+    for name, least in LEAST.items():
+        if (number := getattr(segment.structure, name)) < least:
+            yield Fault(f"{path}.structure.{name}", f"found {number}, expected {least} or more")
     if sorted(order) != sorted(AXES):
         yield Fault(f"{path}.structure.axis_order", f"expected each of {' '.join(AXES)} once")
+
+
+LEAST = {"embedding_layers": 0, "head_layers": 0, "recompute_layers": 0, "recompute_run": 1}
+"""Choices that are numbers, and the least of each."""
 
 
 def run_faults(path: str, candidate: Candidate, num_layers: int) -> Iterator[Fault]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
@@ -95,7 +95,7 @@ def make_problem(
             f"at most {longest or model_spec.learned_positions}",
         )
         raise SpecError(fault)
-    constants = load_calibration(system_spec.chip.family, calibration)
+    constants = load_calibration(system_spec.chip.family, calibration, workload.software.framework)
     if factors is not None:
         constants = factors.applied(constants)
     return Problem(model_spec, system_spec, workload, constants)
@@ -204,20 +204,23 @@ def check_fixed(problem: Problem, allowed: Mapping[str, Sequence[object]]) -> No
 
 def launches_with(problem: Problem, strategy: Strategy, structure: PlanOptions) -> tuple[str, ...]:
     """Return the frameworks of the catalog, in their usual version, that can start a strategy."""
-    chip, precision = problem.system.chip, problem.workload.precision.matmul
     found = []
-    for name in framework_names():
-        launches = load_framework(name).launches
-        if chip.vendor not in launches.vendors or precision not in launches.precisions:
-            continue
-        software = problem.workload.software.model_copy(
-            update={"framework": name, "launches": launches}
-        )
-        asked = problem.workload.model_copy(update={"software": software})
+    for name, asked in launched_by(problem):
         case = Case(problem.model, asked, structure, stack([strategy]))
         if not any(rule.breaks(case).any() for rule in launching.rules()):
             found.append(name)
     return tuple(found)
+
+
+def launched_by(problem: Problem) -> Iterator[tuple[str, Training]]:
+    """Yield the frameworks that have the chip and the precision, and the work under their rules."""
+    chip, work = problem.system.chip, problem.workload
+    for name in framework_names():
+        launches = load_framework(name).launches
+        if chip.vendor in launches.vendors and work.precision.matmul in launches.precisions:
+            changes = {"framework": name, "launches": launches}
+            software = work.software.model_copy(update=changes)
+            yield name, work.model_copy(update={"software": software})
 
 
 def tried_degrees(problem: Problem) -> dict[str, set[int]]:

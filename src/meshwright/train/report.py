@@ -137,6 +137,9 @@ def _cost(plan: Plan) -> str:
     if price.cost_usd is not None:
         # devices are rented while they restart, too: by the day, not by the step
         run += f", {price.cost_usd / price.step_time_s * plan.run_s:,.0f} USD"
+    if work.batch_ramp is not None:
+        added_s = price.ramp_s / price.goodput_fraction
+        run += f", {format_days(added_s)} of it because the batch grows"
     return f"{run} (goodput {price.goodput_fraction:.1%}); {text}"
 
 
@@ -182,6 +185,8 @@ def plan_in_words(best: Candidate) -> str:
         some = f" of {', '.join(structure.recompute_modules)}" * bool(structure.recompute_modules)
         if structure.recomputes_some:
             some = f" of {counted(structure.recompute_layers, 'layer', 'layers')} in each chunk"
+        if structure.recomputes_runs:
+            some = f" of {structure.recompute_run} layers from one input"
         parts.append(f"{structure.recompute} recomputation{some}")
     if structure.offload is not Offload.NONE:
         what = "all state" if structure.offload is Offload.ALL else structure.offload

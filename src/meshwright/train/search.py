@@ -195,7 +195,7 @@ def arithmetic_s(problem: Problem) -> float:
     flops = step_flops(
         problem.graph,
         num_tokens=float(work.tokens_per_step),
-        sequence_length=float(work.sequence_length),
+        sequence_length=float(work.attended_length),
         freezes_weights=work.optimizer.freezes_weights,
     )
     return float(flops.model / (problem.system.num_alive * problem.rates.matmul_flops_per_s))

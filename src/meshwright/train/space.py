@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
+from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.communication import OPEN, AxisPlacement
 from meshwright.cost.problem import Problem
 from meshwright.sharding.axes import all_rules
@@ -18,7 +19,14 @@ from meshwright.sharding.launching import (
     may_offload,
 )
 from meshwright.sharding.rules import Case
-from meshwright.sharding.space import Choices, axis_orders, divisors, first_orders, stream_choices
+from meshwright.sharding.space import (
+    Choices,
+    axis_orders,
+    divisors,
+    first_orders,
+    order_name,
+    stream_choices,
+)
 from meshwright.sharding.strategy import (
     AXES,
     Offload,
@@ -113,7 +121,11 @@ class SearchSpace:
             orders = tuple(order for order in orders if is_order(order, known, known[0]))
         if self.problem.num_experts:
             orders = tuple(order for order in orders if order[-1] == "pp")
-        return tuple(order for order in orders if self.choices.keeps("axis_order", order))
+        kept = tuple(order for order in orders if self.choices.keeps("axis_order", order))
+        if not kept:
+            allowed = ", ".join(sorted({order_name(order) for order in orders}))
+            raise SpecError(Fault("--axis-order", "is not searched for this model here", allowed))
+        return kept
 
 
 def orders_of(space: SearchSpace, columns: StrategyColumns) -> BoolArray:

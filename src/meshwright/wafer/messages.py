@@ -21,6 +21,7 @@ from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.streaming import ROWS, call_word_bytes
 from meshwright.graph.op import Op, OpKind, Phase
+from meshwright.graph.recompute import repeated_ops
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyColumns, StrategyOf
@@ -129,14 +130,8 @@ class _Step:
     """Rows whose block streams so; the others have another step for the operator."""
     calls: Sequence[tuple[CollectiveCall, str, bool]]
     """Of its layer: each with the operator that needs it, and whether it travels in rounds."""
-    recompute: Recompute
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether the backward pass computes it again."""
-        return self.recompute is Recompute.FULL or (
-            self.recompute is Recompute.SELECTIVE and self.op.is_recomputed_selectively
-        )
+    is_repeated: bool
+    """The backward pass computes it again."""
 
 
 def _steps(
@@ -146,12 +141,16 @@ def _steps(
     for index, blocks in enumerate(streamed_blocks(problem, structure, network)):
         is_edge = index >= len(problem.graph.layers)
         recompute = Recompute.NONE if is_edge else structure.recompute
+        selected: frozenset[str] = frozenset()
+        if recompute is Recompute.SELECTIVE:
+            selected = repeated_ops(problem.pieces[index], structure.recompute_modules)
         steps = []
         for piece, block, is_taken in blocks:
             calls, causal = piece.senders(recompute), problem.workload.causal
             for op in block.ops:
                 cost = op_cost(op, piece.local, rates, piece.streams, causal=causal)
-                steps.append(_Step(op, cost, piece, is_taken, calls, recompute))
+                again = recompute is Recompute.FULL or op.name in selected
+                steps.append(_Step(op, cost, piece, is_taken, calls, again))
         yield steps
 
 

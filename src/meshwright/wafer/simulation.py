@@ -19,6 +19,8 @@ from meshwright.base.errors import UnsupportedError
 from meshwright.collectives.group import Group
 from meshwright.collectives.registry import affine_candidates, best_algorithm, collective_algorithms
 from meshwright.cost.communication import AxisNetwork, Collectives
+from meshwright.cost.layer import prices_of, recomputes_of
+from meshwright.cost.operator import DeviceRates
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.network.placement import Choice, Ranks
@@ -28,7 +30,7 @@ from meshwright.network.simulation.tasks import NONE, TaskGraph, TaskGraphBuilde
 from meshwright.network.simulation.timeline import Timeline, critical_path, seconds_by_track
 from meshwright.network.traffic import Demands, placed
 from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
-from meshwright.sharding.dealing import chunk_lengths
+from meshwright.sharding.dealing import chunk_lengths, dealt_kinds
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, Strategy, stack
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import TensorStream, streams
@@ -524,13 +526,15 @@ def simulate_step(
     """Return a simulated step of a placed plan.
 
     Where a step has more micro-batches than can be played, two shorter steps are, and the time
-    between them is the time of each micro-batch that was left out.
+    between them is the time of each micro-batch that was left out. Runs of layers that are
+    recomputed together are played layer by layer, which is as much.
 
     Parameters
     ----------
     most_tasks
         Tasks that are played, about; ``MOST_TASKS`` if not given.
     """
+    structure = replace(structure, recompute_run=1)
     network = choice_network(problem, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
     # Latencies and message starts are part of the exchanges, which know the algorithm.
     none = np.zeros(physical.num_links)
@@ -540,10 +544,7 @@ def simulate_step(
     # Devices differ in speed and work: seconds are columns with a row for each, slowest first.
     kinds, speed = _kinds(price, physical.num_devices)
     passes = _columns(
-        [
-            piece_passes(problem, structure, network, problem.rates_at(pace, work))
-            for pace, work in kinds
-        ]
+        [_passes(problem, structure, network, problem.rates_at(pace, work)) for pace, work in kinds]
     )
     stages, chunks = int(strategy.pp), int(strategy.num_virtual_stages)
     schedule = schedules[structure.schedule]
@@ -586,6 +587,16 @@ def simulate_step(
     once_s = _once_s(problem, structure, network, price)
     parts = _parts(price, graph, timeline, pipeline_s, once_s)
     return SimulatedStep(sum(parts.values()), parts, graph, timeline, played)
+
+
+def _passes(
+    problem: Problem, structure: PlanOptions, network: AxisNetwork, rates: DeviceRates
+) -> tuple[PiecePasses, ...]:
+    """Return the passes of each kind of layer, as they are recomputed, and of both edges."""
+    return prices_of(structure, {
+        recompute: piece_passes(problem, replace(structure, recompute=recompute), network, rates)
+        for recompute in recomputes_of(structure)
+    })  # fmt: skip
 
 
 LEAST_WORK = 0.01
@@ -660,10 +671,11 @@ def _runs(
     """
     pattern = problem.model.layer_pattern
     lengths = chunk_lengths(len(pattern), stages * chunks, structure)
+    kinds = dealt_kinds(pattern, len(problem.graph.layers), lengths, structure)
     starts = np.concatenate(([0], np.cumsum(lengths))).tolist()
     table: list[list[list[Run]]] = [[[] for _ in range(chunks)] for _ in range(stages)]
     for number in range(stages * chunks):
-        layers = np.array(pattern[starts[number] : starts[number + 1]], dtype=np.int64)
+        layers = kinds[starts[number] : starts[number + 1]]
         stage, chunk = number % stages, number // stages
         of_stage = sum(lengths[stage::stages])
         for part in np.array_split(layers, min(num_runs, len(layers))):
@@ -753,9 +765,7 @@ def not_played(structure: PlanOptions) -> str:
         return "embedding and logits on all stages"
     if structure.overlap_expert_parallel:
         return "micro-batches that hide communication of experts of each other"
-    if structure.recompute_modules:
-        return "layers that recompute some of their modules"
-    return "stages that recompute some of their layers" if structure.recomputes_some else ""
+    return ""
 
 
 def simulate(plan: Plan) -> SimulatedPlan:

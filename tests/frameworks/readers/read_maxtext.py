@@ -42,6 +42,11 @@ def read(case):
         "global_batch_size": config.global_batch_size_to_train_on,
         "hidden_size": config.base_emb_dim,
         "num_layers": config.base_num_decoder_layers,
+        "num_heads": config.base_num_query_heads,
+        "num_kv_heads": config.base_num_kv_heads,
+        "num_experts": config.num_experts,
+        "top_k": config.num_experts_per_tok,
+        "vocab_size": config.vocab_size,
         "remat_policy": config.remat_policy,
     }
     if found["axes"]["pipeline"] > 1:

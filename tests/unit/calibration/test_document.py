@@ -9,7 +9,7 @@ import pytest
 from meshwright.calibration.fit.report import text_table
 from meshwright.calibration.picture import scatter_svg, sources_svg
 from meshwright.calibration.prediction import predict
-from meshwright.calibration.report import Validation, document
+from meshwright.calibration.report import Others, Validation, document
 from meshwright.calibration.rows import published_rows
 from meshwright.catalog.calibration import ErrorRecord, GroupRecord, fit_record
 from meshwright.report.chart import Axis
@@ -31,7 +31,8 @@ def written(rows):
     before, found = (
         Validation(tuple(predict(rows, name)), name) for name in ("uncalibrated", "calibrated")
     )
-    return document(found, before, fit_record("calibrated"), "found")
+    unnamed = Validation(tuple(predict(rows, "calibrated", is_named=False)), "calibrated")
+    return document(found, Others(before, unnamed), fit_record("calibrated"), "found")
 
 
 def test_all_pictures_are_shown(written):
@@ -51,7 +52,7 @@ def test_each_table_is_whole(written):
 
 def test_constants_that_were_not_fitted_tell_no_source_left_out(rows):
     found = Validation(tuple(predict(rows, "uncalibrated")), "uncalibrated")
-    told = document(found, found, None, "found")
+    told = document(found, Others(found, found), None, "found")
     assert set(told) == {"found.md", "found.svg"}
     assert "## Intervals" not in told["found.md"]
 

@@ -49,7 +49,15 @@ def job(**changes):
         ({"group": "lab", "source": {"repo": "pytorch/torchtitan"}}, "torchtitan"),
         ({"group": "lab", "framework": "MaxText"}, "maxtext"),
         ({"group": "lab"}, "fsdp"),
-        ({"group": "lab", "parallelism": {"tp": 8}}, "megatron-bridge"),
+        ({"group": "lab", "parallelism": {"tp": 8}}, None),
+        (
+            {
+                "group": "megatron-ci",
+                "hardware": {"chip_id": "A100 SXM 80GB"},
+                "features": {"transformer-impl": "transformer_engine"},
+            },
+            "megatron",
+        ),
         ({"group": "megatron-sc21", "hardware": {"chip_id": "A100 SXM 80GB"}}, "megatron==2021"),
         (
             {

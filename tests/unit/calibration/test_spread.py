@@ -14,18 +14,23 @@ from meshwright.calibration.rows import Row, published_rows
 from meshwright.catalog.calibration import fit_record, load_calibration
 from meshwright.cost.problem import (
     EXPERTS,
+    HOST,
     NARROW,
     TRAITS,
+    UNNAMED,
     UNSEEN,
-    half_width_of,
+    distance_of,
     interval,
     traits_of,
 )
-from meshwright.spec.calibration import Spread
+from meshwright.spec.calibration import Spread, Tail
 from meshwright.spec.workload import Precision
 from meshwright.train.question import make_problem, training
 
-SPREAD = Spread(half_width=0.1, factors={EXPERTS: 2.0, NARROW: 1.5, UNSEEN: 3.0})
+FACTORS = {EXPERTS: 2.0, NARROW: 1.5, UNSEEN: 3.0}
+SPREAD = Spread(
+    slower=Tail(distance=0.1, factors=FACTORS), faster=Tail(distance=0.05, factors=FACTORS)
+)
 
 
 def problem_of(model="llama3-8b", system="8xH100", matmul="bf16"):
@@ -36,8 +41,9 @@ def problem_of(model="llama3-8b", system="8xH100", matmul="bf16"):
 
 
 def test_a_trait_widens_by_its_factor_for_each_degree():
-    assert half_width_of(SPREAD, {}) == 0.1
-    assert half_width_of(SPREAD, {EXPERTS: 1.0, NARROW: 2.0}) == pytest.approx(0.1 * 2.0 * 1.5**2)
+    assert distance_of(SPREAD.slower, {}) == 0.1
+    wider = distance_of(SPREAD.slower, {EXPERTS: 1.0, NARROW: 2.0})
+    assert wider == pytest.approx(0.1 * 2.0 * 1.5**2)
 
 
 @pytest.mark.parametrize(
@@ -45,15 +51,15 @@ def test_a_trait_widens_by_its_factor_for_each_degree():
 )
 def test_traits_are_read_from_a_question(matmul, halvings):
     found = traits_of(problem_of("mixtral-8x7b", "8xB200", matmul), is_seen=True)
-    assert found == {EXPERTS: 1.0, NARROW: halvings, UNSEEN: 0.0}
+    assert found == {EXPERTS: 1.0, NARROW: halvings, UNSEEN: 0.0, UNNAMED: 1.0, HOST: 0.0}
 
 
-def test_an_interval_lies_evenly_about_the_estimate():
+def test_an_interval_holds_its_estimate_and_reaches_as_far_as_its_tails():
     problem = problem_of()
     known = replace(problem, calibration=replace(problem.calibration, spread=SPREAD))
     low, high = interval(known, 5.0)
-    assert low * high == pytest.approx(25.0)
     assert np.log(high / 5.0) == pytest.approx(0.1)
+    assert np.log(5.0 / low) == pytest.approx(0.05)
     assert interval(replace(known, calibration=load_calibration("hopper")), 5.0) is None
 
 
@@ -66,44 +72,61 @@ def test_a_family_never_seen_gets_a_wider_one():
     problem = problem_of()
     low, high = interval(replace(problem, calibration=hopper), 1.0)
     lower, higher = interval(replace(problem, calibration=other), 1.0)
-    assert lower < low < 1.0 < high < higher
+    assert lower <= low < 1.0 < high <= higher
+    assert higher / lower > high / low
 
 
 def test_a_score_is_width_and_what_lies_outside():
-    """Widths 0.2 and 0.4; the second row lies 0.1 outside, times 2 / 0.2."""
-    score = interval_score(np.array([0.05, -0.3]), np.array([0.1, 0.2]))
-    assert score == pytest.approx([0.2, 0.4 + 10 * 0.1])
+    """Widths 0.15 and 0.3; the second row lies 0.2 outside, times 2 / 0.2."""
+    errors, slower, faster = np.array([[0.05, -0.3], [0.1, 0.2], [0.05, 0.1]])
+    assert interval_score(errors, slower, faster) == pytest.approx([0.15, 0.3 + 10 * 0.2])
+
+
+def drawn(rows, errors):
+    """Return a fit of jobs that are not priced."""
+    without = dict.fromkeys(left_out_of(rows.stacks), errors)
+    nothing = np.zeros(0)
+    shares = {out: np.zeros(len(errors)) for out in without}
+    return Fit(rows, (), nothing, nothing, (), without, shares)
 
 
 @pytest.fixture(scope="module")
 def fitted():
     """A fit whose left-out errors are drawn: rows in 8 bits err three times as much."""
     generator = np.random.default_rng(1)
-    jobs = [SimpleNamespace(problem=problem_of(matmul=matmul)) for matmul in ("bf16", "fp8")]
+    named = Row(id="row", group="one", framework="megatron")
+    jobs = [
+        SimpleNamespace(problem=problem_of(matmul=matmul), row=named) for matmul in ("bf16", "fp8")
+    ]
     rows = FitRows(tuple(
         Prediction(Row(id=f"{group}/{number}", group=group), jobs[generator.integers(2)])
-        for group in ("one", "two", "three", "four") for number in range(100)
+        for group in ("one", "two", "three", "four") for number in range(400)
     ))  # fmt: skip
     sizes = np.array([0.05 if job is jobs[0] else 0.15 for job in rows.jobs])
-    errors = sizes * generator.normal(size=len(sizes))
-    without = dict.fromkeys(left_out_of(rows.stacks), errors)
-    return Fit(rows, (), np.zeros(0), np.zeros(0), (), without)
+    return drawn(rows, sizes * generator.normal(size=len(sizes)))
 
 
 def test_factors_come_back_out_of_drawn_errors(fitted):
     spread = spread_of(fitted)
-    assert spread.factors[NARROW] == pytest.approx(3.0, rel=0.25)
-    assert spread.half_width == pytest.approx(1.2816 * 0.05, rel=0.2)
-    assert spread.factors[EXPERTS] == pytest.approx(2.0)  # no row tells: as expected before
+    for tail in (spread.slower, spread.faster):
+        assert tail.factors[NARROW] == pytest.approx(3.0, rel=0.25)
+        reach = tail.distance * tail.factors[UNNAMED]  # no row is named: both stand for all rows
+        assert reach == pytest.approx(1.2816 * 0.05, rel=0.25)
+        assert tail.factors[EXPERTS] == pytest.approx(2.0)  # no row tells: as expected before
+
+
+def test_an_error_to_one_side_moves_one_end(fitted):
+    """Rows that are slower than predicted do not push out the fast end."""
+    slow = drawn(fitted.rows, np.abs(fitted.errors))
+    both, one = spread_of(fitted), spread_of(slow)
+    assert one.slower.distance > both.slower.distance
+    assert one.faster.distance == pytest.approx(0.0, abs=1e-6)
 
 
 def test_rows_held_out_are_covered(fitted):
     tested = held_out(fitted)
-    covered = np.abs(tested.errors) <= tested.half_widths
-    assert covered.mean() == pytest.approx(0.8, abs=0.06)
-    even = interval_score(tested.errors, tested.even_half_widths).mean()
-    assert interval_score(tested.errors, tested.half_widths).mean() < even
-    assert set(tested.kinds()) == {"all rows", "without a trait", *TRAITS}
+    assert tested.inside.mean() == pytest.approx(0.8, abs=0.06)
+    assert set(tested.kinds()) == {"framework named", "framework not named", *TRAITS} - {UNNAMED}
 
 
 def test_intervals_of_a_source_do_not_know_its_errors(fitted):
@@ -113,26 +136,24 @@ def test_intervals_of_a_source_do_not_know_its_errors(fitted):
         out: np.where(mine, 10.0 * errors, errors) for out, errors in fitted.errors_without.items()
     }
     before, after = held_out(fitted), held_out(replace(fitted, errors_without=worse))
-    assert np.array_equal(before.half_widths[mine], after.half_widths[mine])
-    assert (after.half_widths[~mine] > before.half_widths[~mine]).all()
+    assert np.array_equal(before.slower[mine], after.slower[mine])
+    assert (after.slower[~mine] > before.slower[~mine]).all()
 
 
 def test_too_few_sources_have_no_intervals_to_judge(fitted):
     kept = [e for e in fitted.rows.predictions if e.row.group in ("one", "two")]
-    rows = FitRows(tuple(kept))
-    without = dict.fromkeys(left_out_of(rows.stacks), np.full(len(kept), 0.1))
-    found = Fit(rows, (), np.zeros(0), np.zeros(0), (), without)
+    found = drawn(FitRows(tuple(kept)), np.full(len(kept), 0.1))
     assert held_out(found) is None
-    assert spread_of(found).half_width > 0
+    assert spread_of(found).slower.distance > 0
 
 
 def test_predictions_of_rows_have_the_interval_of_their_kind():
     rows = [row for row in published_rows() if row.group == "megatron-sc21"][:1]
     rows += [row for row in published_rows() if row.group == "nemo-24.07"][:1]
     plain, narrow = (
-        np.log(entry.interval[1] / entry.predicted_tokens_per_s)
+        np.log(entry.predicted_tokens_per_s / entry.interval[0])
         for entry in predict(rows, "calibrated")
     )
-    spread = fit_record("calibrated").spread
-    assert plain == pytest.approx(spread.half_width)
-    assert narrow == pytest.approx(spread.half_width * spread.factors[NARROW])
+    tail = fit_record("calibrated").spread.slower
+    assert plain == pytest.approx(tail.distance, rel=0.05)
+    assert narrow == pytest.approx(tail.distance * tail.factors[NARROW], rel=0.05)

@@ -45,6 +45,14 @@ def test_bytes_of_a_weight_by_hand(stated, num_bytes):
     assert format_of(**stated).bytes_per_weight == num_bytes
 
 
+def test_recurrent_layers_may_stay_wide():
+    # Nemotron-H 8B: a Mamba layer at 0, a network at 1, attention at 7; 24, 24 and 4 of them.
+    kept = ["backbone.layers.0.mixer.in_proj", "backbone.layers.1.mixer.up_proj"]
+    kept += ["backbone.layers.7.mixer.q_proj", "backbone.layers.2.mixer.conv1d", "lm_head"]
+    found = format_of("nemotron-h-8b", quant_method="fp8", modules_to_not_convert=kept)
+    assert found.wide_shares == {"recurrence": 1 / 24, "feed_forward": 1 / 24, "attention": 1 / 4}
+
+
 @pytest.mark.parametrize(
     ("weights", "num_bytes"),
     [

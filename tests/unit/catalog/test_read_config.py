@@ -272,10 +272,10 @@ def test_a_field_that_would_change_the_structure_may_only_say_no(name, field, fi
     assert field in faults_of(config_of(name, **{field: wrong}))
 
 
-@pytest.mark.parametrize("model_type", ["mamba2", "nemotron_h", "qwen3_next", "jamba"])
-def test_layers_with_a_recurrent_state_are_refused_by_name(model_type):
+@pytest.mark.parametrize("model_type", ["mamba", "jamba", "kimi_linear"])
+def test_recurrent_layers_of_other_kinds_are_refused_by_name(model_type):
     fault = faults_of({"model_type": model_type, "hidden_size": 64})["model_type"]
-    assert f"{model_type} has layers with a recurrent state" in fault
+    assert f"{model_type} has recurrent layers that are neither Mamba 2 nor" in fault
 
 
 @pytest.mark.parametrize("name", ["gemma-2b", "gemma2-2b", "gemma3-1b"])
@@ -292,12 +292,56 @@ def test_experts_of_granite_may_be_shared():
     assert counts[1] - counts[0] == 24 * 3 * 1024 * 256
 
 
-def test_granite_4_is_read_unless_a_layer_is_recurrent():
-    kinds = ["attention"] * 39 + ["mamba"]
-    faults = faults_of(config_of("granite4-micro", layer_types=kinds))
-    assert "found 'mamba'" in faults["layer_types"]
+def test_granite_4_has_attention_or_mamba_in_each_layer():
     config = config_of("granite4-micro")
-    del config["layer_types"]
-    assert "missing" in faults_of(config)["layer_types"]
+    inner = {"mamba_expand": 2, "mamba_n_heads": 80, "mamba_d_head": 64, "mamba_n_groups": 1}
+    mixed = config | inner | {"layer_types": ["attention"] * 39 + ["mamba"]}
+    model = read_config(mixed)
+    assert [bool(kind.recurrence) for kind in model.layer_kinds] == [False, True]
+    assert model.layer_counts == (39, 1)
+    del mixed["layer_types"]
+    assert read_config(mixed).attentions == ()
+    faults = faults_of(mixed | {"mamba_d_head": 60})
+    assert "60 x mamba_n_heads 80 is not mamba_expand x hidden_size 5120" in faults["mamba_d_head"]
+    faults = faults_of(mixed | {"layer_types": ["mamba"] * 39 + ["mamba1"]})
+    assert "found 'mamba1'" in faults["layer_types"]
     faults = faults_of(config_of("granite4-micro", num_local_experts=8))
     assert "none of num_local_experts 8" in faults["num_experts_per_tok"]
+
+
+def test_nemotron_h_takes_a_pattern_or_a_list():
+    config = config_of("nemotron-h-8b")
+    pattern = config["hybrid_override_pattern"]
+    words = {"M": "mamba", "*": "attention", "-": "mlp"}
+    listed = {key: config[key] for key in config if key != "hybrid_override_pattern"}
+    assert "missing" in faults_of(listed)["hybrid_override_pattern"]
+    listed["layers_block_type"] = [words[letter] for letter in pattern]
+    one, other = read_config(config), read_config(listed)
+    assert (one.layer_kinds, one.layer_pattern) == (other.layer_kinds, other.layer_pattern)
+    assert [one.layer_counts[kind] for kind in range(3)] == [24, 24, 4]
+    faults = faults_of(config | {"hybrid_override_pattern": pattern[:-1] + "x"})
+    assert "['x']" in faults["hybrid_override_pattern"]
+    faults = faults_of(config | {"hybrid_override_pattern": pattern[:-1]})
+    assert "52, but 51 layers are listed" in faults["num_hidden_layers"]
+    faults = faults_of(config | {"moe_latent_size": 64, "num_nextn_predict_layers": 1})
+    assert set(faults) == {"moe_latent_size", "num_nextn_predict_layers"}
+
+
+def test_each_fourth_layer_of_qwen3_next_has_attention():
+    model = read_config(config_of("qwen3-next-80b-a3b"))
+    assert model.layer_pattern == (0, 0, 0, 1) * 12
+    linear, full = model.layer_kinds
+    assert (linear.attention, full.recurrence) == (None, None)
+    assert full.attention.output_gate
+    assert linear.experts == full.experts
+    stated = ["full_attention"] + ["linear_attention"] * 47
+    assert read_config(config_of("qwen3-next-80b-a3b", layer_types=stated)).layer_counts == (1, 47)
+
+
+def test_groups_of_a_state_space_divide_its_heads():
+    faults = faults_of(config_of("mamba2-2.7b", n_groups=3))
+    assert "80 is not divisible by n_groups 3" in str(faults)
+    assert (
+        "65 x num_heads 80 is not expand x"
+        in faults_of(config_of("mamba2-2.7b", head_dim=65))["head_dim"]
+    )

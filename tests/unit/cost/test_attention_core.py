@@ -19,6 +19,7 @@ ENGINE = DeviceRates(
     memory_bytes_per_s=1e30,
     elementwise_bytes_per_s=1e12,
     launch_s=0.0,
+    host_s=0.0,
     room_bytes=0.0,
     tile_rows=128.0,
     tile_columns=128.0,

@@ -20,6 +20,7 @@ ENGINE = DeviceRates(
     memory_bytes_per_s=1e9,
     elementwise_bytes_per_s=5e8,
     launch_s=1e-5,
+    host_s=1e-5,
     room_bytes=0.0,
     tile_rows=128.0,
     tile_columns=64.0,

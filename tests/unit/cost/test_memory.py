@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.memory import (
     ShardDegrees,
     StageState,
@@ -160,3 +161,15 @@ def test_a_bucket_is_copied_where_there_is_somebody_to_send_it_to(replicas, copi
     )  # fmt: skip
     assert found[MemoryPart.GRADIENTS] == 4 * 960 + copied * preset.reduced_gradient_bytes_per_param
     assert found[MemoryPart.OPTIMIZER] == (12 + 4) * 960
+
+
+@pytest.mark.parametrize(
+    ("plain", "short"),
+    [("fsdp-mixed", "fsdp-adam-8bit"), ("deepspeed-adam", "deepspeed-adam-8bit")],
+)
+def test_moments_of_one_byte_keep_and_move_less(plain, short):
+    """Two moments of 1 byte for 4, and two FP32 scales for 2048 weights; each read and written."""
+    one, other = load_optimizer(plain), load_optimizer(short)
+    assert one.state_bytes_per_param - other.state_bytes_per_param == 2 * (4 - 1) - 2 * 4 / 2048
+    moved = one.step_traffic_bytes_per_param - other.step_traffic_bytes_per_param
+    assert moved == 2 * 2 * (4 - 1)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 import meshwright as mw
@@ -30,13 +29,13 @@ def some(number, **choices):
 
 def test_the_first_layers_of_each_chunk_are_counted_before_the_others():
     """Kinds 0 0 1 0 0 1, two stages of one run of three: one layer each, two of other kinds."""
-    assert deal_layers((0, 0, 1) * 2, 2, 2, 1, 0, 0, 1).tolist() == [[1, 0, 1, 1]] * 2
-    assert deal_layers((0, 0, 1) * 2, 2, 2, 1, 0, 0, 2).tolist() == [[2, 0, 0, 1]] * 2
+    assert deal_layers((0, 0, 1) * 2, 2, 2, 1, some(1)).tolist() == [[1, 0, 1, 1]] * 2
+    assert deal_layers((0, 0, 1) * 2, 2, 2, 1, some(2)).tolist() == [[2, 0, 0, 1]] * 2
 
 
 def test_chunks_of_one_stage_each_recompute_their_own():
     """Twelve layers on 2 x 2 chunks of three: two of each recomputed, four of six in a stage."""
-    assert deal_layers((0,) * 12, 1, 2, 2, 0, 0, 2).tolist() == [[4, 2], [4, 2]]
+    assert deal_layers((0,) * 12, 1, 2, 2, some(2)).tolist() == [[4, 2], [4, 2]]
 
 
 def test_time_and_memory_of_n_layers_are_those_of_n_full_and_the_rest_kept(problem):
@@ -100,9 +99,61 @@ def test_the_search_offers_what_it_is_given_and_takes_the_fewest_that_fit(length
     assert found.best.structure.recompute_layers == fewest
 
 
-def test_stages_that_recompute_some_layers_are_not_simulated():
+def test_a_simulated_step_lies_between_those_of_none_and_of_all_layers():
+    """Stages of 8 layers: 3 of them recomputed take 3/8 of the way, in compute time."""
     asked = {"on": "wafer-6x8", "seq": 4096, "global_batch": 48, "pp": 4, "tp": 4}
-    plan = mw.estimate("llama3-8b", **asked, recompute_layers=1)
-    with pytest.raises(mw.MeshwrightError, match="recompute some of their layers are priced"):
-        mw.simulate(plan)
-    assert np.isfinite(plan.best.estimate.step_time_s)
+    played = {
+        number: mw.simulate(
+            mw.estimate(
+                "llama3-8b", **asked, recompute="full" if number else "none",
+                recompute_layers=number,
+            )
+        ).step.step_time_s
+        for number in (0, 3, 8)
+    }  # fmt: skip
+    assert played[0] < played[3] < played[8]
+    assert (played[3] - played[0]) / (played[8] - played[0]) == pytest.approx(3 / 8, abs=0.05)
+
+
+def runs_of(number, **choices):
+    return replace(FULL, recompute_run=number, **choices)
+
+
+def test_runs_count_their_first_layer_before_the_others():
+    """Twelve layers on 2 x 2 chunks of three: runs of two keep two inputs a chunk, 4 of 6."""
+    assert deal_layers((0,) * 12, 1, 2, 2, runs_of(2)).tolist() == [[4, 2], [4, 2]]
+    assert deal_layers((0,) * 12, 1, 2, 2, runs_of(5)).tolist() == [[2, 4], [2, 4]]
+
+
+@pytest.mark.parametrize(("number", "inputs"), [(1, 8), (2, 4), (3, 3), (8, 1), (20, 1)])
+def test_a_run_keeps_one_input_and_brings_all_of_its_layers_back(problem, number, inputs):
+    """Stages of 8 layers of llama3-8b in sequences of 8192 in bf16: 64 MiB for each input.
+
+    A layer brings back what it would have kept, so N layers of a run (at most the 8 of the stage)
+    bring back N - 1 times as much as one layer alone in addition. FLOPs and time are the same.
+    """
+    full, found = (price_one(problem, s, STAGES) for s in (FULL, runs_of(number)))
+    none = price_one(problem, NONE, STAGES)
+    memory = found.step.memory[1]
+    assert number_at(memory[MemoryPart.ACTIVATIONS]) == 3 * inputs * 8192 * 4096 * 2
+    of_layer = number_at(none.step.memory[1][MemoryPart.ACTIVATIONS]) / (3 * 8)
+    brought_back = number_at(memory[MemoryPart.WORKING] - full.step.memory[1][MemoryPart.WORKING])
+    assert brought_back == pytest.approx((min(number, 8) - 1) * of_layer, rel=1e-12)
+    assert number_at(found.step.flops) == number_at(full.step.flops)
+    assert number_at(found.step.time.total_s) == pytest.approx(
+        number_at(full.step.time.total_s), rel=1e-12
+    )
+
+
+def test_a_run_says_nothing_about_some_of_the_layers():
+    asked = {"on": "64xH100", "seq": 8192, "global_batch": 256, "pp": 4, "tp": 1}
+    plan = mw.estimate("llama3-8b", **asked, recompute_run=4)
+    assert plan.best.text.endswith("recompute=full, recompute_run=4")
+    with pytest.raises(mw.MeshwrightError, match="recompute-runs"):
+        mw.estimate("llama3-8b", **asked, recompute_run=4, recompute_layers=2)
+
+
+def test_the_search_takes_the_runs_that_it_is_given():
+    asked = {"on": "8xH100", "seq": "32k", "global_batch": 8, "pp": 8, "tp": 1, "vpp": 1}
+    found = mw.plan("llama3-8b", **asked, recompute="full", recompute_run=4, mbs=1)
+    assert found.best.structure.recompute_run == 4

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.pipeline import deal_layers, mean_of_others, slowest_stage, stage_layout
 from meshwright.sharding.dealing import chunk_lengths, dealt, is_dealt
-from meshwright.sharding.strategy import PlanOptions
+from meshwright.sharding.strategy import PlanOptions, lengths_text
 
 
 def layers_of(num_layers, stages, chunks=1, embedding=0, head=0):
-    counts = deal_layers((0,) * num_layers, 1, stages, chunks, embedding, head)
+    structure = PlanOptions(embedding_layers=embedding, head_layers=head)
+    counts = deal_layers((0,) * num_layers, 1, stages, chunks, structure)
     return counts[:, 0].tolist()
 
 
@@ -62,6 +63,15 @@ def test_llama_405b_interleaves_with_an_embedding_and_a_head_of_their_own():
     assert layers_of(126, 8, 8) == [15] + [16] * 6 + [15]
 
 
+def test_stated_layers_lie_where_they_are_stated():
+    """Ends may hold more than the middle; of interleaved stages each holds its own chunks."""
+    stated = PlanOptions(stage_layers=(9, 7, 7, 9))
+    assert chunk_lengths(32, 4, stated).tolist() == [9, 7, 7, 9]
+    assert deal_layers((0,) * 32, 1, 2, 2, stated).tolist() == [[16], [16]]
+    assert deal_layers((0,) * 32, 1, 4, 1, stated).tolist() == [[9], [7], [7], [9]]
+    assert lengths_text((9, 7, 7, 9)) == "9+7*2+9"
+
+
 @pytest.mark.parametrize("embedding", [0, 1, 3])
 @pytest.mark.parametrize("head", [0, 2])
 @pytest.mark.parametrize("chunks", [1, 2, 6, 7, 12])
@@ -75,15 +85,15 @@ def test_all_layers_are_dealt_and_as_evenly_as_they_can_be(chunks, embedding, he
 
 def test_chunks_of_a_stage_lie_apart_in_the_model():
     """Kinds 0 0 0 0 1 1 1 1, two stages of two chunks: runs of two, each stage gets one of each."""
-    assert deal_layers((0,) * 4 + (1,) * 4, 2, 2, 2).tolist() == [[2, 2], [2, 2]]
-    assert deal_layers((0,) * 4 + (1,) * 4, 2, 2, 1).tolist() == [[4, 0], [0, 4]]
+    assert deal_layers((0,) * 4 + (1,) * 4, 2, 2, 2, PlanOptions()).tolist() == [[2, 2], [2, 2]]
+    assert deal_layers((0,) * 4 + (1,) * 4, 2, 2, 1, PlanOptions()).tolist() == [[4, 0], [0, 4]]
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 5, 7])
 @pytest.mark.parametrize("num_layers", [7, 12, 61])
 def test_every_layer_has_one_stage(num_layers, stages):
     pattern = tuple(i % 3 for i in range(num_layers))
-    counts = deal_layers(pattern, 3, stages, 1)
+    counts = deal_layers(pattern, 3, stages, 1, PlanOptions())
     assert counts.sum(axis=0).tolist() == [pattern.count(kind) for kind in range(3)]
     assert counts.sum(axis=1).max() - counts.sum(axis=1).min() <= 1
 

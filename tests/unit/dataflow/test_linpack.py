@@ -130,7 +130,7 @@ def test_command_searches_grids(capsys):
     words = ("--on", "8xA100", "--process-grid")
     assert main(["plan", "--graph", "hpl-260000x2048", *words, "any"]) == 0
     told = capsys.readouterr().out
-    assert "grid 1x8" in told
+    assert "grid 2x4" in told
     assert "all 6 grids priced" in told
     assert main(["plan", "--graph", "hpl-260000x2048", *words, "4x2", "--json"]) == 0
     assert '"rows": 4' in capsys.readouterr().out

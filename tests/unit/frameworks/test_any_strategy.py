@@ -1,6 +1,8 @@
 """Any strategy: refused with reasons, or written so that the degrees come back."""
 
+import json
 import re
+from ast import literal_eval
 from math import prod
 
 from hypothesis import given, settings
@@ -38,6 +40,7 @@ structures = st.fixed_dictionaries(
         "embedding_layers": st.sampled_from([0, 0, 0, 1]),
         "head_layers": st.sampled_from([0, 0, 1, 3]),
         "recompute_layers": st.sampled_from([0, 0, 0, 2]),
+        "recompute_run": st.sampled_from([1, 1, 1, 2]),
         "overlap_expert_parallel": st.sampled_from([*[False] * 9, True]),
     }
 )
@@ -77,8 +80,9 @@ def product_in(target: str, text: str) -> int:
         sizes = re.findall(r"parallelism_config_\w+_size: (\d+)", text)
         return prod(map(int, sizes)) if sizes else processes_in(text)
     if target == "torch":
-        shape = text.partition("        DEVICE,\n        (")[2].partition(")")[0]
-        return prod(int(size) for size in shape.split(","))
+        return prod(literal_eval(text.partition("\nMESH = ")[2].partition("\n")[0]).values())
+    if target == "jax":
+        return prod(json.loads(text.partition('"mesh": ')[2].partition("}")[0] + "}").values())
     if target == "maxtext":
         return prod(map(int, re.findall(r"(?:ici|dcn)_\w+_parallelism=(\d+)", text)))
     if target == "megatron-bridge":
@@ -101,7 +105,7 @@ def processes_in(text: str) -> int:
     """Return the processes of all hosts."""
     if "num_processes: " in text:
         return int(text.partition("num_processes: ")[2].split()[0])
-    if "maxtext.trainers" in text:
+    if "maxtext.trainers" in text or "jax_train.py" in text:
         return int(text.partition("# devices: ")[2].partition(",")[0])
     hosts = int(text.partition("--nnodes=")[2].split()[0])
     return hosts * int(text.partition("--nproc-per-node=")[2].split()[0])

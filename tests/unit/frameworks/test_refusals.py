@@ -82,10 +82,6 @@ REFUSED = [
      "workload.software.cuda_graphs", "pipeline", "false"),
     (("torchtitan",), {}, {}, {"model": "mixtral-8x7b"}, "model.architecture",
      "no module for MixtralForCausalLM", "llama3"),
-    (("torchtitan",), {}, {}, {"model": "llama2-7b", "length": 4096}, "model",
-     "ships no bf16 configuration of llama2-7b", "llama3/config_registry.py with dim=4096"),
-    (("torchtitan",), {"tp": 8}, {}, {"model": "llama3.1-405b"}, "model",
-     "no bf16 configuration", "dim=16384, n_layers=126"),
     (("torch",), {}, {}, {"precision": Precision(matmul="fp8")}, "workload.precision.matmul",
      "fp8", "bf16"),
     (ALL, {}, {}, {"precision": Precision(matmul="fp4")},
@@ -94,6 +90,10 @@ REFUSED = [
 ]  # fmt: skip
 
 NARROWER = load_model("deepseek-v3").model_copy(update={"hidden_size": 6144})
+(PLAIN,) = load_model("llama3.2-1b").layer_kinds
+BIAS = {"qkv_bias": True, "output_bias": True}
+WITH_BIAS = PLAIN.model_copy(update={"attention": PLAIN.attention.model_copy(update=BIAS)})
+BIASED = load_model("llama3.2-1b").model_copy(update={"layer_kinds": (WITH_BIAS,)})
 FEWER_AXES = [
     (("deepspeed",), {"tp": 2}, {"sequence_parallel": False}, {}, "strategy.tp",
      "DeepSpeed has no tensor parallelism: tp 2", "tp=1"),
@@ -120,8 +120,10 @@ FEWER_AXES = [
      "strategy.ep", "the expert axis divides the data axes, here 2", "ep that divides"),
     (("maxtext",), {"dp_shard": 8}, {"zero_stage": 3}, {"precision": Precision(matmul="fp8")},
      "strategy.micro_batch_size", "does not accumulate gradients", "another precision"),
-    (("maxtext",), {"dp_shard": 8}, {"zero_stage": 3}, {"model": "falcon-40b"}, "model",
-     "ships no configuration of falcon-40b", "--framework megatron"),
+    (("maxtext",), {"dp_shard": 8}, {"zero_stage": 3}, {"model": "falcon-40b"},
+     "model.architecture", "has no model of the architecture FalconForCausalLM", "another"),
+    (("torchtitan", "maxtext"), {"dp_shard": 8}, {"zero_stage": 3}, {"model": BIASED}, "model",
+     "has no biases", "--framework megatron"),
     (("maxtext",), {"dp_shard": 8}, {"zero_stage": 2}, {}, "structure.zero_stage",
      "has no ZeRO stage 2", "zero_stage="),
     (("megatron-bridge",), {"dp_shard": 8}, {"zero_stage": 1},

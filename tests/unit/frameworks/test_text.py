@@ -58,6 +58,11 @@ CASES = {
         {"zero_stage": 1, "recompute": Recompute.SELECTIVE, "head_layers": 1},
         {"model": "mixtral-8x7b", "optimizer": "megatron-adam-bf16-gradients", "length": 4096},
     ),
+    "jax": (
+        {"tp": 2, "dp_shard": 8, "ep": 8},
+        {"zero_stage": 3, "overlap_tensor_parallel": True},
+        {"model": "mixtral-8x7b", "length": 4096},
+    ),
     "maxtext": (
         {"tp": 2, "dp_shard": 16, "dp_replicate": 2, "ep": 8},
         {"zero_stage": 3, "recompute": Recompute.FULL, "overlap_tensor_parallel": True},
@@ -89,13 +94,19 @@ def options_of(script):
 
 
 def mesh_of(script):
-    """Return the dims of the mesh that a Python script builds."""
+    """Return the dims of the mesh that a Python script builds, then those of experts."""
+    tree = ast.parse(script)
+    (mesh,) = [
+        ast.literal_eval(node.value) for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "MESH"
+    ]  # fmt: skip
     calls = [
         node
-        for node in ast.walk(ast.parse(script))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "init_device_mesh"
-    ]
-    return [
+        and isinstance(node.args[1], ast.Tuple)
+    ]  # fmt: skip
+    return [mesh] + [
         dict(zip(ast.literal_eval(c.keywords[0].value), ast.literal_eval(c.args[1]), strict=True))
         for c in calls
     ]
@@ -125,7 +136,12 @@ def test_header_names_plan_price_and_devices(text, target):
     assert f"# devices: {used}, on {used // 8} hosts of 8 processes{idle}" in script
     started = f"torchrun --nnodes={used // 8} --nproc-per-node=8 "
     listed = f"num_machines: {used // 8}\nnum_processes: {used}\n"
-    assert started in script or listed in script or f" NNODES={used // 8}\n" in script
+    assert (
+        started in script
+        or listed in script
+        or f" NNODES={used // 8}\n" in script
+        or (f'"num_hosts": {used // 8},' in script)
+    )
 
 
 MANY = [
@@ -315,13 +331,38 @@ def test_megatron_sends_a_token_to_a_host_once_as_priced(text, system, ep, dispa
     assert options["--moe-router-group-topk"] == "4"
 
 
-@pytest.mark.parametrize(("number", "method"), [(0, "uniform"), (3, "block")])
-def test_megatron_recomputes_all_layers_or_some_of_each_chunk(text, number, method):
-    structure = {"recompute": Recompute.FULL, "recompute_layers": number, "zero_stage": 1}
+@pytest.mark.parametrize(
+    ("chosen", "method", "number"),
+    [
+        ({}, "uniform", "1"),
+        ({"recompute_layers": 3}, "block", "3"),
+        ({"recompute_run": 4}, "uniform", "4"),
+    ],
+)
+def test_megatron_recomputes_all_layers_or_some_of_each_chunk(text, chosen, method, number):
+    structure = {"recompute": Recompute.FULL, "zero_stage": 1, **chosen}
     options = options_of(text("megatron", {"pp": 4, "dp_shard": 8}, structure))
     assert options["--recompute-granularity"] == "full"
     assert options["--recompute-method"] == method
-    assert options["--recompute-num-layers"] == f"{number or 1}"
+    assert options["--recompute-num-layers"] == number
+
+
+@pytest.mark.parametrize(
+    ("stages", "chunks", "lengths", "expected"),
+    [
+        (4, 1, (9, 7, 7, 9), {"--decoder-first-pipeline-num-layers": "9",
+                              "--decoder-last-pipeline-num-layers": "9"}),
+        (4, 1, (10, 4, 8, 10), {"--pipeline-model-parallel-layout": "Et*10|t*4|t*8|t*10L"}),
+        (2, 2, (9, 7, 7, 9), {"--pipeline-model-parallel-layout": "Et*9|t*7|t*7|t*9L"}),
+    ],
+)  # fmt: skip
+def test_megatron_takes_the_layers_of_each_stage(text, stages, chunks, lengths, expected):
+    kind = ScheduleKind.INTERLEAVED if chunks > 1 else ScheduleKind.ONE_F_ONE_B
+    structure = {"stage_layers": lengths, "zero_stage": 1, "schedule": kind}
+    degrees = {"pp": stages, "num_virtual_stages": chunks, "dp_shard": 4}
+    options = options_of(text("megatron", degrees, structure))
+    found = {k: v for k, v in options.items() if "layout" in k or "decoder" in k or "virtual" in k}
+    assert found == expected
 
 
 def test_pipeline_layout_counts_every_layer():

@@ -27,7 +27,7 @@ from meshwright.spec.model import WeightFormat
 ENGINE = DeviceRates(
     matmul_flops_per_s=1e15, logits_flops_per_s=1e15, attention_forward_flops_per_s=1e15,
     attention_backward_flops_per_s=1e15, memory_bytes_per_s=1e12, elementwise_bytes_per_s=1e12,
-    launch_s=0.0, room_bytes=0.0, tile_rows=128.0, tile_columns=128.0, num_cores=100.0,
+    launch_s=0.0, host_s=0.0, room_bytes=0.0, tile_rows=128.0, tile_columns=128.0, num_cores=100.0,
     activation_bytes=2.0, matmul_word_bytes=2.0,
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from meshwright.sharding.strategy import (
     make_strategy,
     stack,
 )
-from meshwright.spec.workload import Precision, SoftwareStack, Training
+from meshwright.spec.workload import BatchRamp, Precision, SoftwareStack, Training
 
 ONE = PlanOptions(zero_stage=0, sequence_parallel=False)
 PLAIN = PlanOptions(zero_stage=3)
@@ -26,16 +26,18 @@ UNEVEN = {"pp": 3}
 PP_INSIDE = ("tp", "tatp", "pp", "cp", "dp_shard", "dp_replicate")
 
 
-def case_of(framework, structure, degrees, model="llama3-8b", matmul="bf16"):
+def case_of(framework, structure, degrees, model="llama3-8b", matmul="bf16", **stated):
     stack_of = load_framework(framework).stack(family="hopper", precision="bf16")
     workload = Training(
         global_batch_size=64, sequence_length=8192, optimizer=load_optimizer("megatron-adam"),
-        software=stack_of, precision=Precision(matmul=matmul),
+        software=stack_of, precision=Precision(matmul=matmul), **stated,
     )  # fmt: skip
     return Case(load_model(model), workload, structure, stack([make_strategy(**degrees)]))
 
 
+RAMP = {"batch_ramp": BatchRamp(start=16, increment=16, sequences=4800)}
 BREAKING = {
+    "launch-batch-ramp": ("torchtitan", PLAIN, {}, RAMP),
     "launch-model": ("torchtitan", PLAIN, {}, "gpt3-6.7b"),
     "launch-accumulation": ("maxtext", PLAIN, {"dp_shard": 2}, "llama3-8b", "fp8"),
     "launch-tp": ("llm-foundry", PLAIN, {"tp": 2}),
@@ -88,6 +90,18 @@ BREAKING = {
     "launch-recompute-layers": (
         "fsdp", PlanOptions(zero_stage=0, recompute=Recompute.FULL, recompute_layers=2), {},
     ),
+    "launch-recompute-run": (
+        "fsdp", PlanOptions(zero_stage=0, recompute=Recompute.FULL, recompute_run=2), {},
+    ),
+    "launch-stage-layers": (
+        "torchtitan", PlanOptions(zero_stage=0, stage_layers=(17, 15)), {"pp": 2},
+    ),
+    "launch-recompute-experts": (
+        "megatron",
+        PlanOptions(zero_stage=0, overlap_expert_parallel=True, recompute=Recompute.SELECTIVE,
+                    recompute_modules=("moe",)),
+        {"ep": 2, "dp_shard": 2}, "mixtral-8x7b",
+    ),
     "launch-offload": (
         "deepspeed", PlanOptions(zero_stage=2, offload=Offload.WEIGHTS), {"dp_shard": 2},
     ),
@@ -105,7 +119,8 @@ def test_every_rule_has_a_breaking_case():
 
 @pytest.mark.parametrize("name", BREAKING)
 def test_a_rule_refuses_in_words_and_holds_without_a_framework(name):
-    case = case_of(*BREAKING[name])
+    *given, last = BREAKING[name]
+    case = case_of(*given, **last) if last is RAMP else case_of(*BREAKING[name])
     rule = next(rule for rule in launching.rules() if rule.name == name)
     assert rule.breaks(case).all()
     text = rule.message.format(**facts(case, 0))

@@ -23,11 +23,19 @@ from meshwright.spec.model import (
     FeedForwardSpec,
     LayerSpec,
     ModelSpec,
+    RecurrenceSpec,
 )
 from meshwright.spec.workload import Decode, OptimizerPreset, Training
 
 ATTENTION = AttentionSpec(num_heads=32, num_kv_heads=8, head_size=128, value_head_size=128)
 DENSE = {"feed_forward": FeedForwardSpec(ffn_size=16384, gated=True)}
+STATES = DENSE | {
+    "attention": None,
+    "recurrence": RecurrenceSpec(
+        kind="mamba2", num_heads=128, head_size=64, num_groups=8, state_size=128, conv_size=4,
+        chunk_size=256,
+    ),
+}  # fmt: skip
 EXPERTS = {"experts": ExpertSpec(num_experts=64, top_k=4, ffn_size=2048)}
 OPTIMIZER = OptimizerPreset(
     name="adam", weight_bytes_per_param=2, gradient_bytes_per_param=4, state_bytes_per_param=12
@@ -47,7 +55,7 @@ def model_of(network=DENSE, layers=32):
         architecture="test",
         hidden_size=4096,
         vocab_size=32000,
-        layer_kinds=(LayerSpec(attention=ATTENTION, **network),),
+        layer_kinds=(LayerSpec(**{"attention": ATTENTION, **network}),),
         layer_pattern=(0,) * layers,
     )
 
@@ -72,6 +80,14 @@ BREAKING = {
         "32 heads (8 key heads) do not divide by tp 1 x cp 64",
     ),
     "ulysses-without-cp": (ULYSSES, DENSE, {}, "Ulysses with cp 1 changes nothing"),
+    "cp-states": (
+        PLAIN,
+        STATES,
+        {"tp": 2, "cp": 6},
+        "128 heads and 8 groups of a recurrence do not divide by tp 2 x cp 6",
+    ),
+    "tp-states": (PLAIN, STATES, {"tp": 16}, "128 heads and 8 groups of a recurrence are not"),
+    "tatp-states": (PLAIN, STATES, {"tatp": 4}, "recurrent layers do not stream: tatp 4"),
     "cp-tile": (PLAIN, DENSE, {"cp": 64}, "1 x 4096 tokens over cp 64 are fewer than 128 rows"),
     "dp-even": (
         PLAIN,
@@ -135,6 +151,18 @@ BREAKING = {
         {},
         "embedding counted as 0 layers, head as 2, with pp 1",
     ),
+    "pp-stage-layers": (
+        replace(PLAIN, stage_layers=(9, 7, 7, 8)),
+        DENSE,
+        {"pp": 4},
+        "stages of 9+7*2+8 layers with pp 4 x 1 and 32 layers",
+    ),
+    "recompute-runs": (
+        replace(PLAIN, recompute=Recompute.FULL, recompute_layers=2, recompute_run=4),
+        DENSE,
+        {},
+        "recomputation of 2 layers of each chunk, in runs of 4",
+    ),
     "pp-micro-batches": (
         INTERLEAVED,
         DENSE,
@@ -196,7 +224,9 @@ def test_a_broken_rule_refuses_explains_and_offers_a_change(name):
         (PLAIN, DENSE, {"pp": 3}),  # uneven stages: 11, 11, 10
         (INTERLEAVED, DENSE, {"pp": 4, "num_virtual_stages": 3, "dp_shard": 16}),
         (replace(PLAIN, head_layers=7), DENSE, {"pp": 4}),  # 10, 10, 10, 2
+        (replace(PLAIN, stage_layers=(9, 7, 7, 9)), DENSE, {"pp": 4}),
         (SPLIT, DENSE, {"tp": 8, "cp": 4}),
+        (SPLIT, STATES, {"tp": 8, "cp": 4}),  # each of 8 groups on four ranks of cp
         (INTERLEAVED, DENSE, {"pp": 4, "num_virtual_stages": 8, "dp_shard": 16}),
         (replace(PLAIN, zero_stage=1), DENSE, {"cp": 4}),
         (SPLIT, EXPERTS, {"tp": 4, "dp_shard": 4, "ep": 16}),

@@ -16,7 +16,7 @@ from meshwright.train.measured.trials import learn
 from meshwright.train.question import problem_of, training
 from meshwright.wafer.training import estimate, explain, plan
 
-WORK = training("8xH100", sequence_length=1024, global_batch_size=64)
+WORK = training("8xH100", sequence_length=1024, global_batch_size=64, framework="megatron-bridge")
 FP8 = Precision(matmul="fp8")
 STRATEGY, STRUCTURE = make_strategy(dp_shard=4, tp=2), PlanOptions()
 
@@ -28,8 +28,8 @@ def ran():
 
 @pytest.fixture(scope="module")
 def slow(ran):
-    """Return a step that took a quarter longer than predicted."""
-    return diagnose(ran, 1.25 * ran.best.estimate.step_time_s)
+    """Return a step that took half as long again and more than predicted."""
+    return diagnose(ran, 1.6 * ran.best.estimate.step_time_s)
 
 
 @pytest.fixture(scope="module")

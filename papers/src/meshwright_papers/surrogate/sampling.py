@@ -155,7 +155,9 @@ def without_computation(problem: Problem) -> Problem:
             ),
         }
     )
-    constants = replace(problem.calibration, launch_s=0.0, jitter=0.0, overlap_slowdown=0.0)
+    constants = replace(
+        problem.calibration, launch_s=0.0, operator_s=0.0, jitter=0.0, overlap_slowdown=0.0
+    )
     system = problem.system.model_copy(update={"chip": faster})
     return replace(problem, system=system, calibration=constants)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -19,6 +20,7 @@ class Free:
     lowest: float
     highest: float
     per_family: bool = False
+    per_framework: bool = False
     scales: tuple[str, ...] = ()
     """Constants that share the scale; empty: the constant itself."""
 
@@ -36,26 +38,35 @@ FREE = (
     Free("eager_traffic_factor", 2.0, 0.4, 1.0, 6.0),
     Free("elementwise_efficiency", 0.75, 0.15, 0.4, 0.95),
     Free("slow_network_efficiency", 0.8, 0.2, 0.3, 0.98),
+    Free("operator_s", 6e-5, 0.7, 5e-6, 6e-4, per_framework=True),
     Free("overlap_slowdown", 0.189, 0.5, 0.01, 0.6),
     Free("jitter", 0.01, 0.7, 0.001, 0.05),
 )
-"""Constants of a family of chips first, then those that all families share."""
+"""Constants of a family of chips first, then of a framework and those that all share."""
+UNNAMED = "unnamed"
+"""The framework of rows that name none."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A free constant of one family, or of all where ``family`` is empty."""
+    """A free constant: of a family of chips, of a framework, or of all rows."""
 
     free: Free
     family: str = ""
+    framework: str = ""
 
     @property
     def place(self) -> tuple[str, str]:
         """Family and name, for sorting and for files."""
         return self.family, self.free.name
 
+    def holds(self, family: str, framework: str) -> bool:
+        """Return whether jobs of a framework on a family of chips have this constant."""
+        return self.family in ("", family) and self.framework in ("", framework)
 
-def keys_of(families: list[str]) -> list[Key]:
-    """Return the free constants of a fit on rows of some families."""
-    own = [Key(free, family) for family in families for free in FREE if free.per_family]
-    return own + [Key(free) for free in FREE if not free.per_family]
+
+def keys_of(families: Sequence[str], frameworks: Sequence[str] = ()) -> list[Key]:
+    """Return the free constants of a fit on rows of some families and frameworks."""
+    own = [Key(free, family=f) for f in families for free in FREE if free.per_family]
+    own += [Key(free, framework=f) for f in frameworks for free in FREE if free.per_framework]
+    return own + [Key(free) for free in FREE if not (free.per_family or free.per_framework)]

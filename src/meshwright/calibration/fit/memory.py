@@ -79,7 +79,7 @@ def memory_rows(predictions: Iterable[Prediction]) -> MemoryRows:
         (entry.row.group, entry.memory)
         for entry in predictions
         if entry.memory and entry.memory.measured_bytes
-        and entry.memory.counting is not Counting.TENSORS
+        and entry.memory.counting in (Counting.DEVICE, Counting.ALLOCATOR)
     ]  # fmt: skip
     memories = [memory for _, memory in found]
     multiples = [

@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 from meshwright.base.arrays import BoolArray, FloatArray
-from meshwright.calibration.errors import error_record, interval_score, pooled_error_record
+from meshwright.calibration.errors import error_record, pooled_error_record
 from meshwright.calibration.fit import serving as serving_fit
 from meshwright.calibration.fit.constants import FREE, Free, Key
 from meshwright.calibration.fit.memory import MemoryFit, constants_of_memory, memory_record
@@ -27,12 +27,14 @@ from meshwright.catalog.calibration import (
     SramRecord,
     load_calibration,
 )
-from meshwright.spec.calibration import Spread
+from meshwright.spec.calibration import Spread, Tail
 from meshwright.spec.declaration import file_key
 
 Interval = tuple[float, float, float]
 """A value, and the lowest and the highest that are plausible."""
 FITTED = "fitted"
+FEWEST_INSIDE = 0.6
+"""Share of the rows of a source that intervals are to hold in four of five sources."""
 OF_FAMILIES = "geometric mean of the families fitted"
 
 
@@ -40,8 +42,13 @@ def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | No
     """Return a calibration file in YAML; ``memory`` are constants that other rows made."""
     content = _head(name, len(found.errors), command, BASE) | {
         "fit": fit_record(found, memory).model_dump(exclude_none=True),
-        "defaults": _entries(found, "") | _median_of_families(found),
+        "defaults": _entries(found) | _median_of_those_fitted(found),
         "families": {name: _entries(found, name) for name in sorted(set(found.rows.families))},
+        "frameworks": {
+            name: entries
+            for name in sorted(set(found.rows.frameworks))
+            if (entries := _entries(found, framework=name))
+        },
     }
     for key, *value in constants_of_memory(memory) if memory else ():
         content["defaults"][key] = _entry(*value, unit="" if key.endswith("_factor") else " B")
@@ -144,14 +151,15 @@ def fit_record(found: Fit, memory: MemoryFit | None = None) -> FitRecord:
     names = list(dict.fromkeys(found.rows.groups))
     alone = np.isin(groups, [group for group in names if _is_alone(found, group)])
     spread, tested = spread_of(found), held_out(found)
-    inside = None if tested is None else np.abs(tested.errors) <= tested.half_widths
+    unnamed = found.unnamed.left_out_errors if found.unnamed else np.full(len(groups), np.nan)
     by_source = {
         group: GroupRecord(
             rows=int(mine.sum()),
             fitted=error_record(found.errors[mine]),
             left_out=error_record(found.left_out_errors[mine]),
             alone=bool(alone[mine].all()),
-            covered=None if inside is None else _share(inside[mine]),
+            unnamed=error_record(unnamed[mine]),
+            covered=_covered(tested, group),
         )
         for group in names
         for mine in (groups == group,)
@@ -162,6 +170,7 @@ def fit_record(found: Fit, memory: MemoryFit | None = None) -> FitRecord:
         fitted=pooled_error_record(found.errors, groups),
         left_out=pooled_error_record(np.where(alone, np.nan, left_out), groups),
         left_out_alone=pooled_error_record(np.where(alone, left_out, np.nan), groups),
+        unnamed=pooled_error_record(unnamed, groups),
         spread=_spread_record(spread),
         intervals={} if tested is None else _coverages(tested),
         groups=by_source,
@@ -173,33 +182,51 @@ def _spread_record(spread: Spread | None) -> Spread | None:
     """Return the spread as files write it."""
     if spread is None:
         return None
-    factors = {name: round(factor, 3) for name, factor in spread.factors.items()}
-    return Spread(half_width=round(spread.half_width, 4), factors=factors)
+
+    def rounded(tail: Tail) -> Tail:
+        factors = {name: round(factor, 3) for name, factor in tail.factors.items()}
+        return Tail(distance=round(tail.distance, 4), factors=factors)
+
+    return Spread(slower=rounded(spread.slower), faster=rounded(spread.faster))
 
 
 def _coverages(tested: HeldOut) -> dict[str, CoverageRecord]:
-    """Return how intervals held rows left out, and how they would if all had one width."""
-    found = {
-        name: _coverage(tested.errors[kind], tested.half_widths[kind])
-        for name, kind in tested.kinds().items()
-        if kind.any()
+    """Return how intervals held rows left out, by what rows have in common."""
+    known = ~np.isnan(tested.errors)
+    return {
+        name: CoverageRecord(
+            rows=int(kind.sum()),
+            covered=_rounded(tested.inside[kind].mean()),
+            covered_by_source=_rounded(np.median(shares)),
+            held_sources=_rounded(np.mean(np.array(shares) >= FEWEST_INSIDE)),
+            score=_rounded(tested.scores[kind].mean()),
+            slower=_rounded(np.median(tested.slower[kind])),
+            faster=_rounded(np.median(tested.faster[kind])),
+        )
+        for name, mine in tested.kinds().items()
+        if (kind := mine & known).any()
+        for shares in (_shares(tested, kind),)
     }
-    return found | {"if all had one width": _coverage(tested.errors, tested.even_half_widths)}
 
 
-def _coverage(errors: FloatArray, half_widths: FloatArray) -> CoverageRecord:
-    """Return the share of rows inside their intervals, and the score of these."""
-    return CoverageRecord(
-        rows=len(errors),
-        covered=_share(np.abs(errors) <= half_widths),
-        score=round(float(np.mean(interval_score(errors, half_widths))), 4),
-        half_width=round(float(np.median(half_widths)), 4),
-    )
+def _shares(tested: HeldOut, kind: BoolArray) -> list[float]:
+    """Return the share of some rows of each source that lie inside."""
+    groups = np.array(tested.groups)
+    sources = dict.fromkeys(groups[kind].tolist())
+    return [float(tested.inside[kind & (groups == name)].mean()) for name in sources]
 
 
-def _share(inside: BoolArray) -> float:
-    """Return the share of rows that are inside."""
-    return round(float(np.mean(inside)), 4)
+def _covered(tested: HeldOut | None, group: str) -> float | None:
+    """Return the share of the rows of a source inside, with the framework where it is known."""
+    if tested is None:
+        return None
+    mine = (np.array(tested.groups) == group) & ~np.isnan(tested.errors)
+    named = mine & tested.kinds()["framework named"]
+    return _rounded(tested.inside[named if named.any() else mine].mean())
+
+
+def _rounded(value: Any) -> float:
+    return round(float(value), 4)
 
 
 def _is_alone(found: Fit, group: str) -> bool:
@@ -211,14 +238,14 @@ def _is_alone(found: Fit, group: str) -> bool:
     return not mine & others
 
 
-def constants_of(found: Fit) -> Iterator[tuple[tuple[str, str], Interval]]:
-    """Yield each constant that the rows inform: its family and name, and its interval."""
+def constants_of(found: Fit) -> Iterator[tuple[tuple[str, str, str], Interval]]:
+    """Yield each constant that rows inform: its family, framework and name, and its interval."""
     for key, value, spread, informed in zip(
         found.keys, found.values, found.spreads, found.informed, strict=True
     ):
         if informed:
             for name, interval in _constants_of_key(key, _two_deviations(value, spread)).items():
-                yield (key.family, name), interval
+                yield (key.family, key.framework, name), interval
 
 
 def _two_deviations(value: float, spread: float) -> FloatArray:
@@ -238,27 +265,32 @@ def _constants_of_key(key: Key, bounds: FloatArray) -> dict[str, Interval]:
     return found
 
 
-def _entries(found: Fit, family: str) -> dict[str, Any]:
-    """Return the constants of a family as they are written; no family: those that all share."""
-    known = constants_of(found)
-    return {name: _entry(*interval) for (place, name), interval in known if place == family}
+def _entries(found: Fit, family: str = "", framework: str = "") -> dict[str, Any]:
+    """Return the constants of a family or of a framework as files hold them, or those of all."""
+    return {
+        file_key(name): _entry(*interval, unit=" s" if name.endswith("_s") else "")
+        for (*place, name), interval in constants_of(found)
+        if place == [family, framework]
+    }
 
 
-def _median_of_families(found: Fit) -> dict[str, Any]:
-    """Return constants for families that no row has: the median of those fitted.
+def _median_of_those_fitted(found: Fit) -> dict[str, Any]:
+    """Return constants of families and frameworks that no row has: the median of those fitted.
 
-    Each may lie as low and as high as that of any family.
+    Each may lie as low and as high as that of any.
     """
     of_name: Mapping[str, list[Interval]] = defaultdict(list)
-    own = {free.name for free in FREE if free.per_family and not free.scales}
-    for (family, name), interval in constants_of(found):
-        if family and name in own:
+    own = {f.name for f in FREE if (f.per_family or f.per_framework) and not f.scales}
+    for (_, _, name), interval in constants_of(found):
+        if name in own:
             of_name[name].append(interval)
     entries = {}
     for name, known in of_name.items():
         values, lows, highs = np.array(known).T
-        middle, why = float(np.median(values)), "median of the families fitted"
-        entries[name] = _entry(middle, float(lows.min()), float(highs.max()), why=why)
+        middle, why = float(np.exp(np.median(np.log(values)))), "median of those fitted"
+        unit = " s" if name.endswith("_s") else ""
+        lowest, highest = float(lows.min()), float(highs.max())
+        entries[file_key(name)] = _entry(middle, lowest, highest, unit=unit, why=why)
     return entries
 
 

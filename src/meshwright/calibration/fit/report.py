@@ -59,7 +59,8 @@ def fitted(rows: Sequence[Row], name: str, command: str) -> Fitted:
     trained = fit_rows(steps)
     made = Fitted(serving_alone_text(len(served), name, command), [], {})
     if trained.predictions:
-        found = fit(trained)
+        steps_of_rows = [entry.row for entry in trained.predictions]
+        found = fit(trained, fit_rows(steps_of_rows, is_named=False))
         memory = fit_memory(memory_rows(predict(steps, BASE)))
         lines = [*fit_lines(found), *(["", *memory_fit_lines(memory)] if memory else [])]
         data = fit_record(found, memory).model_dump()
@@ -85,7 +86,7 @@ def fit_lines(found: Fit) -> Iterator[str]:
     """Yield the constants and errors of a fit for a reader."""
     record = fit_record(found)
     yield f"{record.num_rows} rows"
-    for name in ("fitted", "left_out", "left_out_alone"):
+    for name in ("fitted", "left_out", "left_out_alone", "unnamed"):
         errors = getattr(record, name)
         yield (
             f"  {name.replace('_', ' '):<15} median of medians "
@@ -105,7 +106,9 @@ def fit_lines(found: Fit) -> Iterator[str]:
     ]  # fmt: skip
     head = ("source", "rows", "median", "p90", "left out", "p90", "inside", "")
     yield from text_table(head, rows)
-    yield from _constant_lines(dict(constants_of(found)))
+    constants = {(family or framework, name): entry
+                 for (family, framework, name), entry in constants_of(found)}  # fmt: skip
+    yield from _constant_lines(constants)
 
 
 def memory_fit_lines(found: MemoryFit) -> Iterator[str]:

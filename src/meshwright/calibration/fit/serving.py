@@ -18,7 +18,7 @@ from meshwright.calibration.jobs import RefusedError
 from meshwright.calibration.rows import Row
 from meshwright.calibration.serving import Column, columns_of, serving_job
 from meshwright.cost.problem import EXPERTS
-from meshwright.spec.calibration import Spread
+from meshwright.spec.calibration import Spread, Tail
 
 STEP = 0.03
 """Of a logarithm, for differences."""
@@ -209,5 +209,5 @@ def spread_of(found: ServingFit) -> Spread | None:
         return None
     plain = float(np.quantile(errors[known & ~sparse], SHARE))
     wide = np.quantile(errors[known & sparse], SHARE) if (known & sparse).any() else plain
-    factors = {EXPERTS: max(float(wide) / plain, 1.0)}
-    return Spread(half_width=plain, factors=factors)
+    even = Tail(distance=plain, factors={EXPERTS: max(float(wide) / plain, 1.0)})
+    return Spread(slower=even, faster=even)

@@ -1,4 +1,4 @@
-"""How wide intervals are: errors of rows left out, by the traits of their jobs."""
+"""How far intervals reach: errors of rows left out, by the traits of their jobs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,36 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
-from meshwright.calibration.errors import SHARE
+from meshwright.calibration.errors import SHARE, interval_score
 from meshwright.calibration.fit.training import NOTHING, Fit, FitRows, Stacks
-from meshwright.cost.problem import TRAITS, half_width_of, traits_of
-from meshwright.spec.calibration import Spread
+from meshwright.cost.problem import TRAITS, UNNAMED, distances_of, traits_of
+from meshwright.spec.calibration import Spread, Tail
 
 EXPECTED_FACTOR = 2.0
 """By which a trait is expected to widen an interval, before any row tells."""
 FACTOR_SPREAD = 0.5
 """Standard deviation of its logarithm."""
-MOST_ROUNDS = 100
-SETTLED = 1e-9
+ONE_SIDED = (1.0 + SHARE) / 2.0
+"""Of measurements, not beyond one end."""
+MOST_FACTOR = 4.0
+"""No trait makes an interval reach further than this many times: few sources tell of the host."""
+TOLD_APART = 0.1
+"""Degree of a trait from which rows are counted as having it."""
+LEAST_SIZE = 1e-9
+"""Where no error is to one side at all."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """Rows with their framework, then the same rows without it, as errors of fits left out."""
+
+    errors: FloatArray
+    """ln(predicted / measured), (rows,); NaN: not known."""
+    degrees: FloatArray
+    """Of the traits, (rows, traits)."""
+    weights: FloatArray
+    """Each source counts once with its framework, and once without: the next one is new."""
+    groups: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -27,64 +46,104 @@ class HeldOut:
 
     errors: FloatArray
     """ln(predicted / measured), (rows,)."""
-    half_widths: FloatArray
-    """Of the interval of each, (rows,)."""
-    even_half_widths: FloatArray
-    """The same, if all rows had one width."""
+    slower: FloatArray
+    """How far the slow end of the interval of each lies, (rows,)."""
+    faster: FloatArray
     degrees: FloatArray
     """Of the traits, (rows, traits)."""
+    groups: tuple[str, ...]
+
+    @property
+    def inside(self) -> BoolArray:
+        """Which rows lie inside their interval."""
+        return np.asarray((self.errors <= self.slower) & (-self.errors <= self.faster))
+
+    @property
+    def scores(self) -> FloatArray:
+        """The interval score of each row."""
+        return interval_score(self.errors, self.slower, self.faster)
 
     def kinds(self) -> dict[str, BoolArray]:
         """Return which rows have what in common."""
-        has: BoolArray = self.degrees > 0
-        plain = ~np.any(has, axis=1)
-        found = {"all rows": np.ones(len(has), dtype=bool), "without a trait": plain}
-        return found | dict(zip(TRAITS, has.T, strict=True))
+        has: BoolArray = self.degrees > TOLD_APART
+        unnamed = has[:, TRAITS.index(UNNAMED)]
+        every = {"framework named": ~unnamed, "framework not named": unnamed}
+        named = zip(TRAITS, has.T, strict=True)
+        return every | {name: mine & ~unnamed for name, mine in named if name != UNNAMED}
 
 
 def spread_of(found: Fit) -> Spread | None:
     """Return how far rows lie from predictions that know nothing of their source."""
-    return fit_spread(found.left_out_errors, degrees_of(found.rows, NOTHING), found.rows.weights)
+    known = known_of(found, NOTHING)
+    return fit_spread(known.errors, known.degrees, known.weights)
 
 
 def held_out(found: Fit) -> HeldOut | None:
     """Return rows with intervals that know nothing of their source; None: too few sources."""
-    weights = found.rows.weights
-    widths, even = np.full(len(weights), np.nan), np.full(len(weights), np.nan)
-    for mine, errors, degrees in nested(found):
-        spread = fit_spread(errors, degrees, weights)
+    truth = known_of(found, NOTHING)
+    ends = np.full((2, len(truth.errors)), np.nan)
+    for mine, known in nested(found):
+        spread = fit_spread(known.errors, known.degrees, known.weights)
         if spread is None:
             return None
-        traits = (dict(zip(TRAITS, row, strict=True)) for row in degrees[mine])
-        widths[mine] = [half_width_of(spread, one) for one in traits]
-        even[mine] = quantile(np.abs(errors[~mine]), weights[~mine], SHARE)
-    return HeldOut(found.left_out_errors, widths, even, degrees_of(found.rows, NOTHING))
+        traits = (dict(zip(TRAITS, row, strict=True)) for row in known.degrees[mine])
+        ends[:, mine] = np.array([distances_of(spread, one) for one in traits]).T
+    slower, faster = ends
+    return HeldOut(truth.errors, slower, faster, truth.degrees, truth.groups)
 
 
-def nested(found: Fit) -> Iterator[tuple[BoolArray, FloatArray, FloatArray]]:
-    """Yield, for each stack, its rows, the errors of the others, and the degrees of all traits.
+def nested(found: Fit) -> Iterator[tuple[BoolArray, Known]]:
+    """Yield, for each stack, its rows, and what the others tell.
 
     Errors are those of fits without the stack and without that of each row; NaN for its own rows.
     """
-    stacks = np.array(found.rows.stacks)
+    parts = 1 if found.unnamed is None else 2
+    stacks = np.array(found.rows.stacks * parts)
     for stack in dict.fromkeys(found.rows.stacks):
-        mine, without = stacks == stack, frozenset({stack})
-        errors = np.where(mine, np.nan, found.left_out_errors_without(without))
-        yield mine, errors, degrees_of(found.rows, without)
+        mine = stacks == stack
+        known = known_of(found, frozenset({stack}))
+        yield (
+            mine,
+            Known(np.where(mine, np.nan, known.errors), known.degrees, known.weights, known.groups),
+        )
 
 
-def degrees_of(rows: FitRows, without: Stacks) -> FloatArray:
+def known_of(found: Fit, without: Stacks) -> Known:
+    """Return what rows tell under fits without some stacks and without that of each row.
+
+    A row that names no framework counts once, without one.
+    """
+    named = np.array([job.row.framework is not None for job in found.rows.jobs])
+    errors = found.left_out_errors_without(without)
+    parts = [(found, np.where(named, errors, np.nan) if found.unnamed else errors)]
+    if found.unnamed is not None:
+        parts.append((found.unnamed, found.unnamed.left_out_errors_without(without)))
+    groups = np.array(found.rows.groups)
+    counts = {group: float((groups == group).sum()) for group in dict.fromkeys(found.rows.groups)}
+    return Known(
+        errors=np.concatenate([errors for _, errors in parts]),
+        degrees=np.vstack([degrees_of(part, without) for part, _ in parts]),
+        weights=np.array([1.0 / counts[group] for group in found.rows.groups] * len(parts)),
+        groups=tuple(found.rows.groups * len(parts)),
+    )
+
+
+def degrees_of(found: Fit, without: Stacks) -> FloatArray:
     """Return the degrees of the traits of each row, (rows, traits).
 
     A family is unseen where no other stack has rows of it, but for those that are left out.
     """
+    rows: FitRows = found.rows
     pairs = set(zip(rows.families, rows.stacks, strict=True))
-    found = []
-    for job, family, stack in zip(rows.jobs, rows.families, rows.stacks, strict=True):
+    degrees = []
+    shares = np.nan_to_num(found.host_shares_left_out(without))
+    for job, family, stack, share in zip(
+        rows.jobs, rows.families, rows.stacks, shares, strict=True
+    ):
         witnesses = {s for f, s in pairs if f == family} - without - {stack}
-        traits = traits_of(job.problem, is_seen=bool(witnesses))
-        found.append([traits[name] for name in TRAITS])
-    return np.array(found)
+        traits = traits_of(job.problem, is_seen=bool(witnesses), host_share=share)
+        degrees.append([traits[name] for name in TRAITS])
+    return np.array(degrees)
 
 
 def fit_spread(errors: FloatArray, degrees: FloatArray, weights: FloatArray) -> Spread | None:
@@ -102,32 +161,42 @@ def fit_spread(errors: FloatArray, degrees: FloatArray, weights: FloatArray) -> 
     known = ~np.isnan(errors)
     if not known.any():
         return None
-    sizes, degrees, weights = np.abs(errors[known]), degrees[known], weights[known]
-    logs = _log_scales(sizes, weights, degrees)
+    errors, degrees, weights = errors[known], degrees[known], weights[known]
+    return Spread(slower=_tail(errors, degrees, weights), faster=_tail(-errors, degrees, weights))
+
+
+def _tail(errors: FloatArray, degrees: FloatArray, weights: FloatArray) -> Tail:
+    """Return the distance beyond which one in ten rows lies, for each trait a factor."""
+    logs = _log_scales(np.maximum(errors, 0.0), weights, degrees)
     scales = np.exp(logs[0] + degrees @ logs[1:])
     factors = {name: float(np.exp(log)) for name, log in zip(TRAITS, logs[1:], strict=True)}
-    half_width = float(np.exp(logs[0])) * quantile(sizes / scales, weights, SHARE)
-    return Spread(half_width=half_width, factors=factors)
+    beyond = max(quantile(errors / scales, weights, ONE_SIDED), 0.0)
+    return Tail(distance=float(np.exp(logs[0])) * beyond, factors=factors)
 
 
 def _log_scales(sizes: FloatArray, weights: FloatArray, degrees: FloatArray) -> FloatArray:
     """Return the log of the mean size of errors and of the factor of each trait.
 
-    Sizes are taken as exponential with a mean of exp(b0 + degrees b); the most likely b is found
-    by Fisher's scoring, factors held by what is expected of them.
+    Sizes are taken as exponential with a mean of exp(b0 + degrees b); b is the most likely one
+    with factors held by what is expected of them: no trait makes a prediction more certain.
     """
+    from scipy.optimize import minimize
+
+    weights = weights * len(weights) / weights.sum()
     matrix = np.column_stack([np.ones(len(sizes)), degrees])
-    prior = np.concatenate([[0.0], np.full(degrees.shape[1], np.log(EXPECTED_FACTOR))])
-    hold = np.diag(np.concatenate([[0.0], np.full(degrees.shape[1], FACTOR_SPREAD**-2)]))
-    curvature = matrix.T @ (matrix * weights[:, None]) + hold
-    logs = np.concatenate([[np.log(np.average(sizes, weights=weights))], prior[1:]])
-    for _ in range(MOST_ROUNDS):
-        excess = weights * (sizes * np.exp(-matrix @ logs) - 1.0)
-        step = np.linalg.solve(curvature, matrix.T @ excess - hold @ (logs - prior))
-        logs = logs + np.clip(step, -0.5, 0.5)
-        if np.abs(step).max() < SETTLED:
-            break
-    return np.asarray(logs, dtype=float)
+    mean = max(float(np.average(sizes, weights=weights)), LEAST_SIZE)
+    start = np.log([mean, *[EXPECTED_FACTOR] * degrees.shape[1]])
+
+    def unlikely(logs: FloatArray) -> tuple[float, FloatArray]:
+        scaled = sizes * np.exp(-matrix @ logs)
+        away = (logs[1:] - start[1:]) / FACTOR_SPREAD
+        value = weights @ (scaled + matrix @ logs) + 0.5 * (away @ away)
+        slope = matrix.T @ (weights * (1.0 - scaled))
+        slope[1:] += away / FACTOR_SPREAD
+        return float(value), slope
+
+    bounds = [(np.log(LEAST_SIZE), None), *[(0.0, float(np.log(MOST_FACTOR)))] * degrees.shape[1]]
+    return np.asarray(minimize(unlikely, start, jac=True, method="L-BFGS-B", bounds=bounds).x)
 
 
 def quantile(values: FloatArray, weights: FloatArray, share: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -12,11 +12,12 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import source_weights
-from meshwright.calibration.fit.constants import Key, keys_of
+from meshwright.calibration.fit.constants import UNNAMED, Key, keys_of
 from meshwright.calibration.jobs import Job
 from meshwright.calibration.prediction import Prediction, predict
 from meshwright.calibration.rows import Row
-from meshwright.cost.step import price_one
+from meshwright.cost.parts import TimePart
+from meshwright.cost.step import Priced, price_one
 from meshwright.spec.calibration import CalibrationOf, calibration_columns
 
 STEP = 0.03
@@ -26,7 +27,8 @@ PARTS = 5
 VENDOR_STACKS = {
     "nemo-24.07": "nemo and megatron-bridge", "megatron-bridge": "nemo and megatron-bridge",
     "megatron-sc21": "Megatron papers", "korthikanti-2022": "Megatron papers",
-    "megatron-2020": "Megatron papers",
+    "megatron-2020": "Megatron papers", "megatron-golden": "nemo and megatron-bridge",
+    "megatron-moe-zoo": "nemo and megatron-bridge",
 }  # fmt: skip
 """Sources that are no witnesses of each other: one software of one vendor."""
 
@@ -46,6 +48,18 @@ class FitRows:
     def families(self) -> list[str]:
         """The family of chips of each row."""
         return [job.problem.system.chip.family for job in self.jobs]
+
+    @cached_property
+    def frameworks(self) -> list[str]:
+        """The framework of each row."""
+        named = (job.problem.workload.software.framework for job in self.jobs)
+        rows = (job.row.framework for job in self.jobs)
+        return [row if name and row else UNNAMED for name, row in zip(named, rows, strict=True)]
+
+    def held(self, key: Key) -> BoolArray:
+        """Return which rows have a constant, (rows,)."""
+        pairs = zip(self.families, self.frameworks, strict=True)
+        return np.array([key.holds(*pair) for pair in pairs])
 
     @cached_property
     def groups(self) -> list[str]:
@@ -71,49 +85,68 @@ class FitRows:
     def errors_and_slopes(
         self, keys: Sequence[Key], values: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return ln(predicted / measured) of each row under each fit, and its slopes.
+        """Return ln(predicted / measured) of each row, (rows,), and its slopes, (rows, keys).
 
         Parameters
         ----------
         values
-            Logarithms of the constants, one fit a line: (fits, keys). A row is priced once, with
-            all fits and all steps as columns.
+            Logarithms of the constants, (keys,). A row is priced once, with all steps as columns.
+        """
+        errors, slopes = np.zeros(len(self.jobs)), np.zeros((len(self.jobs), len(keys)))
+        for index, mine in enumerate(self._own(keys)):
+            # As it is, and with each constant a step up.
+            moved = STEP * np.vstack([np.zeros(len(mine)), np.eye(len(mine))])
+            found = self._log_errors(index, [keys[n] for n in mine], values[mine] + moved)
+            errors[index] = found[0]
+            slopes[index, mine] = (found[1:] - found[0]) / STEP
+        return errors, slopes
+
+    def errors(self, keys: Sequence[Key], values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return ln(predicted / measured) of each row under each fit, and what waits for the host.
+
+        Parameters
+        ----------
+        values
+            Logarithms of the constants, one fit a line: (fits, keys).
 
         Returns
         -------
-        errors, slopes
-            Of shape (fits, rows) and (fits, rows, keys).
+        errors, host_shares
+            Shares of the time of a step. Both of shape (fits, rows).
         """
-        errors = np.zeros((len(values), len(self.jobs)))
-        slopes = np.zeros((*errors.shape, len(keys)))
-        for index, family in enumerate(self.families):
-            mine = [n for n, key in enumerate(keys) if key.family in ("", family)]
-            found = self._log_errors(index, [keys[n] for n in mine], values[:, mine])
-            errors[:, index] = found[:, 0]
-            slopes[:, index, mine] = (found[:, 1:] - found[:, :1]) / STEP
-        return errors, slopes
+        errors, shares = np.zeros((2, len(values), len(self.jobs)))
+        for index, mine in enumerate(self._own(keys)):
+            time = self._priced(index, [keys[n] for n in mine], values[:, mine]).step.time
+            errors[:, index] = self._error(index, time.total_s, len(values))
+            shares[:, index] = time[TimePart.LAUNCH] / time.total_s
+        return errors, shares
 
-    def _log_errors(self, index: int, own: Sequence[Key], values: FloatArray) -> FloatArray:
-        """Return the log error of a row under each fit, as it is and with each constant a step up.
+    def _own(self, keys: Sequence[Key]) -> Iterator[list[int]]:
+        """Yield which keys each row has."""
+        for pair in zip(self.families, self.frameworks, strict=True):
+            yield [n for n, key in enumerate(keys) if key.holds(*pair)]
 
-        Shape (fits, 1 + keys).
-        """
-        job = self.jobs[index]
-        moved = STEP * np.vstack([np.zeros(len(own)), np.eye(len(own))])
-        points = values[:, None, :] + moved[None, :, :]
-        draws: dict[str, FloatArray] = {}
-        for number, key in enumerate(own):
-            column = np.exp(points[:, :, number]).reshape(-1)
-            draws |= draws_of(key, column, job.problem.nominal_calibration)
-        constants = calibration_columns(job.problem.nominal_calibration, draws)
-        problem: Any = replace(job.problem, calibration=constants)
-        priced = price_one(problem, job.structure, job.strategy)
-        shape = points.shape[:2]
-        seconds = np.broadcast_to(np.asarray(priced.step.time.total_s), points[..., 0].size)
-        tokens = job.problem.workload.tokens_per_step
+    def _log_errors(self, index: int, own: Sequence[Key], logs: FloatArray) -> FloatArray:
+        """Return the log error of a row under constants of its own, (lines of ``logs``,)."""
+        return self._error(index, self._priced(index, own, logs).step.time.total_s, len(logs))
+
+    def _error(self, index: int, seconds: Any, number: int) -> FloatArray:
+        """Return the log error of a row for each of a number of times."""
+        tokens = self.jobs[index].problem.workload.tokens_per_step
         measured = self.predictions[index].measured_tokens_per_s
         assert measured is not None
-        return np.asarray(np.log(tokens / seconds / measured), dtype=float).reshape(shape)
+        found = np.log(tokens / np.broadcast_to(np.asarray(seconds), number) / measured)
+        return np.asarray(found, dtype=float)
+
+    def _priced(self, index: int, own: Sequence[Key], logs: FloatArray) -> Priced:
+        """Return the price of a row under constants of its own, one line of logarithms each."""
+        job = self.jobs[index]
+        draws: dict[str, FloatArray] = {}
+        for number, key in enumerate(own):
+            draws |= draws_of(key, np.exp(logs[:, number]), job.problem.nominal_calibration)
+        constants = calibration_columns(job.problem.nominal_calibration, draws)
+        problem: Any = replace(job.problem, calibration=constants)
+        return price_one(problem, job.structure, job.strategy)
 
 
 def draws_of(key: Key, column: Any, base: CalibrationOf[float]) -> dict[str, Any]:
@@ -123,10 +156,10 @@ def draws_of(key: Key, column: Any, base: CalibrationOf[float]) -> dict[str, Any
     return {name: getattr(base, name) * column for name in key.free.scales}
 
 
-def fit_rows(rows: Sequence[Row]) -> FitRows:
-    """Return the rows that a fit can use."""
-    found = [entry for entry in predict(rows, BASE) if entry.log_error is not None]
-    return FitRows(tuple(found))
+def fit_rows(rows: Sequence[Row], *, is_named: bool = True) -> FitRows:
+    """Return the rows that a fit can use, with their framework or without."""
+    found = predict(rows, BASE, is_named=is_named)
+    return FitRows(tuple(entry for entry in found if entry.log_error is not None))
 
 
 HUBER = 0.05
@@ -163,6 +196,10 @@ class Fit:
     errors_without: dict[Stacks, FloatArray]
     """ln(predicted / measured) of all rows, by the stacks that the constants know nothing of:
     none, one, two."""
+    host_shares_without: dict[Stacks, FloatArray]
+    """The share of the step of each row that waits for the host, in the same way."""
+    unnamed: Fit | None = None
+    """The same constants with the rows as they are priced where no framework is named."""
 
     @property
     def errors(self) -> FloatArray:
@@ -179,33 +216,63 @@ class Fit:
 
     def left_out_errors_without(self, others: Stacks) -> FloatArray:
         """Return what would be left out of a fit that knows nothing of some stacks at all."""
+        return self._left_out(self.errors_without, others)
+
+    def host_shares_left_out(self, others: Stacks) -> FloatArray:
+        """Return the shares that wait for the host, in the same way, (rows,)."""
+        return self._left_out(self.host_shares_without, others)
+
+    def _left_out(self, without: Mapping[Stacks, FloatArray], others: Stacks) -> FloatArray:
+        """Return the figure of each row under the fit that knows nothing of its stack."""
         found = np.full(len(self.rows.stacks), np.nan)
         for row, stack in enumerate(self.rows.stacks):
-            errors = self.errors_without.get(others | {stack})
-            if errors is not None:
-                found[row] = errors[row]
+            figures = without.get(others | {stack})
+            if figures is not None:
+                found[row] = figures[row]
         return found
 
 
-def fit(rows: FitRows) -> Fit:
+def fit(rows: FitRows, unnamed: FitRows | None = None) -> Fit:
     """Return the constants of least robust error that stay near what is expected of them.
 
-    Gauss-Newton steps with Huber weights on log errors; each constant is held by a prior. Fits
-    without one stack and without two are made at the same time, as columns of the same prices.
+    Gauss-Newton steps with Huber weights on log errors; each constant is held by a prior. What is
+    left out is refitted in the slopes at the fitted point, then predicted exactly.
+
+    Parameters
+    ----------
+    unnamed
+        The rows as they are priced without their framework: they make no constant.
     """
-    keys = keys_of(sorted(set(rows.families)))
+    keys = keys_of(sorted(set(rows.families)), sorted(set(rows.frameworks)))
+    prior = np.log([key.free.prior for key in keys])
+    fitted, errors, slopes = _solved(rows, keys, prior)
+    spreads = robust_step(errors, slopes, rows.weights, keys, fitted)[1]
     left_out = left_out_of(rows.stacks)
-    kept = np.array([[stack not in out for stack in rows.stacks] for out in left_out])
-    values, errors, slopes = _solved(rows, keys, kept)
-    spreads = robust_step(errors[0], slopes[0], rows.weights, keys, values[0])[1]
-    return Fit(
-        rows=rows,
-        keys=tuple(keys),
-        values=values[0],
-        spreads=spreads,
-        informed=tuple(_informed(rows, key, slopes[0, :, n]) for n, key in enumerate(keys)),
-        errors_without=dict(zip(left_out, errors, strict=True)),
-    )
+    values = np.tile(fitted, (len(left_out), 1))
+    for number, out in enumerate(left_out[1:], 1):
+        kept = np.array([stack not in out for stack in rows.stacks])
+        values[number] += robust_step(
+            errors[kept], slopes[kept], rows.weights[kept], keys, fitted
+        )[0]  # fmt: skip
+    known, shares = _without(rows, keys, left_out, values)
+    found = Fit(
+        rows=rows, keys=tuple(keys), values=fitted, spreads=spreads,
+        informed=tuple(_informed(rows, key, slopes[:, n]) for n, key in enumerate(keys)),
+        errors_without=known, host_shares_without=shares,
+    )  # fmt: skip
+    if unnamed is None:
+        return found
+    known, shares = _without(unnamed, keys, left_out, values)
+    same = replace(found, rows=unnamed, errors_without=known, host_shares_without=shares)
+    return replace(found, unnamed=same)
+
+
+def _without(
+    rows: FitRows, keys: Sequence[Key], left_out: Sequence[Stacks], values: FloatArray
+) -> tuple[dict[Stacks, FloatArray], dict[Stacks, FloatArray]]:
+    """Return errors and host shares of rows by what their fit knows nothing of."""
+    errors, shares = rows.errors(keys, values)
+    return dict(zip(left_out, errors, strict=True)), dict(zip(left_out, shares, strict=True))
 
 
 def left_out_of(stacks: Sequence[str]) -> list[Stacks]:
@@ -220,34 +287,26 @@ def left_out_of(stacks: Sequence[str]) -> list[Stacks]:
 
 def _informed(rows: FitRows, key: Key, slopes: FloatArray) -> bool:
     """Return whether the rows of a constant feel it."""
-    mine = [n for n, family in enumerate(rows.families) if key.family in ("", family)]
-    return len(mine) >= FEWEST_ROWS and float(np.abs(slopes[mine]).max()) > INFORMED
+    mine = rows.held(key)
+    return int(mine.sum()) >= FEWEST_ROWS and float(np.abs(slopes[mine]).max()) > INFORMED
 
 
 def _solved(
-    rows: FitRows, keys: Sequence[Key], kept: BoolArray
+    rows: FitRows, keys: Sequence[Key], values: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the constants of each fit, with the errors and slopes of all rows there.
+    """Return fitted constants, with the errors and slopes of all rows there.
 
     Parameters
     ----------
-    kept
-        Which rows each fit has, (fits, rows).
+    values
+        Where they start, (keys,).
     """
-    values = np.tile(np.log([key.free.prior for key in keys]), (len(kept), 1))
     errors, slopes = rows.errors_and_slopes(keys, values)
-    moving = np.arange(len(kept))
     for _ in range(MOST_ROUNDS):
-        weighed = [(kept[n], rows.weights[kept[n]], keys, values[n]) for n in moving]
-        steps = np.array([
-            robust_step(errors[n, mine], slopes[n, mine], *rest)[0]
-            for n, (mine, *rest) in zip(moving, weighed, strict=True)
-        ])  # fmt: skip
-        steps = np.clip(steps, -0.5, 0.5)
-        values[moving] += steps
-        errors[moving], slopes[moving] = rows.errors_and_slopes(keys, values[moving])
-        moving = moving[np.abs(steps).max(axis=1) >= CLOSE]
-        if not len(moving):
+        step = robust_step(errors, slopes, rows.weights, keys, values)[0]
+        values = values + np.clip(step, -0.5, 0.5)
+        errors, slopes = rows.errors_and_slopes(keys, values)
+        if np.abs(step).max() < CLOSE:
             break
     return values, errors, slopes
 

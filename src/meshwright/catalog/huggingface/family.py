@@ -303,6 +303,11 @@ class Fields:
         fix = f"the nearest multiple is {max(1, round(whole / part)) * part}"
         self.require(whole % part == 0, role, message, fix)
 
+    def forget_defaults(self, roles: Sequence[str]) -> None:
+        """Leave out of the conventions what is not stated and does not matter here."""
+        for role in roles:
+            self.defaults.pop(self.stated(role), None)
+
     def finish(self) -> None:
         """Raise all faults found so far."""
         if self.faults:
@@ -325,6 +330,10 @@ class Fields:
     def text(self, role: str) -> str:
         """Return a text."""
         return str(self._values[role])
+
+    def value(self, role: str) -> Any:
+        """Return what is stated, of whatever kind, or None."""
+        return self._values[role]
 
     def listed(self, role: str) -> list[Any] | None:
         """Return a list, or None where the configuration has none."""
@@ -427,7 +436,7 @@ def experts_of(fields: Fields, **rest: Any) -> ExpertSpec:
 
 def dense_layer(
     fields: Fields,
-    attention: AttentionSpec,
+    attention: AttentionSpec | None,
     *,
     ffn_size: int | None = None,
     gated: bool = True,

@@ -29,10 +29,17 @@ _MODULES: Final[Mapping[Region, tuple[str, ...]]] = {
         "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
         "self_attn.qkv_proj", "self_attn.q_a_proj", "self_attn.q_b_proj",
         "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj",
+        "mixer.q_proj", "mixer.k_proj", "mixer.v_proj", "mixer.o_proj",
+    ),
+    "recurrence": tuple(
+        f"{block}.{name}"
+        for block in ("mamba", "mixer", "linear_attn")
+        for name in ("in_proj", "in_proj_qkvz", "out_proj")
     ),
     "feed_forward": (
         "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "mlp.gate_up_proj",
         "feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj",
+        "mixer.up_proj", "mixer.down_proj",
     ),
     "experts": (
         "mlp.experts.0.gate_proj", "mlp.experts.0.up_proj", "mlp.experts.0.down_proj",
@@ -51,7 +58,7 @@ _MODULES: Final[Mapping[Region, tuple[str, ...]]] = {
 """Names of linear layers inside of a layer, as transformers gives them."""
 _NOT_PRICED_NARROW: Final = re.compile(
     r"lm_head|embed|\bwte\b|norm|router|\bgate\b|shared_expert_gate|vision|visual|projector|mtp"
-    r"|eh_proj|shared_head|rotary|lora",
+    r"|eh_proj|shared_head|rotary|lora|conv1d|in_proj_ba",
     re.IGNORECASE,
 )
 """Modules that are priced wide in any case, that are small, or that are no part of the text."""
@@ -175,7 +182,10 @@ def _layers_of(model: ModelSpec) -> dict[Region, list[int]]:
     found: dict[Region, list[int]] = {region: [] for region in _MODULES}
     for number, index in enumerate(model.layer_pattern):
         kind = model.layer_kinds[index]
-        found["attention"].append(number)
+        if kind.attention is not None:
+            found["attention"].append(number)
+        if kind.recurrence is not None:
+            found["recurrence"].append(number)
         if kind.feed_forward is not None:
             found["feed_forward"].append(number)
         if kind.experts is not None:

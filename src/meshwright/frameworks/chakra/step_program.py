@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 
-from meshwright.base.arrays import ceil_div
+from meshwright.base.arrays import IntArray, ceil_div
 from meshwright.cost.memory import parameters_on_device
 from meshwright.cost.pipeline import micro_batches, send_bytes
 from meshwright.cost.problem import Problem
@@ -22,9 +22,9 @@ from meshwright.frameworks.chakra.recorder import Form, Recorder, write_stream
 from meshwright.frameworks.chakra.steps import Exchange, Pieces, Step, Work
 from meshwright.frameworks.chakra.wire import Groups, Node, encoded_trace
 from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
-from meshwright.sharding.dealing import chunk_lengths
+from meshwright.sharding.dealing import chunk_lengths, dealt_kinds
 from meshwright.sharding.local_sizes import degree_of
-from meshwright.sharding.strategy import PlanOptions, Strategy, StreamForm
+from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, StreamForm
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import enumerate_rounds, streams
 
@@ -126,6 +126,8 @@ class StepProgram:
         self.problem, self.structure, self.strategy = problem, structure, strategy
         self.mesh = RankMesh(strategy, structure.axis_order)
         self.pieces = Pieces(problem, structure, strategy)
+        self.kept = Pieces(problem, replace(structure, recompute=Recompute.NONE), strategy)
+        """Layers of which nothing is recomputed, where others are."""
         self.state = DataParallelState(problem, structure, strategy)
         self.num_stages = int(strategy.pp)
         self.num_runs = self.num_stages * int(strategy.num_virtual_stages)
@@ -145,12 +147,30 @@ class StepProgram:
         return {name: members for members, name in self.mesh.names.items()}
 
     @cached_property
+    def lengths(self) -> IntArray:
+        """Layers of each run of the pipeline."""
+        return chunk_lengths(self.problem.model.num_layers, self.num_runs, self.structure)
+
+    @cached_property
+    def kept_layers(self) -> frozenset[str]:
+        """Names of layers of which nothing is recomputed, where others of their chunk are."""
+        if not self.structure.recomputes_some:
+            return frozenset()
+        pattern, num_kinds = self.problem.model.layer_pattern, len(self.problem.graph.layers)
+        kinds = dealt_kinds(pattern, num_kinds, self.lengths, self.structure).tolist()
+        return frozenset(f"L{number}" for number, kind in enumerate(kinds) if kind >= num_kinds)
+
+    def steps(self, place: str, index: int, kind: TaskKind) -> tuple[Step, ...]:
+        """Return what a device does in a task with the layer or edge at a place."""
+        pieces = self.kept if place in self.kept_layers else self.pieces
+        return pieces.steps(index, kind)
+
+    @cached_property
     def places(self) -> list[list[tuple[str, int]]]:
         """Name and piece of the layers and edges of each run of the pipeline, first to last."""
         pattern, num_kinds = self.problem.model.layer_pattern, len(self.problem.graph.layers)
-        counts = chunk_lengths(len(pattern), self.num_runs, self.structure).tolist()
         layers = iter([(f"L{number}", kind) for number, kind in enumerate(pattern)])
-        runs = [list(islice(layers, count)) for count in counts]
+        runs = [list(islice(layers, count)) for count in self.lengths.tolist()]
         runs[0].insert(0, ("embedding", num_kinds))
         runs[-1].append(("head", num_kinds + 1))
         return runs
@@ -209,7 +229,7 @@ class _RankWriter:
             self.recorder.begin_piece()
             if self.zero_stage == 3 or (self.zero_stage > 0 and task.micro_batch == 0):
                 self._exchange(label, self.state.gathers(index))
-            self._play(label, self.program.pieces.steps(index, TaskKind.FORWARD))
+            self._play(label, self.program.steps(place, index, TaskKind.FORWARD))
         self._send(task, run, self.stage + 1, "activations")
 
     def _backward(self, task: Task, run: int, *, is_last: bool) -> None:
@@ -223,7 +243,7 @@ class _RankWriter:
             self.recorder.begin_piece()
             if gathers:
                 self._exchange(label, self.state.gathers(index))
-            self._play(label, self.program.pieces.steps(index, task.kind))
+            self._play(label, self.program.steps(place, index, task.kind))
             if task.kind in _COMPLETE:
                 self._sum_gradients(label, index, is_last=is_last)
         if sends:

@@ -19,6 +19,7 @@ from meshwright.cost.operator import OpCost
 from meshwright.cost.problem import Problem
 from meshwright.cost.streaming import stream_links
 from meshwright.graph.op import Op, OpKind, Phase
+from meshwright.graph.recompute import repeated_ops
 from meshwright.schedule.pipeline_schedules import TaskKind
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import degree_of, local_elements
@@ -144,8 +145,10 @@ class Pieces:
     def _runs_again(self, index: int, op: Op) -> bool:
         """Return whether the backward pass repeats the forward pass of an operator."""
         recompute = self._recompute(index)
-        is_core = recompute is Recompute.SELECTIVE and op.is_recomputed_selectively
-        return recompute is Recompute.FULL or is_core
+        if recompute is Recompute.SELECTIVE:
+            modules = self.structure.recompute_modules
+            return op.name in repeated_ops(self.problem.pieces[index], modules)
+        return recompute is Recompute.FULL
 
     def _op_steps(
         self, index: int, op: Op, work: Work, calls: Sequence[CollectiveCall]

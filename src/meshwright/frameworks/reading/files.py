@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.base.files import PYTHON, SCRIPTS, TREES
 from meshwright.catalog.files import read_text
 from meshwright.frameworks.reading import programs  # noqa: F401 - fills the registry
 from meshwright.frameworks.reading.given import Given, Statement, canonical, of_tree, of_words
@@ -20,10 +21,9 @@ from meshwright.frameworks.reading.launchers import (
     launch_of,
     slurm_header,
 )
+from meshwright.frameworks.reading.python import PythonFile
 from meshwright.frameworks.reading.shell import Script, as_written, base_name, read_script
-from meshwright.frameworks.reading.trees import SUFFIXES, trees_of
-
-SHELL = (".sh", ".bash", ".slurm", ".sbatch", ".sub", ".job", ".zsh", ".ksh", "")
+from meshwright.frameworks.reading.trees import trees_of
 
 
 @dataclass
@@ -32,6 +32,7 @@ class _Files:
 
     scripts: dict[str, str] = field(default_factory=dict)
     trees: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    modules: dict[str, PythonFile] = field(default_factory=dict)
     folders: list[Path] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
 
@@ -60,13 +61,14 @@ def read_job(
         A file that cannot be read, no job or several in them, and every option that is wrong,
         missing, or that changes the price and is not read.
     """
-    files = _open(paths)
+    known = dict(variables or {})
+    files = _open(paths, known)
     origin = ", ".join(str(path) for path in paths)
-    found = _launches(files, dict(variables or {}), origin)
+    found = _launches(files, known, origin)
     asked = frozenset(stated)
     if found:
         launch, script, devices, origin = found
-        given, loose = of_words(launch.words)
+        given, loose = _options_of(launch, files)
         given.notes += script.notes
         name = _reader_of(launch, given)
         assert name is not None
@@ -74,27 +76,29 @@ def read_job(
         if loose:
             given.add(Given([Statement("(word)", list(loose), origin)]))
     else:
-        name, given = _tree_job(files, origin)
+        name, given = _tree_job(files, known, origin)
         setting = _setting(files, Script(), Devices(), num_devices, None, asked)
     job = job_of(name, given, setting, origin)
-    unused = sorted(set(files.trees) - files.used)
+    unused = sorted({*files.trees, *files.modules} - files.used)
     if unused and found:
         fault = Fault("", f"no option of {origin} names it", "leave it out")
         raise SpecError(fault, origin=unused[0])
     return job
 
 
-def _open(paths: Sequence[str | Path]) -> _Files:
+def _open(paths: Sequence[str | Path], variables: Mapping[str, str]) -> _Files:
     files = _Files()
     for path in map(Path, paths):
         text, suffix = read_text(path), path.suffix.lower()
         files.folders.append(path.parent)
-        if suffix in SUFFIXES:
+        if suffix in TREES:
             files.trees[path.name] = trees_of(text, suffix, str(path))
-        elif suffix in SHELL or text.startswith("#!"):
+        elif suffix == PYTHON:
+            files.modules[path.name] = PythonFile(text, path.name, variables)
+        elif suffix in (*SCRIPTS, "") or text.startswith("#!"):
             files.scripts[path.name] = text
         else:
-            allowed = "shell scripts, YAML, JSON and TOML files are read"
+            allowed = "shell scripts, YAML, JSON, TOML and Python files are read"
             raise SpecError(
                 Fault("", f"found a file of kind {suffix!r}", allowed), origin=str(path)
             )
@@ -110,12 +114,12 @@ def _launches(
     for name, text in files.scripts.items():
         around, own = slurm_header(text)
         others = {other: more for other, more in files.scripts.items() if other != name}
-        found += _started(text, own | variables, others, around, name, started)
+        found += _started(text, own | variables, others, around, name, started, files)
     for name, trees in files.trees.items():
-        for one in containers(tree for tree in trees if is_manifest(tree)):
+        for one in containers([tree for tree in trees if is_manifest(tree)]):
             files.used.add(name)
             values = dict(one.variables) | variables
-            found += _started(one.text, values, files.scripts, one.devices, name, started)
+            found += _started(one.text, values, files.scripts, one.devices, name, started, files)
     distinct = {(one[0].program, one[0].words): one for one in found}
     if len(distinct) > 1:
         places = ", ".join(f"line {one[0].line}" for one in distinct.values())
@@ -129,7 +133,7 @@ def _launches(
 
 def _started(
     text: str, variables: Mapping[str, str], others: Mapping[str, str], around: Devices,
-    name: str, started: list[str],
+    name: str, started: list[str], files: _Files,
 ) -> list[tuple[Launch, Script, Devices, str]]:  # fmt: skip
     """Return the programs that are known among those of a shell text; name the others."""
     try:
@@ -142,7 +146,7 @@ def _started(
         if launch is None:
             started.append(as_written(command.words[0]))
             continue
-        given, _ = of_words(launch.words)
+        given, _ = _options_of(launch, files)
         if _reader_of(launch, given) is None:
             started.append(as_written(launch.program))
             continue
@@ -156,12 +160,56 @@ def _reader_of(launch: Launch, given: Given) -> str | None:
     return next((name for name in readers if readers[name].starts(launch, given)), None)
 
 
-def _tree_job(files: _Files, origin: str) -> tuple[str, Given]:
+def _options_of(launch: Launch, files: _Files) -> tuple[Given, tuple[str, ...]]:
+    """Return what a command states: in its words, in the Python file that it starts or names."""
+    given, loose = of_words(launch.words)
+    program, named = base_name(launch.program), given.peek("config")
+    if "." in program and not program.endswith(PYTHON):  # a module, of -m
+        program = program.rpartition(".")[2] + PYTHON
+    for name, module in files.modules.items():
+        if name == program or named in module.trees():
+            files.used.add(name)
+            given.add(of_tree(_tree_of(module, named), name))
+    return given, loose
+
+
+def _tree_of(module: PythonFile, named: str | None) -> dict[str, Any]:
+    """Return the one configuration of a Python file that a program reads.
+
+    Raises
+    ------
+    SpecError
+        There are none or several, or a statement may change it that is not followed.
+    """
+    trees = {
+        name: tree for name, tree in module.trees().items()
+        if any(reader.holds(tree) for reader in readers.values())
+    }  # fmt: skip
+    if named is None and len(trees) == 1:
+        named = next(iter(trees))
+    if named is None or named not in trees:
+        message = f"builds no {named}" if named else "builds several configurations"
+        fix = f"--set CONFIG=NAME, one of {', '.join(trees)}"
+        if not trees:
+            message = "builds no configuration of a program that is read"
+            fix = f"{_known()}; {module.name}:FUNCTION for the graph of a module"
+        raise SpecError(Fault("", message, fix), origin=module.name)
+    if faults := module.unread(named):
+        raise SpecError(faults, origin=module.name)
+    table = module.trees().get("", {}).get("MODEL")
+    stated = {"MODEL": table} if isinstance(table, Mapping) and "architectures" in table else {}
+    return {"config": named} | stated | trees[named]
+
+
+def _tree_job(files: _Files, variables: Mapping[str, str], origin: str) -> tuple[str, Given]:
     """Return the reader of trees that stand alone, and what they state."""
     found: dict[str, Given] = {}
-    for file, trees in files.trees.items():
+    every = dict(files.trees)
+    for name, module in files.modules.items():
+        every[name] = [_tree_of(module, variables.get("CONFIG"))]
+    for file, trees in every.items():
         for tree in trees:
-            names = [name for name in readers if readers[name].holds(tree, file)]
+            names = [name for name in readers if readers[name].holds(tree)]
             if not names:
                 keys = ", ".join(list(tree)[:5])
                 message = f"is no file of a program that is read: it has {keys}"
@@ -205,7 +253,7 @@ def _setting(
             return _plain(trees_of(script.files[name], suffix or ".json", name)[0])
         for folder in files.folders:
             for path in (folder / named, folder / name):
-                if path.is_file() and suffix in SUFFIXES:
+                if path.is_file() and suffix in TREES:
                     return _plain(trees_of(read_text(path), suffix, str(path))[0])
         raise SpecError(
             Fault("", "the file is not there", f"give it as well: ... {name}"), origin=named

@@ -89,6 +89,10 @@ class Given:
                 one = self._statements.pop(name)
                 self._statements[canonical(field)] = one
 
+    def without(self, name: str) -> None:
+        """Forget an option that another one decides."""
+        self._statements.pop(name, None)
+
     def is_of(self, names: set[str]) -> bool:
         """Return whether a statement has one of the names, or stands in a section of that name."""
         return any(name.partition(".")[0] in names for name in self._statements)

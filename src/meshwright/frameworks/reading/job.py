@@ -63,7 +63,7 @@ class Reader(Protocol):
         """Return whether a command is this program."""
 
     @staticmethod
-    def holds(tree: Mapping[str, Any], name: str) -> bool:
+    def holds(tree: Mapping[str, Any]) -> bool:
         """Return whether a tree is a file of this program."""
 
     @staticmethod

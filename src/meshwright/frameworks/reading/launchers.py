@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -93,8 +93,8 @@ def launch_of(
             devices = Devices(total=count) if count else devices
         elif name == "run_train.sh":
             return _of_torchtitan(words[start:], known, line)
-        elif name in _SERVERS:
-            return Launch(name, tuple(words[start + 1 :]), devices, line=line)
+        elif (server := _server_of(words[start])) and names[start + 1 : start + 2] != [server]:
+            return Launch(server, tuple(words[start + 1 :]), devices, line=line)
         elif name in ("torchrun", "accelerate", "deepspeed") or _is_launch_module(names, start):
             found = _launched(name, words[start + 1 :], line)
             if found is not None:
@@ -117,9 +117,20 @@ def _of_torchtitan(words: Sequence[str], known: Mapping[str, str], line: int) ->
 
 
 _SERVERS = ("vllm", "trtllm-serve", "sglang")
+_IMAGES = {"vllm-openai": "vllm", "vllm-tpu": "vllm", "vllm": "vllm"}
+"""Images of containers that start a server."""
 _LAUNCH_MODULES = ("torch.distributed.run", "torch.distributed.launch",
                    "accelerate.commands.launch",
                    "deepspeed.launcher.runner")  # fmt: skip
+
+
+def _server_of(word: str) -> str | None:
+    """Return the server that a command, or an image of containers, is."""
+    name = base_name(word)
+    if name in _SERVERS:
+        return name
+    image, colon, _ = name.partition(":")
+    return _IMAGES.get(image) if colon or word.count("/") else None
 
 
 def _is_launch_module(names: Sequence[str], start: int) -> bool:
@@ -242,22 +253,24 @@ class Container:
 
 
 def is_manifest(tree: object) -> bool:
-    """Return whether a tree is a Kubernetes object."""
-    return isinstance(tree, Mapping) and {"apiVersion", "kind"} <= set(tree)
+    """Return whether a tree is a Kubernetes object, or the services of Docker Compose."""
+    return isinstance(tree, Mapping) and (
+        {"apiVersion", "kind"} <= set(tree) or isinstance(tree.get("services"), Mapping)
+    )
 
 
-def containers(trees: Iterable[Mapping[str, Any]]) -> list[Container]:
+def containers(trees: Sequence[Mapping[str, Any]]) -> list[Container]:
     """Return the containers that use devices, of pods, jobs and their operators."""
     found: list[tuple[int, Mapping[str, Any], Mapping[str, Any]]] = []
     for tree in trees:
         found += _pods(tree, 1)
-    used = []
+    used = [one for tree in trees for one in _services(tree)]
     for replicas, pod, spec in found:
         limits = (spec.get("resources") or {}).get("limits") or {}
         chips = {key: value for key, value in limits.items() if str(key) in _RESOURCES}
         if not chips:
             continue
-        command = [*(spec.get("command") or ()), *(spec.get("args") or ())]
+        command = [*(spec.get("command") or _started_by(spec)), *(spec.get("args") or ())]
         variables = {
             str(one.get("name")): str(one["value"])
             for one in spec.get("env") or () if isinstance(one, Mapping) and "value" in one
@@ -268,6 +281,30 @@ def containers(trees: Iterable[Mapping[str, Any]]) -> list[Container]:
         words = [_NAMED.sub(r"${\1}", str(word)) for word in command]
         used.append(Container(_shell_text(words), variables, devices))
     return _as_one_job(used)
+
+
+def _services(tree: Mapping[str, Any]) -> Iterator[Container]:
+    """Yield the containers of Docker Compose."""
+    for one in (tree.get("services") or {}).values():
+        command = one.get("command") or ()
+        words = command.split() if isinstance(command, str) else command
+        entry = one.get("entrypoint") or _started_by(one)
+        entry = entry.split() if isinstance(entry, str) else entry
+        reserved = ((one.get("deploy") or {}).get("resources") or {}).get("reservations") or {}
+        counts = [device.get("count") for device in reserved.get("devices") or ()]
+        each = counts[0] if counts and isinstance(counts[0], int) else None
+        stated = one.get("environment") or {}
+        if not isinstance(stated, Mapping):
+            stated = dict(str(pair).partition("=")[::2] for pair in stated)
+        variables = {str(name): str(value) for name, value in stated.items()}
+        yield Container(_shell_text([*map(str, entry), *map(str, words)]), variables,
+                        Devices(per_host=each))  # fmt: skip
+
+
+def _started_by(container: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the server that an image starts by itself."""
+    image = str(container.get("image") or "")
+    return (image,) if _server_of(image) else ()
 
 
 _NAMED = re.compile(r"\$\((\w+)\)")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.base.errors import MeshwrightError
-from meshwright.catalog.models import load_model, model_entry, model_names
+from meshwright.base.errors import MeshwrightError, SpecError
+from meshwright.catalog.models import load_model, model_entry, model_names, read_config
+from meshwright.frameworks.config_json import dims_of
+from meshwright.frameworks.reading.given import Given
 from meshwright.spec.model import ModelSpec
 
-_ASIDE = ("name", "architecture", "max_sequence_length", "conventions", "source", "weight_format",
-          "num_prediction_layers")  # fmt: skip
-"""Fields that do not change what a step costs."""
 _SIZES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 """Rows of tokenizers that stand for one vocabulary.
 
@@ -20,27 +19,39 @@ Source: GPT-2, Radford et al. 2019, section 2.3; Llama 2, arXiv 2307.09288, sect
 
 def catalog_twin(model: ModelSpec) -> ModelSpec | None:
     """Return the model of the catalog with the same dims; of several the last of shortest name."""
-    wanted = _dims(model)
+    wanted = dims_of(model)
     found = []
     for name in model_names():
         config = model_entry(name).config
         numbers = set(_numbers(config))
         if model.hidden_size in numbers and model.num_layers in numbers:
             other = load_model(name)
-            if _dims(other) == wanted:
+            if dims_of(other) == wanted:
                 found.append(other)
     return min(sorted(found, key=lambda one: one.name, reverse=True),
                key=lambda one: len(one.name), default=None)  # fmt: skip
-
-
-def _dims(model: ModelSpec) -> dict[str, Any]:
-    return model.model_dump(exclude=set(_ASIDE))
 
 
 def _numbers(config: Any) -> list[int]:
     if isinstance(config, dict) or hasattr(config, "values"):
         return [number for value in config.values() for number in _numbers(value)]
     return [config] if isinstance(config, int) else []
+
+
+def stated_model(given: Given) -> ModelSpec | None:
+    """Return the model of a ``config.json`` in the table ``MODEL``, or its twin of the catalog.
+
+    None where the table is wrong; the faults are kept.
+    """
+    config = {
+        name.removeprefix("MODEL."): given.value(name) for name in given if name[:6] == "MODEL."
+    }
+    try:
+        model = read_config(config, origin="MODEL")
+    except SpecError as error:
+        given.faults += error.faults
+        return None
+    return catalog_twin(model) or model
 
 
 def known_model(name: str) -> ModelSpec | None:

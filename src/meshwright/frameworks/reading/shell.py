@@ -127,7 +127,7 @@ class _Shell:
         """Follow a script, or a part of one that stands in quotes."""
         before, self.first_line = self.first_line, first_line
         try:
-            whole = _parsed(text)
+            whole = _parsed(_MARK.sub(self._held, text))
             for node in (one for one in _below(whole) if one.type == "ERROR"):
                 what = _text(node).splitlines()[0][:60] if _text(node) else ""
                 self.found.notes.append(f"line {self._line(node)}: {what!r} is not understood")
@@ -136,6 +136,12 @@ class _Shell:
             pass
         finally:
             self.first_line = before
+
+    def _held(self, found: re.Match[str]) -> str:
+        """Return a variable for what is not known: in text that is followed it is one word."""
+        name = f"unknown_{len(self.variables)}"
+        self.variables[name] = found.group()
+        return f"${{{name}}}"
 
     def run(self, node: Node) -> bool:
         """Follow a statement; return whether it succeeds, as far as that is known."""

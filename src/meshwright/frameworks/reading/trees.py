@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
+import yaml
+
 from meshwright.base.errors import Fault, SpecError
+from meshwright.catalog.files import json_content
 
 _MOST_VALUES = 100_000
 """Aliases of YAML can stand for more than any memory holds."""
-SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
 def trees_of(text: str, suffix: str, origin: str) -> list[dict[str, Any]]:
@@ -22,15 +23,14 @@ def trees_of(text: str, suffix: str, origin: str) -> list[dict[str, Any]]:
     SpecError
         The text is no such file, or holds no names at its top.
     """
-    import yaml
-
     try:
         if suffix == ".toml":
             found: list[Any] = [tomllib.loads(text)]
         elif suffix == ".json":
-            found = [json.loads(text)]
+            found = [json_content(text, origin)]
         else:
-            found = [tree for tree in yaml.safe_load_all(text) if tree is not None]
+            trees = yaml.load_all(text, Loader=_Loader)
+            found = [tree for tree in trees if tree is not None]
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         kind = suffix[1:].upper().replace("YML", "YAML")
         message = f"is no {kind}: {' '.join(str(error).split())}"
@@ -53,3 +53,15 @@ def _is_huge(tree: Any) -> bool:
         elif isinstance(value, list):
             left.extend(value)
     return count > _MOST_VALUES
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as programs read it; a field that one mapping states twice is a fault."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for name in names:
+            if names.count(name) > 1 and name != "<<":
+                line = node.start_mark.line + 1
+                raise yaml.YAMLError(f"{name} is given twice below line {line}")
+        return super().construct_mapping(node, deep=deep)

@@ -3,7 +3,7 @@
 Degrees are divided into those within a slice (``ici``) and those over slices (``dcn``), innermost
 axes first. A slice is a pod of TPUs, or the devices of one scale-up domain of GPUs.
 
-Source: MaxText 0.2.5, ``maxtext/configs/base.yml``, ``configs/types.py``, ``configs/models``.
+Source: MaxText 0.2.5, ``maxtext/configs/base.yml``, ``configs/types.py``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from meshwright.frameworks.launch import (
     plan_launch,
     shell_script,
 )
+from meshwright.frameworks.maxtext_models import model_keys, model_refusals
 from meshwright.frameworks.refusals import (
     choice_refusal,
     framework_refusals,
@@ -29,7 +30,6 @@ from meshwright.frameworks.refusals import (
 )
 from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import Offload, Recompute
-from meshwright.spec.model import ModelSpec
 from meshwright.train.answer import Plan
 
 FILE_NAME = "maxtext.sh"
@@ -43,37 +43,6 @@ REMAT = {
     Recompute.SELECTIVE: "minimal",
     Recompute.FULL: "full",
 }
-LLAMA, QWEN2, QWEN3 = "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"
-DEEPSEEK3, QWEN3_MOE = "DeepseekV3ForCausalLM", "Qwen3MoeForCausalLM"
-MODELS = {
-    (LLAMA, 4096, 32, 32000): "llama2-7b",
-    (LLAMA, 5120, 40, 32000): "llama2-13b",
-    (LLAMA, 8192, 80, 32000): "llama2-70b",
-    (LLAMA, 4096, 32, 128256): "llama3.1-8b",
-    (LLAMA, 8192, 80, 128256): "llama3.1-70b",
-    (LLAMA, 16384, 126, 128256): "llama3.1-405b",
-    ("MistralForCausalLM", 4096, 32, 32000): "mistral-7b",
-    ("MixtralForCausalLM", 4096, 32, 32000): "mixtral-8x7b",
-    (QWEN2, 1536, 28, 151936): "qwen2.5-1.5b",
-    (QWEN2, 3584, 28, 152064): "qwen2.5-7b",
-    (QWEN2, 5120, 48, 152064): "qwen2.5-14b",
-    (QWEN3, 1024, 28, 151936): "qwen3-0.6b",
-    (QWEN3, 2048, 28, 151936): "qwen3-1.7b",
-    (QWEN3, 2560, 36, 151936): "qwen3-4b",
-    (QWEN3, 4096, 36, 151936): "qwen3-8b",
-    (QWEN3, 5120, 40, 151936): "qwen3-14b",
-    (QWEN3, 5120, 64, 151936): "qwen3-32b",
-    (QWEN3_MOE, 2048, 48, 151936): "qwen3-30b-a3b",
-    (QWEN3_MOE, 4096, 94, 151936): "qwen3-235b-a22b",
-    (QWEN3_MOE, 6144, 62, 151936): "qwen3-480b-a35b",
-    ("DeepseekV2ForCausalLM", 2048, 27, 102400): "deepseek2-16b",
-    ("DeepseekV2ForCausalLM", 5120, 60, 102400): "deepseek2-236b",
-    (DEEPSEEK3, 7168, 61, 129280): "deepseek3-671b",
-    (DEEPSEEK3, 7168, 61, 163840): "kimi-k2-1t",
-    ("GptOssForCausalLM", 2880, 24, 201088): "gpt-oss-20b",
-    ("GptOssForCausalLM", 2880, 36, 201088): "gpt-oss-120b",
-}
-"""Shipped configurations, by architecture, hidden size, layers and vocabulary."""
 
 
 @exporters.register("maxtext")
@@ -104,19 +73,6 @@ class MaxTextKeys:
         comments = header(plan, MaxTextKeys.title, notes)
         program = ["python3", "-m", PROGRAM]
         return {FILE_NAME: shell_script(comments, _variables(plan), program, options)}
-
-
-def model_refusals(model: ModelSpec) -> Iterator[Fault]:
-    """Yield a model without a configuration."""
-    if _shipped(model) is None:
-        message = f"MaxText 0.2.5 ships no configuration of {model.name}"
-        fix = "write configs/models/NAME.yml, or plan with --framework megatron"
-        yield Fault("model", message, fix)
-
-
-def _shipped(model: ModelSpec) -> str | None:
-    shape = (model.architecture, model.hidden_size, model.num_layers, model.vocab_size)
-    return MODELS.get(shape)
 
 
 def _own_refusals(plan: Plan) -> Iterator[Fault]:
@@ -158,7 +114,7 @@ def _keys(plan: Plan) -> dict[str, object]:
     sizes, structure, work = degrees(plan), plan.best.structure, plan.workload
     is_tpu = plan.system.chip.vendor == "Google"
     keys: dict[str, object] = {
-        "model_name": _shipped(plan.model) or "",
+        **model_keys(plan.model),
         "hardware": "tpu" if is_tpu else "gpu",
         "attention": "flash" if is_tpu else "cudnn_flash_te",
         "max_target_length": work.sequence_length,

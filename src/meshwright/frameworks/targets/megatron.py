@@ -211,7 +211,8 @@ def _memory_options(plan: Plan) -> Iterator[Words]:
     if structure.recompute is Recompute.FULL:
         yield "--recompute-granularity", "full"
         yield "--recompute-method", "block" if structure.recomputes_some else "uniform"
-        yield "--recompute-num-layers", f"{structure.recompute_layers or 1}"
+        number = structure.recompute_layers or structure.recompute_run
+        yield "--recompute-num-layers", f"{number}"
     elif structure.recompute is Recompute.SELECTIVE:
         yield "--recompute-granularity", "selective"
         yield "--recompute-modules", *(structure.recompute_modules or ("core_attn",))
@@ -225,7 +226,12 @@ def _workload_options(plan: Plan) -> Iterable[Words]:
     yield "--micro-batch-size", f"{degrees(plan)['micro_batch_size']}"
     yield "--global-batch-size", f"{work.global_batch_size}"
     yield "--seq-length", f"{work.sequence_length}"
-    if work.total_tokens is not None:
+    ramp = work.batch_ramp
+    if ramp is not None:
+        yield "--rampup-batch-size", f"{ramp.start}", f"{ramp.increment}", f"{ramp.sequences}"
+    if work.total_tokens is not None and ramp is not None:
+        yield "--train-samples", f"{-(-work.total_tokens // work.sequence_length):.0f}"
+    elif work.total_tokens is not None:
         yield "--train-iters", f"{-(-work.total_tokens // work.tokens_per_step):.0f}"
     yield from PRECISIONS[work.precision.matmul]
     yield "--attention-backend", "flash" if software.flash_attention else "unfused"
@@ -283,6 +289,9 @@ def _layer_refusals(model: ModelSpec) -> Iterator[Fault]:
 def _kind_problems(kind: LayerSpec) -> Iterator[str]:
     """Yield what of one layer kind cannot be said."""
     attention = kind.attention
+    if attention is None or kind.num_branches == 1:
+        yield "no attention or no network; Megatron-LM's GPT has both in each layer"
+        return
     if kind.parallel_residual:
         yield "attention and feed-forward in parallel; Megatron-LM runs them in turn"
     if kind.num_norms != 2:
@@ -291,6 +300,8 @@ def _kind_problems(kind: LayerSpec) -> Iterator[str]:
         yield "norms on the branches only; Megatron-LM has them before the branches"
     if attention.qk_norm not in ("none", "head"):
         yield f"norm of queries and keys over {attention.qk_norm}; Megatron-LM has it by head"
+    if attention.output_gate:
+        yield "a gate on the heads; written for models without it only"
     if attention.sinks:
         yield "attention sinks; written for models without them only"
     if attention.window is not None and attention.window_kind != "sliding":
@@ -306,8 +317,8 @@ def _biases(kind: LayerSpec) -> str:
     dense = kind.feed_forward is not None and kind.feed_forward.bias
     has_dense = kind.feed_forward is not None
     found = {
-        "qkv": kind.attention.qkv_bias,
-        "output": kind.attention.output_bias,
+        "qkv": kind.attention is not None and kind.attention.qkv_bias,
+        "output": kind.attention is not None and kind.attention.output_bias,
         **({"feed-forward": dense} if has_dense else {}),
     }
     present = [name for name, there in found.items() if there]
@@ -323,7 +334,7 @@ def model_options(plan: Plan) -> Iterator[Words]:
     yield "--num-layers", f"{model.num_layers}"
     yield "--hidden-size", f"{model.hidden_size}"
     yield "--ffn-hidden-size", f"{_dense_width(model)}"
-    yield from _attention_options(kind.attention, length)
+    yield from _attention_options(model.attentions[0], length)
     yield "--max-position-embeddings", f"{model.learned_positions or length}"
     rotary = not model.learned_positions
     yield "--position-embedding-type", "rope" if rotary else "learned_absolute"

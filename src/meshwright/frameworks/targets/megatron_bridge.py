@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshwright.base.errors import Fault
+from meshwright.catalog.recipes import recipes
 from meshwright.frameworks.launch import (
     Words,
     degrees,
@@ -41,7 +42,6 @@ LATENT_RECIPES = {
     (2048, 27, 64): "deepseek_v2_lite_pretrain_config",
     (5120, 60, 160): "deepseek_v2_pretrain_config",
     (7168, 61, 256): "deepseek_v3_pretrain_config",
-    (7168, 61, 384): "kimi_k2_pretrain_config",
 }
 """Recipes of models with latent attention, by hidden size, layers and experts."""
 
@@ -69,7 +69,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "group-query-attention": (),
     "max-position-embeddings": (),
     "attention-backend": (),
-    "grad-reduce-in-bf16": (), "bf16": (), "fp16": (), "fp8-format": (),
+    "grad-reduce-in-bf16": (), "grad-reduce-in-fp32": (), "bf16": (), "fp16": (), "fp8-format": (),
 }  # fmt: skip
 """Fields of arguments that are none of the model's, or bear another name there."""
 PAIRS: dict[str, tuple[str, ...]] = {
@@ -78,6 +78,9 @@ PAIRS: dict[str, tuple[str, ...]] = {
     "untie-embeddings-and-output-weights": ("model.share_embeddings_and_output_weights=false",),
 }
 """Arguments without a value that are other values elsewhere."""
+CHOICES = ("recompute_granularity", "recompute_method", "recompute_num_layers", "mtp_num_layers",
+           "pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size")  # fmt: skip
+"""Fields of recipes that are turned off by having no value."""
 PRECISIONS = {
     "fp32": "null",
     "bf16": "bf16_mixed",
@@ -121,14 +124,15 @@ class BridgeOverrides:
         comments = header(plan, BridgeOverrides.title, notes)
         program = [*torchrun_words(plan_launch(plan)), "run_recipe.py"]
         options: list[Words] = [("--recipe", _recipe(plan))]
-        options += [(override,) for override in _overrides(plan)]
+        stated = list(_overrides(plan))
+        options += [(override,) for override in (*stated, *_turned_off(_recipe(plan), stated))]
         return {FILE_NAME: shell_script(comments, queue_variables(plan), program, options)}
 
 
 def _recipe(plan: Plan) -> str:
     """Return the recipe that can be the model; empty where there is none."""
     model = plan.model
-    if all(kind.attention.kind != "mla" for kind in model.layer_kinds):
+    if all(attention.kind != "mla" for attention in model.attentions):
         return VANILLA
     return LATENT_RECIPES.get((model.hidden_size, model.num_layers, num_experts(plan)), "")
 
@@ -136,7 +140,7 @@ def _recipe(plan: Plan) -> str:
 def _own_refusals(plan: Plan) -> Iterator[Fault]:
     sizes, software = degrees(plan), plan.workload.software
     if not _recipe(plan):
-        message = "latent attention is in recipes of DeepSeek and Kimi only, not of this size"
+        message = "latent attention is in recipes of DeepSeek only, not of this size"
         yield Fault("model.attention", message, "plan with --framework megatron")
     if not software.flash_attention:
         reason = "overrides leave the attention kernel to Transformer Engine"
@@ -162,6 +166,15 @@ def _overrides(plan: Plan) -> Iterator[str]:
         yield "model.cpu_offloading_weights=false"
         yield f"model.cpu_offloading_num_layers={plan.model.num_layers - 1}"
     yield f"mixed_precision={_precision(plan)}"
+
+
+def _turned_off(recipe: str, stated: Sequence[str]) -> Iterator[str]:
+    """Yield an override of everything that the recipe turns on and the plan does not have."""
+    fields = {override.partition("=")[0] for override in stated}
+    for key, value in recipes("megatron_bridge").get(recipe, {}).items():
+        for field in FIELDS.get(key.replace("_", "-"), (f"model.{key}",)):
+            if (value is True or key in CHOICES) and field not in fields:
+                yield f"{field}={'false' if value is True else 'null'}"
 
 
 def _written(name: str, value: str) -> Iterator[str]:

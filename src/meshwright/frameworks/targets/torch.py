@@ -46,8 +46,8 @@ def build_mesh() -> DeviceMesh:
     \"\"\"Return the mesh of all ranks, outermost dim first.\"\"\"
     return init_device_mesh(
         DEVICE,
-        {shape},
-        mesh_dim_names={names},
+        tuple(MESH.values()),
+        mesh_dim_names=tuple(MESH),
     )
 
 
@@ -101,7 +101,7 @@ def wrap_data_parallel(model: nn.Module, blocks: list[nn.Module], mesh, groups) 
 
     options = {{
         "mesh": {mesh},
-        "reshard_after_forward": {reshard},
+        "reshard_after_forward": RESHARD_AFTER_FORWARD,
         "mp_policy": MixedPrecisionPolicy(param_dtype=DTYPE, reduce_dtype=torch.float32),
         "offload_policy": {offload}({pin}),
     }}
@@ -249,6 +249,12 @@ def is_hybrid(plan: Plan) -> bool:
     return plan.best.structure.zero_stage >= 2 and degrees(plan)["dp_replicate"] > 1
 
 
+def _drops_weights(plan: Plan) -> bool:
+    """Return whether weights are gathered again for the backward pass."""
+    structure = plan.best.structure
+    return structure.zero_stage == 3 and structure.reshard_after_forward
+
+
 def _notes(plan: Plan) -> Iterable[str]:
     """Yield what a reader must know of the way PyTorch does it."""
     if plan.best.structure.zero_stage == 2:
@@ -272,7 +278,14 @@ def _constants(plan: Plan) -> str:
         "NUM_MICRO_BATCHES": micro_batches(plan),
         "SEQUENCE_LENGTH": work.sequence_length,
         "SEQUENCE_PARALLEL": plan.best.structure.sequence_parallel,
+        "MESH": mesh_dims(plan),
+        "ZERO_STAGE": plan.best.structure.zero_stage,
+        "RESHARD_AFTER_FORWARD": _drops_weights(plan),
+        "RECOMPUTE": str(plan.best.structure.recompute),
+        "OFFLOAD": str(plan.best.structure.offload),
     }
+    if sizes["ep"] * sizes["etp"] > 1:
+        values |= {"EXPERT_PARALLEL": sizes["ep"], "EXPERT_TENSOR_PARALLEL": sizes["etp"]}
     if sizes["pp"] > 1:
         values |= {
             "NUM_VIRTUAL_STAGES": sizes["num_virtual_stages"],
@@ -303,8 +316,6 @@ def _functions(plan: Plan) -> Iterable[str]:
 def _mesh(plan: Plan) -> str:
     dims = mesh_dims(plan)
     return MESH.format(
-        shape=tuple(dims.values()),
-        names=_written(tuple(dims)),
         data=_written(_in_order(dims, ("dp_replicate", "dp_shard"))),
         shards=_written(_in_order(dims, SHARD_AXES)),
         gradients=_written(_in_order(dims, GRADIENT_AXES)),
@@ -330,12 +341,10 @@ def _data_parallel(plan: Plan) -> Iterable[str]:
         yield DISTRIBUTED_DATA_PARALLEL
         yield ZERO_OPTIMIZER if structure.zero_stage else PLAIN_OPTIMIZER
         return
-    keeps_weights = structure.zero_stage == 2 or not structure.reshard_after_forward
     on_host = structure.offload is Offload.ALL
     yield FULLY_SHARD.format(
         stage=structure.zero_stage,
         mesh='mesh["dp_replicate", "shards"]' if is_hybrid(plan) else 'groups["shards"]',
-        reshard=not keeps_weights,
         offload="CPUOffloadPolicy" if on_host else "OffloadPolicy",
         pin='pin_memory=DEVICE == "cuda"' if on_host else "",
     )

@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 
+from meshwright.graph.common import EDGE
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Dims, Kernel, Operand, Unit, Weight, single_dims
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
+from meshwright.graph.recurrence import RECURRENCE
 from meshwright.graph.transformer import build_graph
 from meshwright.spec.model import LayerSpec, ModelSpec
 
@@ -79,15 +81,21 @@ class _Conversion:
         """Return the sizes of all dims, and of the factors of those that name some."""
         sizes = {**self.layer.sizes, "tokens": self.tokens, "keys": self.tokens}
         if self.kind is not None:
-            spec = self.kind.attention
-            sizes |= {
-                "query_group": spec.num_heads // spec.num_kv_heads,
-                "score_size": spec.head_size + spec.rope_head_size,
-                "content_size": spec.head_size,
-                "value_size": spec.value_head_size,
-                "keys": min(self.tokens, spec.window or self.tokens),
-                "gate_up": 2,
-            }
+            sizes["gate_up"] = 2
+            if (spec := self.kind.attention) is not None:
+                sizes |= {
+                    "query_group": spec.num_heads // spec.num_kv_heads,
+                    "score_size": spec.head_size + spec.rope_head_size,
+                    "content_size": spec.head_size,
+                    "value_size": spec.value_head_size,
+                    "keys": min(self.tokens, spec.window or self.tokens),
+                }
+            if (scan := self.kind.recurrence) is not None:
+                sizes |= {
+                    "group_heads": scan.num_heads // scan.num_groups,
+                    "state_size": scan.state_size,
+                    "chunk": min(self.tokens, scan.chunk_size),
+                }
         if "experts" in sizes:
             rows = self.tokens * sizes["top_k"] * self.expert_capacity
             sizes |= {"slots": ceil(rows / sizes["experts"]), "choices": sizes["top_k"]}
@@ -121,6 +129,9 @@ _FACTORS: Mapping[str, Dims] = {
     "value": ("kv_heads*value_size",),
     "heads": ("kv_heads*query_group*value_size",),
     "query_heads": ("kv_heads*query_group",),
+    "inner": ("state_groups*group_heads*inner_head_size",),
+    "inner_heads": ("state_groups*group_heads",),
+    "state_key": ("state_groups*state_size",),
     "routed_tokens": ("experts", "slots"),
 }
 
@@ -155,8 +166,81 @@ def _attention(of: _Conversion, op: Op) -> Iterator[Kernel]:
     yield Kernel(op.output.name, Unit.MATRIX, dims, weighed, flops_per_point=2.0)
 
 
+_BY_HEAD: Dims = ("tokens", "state_groups", "group_heads", "chunk")
+"""Dims of what a token of a scan has for each token of its chunk, by head."""
+_SINGLE_STATE: Dims = ("state_groups", "group_heads", "state_size", "inner_head_size")
+
+
+def _at(place: str, of: _Conversion, tensor: Tensor) -> Operand:
+    """Return a tensor whose tokens are read at another place: as ``chunk``, or all as ``keys``."""
+    return Operand(tensor.name, (place, *of.dims(tensor)[1:]))
+
+
+def _matrix(name: str, dims: Dims, *reads: Operand) -> Kernel:
+    return Kernel(name, Unit.MATRIX, dims, reads, flops_per_point=2.0)
+
+
+def _scan(of: _Conversion, op: Op) -> Iterator[Kernel]:
+    """Yield a scan: products within chunks, and over a state.
+
+    The states of all chunks are one product over all tokens: a bound from below for what runs
+    chunk by chunk.
+    """
+    assert op.recurrence is not None
+    rule = {"mamba2": _state_space, "gated_delta": _delta_rule}[op.recurrence.kind]
+    yield from rule(of, op)
+
+
+def _state_space(of: _Conversion, op: Op) -> Iterator[Kernel]:
+    """Yield scores by group, their decay by head, both parts of the result, and their sum."""
+    (value, key, query, step), name, dims = op.inputs, op.name, of.dims(op.output)
+    scores: Dims = ("tokens", "state_groups", "chunk")
+    yield _matrix(f"{name}.scores", scores, *of.reads(query), _at("chunk", of, key))
+    reads = (Operand(f"{name}.scores", scores), *of.reads(step))
+    yield Kernel(f"{name}.decayed", Unit.VECTOR, _BY_HEAD, reads, of.weights(*op.weights))
+    decayed = Operand(f"{name}.decayed", _BY_HEAD)
+    yield _matrix(f"{name}.within", dims, decayed, _at("chunk", of, value))
+    yield _matrix(f"{name}.state", _SINGLE_STATE, _at("keys", of, key), _at("keys", of, value))
+    state = Operand(f"{name}.state", _SINGLE_STATE)
+    yield _matrix(f"{name}.across", dims, *of.reads(query), state)
+    parts = (Operand(f"{name}.within", dims), Operand(f"{name}.across", dims))
+    yield Kernel(op.output.name, Unit.VECTOR, dims, parts, is_sum=True)
+
+
+def _delta_rule(of: _Conversion, op: Op) -> Iterator[Kernel]:
+    """Yield what is new in each value, then the result as of a state space."""
+    (value, key, query, *steps), name, dims = op.inputs, op.name, of.dims(op.output)
+    written: Dims = ("tokens", "state_groups", "group_heads", "state_size")
+    yield _matrix(f"{name}.overlaps", _BY_HEAD, *of.reads(key), _at("chunk", of, key))
+    reads = (Operand(f"{name}.overlaps", _BY_HEAD), *of.reads(*steps))
+    yield Kernel(
+        f"{name}.inverse", Unit.VECTOR, _BY_HEAD, reads, of.weights(*op.weights),
+        whole=frozenset({"chunk"}), flops_per_point=of.sizes()["chunk"] / 3.0,
+    )  # fmt: skip
+    inverse = Operand(f"{name}.inverse", _BY_HEAD)
+    yield _matrix(f"{name}.values", dims, inverse, _at("chunk", of, value))
+    yield _matrix(f"{name}.keys", written, inverse, _at("chunk", of, key))
+    values = Operand(f"{name}.values", ("keys", *dims[1:]))
+    yield _matrix(f"{name}.state", _SINGLE_STATE, _at("keys", of, key), values)
+    state = Operand(f"{name}.state", _SINGLE_STATE)
+    yield _matrix(f"{name}.held", dims, Operand(f"{name}.keys", written), state)
+    parts = (Operand(f"{name}.values", dims), Operand(f"{name}.held", dims))
+    yield Kernel(f"{name}.new", Unit.VECTOR, dims, parts, is_sum=True)
+    yield _matrix(f"{name}.scores", _BY_HEAD, *of.reads(query), _at("chunk", of, key))
+    decayed = (Operand(f"{name}.scores", _BY_HEAD), *of.reads(*steps))
+    yield Kernel(f"{name}.decayed", Unit.VECTOR, _BY_HEAD, decayed)
+    new = Operand(f"{name}.new", ("chunk", *dims[1:]))
+    yield _matrix(f"{name}.within", dims, Operand(f"{name}.decayed", _BY_HEAD), new)
+    yield _matrix(f"{name}.across", dims, *of.reads(query), state)
+    sums = (Operand(f"{name}.within", dims), Operand(f"{name}.across", dims))
+    yield Kernel(op.output.name, Unit.VECTOR, dims, sums, is_sum=True)
+
+
 def _norm(of: _Conversion, op: Op) -> Iterator[Kernel]:
     """Yield a norm over a whole dim; norms of queries and keys over each head, or over all."""
+    if op.region == RECURRENCE and "inner" in op.output.dims:
+        yield _gated_norm(of, op)
+        return
     for number, output in enumerate(op.outputs):
         over = single_dims(of.written(op.contracted[number])) if op.contracted else ("score_size",)
         held = op.weights if len(op.outputs) == 1 else op.weights[number : number + 1]
@@ -169,14 +253,24 @@ def _norm(of: _Conversion, op: Op) -> Iterator[Kernel]:
         yield Kernel(output.name, Unit.VECTOR, dims, read, tuple(weights), whole=frozenset(over))
 
 
+def _gated_norm(of: _Conversion, op: Op) -> Kernel:
+    """Return the norm of a recurrence over each head, each group or the whole row, times a gate."""
+    dims = of.dims(op.output)
+    is_head = op.weights[0].dims == ("inner_head_size",)
+    over = {"inner_head_size"} if is_head else {"group_heads", "inner_head_size"}
+    over |= set(single_dims(of.written("inner"))) if op.contracted else set()
+    reads, weights = of.reads(*op.inputs), of.weights(*op.weights)
+    return Kernel(op.output.name, Unit.VECTOR, dims, reads, weights, whole=frozenset(over))
+
+
 def _elementwise(of: _Conversion, op: Op) -> Iterator[Kernel]:
     """Yield a sum, or a function of each element; the last output reads all inputs that are left.
 
     The key of latent attention is its own part and the rotary one that all heads share: a move.
-    Learned positions are looked up, then added.
+    Learned positions are looked up, then added; a convolution has taps of its own.
     """
     if op.weights:
-        yield from _positions(of, op)
+        yield from (_positions if op.region == EDGE else _convolution)(of, op)
         return
     for number, output in enumerate(op.outputs):
         is_last = number == len(op.outputs) - 1
@@ -194,6 +288,15 @@ def _positions(of: _Conversion, op: Op) -> Iterator[Kernel]:
     yield Kernel(name, Unit.NONE, dims, weights=of.weights(*op.weights))
     reads = (*of.reads(*op.inputs), Operand(name, dims))
     yield Kernel(op.output.name, Unit.VECTOR, dims, reads, is_sum=True)
+
+
+def _convolution(of: _Conversion, op: Op) -> Iterator[Kernel]:
+    for source, output in zip(op.inputs, op.outputs, strict=True):
+        held = [weight for weight in op.weights if weight.name.startswith(f"{source.name}.")]
+        yield Kernel(
+            output.name, Unit.VECTOR, of.dims(output), of.reads(source), of.weights(*held),
+            flops_per_point=2.0,
+        )  # fmt: skip
 
 
 def _lookup(of: _Conversion, op: Op) -> Iterator[Kernel]:
@@ -230,6 +333,7 @@ def _loss(of: _Conversion, op: Op) -> Iterator[Kernel]:
 _RULES = {
     OpKind.MATMUL: _product,
     OpKind.ATTENTION: _attention,
+    OpKind.RECURRENCE: _scan,
     OpKind.NORM: _norm,
     OpKind.ELEMENTWISE: _elementwise,
     OpKind.EMBEDDING: _lookup,

@@ -501,7 +501,8 @@ def diagnosis_lines(plan: Plan, found: Diagnosis, *, is_whole: bool = True) -> I
 def _loss_lines(found: Diagnosis, *, is_whole: bool) -> Iterator[str]:
     """Yield the difference between measured and predicted, by resource; it sums to the whole."""
     name, unit, each = ("seconds", "s", 1.0) if found.measured_s >= 1.0 else ("ms", "ms", 1e3)
-    digits = max(3 - math.ceil(math.log10(found.measured_s * each)), 0) + 1
+    longest = max(found.measured_s, found.predicted_s) * each
+    digits = max(3 - math.ceil(math.log10(longest)), 0) + 1
     yield "where the step differs from its prediction"
     is_wide = screen_width() >= WIDTH
     span, near = (19, 15) if is_wide else (17, 13)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, Num
-from meshwright.cost.problem import Problem
+from meshwright.cost.problem import Distances, Problem
 from meshwright.cost.step import price_columns
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.calibration import Calibration, CalibrationOf, calibration_columns
@@ -52,7 +52,9 @@ RESOURCES = (
     Resource("memory", "memory traffic", rates=("memory_efficiency", "elementwise_efficiency")),
     Resource("fast_network", "network inside a host or grid", rates=("fast_network_efficiency",)),
     Resource("slow_network", "network between hosts", rates=("slow_network_efficiency",)),
-    Resource("launches", "launches by the host", times=("launch_s", "collective_launch_s")),
+    Resource(
+        "launches", "launches by the host", times=("launch_s", "operator_s", "collective_launch_s")
+    ),
     Resource("waiting", "waiting for the slowest device", times=("jitter",)),
 )
 """In the order in which they are listed."""
@@ -113,20 +115,22 @@ HALF_OF_80_PERCENT = 1.2816
 """Standard deviations on either side of the mean that hold 80 % of normal values."""
 
 
-def residual_spread(half_width: float | None) -> float:
+def residual_spread(ends: Distances | None) -> float:
     """Return how far measurements of such questions lie from their prediction.
 
     Parameters
     ----------
-    half_width
+    ends
         Of the 80 % interval of ln(measured / predicted); None: nothing was fitted.
 
     Returns
     -------
     float
-        The standard deviation of a normal error with that interval.
+        The standard deviation of a normal error whose interval is as wide.
     """
-    return UNFITTED if half_width is None else half_width / HALF_OF_80_PERCENT
+    if ends is None:
+        return UNFITTED
+    return (ends.slower + ends.faster) / 2.0 / HALF_OF_80_PERCENT
 
 
 def prior_spreads(calibration: CalibrationOf[float], residual: float) -> FloatArray:

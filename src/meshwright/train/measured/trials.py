@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError
-from meshwright.cost.problem import Problem, half_width
+from meshwright.cost.problem import Distances, Problem, distances
 from meshwright.search.robustness import choose_trials
 from meshwright.train.answer import Candidate, Trials
 from meshwright.train.measured.factors import (
@@ -46,7 +46,7 @@ def learn(measurements: Sequence[Measurement]) -> Factors:
 
 def expected_spreads(problem: Problem) -> FloatArray:
     """Return the standard deviation of ln(factor) of each resource before any measurement."""
-    return prior_spreads(problem.nominal_calibration, residual_spread(half_width(problem)))
+    return prior_spreads(problem.nominal_calibration, residual_spread(distances(problem)))
 
 
 def with_measured_interval(problem: Problem, entry: Candidate, factors: Factors) -> Candidate:
@@ -63,9 +63,11 @@ def with_measured_interval(problem: Problem, entry: Candidate, factors: Factors)
     price = entry.estimate
     job = Measurement(entry.text, problem, entry.strategy, entry.structure, price.step_time_s)
     left = HALF_OF_80_PERCENT * expected_log_spread(job, factors.log_covariance)
-    before = half_width(problem)
-    times = math.exp(left if before is None else min(left, before))
-    interval_s = price.step_time_s / times, price.step_time_s * times
+    before = distances(problem) or Distances(left, left)
+    interval_s = (
+        price.step_time_s * math.exp(-min(left, before.faster)),
+        price.step_time_s * math.exp(min(left, before.slower)),
+    )
     return replace(entry, estimate=replace(price, interval_s=interval_s))
 
 

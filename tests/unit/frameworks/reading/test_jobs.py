@@ -29,6 +29,12 @@ READ = {
         "model": "deepseek-v3", "pp": 16, "ep": 64, "etp": 1, "overlap_expert_parallel": "on",
         "recompute": "selective",
         "recompute_modules": "core_attn+layernorm+mla_up_proj+moe_act"}),
+    "megatron_gpt3_175b.slurm": (512, "megatron", {
+        "model": "gpt3-175b", "tp": 8, "pp": 8, "num_virtual_stages": 4, "recompute": "selective",
+        "dropout": True, "sequence_parallel": "on", "tokens": 146_484_375 * 2048}),
+    "megatron_llama_fp8.sh": (32, "megatron", {
+        "model": "llama3-70b", "tp": 8, "pp": 4, "precision": "fp8", "async_tp": True,
+        "axis_order": None}),
     "megatron_functional.yaml": (None, "megatron", {
         "tp": 2, "pp": 2, "sequence_parallel": "on", "micro_batch_size": 4, "dropout": True}),
     "megatron_config.yaml": (None, "megatron", {
@@ -38,6 +44,14 @@ READ = {
         "model": "qwen3-32b", "tp": 4, "pp": 2, "num_virtual_stages": 4, "async_tp": True}),
     "megatron_bridge_overrides.sh": (16, "megatron-bridge", {
         "model": "qwen3-32b", "tp": 8, "pp": 2, "global_batch": 256}),
+    "megatron_bridge_pretrain.py": (None, "megatron-bridge", {
+        "model": "llama3-8b", "tp": 2, "pp": 2, "cp": 1, "global_batch": 64, "seq": 8192,
+        "micro_batch_size": 1, "sequence_parallel": "on", "zero_stage": "1", "dropout": False}),
+    "megatron_bridge_recipe.sh": (32, "megatron-bridge", {
+        "model": "qwen3-30b-a3b", "tp": 1, "ep": 8, "etp": 1, "micro_batch_size": 2,
+        "global_batch": 1024, "async_tp": True, "cuda_graphs": True,
+        "optimizer": "megatron-adam-bf16-gradients",
+        "software": {"fused_loss": True, "deduplicated_dispatch": True}}),
     "megatron_pytorchjob.yaml": (32, "megatron", {
         "model": "llama2-7b", "tp": 4, "global_batch": 128, "zero_stage": "1"}),
     "torchtitan_llama3_70b.toml": (None, "torchtitan", {
@@ -57,6 +71,10 @@ READ = {
         "cuda_graphs": False, "global_batch": 2}),
     "torchtitan_slurm.slurm": (32, "torchtitan", {
         "model": "llama3-8b", "dp": 32, "seq": 4096, "global_batch": 32}),
+    ("torchtitan_registry.sh", "torchtitan_registry.py"): (128, "torchtitan", {
+        "model": "llama3-70b", "tp": 8, "pp": 2, "cp": 2, "dp": 4, "zero_stage": "2",
+        "precision": "fp8", "recompute": "full", "micro_batch_size": 1, "global_batch": 64,
+        "seq": 4096, "cuda_graphs": True, "software": {"compiled": True}}),
     "torchtitan_run_train.sh": (8, "torchtitan", {"model": "llama3-70b", "tp": 8, "dp": 1}),
     "ds_run_clm.sh": (16, "deepspeed", {
         "model": "llama2-7b", "zero_stage": "3", "offload": "optimizer", "precision": "bf16",
@@ -71,6 +89,9 @@ READ = {
     "ds_zero3_offload.json": (None, "deepspeed", {"zero_stage": "3", "offload": "optimizer"}),
     "accelerate_fsdp2.yaml": (16, "accelerate", {
         "zero_stage": "3", "recompute": "full", "precision": "bf16"}),
+    "accelerate_two_hosts.yaml": (16, "accelerate", {"zero_stage": "3", "recompute": "full"}),
+    "accelerate_command.slurm": (32, "accelerate", {
+        "model": "mistral-7b", "global_batch": 128, "seq": 8192, "recompute": "full"}),
     "accelerate_sft.sh": (16, "accelerate", {
         "model": "qwen3-8b", "global_batch": 256, "software": {"fused_loss": True}}),
     "accelerate_deepspeed.yaml": (8, "deepspeed", {
@@ -89,6 +110,10 @@ READ = {
         "model": "llama3.1-70b", "tp": 4, "pp": 2, "kv_cache": "fp8", "batch": 128,
         "context": 8192}),
     "vllm_k8s.yaml": (4, "vllm", {"model": "mixtral-8x7b", "tp": 4, "batch": 64}),
+    "vllm_compose.yaml": (4, "vllm", {
+        "model": "qwen2.5-32b", "tp": 4, "kv_cache": "fp8", "batch": 64}),
+    "vllm_deployment.yaml": (6, "vllm", {"model": "qwen3-32b", "tp": 2, "dp": 3, "batch": 96}),
+    "vllm_image.sh": (2, "vllm", {"model": "llama3.1-8b", "tp": 2, "precision": "bf16"}),
     "vllm_docker.sh": (4, "vllm", {
         "model": "qwen3-30b-a3b", "dp": 4, "ep": 4, "context": 32000, "cuda_graphs": False}),
     "sglang_deepseek.sh": (8, "sglang", {"model": "deepseek-v3", "tp": 8, "batch": 64}),
@@ -97,7 +122,7 @@ READ = {
     "trtllm_moe.sh": (8, "tensorrt-llm", {
         "model": "qwen3-235b-a22b", "tp": 8, "ep": 4, "kv_cache": "fp8"}),
 }  # fmt: skip
-"""Devices that each file asks for, its framework, and some of what it states."""
+"""Devices that each job asks for, its framework, and some of what it states."""
 REFUSED = {
     "torchtitan_refused.toml": ("ZBVZeroBubble", "selective_ac_option"),
     "ds_zero3_hpz.json": ("zero_hpz_partition_size", "zero_quantized_weights"),
@@ -109,20 +134,26 @@ BESIDE = {"trtllm_options.yaml"}
 """Named by an option of another file."""
 
 
-def read(name, num_devices=64):
-    job = read_job([FOLDER / name], num_devices=lambda: None)
+def read(names, num_devices=64):
+    paths = [FOLDER / name for name in listed(names)]
+    job = read_job(paths, num_devices=lambda: None)
     if job.devices.count is None:
-        job = read_job([FOLDER / name], num_devices=lambda: num_devices)
+        job = read_job(paths, num_devices=lambda: num_devices)
     return job
+
+
+def listed(names):
+    """Return the files of a job."""
+    return (names,) if isinstance(names, str) else names
 
 
 def test_there_are_forty_files():
     names = {path.name for path in FOLDER.iterdir()}
-    assert names == READ.keys() | REFUSED.keys() | BESIDE
+    assert names == {name for names in READ for name in listed(names)} | REFUSED.keys() | BESIDE
     assert len(names) >= 40
 
 
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("name", READ, ids=lambda names: listed(names)[0])
 def test_a_file_is_read_completely(name):
     num_devices, framework, stated = READ[name]
     job = read(name)

@@ -75,6 +75,56 @@ def test_what_was_passed_over_in_silence_changes_the_price(tmp_path, change, is_
     assert other != whole
 
 
+@pytest.mark.parametrize(
+    ("more", "chosen"),
+    [
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
+         {"recompute": "full", "recompute_run": 4}),
+        ("--recompute-granularity selective --recompute-modules mlp core_attn",
+         {"recompute": "selective", "recompute_modules": "core_attn+mlp"}),
+        ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 10"
+         " --decoder-last-pipeline-num-layers 10", {"pp": 4, "stage_layers": "10+6*2+10"}),
+        ("--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"
+         " --decoder-first-pipeline-num-layers 18", {"pp": 2, "vpp": 2, "stage_layers": "9+7+9+7"}),
+        ("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et*9|t*4|t*11|t*8L'",
+         {"pp": 4, "stage_layers": "9+4+11+8"}),
+    ],
+)  # fmt: skip
+def test_choices_of_a_script_are_those_of_options(tmp_path, more, chosen):
+    """Each rank cuts its layers into as many chunks; the first 18 of 32 on 2 x 2 are 9 and 9."""
+    by_file = mw.estimate(script(tmp_path, more=more), on="16xH100").best
+    by_hand = mw.estimate("llama2-7b", **(SAME | {"recompute": "none"} | chosen)).best
+    assert by_file.text == by_hand.text
+    assert by_file.estimate.step_time_s == pytest.approx(by_hand.estimate.step_time_s, rel=1e-12)
+
+
+def test_experts_are_recomputed_beside_the_attention_core(tmp_path):
+    path = script(tmp_path, more="--num-experts 8 --moe-router-topk 2 --moe-layer-recompute"
+                  " --sequence-parallel")  # fmt: skip
+    assert mw.read(path).options["recompute_modules"] == "core_attn+moe"
+    both = script(tmp_path, more="--moe-layer-recompute --recompute-granularity full")
+    with pytest.raises(SpecError, match="--moe-layer-recompute: whole layers are recomputed"):
+        mw.read(both)
+
+
+def test_rounds_are_as_long_as_the_pipeline(tmp_path):
+    rounds = ("--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2"
+              " --microbatch-group-size-per-virtual-pipeline-stage {}")  # fmt: skip
+    assert mw.read(script(tmp_path, more=rounds.format(4))).options["num_virtual_stages"] == 2
+    with pytest.raises(SpecError, match="rounds of another length than pp 4 are not read"):
+        mw.read(script(tmp_path, more=rounds.format(8)))
+
+
+def test_documents_that_attend_to_themselves_are_asked_for(tmp_path):
+    """A script does not hold their length; the attention of shorter ones takes less time."""
+    path = script(tmp_path, more="--reset-attention-mask --reset-position-ids")
+    assert any("--document-length" in note for note in mw.read(path).notes)
+    whole, packed = (
+        mw.estimate(path, on="16xH100", document_length=d).best.estimate for d in (None, 512)
+    )
+    assert packed.time_parts_s["compute_s"] < whole.time_parts_s["compute_s"]
+
+
 def test_sequence_parallelism_is_off_without_tensor_parallelism(tmp_path):
     """As Megatron does it; public scripts state it whatever tp is."""
     path = script(tmp_path, more="--sequence-parallel")
@@ -83,6 +133,18 @@ def test_sequence_parallelism_is_off_without_tensor_parallelism(tmp_path):
     assert alone.sequence_parallel
     other = script(tmp_path, more="--sequence-parallel --tensor-model-parallel-size 1")
     assert not mw.estimate(other, on="16xH100").best.structure.sequence_parallel
+
+
+def test_the_order_of_the_axes_is_that_of_the_file(tmp_path):
+    pipeline = "--pipeline-model-parallel-size 2"
+    inside = script(tmp_path, more=f"{pipeline} --use-tp-pp-dp-mapping")
+    order = mw.estimate(inside, on="16xH100").best.structure.axis_order
+    assert order == ("tp", "tatp", "cp", "pp", "dp_shard", "dp_replicate")
+    usual = mw.estimate(script(tmp_path, more=pipeline), on="16xH100").best.structure.axis_order
+    assert usual[-1] == "pp"
+    with pytest.raises(SpecError, match=r"--axis-order: is not searched .* \(tp-cp-dp-pp\)"):
+        mw.plan("llama3-8b", on="16xH100", seq=4096, global_batch=64, framework="torchtitan",
+                axis_order="tp-pp-cp-dp")  # fmt: skip
 
 
 def test_another_optimizer_keeps_other_bytes(tmp_path):
@@ -167,6 +229,10 @@ def test_text_of_a_file_does_not_reach_the_screen_as_markup(tmp_path, capsys):
         ("a.yaml", "a: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
             f"k{i}: &{chr(98 + i)} [{', '.join(8 * [f'*{chr(97 + i)}'])}]\n" for i in range(9)
         ), "holds more than 100,000 values"),
+        ("a.json", '{"fp16": {}, "fp16": {}}', "given twice"),
+        ("a.yaml", "a: 1\na: 2", "given twice"),
+        ("a.py", "x = 1", "builds no configuration"),
+        ("a.py", "c = d = Trainer.Config()", "several.*--set CONFIG=NAME, one of c, d"),
         ("a.sh", "echo hello", "starts no program that is read"),
         ("a.sh", "python train.py\nls", "it starts train.py"),
     ],

@@ -13,6 +13,7 @@ PLANS = [
     ["--tp", "2", "--pp", "4", "--vpp", "2", "--dp-overlap", "off"],
     ["--zero", "3", "--mbs", "2", "--precision", "fp8"],
     ["--tp", "8", "--cp", "2", "--recompute", "selective", "--async-tp", "--cuda-graphs"],
+    ["--tp", "2", "--pp", "4", "--axis-order", "tp-cp-pp-dp"],
     ["--cp", "2", "--cp-kind", "ulysses", "--zero", "0", "--dropout"],
     ["--tp", "2", "--offload", "optimizer", "--optimizer", "megatron-adam-bf16-gradients"],
 ]

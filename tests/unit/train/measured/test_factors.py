@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.cost.problem import Distances
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.calibration import CONSTANTS
 from meshwright.spec.workload import SoftwareStack
@@ -204,7 +205,7 @@ def test_every_scaled_constant_is_one():
 def test_priors_follow_residuals_and_intervals():
     constants = JOBS[0][0].calibration
     assert residual_spread(None) == UNFITTED
-    assert residual_spread(0.12816) == pytest.approx(0.1)
+    assert residual_spread(Distances(slower=0.2, faster=0.05632)) == pytest.approx(0.1)
     narrow, wide = prior_spreads(constants, 0.01), prior_spreads(constants, 0.2)
     assert np.all(narrow <= wide)
     assert np.all(wide >= 0.2)

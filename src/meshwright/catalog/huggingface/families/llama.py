@@ -26,12 +26,11 @@ from meshwright.catalog.huggingface.family import (
     flag,
     layer_types,
     model_of,
-    text,
 )
 from meshwright.spec.model import LayerSpec, ModelSpec
 
 _AMONG_EXPERTS: Rule = ("at_most", "num_experts")
-_GRANITE_SCALES = "embedding_multiplier logits_scaling residual_multiplier attention_multiplier"
+GRANITE_SCALES = "embedding_multiplier logits_scaling residual_multiplier attention_multiplier"
 """Constant factors: each is one with a product or a sum that is there anyway."""
 
 
@@ -39,7 +38,7 @@ _GRANITE_SCALES = "embedding_multiplier logits_scaling residual_multiplier atten
     "granite",
     "GraniteForCausalLM",
     keys=GROUPED_KEYS | {"attention_bias": flag(False), "mlp_bias": flag(False)},
-    harmless=_GRANITE_SCALES,
+    harmless=GRANITE_SCALES,
 )
 @family(
     "llama",
@@ -87,19 +86,19 @@ def read_mixtral(fields: Fields) -> ModelSpec:
     return model_of(fields, LayerSpec(attention=attention, experts=experts_of(fields)))
 
 
-_GRANITE_MOE_KEYS = GROUPED_KEYS | {
+GRANITE_MOE_KEYS = GROUPED_KEYS | {
     "num_experts": count(names=("num_local_experts",)),
     "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
     "attention_bias": flag(False),
 }
 
 
-@family("granitemoe", "GraniteMoeForCausalLM", keys=_GRANITE_MOE_KEYS, harmless=_GRANITE_SCALES)
+@family("granitemoe", "GraniteMoeForCausalLM", keys=GRANITE_MOE_KEYS, harmless=GRANITE_SCALES)
 @family(
     "granitemoeshared",
     "GraniteMoeSharedForCausalLM",
-    keys=_GRANITE_MOE_KEYS | {"shared_intermediate_size": count_or_zero(0)},
-    harmless=_GRANITE_SCALES,
+    keys=GRANITE_MOE_KEYS | {"shared_intermediate_size": count_or_zero(0)},
+    harmless=GRANITE_SCALES,
 )
 def read_granite_moe(fields: Fields) -> ModelSpec:
     """Return Granite with experts in each layer, and a shared one where its width is stated."""
@@ -107,41 +106,6 @@ def read_granite_moe(fields: Fields) -> ModelSpec:
     shared = fields.count_or_none("shared_intermediate_size") or 0
     experts = experts_of(fields, shared_ffn_size=shared)
     return model_of(fields, LayerSpec(attention=attention, experts=experts))
-
-
-@family(
-    "granitemoehybrid",
-    "GraniteMoeHybridForCausalLM",
-    keys=_GRANITE_MOE_KEYS
-    | {
-        "num_experts": count_or_zero(names=("num_local_experts",)),
-        "num_experts_per_tok": count_or_zero(rule=_AMONG_EXPERTS),
-        "shared_intermediate_size": count(),
-        "layer_types": layer_types("attention", required=True),
-        "position_embedding_type": text("rope"),
-    },
-    harmless=f"""
-        {_GRANITE_SCALES} normalization_function init_method logits_to_keep time_step_limit
-        mamba_chunk_size mamba_conv_bias mamba_d_conv mamba_d_head mamba_d_state mamba_expand
-        mamba_n_groups mamba_n_heads mamba_proj_bias
-        """,
-)
-def read_granite4(fields: Fields) -> ModelSpec:
-    """Return Granite 4 without Mamba layers; its shared network is the only one without experts.
-
-    ``layer_types`` names a Mamba layer or is absent (all are): refused, recurrent layers have no
-    price.
-    """
-    if fields.count("num_experts"):
-        fields.require(
-            fields.count("num_experts_per_tok") > 0,
-            "num_experts_per_tok",
-            f"none of num_local_experts {fields.count('num_experts')}",
-        )
-        return read_granite_moe(fields)
-    attention = attention_of(fields, bias=fields.flag("attention_bias"))
-    width = fields.count("shared_intermediate_size")
-    return model_of(fields, dense_layer(fields, attention, ffn_size=width))
 
 
 _GLM_KEYS = STATED_KV_KEYS | {"head_dim": count(128), "attention_bias": flag(True)}
@@ -193,7 +157,7 @@ _QWEN_KEYS = STATED_KV_KEYS | {
     "sliding_window": count_or_none(default=4096),
     "max_window_layers": count_or_zero(28),
 }
-_QWEN_MOE_KEYS = _QWEN_KEYS | {
+QWEN_MOE_KEYS = _QWEN_KEYS | {
     "num_experts": count(),
     "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
     "moe_intermediate_size": count(),
@@ -219,7 +183,7 @@ _QWEN3_BIAS = {"attention_bias": flag(False)}
 @family(
     "qwen2_moe",
     "Qwen2MoeForCausalLM",
-    keys=_QWEN_MOE_KEYS | {"shared_expert_intermediate_size": count(), "qkv_bias": flag(True)},
+    keys=QWEN_MOE_KEYS | {"shared_expert_intermediate_size": count(), "qkv_bias": flag(True)},
     harmless="norm_topk_prob",
 )
 def read_qwen2(fields: Fields) -> ModelSpec:
@@ -228,27 +192,26 @@ def read_qwen2(fields: Fields) -> ModelSpec:
     With experts it has a gated shared one.
     """
     has_bias = "qkv_bias" not in fields.keys or fields.flag("qkv_bias")
-    return model_of(fields, _qwen_layers(fields, qkv_bias=has_bias))
+    return model_of(fields, qwen_layers(fields, qkv_bias=has_bias))
 
 
 @family("qwen3", "Qwen3ForCausalLM", keys=_QWEN_KEYS | _QWEN3_BIAS | {"head_dim": count(128)})
 @family(
     "qwen3_moe",
     "Qwen3MoeForCausalLM",
-    keys=_QWEN_MOE_KEYS | _QWEN3_BIAS | {"head_dim": count_or_none()},
+    keys=QWEN_MOE_KEYS | _QWEN3_BIAS | {"head_dim": count_or_none()},
     harmless="norm_topk_prob",
 )
 def read_qwen3(fields: Fields) -> ModelSpec:
     """Return Qwen3: norms on the heads of queries and keys; no shared expert."""
     bias = fields.flag("attention_bias")
-    return model_of(fields, _qwen_layers(fields, bias=bias, qk_norm="head"))
+    return model_of(fields, qwen_layers(fields, bias=bias, qk_norm="head"))
 
 
-def _qwen_layers(fields: Fields, **rest: Any) -> list[LayerSpec]:
+def qwen_layers(fields: Fields, **rest: Any) -> list[LayerSpec]:
     """Return the layers of a dense model, or of one with experts.
 
-    A window holds from layer ``max_window_layers`` on, and only where it is used. Experts are at
-    each ``decoder_sparse_step``, except in ``mlp_only_layers``.
+    A window holds from layer ``max_window_layers`` on, and only where it is used.
     """
     num_layers, window = fields.count("num_hidden_layers"), fields.count_or_none("sliding_window")
     first = fields.count("max_window_layers") if fields.flag("use_sliding_window") else num_layers
@@ -263,12 +226,20 @@ def _qwen_layers(fields: Fields, **rest: Any) -> list[LayerSpec]:
     attentions = [sliding if kind == "sliding_attention" else full for kind in kinds]
     if "num_experts" not in fields.keys:
         return [dense_layer(fields, attention) for attention in attentions]
+    return with_qwen_experts(fields, [dense_layer(fields, attention) for attention in attentions])
+
+
+def with_qwen_experts(fields: Fields, layers: list[LayerSpec]) -> list[LayerSpec]:
+    """Return dense layers with experts in place of networks.
+
+    At each ``decoder_sparse_step``, except in ``mlp_only_layers``.
+    """
     shared = fields.count_or_none("shared_expert_intermediate_size") or 0
     experts = experts_of(fields, shared_ffn_size=shared, shared_gate=shared > 0)
     dense, step = set(fields.listed("mlp_only_layers") or ()), fields.count("decoder_sparse_step")
     return [
-        dense_layer(fields, attention)
+        layer
         if place in dense or (place + 1) % step
-        else LayerSpec(attention=attention, experts=experts)
-        for place, attention in enumerate(attentions)
+        else layer.model_copy(update={"feed_forward": None, "experts": experts})
+        for place, layer in enumerate(layers)
     ]

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from meshwright.base.errors import SpecError
+from meshwright.catalog.models import read_config
+from meshwright.frameworks.maxtext_models import BLOCKS, MODELS, config_of_keys
 from meshwright.frameworks.reading.given import Given, names, of_tree
 from meshwright.frameworks.reading.job import Setting, readers
 from meshwright.frameworks.reading.launchers import Devices, Launch
-from meshwright.frameworks.reading.models import known_model
+from meshwright.frameworks.reading.models import catalog_twin, known_model
 
 AXES = {
     "data": "dp_replicate", "fsdp": "dp_shard", "fsdp_transpose": "dp_shard", "tensor": "tp",
@@ -21,23 +23,6 @@ AXES = {
 }  # fmt: skip
 """What each axis of its mesh is here; experts borrow ranks that hold data."""
 UNREAD = ("autoregressive", "diloco", "context_autoregressive", "context_usp_ulysses")
-MODELS = {
-    "llama2-7b": "llama2-7b", "llama2-13b": "llama2-13b", "llama2-70b": "llama2-70b",
-    "llama3-8b": "llama3-8b", "llama3-70b": "llama3-70b", "llama3.1-8b": "llama3.1-8b",
-    "llama3.1-70b": "llama3.1-70b", "llama3.1-405b": "llama3.1-405b",
-    "llama3.3-70b": "llama3.3-70b", "mistral-7b": "mistral-7b", "mixtral-8x7b": "mixtral-8x7b",
-    "mixtral-8x22b": "mixtral-8x22b", "gemma-2b": "gemma-2b", "gemma-7b": "gemma-7b",
-    "gemma2-2b": "gemma2-2b", "gemma2-9b": "gemma2-9b", "gemma2-27b": "gemma2-27b",
-    "gemma3-4b": "gemma3-4b", "gemma3-12b": "gemma3-12b", "gemma3-27b": "gemma3-27b",
-    "qwen3-0.6b": "qwen3-0.6b", "qwen3-4b": "qwen3-4b", "qwen3-8b": "qwen3-8b",
-    "qwen3-14b": "qwen3-14b", "qwen3-32b": "qwen3-32b", "qwen3-30b-a3b": "qwen3-30b-a3b",
-    "qwen3-235b-a22b": "qwen3-235b-a22b", "deepseek2-16b": "deepseek-v2-lite",
-    "deepseek2-236b": "deepseek-v2", "deepseek3-671b": "deepseek-v3", "gpt3-175b": "gpt3-175b",
-    "gpt-oss-20b": "gpt-oss-20b", "gpt-oss-120b": "gpt-oss-120b",
-    "llama4-17b-16e": "llama4-scout", "llama4-17b-128e": "llama4-maverick",
-    "kimi-k2-1t": "kimi-k2",
-}  # fmt: skip
-"""Its names of models, and those of the catalog."""
 REMAT = {
     "none": "none", "full": "full", "minimal": "selective", "minimal_with_context": "none",
     "minimal_flash": "selective", "save_dot_with_context_except_mlp": "",
@@ -83,7 +68,7 @@ class MaxText:
         )
 
     @staticmethod
-    def holds(tree: Mapping[str, Any], name: str) -> bool:
+    def holds(tree: Mapping[str, Any]) -> bool:
         """Return whether a tree has names of MaxText."""
         return "per_device_batch_size" in tree or any(
             key.startswith(("ici_", "dcn_")) for key in tree
@@ -107,7 +92,8 @@ class MaxText:
         if "model" not in setting.stated:
             options["model"] = _model(given)
         else:
-            given.text("model_name")
+            for key in ("model_name", *_DIMS):
+                given.value(key)
         _refuse(given)
         return "maxtext", options
 
@@ -222,11 +208,16 @@ def _types(given: Given) -> dict[str, Any]:
 
 
 def _model(given: Given) -> Any:
-    """Return the model of its name; single dims that are stated beside it are not read."""
+    """Return the model of its name, or the one that the dims state."""
     name = given.text("model_name")
+    dims = [key for key in given if key in _DIMS]
     if name in (None, "default"):
+        if "base_emb_dim" in dims:
+            return _stated_model(given, dims)
         given.needs("MODEL", "the files state no model_name", "name it")
         return None
+    for key in [key for key in dims if key != "decoder_block"]:
+        given.refuse(key, "dims beside model_name are not read", "a config.json of the model")
     if name in MODELS and (model := known_model(MODELS[name])) is not None:
         return model
     given.refuse(
@@ -235,9 +226,36 @@ def _model(given: Given) -> Any:
     return None
 
 
+_DIMS = frozenset(
+    ["decoder_block", "base_moe_mlp_dim"]
+    + [key for block in BLOCKS.values() for key in (*block.names, *block.keys)]
+)
+
+
+def _stated_model(given: Given, dims: list[str]) -> Any:
+    """Return the model of the catalog with these dims, or a model of them."""
+    words = {key: given.text(key) or "" for key in dims}
+    values: dict[str, Any] = {key: _value(word) for key, word in words.items()}
+    config = config_of_keys(values)
+    if config is None:
+        given.refuse(
+            "decoder_block", f"{values['decoder_block']} is not read", "a config.json of the model"
+        )
+        return None
+    try:
+        model = read_config(config, origin="decoder_block and dims")
+    except SpecError as error:
+        given.faults += error.faults
+        return None
+    return catalog_twin(model) or model
+
+
+def _value(word: str) -> object:
+    if word.lower() in ("true", "false"):
+        return word.lower() == "true"
+    return int(word) if word.lstrip("-").isdigit() else word
+
+
 def _refuse(given: Given) -> None:
-    for name in ("base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "base_mlp_dim",
-                 "base_num_decoder_layers", "head_dim", "vocab_size", "global_parameter_scale",
-                 "override_model_config"):  # fmt: skip
-        given.refuse_unless(name, "1", "false", why="dims beside model_name are not read",
-                            fix="a config.json of the model")  # fmt: skip
+    for name in ("global_parameter_scale", "override_model_config"):
+        given.refuse_unless(name, "1", "false", why="is not read", fix="a config.json of the model")

@@ -12,16 +12,20 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from itertools import product
 from typing import Any, Literal
 
+from meshwright.base.errors import nearest
+from meshwright.catalog.recipes import recipes
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.frameworks.reading.given import Given, names, of_tree
 from meshwright.frameworks.reading.job import Setting, readers
 from meshwright.frameworks.reading.launchers import Launch
-from meshwright.frameworks.reading.models import catalog_twin, tokenizer_size
+from meshwright.frameworks.reading.models import catalog_twin, known_model, tokenizer_size
 from meshwright.frameworks.reading.shell import base_name
+from meshwright.frameworks.reading.stages import stage_choices
+from meshwright.graph.recompute import MODULES
 from meshwright.sharding.dealing import dealt
+from meshwright.sharding.strategy import lengths_text
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,
@@ -32,8 +36,6 @@ from meshwright.spec.model import (
 from meshwright.spec.workload import OptimizerPreset
 
 COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-MODULES = ("core_attn", "layernorm", "mla_up_proj", "moe_act")
-"""Modules whose recomputation is priced."""
 BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 BRIDGE_NAMES = {
@@ -41,12 +43,19 @@ BRIDGE_NAMES = {
     "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
     "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
     "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
+    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
     "fp8": "fp8_format",
     "gated_linear_unit": "swiglu",
     "max_sequence_length": "max_position_embeddings",
     "sequence_parallelism": "sequence_parallel",
 }
 """Fields of the configuration whose option is called otherwise."""
+
+
+VANILLA = "vanilla_gpt_pretrain_config"
+"""The recipe that states nothing of its own."""
+DIMS = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
+        "num_experts", "moe_ffn_hidden_size", "moe_router_topk", "vocab_size")  # fmt: skip
 
 
 @readers.register("megatron")
@@ -61,7 +70,7 @@ class Megatron:
         app_tag* apply_layernorm_1p apply_query_key_layer_scaling apply_wd_to_qk_layernorm
         async_ckpt* async_save async_strategy attention_softmax_in_fp32 attr
         auto_detect_ckpt* average_in_collective barrier_with* batch_p2p* beta_* beta_fast
-        beta_slow bias_*_fusion bias_activation_fusion bucket_size cache_mla_latents
+        beta_slow bias_*_fusion no_bias_*_fusion bucket_size cache_mla_latents
         calculate_per_token_loss check_for_* check_for_nan* check_weight_hash*
         checkpoint.* ckpt_* clip_grad config_logger* create_all_gather* cuda_graph_modules
         cuda_graph_scope cuda_graph_warmup* data.* data_* data_parallel_random_init
@@ -78,7 +87,7 @@ class Megatron:
         high_priority* hysteresis inference_rng_tracker init_method* init_model_with_meta*
         initial_loss_scale inprocess_* inprocess_restart.* iterations_to_skip
         layernorm_epsilon layernorm_zero* lazy_mpu_init lion_* load load_* local_rank
-        log_* logger* logger.* logging_* loss_scale* lr lr_* make_vocab_size_divisible_by
+        log_* logger* logger.* logging_* loss_scale* lr lr_*
         manual_gc* mask_* masked_softmax_fusion max_tokens_to_oom
         memory_efficient_layer_norm memory_keys memory_snapshot* merge_file metadata_path
         mid_level* min_loss_scale min_lr mock_data moe_aux_loss_coeff moe_deepep_num_sms
@@ -118,18 +127,19 @@ class Megatron:
     def starts(launch: Launch, given: Given) -> bool:
         """Return whether a command is this program."""
         name = base_name(launch.program)
-        if "model.tensor_model_parallel_size" in given:
+        if {"model.tensor_model_parallel_size", "recipe"} & set(given) or _recipe_of(given):
             return True
         return "tensor_model_parallel_size" in given or (
             name.startswith(("pretrain_gpt", "pretrain_mamba", "pretrain_llama")) and len(given) > 4
         )
 
     @staticmethod
-    def holds(tree: Mapping[str, Any], name: str) -> bool:
+    def holds(tree: Mapping[str, Any]) -> bool:
         """Return whether a tree has the sections or the words of Megatron."""
         sections = {"MODEL_ARGS", "language_model", "model_parallel"}
         model = tree.get("model")
         is_bridge = isinstance(model, Mapping) and "tensor_model_parallel_size" in model
+        is_bridge |= bool(_recipe_of(of_tree(tree))) or "recipe" in tree
         return bool(sections & set(tree)) or is_bridge or "tensor_model_parallel_size" in tree
 
     @staticmethod
@@ -137,17 +147,22 @@ class Megatron:
         """Return the framework, and options of this program."""
         if (path := given.text("config_file", "yaml_cfg")) is not None:
             given.add(of_tree(setting.config_files(path), path))
-        is_bridge = any(name.startswith(("model.", "train.", "ddp.")) for name in given)
+        recipe = given.text("recipe") or _recipe_of(given)
+        is_bridge = bool(recipe) or any(
+            name.startswith(("model.", "train.", "ddp.")) for name in given
+        )
         given.renamed(
             {f"dataset.{name}": "seq_length" for name in ("seq_length", "sequence_length")}
         )
+        for name in ("_args_", "_target_"):
+            given.renamed({f"model.{name}": f"model{name}"})
+        _mixed_precision(given)
         given.flatten(("model", "train", "ddp", "optimizer", "comm_overlap", "language_model",
                        "model_parallel", "MODEL_ARGS", "training", "cfg"))  # fmt: skip
+        given.flatten(("mixed_precision",))
         given.renamed(BRIDGE_NAMES)
-        if (recipe := given.text("recipe")) is not None:
-            given.notes.append(
-                f"what the recipe {recipe} states, and the files do not, is not known"
-            )
+        if recipe:
+            _start_from(given, recipe)
         given.value("activation_func")
         options: dict[str, Any] = {}
         options |= _degrees(given, setting)
@@ -158,9 +173,67 @@ class Megatron:
         if "model" in setting.stated:
             _pass_over_model(given)
         else:
-            options["model"] = _model(given, options)
+            options["model"] = _named_model(given) or _model(given, options)
         _refuse(given)
         return "megatron-bridge" if is_bridge else "megatron", options
+
+
+def _recipe_of(given: Given) -> str:
+    """Return the recipe that a Python file calls; empty: it calls none."""
+    name = str(given.peek("_target_") or "").rpartition(".")[2]
+    return name if name.endswith("_config") or name == "ConfigContainer" else ""
+
+
+def _start_from(given: Given, recipe: str) -> None:
+    """Add what a recipe of Megatron Bridge states and the files do not."""
+    given.value("_target_", "_args_", "config")
+    known = recipes("megatron_bridge")
+    if recipe in known:
+        stated = {key: value for key, value in known[recipe].items() if key != "path"}
+        given.renamed({"model": "hf_model"})
+        given.add(of_tree({"hf_model": stated.pop("model")}, recipe))
+        own = of_tree(stated, recipe)
+        own.renamed(BRIDGE_NAMES)
+        if "bf16" in given or "fp16" in given:
+            own.without("mixed_precision")
+        given.add(own)
+    elif recipe not in (VANILLA, "ConfigContainer"):
+        name = "recipe" if "recipe" in given else "_target_"
+        given.refuse(name, f"what the recipe {recipe} states is not known",
+                     f"give its Python file as well; {nearest(recipe, known, most=3)}")  # fmt: skip
+
+
+def _mixed_precision(given: Given) -> None:
+    """Put a recipe of precision under its name; what it says of gradients counts, not ``ddp``."""
+    words = given.value("mixed_precision._args_")
+    if (target := given.text("mixed_precision._target_")) is not None:
+        name = str(words[0]) if words else target.rpartition(".")[2]
+        if name.endswith("_mixed"):
+            given.add(of_tree({"mixed_precision": name}))
+    if "mixed_precision" in given or target is not None:
+        given.value("ddp.grad_reduce_in_fp32")
+        given.without("ddp.grad_reduce_in_fp32")
+
+
+def _named_model(given: Given) -> ModelSpec | None:
+    """Return the model that a recipe names, or the checkpoint whose provider it takes."""
+    kind, words = given.text("model_target_") or "", given.value("model_args_")
+    given.value("load_weights")
+    name = given.text("hf_model")
+    if "AutoBridge" in kind:
+        name = str(words[0]) if words else None
+    elif kind and not kind.endswith("GPTModelProvider"):
+        given.refuse("model_target_", f"{kind} is not read", "AutoBridge or GPTModelProvider")
+    if name is None:
+        return None
+    for dim in DIMS:
+        given.refuse_unless(dim, "none", why="dims beside the model of a recipe are not read",
+                            fix="name the model beside the file")  # fmt: skip
+    if (model := known_model(name)) is None:
+        given.needs("MODEL", f"{name!r} is no model of the catalog", "name it, or its config.json")
+    for word in MODEL_WORDS:
+        given.value(word)
+    return model
 
 
 def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
@@ -169,30 +242,48 @@ def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
              "cp": "context_parallel_size"}  # fmt: skip
     found: dict[str, Any] = {ours: given.whole(theirs) or 1 for ours, theirs in names.items()}
     ep, etp = given.whole("expert_model_parallel_size"), given.whole("expert_tensor_parallel_size")
+    hides = given.flag("overlap_moe_expert_parallel_comm")
     if given.whole("num_experts") or (ep or 1) > 1:
         found |= {"ep": ep or 1, "etp": etp or found["tp"]}
-        hides = given.flag("overlap_moe_expert_parallel_comm")
         found["overlap_expert_parallel"] = "on" if hides else "off"
     found["num_virtual_stages"] = _virtual_stages(given, found["pp"])
+    given.refuse_unless(
+        "microbatch_group_size_per_virtual_pipeline_stage",
+        str(found["pp"]),
+        "none",
+        why=f"rounds of another length than pp {found['pp']} are not read",
+    )
+    given.refuse_unless(
+        "deallocate_pipeline_outputs",
+        "true",
+        "none",
+        why="stages that keep what they sent are not read",
+    )
     splits = given.flag("sequence_parallel") and found["tp"] > 1  # Megatron turns it off with tp 1
     found["sequence_parallel"] = "on" if splits else "off"
     if (kind := given.word("cp_comm_type", among=("p2p", "a2a"))) and found["cp"] > 1:
         found["context_kind"] = "ulysses" if kind == "a2a" else "ring"
     found |= _sharding(given, setting, found)
     found |= _stage_lengths(given, found)
-    if found["pp"] > 1:
-        given.refuse_unless("use_tp_pp_dp_mapping", "false", "none",
-                            why="ranks in the order tp, cp, pp, dp are not read",
-                            fix="the default order")  # fmt: skip
-    else:
-        given.flag("use_tp_pp_dp_mapping")
+    has_pipeline_inside = given.flag("use_tp_pp_dp_mapping")
+    if found["pp"] > 1 and "ep" in found and has_pipeline_inside:
+        given.refuse("use_tp_pp_dp_mapping", "experts are priced with pp outside of dp only",
+                     "the default order")  # fmt: skip
+    elif found["pp"] > 1 and has_pipeline_inside:
+        found["axis_order"] = "tp-cp-pp-dp"
     return found
+
+
+def _num_layers(given: Given) -> int | None:
+    """Return the layers that the files state, or of the model that their recipe names."""
+    model = known_model(str(given.peek("hf_model") or ""))
+    return given.whole("num_layers") or (model.num_layers if model else None)
 
 
 def _virtual_stages(given: Given, pp: int) -> int | None:
     """Return the virtual stages of each rank, however they are stated."""
     stages = given.whole("num_virtual_stages_per_pipeline_rank")
-    layers, each = given.whole("num_layers"), given.whole("num_layers_per_virtual_pipeline_stage")
+    layers, each = _num_layers(given), given.whole("num_layers_per_virtual_pipeline_stage")
     layout = given.text("pipeline_model_parallel_layout")
     if layout is not None and (lengths := layout_lengths(layout)) is not None:
         return len(lengths) // pp if len(lengths) > pp else None
@@ -236,14 +327,14 @@ def _sharding(given: Given, setting: Setting, found: Mapping[str, Any]) -> dict[
 
 def _stage_lengths(given: Given, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return for how many layers embedding and head count where stages are filled."""
-    layers = given.whole("num_layers")
+    layers = _num_layers(given)
     runs = found["pp"] * (found["num_virtual_stages"] or 1)
     first = given.whole("decoder_first_pipeline_num_layers", least=0)
     last = given.whole("decoder_last_pipeline_num_layers", least=0)
     layout = given.text("pipeline_model_parallel_layout")
     counts = [given.flag(name) for name in COUNTED]
     if any(counts) and layers and found["pp"] > 1:
-        return _counted(dealt(layers, runs, *map(int, counts)).tolist(), layers) or {}
+        return stage_choices(dealt(layers, runs, *map(int, counts)).tolist(), layers) or {}
     if layers is None or (first is None and last is None and layout is None):
         return {}
     if layout is not None:
@@ -252,32 +343,25 @@ def _stage_lengths(given: Given, found: Mapping[str, Any]) -> dict[str, Any]:
             given.refuse("pipeline_model_parallel_layout", "is no layout of E, t, L and |")
             return {}
     else:
+        # Each rank cuts its layers into as many chunks.
         between = layers - (first or 0) - (last or 0)
-        inner = runs - (first is not None) - (last is not None)
-        lengths = [between // inner] * inner if inner else []
-        lengths = [*([] if first is None else [first]), *lengths, *([] if last is None else [last])]
-    if (counted := _counted(lengths, layers)) is not None:
-        return counted
-    for name in ("pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers",
-                 "decoder_last_pipeline_num_layers"):  # fmt: skip
-        given.refuse(name, f"stages of {_runs(lengths)} layers are not read",
-                     f"as even as can be: {_runs(dealt(layers, runs, 0, 0).tolist())}")  # fmt: skip
+        inner = found["pp"] - (first is not None) - (last is not None)
+        ranks = [between // inner] * inner if inner else []
+        ranks = [*([] if first is None else [first]), *ranks, *([] if last is None else [last])]
+        lengths = [held // (runs // found["pp"]) for held in ranks] * (runs // found["pp"])
+    if (choices := stage_choices(lengths, layers)) is not None:
+        return choices
+    name = "pipeline_model_parallel_layout"
+    if layout is None:
+        name = f"decoder_{'first' if last is None else 'last'}_pipeline_num_layers"
+    given.refuse(name, f"stages of {lengths_text(lengths)} layers are not the {layers} "
+                 "of the model")  # fmt: skip
     return {}
-
-
-def _counted(lengths: list[int], layers: int) -> dict[str, Any] | None:
-    """Return the counts of embedding and head that deal layers in these lengths; None: none do."""
-    if sum(lengths) != layers:
-        return None
-    for head, embedding in product(range(max(lengths) + 1), repeat=2):
-        if dealt(layers, len(lengths), embedding, head).tolist() == lengths:
-            return {"embedding_layers": embedding, "head_layers": head} if head + embedding else {}
-    return None
 
 
 def layout_lengths(text: str) -> list[int] | None:
     """Return the decoder layers of each stage of a layout such as ``Et*3|(tt|)*14,tL``."""
-    plain = re.sub(r"[\s,]", "", text)
+    plain = re.sub(r"[\s,\"']", "", text)
     for _ in range(8):
         spread = re.sub(r"\(([^()]*)\)\*(\d+)", lambda m: m[1] * int(m[2]), plain)
         spread = re.sub(r"([EtLm])\*(\d+)", lambda m: m[1] * int(m[2]), spread)
@@ -287,10 +371,6 @@ def layout_lengths(text: str) -> list[int] | None:
     if re.fullmatch(r"[EtL|]+", plain) is None:
         return None
     return [stage.count("t") for stage in plain.split("|")]
-
-
-def _runs(lengths: list[int]) -> str:
-    return "-".join(map(str, lengths)) if len(lengths) <= 16 else f"{min(lengths)}..{max(lengths)}"
 
 
 def _batch(given: Given) -> dict[str, Any]:
@@ -303,8 +383,10 @@ def _batch(given: Given) -> dict[str, Any]:
         found["tokens"] = samples * length
     elif length and batch and iterations:
         found["tokens"] = iterations * batch * length
-    if "rampup_batch_size" in given and given.text("rampup_batch_size"):
-        given.notes.append("the step of the whole batch is priced, after its ramp-up")
+    if (ramp := given.value("rampup_batch_size")) is not None:
+        found["batch_ramp"] = ",".join(re.findall(r"\d+", str(ramp)))
+    if given.flag("reset_attention_mask"):
+        given.notes.append("a packed sequence attends as one; --document-length says otherwise")
     if "seq_length" not in given and "encoder_seq_length" not in given:
         given.needs("--seq", "the files state no --seq-length")
     return found
@@ -329,17 +411,20 @@ def _recompute(given: Given) -> dict[str, Any]:
     granularity = given.word("recompute_granularity", among=("full", "selective"))
     if given.flag("recompute_activations"):
         granularity = "selective"
+    experts = given.flag("moe_layer_recompute")
+    if experts and granularity == "full":
+        given.refuse("moe_layer_recompute", "whole layers are recomputed already", "without it")
+    elif experts:
+        granularity = "selective"
     method = given.word("recompute_method", among=("uniform", "block"))
     layers, modules = given.whole("recompute_num_layers"), given.value("recompute_modules")
     if granularity == "full":
         if method == "block":
             return {"recompute": "full", "recompute_layers": layers or 1}
-        if layers not in (None, 1):
-            given.refuse("recompute_num_layers", f"one checkpoint for {layers} layers is not read",
-                         "1, or --recompute-method block")  # fmt: skip
-        return {"recompute": "full"}
+        return {"recompute": "full", "recompute_run": layers or 1}
     if granularity == "selective":
         words = modules.split() if isinstance(modules, str) else modules or ["core_attn"]
+        words = list(dict.fromkeys([*words, *(["moe"] if experts else [])]))
         if unread := [str(word) for word in words if word not in MODULES]:
             given.refuse("recompute_modules", f"{' '.join(unread)} is not read", ", ".join(MODULES))
         elif list(words) != ["core_attn"]:
@@ -359,8 +444,11 @@ def _types(given: Given) -> dict[str, Any]:
         ("fp4", given.word("fp4_format", among=("e2m1",)) is not None or "fp4" in mixed),
     ):
         precision = name if is_on else precision
-    for name in ("params_dtype", "pipeline_dtype", "autocast_dtype", "enable_autocast"):
+    for name in ("params_dtype", "pipeline_dtype", "autocast_dtype", "enable_autocast",
+                 "autocast_enabled"):  # fmt: skip
         given.value(name)
+    if "current_scaling" in mixed or "nvfp4" in mixed:
+        given.notes.append("the first and the last layer are priced in the type of the others")
     graphs = (given.text("cuda_graph_impl") or "none") != "none"
     graphs = given.flag("enable_cuda_graph", "external_cuda_graph") or graphs
     dropout = [given.real(name) for name in ("hidden_dropout", "attention_dropout")]
@@ -403,15 +491,16 @@ def _optimizer(given: Given, options: Mapping[str, Any]) -> OptimizerPreset | st
     kind = (
         given.word("optimizer", among=("adam", "adamw", "distributed_fused_adam", "sgd")) or "adam"
     )
-    short = given.flag("grad_reduce_in_bf16")
-    short = short or "grad_reduce_in_fp32:false" in str(given.peek("mixed_precision"))
-    if "grad_reduce_in_fp32" in given and not given.flag("grad_reduce_in_fp32"):
-        short = True
+    mixed = str(given.peek("mixed_precision") or "").replace(" ", "")
+    short = given.flag("grad_reduce_in_bf16") or "grad_reduce_in_fp32:false" in mixed
+    sums = given.flag("grad_reduce_in_fp32", default=not mixed.startswith("fp16"))
+    short = short or not sums
     name = "megatron-adam-bf16-gradients" if short else "megatron-adam"
     is_precise = given.flag("use_precision_aware_optimizer")
     kept = {field: given.word(f"{field}_dtype", among=BYTES) or "fp32"
             for field in ("main_grads", "main_params", "exp_avg", "exp_avg_sq")}  # fmt: skip
     fp8_weights = given.flag("fp8_param_gather", "fp8_param")
+    fp8_weights |= any(name in mixed for name in ("delayed_scaling", "mxfp8"))
     for flag in ("store_param_remainders", "fp32_residual_connection"):
         given.value(flag)
     if given.flag("fp32_residual_connection"):
@@ -450,7 +539,6 @@ def _refuse(given: Given) -> None:
     for name, why in (
         ("fine_grained_activation_offloading", "activations on the host are not read"),
         ("cpu_offloading", "activations on the host are not read"),
-        ("moe_layer_recompute", "recomputation of experts alone is not read"),
         ("distribute_saved_activations", "kept activations split over tp are not read"),
         ("first_last_layers_bf16", "layers in another precision are not read"),
         ("hybrid_context_parallel", "cp by the length of each sequence is not read"),
@@ -458,7 +546,8 @@ def _refuse(given: Given) -> None:
         given.refuse_unless(name, "false", "none", why=why)
 
 
-MODEL_WORDS = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads",
+MODEL_WORDS = ("make_vocab_size_divisible_by",
+               "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads",
                "group_query_attention", "num_query_groups", "kv_channels",
                "max_position_embeddings",
                "swiglu", "normalization", "position_embedding_type",
@@ -477,7 +566,7 @@ MODEL_WORDS = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_he
 
 def _pass_over_model(given: Given) -> None:
     """Take the dims of the model, where the user names another one."""
-    for name in MODEL_WORDS:
+    for name in (*MODEL_WORDS, "hf_model", "model_target_", "model_args_", "load_weights"):
         given.value(name)
     given.notes.append("the model is the one that you name, not that of the file")
 
@@ -499,6 +588,8 @@ def _model(given: Given, options: Mapping[str, Any]) -> ModelSpec | None:
     if given.flag("squared_relu"):
         gated = False
     if attention is None or vocab is None:
+        for name in MODEL_WORDS:
+            given.value(name)
         return None
     attention = attention.model_copy(
         update={"qkv_bias": bias or given.flag("add_qkv_bias"), "output_bias": bias}
@@ -521,7 +612,9 @@ def _model(given: Given, options: Mapping[str, Any]) -> ModelSpec | None:
         learned_positions=(longest or 0) if positions == "learned_absolute" else 0,
         tied_embeddings=tied, max_sequence_length=longest,
     )  # fmt: skip
-    return catalog_twin(model) or model
+    unit = (given.whole("make_vocab_size_divisible_by") or 128) * int(options.get("tp") or 1)
+    padded = model.model_copy(update={"vocab_size": -(-vocab // unit) * unit})
+    return catalog_twin(model) or catalog_twin(padded) or model
 
 
 def _attention(given: Given, hidden: int, heads: int) -> AttentionSpec | None:
@@ -634,7 +727,8 @@ def _vocabulary(given: Given) -> int | None:
     """Return the rows of the embedding, from the size or from the tokenizer."""
     size = given.whole("padded_vocab_size", "vocab_size")
     source = str(given.peek("tokenizer_model") or "")
-    size = size or tokenizer_size(given.text("tokenizer_type") or "", source)
+    usual = "GPT2BPETokenizer" if "merge_file" in given else ""  # that of pretrain_gpt.py
+    size = size or tokenizer_size(given.text("tokenizer_type") or usual, source)
     if size is None:
         given.needs(
             "MODEL", "no --vocab-size, and a tokenizer of no model of the catalog", "name it"

@@ -56,8 +56,17 @@ def _model(given: Given) -> Any:
     return model
 
 
-def _world(setting: Setting, degree: int) -> None:
-    """Take the product of the degrees as the devices, where nothing else says how many."""
+def _world(given: Given, setting: Setting, found: dict[str, Any]) -> None:
+    """Take the product of the degrees as the devices, where nothing else says how many.
+
+    What the files start several times is so many replicas, each with a batch of its own.
+    """
+    degree = found["tp"] * found["pp"] * found["dp"]
+    replicas = (setting.devices.count or 0) // degree
+    if replicas > 1:
+        given.notes.append(f"{replicas} servers, each with the batch that it states")
+        found["dp"] *= replicas
+        found["batch"] = found["batch"] and found["batch"] * replicas
     if setting.num_devices is None or setting.devices.count is None:
         setting.devices = Devices(total=degree, chip=setting.devices.chip)
         setting.num_devices = degree
@@ -80,7 +89,7 @@ _EVERYWHERE = names(
     metrics* collect_* show_time_cost watchdog* dist_* nccl_* master_* node_rank random_seed
     stream_* decode_log* skip_server* warmups skip_tokenizer* otlp* prometheus*
     api_server_count distributed_executor_backend worker_* ray_* max_parallel_loading*
-    block_size page_size use_v2* enable_sleep* enable_prefix_caching
+    swap_space block_size page_size use_v2* enable_sleep* enable_prefix_caching
     no_enable_prefix_caching prefix_caching* enable_chunked_prefill
     no_enable_chunked_prefill disable_radix_cache schedule_policy scheduling_policy
     schedule_conservativeness crash_dump* file_storage* enable_cache_report allow_auto*
@@ -113,7 +122,7 @@ class Vllm:
         return launch.program == "vllm" or launch.program.startswith("vllm.")
 
     @staticmethod
-    def holds(tree: Mapping[str, Any], name: str) -> bool:
+    def holds(tree: Mapping[str, Any]) -> bool:
         """Return whether a tree is a file of ``vllm serve --config``."""
         return (
             "max_model_len" in tree
@@ -137,7 +146,7 @@ class Vllm:
         found |= {"tp": tp, "pp": pp, "dp": dp, "ep": ep if ep > 1 else None}
         found |= {"batch": given.whole("max_num_seqs"), "context": given.whole("max_model_len")}
         given.whole("max_num_batched_tokens"), given.whole("nnodes")
-        _world(setting, tp * pp * dp)
+        _world(given, setting, found)
         _share(given, "gpu_memory_utilization")
         found["cuda_graphs"] = not given.flag("enforce_eager")
         for name in ("speculative_config", "decode_context_parallel_size", "kv_transfer_config",
@@ -161,7 +170,7 @@ class Sglang:
         return launch.program.startswith("sglang")
 
     @staticmethod
-    def holds(tree: Mapping[str, Any], name: str) -> bool:
+    def holds(tree: Mapping[str, Any]) -> bool:
         """Return whether a tree is a file of ``launch_server --config``."""
         return "mem_fraction_static" in tree or "mem-fraction-static" in tree
 
@@ -183,7 +192,7 @@ class Sglang:
         found |= {"batch": given.whole("max_running_requests"),
                   "context": given.whole("context_length")}  # fmt: skip
         given.whole("chunked_prefill_size", least=-1), given.whole("max_prefill_tokens")
-        _world(setting, tp * pp * dp)
+        _world(given, setting, found)
         _share(given, "mem_fraction_static")
         found["cuda_graphs"] = not given.flag("disable_cuda_graph")
         for name in ("speculative_algorithm", "disaggregation_mode", "enable_two_batch_overlap",
@@ -211,7 +220,7 @@ class TensorRtLlm:
         return launch.program == "trtllm-serve" or launch.program.startswith("tensorrt_llm")
 
     @staticmethod
-    def holds(tree: Mapping[str, Any], name: str) -> bool:
+    def holds(tree: Mapping[str, Any]) -> bool:
         """Return whether a tree is of the options of its LLM API."""
         return "kv_cache_config" in tree
 
@@ -234,7 +243,7 @@ class TensorRtLlm:
         found |= {"tp": tp, "pp": pp, "dp": 1, "ep": ep if ep > 1 else None}
         found |= {"batch": given.whole("max_batch_size"), "context": given.whole("max_seq_len")}
         given.whole("max_num_tokens"), given.whole("max_input_len")
-        _world(setting, tp * pp)
+        _world(given, setting, found)
         _share(given, "free_gpu_memory_fraction")
         found["cuda_graphs"] = True
         for name in ("cp_size", "cluster_size", "speculative_config", "enable_attention_dp",

@@ -7,7 +7,6 @@ Source: torchtitan 0.2.2 ``torchtitan/config/job_config.py``; 0.3.0 ``config/con
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from meshwright.catalog.models import load_model
@@ -15,6 +14,7 @@ from meshwright.catalog.workloads import load_optimizer
 from meshwright.frameworks.reading.given import Given, names, of_tree
 from meshwright.frameworks.reading.job import Setting, readers
 from meshwright.frameworks.reading.launchers import Launch
+from meshwright.frameworks.reading.models import stated_model
 
 MODELS = {
     ("llama3", "8b"): "llama3-8b", ("llama3", "70b"): "llama3-70b",
@@ -30,43 +30,47 @@ MODELS = {
 """Models of the catalog by name and flavor."""
 
 
-@dataclass(frozen=True)
-class Shipped:
-    """A configuration of 0.3: its model, and what it states where the options do not."""
-
-    model: str
-    local_batch_size: int
-    seq_len: int
-    steps: int
-    recompute: str = "selective"
-    tp: int = 1
-    ep: int = 1
-    schedule: str = "1F1B"
-    cuda_graphs: bool = True
-    compiled: bool = False
-    async_tp: bool = False
-    precision: str = "bf16"
+def _shipped(
+    model: str, local_batch_size: int, seq_len: int, steps: int, recompute: str = "selective",
+    **more: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what a configuration states, section by section."""
+    module, flavor = model.split()
+    training = {"local_batch_size": local_batch_size, "seq_len": seq_len, "steps": steps}
+    if more.pop("without_graphs", False):
+        training["disable_cuda_graphs"] = True
+    return {
+        "model": {"name": module, "flavor": flavor, "converters": more.pop("converters", "")},
+        "training": training,
+        "activation_checkpoint": {"mode": recompute, "selective_ac_option": "op"},
+    } | ({"parallelism": more} if more else {})
 
 
 SHIPPED = {
-    "llama3_8b": Shipped("llama3-8b", 1, 8192, 1000),
-    "llama3_70b": Shipped("llama3-70b", 8, 8192, 1000, "full", tp=8),
-    "llama3_405b": Shipped("llama3.1-405b", 2, 8192, 3000, "full", tp=8, compiled=True,
-                           async_tp=True, precision="fp8"),
-    "qwen3_0_6b": Shipped("qwen3-0.6b", 4, 4096, 10),
-    "qwen3_1_7b": Shipped("qwen3-1.7b", 4, 4096, 100),
-    "qwen3_14b": Shipped("qwen3-14b", 4, 4096, 3000, "full"),
-    "qwen3_32b": Shipped("qwen3-32b", 2, 4096, 3000, "full"),
-    "qwen3_30b_a3b": Shipped("qwen3-30b-a3b", 2, 4096, 3000, "full"),
-    "deepseek_v3_16b": Shipped("deepseek-v2-lite", 4, 4096, 1000, ep=8, cuda_graphs=False,
-                               schedule="Interleaved1F1B"),
-    "deepseek_v3_671b": Shipped("deepseek-v3", 4, 4096, 10000, ep=2, cuda_graphs=False,
-                                schedule="Interleaved1F1B"),
-    "deepseek_v3_671b_float8": Shipped("deepseek-v3", 4, 4096, 10000, ep=2, cuda_graphs=False,
-                                       schedule="Interleaved1F1B", precision="fp8"),
-    "gpt_oss_20b": Shipped("gpt-oss-20b", 1, 8192, 10000, "full"),
-    "gpt_oss_120b": Shipped("gpt-oss-120b", 1, 8192, 10000, "full"),
+    "llama3_8b": _shipped("llama3 8B", 1, 8192, 1000),
+    "llama3_70b": _shipped("llama3 70B", 8, 8192, 1000, "full", tensor_parallel_degree=8),
+    "llama3_405b": _shipped("llama3 405B", 2, 8192, 3000, "full", tensor_parallel_degree=8,
+                            converters="float8")
+    | {"compile": {"enable": True, "enable_async_tensor_parallel": True}},
+    "qwen3_0_6b": _shipped("qwen3 0.6B", 4, 4096, 10),
+    "qwen3_1_7b": _shipped("qwen3 1.7B", 4, 4096, 100),
+    "qwen3_14b": _shipped("qwen3 14B", 4, 4096, 3000, "full"),
+    "qwen3_32b": _shipped("qwen3 32B", 2, 4096, 3000, "full"),
+    "qwen3_30b_a3b": _shipped("qwen3 30B-A3B", 2, 4096, 3000, "full"),
+    "deepseek_v3_16b": _shipped("deepseek_v3 16B", 4, 4096, 1000, expert_parallel_degree=8,
+                                pipeline_parallel_schedule="Interleaved1F1B", without_graphs=True),
+    "deepseek_v3_671b": _shipped("deepseek_v3 671B", 4, 4096, 10000, expert_parallel_degree=2,
+                                 pipeline_parallel_schedule="Interleaved1F1B", without_graphs=True),
+    "deepseek_v3_671b_float8": _shipped(
+        "deepseek_v3 671B", 4, 4096, 10000, expert_parallel_degree=2, converters="float8",
+        pipeline_parallel_schedule="Interleaved1F1B", without_graphs=True),
+    "gpt_oss_20b": _shipped("gpt_oss 20b", 1, 8192, 10000, "full"),
+    "gpt_oss_120b": _shipped("gpt_oss 120b", 1, 8192, 10000, "full"),
 }  # fmt: skip
+"""Configurations of 0.3 by name: what they state where the options do not.
+
+Compiling the loss alone, which those of DeepSeek do, is not priced.
+"""
 OLDER = {
     "training.batch_size": "training.local_batch_size",
     "training.tensor_parallel_degree": "parallelism.tensor_parallel_degree",
@@ -90,6 +94,9 @@ SCHEDULES = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved",
              "DualPipeV": "", "LoopedBFS": ""}  # fmt: skip
 
 
+AT = "parallelism."
+
+
 @readers.register("torchtitan")
 class Torchtitan:
     """A training job of torchtitan."""
@@ -110,14 +117,15 @@ class Torchtitan:
         activation_checkpoint.debug activation_checkpoint.per_op_sac*
         activation_checkpoint.memory_budget activation_checkpoint.visualize*
         parallelism.context_parallel_load_balancer parallelism.spmd_backend
-        compile.components compile.backend parallelism.pipeline_parallel_schedule_csv
+        compile.backend parallelism.pipeline_parallel_schedule_csv
         parallelism.pipeline_parallel_expert_parallel*
         quantize.linear.float8.filter_fqns quantize.linear.float8.emulate
         float8.force_recompute_fp8_weight_in_bwd float8.filter_fqns float8.emulate
         quantize.linear.float8.precompute* float8.precompute* float8.scaling_type*
         experimental.custom_import experimental.custom_args_module training.warmup
         fault_tolerance.process* fault_tolerance.replica_id fault_tolerance.group_size
-        fault_tolerance.min_replica* override.*
+        fault_tolerance.min_replica* override.* loss.* model_spec.attn_backend model.attn_backend
+        model_spec.seq_len model.seq_len
         """
     )
 
@@ -128,9 +136,11 @@ class Torchtitan:
         return named or any(name.startswith("parallelism.") for name in given)
 
     @staticmethod
-    def holds(tree: Mapping[str, Any], name: str) -> bool:
+    def holds(tree: Mapping[str, Any]) -> bool:
         """Return whether a tree has the sections of torchtitan."""
         model = tree.get("model")
+        if str(tree.get("_target_", "")).endswith(("Trainer.Config", "JobConfig")):
+            return True
         return "parallelism" in tree or (isinstance(model, Mapping) and "flavor" in model)
 
     @staticmethod
@@ -139,32 +149,85 @@ class Torchtitan:
         if (path := given.text("job.config_file")) is not None:
             given.add(of_tree(setting.config_files(path), path))
         given.negated()
+        is_registry = _configured(given)
         given.renamed(OLDER)
-        shipped = _shipped(given)
-        options: dict[str, Any] = {"model": _model(given, setting, shipped)}
-        options |= _degrees(given, setting, shipped)
-        options |= _batch(given, setting, shipped, options)
-        options |= _memory(given, shipped)
-        options |= _types(given, shipped)
+        options: dict[str, Any] = {"model": _model(given, setting)}
+        options |= _degrees(given, setting)
+        options |= _batch(given, setting, options)
+        options |= _memory(given, is_registry)
+        options |= _types(given, is_registry)
         return "torchtitan", options
 
 
-def _shipped(given: Given) -> Shipped | None:
-    """Return the configuration that 0.3 starts from."""
-    given.value("module")
-    name = given.text("config")
-    if name is None:
-        return None
-    if name not in SHIPPED:
-        given.refuse("config", f"the configuration {name!r} is not known", ", ".join(SHIPPED))
-        return None
-    return SHIPPED[name]
+def _configured(given: Given) -> bool:
+    """Add the configuration that 0.3 starts from; return whether there is one.
+
+    It is one of those that are shipped, or a function of a Python file among those that are read.
+    """
+    name, target = given.text("config"), given.value("_target_")
+    if target is not None:
+        _built(given)
+    elif name in SHIPPED:
+        given.add(of_tree(SHIPPED[name], f"--config {name}"))
+    elif name is not None:
+        given.refuse("config", f"{name!r} is not known: give the file that defines it as well",
+                     f"or one of {', '.join(SHIPPED)}")  # fmt: skip
+    module = given.text("module")
+    if target is None and name is None and module is not None:
+        given.needs("--config", "a module alone names no configuration")
+    return "config" in given or str(target).endswith("Trainer.Config")
 
 
-def _model(given: Given, setting: Setting, shipped: Shipped | None) -> Any:
+def _built(given: Given) -> None:
+    """Put what a Python file builds under the names of options."""
+    words = given.value("model_spec._args_", "model._args_") or []
+    words = words or [given.value("model_spec.flavor")]
+    source = given.text("model_spec._target_", "model._target_") or ""
+    if words[0] is not None:
+        module = _module(given, source, str(words[0]).lower())
+        given.add(of_tree({"model": {"flavor": words[0]} | ({"name": module} if module else {})}))
+    for spec in ("model_spec", "model"):
+        given.renamed({f"{spec}.converters": "model.converters",
+                       f"{spec}.moe_comm_backend": f"{AT}expert_parallel_comm_backend",
+                       "model_converters.converters": "model.converters"})  # fmt: skip
+    target = given.text("activation_checkpoint._target_") or ""
+    kinds = {"FullAC": "full", "SelectiveAC": "op", "FullActivationRemat": "full",
+             "SelectiveActivationRemat": "op"}  # fmt: skip
+    kind = next((mode for part, mode in kinds.items() if f".{part}" in f".{target}"), None)
+    if "activation_checkpoint" in given and given.value("activation_checkpoint") is None:
+        kind = "none"
+    if kind is not None:
+        mode = {"mode": "selective" if kind == "op" else kind, "selective_ac_option": kind}
+        given.add(of_tree({"activation_checkpoint": mode}, target))
+    elif target and "ActivationCheckpoint" not in target:
+        given.refuse("activation_checkpoint._target_", f"{target} is not read",
+                     "FullAC, SelectiveAC or None")  # fmt: skip
+    optimizer = given.text("optimizer._target_") or ""
+    if "InBackward" in optimizer or "muon" in optimizer.lower():
+        given.refuse("optimizer._target_", f"{optimizer} is not read", "AdamW")
+    for name in list(given):
+        if name.endswith("._target_"):
+            given.value(name)
+
+
+def _module(given: Given, source: str, flavor: str) -> str | None:
+    """Return whose flavors they are: of the import, of ``--module``, of the function's name."""
+    known = {name for name, _ in MODELS}
+    parts = f"{source}.{given.text('module') or ''}".split(".")
+    name = given.text("config") or ""
+    found = [one for one in known if one in parts or name.startswith(one)]
+    found = found or [one for one in known if (one, flavor) in MODELS]
+    return found[0] if len(found) == 1 else None
+
+
+def _model(given: Given, setting: Setting) -> Any:
+    if any(name.startswith("MODEL.") for name in given):
+        given.value("model.name"), given.value("model.flavor")
+        return stated_model(given)
     name, flavor = given.text("model.name"), given.text("model.flavor")
-    if shipped is not None:
-        return load_model(shipped.model)
+    if name is None and flavor is not None and "_target_" in given:
+        given.needs("MODEL", f"{flavor} is a flavor of several models", "name it")
+        return None
     key = ((name or "llama3").lower(), (flavor or "").lower())
     if key in MODELS:
         return load_model(MODELS[key])
@@ -176,29 +239,28 @@ def _model(given: Given, setting: Setting, shipped: Shipped | None) -> Any:
     return None
 
 
-def _degrees(given: Given, setting: Setting, shipped: Shipped | None) -> dict[str, Any]:
+def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
     """Return degrees; the ranks that are left over shard."""
-    at = "parallelism."
-    tp = given.whole(f"{at}tensor_parallel_degree") or (shipped.tp if shipped else 1)
-    pp = given.whole(f"{at}pipeline_parallel_degree") or 1
-    cp = given.whole(f"{at}context_parallel_degree") or 1
-    replicas = given.whole(f"{at}data_parallel_replicate_degree") or 1
-    shards = given.whole(f"{at}data_parallel_shard_degree", least=-1)
+    tp = given.whole(f"{AT}tensor_parallel_degree") or 1
+    pp = given.whole(f"{AT}pipeline_parallel_degree") or 1
+    cp = given.whole(f"{AT}context_parallel_degree") or 1
+    replicas = given.whole(f"{AT}data_parallel_replicate_degree") or 1
+    shards = given.whole(f"{AT}data_parallel_shard_degree", least=-1)
     if shards in (None, -1):
         world = setting.world(given, "the ranks that are left over shard the model")
         shards = max(1, (world or tp * pp * cp * replicas) // (tp * pp * cp * replicas))
-    rotates = given.word(f"{at}context_parallel_rotate_method", among=("allgather", "alltoall"))
+    rotates = given.word(f"{AT}context_parallel_rotate_method", among=("allgather", "alltoall"))
     if cp > 1 and rotates != "alltoall":
         given.notes.append("keys and values of cp are priced as passed round, not gathered")
     found: dict[str, Any] = {
         "tp": tp, "pp": pp, "cp": cp, "dp": replicas * shards, "dp_shard": shards,
-        "ep": given.whole(f"{at}expert_parallel_degree") or (shipped.ep if shipped else 1),
+        "ep": given.whole(f"{AT}expert_parallel_degree") or 1,
     }  # fmt: skip
-    etp = given.whole(f"{at}expert_tensor_parallel_degree")
+    etp = given.whole(f"{AT}expert_tensor_parallel_degree")
     found["etp"] = etp or 1
     if found["ep"] == 1 and found["etp"] == 1:
         del found["ep"], found["etp"]
-    keeps = given.word(f"{at}fsdp_reshard_after_forward", among=("default", "always", "never"))
+    keeps = given.word(f"{AT}fsdp_reshard_after_forward", among=("default", "always", "never"))
     drops = keeps == "always" or (keeps != "never" and pp == 1)
     found["zero_stage"] = "0" if shards * cp == 1 else "2" if pp > 1 and not drops else "3"
     if found["zero_stage"] == "3" and not drops:
@@ -206,34 +268,33 @@ def _degrees(given: Given, setting: Setting, shipped: Shipped | None) -> dict[st
     if shards == 1:
         found["dp_shard"] = found["dp"] if cp == 1 else 1
     found["sequence_parallel"] = (
-        "on" if tp > 1 and given.flag(f"{at}enable_sequence_parallel", default=True) else "off"
+        "on" if tp > 1 and given.flag(f"{AT}enable_sequence_parallel", default=True) else "off"
     )
     if tp > 1:
-        given.refuse_unless(f"{at}disable_loss_parallel", "false",
+        given.refuse_unless(f"{AT}disable_loss_parallel", "false",
                             why="logits whole on each rank are not read", fix="false")  # fmt: skip
     else:
-        given.value(f"{at}disable_loss_parallel")
-    given.refuse_unless(f"{at}expert_parallel_comm_backend", "standard",
+        given.value(f"{AT}disable_loss_parallel")
+    given.refuse_unless(f"{AT}expert_parallel_comm_backend", "standard",
                         why="is not read", fix="standard")  # fmt: skip
-    given.refuse_unless(f"{at}enable_fsdp_symm_mem", "false", why="is not read", fix="false")
-    return found | _pipeline(given, pp, shipped)
+    given.refuse_unless(f"{AT}enable_fsdp_symm_mem", "false", why="is not read", fix="false")
+    return found | _pipeline(given, pp)
 
 
-def _pipeline(given: Given, pp: int, shipped: Shipped | None) -> dict[str, Any]:
-    at = "parallelism."
-    named = given.word(f"{at}pipeline_parallel_schedule", among=SCHEDULES)
-    named = named or (shipped.schedule if shipped else "1F1B")
-    each = given.whole(f"{at}pipeline_parallel_layers_per_stage")
+def _pipeline(given: Given, pp: int) -> dict[str, Any]:
+    named = given.word(f"{AT}pipeline_parallel_schedule", among=SCHEDULES)
+    named = named or "1F1B"
+    each = given.whole(f"{AT}pipeline_parallel_layers_per_stage")
     for end in ("first", "last"):
-        given.whole(f"{at}pipeline_parallel_{end}_stage_less_layers", least=0)
+        given.whole(f"{AT}pipeline_parallel_{end}_stage_less_layers", least=0)
     for name in ("pipeline_parallel_split_points", "module_fqns_per_model_part"):
-        if given.value(f"{at}{name}"):
-            given.refuse(f"{at}{name}", "stages by name are not read", "layers dealt evenly")
+        if given.value(f"{AT}{name}"):
+            given.refuse(f"{AT}{name}", "stages by name are not read", "layers dealt evenly")
     if pp == 1:
         return {}
     schedule = SCHEDULES[named]
     if not schedule:
-        given.refuse(f"{at}pipeline_parallel_schedule", f"{named} is not read",
+        given.refuse(f"{AT}pipeline_parallel_schedule", f"{named} is not read",
                      "1F1B, GPipe, Interleaved1F1B")  # fmt: skip
     found: dict[str, Any] = {"schedule": schedule}
     if schedule == "interleaved":
@@ -241,18 +302,17 @@ def _pipeline(given: Given, pp: int, shipped: Shipped | None) -> dict[str, Any]:
     return found
 
 
-def _batch(
-    given: Given, setting: Setting, shipped: Shipped | None, options: Mapping[str, Any]
-) -> dict[str, Any]:
+def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the batch: a pipeline cuts the batch of a rank, without one gradients add up."""
-    local = given.whole("training.local_batch_size")
-    local = local or (shipped.local_batch_size if shipped else 8)
+    local = given.whole("training.local_batch_size") or 8
     whole = given.whole("training.global_batch_size", least=-1)
-    length = given.whole("training.seq_len") or (shipped.seq_len if shipped else 2048)
+    length = given.whole("training.seq_len", "training.max_context_length") or 2048
+    if tokens := given.whole("training.num_tokens_per_microbatch_per_dp_rank"):
+        local = max(1, tokens // length)
     micro = given.whole("parallelism.pipeline_parallel_microbatch_size")
     count = given.whole("parallelism.pipeline_parallel_microbatches")
     batch = whole if whole and whole > 0 else local * options["dp"]
-    steps = given.whole("training.steps") or (shipped.steps if shipped else None)
+    steps = given.whole("training.steps")
     found = {"global_batch": batch, "seq": length, "micro_batch_size": local}
     if options["pp"] > 1:
         found["micro_batch_size"] = max(1, local // count) if count else micro or 1
@@ -272,15 +332,15 @@ def _batch(
     return found
 
 
-def _memory(given: Given, shipped: Shipped | None) -> dict[str, Any]:
+def _memory(given: Given, is_registry: bool) -> dict[str, Any]:
     """Return what is recomputed, and what lives on the host."""
-    mode = given.word("activation_checkpoint.mode", "activation_checkpoint",
+    mode = given.word("activation_checkpoint", "activation_checkpoint.mode",
                       among=("none", "selective", "full"))  # fmt: skip
     option = given.text("activation_checkpoint.selective_ac_option",
                         "activation_checkpoint.selective_ac_type")  # fmt: skip
-    if mode is None:
-        mode = shipped.recompute if shipped else "selective"
-    if mode == "selective" and shipped is None and option != "op":
+    mode = mode or "selective"
+    usual = "op" if is_registry else "2"
+    if mode == "selective" and (option or usual) != "op":
         name = next((n for n in ("activation_checkpoint.selective_ac_option",
                                  "activation_checkpoint.mode") if n in given), "")  # fmt: skip
         message = f"recomputation of every layer number {option or 2} is not read"
@@ -293,20 +353,18 @@ def _memory(given: Given, shipped: Shipped | None) -> dict[str, Any]:
     return {"recompute": mode, "offload": "all" if on_host else None}
 
 
-def _types(given: Given, shipped: Shipped | None) -> dict[str, Any]:
+def _types(given: Given, is_registry: bool) -> dict[str, Any]:
     """Return types of numbers, the optimizer, and what is compiled."""
     kinds = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
     kept = given.word("training.dtype", among=kinds) or "float32"
     used = given.word("training.mixed_precision_param", among=kinds) or "bfloat16"
     summed = given.word("training.mixed_precision_reduce", among=kinds) or "float32"
     precision = kinds[used]
-    converters = str(given.value("model.converters") or "")
+    converters = _converters(given.value("model.converters"))
     if "float8" in converters or given.flag("float8.enable_float8_linear"):
         precision = "fp8"
-    elif converters not in ("", "[]"):
+    elif converters:
         given.refuse("model.converters", f"{converters} is not read", "float8")
-    if shipped is not None and shipped.precision == "fp8":
-        precision = "fp8"
     recipe = given.word("quantize.linear.float8.recipe_name", "float8.recipe_name",
                         among=("tensorwise", "rowwise", "rowwise_with_gw_hp"))  # fmt: skip
     gathers = given.flag("quantize.linear.float8.enable_fsdp_float8_all_gather",
@@ -324,15 +382,20 @@ def _types(given: Given, shipped: Shipped | None) -> dict[str, Any]:
     if changes:
         preset = load_optimizer(optimizer or "fsdp-mixed")
         optimizer = preset.model_copy(update={"name": f"{preset.name}, as stated", **changes})
-    compiled = given.flag("compile.enable", default=bool(shipped and shipped.compiled))
-    async_tp = given.flag("parallelism.enable_async_tensor_parallel",
-                          default=bool(shipped and shipped.async_tp))  # fmt: skip
-    graphs = shipped is not None and shipped.cuda_graphs
-    if "training.disable_cuda_graphs" in given:
-        graphs = not given.flag("training.disable_cuda_graphs")
+    parts = given.text("compile.components")
+    compiled = given.flag("compile.enable") and (parts is None or "model" in parts)
+    async_tp = given.flag("parallelism.enable_async_tensor_parallel") and compiled
+    graphs = is_registry and not given.flag("training.disable_cuda_graphs")
     return {"precision": _precision(precision, recipe), "optimizer": optimizer,
             "async_tp": async_tp, "cuda_graphs": graphs,
             "software": {"compiled": True} if compiled else {}}  # fmt: skip
+
+
+def _converters(stated: Any) -> str:
+    """Return the names of what replaces layers, as one text in small letters."""
+    parts = stated if isinstance(stated, list) else [stated]
+    names = [one.get("_target_", "") if isinstance(one, dict) else one for one in parts if one]
+    return ", ".join(map(str, names)).lower().strip("[]")
 
 
 def _precision(name: str, recipe: str | None) -> Any:

@@ -1,0 +1,333 @@
+"""Families with recurrent layers: Mamba 2, Bamba, Granite 4, Nemotron-H and Qwen3-Next.
+
+Source: the configuration and model classes of Hugging Face transformers (``Mamba2Config`` and
+``Mamba2Mixer``, ``NemotronHConfig``, ``Qwen3NextGatedDeltaNet``, ...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from meshwright.catalog.huggingface.families.llama import (
+    GRANITE_MOE_KEYS,
+    GRANITE_SCALES,
+    QWEN_MOE_KEYS,
+    with_qwen_experts,
+)
+from meshwright.catalog.huggingface.family import (
+    MOST_LAYERS,
+    STATED_KV_KEYS,
+    Fields,
+    Key,
+    Rule,
+    attention_of,
+    count,
+    count_or_none,
+    count_or_zero,
+    counts_or_none,
+    dense_layer,
+    experts_of,
+    family,
+    flag,
+    layer_types,
+    model_of,
+    text,
+)
+from meshwright.spec.model import FeedForwardSpec, LayerSpec, ModelSpec, RecurrenceSpec
+
+_AMONG_EXPERTS: Rule = ("at_most", "num_experts")
+_TIME_STEPS: Final = "time_step_limit time_step_rank time_step_min time_step_max time_step_floor"
+"""How time steps are clamped and drawn at first."""
+_RECURRENT: Final = ("linear_attention", "mamba")
+_FULL: Final = ("full_attention", "attention")
+"""Names of the two kinds of layers, and what they were called before."""
+
+_MAMBA_KEYS: dict[str, Key] = {
+    "mamba_heads": count(names=("mamba_n_heads",)),
+    "mamba_head_size": Key("anything", "auto", names=("mamba_d_head",)),
+    "state_size": count(256, names=("mamba_d_state",)),
+    "state_groups": count(1, names=("mamba_n_groups",), rule=("divides", "mamba_heads")),
+    "conv_size": count(4, names=("mamba_d_conv",)),
+    "chunk_size": count(256, names=("mamba_chunk_size",)),
+    "mamba_expand": count(2),
+    "mamba_proj_bias": flag(False),
+    "mamba_conv_bias": flag(True),
+}
+"""Fields of Mamba layers beside others, with the defaults of Bamba and Granite 4."""
+
+
+def _mamba_of(fields: Fields, *, bias: str, conv_bias: str) -> RecurrenceSpec:
+    """Return a Mamba 2 layer; raises all faults recorded before.
+
+    Parameters
+    ----------
+    bias, conv_bias
+        Names of the fields that state the biases.
+    """
+    fields.finish()
+    heads, size = fields.count("mamba_heads"), fields.value("mamba_head_size")
+    if "mamba_expand" in fields.keys:
+        inner = fields.count("mamba_expand") * fields.count("hidden_size")
+        size = inner // heads if size == "auto" else size
+        whole = f"{fields.stated('mamba_expand')} x hidden_size {inner}"
+        message = f"{size} x {fields.stated('mamba_heads')} {heads} is not {whole}"
+        is_whole = type(size) is int and size * heads == inner
+        fields.require(is_whole, "mamba_head_size", message)
+        fields.finish()
+    return RecurrenceSpec(
+        kind="mamba2",
+        num_heads=heads,
+        head_size=size,
+        num_groups=fields.count("state_groups"),
+        state_size=fields.count("state_size"),
+        conv_size=fields.count("conv_size"),
+        chunk_size=fields.count("chunk_size"),
+        bias=fields.flag(bias),
+        conv_bias=fields.flag(conv_bias),
+    )
+
+
+@family(
+    "mamba2",
+    "Mamba2ForCausalLM",
+    keys={
+        "hidden_size": count(),
+        "num_hidden_layers": count(most=MOST_LAYERS),
+        "vocab_size": count(),
+        "mamba_heads": count(names=("num_heads",)),
+        "mamba_head_size": count(names=("head_dim",)),
+        "state_size": count(128),
+        "state_groups": count(8, names=("n_groups",), rule=("divides", "mamba_heads")),
+        "conv_size": count(4, names=("conv_kernel",)),
+        "chunk_size": count(256),
+        "mamba_expand": count(2, names=("expand",)),
+        "use_bias": flag(False),
+        "use_conv_bias": flag(True),
+        "tie_word_embeddings": flag(False),
+    },
+    harmless=f"""
+        {_TIME_STEPS} intermediate_size residual_in_fp32 rescale_prenorm_residual rms_norm
+        norm_before_gate
+        """,
+)
+def read_mamba2(fields: Fields) -> ModelSpec:
+    """Return Mamba 2: state spaces alone, one norm in each layer."""
+    mixer = _mamba_of(fields, bias="use_bias", conv_bias="use_conv_bias")
+    return model_of(fields, LayerSpec(recurrence=mixer, num_norms=1))
+
+
+@family(
+    "bamba",
+    "BambaForCausalLM",
+    keys=STATED_KV_KEYS
+    | _MAMBA_KEYS
+    | {
+        "attn_layer_indices": counts_or_none(),
+        "attention_bias": flag(False),
+        "mlp_bias": flag(False),
+    },
+    harmless=f"{_TIME_STEPS} num_logits_to_keep z_loss_coefficient attn_rotary_emb",
+)
+def read_bamba(fields: Fields) -> ModelSpec:
+    """Return Bamba: attention in the layers that are listed, Mamba in all others."""
+    mixer = _mamba_of(fields, bias="mamba_proj_bias", conv_bias="mamba_conv_bias")
+    attention = attention_of(fields, bias=fields.flag("attention_bias"))
+    bias, listed = fields.flag("mlp_bias"), set(fields.listed("attn_layer_indices") or ())
+    full = dense_layer(fields, attention, bias=bias)
+    state_space = dense_layer(fields, None, recurrence=mixer, bias=bias)
+    num_layers = fields.count("num_hidden_layers")
+    message = f"names layer {max(listed, default=0)}, but there are {num_layers} from 0"
+    fields.require(all(n < num_layers for n in listed), "attn_layer_indices", message)
+    layers = [full if place in listed else state_space for place in range(num_layers)]
+    return model_of(fields, layers)
+
+
+@family(
+    "granitemoehybrid",
+    "GraniteMoeHybridForCausalLM",
+    keys=GRANITE_MOE_KEYS
+    | _MAMBA_KEYS
+    | {
+        "mamba_heads": count(128, names=("mamba_n_heads",)),
+        "num_experts": count_or_zero(names=("num_local_experts",)),
+        "num_experts_per_tok": count_or_zero(rule=_AMONG_EXPERTS),
+        "shared_intermediate_size": count(),
+        "layer_types": layer_types(*_RECURRENT, *_FULL),
+        "position_embedding_type": Key("text", None, nullable=True, allowed=("rope", "nope")),
+    },
+    harmless=f"{GRANITE_SCALES} {_TIME_STEPS} normalization_function init_method logits_to_keep",
+)
+def read_granite4(fields: Fields) -> ModelSpec:
+    """Return Granite 4: attention or Mamba in each layer, then experts and a shared network.
+
+    The shared network is the only one without experts. ``layer_types`` absent: Mamba in all. Sizes
+    of Mamba matter only where there is any; heads of Mamba need not fit otherwise.
+    """
+    num_layers = fields.count("num_hidden_layers")
+    kinds = fields.listed("layer_types") or [_RECURRENT[0]] * num_layers
+    if fields.count("num_experts"):
+        fields.require(
+            fields.count("num_experts_per_tok") > 0,
+            "num_experts_per_tok",
+            f"none of num_local_experts {fields.count('num_experts')}",
+        )
+    has_rotary = fields.value("position_embedding_type") == "rope"
+    attention = attention_of(fields, bias=fields.flag("attention_bias"), rotary=has_rotary)
+    width = fields.count("shared_intermediate_size")
+    full = state_space = dense_layer(fields, attention, ffn_size=width)
+    if fields.count("num_experts"):
+        experts = experts_of(fields, shared_ffn_size=width)
+        full = state_space = LayerSpec(attention=attention, experts=experts)
+    if any(kind in _RECURRENT for kind in kinds):
+        mixer = _mamba_of(fields, bias="mamba_proj_bias", conv_bias="mamba_conv_bias")
+        state_space = full.model_copy(update={"attention": None, "recurrence": mixer})
+    return model_of(fields, [state_space if kind in _RECURRENT else full for kind in kinds])
+
+
+_BRANCHES: Final[Mapping[str, str]] = {
+    "M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe",
+}  # fmt: skip
+"""Letters of ``hybrid_override_pattern``."""
+
+
+@family(
+    "nemotron_h",
+    "NemotronHForCausalLM",
+    keys=STATED_KV_KEYS
+    | {
+        "num_hidden_layers": count_or_none(most=MOST_LAYERS),
+        "head_dim": count(128, names=("head_dim", "attention_head_dim")),
+        "hybrid_override_pattern": Key("text", None, nullable=True),
+        "layers_block_type": Key(
+            "texts", None, nullable=True, allowed=(*_BRANCHES.values(), "mamba", "attention"),
+            names=("layers_block_type", "layer_types"),
+        ),
+        "mamba_heads": count(128, names=("mamba_num_heads",)),
+        "mamba_head_size": count(64, names=("mamba_head_dim",)),
+        "state_size": count(128, names=("ssm_state_size",)),
+        "state_groups": count(
+            8, names=("n_groups", "mamba_n_groups"), rule=("divides", "mamba_heads")
+        ),
+        "conv_size": count(4, names=("conv_kernel", "mamba_d_conv")),
+        "chunk_size": count(128, names=("chunk_size", "mamba_chunk_size")),
+        "use_bias": flag(False),
+        "use_conv_bias": flag(True, names=("use_conv_bias", "mamba_conv_bias")),
+        "num_experts": count(8, names=("n_routed_experts",)),
+        "num_experts_per_tok": count(2, rule=_AMONG_EXPERTS),
+        "moe_intermediate_size": count(7688),
+        "moe_shared_expert_intermediate_size": count(7688),
+        "n_group": count(1),
+        "topk_group": count(1),
+        "num_nextn_predict_layers": count_or_zero(0),
+        "mlp_hidden_act": text("relu2", default="relu2"),
+        "moe_latent_size": count_or_none(),
+    },
+    harmless=f"""
+        {_TIME_STEPS} expand mamba_proj_bias mamba_hidden_act mamba_ssm_cache_dtype rms_norm_eps
+        norm_topk_prob routed_scaling_factor n_shared_experts moe_shared_expert_overlap
+        num_logits_to_keep residual_in_fp32 rescale_prenorm_residual mtp_layers_block_type
+        mtp_hybrid_override_pattern mamba_expand mamba_dt_min mamba_dt_max mamba_dt_limit
+        mamba_dt_init_floor
+        """,
+)  # fmt: skip
+def read_nemotron_h(fields: Fields) -> ModelSpec:
+    """Return Nemotron-H: each layer is one branch (Mamba, attention, network or experts).
+
+    ``layers_block_type`` lists them, or ``hybrid_override_pattern`` has a letter for each: M, *, -
+    and E. Attention has no positions; networks square what is positive, without a gate.
+    """
+    pattern, listed = fields.value("hybrid_override_pattern"), fields.listed("layers_block_type")
+    fields.require(
+        bool(pattern or listed), "hybrid_override_pattern", "missing, and layers_block_type too"
+    )
+    for role in ("num_nextn_predict_layers", "moe_latent_size"):
+        fields.require(not fields.value(role), role, f"{fields.value(role)} is not modelled")
+    wrong = sorted(set(pattern or "") - set(_BRANCHES))
+    known = f"one of {' '.join(_BRANCHES)} for each layer"
+    fields.require(not wrong, "hybrid_override_pattern", f"has {wrong[:1]}", known)
+    fields.finish()
+    kinds = listed or [_BRANCHES[letter] for letter in pattern]
+    stated = fields.count_or_none("num_hidden_layers")
+    message = f"{stated}, but {len(kinds)} layers are listed"
+    fields.require(stated in (None, len(kinds)), "num_hidden_layers", message)
+    mixer = _mamba_of(fields, bias="use_bias", conv_bias="use_conv_bias")
+    attention = attention_of(fields, rotary=False)
+    shared = fields.count("moe_shared_expert_intermediate_size")
+    experts = experts_of(
+        fields, gated=False, router_bias=True, shared_ffn_size=shared,
+        num_groups=fields.count("n_group"), top_groups=fields.count("topk_group"),
+    )  # fmt: skip
+    network = FeedForwardSpec(ffn_size=fields.count("intermediate_size"), gated=False)
+    layers = {
+        "linear_attention": LayerSpec(recurrence=mixer, num_norms=1),
+        "full_attention": LayerSpec(attention=attention, num_norms=1),
+        "mlp": LayerSpec(feed_forward=network, num_norms=1),
+        "moe": LayerSpec(experts=experts, num_norms=1),
+    }
+    layers |= {"mamba": layers["linear_attention"], "attention": layers["full_attention"]}
+    notes = ["the correction bias of the router (one number for each expert) is counted"]
+    if "moe" not in kinds:
+        notes = []
+        fields.forget_defaults(_OF_EXPERTS)
+    return model_of(fields, [layers[kind] for kind in kinds], notes=notes)
+
+
+_OF_EXPERTS: Final = (
+    "num_experts", "num_experts_per_tok", "moe_intermediate_size", "moe_latent_size",
+    "moe_shared_expert_intermediate_size", "n_group", "topk_group",
+)  # fmt: skip
+"""Fields that matter only where there are layers of experts."""
+
+
+_DELTA_CHUNK: Final = 64
+"""Tokens of a chunk of the gated delta rule. Source: ``torch_chunk_gated_delta_rule``, and the
+kernels of flash-linear-attention."""
+
+
+@family(
+    "qwen3_next",
+    "Qwen3NextForCausalLM",
+    keys={role: key for role, key in QWEN_MOE_KEYS.items() if "window" not in role}
+    | {
+        "head_dim": count(256),
+        "num_experts": count(512),
+        "num_experts_per_tok": count(10, rule=_AMONG_EXPERTS),
+        "shared_expert_intermediate_size": count(512),
+        "attention_bias": flag(False),
+        "layer_types": layer_types("linear_attention", "full_attention"),
+        "full_attention_interval": count(4),
+        "linear_conv_kernel_dim": count(4),
+        "linear_key_head_dim": count(128),
+        "linear_value_head_dim": count(128),
+        "linear_num_key_heads": count(16, rule=("divides", "linear_num_value_heads")),
+        "linear_num_value_heads": count(32),
+    },
+    harmless="norm_topk_prob use_sliding_window max_window_layers",
+)
+def read_qwen3_next(fields: Fields) -> ModelSpec:
+    """Return Qwen3-Next: the gated delta rule, and gated attention in each fourth layer.
+
+    Source of what the configuration leaves out: the chunk is that of the kernels.
+    """
+    bias, num_layers = fields.flag("attention_bias"), fields.count("num_hidden_layers")
+    attention = attention_of(fields, bias=bias, qk_norm="head", output_gate=True)
+    recurrence = RecurrenceSpec(
+        kind="gated_delta",
+        num_heads=fields.count("linear_num_value_heads"),
+        head_size=fields.count("linear_value_head_dim"),
+        num_groups=fields.count("linear_num_key_heads"),
+        state_size=fields.count("linear_key_head_dim"),
+        conv_size=fields.count("linear_conv_kernel_dim"),
+        chunk_size=_DELTA_CHUNK,
+    )
+    interval = fields.count("full_attention_interval")
+    kinds = fields.listed("layer_types") or [
+        "linear_attention" if (place + 1) % interval else "full_attention"
+        for place in range(num_layers)
+    ]
+    full = dense_layer(fields, attention)
+    linear = dense_layer(fields, None, recurrence=recurrence)
+    layers = [linear if kind == "linear_attention" else full for kind in kinds]
+    notes = ["layers for multi-token prediction of the checkpoint are not counted"]
+    return model_of(fields, with_qwen_experts(fields, layers), notes=notes)

@@ -1,0 +1,20 @@
+"""A kernel that memory limits: norms, rotations, activations, additions, lookups."""
+
+from __future__ import annotations
+
+from meshwright.base.arrays import Num, where
+from meshwright.cost.kernels.gemm import CACHE_SHARE
+from meshwright.spec.kernels import ElementwiseCurve, KernelDevice
+
+
+def elementwise_s(
+    rows: Num, num_bytes: Num, *, device: KernelDevice, curve: ElementwiseCurve
+) -> Num:
+    """Return the seconds of a kernel that reads and writes ``num_bytes`` [s].
+
+    What fits the shared cache, as kernels before it left it, comes from there.
+    """
+    memory = curve.memory_share * device.memory_bytes_per_s
+    fits = num_bytes < CACHE_SHARE * device.cache_bytes
+    moved_s = num_bytes / where(fits, curve.cache_factor * memory, memory)
+    return curve.launch_s + moved_s + curve.row_s * rows

@@ -1,0 +1,283 @@
+"""Traces of the PyTorch profiler: where a measured step goes, by kind of work.
+
+Read event by event, so that a file may be larger than memory. Where a device ran kernels, its
+streams count; on a CPU its operators do. At each moment the first kind of :class:`Work` that is
+under way has it: computation hides communication, and what nothing fills is the host's.
+
+Source: Trace Event Format (Google), as libkineto writes it: complete events, microseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+from meshwright.base.errors import Fault, SpecError
+from meshwright.base.files import kind_of_file, unreadable
+
+
+class Work(StrEnum):
+    """Kinds of work, the first one under way counts."""
+
+    ATTENTION = "attention"
+    PRODUCTS = "products"
+    OPTIMIZER = "optimizer"
+    OTHER = "elementwise and other"
+    COPIES = "copies"
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    SEND = "send"
+    BROADCAST = "broadcast"
+    COLLECTIVE = "other collective"
+
+
+COMMUNICATION = (
+    Work.ALL_REDUCE, Work.ALL_GATHER, Work.REDUCE_SCATTER, Work.ALL_TO_ALL, Work.SEND,
+    Work.BROADCAST, Work.COLLECTIVE,
+)  # fmt: skip
+COMPUTATION = (Work.ATTENTION, Work.PRODUCTS, Work.OPTIMIZER, Work.OTHER)
+_COLLECTIVES = (
+    (Work.ALL_REDUCE, re.compile(r"all_?reduce", re.I)),
+    (Work.ALL_GATHER, re.compile(r"all_?gather", re.I)),
+    (Work.REDUCE_SCATTER, re.compile(r"reduce_?scatter", re.I)),
+    (Work.ALL_TO_ALL, re.compile(r"all_?to_?all", re.I)),
+    (Work.SEND, re.compile(r"send|recv", re.I)),
+    (Work.BROADCAST, re.compile(r"broadcast", re.I)),
+)
+_OF_LIBRARIES = re.compile(r"^(nccl|rccl|gloo:|ccl|oneccl|xccl)|ncclDevKernel|ncclKernel", re.I)
+_KINDS = (
+    (Work.ATTENTION, re.compile(r"flash|fmha|attention|attn|sdpa", re.I)),
+    (Work.OPTIMIZER, re.compile(r"adam|sgd|lamb|adagrad|optimizer", re.I)),
+    (Work.PRODUCTS, re.compile(
+        r"gemm|gemv|cutlass|nvjet|xmma|matmul|cijk_|scaled_mm|aten::(add|b|badd|_grouped_)?mm$"
+        r"|s\d+816|mkldnn_linear|onednn", re.I)),
+)  # fmt: skip
+_COPY = re.compile(r"^mem(cpy|set)", re.I)
+_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_STEP = re.compile(r"ProfilerStep#\d+$")
+MOST_BYTES = 16 * 2**30
+"""Of a trace, unpacked: minutes of a device; a longer one is a slip."""
+MOST_EVENT = 16 * 2**20
+"""Letters of one event, or before the first one."""
+CHUNK = 2**20
+MICRO = 1e-6
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the mean step of a trace goes; parts and the time of nothing sum to the step."""
+
+    step_s: float
+    num_steps: int
+    """0: the trace names no step; it is taken as one."""
+    on_device: bool
+    """Whether kernels of a device count, or the operators of a CPU."""
+    parts_s: Mapping[Work, float]
+    """Of communication what no computation hides [s]."""
+    hidden_s: Mapping[Work, float]
+    """Of each kind of communication, behind computation [s]."""
+    idle_s: float
+    """Nothing is under way: the host prepares, or waits [s]."""
+
+
+@dataclass
+class _Found:
+    """What is kept of the events: times in microseconds, by kind of work."""
+
+    device: dict[Work, list[tuple[float, float]]]
+    host: dict[Work, list[tuple[float, float]]]
+    steps: list[tuple[float, float]]
+    device_steps: list[tuple[float, float]]
+
+
+def read_profile(path: Path) -> Profile:
+    """Return where the steps of a trace go.
+
+    Raises
+    ------
+    SpecError
+        Where it is no trace of the PyTorch profiler, or holds no work; says what is wrong where.
+    """
+    found = _Found({}, {}, [], [])
+    try:
+        for index, event in enumerate(_events(path)):
+            _keep(found, event, index)
+    except (OSError, EOFError) as error:
+        fault = unreadable(error) if isinstance(error, OSError) else Fault("", "ends too early")
+        raise SpecError(fault, origin=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise SpecError(unreadable(error), origin=str(path)) from error
+    except SpecError as error:
+        raise SpecError(error.faults, origin=str(path)) from error
+    on_device = bool(found.device)
+    work = found.device if on_device else found.host
+    if not work:
+        fix = "profile with activities of the CPU or the device, then export_chrome_trace"
+        raise SpecError(
+            Fault("traceEvents", "hold no kernel and no operator", fix), origin=str(path)
+        )
+    steps = (found.device_steps if on_device else []) or found.steps
+    everything = [span for spans in work.values() for span in spans]
+    begin = min(span[0] for span in steps or everything)
+    end = max(span[1] for span in steps or everything)
+    shares = _shares(work, begin, end)
+    if shares is None:
+        message = "no kernel and no operator is within its steps"
+        raise SpecError(Fault("traceEvents", message), origin=str(path))
+    parts, hidden, idle = shares
+    each = MICRO / max(len(steps), 1)
+    return Profile(
+        step_s=(end - begin) * each, num_steps=len(steps), on_device=on_device,
+        parts_s={kind: taken * each for kind, taken in parts.items()},
+        hidden_s={kind: taken * each for kind, taken in hidden.items()},
+        idle_s=idle * each,
+    )  # fmt: skip
+
+
+def _events(path: Path) -> Iterator[Any]:
+    """Yield the events of a trace one by one, without reading all of it."""
+    if kind := kind_of_file(path.stat().st_mode):
+        raise SpecError(Fault("", f"it is {kind}, no regular file"))
+    with path.open("rb") as raw:
+        is_packed = raw.read(2) == b"\x1f\x8b"
+    with (gzip.open if is_packed else open)(path, "rt", encoding="utf-8-sig") as file:
+        yield from _entries(file)
+
+
+def _entries(file: IO[str]) -> Iterator[Any]:
+    """Yield the entries of the array of events in a text."""
+    text, size = file.read(CHUNK), 0
+    start = r"\s*\[" if text.lstrip()[:1] == "[" else r'"traceEvents"\s*:\s*\['
+    while not (found := re.search(start, text)):
+        more = file.read(CHUNK)
+        if not more or len(text) > MOST_EVENT:
+            fix = "a trace of torch.profiler: export_chrome_trace"
+            raise SpecError(Fault("traceEvents", "is missing", fix))
+        text += more
+    decoder, at, index = json.JSONDecoder(), found.end(), 0
+    while True:
+        while at < len(text) and text[at] in " \t\r\n,":
+            at += 1
+        if at < len(text) and text[at] == "]":
+            return
+        try:
+            entry, at = decoder.raw_decode(text, at)
+        except (json.JSONDecodeError, RecursionError) as error:
+            more = file.read(CHUNK)
+            size += len(more)
+            if not more or len(text) - at > MOST_EVENT:
+                message = "the file ends within it" if not more else "is no JSON"
+                raise SpecError(Fault(f"traceEvents[{index}]", message)) from error
+            if size > MOST_BYTES:
+                message = f"more than {MOST_BYTES // 2**30} GiB"
+                raise SpecError(Fault("", message, "a trace of a few steps")) from error
+            text, at = text[at:] + more, 0
+            continue
+        yield entry
+        index += 1
+
+
+def _keep(found: _Found, event: Any, index: int) -> None:
+    """Keep what an event says of the work of a step."""
+    if not isinstance(event, dict):
+        message = f"found {type(event).__name__}, expected an object"
+        raise SpecError(Fault(f"traceEvents[{index}]", message))
+    category, name = event.get("cat"), event.get("name")
+    if event.get("ph") != "X" or not isinstance(category, str) or not isinstance(name, str):
+        return
+    is_step = _STEP.search(name) is not None and category.endswith("user_annotation")
+    on_device = category.lower() in _DEVICE
+    kind = None if is_step else kind_of(name, event.get("args"), on_device=on_device)
+    is_operator = category == "cpu_op" or (kind in COMMUNICATION and "annotation" in category)
+    if not (is_step or on_device or is_operator):
+        return
+    span = _span(event, index)
+    if is_step:
+        steps = found.device_steps if category.startswith("gpu") else found.steps
+        steps.append(span)
+    elif kind is not None and not category.startswith("gpu_user"):
+        work = found.device if on_device else found.host
+        work.setdefault(kind, []).append(span)
+
+
+def _span(event: Mapping[str, Any], index: int) -> tuple[float, float]:
+    """Return the begin and the end of an event [us]."""
+    values = []
+    for name in ("ts", "dur"):
+        value: Any = event.get(name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or (name == "dur" and value < 0):
+            shown = "is missing" if value is None else f"found {str(value)[:40]!r}"
+            raise SpecError(
+                Fault(f"traceEvents[{index}].{name}", f"{shown}, expected microseconds")
+            )
+        values.append(float(value))
+    return values[0], values[0] + values[1]
+
+
+def kind_of(name: str, args: Any, *, on_device: bool) -> Work:
+    """Return the kind of a kernel or an operator by its name."""
+    if _OF_LIBRARIES.search(name):
+        stated = args.get("Collective name") if isinstance(args, Mapping) else None
+        for text in (stated, name):
+            for kind, pattern in _COLLECTIVES:
+                if isinstance(text, str) and pattern.search(text):
+                    return kind
+        return Work.COLLECTIVE
+    if on_device and _COPY.search(name):
+        return Work.COPIES
+    return next((kind for kind, pattern in _KINDS if pattern.search(name)), Work.OTHER)
+
+
+def _shares(
+    work: Mapping[Work, list[tuple[float, float]]], begin: float, end: float
+) -> tuple[dict[Work, float], dict[Work, float], float] | None:
+    """Return time by kind, hidden communication and the time of nothing; None where all is.
+
+    Spans of one kind are joined first, so that several streams count once.
+    """
+    joined = {kind: _joined(spans, begin, end) for kind, spans in work.items()}
+    if not any(len(spans) for spans in joined.values()):
+        return None
+    parts, hidden = dict[Work, float](), dict[Work, float]()
+    taken = np.zeros((0, 2))
+    for kind in Work:
+        if kind not in joined:
+            continue
+        spans = joined[kind]
+        both = _joined(np.concatenate([taken, spans]), begin, end)
+        parts[kind] = _length(both) - _length(taken)
+        if kind in COMMUNICATION:
+            hidden[kind] = _length(spans) - parts[kind]
+        taken = both
+    return parts, hidden, (end - begin) - _length(taken)
+
+
+def _length(spans: FloatArray) -> float:
+    return float((spans[:, 1] - spans[:, 0]).sum())
+
+
+def _joined(spans: list[tuple[float, float]] | FloatArray, begin: float, end: float) -> FloatArray:
+    """Return spans as few that do not touch, cut to a window, in order: (spans, 2)."""
+    table: FloatArray = np.clip(np.asarray(spans, dtype=float).reshape(-1, 2), begin, end)
+    table = table[table[:, 1] > table[:, 0]]
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    if not len(table):
+        return table
+    furthest = np.maximum.accumulate(table[:, 1])
+    is_first = np.concatenate([[True], table[1:, 0] > furthest[:-1]])
+    last = np.concatenate([np.flatnonzero(is_first)[1:] - 1, [len(table) - 1]])
+    joined: FloatArray = np.stack([table[is_first, 0], furthest[last]], axis=1)
+    return joined

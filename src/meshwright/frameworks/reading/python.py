@@ -1,0 +1,586 @@
+"""Python files as data: the objects that their functions build; nothing in them is run.
+
+Literals, arithmetic, calls with keywords, assignments to attributes, functions and classes of the
+file, tests and loops over what is known are followed. A call of what the file does not define
+becomes :class:`Built`: its name with its arguments. What cannot be known is marked, as in scripts,
+and is a fault where something depends on it.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.frameworks.reading.shell import is_unknown, unknown, unknown_in
+
+TARGET, WORDS = "_target_", "_args_"
+"""Names under which a tree has what was called, and its arguments without a name, as in Hydra."""
+_MOST_STEPS = 50_000
+"""No configuration has as many; a loop that has is not one."""
+_MOST_DEPTH = 40
+_MOST_VALUES = 100_000
+
+
+class Reference(str):
+    """The name of something that another file defines: ``torch.bfloat16``."""
+
+    __slots__ = ()
+
+
+@dataclass
+class Built:
+    """What a call of something unknown gives: its name, arguments, and attributes set later."""
+
+    target: str
+    words: tuple[Any, ...] = ()
+    fields: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+    """The call as it is written, and its line."""
+    line: int = 0
+    unread: list[Fault] = field(default_factory=list)
+    """Statements that may change it and are not followed."""
+
+
+@dataclass(frozen=True)
+class _Function:
+    node: ast.FunctionDef
+    scope: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Class:
+    name: str
+    fields: Mapping[str, Any]
+
+
+class _ReturnError(Exception):
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class PythonFile:
+    """A file, followed once from top to bottom."""
+
+    def __init__(self, text: str, name: str, variables: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.variables = dict(variables or {})
+        self.started: list[Built] = []
+        """Calls whose result nobody takes, with objects among their arguments."""
+        self.imported: set[str] = set()
+        """Names that another file defines: no variables of this one."""
+        self.steps = self.depth = 0
+        self._found: dict[str, Built] | None = None
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            raise SpecError(Fault("", f"is no Python: {error}"), origin=name) from error
+        self.scope: dict[str, Any] = {"__name__": "__main__"}
+        try:
+            self._block(tree.body, self.scope)
+        except _ReturnError:
+            pass
+        except RecursionError as error:
+            raise SpecError(Fault("", "nests deeper than is followed"), origin=name) from error
+
+    def trees(self) -> dict[str, dict[str, Any]]:
+        """Return the configurations that the file builds, by name, and its plain variables.
+
+        What it starts counts alone; else what its variables hold, and what its functions without
+        arguments return. Variables in capitals are a tree without a name.
+        """
+        found = {name: as_tree(value) for name, value in self._objects().items()}
+        constants = {
+            name: as_tree(value) for name, value in self.scope.items()
+            if name.isupper() and name not in self.imported
+            and (_is_known(value) or isinstance(value, Reference))
+        }  # fmt: skip
+        return found | ({"": constants} if constants else {})
+
+    def unread(self, name: str) -> list[Fault]:
+        """Return the statements that may change a configuration, and are not followed."""
+        return list(dict.fromkeys(_unread(self._objects().get(name))))
+
+    def _objects(self) -> dict[str, Built]:
+        if self._found is None:
+            self._found = self._followed()
+        return self._found
+
+    def _followed(self) -> dict[str, Built]:
+        started = [
+            one for call in self.started for one in (*call.words, *call.fields.values())
+            if isinstance(one, Built) and one.target
+        ]  # fmt: skip
+        if started:
+            return {f"{one.target} (line {one.line})": one for one in started}
+        found = {name: value for name, value in self.scope.items() if isinstance(value, Built)}
+        for name, value in list(self.scope.items()):
+            if isinstance(value, _Function) and _needs_nothing(value.node.args):
+                result = self._call_function(value, (), {})
+                if isinstance(result, Built):
+                    found[name] = result
+        return found
+
+    # -------------------------------------------------------------------------- statements
+
+    def _block(self, body: Iterable[ast.stmt], scope: dict[str, Any]) -> None:
+        for node in body:
+            self.steps += 1
+            if self.steps > _MOST_STEPS:
+                raise SpecError(Fault("", "runs longer than is followed"), origin=self.name)
+            handler = getattr(self, f"_do_{type(node).__name__.lower()}", None)
+            if handler is not None:
+                handler(node, scope)
+            elif not isinstance(node, _SILENT):
+                self._unfollowed(node, scope)
+
+    def _do_import(self, node: ast.Import, scope: dict[str, Any]) -> None:
+        for one in node.names:
+            scope[one.asname or one.name.partition(".")[0]] = Reference(
+                one.name if one.asname else one.name.partition(".")[0]
+            )
+
+    def _do_importfrom(self, node: ast.ImportFrom, scope: dict[str, Any]) -> None:
+        for one in node.names:
+            where = "." * node.level + (node.module or "")
+            dot = "" if where.endswith(".") or not where else "."
+            scope[one.asname or one.name] = Reference(f"{where}{dot}{one.name}")
+            self.imported.add(one.asname or one.name)
+
+    def _do_functiondef(self, node: ast.FunctionDef, scope: dict[str, Any]) -> None:
+        scope[node.name] = _Function(node, scope)
+
+    def _do_classdef(self, node: ast.ClassDef, scope: dict[str, Any]) -> None:
+        own: dict[str, Any] = dict(scope)
+        self._block([one for one in node.body if not isinstance(one, ast.FunctionDef)], own)
+        names = {key: value for key, value in own.items() if key not in scope}
+        scope[node.name] = _Class(node.name, names)
+
+    def _do_assign(self, node: ast.Assign, scope: dict[str, Any]) -> None:
+        value = self.value(node.value, scope)
+        for target in node.targets:
+            self._put(target, value, scope)
+
+    def _do_annassign(self, node: ast.AnnAssign, scope: dict[str, Any]) -> None:
+        if node.value is not None:
+            self._put(node.target, self.value(node.value, scope), scope)
+
+    def _do_augassign(self, node: ast.AugAssign, scope: dict[str, Any]) -> None:
+        whole = ast.copy_location(ast.BinOp(_loaded(node.target), node.op, node.value), node)
+        self._put(node.target, self.value(whole, scope), scope)
+
+    def _do_return(self, node: ast.Return, scope: dict[str, Any]) -> None:
+        raise _ReturnError(None if node.value is None else self.value(node.value, scope))
+
+    def _do_raise(self, node: ast.Raise, scope: dict[str, Any]) -> None:
+        raise _ReturnError(None)
+
+    def _do_with(self, node: ast.With, scope: dict[str, Any]) -> None:
+        for item in node.items:
+            if item.optional_vars is not None:
+                self._put(item.optional_vars, self.value(item.context_expr, scope), scope)
+        self._block(node.body, scope)
+
+    def _do_try(self, node: ast.Try, scope: dict[str, Any]) -> None:
+        self._block([*node.body, *node.orelse, *node.finalbody], scope)
+
+    def _do_if(self, node: ast.If, scope: dict[str, Any]) -> None:
+        test = self.value(node.test, scope)
+        if _is_known(test):
+            self._block(node.body if test else node.orelse, scope)
+        else:
+            self._unfollowed(node, scope)
+
+    def _do_for(self, node: ast.For, scope: dict[str, Any]) -> None:
+        values = self.value(node.iter, scope)
+        if not isinstance(values, list | tuple | range | dict):
+            self._unfollowed(node, scope)
+            return
+        for value in values:
+            self._put(node.target, value, scope)
+            self._block(node.body, scope)
+
+    def _do_expr(self, node: ast.Expr, scope: dict[str, Any]) -> None:
+        if not isinstance(node.value, ast.Call):
+            return
+        call, name = node.value, _dotted(node.value.func)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("append", "extend"):
+            values = self.value(call.func.value, scope)
+            if isinstance(values, list) and len(call.args) == 1:
+                more = self.value(call.args[0], scope)
+                values.extend(more if call.func.attr == "extend" and _is_list(more) else [more])
+                return
+        if name.partition(".")[0] in _SPEAKERS:
+            return
+        result = self.value(call, scope)
+        if isinstance(result, Built):
+            held = [one for one in (*result.words, *result.fields.values())
+                    if isinstance(one, Built)]  # fmt: skip
+            if isinstance(call.func, ast.Attribute):
+                owner = self.value(call.func.value, scope)
+                held += [owner] if isinstance(owner, Built) else []
+            last = name.rpartition(".")[2]
+            if last in _APPLY_WORDS:
+                return
+            if last in _STARTS:
+                self.started += [result] if held else []
+                return
+            fault = Fault(f"line {node.lineno}", f"{_source(call)!r} is not followed")
+            for one in held:
+                one.unread.append(fault)
+
+    def _unfollowed(self, node: ast.stmt, scope: dict[str, Any]) -> None:
+        """Mark what a statement changes that cannot be followed."""
+        first = ast.unparse(node).splitlines()[0][:60]
+        fault = Fault(f"line {node.lineno}", f"{first!r} is not followed")
+        for one in ast.walk(node):
+            if isinstance(one, ast.Return):
+                raise _ReturnError(unknown(f"{first} (line {node.lineno})"))
+            targets = one.targets if isinstance(one, ast.Assign) else (
+                [one.target] if isinstance(one, ast.AugAssign | ast.AnnAssign) else [])  # fmt: skip
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    scope[target.id] = unknown(f"{target.id} (line {node.lineno})")
+                else:
+                    owner = self.value(_root(target), scope)
+                    if isinstance(owner, Built):
+                        owner.unread.append(fault)
+
+    def _put(self, target: ast.expr, value: Any, scope: dict[str, Any]) -> None:
+        if isinstance(target, ast.Name):
+            scope[target.id] = value
+        elif isinstance(target, ast.Attribute):
+            owner = self.value(target.value, scope)
+            if isinstance(owner, Built):
+                owner.fields[target.attr] = value
+        elif isinstance(target, ast.Subscript):
+            owner, key = self.value(target.value, scope), self.value(target.slice, scope)
+            if isinstance(owner, dict) and _is_known(key):
+                owner[key] = value
+            elif isinstance(owner, Built) and isinstance(key, str):
+                owner.fields[key] = value
+        elif isinstance(target, ast.Tuple | ast.List):
+            values = value if _is_list(value) and len(value) == len(target.elts) else None
+            for index, one in enumerate(target.elts):
+                part = unknown(_source(one)) if values is None else values[index]
+                self._put(one, part, scope)
+
+    # ------------------------------------------------------------------------- expressions
+
+    def value(self, node: ast.expr, scope: dict[str, Any]) -> Any:
+        """Return the value of an expression; a mark where it is not known."""
+        self.steps += 1
+        handler = getattr(self, f"_of_{type(node).__name__.lower()}", None)
+        if handler is None or self.steps > _MOST_STEPS:
+            return _unknown(node)
+        return handler(node, scope)
+
+    def _of_constant(self, node: ast.Constant, scope: dict[str, Any]) -> Any:
+        return node.value
+
+    def _of_name(self, node: ast.Name, scope: dict[str, Any]) -> Any:
+        if node.id in scope:
+            return scope[node.id]
+        return self.scope.get(node.id, Reference(node.id))
+
+    def _of_attribute(self, node: ast.Attribute, scope: dict[str, Any]) -> Any:
+        return self._attribute(self.value(node.value, scope), node)
+
+    def _attribute(self, owner: Any, node: ast.Attribute) -> Any:
+        if isinstance(owner, Reference):
+            return Reference(f"{owner}.{node.attr}")
+        if isinstance(owner, _Class):
+            return owner.fields.get(node.attr, Reference(f"{owner.name}.{node.attr}"))
+        if isinstance(owner, Built):
+            return owner.fields.setdefault(
+                node.attr, Built("", text=_marked(node), line=node.lineno)
+            )
+        return _unknown(node)
+
+    def _of_list(self, node: ast.List | ast.Tuple, scope: dict[str, Any]) -> list[Any]:
+        values: list[Any] = []
+        for one in node.elts:
+            part = self.value(one.value if isinstance(one, ast.Starred) else one, scope)
+            values += part if isinstance(one, ast.Starred) and _is_list(part) else [part]
+        return values
+
+    def _of_tuple(self, node: ast.Tuple, scope: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(self._of_list(node, scope))
+
+    def _of_dict(self, node: ast.Dict, scope: dict[str, Any]) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            part = self.value(value, scope)
+            if key is None:
+                found |= part if isinstance(part, dict) else {}
+            elif isinstance(name := self.value(key, scope), str | int | float):
+                found[name] = part
+        return found
+
+    def _of_subscript(self, node: ast.Subscript, scope: dict[str, Any]) -> Any:
+        owner, key = self.value(node.value, scope), self.value(node.slice, scope)
+        if isinstance(owner, Reference) and owner.endswith("environ"):
+            return self._variable(str(key), _unknown(node))
+        if isinstance(owner, dict | list | tuple) and isinstance(key, str | int):
+            try:
+                return owner[key]  # type: ignore[index]
+            except (KeyError, IndexError, TypeError):
+                return _unknown(node)
+        return _unknown(node)
+
+    def _of_unaryop(self, node: ast.UnaryOp, scope: dict[str, Any]) -> Any:
+        value = self.value(node.operand, scope)
+        if isinstance(node.op, ast.Not):
+            return not value if _is_known(value) else _unknown(node)
+        is_number = isinstance(value, int | float)
+        return -value if isinstance(node.op, ast.USub) and is_number else _unknown(node)
+
+    def _of_binop(self, node: ast.BinOp, scope: dict[str, Any]) -> Any:
+        left, right = self.value(node.left, scope), self.value(node.right, scope)
+        apply = _OPERATORS.get(type(node.op))
+        if apply is None or not (_is_known(left) and _is_known(right)) or _is_big(left, right):
+            return _unknown(node)
+        try:
+            return apply(left, right)
+        except (TypeError, ValueError, ArithmeticError):
+            return _unknown(node)
+
+    def _of_boolop(self, node: ast.BoolOp, scope: dict[str, Any]) -> Any:
+        is_and, value = isinstance(node.op, ast.And), None
+        for one in node.values:
+            value = self.value(one, scope)
+            if not _is_known(value):
+                return _unknown(node)
+            if bool(value) != is_and:
+                return value
+        return value
+
+    def _of_compare(self, node: ast.Compare, scope: dict[str, Any]) -> Any:
+        left = self.value(node.left, scope)
+        for sign, one in zip(node.ops, node.comparators, strict=True):
+            right = self.value(one, scope)
+            if not (_is_known(left) and _is_known(right)):
+                return _unknown(node)
+            try:
+                if not _COMPARES[type(sign)](left, right):
+                    return False
+            except TypeError:
+                return _unknown(node)
+            left = right
+        return True
+
+    def _of_ifexp(self, node: ast.IfExp, scope: dict[str, Any]) -> Any:
+        test = self.value(node.test, scope)
+        if not _is_known(test):
+            return _unknown(node)
+        return self.value(node.body if test else node.orelse, scope)
+
+    def _of_joinedstr(self, node: ast.JoinedStr, scope: dict[str, Any]) -> Any:
+        parts = [self.value(getattr(one, "value", one), scope)
+                 if isinstance(one, ast.FormattedValue) else one.value  # type: ignore[attr-defined]
+                 for one in node.values]  # fmt: skip
+        known = all(isinstance(one, str | int | float) for one in parts)
+        return "".join(map(str, parts)) if known else _unknown(node)
+
+    def _of_call(self, node: ast.Call, scope: dict[str, Any]) -> Any:
+        words = tuple(self._of_list(ast.List(list(node.args), ast.Load()), scope))
+        fields: dict[str, Any] = {}
+        for one in node.keywords:
+            value = self.value(one.value, scope)
+            if one.arg is not None:
+                fields[one.arg] = value
+            elif isinstance(value, dict):
+                fields |= {str(key): part for key, part in value.items()}
+        if isinstance(node.func, ast.Attribute):
+            owner = self.value(node.func.value, scope)
+            if isinstance(owner, Built):  # a method of something unknown
+                name = f"{owner.target}.{node.func.attr}"
+                return _made(name, (*owner.words, *words), fields, node)
+            callee = self._attribute(owner, node.func)
+        else:
+            callee = self.value(node.func, scope)
+        if isinstance(callee, _Function):
+            return self._call_function(callee, words, fields)
+        if isinstance(callee, _Class):
+            return _made(callee.name, words, dict(callee.fields) | fields, node)
+        if isinstance(callee, Reference):
+            return self._call_known(callee, words, fields, node)
+        return _made(_dotted(node.func), words, fields, node)
+
+    def _call_known(
+        self, name: Reference, words: tuple[Any, ...], fields: dict[str, Any], node: ast.Call
+    ) -> Any:
+        """Return the result of the few functions that are known, else what is built."""
+        last = name.rpartition(".")[2]
+        if last in ("getenv", "get") and words and ("environ" in name or last == "getenv"):
+            default = words[1] if len(words) > 1 else fields.get("default", unknown(str(words[0])))
+            return self._variable(str(words[0]), default)
+        if last in ("replace", "copy", "deepcopy") and words and isinstance(words[0], Built):
+            copied = deepcopy(words[0])
+            copied.fields |= fields
+            return copied
+        if last == "dict" and not words:
+            return fields
+        if last in _BUILT_IN and name == last and not fields and all(map(_is_known, words)):
+            try:
+                return _BUILT_IN[last](*words)
+            except (TypeError, ValueError, OverflowError):
+                return _unknown(node)
+        return _made(name, words, fields, node)
+
+    def _call_function(
+        self, function: _Function, words: tuple[Any, ...], fields: dict[str, Any]
+    ) -> Any:
+        """Return what a function of the file returns."""
+        node, scope = function.node, dict(function.scope)
+        if self.depth >= _MOST_DEPTH:
+            return unknown(f"{node.name}()")
+        names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+        for name, default in zip(reversed(names), reversed(node.args.defaults), strict=False):
+            scope[name] = self.value(default, function.scope)
+        for one, usual in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+            scope[one.arg] = (
+                Reference(one.arg) if usual is None else self.value(usual, function.scope)
+            )
+        scope |= dict(zip(names, words, strict=False))
+        known = {*names, *(one.arg for one in node.args.kwonlyargs)}
+        scope |= {name: value for name, value in fields.items() if name in known}
+        if node.args.kwarg is not None:
+            scope[node.args.kwarg.arg] = {k: v for k, v in fields.items() if k not in known}
+        if node.args.vararg is not None:
+            scope[node.args.vararg.arg] = words[len(names) :]
+        self.depth += 1
+        try:
+            self._block(node.body, scope)
+        except _ReturnError as returned:
+            return returned.value
+        finally:
+            self.depth -= 1
+        return None
+
+    def _variable(self, name: str, default: Any) -> Any:
+        """Return a variable of the environment."""
+        return self.variables.get(name, default)
+
+
+def as_tree(value: Any, depth: int = 0) -> Any:
+    """Return a value as trees of files have it; what was built stands under names of Hydra.
+
+    A call deeper than in a section is a value that is not known.
+    """
+    if isinstance(value, Built):
+        if depth > 1 or (depth == 1 and not value.target and not value.fields):
+            return unknown(value.text or value.target)
+        found: dict[str, Any] = {TARGET: str(value.target)} if value.target else {}
+        found |= {WORDS: [as_tree(one, depth + 1) for one in value.words]} if value.words else {}
+        parts = {
+            name: as_tree(one, depth + 1) for name, one in value.fields.items()
+            if not isinstance(one, Built) or one.target or _holds(one)
+        }  # fmt: skip
+        return found | parts
+    if isinstance(value, dict):
+        return {str(name): as_tree(one, depth + 1) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_tree(one, 1) for one in value]
+    if isinstance(value, Reference):
+        return str(value)
+    plain = value is None or isinstance(value, str | int | float | bool)
+    return value if plain else unknown(type(value).__name__)
+
+
+def _unread(value: Any) -> list[Fault]:
+    """Return the statements that may change an object, or a part of it, and are not followed."""
+    if not isinstance(value, Built):
+        return []
+    return [*value.unread, *(one for part in value.fields.values() for one in _unread(part))]
+
+
+def _holds(value: Built) -> bool:
+    """Return whether anything was set in an attribute that no call built."""
+    return any(not isinstance(one, Built) or one.target or _holds(one)
+               for one in value.fields.values())  # fmt: skip
+
+
+def _is_known(value: Any) -> bool:
+    if isinstance(value, Built | Reference | _Function | _Class):
+        return False
+    return not (isinstance(value, str) and (is_unknown(value) or unknown_in(value)))
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _is_big(left: Any, right: Any) -> bool:
+    """Return whether an operation could outgrow any configuration."""
+    sizes = [abs(one) if isinstance(one, int | float) else len(one)
+             for one in (left, right) if one is not None]  # fmt: skip
+    numbers = isinstance(left, int | float) and isinstance(right, int | float)
+    return any(size > (2**63 if numbers else _MOST_VALUES) for size in sizes)
+
+
+def _needs_nothing(arguments: ast.arguments) -> bool:
+    own = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
+    return own <= 0 and all(one is not None for one in arguments.kw_defaults)
+
+
+def _loaded(node: ast.expr) -> ast.expr:
+    return ast.parse(ast.unparse(node), mode="eval").body
+
+
+def _root(node: ast.expr) -> ast.expr:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node
+
+
+def _dotted(node: ast.expr) -> str:
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+
+
+def _source(node: ast.expr) -> str:
+    text = " ".join(ast.unparse(node).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _marked(node: ast.expr) -> str:
+    return f"{_source(node)} (line {node.lineno})"
+
+
+def _made(target: str, words: tuple[Any, ...], fields: dict[str, Any], node: ast.expr) -> Built:
+    return Built(target, words, fields, _marked(node), node.lineno)
+
+
+def _unknown(node: ast.expr) -> str:
+    return unknown(_marked(node))
+
+
+_SILENT = (ast.Pass, ast.Assert, ast.Global, ast.Nonlocal, ast.Delete, ast.Continue, ast.Break)
+_SPEAKERS = ("print", "logger", "logging", "log", "warnings", "sys", "os", "random", "time")
+"""Functions and modules that change no configuration."""
+_STARTS = ("pretrain", "finetune", "train", "fit", "run")
+"""Functions that start a job with a configuration."""
+_APPLY_WORDS = ("apply_overrides",)
+"""Functions that put words of the command line into a configuration: these are read there."""
+_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.Pow: lambda a, b: a**b if abs(a) < 2**20 and 0 <= b <= 64 else a * float("nan"),
+    ast.LShift: lambda a, b: a << b if b < 64 else 0, ast.RShift: operator.rshift,
+    ast.BitOr: operator.or_, ast.BitAnd: operator.and_,
+}  # fmt: skip
+_COMPARES: dict[type, Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: lambda a, b: a is b,
+    ast.IsNot: lambda a, b: a is not b, ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}  # fmt: skip
+_BUILT_IN: dict[str, Callable[..., Any]] = {
+    "int": int, "float": float, "str": str, "bool": bool, "len": len, "min": min, "max": max,
+    "list": list, "tuple": tuple, "abs": abs, "round": round, "sorted": sorted,
+    "range": lambda *words: list(range(*words)) if all(abs(w) < 10_000 for w in words) else None,
+}  # fmt: skip

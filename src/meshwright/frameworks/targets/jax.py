@@ -1,0 +1,141 @@
+"""JAX: a program that builds the mesh, splits a transformer over it, and trains.
+
+Source: JAX 0.10, ``jax.sharding.Mesh``, ``jax.sharding.NamedSharding``, ``jax.distributed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import gcd
+from typing import Any
+
+from meshwright.base.errors import Fault
+from meshwright.frameworks.config_json import config_of
+from meshwright.frameworks.jax_program import PROGRAM
+from meshwright.frameworks.launch import degrees, header, plan_launch, shell_script
+from meshwright.frameworks.refusals import (
+    choice_refusal,
+    framework_refusals,
+    optimizer_refusals,
+)
+from meshwright.frameworks.registry import exporters
+from meshwright.train.answer import Plan
+
+FILE_NAME = "jax.sh"
+PROGRAM_NAME = "jax_train.py"
+ADAM_BYTES = 16.0
+"""FP32 parameters, gradients and two moments of AdamW."""
+
+
+@exporters.register("jax")
+class JaxProgram:
+    """The program, and a shell script that starts it on one host."""
+
+    title = "JAX 0.10"
+    is_text = True
+
+    @staticmethod
+    def refusals(plan: Plan) -> Sequence[Fault]:
+        """Return what the program cannot do."""
+        return [
+            *framework_refusals(plan, "jax"),
+            *_own_refusals(plan),
+            *_model_refusals(plan),
+            *optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES),
+        ]
+
+    @staticmethod
+    def render(plan: Plan) -> dict[str, str]:
+        """Return the script and the program."""
+        notes = (
+            "start on each host; without --tokens FILE.npy it trains on drawn ones, as in",
+            f"  {FILE_NAME} --steps 100 --learning-rate 3e-4",
+        )
+        comments = header(plan, JaxProgram.title, notes)
+        program = ["python3", f'"$(dirname "$0")"/{PROGRAM_NAME}']
+        script = shell_script(comments, _variables(plan), program, [])
+        return {FILE_NAME: script, PROGRAM_NAME: _program(plan)}
+
+
+def _program(plan: Plan) -> str:
+    """Return the program: the numbers of the plan, the model, and what is the same for all."""
+    head = ["#!/usr/bin/env python3", f"# what {FILE_NAME} starts: PLAN is the plan that it names,"]
+    head.append("# MODEL the config.json of its model")
+    numbers = {"PLAN": _settings(plan), "MODEL": config_of(plan.model) or {}}
+    tables = [f"{name} = {_literal(values)}" for name, values in numbers.items()]
+    return "\n".join([*head, "", *tables, "", PROGRAM])
+
+
+def _literal(values: Mapping[str, Any]) -> str:
+    lines = [f'    "{name}": {value!r},'.replace("'", '"') for name, value in values.items()]
+    return "\n".join(["{", *lines, "}"])
+
+
+def _settings(plan: Plan) -> dict[str, Any]:
+    """Return what the program does: axes outermost first, batch, and what is sharded or kept."""
+    sizes, structure, work = degrees(plan), plan.best.structure, plan.workload
+    return {
+        "mesh": mesh_axes(plan),
+        "ep": sizes["ep"],
+        "zero_stage": structure.zero_stage,
+        "sequence_parallel": structure.sequence_parallel,
+        "recompute": str(structure.recompute),
+        "precision": work.precision.matmul,
+        "micro_batch_size": sizes["micro_batch_size"],
+        "global_batch_size": work.global_batch_size,
+        "sequence_length": work.sequence_length,
+        "num_hosts": plan_launch(plan).num_hosts,
+    }
+
+
+def mesh_axes(plan: Plan) -> dict[str, int]:
+    """Return the axes of the mesh: experts take tp and a part of the shards."""
+    sizes = degrees(plan)
+    of_experts = _expert_shards(sizes)
+    return {
+        "dp_replicate": sizes["dp_replicate"],
+        "dp_shard": sizes["dp_shard"] // of_experts,
+        "ep": of_experts,
+        "tp": sizes["tp"],
+    }
+
+
+def _expert_shards(sizes: Mapping[str, int]) -> int:
+    """Return the part of the data axes over which experts are spread, beside tp."""
+    return sizes["ep"] // gcd(sizes["ep"], sizes["tp"])
+
+
+def _own_refusals(plan: Plan) -> Iterator[Fault]:
+    sizes, work = degrees(plan), plan.workload
+    if sizes["ep"] > 1 and sizes["ep"] % sizes["tp"]:
+        reason = f"experts are spread over all of tp {sizes['tp']}, or not at all"
+        yield choice_refusal("strategy.ep", sizes["ep"], reason, f"ep={sizes['tp']}")
+    if sizes["dp_shard"] % _expert_shards(sizes):
+        reason = f"experts divide the shards beside tp, here {sizes['dp_shard']}"
+        yield choice_refusal("strategy.ep", sizes["ep"], reason, "ep that divides tp x dp_shard")
+    if plan.best.structure.zero_stage and plan.model.hidden_size % sizes["dp_shard"]:
+        reason = f"the hidden size {plan.model.hidden_size} is divided evenly"
+        yield choice_refusal("strategy.dp_shard", sizes["dp_shard"], reason, "dp_replicate")
+    if not work.causal:
+        yield choice_refusal("workload.causal", False, "the program masks causally", "true")
+
+
+def _model_refusals(plan: Plan) -> Iterator[Fault]:
+    """Yield models with what the layers of the program lack."""
+    config = config_of(plan.model)
+    if config is None:
+        yield Fault("model", f"{plan.model.name} has layers that are not written", "a plain Llama")
+        return
+    has_bias = config.get("attention_bias") or config.get("mlp_bias")
+    if has_bias or config.get("mlp_only_layers"):
+        message = "biases, or dense layers between those with experts, are not written"
+        yield Fault("model", message, "--framework megatron")
+    if config.get("sliding_window") and plan.system.chip.vendor == "Google":
+        yield Fault("model", "the kernel of TPUs has no window", "--framework maxtext")
+
+
+def _variables(plan: Plan) -> Iterator[str]:
+    """Yield where the first host is; hosts of TPUs find each other."""
+    if plan_launch(plan).num_hosts > 1 and plan.system.chip.vendor != "Google":
+        yield 'export HEAD_ADDRESS="${HEAD_ADDRESS:?the first host}"'
+        yield 'export NODE_RANK="${NODE_RANK:?the number of this host}"'

@@ -1,0 +1,47 @@
+"""A plan that some framework starts comes first, as long as it is hardly slower."""
+
+import pytest
+
+from meshwright.sharding.strategy import ScheduleKind
+from meshwright.train.measured.factors import PLAN_ERROR
+from meshwright.train.plan import plan
+from meshwright.train.question import training
+
+ASKED = ("llama3-8b", "8xH100", 4096, 64)
+FIXED = {"pp": [4], "tp": [2], "num_virtual_stages": [1]}
+
+
+@pytest.fixture(scope="module")
+def found():
+    model, system, length, batch = ASKED
+    work = training(system, sequence_length=length, global_batch_size=batch)
+    return plan(model, system, work, allowed=FIXED)
+
+
+def only(kind):
+    model, system, length, batch = ASKED
+    work = training(system, sequence_length=length, global_batch_size=batch)
+    return plan(model, system, work, allowed=FIXED | {"schedule": [kind]}).best
+
+
+def test_what_starts_leads_and_what_is_faster_is_named(found):
+    """Zero bubble is faster here and starts in no framework; 1F1B is within the error of plans."""
+    slower, faster = only(ScheduleKind.ONE_F_ONE_B), only(ScheduleKind.ZERO_BUBBLE)
+    times = slower.estimate.step_time_s / faster.estimate.step_time_s
+    assert 1.0 < times <= 1.0 + PLAN_ERROR
+    assert found.best.text == slower.text
+    assert found.best.launches_with
+    assert faster.text in found.warnings[0]
+    assert found.fastest_s <= found.best.estimate.step_time_s * (1.0 + 1e-9)
+
+
+def test_a_schedule_that_is_fixed_leads_all_the_same():
+    """Fixed to a schedule that nothing starts, a plan is still an answer."""
+    best = only(ScheduleKind.ZERO_BUBBLE)
+    assert best.structure.schedule is ScheduleKind.ZERO_BUBBLE
+    assert not best.launches_with
+
+
+def test_each_plan_is_shown_once(found):
+    texts = [found.best.text, *(entry.text for entry in found.runners_up)]
+    assert len(texts) == len(set(texts))
