@@ -23,7 +23,7 @@ from meshwright.calibration.reading import read_rows
 from meshwright.calibration.rows import published_rows
 from meshwright.search.robustness import choose_trials
 from meshwright.train.measured.factors import PLAN_ERROR, RESOURCES, STEP_NOISE, logs_and_slopes
-from meshwright.train.measured.trials import expected_spreads
+from meshwright.train.measured.trials import expected_covariance
 
 MOST = 3
 FEWEST_PLANS = 3
@@ -75,8 +75,7 @@ def plans_of(family: Family) -> Plans:
     """Return the plans of a family with what is open about their times."""
     jobs = [measurement(entry) for entry in family.rows]
     logs, slopes = logs_and_slopes(jobs, np.zeros(len(RESOURCES)))
-    spreads = expected_spreads(jobs[0].problem)
-    shared = (slopes * spreads**2) @ slopes.T
+    shared = slopes @ expected_covariance(jobs[0].problem) @ slopes.T
     return Plans(
         logs,
         np.log([job.step_s for job in jobs]),

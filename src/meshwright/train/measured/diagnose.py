@@ -39,7 +39,7 @@ from meshwright.train.measured.factors import (
     losses_s,
     step_seconds,
 )
-from meshwright.train.measured.trials import expected_spreads, learn, trials_of
+from meshwright.train.measured.trials import expected_covariance, learn, trials_of
 from meshwright.train.question import check_problem, make_problem
 from meshwright.train.report import question_line
 from meshwright.train.report_detail import trial_lines
@@ -314,7 +314,7 @@ def _diagnosis(case: _Case) -> Diagnosis:
     of_job = job.problem, job.strategy, job.structure
     predicted_s = float(step_seconds(*of_job, np.ones_like(middle))[0])
     fitted_s = float(step_seconds(*of_job, middle)[0])
-    expected = expected_log_spread(job, np.diag(expected_spreads(job.problem) ** 2))
+    expected = expected_log_spread(job, expected_covariance(job.problem))
     surprise = float(np.log(job.step_s / predicted_s)) / expected
     changes, log_times, left_out = _changes(case)
     return Diagnosis(

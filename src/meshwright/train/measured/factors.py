@@ -133,19 +133,22 @@ def residual_spread(ends: Distances | None) -> float:
     return (ends.slower + ends.faster) / 2.0 / HALF_OF_80_PERCENT
 
 
-def prior_spreads(calibration: CalibrationOf[float], residual: float) -> FloatArray:
-    """Return the standard deviation of ln(factor) of each resource before measurements.
+def prior_covariance(calibration: CalibrationOf[float], residual: float) -> FloatArray:
+    """Return the covariance of ln(factor) before measurements, (resources, resources).
 
-    The larger of two, up to ``MOST``: the residual, which any one resource could have caused, and
-    what the interval of its constant allows.
+    Half of the variance of rows left out is taken as common to all resources, as software that is
+    slower in everything; the other half, or what the interval of its constant allows where that is
+    more, is of each resource alone: c^2 + diag(s_r^2) with c = residual / sqrt(2) and
+    s_r = max(c, interval), each up to ``MOST``.
 
     Parameters
     ----------
     residual
         Standard deviation of ln(predicted / measured) of rows left out of the fit.
     """
-    widths = [max(residual, _of_interval(calibration, entry)) for entry in RESOURCES]
-    return np.minimum(widths, MOST)
+    common = min(residual / math.sqrt(2.0), MOST)
+    own = [min(max(common, _of_interval(calibration, entry)), MOST) for entry in RESOURCES]
+    return np.asarray(common**2 + np.diag(np.square(own)))
 
 
 def _of_interval(calibration: CalibrationOf[float], resource: Resource) -> float:
@@ -236,13 +239,13 @@ class Factors:
         )
 
 
-def estimated(measurements: Sequence[Measurement], spreads: FloatArray) -> Factors:
+def estimated(measurements: Sequence[Measurement], prior: FloatArray) -> Factors:
     """Return the most probable factors behind some measurements.
 
     Parameters
     ----------
-    spreads
-        Standard deviations of ln(factor) before them, shape (resources,).
+    prior
+        Covariance of ln(factor) before them, shape (resources, resources).
     """
     target = np.log([entry.step_s for entry in measurements])
     noise = noise_covariance(measurements)
@@ -250,21 +253,21 @@ def estimated(measurements: Sequence[Measurement], spreads: FloatArray) -> Facto
     values = np.zeros(len(RESOURCES))
     for _ in range(MOST_ROUNDS):
         logs, slopes = logs_and_slopes(measurements, values)
-        found, covariance = most_probable(target - logs + slopes @ values, slopes, noise, spreads,
+        found, covariance = most_probable(target - logs + slopes @ values, slopes, noise, prior,
                                           lowest)  # fmt: skip
         step, values = found - values, found
         if np.abs(step).max() < CLOSE:
             break
-    return _factors(len(measurements), values, covariance, spreads)
+    return _factors(len(measurements), values, covariance, prior)
 
 
 def most_probable(
-    errors: FloatArray, slopes: FloatArray, noise: FloatArray, spreads: FloatArray,
+    errors: FloatArray, slopes: FloatArray, noise: FloatArray, prior: FloatArray,
     lowest: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
     """Return ln(factor) of least squares, (resources,), and their covariance.
 
-    Least (errors - slopes x)' noise^-1 (errors - slopes x) + sum (x / spreads)^2 with x at least
+    Least (errors - slopes x)' noise^-1 (errors - slopes x) + x' prior^-1 x with x at least
     ``lowest``; the covariance is the inverse of its curvature.
 
     Parameters
@@ -275,13 +278,15 @@ def most_probable(
         Derivatives of ln(time) in ln(factor), (jobs, resources).
     noise
         Covariance of what no factor explains, (jobs, jobs).
+    prior
+        Covariance of ln(factor) before the jobs, (resources, resources).
     """
     from scipy.optimize import lsq_linear
 
     whiten = np.linalg.inv(np.linalg.cholesky(noise))
-    matrix = np.vstack([whiten @ slopes, np.diag(1.0 / spreads)])
-    target = np.concatenate([whiten @ errors, np.zeros(len(spreads))])
-    found = lsq_linear(matrix, target, (lowest - 1e-9, np.full(len(spreads), np.inf))).x
+    matrix = np.vstack([whiten @ slopes, np.linalg.inv(np.linalg.cholesky(prior))])
+    target = np.concatenate([whiten @ errors, np.zeros(len(prior))])
+    found = lsq_linear(matrix, target, (lowest - 1e-9, np.full(len(prior), np.inf))).x
     return np.asarray(found), np.asarray(np.linalg.inv(matrix.T @ matrix), dtype=float)
 
 
@@ -347,11 +352,9 @@ def lowest_values(measurements: Sequence[Measurement]) -> FloatArray:
     return np.asarray(np.minimum(np.max(limits, axis=0), 0.0))
 
 
-def _factors(
-    number: int, values: FloatArray, covariance: FloatArray, spreads: FloatArray
-) -> Factors:
+def _factors(number: int, values: FloatArray, covariance: FloatArray, prior: FloatArray) -> Factors:
     """Return the estimate as plain numbers."""
-    deviations = np.sqrt(np.diag(covariance))
+    deviations, spreads = np.sqrt(np.diag(covariance)), np.sqrt(np.diag(prior))
     entries = tuple(
         Factor(
             name,

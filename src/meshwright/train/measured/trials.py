@@ -20,7 +20,7 @@ from meshwright.train.measured.factors import (
     Measurement,
     estimated,
     expected_log_spread,
-    prior_spreads,
+    prior_covariance,
     residual_spread,
 )
 
@@ -40,13 +40,13 @@ def learn(measurements: Sequence[Measurement]) -> Factors:
     if len(chips) != 1:
         found = ", ".join(sorted(chips)) or "none"
         raise SpecError(Fault("measurements", f"of chips of one family, found {found}"))
-    spreads = np.mean([expected_spreads(entry.problem) for entry in measurements], axis=0)
-    return estimated(measurements, spreads)
+    priors = [expected_covariance(entry.problem) for entry in measurements]
+    return estimated(measurements, np.mean(priors, axis=0))
 
 
-def expected_spreads(problem: Problem) -> FloatArray:
-    """Return the standard deviation of ln(factor) of each resource before any measurement."""
-    return prior_spreads(problem.nominal_calibration, residual_spread(distances(problem)))
+def expected_covariance(problem: Problem) -> FloatArray:
+    """Return the covariance of ln(factor) of the resources before any measurement."""
+    return prior_covariance(problem.nominal_calibration, residual_spread(distances(problem)))
 
 
 def with_measured_interval(problem: Problem, entry: Candidate, factors: Factors) -> Candidate:

@@ -24,7 +24,7 @@ from meshwright.train.measured.factors import (
     lowest_log_factors,
     most_probable,
     noise_covariance,
-    prior_spreads,
+    prior_covariance,
     residual_spread,
     scaled,
     step_seconds,
@@ -32,7 +32,7 @@ from meshwright.train.measured.factors import (
 from meshwright.train.question import make_problem, training
 
 ONES = np.ones((len(RESOURCES), 1))
-SPREADS = np.full(len(RESOURCES), 0.3)
+PRIOR = 0.09 * np.eye(len(RESOURCES))
 TRUTH = np.array([[1.15], [1.25], [1.3], [1.4], [1.5], [1.2]])
 
 
@@ -65,9 +65,9 @@ def measured(entry, factors):
 
 
 def test_one_job_and_one_resource_by_hand():
-    spreads, noise = np.array([0.3, 0.2]), np.array([[0.04]])
+    prior, noise = np.diag([0.09, 0.04]), np.array([[0.04]])
     found, covariance = most_probable(
-        np.array([0.1]), np.array([[1.0, 0.0]]), noise, spreads, np.full(2, -9.0)
+        np.array([0.1]), np.array([[1.0, 0.0]]), noise, prior, np.full(2, -9.0)
     )
     assert found == pytest.approx([0.1 * 0.09 / (0.09 + 0.04), 0.0])
     assert covariance[0, 0] == pytest.approx(0.09 * 0.04 / (0.09 + 0.04))
@@ -75,14 +75,14 @@ def test_one_job_and_one_resource_by_hand():
 
 
 def test_a_measurement_as_predicted_leaves_all_factors_at_one():
-    found = estimated([measured(JOBS[0], ONES)], SPREADS)
+    found = estimated([measured(JOBS[0], ONES)], PRIOR)
     assert found.values == pytest.approx(np.ones(len(RESOURCES)), abs=1e-6)
     assert found.num_measurements == 1
     assert [entry.resource for entry in found.factors] == list(NAMES)
 
 
 def test_several_jobs_tell_the_resources_apart():
-    found = estimated([measured(entry, TRUTH) for entry in JOBS], SPREADS)
+    found = estimated([measured(entry, TRUTH) for entry in JOBS], PRIOR)
     errors = np.log(found.values) - np.log(TRUTH[:, 0])
     spreads = np.sqrt(np.diag(found.log_covariance))
     assert np.all(np.abs(errors) <= 2.0 * spreads + 1e-9)
@@ -93,7 +93,7 @@ def test_several_jobs_tell_the_resources_apart():
 
 def test_fitted_jobs_are_nearer_to_their_measurements():
     jobs = [measured(entry, TRUTH) for entry in JOBS]
-    values = estimated(jobs, SPREADS).values[:, None]
+    values = estimated(jobs, PRIOR).values[:, None]
     for entry in jobs:
         of_job = entry.problem, entry.strategy, entry.structure
         before = abs(math.log(entry.step_s / step_seconds(*of_job, ONES)[0]))
@@ -104,10 +104,10 @@ def test_fitted_jobs_are_nearer_to_their_measurements():
 def test_each_job_more_leaves_less_in_doubt():
     jobs = [measured(entry, ONES) for entry in JOBS]
     spreads = [
-        np.sqrt(np.diag(estimated(jobs[:number], SPREADS).log_covariance))
+        np.sqrt(np.diag(estimated(jobs[:number], PRIOR).log_covariance))
         for number in (1, 3, len(jobs))
     ]
-    for more, fewer in zip([SPREADS, *spreads], spreads, strict=False):
+    for more, fewer in zip([np.sqrt(np.diag(PRIOR)), *spreads], spreads, strict=False):
         assert np.all(fewer <= more + 1e-12)
 
 
@@ -124,7 +124,7 @@ def test_equal_plans_share_the_error_of_their_plan():
 def test_no_resource_is_faster_than_its_data_sheet():
     problem, strategy, structure = JOBS[0]
     quick = Measurement("quick", problem, strategy, structure, 1e-6)
-    found = np.log(estimated([quick], np.full(len(RESOURCES), 5.0)).values)
+    found = np.log(estimated([quick], 25.0 * np.eye(len(RESOURCES))).values)
     limits = lowest_log_factors(problem.calibration)
     assert np.all(found >= np.array(limits) - 1e-6)
     assert found[0] == pytest.approx(limits[0], abs=1e-6)
@@ -167,7 +167,7 @@ def test_measurements_never_widen_what_is_known(seed, number):
     errors = generator.normal(0.0, 0.3, number)
     spreads = generator.uniform(0.05, 0.5, len(RESOURCES))
     values, covariance = most_probable(
-        errors, slopes, 0.01 * np.eye(number), spreads, np.full(len(RESOURCES), -9.0)
+        errors, slopes, 0.01 * np.eye(number), np.diag(spreads**2), np.full(len(RESOURCES), -9.0)
     )
     assert np.all(np.diag(covariance) <= spreads**2 + 1e-12)
     left = errors - slopes @ values
@@ -176,14 +176,14 @@ def test_measurements_never_widen_what_is_known(seed, number):
 
 
 def test_draws_have_the_stated_covariance():
-    found = estimated([measured(entry, TRUTH) for entry in JOBS[:3]], SPREADS)
+    found = estimated([measured(entry, TRUTH) for entry in JOBS[:3]], PRIOR)
     logs = np.log(found.draws(40_000, np.random.default_rng(0)))
     assert np.cov(logs) == pytest.approx(np.array(found.log_covariance), abs=0.003)
 
 
 def test_constants_under_factors():
     problem = JOBS[0][0]
-    found = estimated([measured(JOBS[0], TRUTH)], SPREADS)
+    found = estimated([measured(JOBS[0], TRUTH)], PRIOR)
     before, after = problem.calibration, found.applied(problem.calibration)
     rate = found.factors[0].factor
     assert after.matmul_sustained_efficiency == before.matmul_sustained_efficiency / rate
@@ -206,10 +206,21 @@ def test_priors_follow_residuals_and_intervals():
     constants = JOBS[0][0].calibration
     assert residual_spread(None) == UNFITTED
     assert residual_spread(Distances(slower=0.2, faster=0.05632)) == pytest.approx(0.1)
-    narrow, wide = prior_spreads(constants, 0.01), prior_spreads(constants, 0.2)
-    assert np.all(narrow <= wide)
-    assert np.all(wide >= 0.2)
-    assert prior_spreads(constants, 3.0) == pytest.approx(np.full(len(RESOURCES), MOST))
+    narrow, wide, widest = (prior_covariance(constants, spread) for spread in (0.02, 0.4, 3.0))
+    shared = ~np.eye(len(RESOURCES), dtype=bool)
+    assert narrow[shared] == pytest.approx(0.5 * 0.02**2)
+    assert np.all(np.diag(wide) >= 0.4**2 - 1e-12)
+    assert widest == pytest.approx(MOST**2 * (1.0 + np.eye(len(RESOURCES))))
     low, high = constants.intervals["fast_network_efficiency"]
     ratio = (high - low) / math.sqrt(12.0) / constants.fast_network_efficiency
-    assert narrow[2] == pytest.approx(math.sqrt(math.log(1.0 + ratio**2)))
+    assert narrow[2, 2] == pytest.approx(0.5 * 0.02**2 + math.log(1.0 + ratio**2))
+
+
+def test_what_all_resources_share_scales_a_step_that_no_resource_explains():
+    problem, strategy, structure = job("1xH100", 8, {}, zero_stage=0)
+    seconds = float(step_seconds(problem, strategy, structure, ONES)[0])
+    slow = Measurement("slow", problem, strategy, structure, 1.3 * seconds)
+    found = estimated([slow], prior_covariance(problem.calibration, 1.0))
+    network = found.factors[NAMES.index("slow_network")]
+    assert network.factor > 1.05  # one device tells of software, not of a network
+    assert found.factors[0].factor > network.factor
