@@ -221,7 +221,8 @@ def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, 
         Option("workload", "a YAML file instead of the options", "FILE"),
         Option(
             "framework",
-            "what runs it, such as megatron or torchtitan==0.3.0; see show framework",
+            "what runs it, such as megatron, torchtitan==0.3.0, or of serving vllm; see show "
+            "framework",
             "NAME",
         ),
         Option(
@@ -328,7 +329,7 @@ SERVING = tuple(
         ("max_tpot", "requests: limit of the time per output token", "TIME"),
         ("latency", "least latency instead of most throughput", ""),
         ("kv_cache", "data type of the KV cache", "TYPE"),
-        ("server", "vllm, tensorrt-llm, ... (generic)", "NAME"),
+        ("server", "as --framework: vllm, tensorrt-llm, ... (generic)", "NAME"),
         ("weights", "data type of the resident weights", "TYPE"),
     )
 )  # fmt: skip
@@ -522,7 +523,7 @@ COMMANDS: dict[str, Command] = {
                 "names", kind="argument"),),
     ),
     "show framework": Command(
-        "what a training framework can start, its kernels and its defaults",
+        "what a framework or a server can start, its kernels and its defaults",
         (Option("framework", "NAME or NAME==VERSION; without one, the names", kind="argument"),),
     ),
     "show optimizer": Command(
@@ -639,8 +640,8 @@ COMMANDS["serve"] = Command(
     "the best way to serve: plan with --decode, --prefill or both",
     tuple(o for o in COMMANDS["plan"].options
           if o in (*FIXED, *SERVING) or o.name in (
-              "model", "on", "network", "rent", "precision", "imbalance", "cuda_graphs",
-              "calibration", "top", "out", "force")),
+              "model", "on", "network", "rent", "framework", "precision", "imbalance",
+              "cuda_graphs", "calibration", "top", "out", "force")),
 )  # fmt: skip
 """A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
 PYTHON_ONLY = ("serve",)

@@ -65,6 +65,8 @@ class ServingCandidate:
     strategy: Strategy
     structure: PlanOptions
     estimate: ServingEstimate
+    launches_with: tuple[str, ...] = ()
+    """Servers of the catalog that can start it."""
 
     @property
     def text(self) -> str:

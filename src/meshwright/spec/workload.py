@@ -338,10 +338,29 @@ class Decode(Declaration):
         return self
 
 
+class Serves(Declaration):
+    """What a server can start; ways of serving outside of it start nowhere with it.
+
+    ``serve/launching.py`` holds the rules that read it.
+    """
+
+    axes: tuple[AxisName, ...]
+    """Those whose degree may be above 1; there may always be several replicas."""
+    spans_hosts: bool = False
+    """A replica may lie on several hosts."""
+    kv_cache: tuple[str, ...] = ("bf16", "fp16")
+    """Types of the cache."""
+
+
 class Server(Declaration):
     """A server of requests, as it runs where its users do not say otherwise."""
 
     name: str
+    title: str = ""
+    version: str = ""
+    """Whose options these are; empty where they belong to no release."""
+    launches: Serves | None = None
+    """None: nothing is known of it, and nothing is refused."""
     memory_fraction: float = Field(gt=0, le=1)
     """Share of the memory that it fills."""
     of_free_memory: bool = False
