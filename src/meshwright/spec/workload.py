@@ -93,7 +93,7 @@ class OptimizerPreset(Declaration):
 AxisName = Literal["tp", "cp", "pp", "vpp", "ep", "etp", "dp_replicate", "tatp"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
 ZeroStage = Literal[0, 1, 2, 3]
-Offloaded = Literal["optimizer", "activations", "weights", "all"]
+Offloaded = Literal["optimizer", "gradients", "state", "activations", "weights", "all"]
 
 
 class Launches(Declaration):

@@ -118,7 +118,7 @@ def leaner(strategy: Strategy, structure: PlanOptions) -> Iterator[Variant]:
     has_shards = strategy.dp_shard * strategy.cp > 1
     for stage in range(structure.zero_stage + 1, 4 if has_shards else 0):
         yield strategy, replace(structure, zero_stage=stage)
-    for offload in (Offload.OPTIMIZER, Offload.ACTIVATIONS, Offload.ALL):
+    for offload in (Offload.OPTIMIZER, Offload.STATE, Offload.ACTIVATIONS, Offload.ALL):
         yield strategy, replace(structure, offload=offload)
     if strategy.micro_batch_size > 1:
         yield replace(strategy, micro_batch_size=1.0), structure

@@ -41,6 +41,11 @@ _WARNINGS_BY_WEIGHT = (
     "interrupted", UNCALIBRATED_NOTE.split(":")[0], "outside the evidence", "stay idle",
     "the slowest device", "does not divide", "the busiest expert",
 )  # fmt: skip
+_OFFLOADED = {
+    Offload.GRADIENTS: "gradients and optimizer",
+    Offload.STATE: "weights, gradients and optimizer",
+    Offload.ALL: "weights, optimizer and activations",
+}
 _SCHEDULES = {"1f1b": "1F1B", "zero_bubble": "zero bubble", "gpipe": "GPipe"}
 
 
@@ -189,8 +194,9 @@ def plan_in_words(best: Candidate) -> str:
             some = f" of {structure.recompute_run} layers from one input"
         parts.append(f"{structure.recompute} recomputation{some}")
     if structure.offload is not Offload.NONE:
-        what = "all state" if structure.offload is Offload.ALL else structure.offload
-        parts.append(f"{what} offloaded to the host")
+        parts.append(
+            f"{_OFFLOADED.get(structure.offload, structure.offload)} offloaded to the host"
+        )
     batches = (
         f"{counted(price.num_micro_batches, 'micro-batch', 'micro-batches')} of "
         f"{s.micro_batch_size:.0f} "

@@ -221,17 +221,22 @@ def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
     if stage not in (None, "auto", "0", "1", "2", "3"):
         given.refuse(f"{at}stage", f"found {stage!r}", "0 to 3")
     stage = usual_stage if stage in (None, "auto") else stage
-    offload = None
-    for what, ours in (("optimizer", "optimizer"), ("param", "weights")):
+    on_host = set()
+    for what in ("optimizer", "param"):
         device = given.text(f"{at}offload_{what}.device",
                             f"deepspeed_config.offload_{what}_device") or "none"  # fmt: skip
         if device == "nvme":
             name = f"{at}offload_{what}.device"
             given.refuse(name, "state on NVMe is not read", "cpu")
         elif device != "none":
-            offload = "all" if offload else ours
+            on_host.add(what)
     if given.flag(f"{at}cpu_offload"):
-        offload = "optimizer"
+        on_host.add("optimizer")
+    offload = None
+    if on_host:  # from ZeRO 2 on gradients are summed where the optimizer is
+        offload = "gradients" if stage in ("2", "3") else "optimizer"
+        offload = {"param": "weights"}.get("".join(on_host), offload)
+        offload = "state" if len(on_host) > 1 else offload
     ratio = given.real(f"{at}offload_optimizer.ratio")
     if ratio not in (None, 1.0):
         given.refuse(f"{at}offload_optimizer.ratio", "a part of it is not read", "1.0")
@@ -300,7 +305,7 @@ def _fsdp(given: Given) -> dict[str, Any]:
         found["reshard_after_forward"] = "off"
     offload = given.flag(f"{at}fsdp_offload_params", f"{at}offload_params", f"{at}cpu_offload")
     if offload or "offload" in words:
-        found["offload"] = "all"
+        found["offload"] = "state"
     if given.flag(f"{at}fsdp_activation_checkpointing", f"{at}activation_checkpointing"):
         found["recompute"] = "full"
     return found
