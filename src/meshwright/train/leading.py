@@ -6,10 +6,12 @@ from dataclasses import replace
 from itertools import groupby
 
 from meshwright.base.errors import InfeasibleError
+from meshwright.cost.problem import Problem
 from meshwright.search.exhaustive import Found, complexity, in_order_of_preference
+from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import stack
 from meshwright.train.answer import Candidate
-from meshwright.train.estimate import Leaders, Placed, candidate
+from meshwright.train.estimate import Leaders, Placed, Placer, candidate
 from meshwright.train.measured.factors import PLAN_ERROR
 from meshwright.train.question import launched_by
 from meshwright.train.search import search
@@ -24,7 +26,7 @@ def leading(
     Within the error of plans against each other (``PLAN_ERROR`` of the fastest) the simplest plan
     comes first, by :func:`~meshwright.search.exhaustive.complexity`; what is faster follows. Where
     no framework is asked for, a plan that some framework starts comes before those that start
-    nowhere. Ranks that are placed keep their order: no framework starts them.
+    nowhere.
 
     Parameters
     ----------
@@ -32,7 +34,7 @@ def leading(
         Whether simplicity counts; else only whether a plan starts.
     """
     best = leaders.best
-    if best.placement is not None or not leaders.coverage.is_complete:
+    if not leaders.coverage.is_complete:
         return leaders, ()
     limit_s = leaders.result.found[0].time_s * (1.0 + PLAN_ERROR)
     first = _simplest(space, leaders, limit_s) if simplest else None
@@ -41,13 +43,59 @@ def leading(
     if first is None:
         return leaders, ()
     placed = Placed(first, candidate(space.problem, first.strategy, first.structure))
-    text = placed.candidate.text
-    others = [entry for entry in leaders.placed if entry.candidate.text != text]
-    leaders = replace(leaders, placed=(placed, *others)[: len(leaders.placed)])
-    ahead = placed.candidate.estimate.step_time_s / best.estimate.step_time_s - 1.0
-    if text == best.text or ahead <= 0.0 or _starts(space, best):
+    return _led_by(placed, leaders), () if _starts(space, best) else _named(placed, best)
+
+
+def leading_placed(
+    problem: Problem, choices: Choices, leaders: Leaders, placer: Placer, top: int,
+    num_simulated: int,
+) -> tuple[Leaders, tuple[str, ...]]:  # fmt: skip
+    """Return the same where ranks are placed: a plan that some framework starts comes first.
+
+    Such as on a torus of TPUs, on which no framework has tensor streams. On chips that no
+    framework runs on, a wafer, the order stays.
+    """
+    best, first = leaders.best, None
+    asks_for_one = problem.workload.software.launches is not None
+    if asks_for_one or best.launches_with or not leaders.coverage.is_complete:
         return leaders, ()
-    return leaders, (f"{ahead:.1%} faster, but no framework of the catalog starts it: {best.text}",)
+    limit_s = best.estimate.step_time_s * (1.0 + PLAN_ERROR)
+    for _, work in launched_by(problem):
+        asked = replace(problem, workload=work)
+        try:
+            found = placer.best(placer.space(asked, choices), top=1, num_simulated=num_simulated)
+        except InfeasibleError:
+            continue
+        if found.placed and found.best.estimate.step_time_s <= limit_s:
+            first, limit_s = found.placed[0], found.best.estimate.step_time_s
+    if first is None:
+        return leaders, ()
+    first = replace(first, candidate=_as_asked(problem, first.candidate))
+    return _led_by(first, leaders), _named(first, best)
+
+
+def _as_asked(problem: Problem, plan: Candidate) -> Candidate:
+    """Return a plan that was priced for a framework with the interval of a question without."""
+    price, plain = plan.estimate, candidate(problem, plan.strategy, plan.structure).estimate
+    if plain.interval_s is None:
+        return plan
+    fastest, slowest = (end / plain.step_time_s for end in plain.interval_s)
+    interval_s = fastest * price.step_time_s, slowest * price.step_time_s
+    return replace(plan, estimate=replace(price, interval_s=interval_s))
+
+
+def _led_by(first: Placed, leaders: Leaders) -> Leaders:
+    """Return as many leaders with another first one."""
+    others = [entry for entry in leaders.placed if entry.candidate.text != first.candidate.text]
+    return replace(leaders, placed=(first, *others)[: len(leaders.placed)])
+
+
+def _named(first: Placed, fastest: Candidate) -> tuple[str, ...]:
+    """Return what is to be said of a faster plan that starts nowhere."""
+    ahead = first.candidate.estimate.step_time_s / fastest.estimate.step_time_s - 1.0
+    if first.candidate.text == fastest.text or ahead <= 0.0:
+        return ()
+    return (f"{ahead:.1%} faster, but no framework of the catalog starts it: {fastest.text}",)
 
 
 def _simplest(space: SearchSpace, leaders: Leaders, limit_s: float) -> Found | None:

@@ -33,7 +33,7 @@ from meshwright.train.estimate import (
     warnings,
 )
 from meshwright.train.families import Block
-from meshwright.train.leading import leading
+from meshwright.train.leading import leading, leading_placed
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.measured.trials import trials_of, with_measured_interval
 from meshwright.train.question import check_fixed, make_problem
@@ -106,7 +106,10 @@ def plan(
     if not leaders.placed:
         why = nothing_fits(problem, leaders.result)
         raise InfeasibleError(f"{why}{_to_let_go(problem, choices)}")
-    leaders, note = leading(SearchSpace(problem, choices), leaders, simplest=prefers_simple)
+    if leaders.best.placement is None:
+        leaders, note = leading(SearchSpace(problem, choices), leaders, simplest=prefers_simple)
+    else:
+        leaders, note = leading_placed(problem, choices, leaders, placer, top, num_simulated)
     found = _answer(problem, placer, calibration, factors, leaders)
     found = replace(found, warnings=(*note, *found.warnings))
     found = replace(found, command=command)

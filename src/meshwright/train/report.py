@@ -30,6 +30,7 @@ from meshwright.train.answer import (
     Plan,
     Replan,
 )
+from meshwright.train.question import frameworks_on
 
 if TYPE_CHECKING:
     from meshwright.train.compare import Comparison
@@ -69,7 +70,7 @@ def plan_screen(
     _add_plan(screen, plan.best)
     if yours is not None:
         screen.add("yours", _beside(plan.best, yours))
-    if plan.best.placement is None:
+    if plan.best.placement is None or frameworks_on(plan.system.chip):
         screen.add("launches", _launches(plan), spare=2)
     if plan.best.placement is not None:
         screen.add("placed", blocks_in_words(plan.best.placement), spare=2)
