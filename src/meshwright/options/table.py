@@ -200,6 +200,12 @@ MEASURED_FILE = Option(
 NETWORK = Option(
     "network", "network between hosts, one adapter for each host: 100GbE, NDR, a YAML file", "NAME"
 )
+WEIGHTS = Option(
+    "weights",
+    "of serving: data type of the resident weights, or int4, awq, gptq, nf4, bnb-int8; one of "
+    "these with --optimizer adapters: as frozen weights rest",
+    "TYPE",
+)
 KERNELS = Option("kernels", "times of single kernels, not of steps (your rows as CSV)", kind="flag")
 OUT_PLAN = Option("out", "write the plan as JSON", "FILE")
 FORCE = Option("force", "replace files that are there, write through symbolic links", kind="flag")
@@ -231,6 +237,7 @@ def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, 
             "TYPE",
         ),
         Option("optimizer", "preset of bytes per parameter; see show optimizer", "NAME"),
+        WEIGHTS,
         Option("tokens", "tokens of the whole run, such as 15T; decimal, B is 1e9", "N"),
         Option(
             "document_length",
@@ -330,7 +337,6 @@ SERVING = tuple(
         ("latency", "least latency instead of most throughput", ""),
         ("kv_cache", "data type of the KV cache", "TYPE"),
         ("server", "as --framework: vllm, tensorrt-llm, ... (generic)", "NAME"),
-        ("weights", "data type of the resident weights", "TYPE"),
     )
 )  # fmt: skip
 PROGRAM = (
@@ -640,7 +646,7 @@ COMMANDS["serve"] = Command(
     "the best way to serve: plan with --decode, --prefill or both",
     tuple(o for o in COMMANDS["plan"].options
           if o in (*FIXED, *SERVING) or o.name in (
-              "model", "on", "network", "rent", "framework", "precision", "imbalance",
+              "model", "on", "network", "rent", "framework", "precision", "weights", "imbalance",
               "cuda_graphs", "calibration", "top", "out", "force")),
 )  # fmt: skip
 """A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""

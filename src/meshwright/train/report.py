@@ -21,6 +21,7 @@ from meshwright.report.screen import (
     words,
 )
 from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
+from meshwright.spec.model import ModelSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import (
     Candidate,
@@ -389,7 +390,7 @@ def comparison_screen(found: Comparison, *, next_command: str = "") -> Screen:
     screen = Screen(
         f"{found.model.name} on {found.system.name}: sequence {work.sequence_length:,}, "
         f"global batch {work.global_batch_size:,}, "
-        f"{named_type(work.precision.matmul, found.system.chip)}, {_optimizer(work)}"
+        f"{named_type(work.precision.matmul, found.system.chip)}, {_optimizer(work, found.model)}"
     )
     screen.gap()
     if ours.best is not None:
@@ -458,10 +459,11 @@ def _longer(slower: float) -> str:
     return f"{abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}"
 
 
-def _optimizer(work: Training) -> str:
+def _optimizer(work: Training, model: ModelSpec) -> str:
     """Return the optimizer, and in which format frozen weights rest."""
-    stored = work.precision.weight_format
-    return work.optimizer.name if stored is None else f"{work.optimizer.name} on {stored.name}"
+    stored, preset = model.weight_format, work.optimizer
+    rests = stored is not None and stored.trains_adapters and preset.freezes_weights
+    return f"{preset.name} on {stored.name}" if stored is not None and rests else preset.name
 
 
 def question_line(plan: Plan) -> str:
@@ -470,7 +472,7 @@ def question_line(plan: Plan) -> str:
     return (
         f"{plan.model.name} on {plan.system.name}: sequence {work.sequence_length:,}, "
         f"global batch {work.global_batch_size:,}, "
-        f"{named_type(work.precision.matmul, plan.system.chip)}, {_optimizer(work)}"
+        f"{named_type(work.precision.matmul, plan.system.chip)}, {_optimizer(work, plan.model)}"
     )
 
 
