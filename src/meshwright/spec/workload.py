@@ -156,6 +156,10 @@ class Launches(Declaration):
     architectures: tuple[str, ...] | None = None
     """Of models, as Hugging Face names them; None: any model of transformers."""
 
+    def has_model(self, architecture: str) -> bool:
+        """Tell whether it has the layers of an architecture."""
+        return self.architectures is None or architecture in self.architectures
+
 
 SelectiveRecompute = Literal["attention", "half_of_products", "all_but_products"]
 

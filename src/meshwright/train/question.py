@@ -193,6 +193,17 @@ def check_fixed(problem: Problem, allowed: Mapping[str, Sequence[object]]) -> No
         for value in values
         if name in tried and value not in tried[name]
     ]
+    launches, architecture = problem.workload.software.launches, problem.model.architecture
+    if launches is not None and not launches.has_model(architecture):
+        others = [
+            name
+            for name, work in launched_by(problem)
+            if work.software.launches is not None and work.software.launches.has_model(architecture)
+        ]
+        message = f"{problem.workload.software.framework} has no model of the architecture"
+        faults.append(
+            Fault("framework", f"{message} {architecture}", f"{', '.join(others) or 'none'}")
+        )
     known = launching.known_values(problem.workload)
     faults += [
         Fault(name, f"{problem.workload.software.framework} does not start {value}", _named(kept))

@@ -140,7 +140,7 @@ def _cost(plan: Plan) -> str:
     text = per_million_tokens(usd, None if price.energy_j is None else price.energy_j / million)
     if plan.run_s is None or work.total_tokens is None:
         return text
-    run = f"{format_days(plan.run_s)} for {work.total_tokens / 1e12:,.4g}T tokens"
+    run = f"{format_days(plan.run_s)} for {_count(work.total_tokens)} tokens"
     if price.cost_usd is not None:
         # devices are rented while they restart, too: by the day, not by the step
         run += f", {price.cost_usd / price.step_time_s * plan.run_s:,.0f} USD"
@@ -457,6 +457,14 @@ def _longer(slower: float) -> str:
     if slower > 1.0:
         return f"{1.0 + slower:.1f}x as long"
     return f"{abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}"
+
+
+def _count(number: float) -> str:
+    """Return a count in the letters in which it is typed: ``2T``, ``65.54M``."""
+    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if number >= scale:
+            return f"{number / scale:,.4g}{letter}"
+    return f"{number:,.0f}"
 
 
 def _optimizer(work: Training, model: ModelSpec) -> str:
