@@ -41,7 +41,7 @@ def leading(
     if first is None and not _starts(space, best):
         first = _fastest_that_starts(space, best.estimate.step_time_s * (1.0 + PLAN_ERROR))
     if first is None:
-        return leaders, ()
+        return leaders, _nearest_that_starts(space, best)
     placed = Placed(first, candidate(space.problem, first.strategy, first.structure))
     return _led_by(placed, leaders), () if _starts(space, best) else _named(placed, best)
 
@@ -124,8 +124,19 @@ def _starts(space: SearchSpace, plan: Candidate) -> bool:
     return space.problem.workload.software.launches is not None or bool(plan.launches_with)
 
 
-def _fastest_that_starts(space: SearchSpace, limit_s: float) -> Found | None:
-    """Return the best plan within a time that some framework starts."""
+def _nearest_that_starts(space: SearchSpace, best: Candidate) -> tuple[str, ...]:
+    """Return the fastest plan that some framework starts, where it is much slower than the best."""
+    if _starts(space, best) or (first := _fastest_that_starts(space)) is None:
+        return ()
+    found = candidate(space.problem, first.strategy, first.structure)
+    behind = found.estimate.step_time_s / best.estimate.step_time_s - 1.0
+    with_ = ", ".join(found.launches_with)
+    return (f"no framework starts this plan; the fastest that starts, {behind:.1%} slower, with "
+            f"{with_}: {found.text}",)  # fmt: skip
+
+
+def _fastest_that_starts(space: SearchSpace, limit_s: float | None = None) -> Found | None:
+    """Return the best plan that some framework starts, within a time where one is given."""
     first = None
     for _, work in launched_by(space.problem):
         asked = replace(space.problem, workload=work)
