@@ -11,8 +11,8 @@ from meshwright.catalog.huggingface.quantization import USUAL
 SERVED = {"on": "4xA100", "decode": True, "batch": 16, "context": 4096, "tp": 4, "pp": 1}
 TRAINED = {"on": "8xRTX4090", "seq": 2048, "global_batch": 16, "optimizer": "adapters", "zero": 3}
 BYTES = {"int4": 0.5 + 2 / 128, "awq": 0.5 + 2.5 / 128, "gptq": 0.5 + 2.5 / 128,
-         "nf4": 0.5 + 1 / 64 + 4 / 16384, "bnb-int8": 1.0}  # fmt: skip
-"""Of a weight, with scales and zero points of 128 (nf4: of 64, themselves in 8 bits)."""
+         "nf4": 0.5 + 4 / 64, "nf4-double": 0.5 + 1 / 64 + 4 / 16384, "bnb-int8": 1.0}  # fmt: skip
+"""Of a weight, with scales and zero points of 128 (nf4: of 64, or these in 8 bits)."""
 LAYERS, VOCABULARY = 32 * 218_103_808, 2 * 128_256 * 4096
 """Weights of Llama 3 8B: products of its layers; embedding and logits stay in 16 bits."""
 
@@ -72,3 +72,33 @@ def test_a_server_that_quantises_is_read(tmp_path):
     )
     found = mw.estimate(str(path), on="4xA100")
     assert found.model.weight_format.name == "AWQ, 4 bits"
+
+
+SFT = (
+    "torchrun --nproc_per_node 8 sft.py --model_name_or_path meta-llama/Llama-3.1-8B --bf16 "
+    "--per_device_train_batch_size 2 --gradient_accumulation_steps 4 --max_length 2048 "
+    "--gradient_checkpointing "
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("--load_in_4bit", "bitsandbytes nf4"),
+     ("--load_in_4bit --use_bnb_nested_quant", "bitsandbytes nf4 with narrow scales"),
+     ("--load_in_8bit", "bitsandbytes int8")],
+)  # fmt: skip
+def test_a_trainer_with_narrow_frozen_weights_is_read(tmp_path, words, name):
+    path = tmp_path / "sft.sh"
+    path.write_text(f"{SFT}--use_peft {words}\n", encoding="utf-8")
+    found = mw.estimate(str(path), on="8xA100")
+    assert found.model.weight_format.name == name
+    assert found.workload.optimizer.name == "adapters"
+    wide = 2.0 * (LAYERS + VOCABULARY)
+    assert 0.3 * wide < weights(found) < 0.65 * wide
+
+
+def test_a_trainer_does_not_train_narrow_weights_themselves(tmp_path):
+    path = tmp_path / "sft.sh"
+    path.write_text(f"{SFT}--load_in_4bit\n", encoding="utf-8")
+    with pytest.raises(SpecError, match="load_in_4bit"):
+        mw.estimate(str(path), on="8xA100")

@@ -202,8 +202,8 @@ NETWORK = Option(
 )
 WEIGHTS = Option(
     "weights",
-    "of serving: data type of the resident weights, or int4, awq, gptq, nf4, bnb-int8; one of "
-    "these with --optimizer adapters: as frozen weights rest",
+    "of serving: data type of the resident weights, or int4, awq, gptq, nf4, nf4-double, "
+    "bnb-int8; one of these with --optimizer adapters: as frozen weights rest",
     "TYPE",
 )
 KERNELS = Option("kernels", "times of single kernels, not of steps (your rows as CSV)", kind="flag")

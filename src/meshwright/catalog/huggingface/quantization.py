@@ -89,8 +89,9 @@ USUAL: Final[Mapping[str, Mapping[str, Any]]] = {
              "config_groups": {"0": {"targets": ["Linear"], "weights": _INT4}}},
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 128},
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128},
-    "nf4": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4",
-            "bnb_4bit_use_double_quant": True},
+    "nf4": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+    "nf4-double": {"quant_method": "bitsandbytes", "load_in_4bit": True,
+                   "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
     "bnb-int8": {"quant_method": "bitsandbytes", "load_in_8bit": True},
 }  # fmt: skip
 """Formats by the names that ``--weights`` takes, each with the settings of most checkpoints."""
