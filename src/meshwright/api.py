@@ -195,7 +195,7 @@ def _best_plan(
     return best(
         asked.model, asked.system, asked.workload, top=top, per_operator=args.per_operator,
         num_simulated=num_simulated, placer=_placer(asked.system, is_needed=args.per_operator),
-        command=call.command, **_shared(args, call, asked),
+        prefers_simple=args.within is None, command=call.command, **_shared(args, call, asked),
     )  # fmt: skip
 
 
@@ -286,7 +286,7 @@ def _refuse_idle_of_plan(reading: Reading, args: Namespace) -> None:
         return
     refuse_idle(reading, args, ("without",), "is of use with --from PLAN.json only")
     if is_serving(args):
-        names = ["seq", "global_batch", "workload", "framework", "optimizer", "tokens", "async_tp",
+        names = ["seq", "global_batch", "workload", "optimizer", "tokens", "async_tp",
                  "dropout", "measured", "within", *SEARCH_ONLY]  # fmt: skip
         refuse_idle(reading, args, names, "is of use in training only")
     else:
@@ -372,11 +372,13 @@ def _serving(
     model, system = read_model_and_system(reading, args)
     workload = reading.value(serving_workload, args, system)
     allowed = reading.value(allowed_of, args)
+    if args.framework is not None and args.server is not None:
+        reading.fault("--server", "--framework names the server already", "one of them")
     reading.done()
     found = best_serving(
         model, system, workload, objective="latency" if args.latency else "throughput",
-        allowed=allowed, server=args.server or "generic", top=top, calibration=args.calibration,
-        command=call.command,
+        allowed=allowed, server=args.framework or args.server or "generic", top=top,
+        calibration=args.calibration, command=call.command,
     )  # fmt: skip
     if path is not None:
         save_serving(found, path, force=args.force)

@@ -43,6 +43,7 @@ TORCHTITAN_PLANS = [
     ),
     ({"tp": 4, "pp": 5, "dp_shard": 2}, {"zero_stage": 3, "sequence_parallel": False}, {}),
     ({"dp_shard": 64, "ep": 8}, {"zero_stage": 3}, {"model": "qwen3-30b-a3b", "length": 4096}),
+    ({"dp_shard": 64}, {"zero_stage": 3, "offload": Offload.STATE}, {}),
 ]
 DEEPSPEED_PLANS = [
     ({"dp_shard": 64}, {"zero_stage": stage}, {"optimizer": "deepspeed-adam"}) for stage in range(4)
@@ -52,6 +53,8 @@ DEEPSPEED_PLANS = [
         {"zero_stage": 3, "context_kind": ContextKind.ULYSSES, "offload": Offload.WEIGHTS},
         {"optimizer": "deepspeed-adam-fp32-gradients"},
     ),
+    ({"dp_shard": 64}, {"zero_stage": 2, "offload": Offload.GRADIENTS}, {}),
+    ({"dp_shard": 64}, {"zero_stage": 3, "offload": Offload.STATE}, {}),
 ]
 WHOLE_TOKENS = {"sequence_parallel": False}
 ACCELERATE_PLANS = [
@@ -63,7 +66,7 @@ ACCELERATE_PLANS = [
         {},
     ),
     ({"dp_shard": 64}, {"zero_stage": 3, "reshard_after_forward": False}, {}),
-    ({"dp_shard": 8}, {"zero_stage": 3, "offload": Offload.ALL}, {}),
+    ({"dp_shard": 8}, {"zero_stage": 3, "offload": Offload.STATE}, {}),
 ]
 OVERLAPPED = {"overlap_tensor_parallel": True}
 MAXTEXT_PLANS = [

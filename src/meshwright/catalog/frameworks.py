@@ -17,6 +17,7 @@ from meshwright.catalog.files import (
     read_text,
     read_tree,
 )
+from meshwright.catalog.workloads import server_names
 from meshwright.spec.framework import Framework
 
 FOLDER = "frameworks"
@@ -44,10 +45,13 @@ def load_framework(text: str) -> Framework:
     UnknownNameError
         When there is no such framework; lists the near ones.
     SpecError
-        When the catalog does not hold that version; lists those that it holds.
+        When the catalog does not hold that version; lists those that it holds. When it serves,
+        and does not train.
     """
     stated, _, version = text.partition("==")
     name = find_name(stated, framework_names())
+    if name is None and find_name(stated, server_names()) is not None:
+        raise SpecError(Fault("framework", f"{stated} serves requests", "--decode or --prefill"))
     if name is None:
         raise UnknownNameError("framework", stated, framework_names())
     path = data_names(FOLDER)[name]

@@ -79,14 +79,35 @@ def server_names() -> tuple[str, ...]:
 
 
 def load_server(name: str) -> Server:
-    """Return the defaults of a server by name, letter case aside.
+    """Return the defaults of a server by ``NAME`` or ``NAME==VERSION``, letter case aside.
 
     Raises
     ------
     UnknownNameError
         When there is no such server; lists the near ones.
+    SpecError
+        When the catalog does not hold that version, or it trains and does not serve.
     """
-    return _named("server", name, preset_file("servers").servers)
+    stated, _, version = name.partition("==")
+    if find_name(stated, data_names("frameworks")) is not None:
+        known = " or ".join(server_names())
+        raise SpecError(Fault("framework", f"{stated} trains, it serves no requests", known))
+    found = _named("server", stated, preset_file("servers").servers)
+    if version and version != found.version:
+        known = f"known: {found.version}" if found.version else "none is known: leave it out"
+        raise SpecError(Fault("framework", f"{found.name} in version {version!r}", known))
+    return found
+
+
+def server_sources(server: Server) -> list[Source]:
+    """Return where the values of a server stand."""
+    file = preset_file("servers")
+    keys = [
+        entry.source
+        for path, entry in file.provenance.items()
+        if path.startswith(f"servers.{server.name}.") and entry.source in file.sources
+    ]
+    return [file.sources[key] for key in dict.fromkeys(keys) if key is not None]
 
 
 def _named(kind: str, name: str, entries: Mapping[str, Entry]) -> Entry:

@@ -87,14 +87,23 @@ def show_optimizer(args: argparse.Namespace) -> int:
 
 
 def show_framework(args: argparse.Namespace) -> int:
-    """Print one framework, or the names and versions of all."""
+    """Print one framework or server, or the names and versions of all."""
+    from meshwright.catalog.files import find_name
     from meshwright.catalog.frameworks import framework_names, framework_versions, load_framework
-    from meshwright.report.framework import framework_lines
+    from meshwright.catalog.workloads import load_server, server_names, server_sources
+    from meshwright.report.framework import framework_lines, server_lines
 
     if args.framework is None:
         versions = {name: framework_versions(name) for name in framework_names()}
+        servers = [load_server(name) for name in server_names()]
+        versions |= {one.name: (one.version,) for one in servers if one.launches is not None}
         lines = [f"{name:20} {', '.join(filter(None, held))}" for name, held in versions.items()]
         show([line.rstrip() for line in lines], versions, args.json)
+        return 0
+    if find_name(args.framework.partition("==")[0], server_names()) is not None:
+        server = load_server(args.framework)
+        show(tuple(server_lines(server, server_sources(server))), server.model_dump(mode="json"),
+             args.json)  # fmt: skip
         return 0
     framework = load_framework(args.framework)
     record = framework.model_dump(mode="json", exclude={"provenance"})

@@ -91,7 +91,7 @@ def memory_use(
     if stage >= 3 and not structure.reshard_after_forward:
         again = again + state.all_params * state.sums_before_scatter
     gradients = held(optimizer.gradient_bytes_per_param, 2)
-    gradients = gradients + again * optimizer.reduced_gradient_bytes_per_param
+    messages = again * optimizer.reduced_gradient_bytes_per_param
     # Weights gathered for the layers at work, or for the whole stage.
     part_at_work = GATHERED_LAYERS / larger(state.num_layers, GATHERED_LAYERS)
     whole_stage = state.all_params * optimizer.gathered_weight_bytes_per_param
@@ -100,12 +100,15 @@ def memory_use(
     if stage >= 3:
         gathered = whole_layers if structure.reshard_after_forward else whole_stage
     activations = state.kept_bytes * state.in_flight
-    if structure.offload in (Offload.OPTIMIZER, Offload.ALL):
+    if structure.offload.has_optimizer:
         states = states * 0.0
-    if structure.offload in (Offload.WEIGHTS, Offload.ALL):
+    if structure.offload.has_gradients:
+        gradients = state.all_params * optimizer.gradient_bytes_per_param * part_at_work
+    if structure.offload.has_weights:
         weights, gathered = weights * 0.0, whole_layers
-    if structure.offload in (Offload.ACTIVATIONS, Offload.ALL):
+    if structure.offload.has_activations:
         activations = state.kept_bytes * part_at_work
+    gradients = gradients + messages
     in_tensors = weights + gradients + states + gathered + activations + state.working_bytes
     zero = weights * 0.0
     return MemoryUse({
@@ -131,15 +134,19 @@ def host_bytes(
 ) -> Num:
     """Return the bytes that one device keeps in the memory of its host [bytes]."""
     total = state.dense_params * 0.0
-    if structure.offload in (Offload.OPTIMIZER, Offload.ALL):
+    if structure.offload.has_optimizer:
         total = total + resident_bytes(
             state, optimizer.state_bytes_per_param, shards, is_sharded=structure.zero_stage >= 1
         )
-    if structure.offload in (Offload.WEIGHTS, Offload.ALL):
+    if structure.offload.has_weights:
         total = total + resident_bytes(
             state, optimizer.weight_bytes_per_param, shards, is_sharded=structure.zero_stage >= 3
         )
-    if structure.offload in (Offload.ACTIVATIONS, Offload.ALL):
+    if structure.offload.has_gradients:
+        total = total + resident_bytes(
+            state, optimizer.gradient_bytes_per_param, shards, is_sharded=structure.zero_stage >= 2
+        )
+    if structure.offload.has_activations:
         total = total + state.kept_bytes * state.in_flight
     return total
 

@@ -83,26 +83,34 @@ def offload_step_s(
 ) -> Exposure:  # fmt: skip
     """Return the seconds of host traffic of a step, exposed and hidden.
 
-    Optimizer state moves both ways once a step, fully exposed. Weights arrive for each
-    forward and backward pass, activations leave and come back; both hide under computation of
-    the same pass, except for one layer of each.
+    Optimizer state moves both ways once a step, fully exposed. Weights (of ZeRO 3 those of the
+    shard, which the others gather) arrive for each forward and backward pass, activations leave
+    and come back, gradients leave in each backward pass; all hide under computation of the same
+    pass, except for one layer of each.
     """
     exposed = pipeline.time[TimePart.COMPUTE] * 0.0
-    if structure.offload in (Offload.OPTIMIZER, Offload.ALL):
+    if structure.offload.has_optimizer:
         moved = resident_bytes(
             state, optimizer.state_bytes_per_param, shards, is_sharded=structure.zero_stage >= 1
         )
         exposed = exposed + 2.0 * moved / host_bytes_per_s
     per_pass_bytes = exposed * 0.0
-    if structure.offload in (Offload.WEIGHTS, Offload.ALL):
-        params = state.dense_params + state.expert_params
-        per_pass_bytes = per_pass_bytes + params * optimizer.gathered_weight_bytes_per_param
-    if structure.offload in (Offload.ACTIVATIONS, Offload.ALL):
+    if structure.offload.has_weights:
+        per_pass_bytes = per_pass_bytes + resident_bytes(
+            state, optimizer.gathered_weight_bytes_per_param, shards,
+            is_sharded=structure.zero_stage >= 3,
+        )  # fmt: skip
+    if structure.offload.has_activations:
         per_pass_bytes = per_pass_bytes + state.kept_bytes
+    backward_bytes = per_pass_bytes
+    if structure.offload.has_gradients:
+        backward_bytes = per_pass_bytes + resident_bytes(
+            state, optimizer.gradient_bytes_per_param, shards, is_sharded=structure.zero_stage >= 2
+        )
     per_pass_s = per_pass_bytes / host_bytes_per_s
     layers = larger(pipeline.num_layers, 1.0)
     forward = overlapped(per_pass_s, pipeline.forward_window_s, layers)
-    backward = overlapped(per_pass_s, pipeline.backward_window_s, layers)
+    backward = overlapped(backward_bytes / host_bytes_per_s, pipeline.backward_window_s, layers)
     return (forward + backward).times(pipeline.num_micro_batches) + Exposure(exposed, 0.0)
 
 

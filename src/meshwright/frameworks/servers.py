@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from meshwright.base.errors import Fault, UnsupportedError
+from meshwright.base.errors import UnsupportedError
+from meshwright.catalog.workloads import load_server
 from meshwright.frameworks.launch import Words, on_one_line
-from meshwright.frameworks.refusals import choice_refusal
 from meshwright.serve.answer import ServingPlan
+from meshwright.serve.launching import cache_faults, serving_faults
 from meshwright.spec.workload import Decode
 
 
@@ -35,7 +36,10 @@ def served(plan: ServingPlan, name: str) -> dict[str, str]:
         When the server cannot express the plan; names everything that it cannot.
     """
     command = SERVERS[name]
-    faults = list(_refusals(plan))
+    launches = load_server(name).launches
+    assert launches is not None  # of each server that is written
+    faults = serving_faults(launches, plan.model, plan.system, plan.best.strategy)
+    faults += cache_faults(launches, plan.workload)
     if faults:
         listed = "\n".join(f"  - {fault}" for fault in faults)
         raise UnsupportedError(f"{command.title} cannot express this plan\n{listed}", faults)
@@ -53,20 +57,6 @@ def served(plan: ServingPlan, name: str) -> dict[str, str]:
     head = [f"# {on_one_line(line)}" for line in comments]
     script = "\n".join(["#!/usr/bin/env bash", *head, "set -euo pipefail", text, ""])
     return {f"{name}.sh": script}
-
-
-def _refusals(plan: ServingPlan) -> Iterator[Fault]:
-    sizes = plan.best.strategy
-    per_replica = int(sizes.tp * sizes.pp)
-    host = plan.system.levels[0].size if plan.system.levels else 1
-    if sizes.cp > 1:
-        yield choice_refusal("strategy.cp", int(sizes.cp), "written for whole sequences only", "1")
-    if per_replica > host:
-        reason = f"a replica on several hosts of {host} is not written"
-        yield choice_refusal("strategy", f"tp x pp {per_replica}", reason, f"at most {host}")
-    if sizes.ep not in (1, sizes.tp):
-        reason = "experts are split over the devices of one stage of one replica, or not at all"
-        yield choice_refusal("strategy.ep", int(sizes.ep), reason, f"ep={sizes.tp:.0f} or 1")
 
 
 def _lengths(plan: ServingPlan) -> tuple[str, str]:

@@ -78,6 +78,7 @@ def with_job(
         raise SpecError(fault, origin=origin)
     skipped = set(STATED_IN_FILE) if given.get("workload") else set()
     skipped |= set() if keeps_strategy else set(FIXED)
+    skipped |= {"server"} if "framework" in stated else set()
     merged = given | {
         name: _as_option(value) for name, value in job.options.items()
         if name not in stated | skipped

@@ -185,7 +185,7 @@ STATED_IN_FILE = ("seq", "global_batch", "framework", "precision", "optimizer", 
 """Options that a workload file replaces."""
 CAPS = ("max_power", "max_device_power")
 SERVING_ONLY = ("batch", "context", "prompt", "answer", "max_latency", "max_ttft", "max_tpot",
-                "latency", "kv_cache", "weights",
+                "latency", "kv_cache",
                 "server")  # fmt: skip
 """Options that have no meaning in training."""
 _OF_SERVING = {
@@ -228,7 +228,22 @@ def question_of(args: argparse.Namespace) -> Question:
     allowed = reading.value(allowed_of, args)
     reading.done()
     workload = training(system, **fields) if loaded is None else loaded
+    _check_weights(args, workload)
     return Question(model, system, workload, allowed)
+
+
+def _check_weights(args: argparse.Namespace, workload: Training) -> None:
+    """Refuse ``--weights`` where training does not leave them as they are stored."""
+    from meshwright.catalog.huggingface.quantization import USUAL
+
+    if args.weights is None:
+        return
+    if args.weights not in USUAL:
+        message = "of training: a format in which frozen weights rest"
+        raise SpecError(Fault("--weights", message, ", ".join(USUAL)))
+    if not workload.optimizer.freezes_weights:
+        message = f"{workload.optimizer.name} trains the weights themselves"
+        raise SpecError(Fault("--weights", message, "--optimizer adapters"))
 
 
 def read_model_and_system(
@@ -257,12 +272,15 @@ def system_of(args: argparse.Namespace) -> SystemSpec:
 
 def model_of(args: argparse.Namespace) -> ModelSpec:
     """Return the model; where ``--weights`` says how wide weights are, its checkpoint does not."""
+    from meshwright.catalog.huggingface.quantization import USUAL, stored_as
     from meshwright.catalog.models import load_model
     from meshwright.spec.model import ModelSpec
 
     model = needed("MODEL", args.model, load_model, ModelSpec)
-    is_stated = getattr(args, "weights", None) is not None
-    return model.model_copy(update={"weight_format": None}) if is_stated else model
+    stated = getattr(args, "weights", None)
+    if stated is not None and stated in USUAL:
+        return stored_as(model, stated)
+    return model if stated is None else model.model_copy(update={"weight_format": None})
 
 
 def on_devices(args: argparse.Namespace, num_devices: int, chip: str) -> argparse.Namespace:
@@ -665,16 +683,19 @@ def precision_of(args: argparse.Namespace, system: SystemSpec | None) -> Any:
     """Return the types of matrix products, weights and cache; any where no system was read."""
     from typing import get_args
 
+    from meshwright.catalog.huggingface.quantization import USUAL
     from meshwright.spec.system import DType
     from meshwright.spec.workload import Precision
 
     reading, types = Reading(), get_args(DType)
     stated = {"matmul": "precision", "weight": "weights", "kv_cache": "kv_cache"}
-    found: dict[str, Any] = {
-        field: reading.value(one_of, option_of(name), getattr(args, name), types)
-        for field, name in stated.items()
-        if getattr(args, name) is not None
-    }
+    found: dict[str, Any] = {}
+    for field, name in stated.items():
+        known = (*types, *USUAL) if field == "weight" else types
+        if getattr(args, name) is not None:
+            found[field] = reading.value(one_of, option_of(name), getattr(args, name), known)
+    if found.get("weight") in USUAL:  # the model says how it is stored, see model_of
+        del found["weight"]
     reading.done()
     if system is None:
         return Precision()

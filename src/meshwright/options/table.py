@@ -200,6 +200,12 @@ MEASURED_FILE = Option(
 NETWORK = Option(
     "network", "network between hosts, one adapter for each host: 100GbE, NDR, a YAML file", "NAME"
 )
+WEIGHTS = Option(
+    "weights",
+    "of serving: data type of the resident weights, or int4, awq, gptq, nf4, nf4-double, "
+    "bnb-int8; one of these with --optimizer adapters: as frozen weights rest",
+    "TYPE",
+)
 KERNELS = Option("kernels", "times of single kernels, not of steps (your rows as CSV)", kind="flag")
 OUT_PLAN = Option("out", "write the plan as JSON", "FILE")
 FORCE = Option("force", "replace files that are there, write through symbolic links", kind="flag")
@@ -221,7 +227,8 @@ def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, 
         Option("workload", "a YAML file instead of the options", "FILE"),
         Option(
             "framework",
-            "what runs it, such as megatron or torchtitan==0.3.0; see show framework",
+            "what runs it, such as megatron, torchtitan==0.3.0, or of serving vllm; see show "
+            "framework",
             "NAME",
         ),
         Option(
@@ -230,6 +237,7 @@ def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, 
             "TYPE",
         ),
         Option("optimizer", "preset of bytes per parameter; see show optimizer", "NAME"),
+        WEIGHTS,
         Option("tokens", "tokens of the whole run, such as 15T; decimal, B is 1e9", "N"),
         Option(
             "document_length",
@@ -290,8 +298,8 @@ FIXED = tuple(
          "context_kind"),
         ("axis_order", "order of the axes on the devices, innermost first (tp-cp-dp-pp)", "ORDER",
          AXIS_ORDERS, ""),
-        ("offload", "state kept in host memory", "",
-         ("none", "optimizer", "activations", "weights", "all"), ""),
+        ("offload", "kept in host memory; gradients: with optimizer state, state: and weights", "",
+         ("none", "optimizer", "gradients", "state", "activations", "weights", "all"), ""),
         ("zero", "ZeRO stage", "", ("0", "1", "2", "3"), "zero_stage"),
         ("reshard", "with ZeRO 3: weights are gathered again for the backward pass", "", ON_OFF,
          "reshard_after_forward"),
@@ -328,8 +336,7 @@ SERVING = tuple(
         ("max_tpot", "requests: limit of the time per output token", "TIME"),
         ("latency", "least latency instead of most throughput", ""),
         ("kv_cache", "data type of the KV cache", "TYPE"),
-        ("server", "vllm, tensorrt-llm, ... (generic)", "NAME"),
-        ("weights", "data type of the resident weights", "TYPE"),
+        ("server", "as --framework: vllm, tensorrt-llm, ... (generic)", "NAME"),
     )
 )  # fmt: skip
 PROGRAM = (
@@ -522,7 +529,7 @@ COMMANDS: dict[str, Command] = {
                 "names", kind="argument"),),
     ),
     "show framework": Command(
-        "what a training framework can start, its kernels and its defaults",
+        "what a framework or a server can start, its kernels and its defaults",
         (Option("framework", "NAME or NAME==VERSION; without one, the names", kind="argument"),),
     ),
     "show optimizer": Command(
@@ -639,8 +646,8 @@ COMMANDS["serve"] = Command(
     "the best way to serve: plan with --decode, --prefill or both",
     tuple(o for o in COMMANDS["plan"].options
           if o in (*FIXED, *SERVING) or o.name in (
-              "model", "on", "network", "rent", "precision", "imbalance", "cuda_graphs",
-              "calibration", "top", "out", "force")),
+              "model", "on", "network", "rent", "framework", "precision", "weights", "imbalance",
+              "cuda_graphs", "calibration", "top", "out", "force")),
 )  # fmt: skip
 """A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
 PYTHON_ONLY = ("serve",)

@@ -66,6 +66,8 @@ class AnswerFile(Generic[Answer]):
     """Adds in place what files of earlier versions lack."""
     with_defaults: bool = False
     """Whether declarations are written with the fields that have their default."""
+    workloads: tuple[str, ...] = ()
+    """Kinds of work that such an answer is about; none: any."""
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Answer]:
@@ -91,6 +93,7 @@ class AnswerFile(Generic[Answer]):
             no answer can hold.
         """
         data = _parsed(text, origin)
+        self._check_workload(data, origin)
         self.upgrade(data)
         try:
             answer = self._adapter.validate_python(data)
@@ -104,6 +107,15 @@ class AnswerFile(Generic[Answer]):
         if faults:
             raise SpecError(faults, origin=origin)
         return answer
+
+    def _check_workload(self, data: Mapping[str, Any], origin: str) -> None:
+        """Refuse an answer about other work in one line, not field by field."""
+        work = data.get("workload")
+        kind = work.get("kind", "training") if isinstance(work, Mapping) else None
+        if self.workloads and isinstance(kind, str) and kind not in self.workloads:
+            known = " or ".join(self.workloads)
+            fault = Fault("workload.kind", f"this is a plan of {kind}", f"a plan of {known}")
+            raise SpecError(fault, origin=origin)
 
     def save(self, answer: Answer, path: str | Path, *, force: bool = False) -> None:
         """Write an answer to a file, whole or not at all; one that is there only with ``force``."""

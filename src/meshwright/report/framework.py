@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from meshwright.report.screen import wrapped
-from meshwright.spec.declaration import Declaration
+from meshwright.spec.declaration import Declaration, Source
 from meshwright.spec.framework import Framework
+from meshwright.spec.workload import Server
 
-_IN_THE_TITLE = ("name", "title", "version", "why")
+_IN_THE_TITLE = ("name", "title", "version", "why", "sources", "provenance")
 
 
 def framework_lines(framework: Framework) -> Iterator[str]:
@@ -23,6 +24,17 @@ def framework_lines(framework: Framework) -> Iterator[str]:
         yield from ("", title, *_stated(declaration))
     yield ""
     for source in framework.sources.values():
+        yield from wrapped("source    ", source.title)
+
+
+def server_lines(server: Server, sources: Iterable[Source]) -> Iterator[str]:
+    """Yield the lines of one server: what it starts, how it runs, where that stands."""
+    name = f"{server.title or server.name} {server.version}".rstrip()
+    yield from wrapped("", f"{name}: {server.why}" if server.why else name)
+    if server.launches is not None:
+        yield from ("", "what it starts", *_stated(server.launches))
+    yield from ("", "as its users run it", *_stated(server), "")
+    for source in sources:
         yield from wrapped("source    ", source.title)
 
 

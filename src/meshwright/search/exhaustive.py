@@ -16,7 +16,14 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.cost.communication import AxisPlacement
-from meshwright.sharding.strategy import AXES, Offload, PlanOptions, Strategy
+from meshwright.sharding.strategy import (
+    AXES,
+    Offload,
+    PlanOptions,
+    ScheduleKind,
+    Strategy,
+    StrategyColumns,
+)
 
 
 @dataclass
@@ -111,6 +118,8 @@ class Best:
     times_s: FloatArray = field(default_factory=lambda: np.empty(0))
     memory_bytes: FloatArray = field(default_factory=lambda: np.empty(0))
     identities: IntArray = field(default_factory=lambda: np.empty((0, 5), dtype=np.int64))
+    ranks: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """What goes before time, the least first; without one all are equal."""
 
     @property
     def limit_s(self) -> float:
@@ -121,23 +130,51 @@ class Best:
             return float("inf")
         return float(max(self.times_s[self.top - 1], self.times_s[0] * (1.0 + TIE)))
 
-    def fold(self, times_s: FloatArray, memory_bytes: FloatArray, identities: IntArray) -> None:
+    def fold(
+        self, times_s: FloatArray, memory_bytes: FloatArray, identities: IntArray,
+        ranks: IntArray | None = None,
+    ) -> None:  # fmt: skip
         """Take the rows of a block into account."""
+        of_rows = np.zeros(len(times_s), dtype=np.int64) if ranks is None else ranks
         near: BoolArray = times_s <= self.limit_s
         if not near.any():
             return
         times = np.concatenate([self.times_s, times_s[near]])
         memory = np.concatenate([self.memory_bytes, memory_bytes[near]])
         rows = np.concatenate([self.identities, identities[near]])
-        keys = (*(rows[:, column] for column in range(rows.shape[1] - 1, -1, -1)), memory, times)
-        order = np.lexsort(keys)[: self.size]
+        first = np.concatenate([self.ranks, of_rows[near]])
+        names = (rows[:, column] for column in range(rows.shape[1] - 1, -1, -1))
+        order = np.lexsort((*names, memory, times, first))[: self.size]
         self.times_s, self.memory_bytes, self.identities = times[order], memory[order], rows[order]
+        self.ranks = first[order]
 
 
 def num_axes_in_use(found: Found) -> int:
     """Return how many axes have more than one device, virtual stages counted as one more."""
     axes = [name for name in AXES if getattr(found.strategy, name) > 1]
     return len(axes) + int(found.strategy.num_virtual_stages > 1)
+
+
+ORDINARY_SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.INTERLEAVED)
+
+
+def complexity(strategy: StrategyColumns, structure: PlanOptions) -> IntArray:
+    """Return how much plans ask of a framework: axes in use, and each choice beyond the ordinary.
+
+    Virtual stages and experts that are split count as axes do; beyond the ordinary are other
+    pipeline schedules, offload, a vocabulary over all stages, communication of experts behind
+    another micro-batch, and another order of the axes.
+    """
+    axes = (*(getattr(strategy, name) for name in AXES), strategy.num_virtual_stages, strategy.ep)
+    in_use = np.sum([degree > 1 for degree in np.broadcast_arrays(*axes)], axis=0)
+    beyond = (
+        structure.schedule not in ORDINARY_SCHEDULES,
+        structure.offload is not Offload.NONE,
+        structure.vocabulary_parallel,
+        structure.overlap_expert_parallel,
+        structure.axis_order != AXES,
+    )
+    return np.asarray(in_use + sum(beyond), dtype=np.int64)
 
 
 def _preference(found: Found) -> tuple[bool, float, int, float]:

@@ -65,6 +65,8 @@ class ServingCandidate:
     strategy: Strategy
     structure: PlanOptions
     estimate: ServingEstimate
+    launches_with: tuple[str, ...] = ()
+    """Servers of the catalog that can start it."""
 
     @property
     def text(self) -> str:
@@ -147,7 +149,7 @@ def serving_string(strategy: Strategy, structure: PlanOptions, num_groups: int) 
     return ", ".join(words)
 
 
-SERVING_FILE = AnswerFile(ServingPlan, with_defaults=True)
+SERVING_FILE = AnswerFile(ServingPlan, with_defaults=True, workloads=("prefill", "decode"))
 serving_to_data, serving_to_json = SERVING_FILE.to_data, SERVING_FILE.to_json
 serving_from_json = SERVING_FILE.from_json
 save_serving, load_serving = SERVING_FILE.save, SERVING_FILE.load

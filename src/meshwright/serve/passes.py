@@ -38,7 +38,7 @@ from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import ChipSpec
-from meshwright.spec.workload import BYTES_OF, Decode, Prefill
+from meshwright.spec.workload import BYTES_OF, Decode, Prefill, Serves
 
 _KEPT_PROPERTIES = ("graph", "pieces", "head", "_shardings", "rates", "efficiencies")
 """Cached properties that no constant of serving changes."""
@@ -50,6 +50,8 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
 
     constants: ServingConstantsOf[Num] = NEUTRAL
     """Of the server and of the kernels that it runs."""
+    launches: Serves | None = None
+    """What the server can start; None: anything."""
 
     def with_constants(self, constants: ServingConstantsOf[Num]) -> ServingProblem:
         """Return the problem under other constants of serving; what they do not change is kept."""

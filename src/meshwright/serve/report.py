@@ -70,6 +70,7 @@ def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
         f"devices; the KV cache has room for {price.most_sequences:,}"
     )
     screen.add("", text, spare=3)
+    screen.add("launches", launches_text(plan))
     screen.gap()
     head = f"{_gib(price.memory_bytes)} of {_gib(price.memory_capacity_bytes)} GiB"
     if plan.best.strategy.pp > 1:
@@ -92,6 +93,15 @@ def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
     if next_command:
         screen.add("next", next_command, style="bold")
     return screen
+
+
+def launches_text(plan: ServingPlan) -> str:
+    """Return which servers start a plan, and which one it is priced for."""
+    known = [name for name in plan.best.launches_with if name != plan.server]
+    if plan.server in plan.best.launches_with:
+        return f"with {plan.server}, as asked" + (f"; also {', '.join(known)}" if known else "")
+    start = f"with {', '.join(known)}" if known else "with no server of the catalog"
+    return f"{start}; priced for {plan.server} (--framework)"
 
 
 def _requests(plan: ServingPlan) -> str:

@@ -16,6 +16,7 @@ from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, take
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.search.exhaustive import TIE, Counts
+from meshwright.serve.launching import refused_rows
 from meshwright.serve.passes import ServingProblem, group_counts, passes_of
 from meshwright.serve.price import ServingPrice, price_serving, with_groups
 from meshwright.sharding.axes import all_refusals
@@ -236,6 +237,11 @@ def legal_rows(
         if broken.any():
             counts.refused[refusal.name] += int(broken.sum())
             left &= ~refusal.mask
+    for name, mask in refused_rows(space.problem, columns):
+        broken = left & mask
+        if broken.any():
+            counts.refused[name] += int(broken.sum())
+            left &= ~mask
     return np.flatnonzero(left)
 
 

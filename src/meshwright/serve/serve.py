@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from meshwright.base.arrays import Num, column
-from meshwright.base.errors import UnsupportedError
+from meshwright.base.errors import SpecError, UnsupportedError
 from meshwright.base.registry import version
 from meshwright.catalog.calibration import DEFAULT, load_calibration, load_serving
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
-from meshwright.catalog.workloads import load_server
+from meshwright.catalog.workloads import load_server, server_names
 from meshwright.cost.pipeline import POSITIONS
 from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE
 from meshwright.search.exhaustive import Coverage
@@ -23,6 +23,7 @@ from meshwright.serve.answer import (
     ServingPlan,
     serving_string,
 )
+from meshwright.serve.launching import cache_faults, serving_faults
 from meshwright.serve.passes import ServingProblem, with_stored_weights
 from meshwright.serve.price import (
     SERVING_MEMORY_PARTS,
@@ -70,7 +71,19 @@ def serving_candidate(
         cost_usd_per_million_tokens=_known(cost_usd),
         first_token_s=None if price.first_token_s is None else _number(price.first_token_s),
     )
-    return ServingCandidate(strategy, structure, estimate)
+    return ServingCandidate(strategy, structure, estimate, servers_that_start(problem, strategy))
+
+
+def servers_that_start(problem: ServingProblem, strategy: Strategy) -> tuple[str, ...]:
+    """Return the servers of the catalog that can start one split of the devices."""
+    known = {name: load_server(name).launches for name in server_names()}
+    return tuple(
+        name
+        for name, launches in known.items()
+        if launches is not None
+        and not cache_faults(launches, problem.workload)
+        and not serving_faults(launches, problem.model, problem.system, strategy)
+    )
 
 
 def _number(value: Num) -> float:
@@ -210,12 +223,20 @@ def serve(
         raise UnsupportedError("a power cap is for training: serving is priced without one")
     family = system_spec.chip.family
     workload = with_stored_weights(workload, model_spec, system_spec.chip)
+    runs = load_server(server)
+    if runs.launches is not None and (faults := cache_faults(runs.launches, workload)):
+        raise SpecError(faults, origin=runs.name)
     problem = ServingProblem(
         model_spec, system_spec, workload, load_calibration(family, calibration),
-        constants=load_serving(family, load_server(server), calibration),
+        constants=load_serving(family, runs, calibration), launches=runs.launches,
     )  # fmt: skip
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
     result = search_serving(ServingSpace(problem, choices), Objective(objective), top=top)
     return serving_plan(
-        problem, result, calibration=calibration, server=server, version=version(), command=command
+        problem,
+        result,
+        calibration=calibration,
+        server=runs.name,
+        version=version(),
+        command=command,
     )

@@ -153,8 +153,7 @@ def _accumulates(case: Case, known: Launches) -> BoolArray:
 
 
 def _lacks_model(case: Case, known: Launches) -> BoolArray:
-    has_model = known.architectures is None or case.model.architecture in known.architectures
-    return case.no_rows if has_model else case.all_rows
+    return case.no_rows if known.has_model(case.model.architecture) else case.all_rows
 
 
 DEGREES: tuple[Rule, ...] = (

@@ -45,9 +45,34 @@ class Offload(StrEnum):
 
     NONE = "none"
     OPTIMIZER = "optimizer"
+    GRADIENTS = "gradients"
+    """And optimizer state: gradients leave as they are made (ZeRO-Offload)."""
+    STATE = "state"
+    """Weights, gradients and optimizer state, of which the device brings in what is at work."""
     ACTIVATIONS = "activations"
     WEIGHTS = "weights"
     ALL = "all"
+    """Weights, optimizer state and activations; gradients stay on the device."""
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether optimizer state is on the host."""
+        return self in (Offload.OPTIMIZER, Offload.GRADIENTS, Offload.STATE, Offload.ALL)
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether gradients are."""
+        return self in (Offload.GRADIENTS, Offload.STATE)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether weights are."""
+        return self in (Offload.WEIGHTS, Offload.STATE, Offload.ALL)
+
+    @property
+    def has_activations(self) -> bool:
+        """Whether activations are."""
+        return self in (Offload.ACTIVATIONS, Offload.ALL)
 
 
 class Streamed(StrEnum):

@@ -93,7 +93,7 @@ class OptimizerPreset(Declaration):
 AxisName = Literal["tp", "cp", "pp", "vpp", "ep", "etp", "dp_replicate", "tatp"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
 ZeroStage = Literal[0, 1, 2, 3]
-Offloaded = Literal["optimizer", "activations", "weights", "all"]
+Offloaded = Literal["optimizer", "gradients", "state", "activations", "weights", "all"]
 
 
 class Launches(Declaration):
@@ -155,6 +155,10 @@ class Launches(Declaration):
     """Whether the batch may grow over the first steps."""
     architectures: tuple[str, ...] | None = None
     """Of models, as Hugging Face names them; None: any model of transformers."""
+
+    def has_model(self, architecture: str) -> bool:
+        """Tell whether it has the layers of an architecture."""
+        return self.architectures is None or architecture in self.architectures
 
 
 SelectiveRecompute = Literal["attention", "half_of_products", "all_but_products"]
@@ -338,10 +342,29 @@ class Decode(Declaration):
         return self
 
 
+class Serves(Declaration):
+    """What a server can start; ways of serving outside of it start nowhere with it.
+
+    ``serve/launching.py`` holds the rules that read it.
+    """
+
+    axes: tuple[AxisName, ...]
+    """Those whose degree may be above 1; there may always be several replicas."""
+    spans_hosts: bool = False
+    """A replica may lie on several hosts."""
+    kv_cache: tuple[str, ...] = ("bf16", "fp16")
+    """Types of the cache."""
+
+
 class Server(Declaration):
     """A server of requests, as it runs where its users do not say otherwise."""
 
     name: str
+    title: str = ""
+    version: str = ""
+    """Whose options these are; empty where they belong to no release."""
+    launches: Serves | None = None
+    """None: nothing is known of it, and nothing is refused."""
     memory_fraction: float = Field(gt=0, le=1)
     """Share of the memory that it fills."""
     of_free_memory: bool = False

@@ -74,7 +74,9 @@ def _answer_plan(point: Point, system: SystemSpec) -> Result:
         "sequence_length": _tokens(point["seq"]), "global_batch_size": int(point["global_batch"])
     }  # fmt: skip
     try:
-        found = plan(str(point["model"]), system, training(system, **fields), top=1)
+        found = plan(
+            str(point["model"]), system, training(system, **fields), top=1, prefers_simple=False
+        )
     except InfeasibleError as error:
         return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
     except SpecError as error:

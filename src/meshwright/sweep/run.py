@@ -66,7 +66,20 @@ class Store:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        with self._told("is no file of results"):
+        if path is None or path.exists():
+            self._open()
+            return
+        try:
+            self._open("cannot be written")
+        except SpecError:
+            for kind in ("", "-wal", "-shm", "-journal"):  # what SQLite leaves on a full disk
+                path.with_name(path.name + kind).unlink(missing_ok=True)
+            raise
+
+    def _open(self, trouble: str = "is no file of results") -> None:
+        """Open the file, or make it."""
+        path = self._path
+        with self._told(trouble):
             self._base = sqlite3.connect(":memory:" if path is None else path)
             tables = self._base.execute("SELECT name FROM sqlite_master").fetchall()
             if tables and ("results",) not in tables:

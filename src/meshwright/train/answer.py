@@ -271,7 +271,7 @@ class Plan:
     calibration: str
     best: Candidate
     fastest_s: float
-    """Step time of the fastest candidate; the best one is within a tie of it."""
+    """Step time of the fastest candidate; the best one may be simpler and a little slower."""
     runners_up: tuple[Candidate, ...] = ()
     coverage: Coverage | None = None
     robustness: Robustness | None = None

@@ -18,6 +18,7 @@ from meshwright.train.answer import (
 )
 from meshwright.train.estimate import CLOSED_FORM, Leaders, Placer, candidates, compared
 from meshwright.train.families import AllFamilies
+from meshwright.train.leading import leading
 from meshwright.train.question import check_problem, problem_of
 from meshwright.train.robustness import Change, changes
 from meshwright.train.search import priced_families
@@ -50,9 +51,10 @@ def what_would_fit(plan: Plan) -> list[Candidate]:
         if entry.estimate.fits
     ]
     if not found:
-        return [
-            entry.candidate for entry in CLOSED_FORM.best(SearchSpace(problem, Choices())).placed
-        ]
+        space = SearchSpace(problem, Choices())
+        leaders = CLOSED_FORM.best(space)
+        leaders = leading(space, leaders)[0] if leaders.placed else leaders
+        return [entry.candidate for entry in leaders.placed]
     same = plan.best.structure.recompute
     return sorted(
         found, key=lambda entry: (entry.structure.recompute is same, entry.estimate.step_time_s)
@@ -116,7 +118,7 @@ def leaner(strategy: Strategy, structure: PlanOptions) -> Iterator[Variant]:
     has_shards = strategy.dp_shard * strategy.cp > 1
     for stage in range(structure.zero_stage + 1, 4 if has_shards else 0):
         yield strategy, replace(structure, zero_stage=stage)
-    for offload in (Offload.OPTIMIZER, Offload.ACTIVATIONS, Offload.ALL):
+    for offload in (Offload.OPTIMIZER, Offload.STATE, Offload.ACTIVATIONS, Offload.ALL):
         yield strategy, replace(structure, offload=offload)
     if strategy.micro_batch_size > 1:
         yield replace(strategy, micro_batch_size=1.0), structure

@@ -14,7 +14,7 @@ from meshwright.base.units import format_seconds
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, total_energy_j
 from meshwright.cost.problem import Problem
-from meshwright.search.exhaustive import TIE, Found, Progress, in_order_of_preference
+from meshwright.search.exhaustive import TIE, Found, Progress
 from meshwright.search.pareto import dominated_by, front_of
 from meshwright.search.robustness import DrawnTimes, with_plan_errors
 from meshwright.sharding.space import Choices
@@ -26,7 +26,6 @@ from meshwright.train.answer import Candidate, Estimate, Plan, Replan, Robustnes
 from meshwright.train.estimate import (
     CLOSED_FORM,
     Leaders,
-    Placed,
     Placer,
     candidate,
     compared,
@@ -34,9 +33,10 @@ from meshwright.train.estimate import (
     warnings,
 )
 from meshwright.train.families import Block
+from meshwright.train.leading import leading, leading_placed
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.measured.trials import trials_of, with_measured_interval
-from meshwright.train.question import check_fixed, launched_by, make_problem
+from meshwright.train.question import check_fixed, make_problem
 from meshwright.train.robustness import NUM_DRAWS, robustness
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
@@ -58,6 +58,7 @@ def plan(
     factors: Factors | None = None,
     per_operator: bool = False,
     num_simulated: int = NUM_SIMULATED,
+    prefers_simple: bool = True,
     placer: Placer = CLOSED_FORM,
     progress: Progress | None = None,
     command: str = "",
@@ -77,6 +78,9 @@ def plan(
         Whether to look for a strategy for each group of operators as well (grids only).
     num_simulated
         Leading candidates that are simulated where ranks are placed; that decides their order.
+    prefers_simple
+        Whether a simpler plan leads that is slower by no more than plans are wrong against each
+        other (:func:`leading`); without it the fastest leads, as where designs are compared.
     placer
         Who puts candidates on their devices, where ranks are placed.
     progress
@@ -102,44 +106,14 @@ def plan(
     if not leaders.placed:
         why = nothing_fits(problem, leaders.result)
         raise InfeasibleError(f"{why}{_to_let_go(problem, choices)}")
-    leaders, note = _that_start(problem, choices, leaders)
+    if leaders.best.placement is None:
+        leaders, note = leading(SearchSpace(problem, choices), leaders, simplest=prefers_simple)
+    else:
+        leaders, note = leading_placed(problem, choices, leaders, placer, top, num_simulated)
     found = _answer(problem, placer, calibration, factors, leaders)
     found = replace(found, warnings=(*note, *found.warnings))
     found = replace(found, command=command)
     return _with_operators(problem, placer, found, allowed, progress) if per_operator else found
-
-
-def _that_start(
-    problem: Problem, choices: Choices, leaders: Leaders
-) -> tuple[Leaders, tuple[str, ...]]:
-    """Return the leaders, a plan that some framework starts before one that starts nowhere.
-
-    Within the error of plans against each other, the best plan that starts comes first and what is
-    faster is named. Ranks that are placed have no framework.
-    """
-    best = leaders.best
-    asks_for_one = problem.workload.software.launches is not None
-    if asks_for_one or best.launches_with or best.placement is not None:
-        return leaders, ()
-    limit_s, first = best.estimate.step_time_s * (1.0 + PLAN_ERROR), None
-    for _, work in launched_by(problem):
-        asked = replace(problem, workload=work)
-        try:
-            result = search(SearchSpace(asked, choices), within_s=limit_s)
-        except InfeasibleError:
-            continue
-        for found in in_order_of_preference(result.found)[:1]:
-            first, limit_s = found, found.time_s
-    if first is None:
-        return leaders, ()
-    placed = Placed(first, candidate(problem, first.strategy, first.structure))
-    text = placed.candidate.text
-    others = [entry for entry in leaders.placed if entry.candidate.text != text]
-    leaders = replace(leaders, placed=(placed, *others)[: len(leaders.placed)])
-    ahead = placed.candidate.estimate.step_time_s / best.estimate.step_time_s - 1.0
-    if text == best.text or ahead <= 0.0:  # another order of the ranks; a tie that used less memory
-        return leaders, ()
-    return leaders, (f"{ahead:.1%} faster, but no framework of the catalog starts it: {best.text}",)
 
 
 def _to_let_go(problem: Problem, choices: Choices) -> str:
@@ -149,8 +123,10 @@ def _to_let_go(problem: Problem, choices: Choices) -> str:
     """
     for name in sorted(choices.allowed, key=lambda name: name != "recompute"):
         fewer = {other: values for other, values in choices.allowed.items() if other != name}
-        leaders = CLOSED_FORM.best(SearchSpace(problem, Choices(fewer)))
+        space = SearchSpace(problem, Choices(fewer))
+        leaders = CLOSED_FORM.best(space)
         if leaders.placed:
+            leaders, _ = leading(space, leaders)
             return f". With another {name.replace('_', ' ')} it fits: {leaders.best.text}"
     return ""
 

@@ -43,7 +43,7 @@ def _with_throttling(data: dict[str, Any]) -> None:
 
 MOST_DEGREE = 10**9
 """No degree and no micro-batch is larger."""
-PLAN_FILE = AnswerFile(Plan, faults=plan_faults, upgrade=_with_throttling)
+PLAN_FILE = AnswerFile(Plan, faults=plan_faults, upgrade=_with_throttling, workloads=("training",))
 to_data, to_json, from_json = PLAN_FILE.to_data, PLAN_FILE.to_json, PLAN_FILE.from_json
 save, load = PLAN_FILE.save, PLAN_FILE.load
 

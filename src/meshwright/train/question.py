@@ -24,7 +24,7 @@ from meshwright.sharding.strategy import Offload, PlanOptions, Strategy, stack
 from meshwright.spec.declaration import Provenance
 from meshwright.spec.framework import Framework
 from meshwright.spec.model import REGIONS, ModelSpec
-from meshwright.spec.system import SystemSpec
+from meshwright.spec.system import ChipSpec, SystemSpec
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack, Training
 from meshwright.train.answer import Plan
 from meshwright.train.measured.factors import Factors
@@ -61,13 +61,20 @@ def training(system: SystemSpec | str, **fields: Any) -> Training:
     return Training(optimizer=optimizer, precision=types, **fields)
 
 
+def frameworks_on(chip: ChipSpec) -> list[str]:
+    """Return the frameworks of the catalog that run on a chip."""
+    return [
+        name for name in framework_names() if chip.vendor in load_framework(name).launches.vendors
+    ]
+
+
 def _check_framework(framework: Framework, system: SystemSpec, precision: Precision) -> None:
     """Refuse a framework on chips, or in a precision, that it does not have."""
     launches, chip = framework.launches, system.chip
     faults = []
     if chip.vendor not in launches.vendors:
         found = f"{framework.title} does not run on {chip.name} of {chip.vendor}"
-        others = [n for n in framework_names() if chip.vendor in load_framework(n).launches.vendors]
+        others = frameworks_on(chip)
         faults.append(Fault("framework", found, f"on it run {', '.join(others) or 'none'}"))
     if precision.matmul not in launches.precisions:
         found = f"{framework.title} does not train in {precision.matmul}"
@@ -186,6 +193,17 @@ def check_fixed(problem: Problem, allowed: Mapping[str, Sequence[object]]) -> No
         for value in values
         if name in tried and value not in tried[name]
     ]
+    launches, architecture = problem.workload.software.launches, problem.model.architecture
+    if launches is not None and not launches.has_model(architecture):
+        others = [
+            name
+            for name, work in launched_by(problem)
+            if work.software.launches is not None and work.software.launches.has_model(architecture)
+        ]
+        message = f"{problem.workload.software.framework} has no model of the architecture"
+        faults.append(
+            Fault("framework", f"{message} {architecture}", f"{', '.join(others) or 'none'}")
+        )
     known = launching.known_values(problem.workload)
     faults += [
         Fault(name, f"{problem.workload.software.framework} does not start {value}", _named(kept))

@@ -21,6 +21,7 @@ from meshwright.report.screen import (
     words,
 )
 from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
+from meshwright.spec.model import ModelSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import (
     Candidate,
@@ -30,6 +31,7 @@ from meshwright.train.answer import (
     Plan,
     Replan,
 )
+from meshwright.train.question import frameworks_on
 
 if TYPE_CHECKING:
     from meshwright.train.compare import Comparison
@@ -41,6 +43,11 @@ _WARNINGS_BY_WEIGHT = (
     "interrupted", UNCALIBRATED_NOTE.split(":")[0], "outside the evidence", "stay idle",
     "the slowest device", "does not divide", "the busiest expert",
 )  # fmt: skip
+_OFFLOADED = {
+    Offload.GRADIENTS: "gradients and optimizer",
+    Offload.STATE: "weights, gradients and optimizer",
+    Offload.ALL: "weights, optimizer and activations",
+}
 _SCHEDULES = {"1f1b": "1F1B", "zero_bubble": "zero bubble", "gpipe": "GPipe"}
 
 
@@ -64,7 +71,7 @@ def plan_screen(
     _add_plan(screen, plan.best)
     if yours is not None:
         screen.add("yours", _beside(plan.best, yours))
-    if plan.best.placement is None:
+    if plan.best.placement is None or frameworks_on(plan.system.chip):
         screen.add("launches", _launches(plan), spare=2)
     if plan.best.placement is not None:
         screen.add("placed", blocks_in_words(plan.best.placement), spare=2)
@@ -133,7 +140,7 @@ def _cost(plan: Plan) -> str:
     text = per_million_tokens(usd, None if price.energy_j is None else price.energy_j / million)
     if plan.run_s is None or work.total_tokens is None:
         return text
-    run = f"{format_days(plan.run_s)} for {work.total_tokens / 1e12:,.4g}T tokens"
+    run = f"{format_days(plan.run_s)} for {_count(work.total_tokens)} tokens"
     if price.cost_usd is not None:
         # devices are rented while they restart, too: by the day, not by the step
         run += f", {price.cost_usd / price.step_time_s * plan.run_s:,.0f} USD"
@@ -189,8 +196,9 @@ def plan_in_words(best: Candidate) -> str:
             some = f" of {structure.recompute_run} layers from one input"
         parts.append(f"{structure.recompute} recomputation{some}")
     if structure.offload is not Offload.NONE:
-        what = "all state" if structure.offload is Offload.ALL else structure.offload
-        parts.append(f"{what} offloaded to the host")
+        parts.append(
+            f"{_OFFLOADED.get(structure.offload, structure.offload)} offloaded to the host"
+        )
     batches = (
         f"{counted(price.num_micro_batches, 'micro-batch', 'micro-batches')} of "
         f"{s.micro_batch_size:.0f} "
@@ -382,7 +390,7 @@ def comparison_screen(found: Comparison, *, next_command: str = "") -> Screen:
     screen = Screen(
         f"{found.model.name} on {found.system.name}: sequence {work.sequence_length:,}, "
         f"global batch {work.global_batch_size:,}, "
-        f"{named_type(work.precision.matmul, found.system.chip)}, {_optimizer(work)}"
+        f"{named_type(work.precision.matmul, found.system.chip)}, {_optimizer(work, found.model)}"
     )
     screen.gap()
     if ours.best is not None:
@@ -451,10 +459,19 @@ def _longer(slower: float) -> str:
     return f"{abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}"
 
 
-def _optimizer(work: Training) -> str:
+def _count(number: float) -> str:
+    """Return a count in the letters in which it is typed: ``2T``, ``65.54M``."""
+    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if number >= scale:
+            return f"{number / scale:,.4g}{letter}"
+    return f"{number:,.0f}"
+
+
+def _optimizer(work: Training, model: ModelSpec) -> str:
     """Return the optimizer, and in which format frozen weights rest."""
-    stored = work.precision.weight_format
-    return work.optimizer.name if stored is None else f"{work.optimizer.name} on {stored.name}"
+    stored, preset = model.weight_format, work.optimizer
+    rests = stored is not None and stored.trains_adapters and preset.freezes_weights
+    return f"{preset.name} on {stored.name}" if stored is not None and rests else preset.name
 
 
 def question_line(plan: Plan) -> str:
@@ -463,7 +480,7 @@ def question_line(plan: Plan) -> str:
     return (
         f"{plan.model.name} on {plan.system.name}: sequence {work.sequence_length:,}, "
         f"global batch {work.global_batch_size:,}, "
-        f"{named_type(work.precision.matmul, plan.system.chip)}, {_optimizer(work)}"
+        f"{named_type(work.precision.matmul, plan.system.chip)}, {_optimizer(work, plan.model)}"
     )
 
 

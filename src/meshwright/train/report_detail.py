@@ -16,7 +16,7 @@ from meshwright.report.screen import (
     words,
     wrapped,
 )
-from meshwright.search.exhaustive import Coverage
+from meshwright.search.exhaustive import TIE, Coverage
 from meshwright.train.answer import (
     Candidate,
     Estimate,
@@ -27,6 +27,7 @@ from meshwright.train.answer import (
     Trials,
     WhyNot,
 )
+from meshwright.train.measured.factors import PLAN_ERROR
 from meshwright.train.report import blocks_in_words
 
 if TYPE_CHECKING:
@@ -221,15 +222,16 @@ def _criteria(plan: Plan, robust: Robustness) -> str:
 
 
 def _tie_clause(plan: Plan, cover: Coverage) -> str:
-    """Say why a plan is chosen that is not the very fastest: a tie, decided by memory."""
+    """Say why a plan is chosen that is not the very fastest: it is simpler, or needs less."""
     behind = plan.best.estimate.step_time_s / cover.lower_bound_s - 1.0
     if not cover.is_complete or behind < SHOWN_TIE:
         return ""
     if plan.best.placement is not None:
         return f"; with contention the plan is {behind:.1%} above that"
     return (
-        f"; the plan is {behind:.1%} behind that: within 1 % the one without offload, "
-        "then of less memory, is preferred"
+        f"; the plan is {behind:.1%} behind that: what is simpler leads within "
+        f"{PLAN_ERROR:.0%}, the error of plans against each other; within {TIE:.0%} what needs no "
+        "offload, then less memory"
     )
 
 

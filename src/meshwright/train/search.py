@@ -24,9 +24,10 @@ from meshwright.search.exhaustive import (
     Found,
     Price,
     Progress,
+    complexity,
 )
 from meshwright.sharding.space import Grid, degree_columns
-from meshwright.sharding.strategy import Offload, StrategyColumns
+from meshwright.sharding.strategy import Offload, StrategyColumns, take
 from meshwright.train.families import (
     AllFamilies,
     Block,
@@ -78,6 +79,7 @@ def search(
     visit: Visit | None = None,
     among: AllFamilies | None = None,
     within_s: float | None = None,
+    simplest: bool = False,
 ) -> SearchResult:
     """Return the fastest candidates of a space, proven to be so.
 
@@ -97,13 +99,15 @@ def search(
         what rules refuse.
     within_s
         All candidates that are this fast are wanted, however many [s]; None: the fastest ones.
+    simplest
+        With ``within_s``: of all that are this fast the simplest ones, in this order.
     """
     started = time.perf_counter()
-    size = max(KEPT, 2 * top) if within_s is None else MOST_KEPT
-    run = _Run(space, Best(size, top, within_s), visit, among)
+    size = max(KEPT, 2 * top) if within_s is None or simplest else MOST_KEPT
+    run = _Run(space, Best(size, top, within_s), visit, among, simplest)
     is_complete = run.cover(prune=prune, progress=progress)
     best = run.best
-    proven_s = float(best.times_s[0]) if len(best.times_s) else float("inf")
+    proven_s = float(best.times_s.min(initial=np.inf))
     left_s = float(np.inf) if is_complete else run.bounded.left_s
     slowest_s = float(best.times_s[-1]) if len(best.times_s) == size else float(np.inf)
     return SearchResult(
@@ -127,8 +131,9 @@ class _Run:
         best: Best,
         visit: Visit | None,
         among: AllFamilies | None,
+        simplest: bool,
     ) -> None:
-        self.space, self.best, self.visit = space, best, visit
+        self.space, self.best, self.visit, self.simplest = space, best, visit, simplest
         self.counts = Counts()
         self.families = priced_families(space, self.counts) if among is None else among
         self.rows = True if self.families.space is space else rows_within(self.families, space)
@@ -178,7 +183,8 @@ class _Run:
     def _fold(self, block: Block, collected: IntArray) -> None:
         """Take the members of a block into account."""
         times_s, identities = column(block.time.total_s), _identities(block, collected)
-        self.best.fold(times_s, block.memory_bytes, identities)
+        ranks = _complexities(block) if self.simplest else None
+        self.best.fold(times_s, block.memory_bytes, identities, ranks)
         if self.visit is not None:
             self.visit(block)
 
@@ -216,6 +222,18 @@ def degree_tables(space: SearchSpace) -> Iterator[StrategyColumns]:
         columns = degree_columns(grid)
         if len(columns.tp):
             yield columns
+
+
+def _complexities(block: Block) -> IntArray:
+    """Return how much each member of a block asks of a framework."""
+    families, strategy = block.families, block.strategy
+    kinds = families.structure_of[block.family_rows]
+    ranks = np.zeros(len(kinds), dtype=np.int64)
+    for kind in np.unique(kinds):
+        rows = np.flatnonzero(kinds == kind)
+        structure = replace(families.structures[kind], offload=block.structure.offload)
+        ranks[rows] = complexity(take(strategy, rows), structure)
+    return ranks
 
 
 def _identities(block: Block, collected: IntArray) -> IntArray:

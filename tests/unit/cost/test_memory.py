@@ -84,6 +84,8 @@ def test_nothing_is_lost_between_device_and_host(offload):
     at_work = less[MemoryPart.GATHERED_WEIGHTS]
     if offload in (Offload.ACTIVATIONS, Offload.ALL):
         at_work = at_work + less[MemoryPart.ACTIVATIONS]
+    if offload in (Offload.GRADIENTS, Offload.STATE):
+        at_work = at_work + less[MemoryPart.GRADIENTS]
     assert plain.total_bytes - less.total_bytes == on_host - at_work
 
 
@@ -120,6 +122,33 @@ def test_weights_arrive_for_each_pass_and_activations_come_back():
     # 2 bytes x 960 in each of two passes of five micro-batches, at 2 bytes/s.
     assert offload_s(Offload.WEIGHTS).exposed_s == 5 * 2 * 960
     assert offload_s(Offload.ACTIVATIONS).exposed_s == 5 * 2 * 100 / 2
+
+
+def test_gradients_on_the_host_leave_two_layers_behind():
+    """Of eight layers, whole: 4 bytes x 960 x 2/8; activations stay with the device."""
+    found = use(3, Offload.STATE)
+    assert found[MemoryPart.GRADIENTS] == 4 * 960 * 2 / 8
+    assert found[MemoryPart.ACTIVATIONS] == 300
+    assert found[MemoryPart.WEIGHTS] == found[MemoryPart.OPTIMIZER] == 0
+    assert use(2, Offload.GRADIENTS)[MemoryPart.WEIGHTS] == 2 * 960
+    assert use(1, Offload.OPTIMIZER)[MemoryPart.GRADIENTS] == 4 * 960
+    on_host = host_bytes(STATE, SHARDS, PlanOptions(zero_stage=3, offload=Offload.STATE), ADAM)
+    assert on_host == (2 + 4 + 12) * SHARD
+
+
+def test_gradients_leave_in_each_backward_pass():
+    """Whole ones of 4 bytes under ZeRO 1, behind the backward pass but for one layer of eight."""
+    moved_s = 5 * 4 * 960 / 2
+    optimizer_s = 2 * 12 * SHARD / 2
+    assert offload_s(Offload.GRADIENTS).exposed_s == moved_s + optimizer_s
+    behind = offload_s(Offload.GRADIENTS, backward_window_s=1e9)
+    assert behind.exposed_s == moved_s / 8 + optimizer_s
+
+
+def test_under_zero_3_a_rank_brings_in_its_shard_of_the_weights():
+    structure = PlanOptions(zero_stage=3, offload=Offload.WEIGHTS)
+    moved = offload_step_s(STATE, SHARDS, pipeline(), structure, ADAM, 2.0)
+    assert moved.exposed_s == 5 * 2 * 2 * SHARD / 2
 
 
 def test_one_layer_of_host_traffic_always_shows():

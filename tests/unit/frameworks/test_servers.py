@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 import meshwright as mw
-from meshwright.base.errors import UnsupportedError
+from meshwright.base.errors import InfeasibleError, MeshwrightError, SpecError, UnsupportedError
 from meshwright.cli.main import main
 from meshwright.frameworks.servers import SERVERS, served
 from meshwright.serve.answer import SERVING_FILE
+from meshwright.serve.report import launches_text
 
 NAMES = {
     "vllm": ("--tensor-parallel-size", "--pipeline-parallel-size", "--max-model-len",
@@ -59,14 +60,65 @@ def test_narrow_weights_and_cache_are_said(name):
 
 @pytest.mark.parametrize(
     ("degrees", "path", "fix"),
-    [({"cp": 2.0}, "strategy.cp", "1"), ({"pp": 4.0}, "strategy", "at most 8"),
-     ({"ep": 2.0}, "strategy.ep", "ep=4 or 1")],
+    [({"cp": 2.0, "dp_replicate": 1.0}, "strategy.cp", "cp=1"),
+     ({"pp": 4.0}, "strategy", "at most 8 devices of a replica")],
 )  # fmt: skip
 def test_refused_by_name_with_a_fix(plan, degrees, path, fix):
     best = replace(plan.best, strategy=replace(plan.best.strategy, **degrees))
     with pytest.raises(UnsupportedError) as caught:
         served(replace(plan, best=best), "vllm")
     assert [(fault.path, fault.fix) for fault in caught.value.faults] == [(path, fix)]
+
+
+def test_experts_over_replicas_are_refused():
+    """A replica splits its own experts; over two of them they would be split twice as far."""
+    over = mw.serve("mixtral-8x7b", on="8xH100", decode=True, context=2048, batch=64, tp=4, ep=8)
+    with pytest.raises(UnsupportedError, match="ep 8 with etp 1 and tp 4"):
+        served(over, "vllm")
+
+
+@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b"])
+def test_what_is_planned_for_a_server_is_written_for_it(name, model):
+    """On two hosts: the search comes to nothing that the exporter refuses."""
+    asked = {"on": "16xH100", "decode": True, "context": 2048, "batch": 64}
+    found = mw.serve(model, **asked, framework=name)
+    for entry in (found.best, *found.runners_up):
+        assert name in entry.launches_with
+        served(replace(found, best=entry), name)
+
+
+def test_without_a_server_nothing_is_refused_and_the_screen_names_those_that_start():
+    asked = {"on": "16xH100", "decode": True, "context": 2048, "batch": 64}
+    free = mw.serve("mixtral-8x7b", **asked, tp=2, ep=8)
+    assert free.best.launches_with == ()
+    assert launches_text(free) == "with no server of the catalog; priced for generic (--framework)"
+    with pytest.raises(InfeasibleError, match="serve-experts"):
+        mw.serve("mixtral-8x7b", **asked, tp=2, ep=8, framework="vllm")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"framework": "vllm==0.1"}, "version '0.1'"), ({"framework": "megatron"}, "megatron trains"),
+     ({"framework": "vllm", "kv_cache": "int8"}, "no KV cache in int8"),
+     ({"framework": "vllm", "server": "sglang"}, "names the server already")],
+)  # fmt: skip
+def test_what_a_server_is_not_is_said(options, text):
+    with pytest.raises(MeshwrightError, match=text):
+        mw.serve("llama3-8b", on="8xH100", decode=True, context=2048, batch=64, **options)
+
+
+def test_a_server_does_not_train():
+    with pytest.raises(SpecError, match="serves requests"):
+        mw.plan("llama3-8b", on="8xH100", seq=2048, global_batch=64, framework="vllm")
+
+
+@pytest.mark.parametrize("name", ["vllm", "megatron"])
+def test_show_framework_prints_no_objects(name, capsys):
+    assert main(["show", "framework", name]) == 0
+    text = capsys.readouterr().out
+    for word, is_there in {"axes": 1, "source  ": 1, "Source(": 0, "kind=": 0, "title=": 0}.items():
+        assert (word in text) == is_there
 
 
 def test_the_command_reads_a_plan_of_serving(plan, tmp_path, capsys):

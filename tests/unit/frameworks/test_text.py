@@ -44,7 +44,7 @@ CASES = {
         {"cp": 8, "dp_shard": 8},
         {
             "zero_stage": 3, "context_kind": ContextKind.ULYSSES, "recompute": Recompute.FULL,
-            "offload": Offload.OPTIMIZER,
+            "offload": Offload.GRADIENTS,
         },
         {"optimizer": "deepspeed-adam"},
     ),

@@ -171,7 +171,7 @@ def test_both_flags_ask_for_requests():
         ),
         ({"decode": True, "context": "1k", "answer": 8}, "with --decode and --prefill together"),
         ({"prefill": True, "prompt": "1k", "max_tpot": "1s"}, "--max-tpot: is of use with"),
-        ({"decode": True, "context": "1k", "framework": "megatron"}, "in training only"),
+        ({"decode": True, "context": "1k", "framework": "megatron"}, "megatron trains"),
     ],
 )
 def test_options_of_other_questions_are_refused(options, message):

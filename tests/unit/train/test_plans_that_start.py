@@ -2,10 +2,12 @@
 
 import pytest
 
+import meshwright as mw
 from meshwright.sharding.strategy import ScheduleKind
 from meshwright.train.measured.factors import PLAN_ERROR
 from meshwright.train.plan import plan
 from meshwright.train.question import training
+from meshwright.train.report import plan_screen
 
 ASKED = ("llama3-8b", "8xH100", 4096, 64)
 FIXED = {"pp": [4], "tp": [2], "num_virtual_stages": [1]}
@@ -45,3 +47,33 @@ def test_a_schedule_that_is_fixed_leads_all_the_same():
 def test_each_plan_is_shown_once(found):
     texts = [found.best.text, *(entry.text for entry in found.runners_up)]
     assert len(texts) == len(set(texts))
+
+
+def test_on_a_torus_of_tpus_what_starts_leads():
+    """No framework has tensor streams there; the plan says what starts it, and what is faster."""
+    asked = {"on": "16xTPU-v5p", "seq": 4096, "global_batch": 32, "simulated": 0}
+    few = {"tp": 1, "cp": 1, "pp": 1, "recompute": "none"}
+    found = mw.plan("llama3.2-1b", **asked, **few)
+    streamed = mw.plan("llama3.2-1b", **asked, **few, tatp=[2, 4])
+    assert streamed.best.strategy.tatp > 1
+    assert not streamed.best.launches_with
+    assert found.best.launches_with
+    assert found.best.placement is not None
+    assert "with jax" in plan_screen(found).text()
+    reach = [
+        entry.estimate.interval_s[1] / entry.estimate.step_time_s
+        for entry in (found.best, streamed.best)
+    ]
+    assert reach[0] == pytest.approx(reach[1], rel=1e-6)  # of a framework that is not known
+
+
+def test_where_nothing_that_starts_is_near_the_nearest_is_named():
+    """Ten micro-batches over eight stages: 1F1B waits too long to lead, and is named."""
+    fixed = {"pp": [8], "dp": [1], "tp": [1], "cp": [1], "num_virtual_stages": [1]}
+    work = training("8xH100", sequence_length=4096, global_batch_size=10)
+    found = plan("llama3-8b", "8xH100", work, allowed=fixed | {"micro_batch_size": [1]})
+    assert found.best.structure.schedule is ScheduleKind.ZERO_BUBBLE
+    assert not found.best.launches_with
+    assert found.warnings[0].startswith("no framework starts this plan; the fastest that starts")
+    assert "megatron" in found.warnings[0]
+    assert "1f1b" in found.warnings[0]

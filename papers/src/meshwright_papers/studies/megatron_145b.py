@@ -50,7 +50,7 @@ def best(way: str) -> Candidate:
     """Return the fastest plan of a space, proven."""
     system = f"{RUN.chips}xA100"
     asked = training(system, sequence_length=LENGTH, global_batch_size=RUN.batch)
-    return plan(MODEL, system, asked, allowed=WAYS[way] or None).best
+    return plan(MODEL, system, asked, allowed=WAYS[way] or None, prefers_simple=False).best
 
 
 @dataclass(frozen=True)

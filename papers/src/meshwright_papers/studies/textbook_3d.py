@@ -224,7 +224,15 @@ def chosen(global_batch_size: int, grid: tuple[int, int, int] | None = None) -> 
         SYSTEM, sequence_length=SEQUENCE_LENGTH, global_batch_size=global_batch_size
     )
     allowed = fixed_to(grid) if grid else None
-    return plan(MODEL, SYSTEM, workload, allowed=allowed, top=1, calibration=UNCALIBRATED).best
+    return plan(
+        MODEL,
+        SYSTEM,
+        workload,
+        allowed=allowed,
+        top=1,
+        calibration=UNCALIBRATED,
+        prefers_simple=False,
+    ).best
 
 
 def fixed_to(grid: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:

@@ -83,6 +83,32 @@ def weight_format_of(
     return None
 
 
+_INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+USUAL: Final[Mapping[str, Mapping[str, Any]]] = {
+    "int4": {"quant_method": "compressed-tensors",
+             "config_groups": {"0": {"targets": ["Linear"], "weights": _INT4}}},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128},
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128},
+    "nf4": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+    "nf4-double": {"quant_method": "bitsandbytes", "load_in_4bit": True,
+                   "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+    "bnb-int8": {"quant_method": "bitsandbytes", "load_in_8bit": True},
+}  # fmt: skip
+"""Formats by the names that ``--weights`` takes, each with the settings of most checkpoints."""
+
+
+def stored_as(model: ModelSpec, name: str) -> ModelSpec:
+    """Return a model whose weights are stored in one of the usual formats.
+
+    A checkpoint that says itself that it has this format keeps the settings that it states.
+    """
+    found = weight_format_of({FIELDS[0]: USUAL[name]}, model, f"--weights {name}")
+    own = model.weight_format
+    if own is not None and found is not None and own.name == found.name:
+        return model
+    return model.model_copy(update={"weight_format": found})
+
+
 class _Reader:
     """One ``quantization_config``; everything wrong in it is named by its field."""
 

@@ -109,7 +109,7 @@ def _sharding(plan: Plan) -> Settings:
         "fsdp_version": 2,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_reshard_after_forward": structure.zero_stage == 3 and structure.reshard_after_forward,
-        "fsdp_offload_params": structure.offload is Offload.ALL,
+        "fsdp_offload_params": structure.offload is Offload.STATE,
         "fsdp_activation_checkpointing": structure.recompute is Recompute.FULL,
         "fsdp_cpu_ram_efficient_loading": True,
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",

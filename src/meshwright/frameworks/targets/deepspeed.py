@@ -23,7 +23,7 @@ from meshwright.frameworks.launch import (
 )
 from meshwright.frameworks.refusals import framework_refusals, optimizer_refusals
 from meshwright.frameworks.registry import exporters
-from meshwright.sharding.strategy import Offload, Recompute
+from meshwright.sharding.strategy import Recompute
 from meshwright.train.answer import Plan
 
 FILE_NAME = "deepspeed.sh"
@@ -97,8 +97,8 @@ def _config(plan: Plan) -> dict[str, object]:
     zero: dict[str, object] = {"stage": structure.zero_stage}
     if structure.zero_stage:
         zero |= {"overlap_comm": structure.overlap_data_parallel, "contiguous_gradients": True}
-    if structure.offload in (Offload.OPTIMIZER, Offload.ALL):
+    if structure.offload.has_optimizer:
         zero["offload_optimizer"] = ON_HOST
-    if structure.offload in (Offload.WEIGHTS, Offload.ALL):
+    if structure.offload.has_weights:
         zero["offload_param"] = ON_HOST
     return config | {"zero_optimization": zero}

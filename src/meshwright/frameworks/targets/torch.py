@@ -26,7 +26,7 @@ from meshwright.frameworks.refusals import (
     optimizer_refusals,
 )
 from meshwright.frameworks.registry import exporters
-from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
+from meshwright.sharding.strategy import Recompute, ScheduleKind
 from meshwright.train.answer import Plan
 
 IMPORTS = """\
@@ -307,7 +307,7 @@ def _functions(plan: Plan) -> Iterable[str]:
         yield _expert_mesh(sizes)
     yield from _data_parallel(plan)
     yield RECOMPUTE[structure.recompute]
-    if structure.offload is not Offload.NONE:
+    if structure.offload.has_activations:
         yield SAVE_ON_CPU
     if sizes["pp"] > 1:
         yield PIPELINE
@@ -341,7 +341,7 @@ def _data_parallel(plan: Plan) -> Iterable[str]:
         yield DISTRIBUTED_DATA_PARALLEL
         yield ZERO_OPTIMIZER if structure.zero_stage else PLAIN_OPTIMIZER
         return
-    on_host = structure.offload is Offload.ALL
+    on_host = structure.offload.has_weights
     yield FULLY_SHARD.format(
         stage=structure.zero_stage,
         mesh='mesh["dp_replicate", "shards"]' if is_hybrid(plan) else 'groups["shards"]',

@@ -34,7 +34,7 @@ from meshwright.frameworks.torchtitan_models import (
     own_module,
     shipped_config,
 )
-from meshwright.sharding.strategy import PlanOptions, Recompute, ScheduleKind
+from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, ScheduleKind
 from meshwright.train.answer import Plan
 
 FILE_NAME = "torchtitan.sh"
@@ -177,6 +177,8 @@ def _training_options(plan: Plan) -> Iterator[Words]:
     yield "--training.seq_len", f"{work.sequence_length}"
     if work.total_tokens is not None:
         yield "--training.steps", f"{-(-work.total_tokens // work.tokens_per_step):.0f}"
+    if plan.best.structure.offload is Offload.STATE:
+        yield ("--training.enable_cpu_offload",)
     yield "--training.mixed_precision_param", DTYPES[work.precision.matmul]
     if not work.software.cuda_graphs:
         yield ("--training.disable_cuda_graphs",)

@@ -77,7 +77,7 @@ READ = {
         "seq": 4096, "cuda_graphs": True, "software": {"compiled": True}}),
     "torchtitan_run_train.sh": (8, "torchtitan", {"model": "llama3-70b", "tp": 8, "dp": 1}),
     "ds_run_clm.sh": (16, "deepspeed", {
-        "model": "llama2-7b", "zero_stage": "3", "offload": "optimizer", "precision": "bf16",
+        "model": "llama2-7b", "zero_stage": "3", "offload": "gradients", "precision": "bf16",
         "micro_batch_size": 4, "global_batch": 128, "seq": 4096, "recompute": "full"}),
     "ds_ulysses.sh": (64, "deepspeed", {
         "model": "llama3.1-8b", "cp": 8, "context_kind": "ulysses", "global_batch": 8,
@@ -85,8 +85,8 @@ READ = {
     "ds_zero1.json": (None, "deepspeed", {
         "zero_stage": "1", "global_batch": 512, "micro_batch_size": 4, "precision": "bf16"}),
     "ds_zero2_fp16.json": (None, "deepspeed", {
-        "zero_stage": "2", "precision": "fp16", "offload": "optimizer", "global_batch": 512}),
-    "ds_zero3_offload.json": (None, "deepspeed", {"zero_stage": "3", "offload": "optimizer"}),
+        "zero_stage": "2", "precision": "fp16", "offload": "gradients", "global_batch": 512}),
+    "ds_zero3_offload.json": (None, "deepspeed", {"zero_stage": "3", "offload": "gradients"}),
     "accelerate_fsdp2.yaml": (16, "accelerate", {
         "zero_stage": "3", "recompute": "full", "precision": "bf16"}),
     "accelerate_two_hosts.yaml": (16, "accelerate", {"zero_stage": "3", "recompute": "full"}),
@@ -95,7 +95,7 @@ READ = {
     "accelerate_sft.sh": (16, "accelerate", {
         "model": "qwen3-8b", "global_batch": 256, "software": {"fused_loss": True}}),
     "accelerate_deepspeed.yaml": (8, "deepspeed", {
-        "zero_stage": "3", "offload": "all", "precision": "bf16"}),
+        "zero_stage": "3", "offload": "state", "precision": "bf16"}),
     "accelerate_launch.slurm": (16, "accelerate", {
         "model": "mistral-7b", "reshard_after_forward": "off", "global_batch": 64,
         "recompute": "full"}),

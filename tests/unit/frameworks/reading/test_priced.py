@@ -242,3 +242,28 @@ def test_files_that_start_nothing_say_so(tmp_path, name, text, message):
     path.write_text(text)
     with pytest.raises(SpecError, match=message):
         mw.read(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ds.json", '{"bf16": {"enabled": true}, "zero_optimization": {"stage": 3, '
+         '"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}}'),
+        ("fsdp.yaml", "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n"
+         "fsdp_config: {fsdp_version: 2, fsdp_offload_params: true, "
+         "fsdp_reshard_after_forward: true}\n"),
+        ("titan.toml", '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 2048\n'
+         'enable_cpu_offload = true\n[activation_checkpoint]\nmode = "full"\n'),
+    ],
+)  # fmt: skip
+def test_jobs_with_their_state_on_the_host_are_priced(tmp_path, name, text):
+    """Weights, gradients and optimizer state leave the device; activations stay with it."""
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    asked = {"seq": 2048, "global_batch": 64, "recompute": "full", "mbs": 1}
+    found = mw.estimate("llama3-8b", from_=str(path), on="8xH100", **asked)
+    parts = found.best.estimate.memory_parts_bytes
+    assert found.best.structure.offload == "state"
+    assert parts["weights_bytes"] == parts["optimizer_bytes"] == 0.0
+    assert parts["gradients_bytes"] < 0.1 * 4 * 8e9
+    assert parts["activations_bytes"] > 32 * 2048 * 4096 * 2 * 0.9

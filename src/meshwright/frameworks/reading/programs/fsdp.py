@@ -53,7 +53,7 @@ class Fsdp:
             "micro_batch_size": given.whole("MICRO_BATCH_SIZE"),
             "zero_stage": given.word("ZERO_STAGE", among=("0", "1", "2", "3")),
             "recompute": given.word("RECOMPUTE", among=("none", "selective", "full")),
-            "offload": given.word("OFFLOAD", among=("none", "activations", "all")),
+            "offload": given.word("OFFLOAD", among=("none", "activations", "state", "all")),
             "sequence_parallel": "on" if given.flag("SEQUENCE_PARALLEL") else "off",
         }  # fmt: skip
         if not given.flag("RESHARD_AFTER_FORWARD", default=True) and found["zero_stage"] == "3":

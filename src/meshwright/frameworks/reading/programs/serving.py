@@ -20,8 +20,11 @@ TYPES = {"auto": "", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "flo
          "float": "fp32"}  # fmt: skip
 QUANTIZED = {"fp8": "fp8", "w8a8_fp8": "fp8", "w8a8_int8": "int8", "modelopt": "fp8",
              "modelopt_fp4": "fp4", "nvfp4": "fp4", "mxfp4": "fp4",
-"petit_nvfp4": "fp4"}  # fmt: skip
+             "petit_nvfp4": "fp4"}  # fmt: skip
 """Names of quantized weights that multiply in their own type."""
+STORED = {"awq": "awq", "awq_marlin": "awq", "gptq": "gptq", "gptq_marlin": "gptq",
+          "bitsandbytes": "nf4"}  # fmt: skip
+"""Names of weights that are widened for products, as ``--weights`` calls them."""
 
 
 def _common(given: Given, setting: Setting, server: str) -> dict[str, Any]:
@@ -29,14 +32,16 @@ def _common(given: Given, setting: Setting, server: str) -> dict[str, Any]:
     dtype = given.word("dtype", among=TYPES) or "auto"
     quantized = given.text("quantization")
     precision = None if dtype == "auto" else TYPES[dtype]  # auto: as the checkpoint has them
+    stored = STORED.get(quantized or "")
     if quantized not in (None, "None", "none"):
         if quantized in QUANTIZED:
             precision = QUANTIZED[quantized]
-        else:
+        elif stored is None:
+            known = ", ".join([*QUANTIZED, *STORED])
             given.refuse("quantization", f"{quantized} is not read from here",
-                         f"{', '.join(QUANTIZED)}; other kinds by the config.json")  # fmt: skip
+                         f"{known}; other kinds by the config.json")  # fmt: skip
     cache = given.word("kv_cache_dtype", among=CACHE)
-    return {"server": server, "decode": True, "precision": precision,
+    return {"server": server, "decode": True, "precision": precision, "weights": stored,
             "kv_cache": CACHE[cache] if cache else None,
             "model": None if "model" in setting.stated else _model(given)}  # fmt: skip
 

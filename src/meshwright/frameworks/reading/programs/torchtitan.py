@@ -350,7 +350,7 @@ def _memory(given: Given, is_registry: bool) -> dict[str, Any]:
             given.needs("--recompute", "by default every second layer is recomputed, which is not "
                         "read", "full, selective or none")  # fmt: skip
     on_host = given.flag("training.enable_cpu_offload")
-    return {"recompute": mode, "offload": "all" if on_host else None}
+    return {"recompute": mode, "offload": "state" if on_host else None}
 
 
 def _types(given: Given, is_registry: bool) -> dict[str, Any]:

@@ -130,6 +130,7 @@ class Transformers:
         options |= _types(given, setting, options)
         options |= _batch(given, setting, options)
         options["optimizer"] = _optimizer(given, framework)
+        options["weights"] = _stored_weights(given, options["optimizer"] == "adapters")
         options.pop("bytes", None)
         if "model" not in setting.stated:
             options["model"] = _model(given)
@@ -221,17 +222,22 @@ def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
     if stage not in (None, "auto", "0", "1", "2", "3"):
         given.refuse(f"{at}stage", f"found {stage!r}", "0 to 3")
     stage = usual_stage if stage in (None, "auto") else stage
-    offload = None
-    for what, ours in (("optimizer", "optimizer"), ("param", "weights")):
+    on_host = set()
+    for what in ("optimizer", "param"):
         device = given.text(f"{at}offload_{what}.device",
                             f"deepspeed_config.offload_{what}_device") or "none"  # fmt: skip
         if device == "nvme":
             name = f"{at}offload_{what}.device"
             given.refuse(name, "state on NVMe is not read", "cpu")
         elif device != "none":
-            offload = "all" if offload else ours
+            on_host.add(what)
     if given.flag(f"{at}cpu_offload"):
-        offload = "optimizer"
+        on_host.add("optimizer")
+    offload = None
+    if on_host:  # from ZeRO 2 on gradients are summed where the optimizer is
+        offload = "gradients" if stage in ("2", "3") else "optimizer"
+        offload = {"param": "weights"}.get("".join(on_host), offload)
+        offload = "state" if len(on_host) > 1 else offload
     ratio = given.real(f"{at}offload_optimizer.ratio")
     if ratio not in (None, 1.0):
         given.refuse(f"{at}offload_optimizer.ratio", "a part of it is not read", "1.0")
@@ -300,7 +306,7 @@ def _fsdp(given: Given) -> dict[str, Any]:
         found["reshard_after_forward"] = "off"
     offload = given.flag(f"{at}fsdp_offload_params", f"{at}offload_params", f"{at}cpu_offload")
     if offload or "offload" in words:
-        found["offload"] = "all"
+        found["offload"] = "state"
     if given.flag(f"{at}fsdp_activation_checkpointing", f"{at}activation_checkpointing"):
         found["recompute"] = "full"
     return found
@@ -402,9 +408,6 @@ def _optimizer(given: Given, framework: str) -> Any:
     if (tuned := given.peek("finetuning_type")) in ("lora", "qlora"):
         given.value("finetuning_type")
         adapts = tuned is not None
-    if any(given.flag(name) for name in ("load_in_4bit", "load_in_8bit", "use_qlora")):
-        word = next(n for n in ("load_in_4bit", "load_in_8bit", "use_qlora") if n in given)
-        given.refuse(word, "quantized weights under training are not read", "16-bit weights")
     if adapts:
         return "adapters"
     if kind == "adafactor":
@@ -414,6 +417,24 @@ def _optimizer(given: Given, framework: str) -> Any:
     if "8bit" in kind:
         return "deepspeed-adam-8bit" if framework == "deepspeed" else "fsdp-adam-8bit"
     return None
+
+
+def _stored_weights(given: Given, is_frozen: bool) -> str | None:
+    """Return the format in which bitsandbytes keeps frozen weights; None: as the model has them."""
+    narrow = [name for name in ("load_in_4bit", "load_in_8bit", "use_qlora") if given.flag(name)]
+    kind = given.word("bnb_4bit_quant_type", among=("nf4", "fp4"))
+    is_double = given.flag("use_bnb_nested_quant", "bnb_4bit_use_double_quant")
+    given.value("bnb_4bit_compute_dtype")
+    if not narrow:
+        return None
+    if not is_frozen or "use_qlora" in narrow:
+        fix = "16-bit weights" if not is_frozen else "load_in_4bit"
+        given.refuse(narrow[0], "quantized weights under training are not read", fix)
+    if kind == "fp4":
+        given.refuse("bnb_4bit_quant_type", "fp4 is not read", "nf4")
+    if "load_in_8bit" in narrow:
+        return "bnb-int8"
+    return "nf4-double" if is_double else "nf4"
 
 
 def _model(given: Given) -> Any:

@@ -1,0 +1,149 @@
+"""Which plan leads: among plans that the model cannot tell apart, the simplest that starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+
+from meshwright.base.errors import InfeasibleError
+from meshwright.cost.problem import Problem
+from meshwright.search.exhaustive import Found, complexity, in_order_of_preference
+from meshwright.sharding.space import Choices
+from meshwright.sharding.strategy import stack
+from meshwright.train.answer import Candidate
+from meshwright.train.estimate import Leaders, Placed, Placer, candidate
+from meshwright.train.measured.factors import PLAN_ERROR
+from meshwright.train.question import launched_by
+from meshwright.train.search import search
+from meshwright.train.space import SearchSpace
+
+
+def leading(
+    space: SearchSpace, leaders: Leaders, *, simplest: bool = True
+) -> tuple[Leaders, tuple[str, ...]]:
+    """Return the leaders in the order in which they are recommended, and what is to be said of it.
+
+    Within the error of plans against each other (``PLAN_ERROR`` of the fastest) the simplest plan
+    comes first, by :func:`~meshwright.search.exhaustive.complexity`; what is faster follows. Where
+    no framework is asked for, a plan that some framework starts comes before those that start
+    nowhere.
+
+    Parameters
+    ----------
+    simplest
+        Whether simplicity counts; else only whether a plan starts.
+    """
+    best = leaders.best
+    if not leaders.coverage.is_complete:
+        return leaders, ()
+    limit_s = leaders.result.found[0].time_s * (1.0 + PLAN_ERROR)
+    first = _simplest(space, leaders, limit_s) if simplest else None
+    if first is None and not _starts(space, best):
+        first = _fastest_that_starts(space, best.estimate.step_time_s * (1.0 + PLAN_ERROR))
+    if first is None:
+        return leaders, _nearest_that_starts(space, best)
+    placed = Placed(first, candidate(space.problem, first.strategy, first.structure))
+    return _led_by(placed, leaders), () if _starts(space, best) else _named(placed, best)
+
+
+def leading_placed(
+    problem: Problem, choices: Choices, leaders: Leaders, placer: Placer, top: int,
+    num_simulated: int,
+) -> tuple[Leaders, tuple[str, ...]]:  # fmt: skip
+    """Return the same where ranks are placed: a plan that some framework starts comes first.
+
+    Such as on a torus of TPUs, on which no framework has tensor streams. On chips that no
+    framework runs on, a wafer, the order stays.
+    """
+    best, first = leaders.best, None
+    asks_for_one = problem.workload.software.launches is not None
+    if asks_for_one or best.launches_with or not leaders.coverage.is_complete:
+        return leaders, ()
+    limit_s = best.estimate.step_time_s * (1.0 + PLAN_ERROR)
+    for _, work in launched_by(problem):
+        asked = replace(problem, workload=work)
+        try:
+            found = placer.best(placer.space(asked, choices), top=1, num_simulated=num_simulated)
+        except InfeasibleError:
+            continue
+        if found.placed and found.best.estimate.step_time_s <= limit_s:
+            first, limit_s = found.placed[0], found.best.estimate.step_time_s
+    if first is None:
+        return leaders, ()
+    first = replace(first, candidate=_as_asked(problem, first.candidate))
+    return _led_by(first, leaders), _named(first, best)
+
+
+def _as_asked(problem: Problem, plan: Candidate) -> Candidate:
+    """Return a plan that was priced for a framework with the interval of a question without."""
+    price, plain = plan.estimate, candidate(problem, plan.strategy, plan.structure).estimate
+    if plain.interval_s is None:
+        return plan
+    fastest, slowest = (end / plain.step_time_s for end in plain.interval_s)
+    interval_s = fastest * price.step_time_s, slowest * price.step_time_s
+    return replace(plan, estimate=replace(price, interval_s=interval_s))
+
+
+def _led_by(first: Placed, leaders: Leaders) -> Leaders:
+    """Return as many leaders with another first one."""
+    others = [entry for entry in leaders.placed if entry.candidate.text != first.candidate.text]
+    return replace(leaders, placed=(first, *others)[: len(leaders.placed)])
+
+
+def _named(first: Placed, fastest: Candidate) -> tuple[str, ...]:
+    """Return what is to be said of a faster plan that starts nowhere."""
+    ahead = first.candidate.estimate.step_time_s / fastest.estimate.step_time_s - 1.0
+    if first.candidate.text == fastest.text or ahead <= 0.0:
+        return ()
+    return (f"{ahead:.1%} faster, but no framework of the catalog starts it: {fastest.text}",)
+
+
+def _simplest(space: SearchSpace, leaders: Leaders, limit_s: float) -> Found | None:
+    """Return the simplest plan that starts, where it is simpler than what leads so far."""
+    now = leaders.placed[0].found
+    families = leaders.result.families
+    known = search(space, within_s=limit_s, simplest=True, among=families)
+    if not known.is_complete:
+        return None
+    most = _complexity(now) if _starts(space, leaders.best) else None
+    for level, entries in groupby(known.found, _complexity):
+        if most is not None and level >= most:
+            return None
+        for found in in_order_of_preference(list(entries)):
+            if _starts(space, candidate(space.problem, found.strategy, found.structure)):
+                return found
+    return None
+
+
+def _complexity(found: Found) -> int:
+    return int(complexity(stack([found.strategy]), found.structure)[0])
+
+
+def _starts(space: SearchSpace, plan: Candidate) -> bool:
+    """Tell whether what is asked for, or else some framework, starts a plan."""
+    return space.problem.workload.software.launches is not None or bool(plan.launches_with)
+
+
+def _nearest_that_starts(space: SearchSpace, best: Candidate) -> tuple[str, ...]:
+    """Return the fastest plan that some framework starts, where it is much slower than the best."""
+    if _starts(space, best) or (first := _fastest_that_starts(space)) is None:
+        return ()
+    found = candidate(space.problem, first.strategy, first.structure)
+    behind = found.estimate.step_time_s / best.estimate.step_time_s - 1.0
+    with_ = ", ".join(found.launches_with)
+    return (f"no framework starts this plan; the fastest that starts, {behind:.1%} slower, with "
+            f"{with_}: {found.text}",)  # fmt: skip
+
+
+def _fastest_that_starts(space: SearchSpace, limit_s: float | None = None) -> Found | None:
+    """Return the best plan that some framework starts, within a time where one is given."""
+    first = None
+    for _, work in launched_by(space.problem):
+        asked = replace(space.problem, workload=work)
+        try:
+            result = search(SearchSpace(asked, space.choices), within_s=limit_s)
+        except InfeasibleError:
+            continue
+        for found in in_order_of_preference(result.found)[:1]:
+            first, limit_s = found, found.time_s
+    return first
