@@ -237,6 +237,12 @@ class Given:
         """Return what was taken."""
         return tuple(self._taken.values())
 
+    @staticmethod
+    def is_among(one: Statement, patterns: Iterable[str]) -> bool:
+        """Return whether a statement has one of the names, or fits one of their patterns."""
+        name = canonical(one.option)
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
     def rest(self, patterns: Iterable[str]) -> tuple[Statement, ...]:
         """Return what was ignored by the list of a reader; all else is a fault.
 

@@ -54,6 +54,9 @@ READ = {
         "software": {"fused_loss": True, "deduplicated_dispatch": True}}),
     "megatron_pytorchjob.yaml": (32, "megatron", {
         "model": "llama2-7b", "tp": 4, "global_batch": 128, "zero_stage": "1"}),
+    "megatron_ssh_hosts.sh": (32, "megatron", {
+        "model": "llama2-7b", "tp": 4, "micro_batch_size": 2, "global_batch": 256, "seq": 4096}),
+    "megatron_mpijob.yaml": (32, "megatron", {"model": "llama2-7b", "tp": 2, "global_batch": 64}),
     "torchtitan_llama3_70b.toml": (None, "torchtitan", {
         "model": "llama3-70b", "tp": 8, "dp": 8, "zero_stage": "3", "recompute": "full",
         "micro_batch_size": 8, "global_batch": 64}),
@@ -114,6 +117,11 @@ READ = {
         "model": "qwen2.5-32b", "tp": 4, "kv_cache": "fp8", "batch": 64}),
     "vllm_deployment.yaml": (6, "vllm", {"model": "qwen3-32b", "tp": 2, "dp": 3, "batch": 96}),
     "vllm_image.sh": (2, "vllm", {"model": "llama3.1-8b", "tp": 2, "precision": "bf16"}),
+    "vllm_groups.yaml": (32, "vllm", {
+        "model": "llama3.1-405b", "tp": 8, "pp": 2, "dp": 2, "batch": 128}),
+    "vllm.dockerfile": (2, "vllm", {
+        "model": "qwen2.5-32b", "tp": 2, "batch": 64, "context": 8192}),
+    "vllm_two_ports.sh": (8, "vllm", {"model": "qwen2.5-32b", "tp": 4, "dp": 2, "batch": 128}),
     "vllm_docker.sh": (4, "vllm", {
         "model": "qwen3-30b-a3b", "dp": 4, "ep": 4, "context": 32000, "cuda_graphs": False}),
     "sglang_deepseek.sh": (8, "sglang", {"model": "deepseek-v3", "tp": 8, "batch": 64}),

@@ -62,14 +62,16 @@ def _world(given: Given, setting: Setting, found: dict[str, Any]) -> None:
     What the files start several times is so many replicas, each with a batch of its own.
     """
     degree = found["tp"] * found["pp"] * found["dp"]
-    replicas = (setting.devices.count or 0) // degree
+    copies = setting.launch.copies if setting.launch is not None else 1
+    count = setting.devices.count or 0
+    replicas = max(copies, count // degree)
     if replicas > 1:
         given.notes.append(f"{replicas} servers, each with the batch that it states")
         found["dp"] *= replicas
         found["batch"] = found["batch"] and found["batch"] * replicas
-    if setting.num_devices is None or setting.devices.count is None:
-        setting.devices = Devices(total=degree, chip=setting.devices.chip)
-        setting.num_devices = degree
+    if count < degree * replicas:  # of one host, or one process, where a server takes several
+        setting.devices = Devices(total=degree * replicas, chip=setting.devices.chip)
+    setting.num_devices = setting.num_devices or setting.devices.count
 
 
 def _config(given: Given, setting: Setting, *names: str) -> None:
