@@ -276,7 +276,8 @@ def _setting(
                 if path.is_file() and suffix in TREES:
                     return _plain(trees_of(read_text(path), suffix, str(path))[0])
         raise SpecError(
-            Fault("", "the file is not there", f"give it as well: ... {name}"), origin=named
+            Fault("", "the file is not there", f"give it as well: ... {as_written(name)}"),
+            origin=as_written(named),
         )
 
     return Setting(devices, count, content, launch, stated)

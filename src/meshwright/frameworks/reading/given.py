@@ -6,13 +6,14 @@ a list of names that the reader has, or is a fault: nothing is passed over in si
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.base.errors import Fault, nearest
+from meshwright.base.errors import Fault
 from meshwright.base.units import parse_count
 from meshwright.frameworks.reading.shell import as_written, is_unknown, unknown_in
 
@@ -20,6 +21,8 @@ _TRUE = ("", "true", "1", "yes", "on", "y", "t")
 _FALSE = ("false", "0", "no", "off", "n", "f", "none", "null")
 
 
+_LIKE = 0.8
+"""Names less alike than this are not the same word misspelled."""
 _SUBCOMMAND = re.compile(r"(activation[-_]checkpoint):([\w-]+)")
 """torchtitan states one choice as a command of its own."""
 
@@ -140,6 +143,14 @@ class Given:
             return None
         return None if found in ("None", "null") else found
 
+    def path(self, *names: str) -> str | None:
+        """Return the name of a file; a script that writes one knows its name without its value."""
+        for name in names:
+            if isinstance(found := self.peek(name), str) and unknown_in(found):
+                self._taken[name] = self._statements[name]
+                return found
+        return self.text(*names)
+
     def text(self, *names: str) -> str | None:
         """Return a text."""
         found = self.value(*names)
@@ -216,6 +227,11 @@ class Given:
             if not any(str(found).lower() == str(value).lower() for value in values):
                 self.refuse(name, why, fix)
 
+    def note_if(self, name: str, text: str) -> None:
+        """Say how the price stands to an option that is on and that it does not show."""
+        if name in self._statements and self.flag(name):
+            self.notes.append(f"{self._statements[name].option}: {text}")
+
     def needs(self, option: str, why: str, fix: str = "") -> None:
         """Keep that an option of this program has to be stated beside the files."""
         self.missing.append(Fault(option, f"is needed: {why}", fix))
@@ -258,9 +274,12 @@ class Given:
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in known):
                 ignored.append(one)
             else:
-                near = nearest(name, [*self._taken, *(p for p in known if "*" not in p)], most=1)
+                others = [*self._taken, *(p for p in known if "*" not in p)]
+                near = difflib.get_close_matches(name, set(others) - {name}, 1, _LIKE)
                 message = "is not read, and may change the price"
-                self.faults.append(Fault(_where(one), message, near if "mean" in near else ""))
+                self.faults.append(
+                    Fault(_where(one), message, f"did you mean {near[0]}?" if near else "")
+                )
         return tuple(ignored)
 
 

@@ -238,12 +238,15 @@ def slurm_devices(given: Given) -> Devices:
     """Return what the options of sbatch or srun say of devices."""
     hosts = given.text("nodes", "N")
     per_host, chip = None, ""
-    for name in ("gpus_per_node", "gres", "gpus_on_node"):
+    for name in ("gpus_per_node", "gpus_per_task", "gres", "gpus_on_node"):
         if text := given.text(name):
             parts = text.removeprefix("gpu:").removeprefix("gres/gpu:").split(":")
             chip = parts[0] if len(parts) > 1 and not parts[0].isdigit() else chip
             if parts[-1].isdigit():
                 per_host = int(parts[-1])
+    tasks = given.text("ntasks_per_node")
+    if per_host is None and tasks and tasks.isdigit() and int(tasks) > 1:
+        per_host = int(tasks)  # a process for each device, unless a launcher says otherwise
     total = None
     if (gpus := given.text("gpus", "G")) and gpus.split(":")[-1].isdigit():
         total = int(gpus.split(":")[-1])

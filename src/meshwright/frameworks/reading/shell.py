@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.base.files import SCRIPTS
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -549,7 +550,8 @@ class _Shell:
             text, self.input = self.input, ""
             self.run_text(text, line)
             return
-        others = self.found.files | self.others
+        written = {name: text for name, text in self.found.files.items() if name.endswith(SCRIPTS)}
+        others = written | self.others
         called = next((word for word in words if base_name(word) in others), "")
         if called:
             before, self.others = self.others, {}
@@ -613,7 +615,7 @@ class _Shell:
         for child in node.children:
             if child.type in _LITERAL:
                 continue
-            blank = len(_text(child)) - len(_text(child).lstrip())
+            blank = _blank(_text(child))
             text += _unescaped(source[start : int(child.start_byte) - shift + blank])
             value = self._one(child)
             text += " ".join(value) if isinstance(value, list) else value
@@ -625,12 +627,13 @@ class _Shell:
     def _one(self, node: Node) -> Value:
         """Return the value of a word that has no parts side by side."""
         kind, text = node.type, _text(node)
+        text = text[_blank(text) :] if kind in _SPLIT else text
         if kind == "raw_string":
             return text[1:-1]
         if kind == "ansi_c_string":
             return text[2:-1].replace("\\n", "\n").replace("\\t", "\t")
         if kind == "simple_expansion":
-            return self._variable(text.lstrip()[1:])
+            return self._variable(text[1:])
         if kind == "expansion":
             return self._expansion(node)
         if kind == "arithmetic_expansion" or text.startswith("$(("):
@@ -649,7 +652,7 @@ class _Shell:
 
     def _expansion(self, node: Node) -> Value:
         """Return the value of ``${...}``."""
-        text = _text(node)[2:-1]
+        text = _after_blank(node)[2:-1]
         found = _EXPANSION.fullmatch(text)
         if found is None:
             return unknown(text)
@@ -675,7 +678,7 @@ class _Shell:
             return list(table.values())
         subscript = next(one for one in node.named_children if one.type == "subscript")
         key = self._key(subscript)
-        value = table.get(key, unknown(_text(node)[2:-1]))
+        value = table.get(key, unknown(_after_blank(node)[2:-1]))
         if not sign:
             return value
         return self._defaulted(node, name, value, sign, is_set=key in table)
@@ -698,11 +701,11 @@ class _Shell:
             return value
         if isinstance(value, str) and not unknown_in(value) and sign in _CUTS:
             return _CUTS[sign](value, other)
-        return unknown(_text(node)[2:-1])
+        return unknown(_after_blank(node)[2:-1])
 
     def _substituted(self, node: Node) -> str:
         """Return what a command prints: known of a few, and of functions that print words."""
-        text = _text(node).strip()
+        text = _after_blank(node)
         written = unknown(text[1:] if text.startswith("$") else text)
         if len(node.named_children) != 1 or node.named_children[0].type != "command":
             return written
@@ -889,6 +892,16 @@ def _bytes(node: Node) -> bytes:
 
 def _text(node: Node) -> str:
     return _bytes(node).decode("utf-8", "replace")
+
+
+def _blank(text: str) -> int:
+    """Return how many letters of white space the parser counts to an expansion in a string."""
+    found = re.match(r"(?:\\\n|\s)*", text)
+    return found.end() if found else 0
+
+
+def _after_blank(node: Node) -> str:
+    return _text(node)[_blank(_text(node)) :]
 
 
 def _below(node: Node) -> Iterator[Node]:

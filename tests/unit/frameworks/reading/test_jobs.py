@@ -56,6 +56,11 @@ READ = {
         "model": "llama2-7b", "tp": 4, "global_batch": 128, "zero_stage": "1"}),
     "megatron_ssh_hosts.sh": (32, "megatron", {
         "model": "llama2-7b", "tp": 4, "micro_batch_size": 2, "global_batch": 256, "seq": 4096}),
+    "megatron_deepspeed.slurm": (96, "megatron", {
+        "tp": 4, "pp": 6, "zero_stage": "1", "recompute": "full", "batch_ramp": "192,16,9765625",
+        "global_batch": 2048, "micro_batch_size": 2, "seq": 2048, "precision": "bf16",
+        "tokens": 220_000_000 * 2048}),
+    "megatron_hybrid.sh": (8, "megatron", {"model": None, "tp": 4, "global_batch": 8}),
     "megatron_mpijob.yaml": (32, "megatron", {"model": "llama2-7b", "tp": 2, "global_batch": 64}),
     "torchtitan_llama3_70b.toml": (None, "torchtitan", {
         "model": "llama3-70b", "tp": 8, "dp": 8, "zero_stage": "3", "recompute": "full",
@@ -132,6 +137,7 @@ READ = {
 }  # fmt: skip
 """Devices that each job asks for, its framework, and some of what it states."""
 REFUSED = {
+    "megatron_encoder.sh": ("pretrain_t5.py",),
     "torchtitan_refused.toml": ("ZBVZeroBubble", "selective_ac_option"),
     "ds_zero3_hpz.json": ("zero_hpz_partition_size", "zero_quantized_weights"),
     "maxtext_refused.sh": ("remat_policy",),

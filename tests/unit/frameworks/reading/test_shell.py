@@ -26,6 +26,8 @@ SCRIPTS = {
     "quoted commands": 'T=8\nbash -c "run $T \\"a b\\""\neval "run $T"',
     "set": "set -- one two\nrun $2 $1 $#",
     "joined": 'T=8\nrun --a=$T-x"y z"${T}q',
+    "side by side": 'A=1\nB=" x"\nB=" $A ${B} $A \\\n    ${B} \\\n  $A $((1+1)) $(echo c)"\n'
+                    'run $B "$B"',
     "documents": "read -r -d '' X <<EOF\n--a 1 \\\n --b $((1+1))\nEOF\n"
                  "run $X\nbash <<EOF\nrun c\nEOF",
     "words of a line": 'IFS== read -r K V <<< "a=b=c"\nread -ra A <<< "x y"\nrun $K $V ${A[1]}',

@@ -76,7 +76,7 @@ def _world(given: Given, setting: Setting, found: dict[str, Any]) -> None:
 
 def _config(given: Given, setting: Setting, *names: str) -> None:
     """Add the statements of a YAML file that an option names."""
-    if (path := given.text(*names)) is not None:
+    if (path := given.path(*names)) is not None:
         given.add(of_tree(setting.config_files(path), path))
 
 

@@ -172,7 +172,7 @@ def _gather(given: Given, setting: Setting) -> None:
         for name in list(own):
             if name.startswith("fsdp_"):
                 given.add(Given([own.statement(name, f"fsdp_config.{name}")]))
-        if (path := own.text("config_file")) is not None:
+        if (path := own.path("config_file")) is not None:
             given.add(of_tree(setting.config_files(path), path))
     for name in ("deepspeed", "deepspeed_config", "deepspeed_config_file",
                  "deepspeed_config.deepspeed_config_file"):  # fmt: skip
