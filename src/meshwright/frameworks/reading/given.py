@@ -96,13 +96,16 @@ class Given:
         """Forget an option that another one decides."""
         self._statements.pop(name, None)
 
-    def is_of(self, names: set[str]) -> bool:
-        """Return whether a statement has one of the names, or stands in a section of that name."""
-        return any(name.partition(".")[0] in names for name in self._statements)
-
-    def put_under(self, section: str) -> None:
-        """Put a section before all names."""
-        self._statements = {f"{section}.{name}": one for name, one in self._statements.items()}
+    def put_under(self, section: str, names: set[str] | None = None) -> None:
+        """Put a section before all names, or before those of each file that has one of some."""
+        places = {
+            one.place for name, one in self._statements.items()
+            if names is None or (one.place and name.partition(".")[0] in names)
+        }  # fmt: skip
+        self._statements = {
+            f"{section}.{name}" if one.place in places else name: one
+            for name, one in self._statements.items()
+        }
 
     def statement(self, name: str, option: str = "") -> Statement:
         """Return what is stated under a name, for another place and another name there."""

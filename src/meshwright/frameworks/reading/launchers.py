@@ -94,6 +94,10 @@ def launch_of(
             given, _ = of_words(_until_program(words[start + 1 :]))
             count = given.whole("np", "n", "c")
             devices = Devices(total=count) if count else devices
+        elif name in _TRAINERS and start + 1 < len(words):
+            hosts = known.get("NNODES", "")
+            own = Devices(int(hosts) if hosts.isdigit() else None)
+            return Launch(name, tuple(words[start + 2 :]), own.beside(devices), line=line)
         elif name == "run_train.sh":
             return _of_torchtitan(words[start:], known, line)
         elif (server := _server_of(words[start])) and names[start + 1 : start + 2] != [server]:
@@ -123,6 +127,8 @@ def _of_torchtitan(words: Sequence[str], known: Mapping[str, str], line: int) ->
     return Launch(words[0], (*first, *words[1:]), devices, line=line)
 
 
+_TRAINERS = ("llamafactory-cli", "axolotl", "trl")
+"""Commands whose first word says what they do: train, sft."""
 _SERVERS = ("vllm", "trtllm-serve", "sglang")
 _IMAGES = {"vllm-openai": "vllm", "vllm-tpu": "vllm", "vllm": "vllm"}
 """Images of containers that start a server."""

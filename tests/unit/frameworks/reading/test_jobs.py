@@ -95,6 +95,17 @@ READ = {
     "ds_zero2_fp16.json": (None, "deepspeed", {
         "zero_stage": "2", "precision": "fp16", "offload": "optimizer", "global_batch": 512}),
     "ds_zero3_offload.json": (None, "deepspeed", {"zero_stage": "3", "offload": "optimizer"}),
+    "axolotl_full.yaml": (None, "accelerate", {
+        "model": "llama3-8b", "micro_batch_size": 1, "seq": 8192, "precision": "bf16",
+        "recompute": "full", "software": {"flash_attention": True}}),
+    ("llamafactory.sh", "llamafactory_sft.yaml", "ds_zero3_auto.json"): (None, "deepspeed", {
+        "model": "qwen2.5-14b", "zero_stage": "3", "recompute": "full", "precision": "bf16",
+        "global_batch": 256, "seq": 4096}),
+    "accelerate_hybrid.yaml": (32, "accelerate", {
+        "zero_stage": "3", "dp": 32, "dp_shard": 8, "precision": "bf16"}),
+    "openrlhf_sft.sh": (None, "deepspeed", {
+        "model": "llama3-8b", "zero_stage": "2", "micro_batch_size": 2, "global_batch": 256,
+        "seq": 4096, "recompute": "full", "precision": "bf16"}),
     "accelerate_fsdp2.yaml": (16, "accelerate", {
         "zero_stage": "3", "recompute": "full", "precision": "bf16"}),
     "accelerate_two_hosts.yaml": (16, "accelerate", {"zero_stage": "3", "recompute": "full"}),
@@ -140,6 +151,7 @@ REFUSED = {
     "megatron_encoder.sh": ("pretrain_t5.py",),
     "torchtitan_refused.toml": ("ZBVZeroBubble", "selective_ac_option"),
     "ds_zero3_hpz.json": ("zero_hpz_partition_size", "zero_quantized_weights"),
+    "trl_preferences.yaml": ("beta", "max_prompt_length"),
     "maxtext_refused.sh": ("remat_policy",),
     "vllm_speculative.sh": ("--speculative-config",),
 }
