@@ -105,8 +105,8 @@ class Transformers:
         ds.elasticity.enabled ds.train_steps ds.seed ds.disable_allgather
         ds.autotuning.* assistant_only_loss completion_only_loss columns data_files aux_loss*
         apply_chat_template input_key output_key input_template save_path ckpt_path max_epochs
-        model_type tokenizer_type strict val_set_size train_on_inputs early_stopping* evals_per_epoch
-        num_epochs
+        model_type tokenizer_type strict val_set_size train_on_inputs early_stopping*
+        evals_per_epoch num_epochs
         saves_per_epoch pad_to_sequence_len pad_to_multiple_of padding_free pad_token plugins
         liger_rope liger_rms_norm liger_glu* liger_layer_norm flex_attn* cosine_* shuffle_dataset
         truncation_mode router_aux_loss_coef use_dora use_rslora bnb_4bit_* model_init_kwargs.*
