@@ -54,6 +54,7 @@ def served(plan: ServingPlan, name: str) -> dict[str, str]:
     ]
     options = [shlex.join(words) for words in command.options(plan)]
     text = " \\\n    ".join([command.program, *options, '"$@"'])
+    text = f"export REPLICAS={replicas}\n{text}" if replicas > 1 else text
     head = [f"# {on_one_line(line)}" for line in comments]
     script = "\n".join(["#!/usr/bin/env bash", *head, "set -euo pipefail", text, ""])
     return {f"{name}.sh": script}
@@ -105,6 +106,8 @@ def _tensorrt(plan: ServingPlan) -> Iterator[Words]:
         yield "--ep_size", f"{sizes.ep:.0f}"
     yield "--max_seq_len", length
     yield "--max_batch_size", count
+    if "tensorrt" in plan.server.lower():
+        yield "--backend", "pytorch" if "pytorch" in plan.server.lower() else "tensorrt"
 
 
 _MODEL = '"${MODEL:?weights: a folder, or a name of Hugging Face}"'

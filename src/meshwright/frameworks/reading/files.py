@@ -17,6 +17,8 @@ from meshwright.frameworks.reading.launchers import (
     Devices,
     Launch,
     containers,
+    image_text,
+    is_image,
     is_manifest,
     launch_of,
     slurm_header,
@@ -95,8 +97,8 @@ def _open(paths: Sequence[str | Path], variables: Mapping[str, str]) -> _Files:
             files.trees[path.name] = trees_of(text, suffix, str(path))
         elif suffix == PYTHON:
             files.modules[path.name] = PythonFile(text, path.name, variables)
-        elif suffix in (*SCRIPTS, "") or text.startswith("#!"):
-            files.scripts[path.name] = text
+        elif suffix in (*SCRIPTS, "") or text.startswith("#!") or is_image(text):
+            files.scripts[path.name] = image_text(text) if is_image(text) else text
         else:
             allowed = "shell scripts, YAML, JSON, TOML and Python files are read"
             raise SpecError(
@@ -120,15 +122,33 @@ def _launches(
             files.used.add(name)
             values = dict(one.variables) | variables
             found += _started(one.text, values, files.scripts, one.devices, name, started, files)
-    distinct = {(one[0].program, one[0].words): one for one in found}
+    distinct = {_identity(one[0], files): one for one in reversed(found)}
     if len(distinct) > 1:
-        places = ", ".join(f"line {one[0].line}" for one in distinct.values())
+        places = ", ".join(f"line {one[0].line}" for one in reversed(distinct.values()))
         message = f"starts {len(distinct)} programs: {places}"
         raise SpecError(Fault("", message, "a file with one of them"), origin=origin)
     if not distinct and (files.scripts or started):
         seen = f"; it starts {', '.join(started[:4])}" if started else ""
         raise SpecError(Fault("", f"starts no program that is read{seen}", _known()), origin=origin)
-    return next(iter(distinct.values()), None)
+    if not distinct:
+        return None
+    launch, script, devices, place = next(iter(distinct.values()))
+    return replace(launch, copies=_copies([one[0] for one in found])), script, devices, place
+
+
+def _identity(launch: Launch, files: _Files) -> tuple[Any, ...]:
+    """Return what tells one job from another: its program, and the options that are read."""
+    given, loose = _options_of(launch, files)
+    reader = readers[_reader_of(launch, given) or ""]
+    stated = (one for one in given.statements if not given.is_among(one, reader.ignored))
+    options = sorted((canonical(one.option), str(one.value)) for one in stated)
+    return launch.program, loose, tuple(options)
+
+
+def _copies(launches: Sequence[Launch]) -> int:
+    """Return how often a server is started: each on a port of its own."""
+    ports = {of_words(launch.words)[0].peek("port") for launch in launches}
+    return max(1, len(ports))
 
 
 def _started(
@@ -256,7 +276,8 @@ def _setting(
                 if path.is_file() and suffix in TREES:
                     return _plain(trees_of(read_text(path), suffix, str(path))[0])
         raise SpecError(
-            Fault("", "the file is not there", f"give it as well: ... {name}"), origin=named
+            Fault("", "the file is not there", f"give it as well: ... {as_written(name)}"),
+            origin=as_written(named),
         )
 
     return Setting(devices, count, content, launch, stated)

@@ -6,13 +6,14 @@ a list of names that the reader has, or is a fault: nothing is passed over in si
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.base.errors import Fault, nearest
+from meshwright.base.errors import Fault
 from meshwright.base.units import parse_count
 from meshwright.frameworks.reading.shell import as_written, is_unknown, unknown_in
 
@@ -20,6 +21,8 @@ _TRUE = ("", "true", "1", "yes", "on", "y", "t")
 _FALSE = ("false", "0", "no", "off", "n", "f", "none", "null")
 
 
+_LIKE = 0.8
+"""Names less alike than this are not the same word misspelled."""
 _SUBCOMMAND = re.compile(r"(activation[-_]checkpoint):([\w-]+)")
 """torchtitan states one choice as a command of its own."""
 
@@ -93,13 +96,16 @@ class Given:
         """Forget an option that another one decides."""
         self._statements.pop(name, None)
 
-    def is_of(self, names: set[str]) -> bool:
-        """Return whether a statement has one of the names, or stands in a section of that name."""
-        return any(name.partition(".")[0] in names for name in self._statements)
-
-    def put_under(self, section: str) -> None:
-        """Put a section before all names."""
-        self._statements = {f"{section}.{name}": one for name, one in self._statements.items()}
+    def put_under(self, section: str, names: set[str] | None = None) -> None:
+        """Put a section before all names, or before those of each file that has one of some."""
+        places = {
+            one.place for name, one in self._statements.items()
+            if names is None or (one.place and name.partition(".")[0] in names)
+        }  # fmt: skip
+        self._statements = {
+            f"{section}.{name}" if one.place in places else name: one
+            for name, one in self._statements.items()
+        }
 
     def statement(self, name: str, option: str = "") -> Statement:
         """Return what is stated under a name, for another place and another name there."""
@@ -139,6 +145,14 @@ class Given:
             self.refuse(name, f"depends on ${what}, which the files do not set", _fix(what))
             return None
         return None if found in ("None", "null") else found
+
+    def path(self, *names: str) -> str | None:
+        """Return the name of a file; a script that writes one knows its name without its value."""
+        for name in names:
+            if isinstance(found := self.peek(name), str) and unknown_in(found):
+                self._taken[name] = self._statements[name]
+                return found
+        return self.text(*names)
 
     def text(self, *names: str) -> str | None:
         """Return a text."""
@@ -216,6 +230,11 @@ class Given:
             if not any(str(found).lower() == str(value).lower() for value in values):
                 self.refuse(name, why, fix)
 
+    def note_if(self, name: str, text: str) -> None:
+        """Say how the price stands to an option that is on and that it does not show."""
+        if name in self._statements and self.flag(name):
+            self.notes.append(f"{self._statements[name].option}: {text}")
+
     def needs(self, option: str, why: str, fix: str = "") -> None:
         """Keep that an option of this program has to be stated beside the files."""
         self.missing.append(Fault(option, f"is needed: {why}", fix))
@@ -237,6 +256,12 @@ class Given:
         """Return what was taken."""
         return tuple(self._taken.values())
 
+    @staticmethod
+    def is_among(one: Statement, patterns: Iterable[str]) -> bool:
+        """Return whether a statement has one of the names, or fits one of their patterns."""
+        name = canonical(one.option)
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
     def rest(self, patterns: Iterable[str]) -> tuple[Statement, ...]:
         """Return what was ignored by the list of a reader; all else is a fault.
 
@@ -252,9 +277,12 @@ class Given:
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in known):
                 ignored.append(one)
             else:
-                near = nearest(name, [*self._taken, *(p for p in known if "*" not in p)], most=1)
+                others = [*self._taken, *(p for p in known if "*" not in p)]
+                near = difflib.get_close_matches(name, set(others) - {name}, 1, _LIKE)
                 message = "is not read, and may change the price"
-                self.faults.append(Fault(_where(one), message, near if "mean" in near else ""))
+                self.faults.append(
+                    Fault(_where(one), message, f"did you mean {near[0]}?" if near else "")
+                )
         return tuple(ignored)
 
 

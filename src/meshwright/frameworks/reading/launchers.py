@@ -6,6 +6,7 @@ each, and, where a cluster is asked for them, the chips.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,6 +60,8 @@ class Launch:
     line: int = 0
     variables: Mapping[str, str] = field(default_factory=dict)
     """Of its environment, as far as the script sets them."""
+    copies: int = 1
+    """How often the files start it, each time on devices of its own."""
 
 
 _FLAGS = frozenset((
@@ -91,9 +94,15 @@ def launch_of(
             given, _ = of_words(_until_program(words[start + 1 :]))
             count = given.whole("np", "n", "c")
             devices = Devices(total=count) if count else devices
+        elif name in _TRAINERS and start + 1 < len(words):
+            hosts = known.get("NNODES", "")
+            own = Devices(int(hosts) if hosts.isdigit() else None)
+            return Launch(name, tuple(words[start + 2 :]), own.beside(devices), line=line)
         elif name == "run_train.sh":
             return _of_torchtitan(words[start:], known, line)
         elif (server := _server_of(words[start])) and names[start + 1 : start + 2] != [server]:
+            if not _is_server(words[start:]):
+                return None
             return Launch(server, tuple(words[start + 1 :]), devices, line=line)
         elif name in ("torchrun", "accelerate", "deepspeed") or _is_launch_module(names, start):
             found = _launched(name, words[start + 1 :], line)
@@ -101,6 +110,8 @@ def launch_of(
                 return replace(found, devices=found.devices.beside(devices))
         elif re.fullmatch(r"python[0-9.]*", name):
             found = _program(words[start + 1 :], line)
+            if found is not None and found.program in _LAUNCH_MODULES:
+                continue  # the module is a launcher, of which the next words are read
             if found is not None:
                 return replace(found, devices=devices)
     return None
@@ -116,6 +127,8 @@ def _of_torchtitan(words: Sequence[str], known: Mapping[str, str], line: int) ->
     return Launch(words[0], (*first, *words[1:]), devices, line=line)
 
 
+_TRAINERS = ("llamafactory-cli", "axolotl", "trl")
+"""Commands whose first word says what they do: train, sft."""
 _SERVERS = ("vllm", "trtllm-serve", "sglang")
 _IMAGES = {"vllm-openai": "vllm", "vllm-tpu": "vllm", "vllm": "vllm"}
 """Images of containers that start a server."""
@@ -131,6 +144,11 @@ def _server_of(word: str) -> str | None:
         return name
     image, colon, _ = name.partition(":")
     return _IMAGES.get(image) if colon or word.count("/") else None
+
+
+def _is_server(words: Sequence[str]) -> bool:
+    """Return whether a command serves: the programs of some servers measure or ask as well."""
+    return base_name(words[0]) != "vllm" or tuple(words[1:2]) == ("serve",)
 
 
 def _is_launch_module(names: Sequence[str], start: int) -> bool:
@@ -226,12 +244,15 @@ def slurm_devices(given: Given) -> Devices:
     """Return what the options of sbatch or srun say of devices."""
     hosts = given.text("nodes", "N")
     per_host, chip = None, ""
-    for name in ("gpus_per_node", "gres", "gpus_on_node"):
+    for name in ("gpus_per_node", "gpus_per_task", "gres", "gpus_on_node"):
         if text := given.text(name):
             parts = text.removeprefix("gpu:").removeprefix("gres/gpu:").split(":")
             chip = parts[0] if len(parts) > 1 and not parts[0].isdigit() else chip
             if parts[-1].isdigit():
                 per_host = int(parts[-1])
+    tasks = given.text("ntasks_per_node")
+    if per_host is None and tasks and tasks.isdigit() and int(tasks) > 1:
+        per_host = int(tasks)  # a process for each device, unless a launcher says otherwise
     total = None
     if (gpus := given.text("gpus", "G")) and gpus.split(":")[-1].isdigit():
         total = int(gpus.split(":")[-1])
@@ -260,27 +281,42 @@ def is_manifest(tree: object) -> bool:
 
 
 def containers(trees: Sequence[Mapping[str, Any]]) -> list[Container]:
-    """Return the containers that use devices, of pods, jobs and their operators."""
-    found: list[tuple[int, Mapping[str, Any], Mapping[str, Any]]] = []
-    for tree in trees:
-        found += _pods(tree, 1)
+    """Return the containers that may start a program, of pods, jobs and their operators.
+
+    All pods of one object are one job: those with chips state its devices, also for a command that
+    stands in a pod without (a launcher of MPI, the leader of a group).
+    """
     used = [one for tree in trees for one in _services(tree)]
-    for replicas, pod, spec in found:
-        limits = (spec.get("resources") or {}).get("limits") or {}
-        chips = {key: value for key, value in limits.items() if str(key) in _RESOURCES}
+    for tree in trees:
+        pods = list(_pods(tree, 1))
+        chips = [one for one in pods if _chips(one[2])]
         if not chips:
             continue
-        command = [*(spec.get("command") or _started_by(spec)), *(spec.get("args") or ())]
-        variables = {
-            str(one.get("name")): str(one["value"])
-            for one in spec.get("env") or () if isinstance(one, Mapping) and "value" in one
-        }  # fmt: skip
-        each = str(next(iter(chips.values())))
+        hosts = sum(count for count, _, _ in chips)
+        _, pod, spec = chips[0]
         labels = " ".join(map(str, (pod.get("nodeSelector") or {}).values()))
-        devices = Devices(replicas, int(each) if each.isdigit() else None, None, labels)
-        words = [_NAMED.sub(r"${\1}", str(word)) for word in command]
-        used.append(Container(_shell_text(words), variables, devices))
-    return _as_one_job(used)
+        devices = Devices(hosts, _chips(spec), None, labels)
+        found: dict[str, Container] = {}
+        for _, _, container in pods:
+            command = [*(container.get("command") or _started_by(container)),
+                       *(container.get("args") or ())]  # fmt: skip
+            variables = {
+                str(one.get("name")): str(one["value"])
+                for one in container.get("env") or ()
+                if isinstance(one, Mapping) and "value" in one
+            }
+            words = [_NAMED.sub(r"${\1}", str(word)) for word in command]
+            if text := _shell_text(words):
+                found.setdefault(text, Container(text, variables, devices))
+        used += found.values()
+    return used
+
+
+def _chips(container: Mapping[str, Any]) -> int | None:
+    """Return the accelerators that a container asks for; None: none, or not as a number."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    counts = [str(value) for key, value in limits.items() if str(key) in _RESOURCES]
+    return int(counts[0]) if counts and counts[0].isdigit() else None
 
 
 def _services(tree: Mapping[str, Any]) -> Iterator[Container]:
@@ -291,7 +327,8 @@ def _services(tree: Mapping[str, Any]) -> Iterator[Container]:
         entry = one.get("entrypoint") or _started_by(one)
         entry = entry.split() if isinstance(entry, str) else entry
         reserved = ((one.get("deploy") or {}).get("resources") or {}).get("reservations") or {}
-        counts = [device.get("count") for device in reserved.get("devices") or ()]
+        counts = [device.get("count", len(device.get("device_ids") or ()) or None)
+                  for device in reserved.get("devices") or ()]  # fmt: skip
         each = counts[0] if counts and isinstance(counts[0], int) else None
         stated = one.get("environment") or {}
         if not isinstance(stated, Mapping):
@@ -299,6 +336,41 @@ def _services(tree: Mapping[str, Any]) -> Iterator[Container]:
         variables = {str(name): str(value) for name, value in stated.items()}
         yield Container(_shell_text([*map(str, entry), *map(str, words)]), variables,
                         Devices(per_host=each))  # fmt: skip
+
+
+def is_image(text: str) -> bool:
+    """Return whether a text is a Dockerfile."""
+    lines = (line.split() for line in text.splitlines() if line.strip()[:1] not in ("", "#"))
+    first = next((words[0] for words in lines if words[0] != "ARG"), "")
+    return first == "FROM"
+
+
+def image_text(text: str) -> str:
+    """Return what an image of a Dockerfile starts, as shell text: its entry point and command."""
+    lines: list[str] = []
+    parts = {"ENTRYPOINT": "", "CMD": ""}
+    for line in re.sub(r"\\\s*\n", " ", text).splitlines():
+        name, _, rest = line.strip().partition(" ")
+        if name == "FROM":
+            lines, server = [], _server_of(rest.split()[0])
+            parts = {"ENTRYPOINT": rest.split()[0] if server else "", "CMD": ""}
+        elif name in ("ENV", "ARG"):
+            pair = rest if "=" in rest else "=".join(rest.split(None, 1))
+            lines += [f"export {pair}"] if name == "ENV" or "=" in pair else []
+        elif name in parts:
+            if name == "ENTRYPOINT":
+                parts["CMD"] = ""
+            parts[name] = _words_of(rest.strip())
+    return "\n".join([*lines, " ".join(parts.values()).strip()])
+
+
+def _words_of(stated: str) -> str:
+    """Return a command of a Dockerfile, in JSON or as shell text."""
+    try:
+        words = json.loads(stated)
+    except ValueError:
+        return stated
+    return _shell_text(list(map(str, words))) if isinstance(words, list) else stated
 
 
 def _started_by(container: Mapping[str, Any]) -> tuple[str, ...]:
@@ -319,28 +391,17 @@ def _pods(
     if isinstance(tree, Mapping):
         own = tree.get("replicas", tree.get("parallelism", tree.get("completions")))
         count = replicas * own if isinstance(own, int) and not isinstance(own, bool) else replicas
+        size = tree.get("size")
+        others = size - 1 if "workerTemplate" in tree and isinstance(size, int) else 1
         for one in tree.get("containers") or ():
             if isinstance(one, Mapping):
                 yield count, tree, one
         for key, value in tree.items():
             if key != "containers":
-                yield from _pods(value, count)
+                yield from _pods(value, count * (others if key == "workerTemplate" else 1))
     elif isinstance(tree, list):
         for value in tree:
             yield from _pods(value, replicas)
-
-
-def _as_one_job(found: list[Container]) -> list[Container]:
-    """Return containers with one entry for each command: a master and its workers are one job."""
-    joined: dict[str, Container] = {}
-    for one in found:
-        if one.text in joined:
-            before = joined[one.text]
-            hosts = (before.devices.num_hosts or 1) + (one.devices.num_hosts or 1)
-            joined[one.text] = replace(before, devices=replace(before.devices, num_hosts=hosts))
-        else:
-            joined[one.text] = one
-    return list(joined.values())
 
 
 def _shell_text(command: Sequence[str]) -> str:

@@ -93,8 +93,8 @@ def _devices(job: Job) -> str:
     count = job.devices.count
     if not count:
         return ""
-    chip = f" {job.devices.chip}" if job.devices.chip else " devices"
-    return f" on {count:,}{chip}"
+    chip = job.devices.chip
+    return f" on {count:,} {chip}" if chip else f" on {counted(count, 'device')}"
 
 
 def _rows(job: Job) -> Iterator[tuple[str, str]]:

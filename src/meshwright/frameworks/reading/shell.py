@@ -13,11 +13,12 @@ import fnmatch
 import operator
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.base.files import SCRIPTS
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -107,6 +108,10 @@ class _StopError(Exception):
     """The script says exit."""
 
 
+class _LeaveError(Exception):
+    """A loop is left, or its next round begins: break or continue."""
+
+
 Value = str | list[str]
 
 
@@ -119,6 +124,9 @@ class _Shell:
         self.steps = 0
         self.first_line = 0
         self.put_before: dict[str, str] = {}
+        self.tables: dict[str, dict[str, str]] = {}
+        self.input = ""
+        self.printed: list[str] | None = None
         self.exported: set[str] = set()
 
     # -------------------------------------------------------------------------- statements
@@ -132,7 +140,7 @@ class _Shell:
                 what = _text(node).splitlines()[0][:60] if _text(node) else ""
                 self.found.notes.append(f"line {self._line(node)}: {what!r} is not understood")
             self.run(whole)
-        except _StopError:
+        except (_StopError, _LeaveError):
             pass
         finally:
             self.first_line = before
@@ -170,6 +178,9 @@ class _Shell:
         if name_node.type == "subscript":
             return self._assign_element(name_node, value_node)
         value: Value
+        if name in self.tables and value_node is not None and value_node.type == "array":
+            self.tables[name] |= self._table(value_node)
+            return True
         if value_node is None:
             value = ""
         elif value_node.type == "array":
@@ -189,7 +200,17 @@ class _Shell:
         self.variables[name] = value
         return True
 
+    def _table(self, node: Node) -> dict[str, str]:
+        """Return the entries of an array by name: ``([7b]=4096 [13b]=5120)``."""
+        pairs = (_ENTRY.fullmatch(self.text(child)) for child in node.named_children)
+        return {pair[1].strip("\"'"): pair[2] for pair in pairs if pair}
+
     def _run_declaration_command(self, node: Node) -> bool:
+        options = [_text(child) for child in node.named_children if child.type == "word"]
+        if any(option.startswith("-") and "A" in option for option in options):
+            for child in node.named_children:
+                if child.type in ("variable_assignment", "variable_name"):
+                    self.tables[_text(child).partition("=")[0]] = {}
         for child in node.named_children:
             if child.type == "variable_assignment":
                 self._run_variable_assignment(child)
@@ -201,6 +222,10 @@ class _Shell:
 
     def _assign_element(self, name_node: Node, value_node: Node | None) -> bool:
         name, _, index = _text(name_node).partition("[")
+        if name in self.tables:
+            key = self._key(name_node)
+            self.tables[name][key] = "" if value_node is None else self.text(value_node)
+            return True
         number = self._number(index.rstrip("]"))
         if number is None or value_node is None:
             self.variables[name] = unknown(name)
@@ -210,6 +235,11 @@ class _Shell:
         values[number] = self.text(value_node)
         self.variables[name] = values
         return True
+
+    def _key(self, node: Node) -> str:
+        """Return the name between the brackets of a subscript."""
+        index = node.child_by_field_name("index")
+        return "" if index is None else self.text(index)
 
     def _run_function_definition(self, node: Node) -> bool:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
@@ -255,16 +285,69 @@ class _Shell:
             return True
         for value in values:
             self.variables[_text(name)] = value
-            self._run_all(body.named_children)
+            if not self._round(body.named_children):
+                break
+        return True
+
+    def _round(self, nodes: Iterable[Node]) -> bool:
+        """Follow the body of a loop once; return whether another round may follow."""
+        try:
+            self._run_all(nodes)
+        except _LeaveError as error:
+            return str(error) == "continue"
         return True
 
     def _run_while_statement(self, node: Node) -> bool:
-        line, what = self._line(node), _text(node).splitlines()[0][:60]
-        self.found.notes.append(f"line {line}: the loop {what!r} is not followed")
+        """Follow a loop as often as its test of numbers says, any other once if at all."""
+        condition, body = node.named_children[0], node.child_by_field_name("body")
+        wanted = not node.children or node.children[0].type != "until"
+        counts = condition.type == "test_command" and not self._depends(condition)
+        while body is not None and self.run(condition) == wanted:
+            if not (self._round(body.named_children) and counts):
+                break
+        if not counts:
+            line, what = self._line(node), _text(node).splitlines()[0][:60]
+            self.found.notes.append(f"line {line}: the loop {what!r} is followed once at most")
         return True
 
+    def _depends(self, node: Node) -> bool:
+        """Return whether a test is of what only the machine knows."""
+        names = (one for one in _below(node) if one.type in _SPLIT)
+        return any(unknown_in(self.text(one)) for one in names)
+
     def _run_c_style_for_statement(self, node: Node) -> bool:
-        return self._run_while_statement(node)
+        parts = {one: node.child_by_field_name(one)
+                 for one in ("initializer", "condition", "update", "body")}  # fmt: skip
+        first, test, update, body = parts.values()
+        if first is None or test is None or update is None or body is None:
+            return True
+        if not (self._step(_text(first)) and self._number(_text(test)) is not None):
+            line, what = self._line(node), _text(node).splitlines()[0][:60]
+            self.found.notes.append(f"line {line}: the loop {what!r} is followed once")
+            self._round(body.named_children)
+            return True
+        while self._number(_text(test)) and self._round(body.named_children):
+            if not self._step(_text(update)):
+                break
+        return True
+
+    def _run_postfix_expression(self, node: Node) -> bool:
+        text = _text(node)
+        return self._step(text) or bool(self._number(text))
+
+    _run_binary_expression = _run_unary_expression = _run_postfix_expression
+
+    def _step(self, text: str) -> bool:
+        """Follow ``i=0``, ``i++`` or ``i+=2``; return whether the value is known."""
+        found = _STEP.fullmatch(text.strip())
+        if found is None or not any(found.group(1, 3, 5)):
+            return False
+        before, name, sign, expression, after = found.groups()
+        if expression is None:
+            sign, expression = (before or after)[0] + "=", "1"
+        number = self._number(expression if sign == "=" else f"{name} {sign[0]} ({expression})")
+        self.variables[name] = unknown(name) if number is None else str(number)
+        return number is not None
 
     def _run_case_statement(self, node: Node) -> bool:
         subject = node.child_by_field_name("value")
@@ -285,22 +368,28 @@ class _Shell:
         ]
         if here and targets:
             names = self.fields(targets[-1].named_children[-1])
-            body = next((c for c in here[0].named_children if c.type == "heredoc_body"), None)
-            start = next((c for c in here[0].children if c.type == "heredoc_start"), None)
+            body, start = _child(here[0], "heredoc_body"), _child(here[0], "heredoc_start")
             if names and body is not None and start is not None:
                 is_literal = _text(start)[:1] in "'\"\\"
                 text = _text(body) if is_literal else self._pieces(body)
                 self.found.files[base_name(names[0])] = text
                 return True
+        if here and (body := _child(here[0], "heredoc_body")) is not None:
+            start = _child(here[0], "heredoc_start")
+            is_literal = start is not None and _text(start)[:1] in "'\"\\"
+            self.input = _text(body) if is_literal else self._pieces(body)
         done = True
         for child in node.named_children:
             if not child.type.endswith("redirect"):
                 done = self.run(child)
+        self.input = ""
         return done
 
     def _run_test_command(self, node: Node) -> bool:
         inner = [child for child in node.named_children if child.type != "comment"]
         if node.children and node.children[0].type == "((":
+            if len(inner) == 1 and self._step(_text(inner[0])):
+                return True
             number = self._number(_text(node)[2:-2])
             return bool(number)
         return bool(inner) and all(self._holds(child) for child in inner)
@@ -351,7 +440,13 @@ class _Shell:
                 words += self.fields(child.named_children[0])
             elif not child.type.endswith("redirect") and child.type != "comment":
                 words += self.fields(child)
-        return self._start(words, self._line(node)) if words else True
+        here = _child(node, "herestring_redirect")
+        if here is not None:
+            self.input = self.text(here.named_children[-1])
+        done = self._start(words, self._line(node)) if words else True
+        if here is not None:
+            self.input = ""
+        return done
 
     def _start(self, words: list[str], line: int) -> bool:
         """Follow a command: a function, a script or text that a shell runs; else keep it."""
@@ -362,6 +457,17 @@ class _Shell:
             return self._plain_test(rest, line)
         if name == "set" and rest[:1] == ["--"]:
             self._set_arguments(rest[1:])
+        elif name in ("break", "continue"):
+            raise _LeaveError(name)
+        elif name == "shift":
+            self._shift(rest)
+        elif name == "read":
+            self._read(rest)
+        elif name == "let":
+            for word in rest:
+                self._step(word)
+        elif name in ("echo", "printf") and self.printed is not None:
+            self.printed.append(_printed(["echo", *rest]) or unknown(name))
         elif name == "exit" and rest[:1] in ([], ["0"]):  # errors are not followed
             raise _StopError
         elif name == "eval":
@@ -388,6 +494,40 @@ class _Shell:
         self.variables["@"] = self.variables["*"] = list(arguments)
         self.variables["#"] = str(len(arguments))
 
+    def _shift(self, words: list[str]) -> None:
+        number = int(words[0]) if words and words[0].isdigit() else 1
+        numbered = {int(key): value for key, value in self.variables.items() if key.isdigit()}
+        for key in numbered:
+            del self.variables[str(key)]
+        self.variables |= {str(key - number): value for key, value in numbered.items()
+                           if key > number}  # fmt: skip
+        if isinstance(rest := self.variables.get("@"), list):
+            self.variables["@"] = self.variables["*"] = rest[number:]
+            self.variables["#"] = str(len(rest[number:]))
+
+    def _read(self, words: list[str]) -> None:
+        """Give what stands behind ``<<`` or ``<<<`` to the variables that ``read`` names."""
+        names: list[str] = []
+        flags, takes = "", False
+        for word in words:
+            if word.startswith("-") and not names:
+                flags += word[1:]
+                takes = word[-1] in "dnNptui"
+            elif takes:
+                takes = False
+            else:
+                names.append(word)
+        whole = self.input if "d" in flags else self.input.partition("\n")[0]
+        divider = self.put_before.get("IFS") or None
+        for number, name in enumerate(names):
+            if not self.input:
+                self.variables[name] = unknown(name)
+            elif "a" in flags:
+                self.variables[name] = whole.split(divider)
+            else:
+                parts = whole.split(divider, len(names) - 1) if len(names) > 1 else [whole]
+                self.variables[name] = parts[number] if number < len(parts) else ""
+
     def _source(self, words: list[str], line: int) -> None:
         name = base_name(words[0]) if words else ""
         if name in self.others:
@@ -397,21 +537,27 @@ class _Shell:
 
     def _keep(self, words: list[str], line: int) -> None:
         """Keep a command; of ``bash -c TEXT`` what the text starts, after what stands before it."""
-        for index in range(len(words) - 2):
-            is_shell = base_name(words[index]) in ("bash", "sh", "zsh")
-            if is_shell and re.fullmatch(r"-[a-z]*c", words[index + 1]):
-                first = len(self.found.commands)
-                self.run_text(words[index + 2], line - 1)
-                for place in range(first, len(self.found.commands)):
-                    inner = self.found.commands[place]
-                    outer = (*words[:index], *inner.words)
-                    self.found.commands[place] = replace(inner, words=outer)
-                return
-        called = next((word for word in words if base_name(word) in self.others), "")
+        if (found := _text_of(words)) is not None:
+            index, text = found
+            first = len(self.found.commands)
+            self.run_text(text, line - 1)
+            for place in range(first, len(self.found.commands)):
+                inner = self.found.commands[place]
+                outer = (*words[:index], *inner.words)
+                self.found.commands[place] = replace(inner, words=outer)
+            return
+        if self.input and base_name(words[0]) in _TAKE_TEXT:
+            text, self.input = self.input, ""
+            self.run_text(text, line)
+            return
+        written = {name: text for name, text in self.found.files.items() if name.endswith(SCRIPTS)}
+        others = written | self.others
+        called = next((word for word in words if base_name(word) in others), "")
         if called:
-            self.others, others = {}, self.others
+            before, self.others = self.others, {}
+            files, self.found.files = self.found.files, {}
             self.run_text(others[base_name(called)])
-            self.others = others
+            self.others, self.found.files = before, files | self.found.files
         seen = {
             name: " ".join(_as_list(self.variables[name]))
             for name in sorted(self.exported & self.variables.keys())
@@ -469,7 +615,7 @@ class _Shell:
         for child in node.children:
             if child.type in _LITERAL:
                 continue
-            blank = len(_text(child)) - len(_text(child).lstrip())
+            blank = _blank(_text(child))
             text += _unescaped(source[start : int(child.start_byte) - shift + blank])
             value = self._one(child)
             text += " ".join(value) if isinstance(value, list) else value
@@ -481,12 +627,13 @@ class _Shell:
     def _one(self, node: Node) -> Value:
         """Return the value of a word that has no parts side by side."""
         kind, text = node.type, _text(node)
+        text = text[_blank(text) :] if kind in _SPLIT else text
         if kind == "raw_string":
             return text[1:-1]
         if kind == "ansi_c_string":
             return text[2:-1].replace("\\n", "\n").replace("\\t", "\t")
         if kind == "simple_expansion":
-            return self._variable(text.lstrip()[1:])
+            return self._variable(text[1:])
         if kind == "expansion":
             return self._expansion(node)
         if kind == "arithmetic_expansion" or text.startswith("$(("):
@@ -505,11 +652,13 @@ class _Shell:
 
     def _expansion(self, node: Node) -> Value:
         """Return the value of ``${...}``."""
-        text = _text(node)[2:-1]
+        text = _after_blank(node)[2:-1]
         found = _EXPANSION.fullmatch(text)
         if found is None:
             return unknown(text)
         counts, name, index, sign, _ = found.groups()
+        if name in self.tables and index is not None:
+            return self._entry(node, name, index, sign)
         value = self._variable(name)
         is_set = name in self.variables
         if index is not None and index not in ("@", "*"):
@@ -521,6 +670,18 @@ class _Shell:
         if counts:
             return str(len(value)) if is_set else unknown(text)
         return self._defaulted(node, name, value, sign, is_set=is_set) if sign else value
+
+    def _entry(self, node: Node, name: str, index: str, sign: str | None) -> Value:
+        """Return the value of ``${NAME[KEY]}`` for an array by name."""
+        table = self.tables[name]
+        if index in ("@", "*"):
+            return list(table.values())
+        subscript = next(one for one in node.named_children if one.type == "subscript")
+        key = self._key(subscript)
+        value = table.get(key, unknown(_after_blank(node)[2:-1]))
+        if not sign:
+            return value
+        return self._defaulted(node, name, value, sign, is_set=key in table)
 
     def _defaulted(self, node: Node, name: str, value: Value, sign: str, *, is_set: bool) -> Value:
         """Return what a default, an alternative or the cutting of a pattern makes of a value."""
@@ -540,28 +701,32 @@ class _Shell:
             return value
         if isinstance(value, str) and not unknown_in(value) and sign in _CUTS:
             return _CUTS[sign](value, other)
-        return unknown(_text(node)[2:-1])
+        return unknown(_after_blank(node)[2:-1])
 
     def _substituted(self, node: Node) -> str:
-        """Return what a command prints: known of ``echo``, ``expr`` and ``basename`` only."""
-        inner = Script()
-        shell = _Shell(inner, {}, {})
-        shell.variables, shell.functions = dict(self.variables), self.functions
-        shell.steps = self.steps
-        for child in node.named_children:
-            if child.type == "command":
-                words = [
-                    word
-                    for part in child.named_children
-                    for word in (
-                        shell.fields(part.named_children[0])
-                        if part.type == "command_name" else shell.fields(part)
-                    )
-                ]  # fmt: skip
-                known = _printed(words)
-                if len(node.named_children) == 1 and known is not None:
-                    return known
-        return unknown(_text(node)[1:] if _text(node).startswith("$") else _text(node))
+        """Return what a command prints: known of a few, and of functions that print words."""
+        text = _after_blank(node)
+        written = unknown(text[1:] if text.startswith("$") else text)
+        if len(node.named_children) != 1 or node.named_children[0].type != "command":
+            return written
+        inner = _Shell(Script(), {}, self.others)
+        inner.variables, inner.functions = dict(self.variables), self.functions
+        inner.tables, inner.steps = self.tables, self.steps
+        words = [
+            word
+            for part in node.named_children[0].named_children
+            for word in (
+                inner.fields(part.named_children[0])
+                if part.type == "command_name" else inner.fields(part)
+            )
+        ]  # fmt: skip
+        if words and words[0] in self.functions:
+            inner.printed = []
+            inner._call(words[0], words[1:])
+            is_known = inner.printed and not inner.found.commands
+            return "\n".join(inner.printed) if is_known else written
+        known = _printed(words)
+        return written if known is None else known
 
     def _number(self, text: str) -> int | None:
         """Return the value of an arithmetic expression; None where it is not known."""
@@ -578,6 +743,33 @@ class _Shell:
             return None
 
 
+_ENTRY = re.compile(r"\[([^\]]*)\]=(.*)", re.S)
+_STEP = re.compile(r"(\+\+|--)?([A-Za-z_]\w*)(?:([-+*]?=)(?!=)(.+)|(\+\+|--))?", re.S)
+_TAKE_TEXT = ("bash", "sh", "zsh", "sbatch", "ssh")
+"""Commands that follow the text that they are given as input."""
+_ON_HOSTS = ("ssh", "pdsh", "clush")
+_TEXTS = ("--command", "--wrap")
+"""Options of job starters whose value is a command: those of xpk, gcloud and sbatch."""
+
+
+def _text_of(words: Sequence[str]) -> tuple[int, str] | None:
+    """Return the shell text that a command runs, and how many words stand before it.
+
+    That of ``bash -c TEXT``, of ``ssh HOST TEXT``, and of an option that takes a command.
+    """
+    for index, word in enumerate(words):
+        rest = words[index + 1 :]
+        is_shell = base_name(word) in ("bash", "sh", "zsh")
+        if is_shell and len(rest) > 1 and re.fullmatch(r"-[a-z]*c", rest[0]):
+            return index, rest[1]
+        name, equals, value = word.partition("=")
+        if name in _TEXTS and (equals or rest):
+            return index, value if equals else rest[0]
+    if base_name(words[0]) in _ON_HOSTS and len(words) > 2 and " " in words[-1]:
+        return len(words) - 1, words[-1]
+    return None
+
+
 _EXPANSION = re.compile(
     r"(#?)([A-Za-z_]\w*|[0-9]+|[@*#])(?:\[([^\]]*)\])?(:?[-=+?]|%%?|##?|//?|\^\^?|,,?)?(.*)", re.S
 )
@@ -588,12 +780,12 @@ _SPLIT = ("simple_expansion", "expansion", "command_substitution", "arithmetic_e
 _LITERAL = ('"', "string_content", "heredoc_content", "\n")
 _SILENT = frozenset((
     "echo", "printf", "cd", "mkdir", "rm", "cp", "mv", "ls", "sleep", "wait", "export", "unset",
-    "set", "shift", "trap", "module", "ulimit", "conda", "pip", "pip3", "apt-get", "true", "false",
+    "set", "trap", "module", "ulimit", "pip", "pip3", "apt-get", "true", "false",
     ":", "exit", "return", "tee", "cat", "grep", "sed", "awk", "head", "tail", "pkill", "kill",
     "chmod", "ln", "date",
-    "hostname", "which", "command", "local", "declare", "readonly", "git", "wandb",
-    "huggingface-cli", "hf", "nvidia-smi", "rocm-smi", "pwd", "touch", "read", "umask", "shopt",
-    "pushd", "popd", "ray", "wget", "curl", "tar", "unzip", "dirname",
+    "hostname", "which", "local", "declare", "readonly", "git", "wandb",
+    "huggingface-cli", "hf", "nvidia-smi", "rocm-smi", "pwd", "touch", "umask", "shopt",
+    "pushd", "popd", "wget", "curl", "tar", "unzip", "dirname",
 ))  # fmt: skip
 """Commands that start no model."""
 _TESTS = ("test", "[")
@@ -702,10 +894,24 @@ def _text(node: Node) -> str:
     return _bytes(node).decode("utf-8", "replace")
 
 
+def _blank(text: str) -> int:
+    """Return how many letters of white space the parser counts to an expansion in a string."""
+    found = re.match(r"(?:\\\n|\s)*", text)
+    return found.end() if found else 0
+
+
+def _after_blank(node: Node) -> str:
+    return _text(node)[_blank(_text(node)) :]
+
+
 def _below(node: Node) -> Iterator[Node]:
     for child in node.named_children:
         yield child
         yield from _below(child)
+
+
+def _child(node: Node, kind: str) -> Node | None:
+    return next((child for child in node.children if child.type == kind), None)
 
 
 def _is_output(node: Node) -> bool:

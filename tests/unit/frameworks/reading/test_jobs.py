@@ -54,6 +54,14 @@ READ = {
         "software": {"fused_loss": True, "deduplicated_dispatch": True}}),
     "megatron_pytorchjob.yaml": (32, "megatron", {
         "model": "llama2-7b", "tp": 4, "global_batch": 128, "zero_stage": "1"}),
+    "megatron_ssh_hosts.sh": (32, "megatron", {
+        "model": "llama2-7b", "tp": 4, "micro_batch_size": 2, "global_batch": 256, "seq": 4096}),
+    "megatron_deepspeed.slurm": (96, "megatron", {
+        "tp": 4, "pp": 6, "zero_stage": "1", "recompute": "full", "batch_ramp": "192,16,9765625",
+        "global_batch": 2048, "micro_batch_size": 2, "seq": 2048, "precision": "bf16",
+        "tokens": 220_000_000 * 2048}),
+    "megatron_hybrid.sh": (8, "megatron", {"model": None, "tp": 4, "global_batch": 8}),
+    "megatron_mpijob.yaml": (32, "megatron", {"model": "llama2-7b", "tp": 2, "global_batch": 64}),
     "torchtitan_llama3_70b.toml": (None, "torchtitan", {
         "model": "llama3-70b", "tp": 8, "dp": 8, "zero_stage": "3", "recompute": "full",
         "micro_batch_size": 8, "global_batch": 64}),
@@ -87,6 +95,17 @@ READ = {
     "ds_zero2_fp16.json": (None, "deepspeed", {
         "zero_stage": "2", "precision": "fp16", "offload": "gradients", "global_batch": 512}),
     "ds_zero3_offload.json": (None, "deepspeed", {"zero_stage": "3", "offload": "gradients"}),
+    "axolotl_full.yaml": (None, "accelerate", {
+        "model": "llama3-8b", "micro_batch_size": 1, "seq": 8192, "precision": "bf16",
+        "recompute": "full", "software": {"flash_attention": True}}),
+    ("llamafactory.sh", "llamafactory_sft.yaml", "ds_zero3_auto.json"): (None, "deepspeed", {
+        "model": "qwen2.5-14b", "zero_stage": "3", "recompute": "full", "precision": "bf16",
+        "global_batch": 256, "seq": 4096}),
+    "accelerate_hybrid.yaml": (32, "accelerate", {
+        "zero_stage": "3", "dp": 32, "dp_shard": 8, "precision": "bf16"}),
+    "openrlhf_sft.sh": (None, "deepspeed", {
+        "model": "llama3-8b", "zero_stage": "2", "micro_batch_size": 2, "global_batch": 256,
+        "seq": 4096, "recompute": "full", "precision": "bf16"}),
     "accelerate_fsdp2.yaml": (16, "accelerate", {
         "zero_stage": "3", "recompute": "full", "precision": "bf16"}),
     "accelerate_two_hosts.yaml": (16, "accelerate", {"zero_stage": "3", "recompute": "full"}),
@@ -114,6 +133,11 @@ READ = {
         "model": "qwen2.5-32b", "tp": 4, "kv_cache": "fp8", "batch": 64}),
     "vllm_deployment.yaml": (6, "vllm", {"model": "qwen3-32b", "tp": 2, "dp": 3, "batch": 96}),
     "vllm_image.sh": (2, "vllm", {"model": "llama3.1-8b", "tp": 2, "precision": "bf16"}),
+    "vllm_groups.yaml": (32, "vllm", {
+        "model": "llama3.1-405b", "tp": 8, "pp": 2, "dp": 2, "batch": 128}),
+    "vllm.dockerfile": (2, "vllm", {
+        "model": "qwen2.5-32b", "tp": 2, "batch": 64, "context": 8192}),
+    "vllm_two_ports.sh": (8, "vllm", {"model": "qwen2.5-32b", "tp": 4, "dp": 2, "batch": 128}),
     "vllm_docker.sh": (4, "vllm", {
         "model": "qwen3-30b-a3b", "dp": 4, "ep": 4, "context": 32000, "cuda_graphs": False}),
     "sglang_deepseek.sh": (8, "sglang", {"model": "deepseek-v3", "tp": 8, "batch": 64}),
@@ -124,8 +148,10 @@ READ = {
 }  # fmt: skip
 """Devices that each job asks for, its framework, and some of what it states."""
 REFUSED = {
+    "megatron_encoder.sh": ("pretrain_t5.py",),
     "torchtitan_refused.toml": ("ZBVZeroBubble", "selective_ac_option"),
     "ds_zero3_hpz.json": ("zero_hpz_partition_size", "zero_quantized_weights"),
+    "trl_preferences.yaml": ("beta", "max_prompt_length"),
     "maxtext_refused.sh": ("remat_policy",),
     "vllm_speculative.sh": ("--speculative-config",),
 }

@@ -7,6 +7,7 @@ from sampled import sampled
 import meshwright as mw
 from meshwright.base.errors import InfeasibleError
 from meshwright.frameworks.registry import TARGETS, export
+from meshwright.frameworks.servers import served
 
 
 @pytest.mark.parametrize("question", sampled(QUESTIONS, 3), ids=lambda q: f"{q[0]}-{q[1]}")
@@ -28,3 +29,21 @@ def test_a_plan_comes_back_at_its_price(tmp_path, name, question):
     assert again.text == plan.best.text
     assert again.estimate.step_time_s == pytest.approx(plan.best.estimate.step_time_s, rel=1e-9)
     assert again.estimate.memory_bytes == pytest.approx(plan.best.estimate.memory_bytes, rel=1e-9)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("server", ["vllm", "sglang", "tensorrt-llm", "tensorrt-llm-pytorch"])
+def test_a_command_that_serves_comes_back_at_its_price(tmp_path, server, precision):
+    target = server.removesuffix("-pytorch")
+    asked = {"on": "8xH100", "decode": True, "batch": 64, "context": 8192}
+    plan = mw.plan("llama3.1-8b", server=server, precision=precision, **asked)
+    path = tmp_path / "serve.sh"
+    path.write_text(served(plan, target)[f"{target}.sh"])
+    beside = {"precision": precision} if target == "tensorrt-llm" else {}  # of its checkpoint
+    for again in (
+        mw.estimate("llama3.1-8b", from_=[str(path)], on="8xH100", **beside).best,
+        mw.estimate(from_=[str(path)], on="8xH100", set=["MODEL=llama3.1-8b"], **beside).best,
+    ):
+        assert again.text == plan.best.text
+        assert again.estimate.latency_s == plan.best.estimate.latency_s
+        assert again.estimate.memory_bytes == plan.best.estimate.memory_bytes

@@ -26,6 +26,18 @@ SCRIPTS = {
     "quoted commands": 'T=8\nbash -c "run $T \\"a b\\""\neval "run $T"',
     "set": "set -- one two\nrun $2 $1 $#",
     "joined": 'T=8\nrun --a=$T-x"y z"${T}q',
+    "side by side": 'A=1\nB=" x"\nB=" $A ${B} $A \\\n    ${B} \\\n  $A $((1+1)) $(echo c)"\n'
+                    'run $B "$B"',
+    "documents": "read -r -d '' X <<EOF\n--a 1 \\\n --b $((1+1))\nEOF\n"
+                 "run $X\nbash <<EOF\nrun c\nEOF",
+    "words of a line": 'IFS== read -r K V <<< "a=b=c"\nread -ra A <<< "x y"\nrun $K $V ${A[1]}',
+    "names": 'declare -A S=([7b]=1 [x]=2)\nK=7b\nS[k]=9\nrun ${S[$K]} ${S[x]} ${S[k]} ${S[z]:-d}',
+    "counted loops": 'N=3\nfor ((i=0; i<N; i++)); do run $i; done\nj=0\n'
+                     'while [ $j -lt 3 ]; do j=$((j+2)); run $j; done\n((j++))\nlet j+=2\nrun $j',
+    "left loops": 'for i in 1 2 3 4; do [ $i = 2 ] && continue; run $i; [ $i = 3 ] && break; done\n'
+                  'while true; do run once; break; done',
+    "printed": 'words() { echo "--a $1"; }\nrun $(words 3)',
+    "shifted": 'take() { A=$1; shift; run $A "$@" $#; shift 2; run $1; }\ntake a b c d',
     "negated": 'if ! [ 1 = 2 ]; then A=1; fi\nrun $A',
 }  # fmt: skip
 

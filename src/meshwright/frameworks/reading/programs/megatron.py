@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from meshwright.base.errors import nearest
+from meshwright.base.errors import Fault, SpecError, nearest
 from meshwright.catalog.recipes import recipes
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.frameworks.reading.given import Given, names, of_tree
@@ -48,10 +48,18 @@ BRIDGE_NAMES = {
     "gated_linear_unit": "swiglu",
     "max_sequence_length": "max_position_embeddings",
     "sequence_parallelism": "sequence_parallel",
+    "num_key_value_heads": "num_query_groups",
+    "pad_vocab_size_to": "padded_vocab_size",
 }
-"""Fields of the configuration whose option is called otherwise."""
+"""Fields of the configuration, and options of Megatron-DeepSpeed, that are called otherwise."""
 
 
+OF_DIST = ("use_megatron_fsdp", "use_torch_fsdp2", "use_tp_pp_dp_mapping",
+           "num_distributed_optimizer_instances")  # fmt: skip
+"""Fields of the section ``dist`` of Megatron Bridge that change a price."""
+OTHERS = ("pretrain_t5", "pretrain_bert", "pretrain_vlm", "pretrain_vision", "pretrain_ict",
+          "pretrain_retro", "pretrain_mimo", "multimodal")  # fmt: skip
+"""Programs of Megatron-LM that train other kinds of models."""
 VANILLA = "vanilla_gpt_pretrain_config"
 """The recipe that states nothing of its own."""
 DIMS = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
@@ -119,7 +127,19 @@ class Megatron:
         use_pytorch_profiler use_rope_scaling use_same* use_te_rng* use_te_rng_tracker
         use_tokenizer_model* valid_data* validation.* validation_set* verify_integrity
         vocab_extra_ids vocab_file wandb_* warmup weight_decay* weight_decay_method
-        wgrad_deferral* yarn_*
+        wgrad_deferral* yarn_* LAUNCHER DDP_impl abort_on_unmet* apply_rope_fusion chat_template
+        clone_scatter_output* cpu_offloading_* data_impl ddp_num_buckets delay_grad_reduce
+        distrib_optim_fully* embed_layernorm fsdp_* grpo_* head_lr_mult high_priority* inference_*
+        is_hybrid_model kill_switch_path moe_apply_probs_on_input moe_enable_routing_replay
+        moe_flex_dispatcher_num_sms moe_hybridep_* moe_permute_fusion_into_hybridep moe_ncclep_*
+        moe_upcycling* moe_use_upcycling mrope_section mtp_detach_heads mtp_loss_scaling_factor
+        nccl_ub no_async_tensor_model_parallel_allreduce no_ckpt_* no_pin_cpu_* no_rope_freq
+        num_buckets onnx_safe openai_gelu pad_buckets_for_high* perform_rl_step
+        phase_transition* pipeline_model_parallel_comm_backend pp_partition_method rl_* runtime_*
+        sample_rate sft special_tokens step_func test_mode train_weighted* use_flashinfer*
+        use_mamba_mem_eff_path use_mup use_nsys_profiler use_te use_te_activation_func
+        use_one_sent* valid_num_workers valid_weighted* variable_seq_lengths vision_*
+        wd_incr_steps wsd_* universal_checkpoint optimizer_cuda_graph
         """
     )
 
@@ -145,8 +165,12 @@ class Megatron:
     @staticmethod
     def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
         """Return the framework, and options of this program."""
-        if (path := given.text("config_file", "yaml_cfg")) is not None:
+        if (path := given.path("config_file", "yaml_cfg")) is not None:
             given.add(of_tree(setting.config_files(path), path))
+        program = setting.launch.program if setting.launch is not None else ""
+        if any(name in program for name in OTHERS):
+            message = "its model is not read: decoders of one stack of layers are"
+            raise SpecError(Fault("", message), origin=program)
         recipe = given.text("recipe") or _recipe_of(given)
         is_bridge = bool(recipe) or any(
             name.startswith(("model.", "train.", "ddp.")) for name in given
@@ -154,6 +178,7 @@ class Megatron:
         given.renamed(
             {f"dataset.{name}": "seq_length" for name in ("seq_length", "sequence_length")}
         )
+        given.renamed({f"dist.{name}": name for name in OF_DIST})
         for name in ("_args_", "_target_"):
             given.renamed({f"model.{name}": f"model{name}"})
         _mixed_precision(given)
@@ -163,6 +188,9 @@ class Megatron:
         given.renamed(BRIDGE_NAMES)
         if recipe:
             _start_from(given, recipe)
+        elif is_bridge and "num_layers" not in given:
+            given.notes.append("overrides of a recipe that the files do not name (recipe: NAME): "
+                               "what they leave open is priced as Megatron starts it")  # fmt: skip
         given.value("activation_func")
         options: dict[str, Any] = {}
         options |= _degrees(given, setting)
@@ -299,7 +327,7 @@ def _virtual_stages(given: Given, pp: int) -> int | None:
 
 def _sharding(given: Given, setting: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ZeRO stage, its ranks, and what overlaps."""
-    stage = "1" if given.flag("use_distributed_optimizer") else "0"
+    stage = "1" if given.flag("use_distributed_optimizer") else _zero_stage(given, setting)
     strategy = given.word("data_parallel_sharding_strategy", among=SHARDING)
     fsdp = given.flag("use_megatron_fsdp", "use_custom_fsdp")
     if fsdp:
@@ -323,6 +351,28 @@ def _sharding(given: Given, setting: Setting, found: Mapping[str, Any]) -> dict[
             ranks = world // (found["tp"] * found["pp"] * found["cp"])
             answer["dp_shard"] = max(1, ranks // instances)
     return answer
+
+
+def _zero_stage(given: Given, setting: Setting) -> str:
+    """Return the ZeRO stage of Megatron-DeepSpeed: of its option, or of the file that it names."""
+    tree: Mapping[str, Any] = {}
+    if (path := given.path("deepspeed_config")) is not None:
+        tree = setting.config_files(path)
+    zero = tree.get("zero_optimization") or {}
+    stage = given.text("zero_stage") or str(zero.get("stage", 0))
+    for what in ("offload_optimizer", "offload_param"):
+        if (zero.get(what) or {}).get("device", "none") != "none":
+            given.refuse("deepspeed_config", f"{what} is not read here", "device none")
+    given.flag("no_pipeline_parallel"), given.value("deepspeed_mpi")
+    if not given.flag("deepspeed"):
+        return "0"
+    if stage not in ("0", "1", "2", "3"):
+        given.refuse("zero_stage", f"found {stage!r}", "0 to 3")
+        return "0"
+    if stage == "0" and given.is_on("bf16"):
+        given.notes.append("DeepSpeed shards the optimizer of BF16 under stage 0 as under stage 1")
+        return "1"
+    return stage
 
 
 def _stage_lengths(given: Given, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -368,7 +418,7 @@ def layout_lengths(text: str) -> list[int] | None:
         if spread == plain or len(spread) > 10_000:
             break
         plain = spread
-    if re.fullmatch(r"[EtL|]+", plain) is None:
+    if re.fullmatch(r"[EtLm|]+", plain) is None:
         return None
     return [stage.count("t") for stage in plain.split("|")]
 
@@ -384,7 +434,7 @@ def _batch(given: Given) -> dict[str, Any]:
     elif length and batch and iterations:
         found["tokens"] = iterations * batch * length
     if (ramp := given.value("rampup_batch_size")) is not None:
-        found["batch_ramp"] = ",".join(re.findall(r"\d+", str(ramp)))
+        found["batch_ramp"] = ",".join(re.findall(r"\d+", str(ramp).replace("_", "")))
     if given.flag("reset_attention_mask"):
         given.notes.append("a packed sequence attends as one; --document-length says otherwise")
     if "seq_length" not in given and "encoder_seq_length" not in given:
@@ -409,6 +459,10 @@ def _memory(given: Given) -> dict[str, Any]:
 def _recompute(given: Given) -> dict[str, Any]:
     """Return what is recomputed, and of how many layers of each chunk."""
     granularity = given.word("recompute_granularity", among=("full", "selective"))
+    legacy = [given.flag(name) for name in ("checkpoint_activations",
+                                            "deepspeed_activation_checkpointing")]  # fmt: skip
+    if any(legacy) and granularity is None:
+        granularity = "full"
     if given.flag("recompute_activations"):
         granularity = "selective"
     experts = given.flag("moe_layer_recompute")
@@ -416,8 +470,10 @@ def _recompute(given: Given) -> dict[str, Any]:
         given.refuse("moe_layer_recompute", "whole layers are recomputed already", "without it")
     elif experts:
         granularity = "selective"
-    method = given.word("recompute_method", among=("uniform", "block"))
-    layers, modules = given.whole("recompute_num_layers"), given.value("recompute_modules")
+    method = given.word("recompute_method", "activations_checkpoint_method",
+                        among=("uniform", "block"))  # fmt: skip
+    layers = given.whole("recompute_num_layers", "checkpoint_num_layers")
+    modules = given.value("recompute_modules")
     if granularity == "full":
         if method == "block":
             return {"recompute": "full", "recompute_layers": layers or 1}
@@ -542,8 +598,28 @@ def _refuse(given: Given) -> None:
         ("distribute_saved_activations", "kept activations split over tp are not read"),
         ("first_last_layers_bf16", "layers in another precision are not read"),
         ("hybrid_context_parallel", "cp by the length of each sequence is not read"),
+        ("fp8_dot_product_attention", "attention in FP8 is not read"),
+        ("fp8_multi_head_attention", "attention in FP8 is not read"),
+        ("fp16_lm_cross_entropy", "a loss in FP16 is not read"),
+        ("keep_fp8_transpose_cache", "weights kept twice are not read"),
+        ("moe_pad_expert_input_to_capacity", "dropped and padded tokens are not read"),
+        ("reduce_scatter_with_fp32_accumulation", "is not read"),
+        ("enable_full_sharding_in_hsdp", "is not read"),
+        ("use_sharp", "sums inside of switches are not read from here"),
+        ("quick_geglu", "is not read"),
+        ("use_ring_exchange_p2p", "is not read"),
     ):
         given.refuse_unless(name, "false", "none", why=why)
+    for name, text in (
+        ("moe_shared_expert_overlap", "shared experts are priced beside communication, not behind"),
+        ("overlap_param_gather_with_optimizer_step", "priced as with --overlap-param-gather alone"),
+        ("overlap_p2p_comm_warmup_flush", "priced as with --overlap-p2p-comm alone"),
+        ("delay_wgrad_compute", "the gradients of weights are priced where they stand"),
+        ("overlap_dispatch_backward_with_experts_wgrad", "priced without that overlap"),
+        ("defer_embedding_wgrad_compute", "that gradient is priced where it stands"),
+        ("reuse_grad_buf_for_mxfp8_param_ag", "priced with a buffer of its own"),
+    ):
+        given.note_if(name, text)
 
 
 MODEL_WORDS = ("make_vocab_size_divisible_by",
@@ -564,9 +640,18 @@ MODEL_WORDS = ("make_vocab_size_divisible_by",
                "apply_residual_connection_post_layernorm")  # fmt: skip
 
 
+HYBRID = ("hybrid_attention_ratio", "hybrid_mlp_ratio", "hybrid_override_pattern",
+          "hybrid_layer_pattern", "mamba_state_dim", "mamba_head_dim", "mamba_num_groups",
+          "mamba_num_heads", "spec", "experimental_attention_variant", "linear_attention_freq",
+          "linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim",
+          "linear_num_key_heads", "linear_num_value_heads", "heterogeneous_layers_config_path",
+          "heterogeneous_layers_config_encoded_json", "attention_output_gate")  # fmt: skip
+"""What tells layers of kinds that the options of one layer do not describe."""
+
+
 def _pass_over_model(given: Given) -> None:
     """Take the dims of the model, where the user names another one."""
-    for name in (*MODEL_WORDS, "hf_model", "model_target_", "model_args_", "load_weights"):
+    for name in (*MODEL_WORDS, *HYBRID, "hf_model", "model_target_", "model_args_", "load_weights"):
         given.value(name)
     given.notes.append("the model is the one that you name, not that of the file")
 
@@ -579,8 +664,15 @@ def _model(given: Given, options: Mapping[str, Any]) -> ModelSpec | None:
     if lacking := [f"--{n.replace('_', '-')}" for n, value in needed.items() if value is None]:
         given.needs("MODEL", f"no model follows without {', '.join(lacking)}", "name it")
     if None in needed.values():
+        for name in (*MODEL_WORDS, *HYBRID):
+            given.value(name)
         return None
     layers, hidden, heads = (value or 1 for value in needed.values())
+    if (other := next((name for name in HYBRID if name in given), None)) is not None:
+        given.needs("MODEL", f"the layers that {other} states do not follow from it", "name it")
+        for name in (*MODEL_WORDS, *HYBRID):
+            given.value(name)
+        return None
     attention = _attention(given, hidden, heads)
     vocab = _vocabulary(given)
     gated = given.flag("swiglu")

@@ -43,15 +43,19 @@ def _common(given: Given, setting: Setting, server: str) -> dict[str, Any]:
     cache = given.word("kv_cache_dtype", among=CACHE)
     return {"server": server, "decode": True, "precision": precision, "weights": stored,
             "kv_cache": CACHE[cache] if cache else None,
-            "model": None if "model" in setting.stated else _model(given)}  # fmt: skip
+            "model": _model(given, setting)}  # fmt: skip
 
 
-def _model(given: Given) -> Any:
-    words = given.peek("(word)") or []
-    name = given.text("model", "model_path", "model_tag") or next(
+def _model(given: Given, setting: Setting) -> Any:
+    words = given.value("(word)") or []
+    options = ("model", "model_path", "model_tag")
+    if "model" in setting.stated:
+        for option in options:
+            given.path(option)
+        return None
+    name = given.text(*options) or next(
         (str(word) for word in words if word not in ("serve", "launch_server")), None
     )
-    given.value("(word)")
     if name is None:
         given.needs("MODEL", "the files name no model", "name it")
         return None
@@ -67,19 +71,24 @@ def _world(given: Given, setting: Setting, found: dict[str, Any]) -> None:
     What the files start several times is so many replicas, each with a batch of its own.
     """
     degree = found["tp"] * found["pp"] * found["dp"]
-    replicas = (setting.devices.count or 0) // degree
+    launch = setting.launch
+    copies = launch.copies if launch is not None else 1
+    stated = launch.variables.get("REPLICAS", "") if launch is not None else ""
+    copies = int(stated) if stated.isdigit() and int(stated) else copies
+    count = setting.devices.count or 0
+    replicas = max(copies, count // degree)
     if replicas > 1:
         given.notes.append(f"{replicas} servers, each with the batch that it states")
         found["dp"] *= replicas
         found["batch"] = found["batch"] and found["batch"] * replicas
-    if setting.num_devices is None or setting.devices.count is None:
-        setting.devices = Devices(total=degree, chip=setting.devices.chip)
-        setting.num_devices = degree
+    if count < degree * replicas:  # of one host, or one process, where a server takes several
+        setting.devices = Devices(total=degree * replicas, chip=setting.devices.chip)
+    setting.num_devices = setting.num_devices or setting.devices.count
 
 
 def _config(given: Given, setting: Setting, *names: str) -> None:
     """Add the statements of a YAML file that an option names."""
-    if (path := given.text(*names)) is not None:
+    if (path := given.path(*names)) is not None:
         given.add(of_tree(setting.config_files(path), path))
 
 
@@ -153,7 +162,7 @@ class Vllm:
         given.whole("max_num_batched_tokens"), given.whole("nnodes")
         _world(given, setting, found)
         _share(given, "gpu_memory_utilization")
-        found["cuda_graphs"] = not given.flag("enforce_eager")
+        _graphs(given, found, "enforce_eager")
         for name in ("speculative_config", "decode_context_parallel_size", "kv_transfer_config",
                      "prefill_context_parallel_size", "cpu_offload_gb", "enable_dbo",
                      "kv_offloading_size", "spec_method", "enable_eplb"):  # fmt: skip
@@ -199,7 +208,7 @@ class Sglang:
         given.whole("chunked_prefill_size", least=-1), given.whole("max_prefill_tokens")
         _world(given, setting, found)
         _share(given, "mem_fraction_static")
-        found["cuda_graphs"] = not given.flag("disable_cuda_graph")
+        _graphs(given, found, "disable_cuda_graph")
         for name in ("speculative_algorithm", "disaggregation_mode", "enable_two_batch_overlap",
                      "cpu_offload_gb", "moe_a2a_backend", "dcp_size", "attn_cp_size"):  # fmt: skip
             given.refuse_unless(name, "null", "none", "0", "1", "false", why="is not read")
@@ -250,7 +259,6 @@ class TensorRtLlm:
         given.whole("max_num_tokens"), given.whole("max_input_len")
         _world(given, setting, found)
         _share(given, "free_gpu_memory_fraction")
-        found["cuda_graphs"] = True
         for name in ("cp_size", "cluster_size", "speculative_config", "enable_attention_dp",
                      "moe_tensor_parallel_size", "cp_config",
             "kv_cache_config.host_cache_size"):  # fmt: skip
@@ -260,6 +268,13 @@ class TensorRtLlm:
                      "attn_backend", "disable_overlap_scheduler"):  # fmt: skip
             given.value(name)
         return "tensorrt-llm", found
+
+
+def _graphs(given: Given, found: dict[str, Any], name: str) -> None:
+    """Read that passes are launched kernel by kernel; what servers do by themselves is priced."""
+    if given.flag(name):
+        found["cuda_graphs"] = False
+        given.notes.append(f"{name}: the time of the host is that of servers with CUDA graphs")
 
 
 def _share(given: Given, name: str) -> None:

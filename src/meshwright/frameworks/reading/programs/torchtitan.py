@@ -146,7 +146,7 @@ class Torchtitan:
     @staticmethod
     def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
         """Return the framework, and options of this program."""
-        if (path := given.text("job.config_file")) is not None:
+        if (path := given.path("job.config_file")) is not None:
             given.add(of_tree(setting.config_files(path), path))
         given.negated()
         is_registry = _configured(given)

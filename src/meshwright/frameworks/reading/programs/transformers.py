@@ -23,18 +23,19 @@ from meshwright.frameworks.reading.models import known_model
 
 SIZES = ("max_seq_length", "max_seq_len", "max_length", "block_size", "cutoff_len",
          "model_max_length", "sequence_len", "max_source_length", "seq_length",
-         "seq_len")  # fmt: skip
+         "seq_len", "max_len")  # fmt: skip
 """Names under which trainers state the tokens of a sequence."""
 NAMES = ("model_name_or_path", "model_name", "base_model", "model_id",
          "pretrained_model_name_or_path",
-         "model_path", "model")  # fmt: skip
+         "model_path", "model", "pretrain")  # fmt: skip
+AT = "parallelism_config.parallelism_config_"
 SHARDING = {"FULL_SHARD": "3", "SHARD_GRAD_OP": "2", "NO_SHARD": "0", "HYBRID_SHARD": "3",
             "HYBRID_SHARD_ZERO2": "2", "1": "3", "2": "2", "3": "0", "4": "3",
 "5": "2"}  # fmt: skip
 OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adam", "adamw",
               "fusedadam", "cpuadam", "deepspeedcpuadam", "sgd", "adafactor", "adamw_8bit",
               "adamw_bnb_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw",
-              "adamw_torch_8bit")  # fmt: skip
+              "adamw_torch_8bit", "lamb", "fusedlamb")  # fmt: skip
 
 
 @readers.register("transformers")
@@ -63,7 +64,7 @@ class Transformers:
         lora_target* lora_modules* lora_bias lora_task_type add_eos* add_special*
         special_tokens* response_template instruction* text_field
         gradient_checkpointing_kwargs.* accelerator_config.* torch_compile_backend
-        torch_compile_mode finetuning_type stage dataset_text_field packing_strategy
+        torch_compile_mode dataset_text_field packing_strategy
         eos_token mask_history compute_environment downcast_bf16 enable_cpu_affinity
         gpu_ids machine_rank main_* rdzv_* same_network tpu_* commands command_file
         deepspeed_config.gradient_clipping deepspeed_config.zero3_init_flag
@@ -102,7 +103,18 @@ class Transformers:
         ds.activation_checkpointing.number_checkpoints ds.zero_allow_untested_optimizer
         ds.zero_force_ds_cpu_optimizer ds.aio.* ds.memory_breakdown
         ds.elasticity.enabled ds.train_steps ds.seed ds.disable_allgather
-        ds.autotuning.*
+        ds.autotuning.* assistant_only_loss completion_only_loss columns data_files aux_loss*
+        apply_chat_template input_key output_key input_template save_path ckpt_path max_epochs
+        model_type tokenizer_type strict val_set_size train_on_inputs early_stopping*
+        evals_per_epoch num_epochs
+        saves_per_epoch pad_to_sequence_len pad_to_multiple_of padding_free pad_token plugins
+        liger_rope liger_rms_norm liger_glu* liger_layer_norm flex_attn* cosine_* shuffle_dataset
+        truncation_mode router_aux_loss_coef use_dora use_rslora bnb_4bit_* model_init_kwargs.*
+        optim_target_modules test_split_size disable_dropout liger_kernel_config.* hf_use_auth*
+        xformers_attention sdp_attention flex_attention batch_eval_metrics bench_* tokenized_path
+        preprocessing_* ref_model_* lora_fan* lora_on_cpu preprocess* tensorboard* use_swanlab
+        swanlab* is_preprocess* roles_to_train ddp field_* conversation* accelerator_config
+        gradient_checkpointing_kwargs fsdp_config
         """
     )
 
@@ -114,6 +126,7 @@ class Transformers:
         is_trainer = is_trainer and "run_name" not in launch.program
         if "maxtext" in launch.program.lower():
             return False
+        is_trainer |= launch.program in ("llamafactory-cli", "axolotl", "trl")
         return is_trainer or is_deepspeed or launch.launcher == "accelerate"
 
     @staticmethod
@@ -147,6 +160,8 @@ def _part(tree: Mapping[str, Any]) -> str:
         "train_batch_size" in keys and keys & {"fp16", "bf16", "optimizer"}
     ):
         return "ds"
+    if "base_model" in keys and keys & {"micro_batch_size", "gradient_accumulation_steps"}:
+        return "trainer"
     if "distributed_type" in keys or ("compute_environment" in keys):
         return "accelerate"
     return "trainer" if "per_device_train_batch_size" in keys else ""
@@ -154,8 +169,24 @@ def _part(tree: Mapping[str, Any]) -> str:
 
 def _gather(given: Given, setting: Setting) -> None:
     """Put the files that the options name beside them, those of DeepSpeed under ``ds.``."""
-    if given.is_of({"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"}):
-        given.put_under("ds")
+    given.put_under("ds", {"zero_optimization", "train_micro_batch_size_per_gpu"})
+    if "train_batch_size" in given and given.statement("train_batch_size").place:
+        given.put_under("ds", {"train_batch_size"})
+    words = given.value("(word)") or []
+    paths = [str(word) for word in words if str(word).endswith((".yaml", ".yml", ".json"))]
+    if isinstance(given.peek("config"), str):
+        paths.append(str(given.path("config")))
+    for named in paths:
+        given.add(of_tree(setting.config_files(named), named))
+    given.renamed(
+        {
+            "tensor_parallel_size": f"{AT}tp_size",
+            "dp_shard_size": f"{AT}dp_shard_size",
+            "dp_replicate_size": f"{AT}dp_replicate_size",
+            "context_parallel_size": f"{AT}cp_size",
+            "fsdp_version": "fsdp_config.version",
+        }
+    )
     launch = setting.launch
     for name, value in (launch.variables if launch else {}).items():
         if name.startswith("PARALLELISM_CONFIG_"):
@@ -173,7 +204,7 @@ def _gather(given: Given, setting: Setting) -> None:
         for name in list(own):
             if name.startswith("fsdp_"):
                 given.add(Given([own.statement(name, f"fsdp_config.{name}")]))
-        if (path := own.text("config_file")) is not None:
+        if (path := own.path("config_file")) is not None:
             given.add(of_tree(setting.config_files(path), path))
     for name in ("deepspeed", "deepspeed_config", "deepspeed_config_file",
                  "deepspeed_config.deepspeed_config_file"):  # fmt: skip
@@ -192,7 +223,7 @@ def _gather(given: Given, setting: Setting) -> None:
 def _engine(given: Given, setting: Setting) -> dict[str, Any]:
     """Return the framework, its ZeRO stage, degrees and what lives on the host."""
     kind = (given.text("distributed_type") or "").upper()
-    given.flag("use_deepspeed"), given.flag("use_fsdp")
+    given.flag("use_deepspeed"), given.flag("use_fsdp"), given.value("fsdp")
     launch = setting.launch
     has_deepspeed = any(name.startswith("ds.") for name in given) or kind == "DEEPSPEED"
     has_deepspeed |= launch is not None and (launch.launcher == "deepspeed" or "deepspeed" in given)
@@ -212,7 +243,7 @@ def _engine(given: Given, setting: Setting) -> dict[str, Any]:
         return _deepspeed(given, usual_stage="2" if kind == "DEEPSPEED" else "0")
     found: dict[str, Any] = {"framework": "accelerate", "zero_stage": "0"}
     if has_fsdp:
-        found |= _fsdp(given)
+        found |= _fsdp(given, setting)
     return found | _parallelism(given, setting, has_fsdp)
 
 
@@ -268,7 +299,7 @@ def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
     return found
 
 
-def _fsdp(given: Given) -> dict[str, Any]:
+def _fsdp(given: Given, setting: Setting) -> dict[str, Any]:
     """Return what the words of ``--fsdp`` and the fields of ``fsdp_config`` say."""
     words = (given.text("fsdp") or "").replace(",", " ").split()
     at = "fsdp_config."
@@ -276,11 +307,15 @@ def _fsdp(given: Given) -> dict[str, Any]:
     reshard = given.text(f"{at}fsdp_reshard_after_forward", f"{at}reshard_after_forward")
     given.whole(f"{at}fsdp_version", f"{at}version")
     stage = "3"
+    inside: dict[str, Any] = {}
     if strategy is not None:
         if strategy.upper() not in SHARDING:
             given.refuse(f"{at}fsdp_sharding_strategy", f"found {strategy!r}", ", ".join(SHARDING))
         stage = SHARDING.get(strategy.upper(), "3")
-        if "HYBRID" in strategy.upper() or strategy in ("4", "5"):
+        is_hybrid = "HYBRID" in strategy.upper() or strategy in ("4", "5")
+        if is_hybrid and (hosts := setting.devices.num_hosts) and (total := setting.num_devices):
+            inside = {"dp": total, "dp_shard": max(1, total // hosts)}
+        elif is_hybrid:
             given.refuse(f"{at}fsdp_sharding_strategy", "shards inside of each host are not read "
                          "from here", "state --dp-shard beside FULL_SHARD")  # fmt: skip
     for word in words:
@@ -301,7 +336,7 @@ def _fsdp(given: Given) -> dict[str, Any]:
             given.refuse(f"{at}fsdp_reshard_after_forward", f"found {reshard!r}", "true or false")
     if stage == "2":  # gathered weights are kept until the backward pass of each micro-batch
         stage, drops = "3", False
-    found: dict[str, Any] = {"zero_stage": stage}
+    found: dict[str, Any] = {"zero_stage": stage} | inside
     if not drops:
         found["reshard_after_forward"] = "off"
     offload = given.flag(f"{at}fsdp_offload_params", f"{at}offload_params", f"{at}cpu_offload")
@@ -314,7 +349,7 @@ def _fsdp(given: Given) -> dict[str, Any]:
 
 def _parallelism(given: Given, setting: Setting, has_fsdp: bool) -> dict[str, Any]:
     """Return the degrees of ``parallelism_config``."""
-    at = "parallelism_config.parallelism_config_"
+    at = AT
     given.flag("use_parallelism_config")
     found = {"tp": given.whole(f"{at}tp_size") or 1, "cp": given.whole(f"{at}cp_size") or 1}
     given.refuse_unless(f"{at}cp_backend", "torch", why="is not read", fix="torch")
@@ -342,18 +377,24 @@ def _types(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
     if not any([mixed, *is_on.values()]) and setting.launch is None:
         given.needs("--precision", "the files leave the type of the numbers open", "bf16")
         found["precision"] = None
+    if "base_model" in given and str(given.peek("bf16")).lower() == "auto":
+        found["precision"] = "bf16"  # of axolotl: on where the device has it
     whole = given.text("torch_dtype", "dtype", "model_dtype")
     found["bytes"] = 2.0 if whole in ("bfloat16", "float16", "bf16") else 4.0
     if found["precision"] == "fp32" and found["bytes"] == 2.0:
         found["precision"] = "fp16" if whole == "float16" else "bf16"
     recompute = given.flag("gradient_checkpointing", "activation_checkpointing",
                            "enable_gradient_checkpointing")  # fmt: skip
+    if "finetuning_type" in given or "cutoff_len" in given:  # of LLaMA-Factory, on by itself
+        recompute = not given.flag("disable_gradient_checkpointing")
     found["recompute"] = "full" if recompute else options.get("recompute", "none")
     dynamo = (given.text("dynamo_config.dynamo_backend") or "NO").upper()
     software: dict[str, Any] = {}
     if given.flag("torch_compile") or dynamo not in ("NO", "NONE"):
         software["compiled"] = True
-    if given.flag("use_liger_kernel", "use_liger", "enable_liger_kernel"):
+    if given.flag(
+        "use_liger_kernel", "use_liger", "enable_liger_kernel", "liger_fused_linear_cross_entropy"
+    ):
         software["fused_loss"] = True
     attention = given.text("attn_implementation", "flash_attn") or "sdpa"
     if attention == "eager":
@@ -366,10 +407,11 @@ def _types(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
 def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the batch: that of a device x accumulation x the devices that hold data."""
     each = given.whole("per_device_train_batch_size", "per_device_batch_size", "micro_batch_size",
+                       "micro_train_batch_size",
                        "ds.train_micro_batch_size_per_gpu")  # fmt: skip
     again = given.whole("gradient_accumulation_steps", "ds.gradient_accumulation_steps",
                         "deepspeed_config.gradient_accumulation_steps")  # fmt: skip
-    whole = given.whole("ds.train_batch_size")
+    whole = given.whole("ds.train_batch_size", "train_batch_size")
     for name in ("ds.train_micro_batch_size_per_gpu", "ds.gradient_accumulation_steps"):
         given.value(name)
     split = (options.get("tp") or 1) * (options.get("cp") or 1)
@@ -391,7 +433,7 @@ def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
     steps = given.whole("max_steps", least=-1)
     if steps and steps > 0 and whole and length:
         found["tokens"] = steps * whole * length
-    packing = given.flag("packing", "sample_packing")
+    packing = given.flag("packing", "sample_packing", "neat_packing", "packing_samples")
     if length and not packing:
         given.notes.append(f"every sequence is priced as long as the longest: {length} tokens")
     elif packing:
@@ -405,9 +447,8 @@ def _optimizer(given: Given, framework: str) -> Any:
     own = given.word("ds.optimizer.type", among=OPTIMIZERS)
     kind = (own or name or "adamw").lower()
     adapts = given.flag("use_peft", "use_lora", "lora")
-    if (tuned := given.peek("finetuning_type")) in ("lora", "qlora"):
-        given.value("finetuning_type")
-        adapts = tuned is not None
+    tuned = given.word("finetuning_type", "adapter", among=("full", "lora", "qlora"))
+    adapts |= tuned in ("lora", "qlora")
     if adapts:
         return "adapters"
     if kind == "adafactor":
@@ -451,6 +492,16 @@ def _model(given: Given) -> Any:
 
 
 def _refuse(given: Given) -> None:
+    given.refuse_unless("stage", "sft", "pt", why="preferences and rewards are not read", fix="sft")
+    for name in ("beta", "rl", "max_prompt_length", "pref_beta", "pref_loss", "num_generations",
+                 "precompute_ref_log_probs", "ref_model", "rpo_alpha"):  # fmt: skip
+        given.refuse(name, "training on preferences, with a second model or batches of its own, is "
+                     "not read")  # fmt: skip
+    for name in ("activation_offloading", "use_unsloth"):
+        given.refuse_unless(name, "false", why="is not read", fix="false")
+    used = "bf16" if given.peek("ds.bf16.enabled") in (True, "true") else "fp16"
+    given.refuse_unless("ds.communication_data_type", used, why="messages of another type are not "
+                        "read", fix=used)  # fmt: skip
     given.refuse_unless("auto_find_batch_size", "false", why="the batch is not known", fix="false")
     for name, default in (("ds.pipeline", "{}"), ("ds.autotuning.enabled", "false")):
         given.refuse_unless(name, default, why="is not read")
