@@ -40,6 +40,8 @@ class StageState:
     """1 where gradients of several micro-batches are summed before they are scattered, else 0."""
     num_communicators: Num = 1.0
     """Axes of more than one device."""
+    hosted_bytes: Num = 0.0
+    """Activations of one micro-batch that wait in host memory [bytes]."""
 
     @property
     def all_params(self) -> Num:
@@ -76,8 +78,9 @@ def memory_use(
     section 5). In a pipeline, ZeRO-3 that keeps gathered weights sums whole gradients until the
     last micro-batch (PyTorch FSDP2, ``set_requires_gradient_sync``), and holds the whole stage
     until the backward pass. Gradients that are sent together in one message are held twice. What
-    is offloaded leaves ``GATHERED_LAYERS`` layers of itself behind. The allocator holds
-    ``allocator_factor`` times the tensors; each axis of several devices has communicators.
+    is offloaded leaves ``GATHERED_LAYERS`` layers of itself behind, single tensors too. The
+    allocator holds ``allocator_factor`` times the tensors; each axis of several devices has
+    communicators.
     """
     stage = structure.zero_stage
 
@@ -106,6 +109,7 @@ def memory_use(
         weights, gathered = weights * 0.0, whole_layers
     if structure.offload in (Offload.ACTIVATIONS, Offload.ALL):
         activations = state.kept_bytes * part_at_work
+    activations = activations + state.hosted_bytes * part_at_work
     in_tensors = weights + gradients + states + gathered + activations + state.working_bytes
     zero = weights * 0.0
     return MemoryUse({
@@ -141,7 +145,7 @@ def host_bytes(
         )
     if structure.offload in (Offload.ACTIVATIONS, Offload.ALL):
         total = total + state.kept_bytes * state.in_flight
-    return total
+    return total + state.hosted_bytes * state.in_flight
 
 
 def fullest(uses: tuple[MemoryUse, ...]) -> tuple[MemoryUse, Num]:
@@ -156,16 +160,23 @@ def fullest(uses: tuple[MemoryUse, ...]) -> tuple[MemoryUse, Num]:
 
 def kept_bytes(
     saved: Sequence[SavedTensor], sizes: Mapping[str, Num], strategy: StrategyOf[Num],
-    word_bytes: float,
+    word_bytes: float, *, on_host: bool = False, logit_tiles: int = 1,
 ) -> Num:  # fmt: skip
-    """Return the activations that one micro-batch leaves in a layer [bytes]."""
+    """Return the activations that one micro-batch leaves in a layer [bytes].
+
+    On the device, or in the memory of its host.
+    """
     total: Num = 0.0
     for entry in saved:
+        if entry.on_host is not on_host:
+            continue
         word: Num = word_bytes if entry.word_bytes is None else entry.word_bytes
         if entry.tensor.split_word_bytes is not None:
             degree = degree_of("*".join(entry.split.get(entry.dims[-1], ())), strategy)
             word = where(degree > 1, entry.tensor.split_word_bytes, word)
         elements = local_elements(entry.tensor, entry.split, sizes, strategy)
+        if "vocab" in entry.dims:
+            elements = elements / logit_tiles
         total = total + entry.share * word * elements
     return total
 
@@ -187,14 +198,22 @@ def parameters_on_device(
     return dense, expert
 
 
-def largest_transient_bytes(op: Op, local: LocalLayer, word_bytes: float) -> Num:
+def largest_transient_bytes(
+    op: Op, local: LocalLayer, word_bytes: float, logit_tiles: int = 1
+) -> Num:
     """Return the bytes of the outputs of an operator and their gradients, which live together.
 
     With sequence parallelism also what is gathered of the input of a product, and its gradient.
+
+    Parameters
+    ----------
+    logit_tiles
+        Parts of the logits, of which one is there at a time [1].
     """
 
     def size(tensor: Tensor, rows: Num) -> Num:
         word = word_bytes if tensor.word_bytes is None else tensor.word_bytes
+        word = word / logit_tiles if "vocab" in tensor.dims else word
         return word * rows * local.width(tensor)
 
     rows = local.rows_of(op)
@@ -261,7 +280,7 @@ def room_for(
     needed = reduce(larger, [use.total_bytes for use in uses])
     kept = reduce(larger, [host_bytes(state, shards, structure, optimizer) for state in states])
     has_room = problem.system.chip.main_memory.capacity_bytes
-    if structure.offload is Offload.NONE:
+    if not structure.uses_host:
         return Room(needed, kept, needed <= has_room, kept <= 0.0)
     return Room(needed, kept, needed <= has_room, kept <= host_of(problem).capacity_bytes)
 

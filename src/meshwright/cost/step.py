@@ -99,6 +99,7 @@ def offload_step_s(
         per_pass_bytes = per_pass_bytes + params * optimizer.gathered_weight_bytes_per_param
     if structure.offload in (Offload.ACTIVATIONS, Offload.ALL):
         per_pass_bytes = per_pass_bytes + state.kept_bytes
+    per_pass_bytes = per_pass_bytes + state.hosted_bytes
     per_pass_s = per_pass_bytes / host_bytes_per_s
     layers = larger(pipeline.num_layers, 1.0)
     forward = overlapped(per_pass_s, pipeline.forward_window_s, layers)
@@ -178,7 +179,7 @@ def step_times(
         heaviest, shards, structure, optimizer, problem.rates.memory_bytes_per_s
     )
     offloaded = plain(0.0 * optimizer_s)
-    if structure.offload is not Offload.NONE:
+    if structure.uses_host:
         offloaded = offload_step_s(
             heaviest, shards, price, structure, optimizer,
             host_of(problem).bandwidth_bytes_per_s,

@@ -16,7 +16,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.cost.communication import AxisPlacement
-from meshwright.sharding.strategy import AXES, Offload, PlanOptions, Strategy
+from meshwright.sharding.strategy import AXES, PlanOptions, Strategy
 
 
 @dataclass
@@ -142,7 +142,7 @@ def num_axes_in_use(found: Found) -> int:
 
 def _preference(found: Found) -> tuple[bool, float, int, float]:
     """Return what decides among ties: no offload, memory in GiB, number of axes, time."""
-    offloads = found.structure.offload is not Offload.NONE
+    offloads = found.structure.uses_host
     return offloads, found.memory_bytes // 2**30, num_axes_in_use(found), found.time_s
 
 

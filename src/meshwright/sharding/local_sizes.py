@@ -18,7 +18,12 @@ from typing import cast
 from meshwright.base.arrays import N, Num, ceil_div, larger
 from meshwright.graph.common import EDGE
 from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, LayerGraph, Op, OpKind, Tensor
-from meshwright.graph.recompute import remade_tensors, repeated_ops
+from meshwright.graph.recompute import (
+    LAYER_INPUT,
+    remade_tensors,
+    repeated_ops,
+    tensors_named,
+)
 from meshwright.sharding.algebra import FLAT, Split
 from meshwright.sharding.axes import activation_sharding, axes, forward_products
 from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyOf
@@ -244,6 +249,8 @@ class SavedTensor:
     split: Split
     share: float = 1.0
     """Part of it that is kept: 0.5 of the outputs of products of which every second is kept."""
+    on_host: bool = False
+    """Whether it waits in host memory."""
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -272,14 +279,17 @@ def saved_elements(
 
     None keeps all that its operators save, each tensor once; full keeps the input of the layer
     alone. Selective drops what only the attention core needs, or what the modules make that the
-    structure names; or it keeps, with the input of the
-    layer, outputs of products: all of them, or every second one and what the core writes. Tensors
+    structure names; or it keeps, with the input of the layer, the tensors that the structure names,
+    some of them on the host; or outputs of products: all of them, or every second one and what the
+    core writes. Tensors
     are kept as they rest: what is gathered for an operator is gathered again.
 
     Source: Korthikanti et al. 2022, sections 4 and 5; torchtitan, docs/composability.md and
-    ``_apply_ac_to_transformer_block``; MaxText, ``remat_policy: minimal``.
+    ``_apply_ac_to_transformer_block``; MaxText, ``remat_policy: minimal`` and ``custom``.
     """
     kept: list[tuple[Tensor, float]] = [(layer.input, 1.0)]
+    if structure.stored_tensors:
+        return _stored(layer, structure)
     if structure.recompute is Recompute.SELECTIVE and structure.recompute_modules:
         kept = _kept_beside(layer, structure.recompute_modules, keeping)
     elif structure.recompute is Recompute.SELECTIVE and keeping.selective != "attention":
@@ -297,6 +307,18 @@ def saved_elements(
     unique = {tensor.name: (tensor, share) for tensor, share in kept}
     return tuple(
         SavedTensor(t, activation_sharding(t, structure).split, s) for t, s in unique.values()
+    )
+
+
+def _stored(layer: LayerGraph, structure: PlanOptions) -> tuple[SavedTensor, ...]:
+    """Return the tensors of a layer that the structure names, and its input."""
+    away = tensors_named(structure.offloaded_tensors)
+    named = away | tensors_named(structure.kept_tensors)
+    made = {t.name: t for op in layer.ops for t in (*op.outputs, *op.saved) if t.name in named}
+    found = [(t, name in away) for name, t in made.items()]
+    return tuple(
+        SavedTensor(tensor, activation_sharding(tensor, structure).split, on_host=is_away)
+        for tensor, is_away in ((layer.input, LAYER_INPUT in structure.offloaded_tensors), *found)
     )
 
 

@@ -138,6 +138,8 @@ class Launches(Declaration):
     recompute: tuple[Literal["none", "selective", "full"], ...]
     recompute_modules: tuple[str, ...] = ()
     """That selective recomputation may cover besides the attention core, by name."""
+    stored_tensors: tuple[str, ...] = ()
+    """Tensors that selective recomputation may keep on the device or on the host, by name."""
     recompute_layers: bool = False
     """Whether full recomputation may cover some layers of a stage and leave others."""
     recompute_runs: bool = False
@@ -208,6 +210,12 @@ class SoftwareStack(Declaration):
     after them)."""
     fp32_split_logit_copies: float = Field(default=1.0, ge=0)
     """The same where tp splits the logits: 3.5 of PyTorch."""
+    logit_tiles: Count = 1
+    """Parts in which logits and their loss are made one after the other, each gone before the next:
+    a compiled loop over tokens.
+
+    Source: AI-Hypercomputer/maxtext, ``num_vocab_tiling``.
+    """
     keeps_cast_inputs: bool = False
     """Products of cast operands keep the cast input for the backward pass, not the wider one, as
     Transformer Engine does."""

@@ -28,7 +28,7 @@ from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE, UNSEEN, P
 from meshwright.cost.step import Priced, price_columns, price_one
 from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
 from meshwright.search.exhaustive import Coverage, Found, in_order_of_preference
-from meshwright.sharding.strategy import Offload, PlanOptions, Strategy, plan_string, stack
+from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, stack
 from meshwright.sharding.strategy import row as row_of
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -122,7 +122,7 @@ def estimate_of(
         ramp_s=ramp_s(problem, priced.structure, strategy, step_s),
         interval_s=interval(problem, step_s, number_at(step.time[TimePart.LAUNCH], row) / step_s),
         host_capacity_bytes_per_device=None
-        if priced.structure.offload is Offload.NONE
+        if not priced.structure.uses_host
         else host_of(problem).capacity_bytes,
     )
 
@@ -173,6 +173,7 @@ def utilizations(
             count=count,
             recompute=str(structure.recompute),
             recompute_modules=structure.recompute_modules,
+            stored_tensors=structure.stored_tensors,
             recomputed_shares=recomputed_shares(problem, structure, strategy),
             freezes_weights=work.optimizer.freezes_weights,
         )

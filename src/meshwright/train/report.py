@@ -183,6 +183,8 @@ def plan_in_words(best: Candidate) -> str:
         parts.append(f"ZeRO-{structure.zero_stage}")
     if structure.recompute is not Recompute.NONE:
         some = f" of {', '.join(structure.recompute_modules)}" * bool(structure.recompute_modules)
+        if structure.stored_tensors:
+            some = f" of all but {', '.join(structure.stored_tensors)}"
         if structure.recomputes_some:
             some = f" of {counted(structure.recompute_layers, 'layer', 'layers')} in each chunk"
         if structure.recomputes_runs:
@@ -191,6 +193,8 @@ def plan_in_words(best: Candidate) -> str:
     if structure.offload is not Offload.NONE:
         what = "all state" if structure.offload is Offload.ALL else structure.offload
         parts.append(f"{what} offloaded to the host")
+    if structure.stored_tensors and structure.offloaded_tensors:
+        parts.append(f"{', '.join(structure.offloaded_tensors)} offloaded to the host")
     batches = (
         f"{counted(price.num_micro_batches, 'micro-batch', 'micro-batches')} of "
         f"{s.micro_batch_size:.0f} "
