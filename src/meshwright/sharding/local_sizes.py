@@ -270,6 +270,10 @@ class CheckpointPolicy:
     selective: SelectiveRecompute = "attention"
     cast_word_bytes: float | None = None
     """Bytes of a word of the cast inputs that products keep; None: they keep them as they are."""
+    narrow_activation_inputs: bool = False
+    """Activations of networks keep their inputs in 8 bits."""
+    freezes_weights: bool = False
+    """Products keep no input for gradients that nobody needs, but for those with adapters."""
 
 
 def saved_elements(
@@ -277,12 +281,13 @@ def saved_elements(
 ) -> tuple[SavedTensor, ...]:
     """Return what a layer keeps for the backward pass under the recomputation of the structure.
 
-    None keeps all that its operators save, each tensor once; full keeps the input of the layer
-    alone. Selective drops what only the attention core needs, or what the modules make that the
-    structure names; or it keeps, with the input of the layer, the tensors that the structure names,
-    some of them on the host; or outputs of products: all of them, or every second one and what the
-    core writes. Tensors
-    are kept as they rest: what is gathered for an operator is gathered again.
+    None keeps all that its operators save, each tensor once, of products with frozen weights what
+    adapters read beside them: those of attention (Hu et al. 2021, section 4.2). Full keeps the
+    input of the layer alone. Selective drops what only the attention core needs, or what the
+    modules make that the structure names; or it keeps, with the input of the layer, the tensors
+    that the structure names, some of them on the host; or outputs of products: all of them, or
+    every second one and what the core writes. Tensors are kept as they rest: what is gathered for
+    an operator is gathered again.
 
     Source: Korthikanti et al. 2022, sections 4 and 5; torchtitan, docs/composability.md and
     ``_apply_ac_to_transformer_block``; MaxText, ``remat_policy: minimal`` and ``custom``.
@@ -297,12 +302,15 @@ def saved_elements(
         kept += _kept_outputs(layer, keeps_half=keeps_half)
     elif structure.recompute is not Recompute.FULL:
         kept = [
-            (_as_kept(tensor, op, keeping.cast_word_bytes), 1.0)
+            (_as_kept(tensor, op, keeping), 1.0)
             for op in layer.ops
             for tensor in op.saved
-            if structure.recompute is Recompute.NONE
-            or not op.is_recomputed_selectively
-            or tensor in op.inputs
+            if (
+                structure.recompute is Recompute.NONE
+                or not op.is_recomputed_selectively
+                or tensor in op.inputs
+            )
+            and not (keeping.freezes_weights and _is_frozen(op))
         ]
     unique = {tensor.name: (tensor, share) for tensor, share in kept}
     return tuple(
@@ -336,7 +344,7 @@ def _kept_beside(
             found += [(tensor, 1.0) for tensor in op.inputs if tensor.name not in made]
         else:
             found += [
-                (_as_kept(tensor, op, keeping.cast_word_bytes), 1.0)
+                (_as_kept(tensor, op, keeping), 1.0)
                 for tensor in op.saved
                 if tensor.name not in made
             ]
@@ -359,8 +367,17 @@ def _kept_outputs(layer: LayerGraph, *, keeps_half: bool) -> list[tuple[Tensor, 
     return found
 
 
-def _as_kept(tensor: Tensor, op: Op, cast_word_bytes: float | None) -> Tensor:
-    """Return a tensor as an operator keeps it: products of a layer may keep their cast input."""
-    if op.kind is not OpKind.MATMUL or op.region == EDGE or cast_word_bytes is None:
-        return tensor
-    return replace(tensor, name=tensor.name + CAST, word_bytes=cast_word_bytes)
+def _is_frozen(op: Op) -> bool:
+    """Return whether an operator is a product with weights that have no adapters."""
+    return op.kind is OpKind.MATMUL and bool(op.weights) and op.region != "attention"
+
+
+def _as_kept(tensor: Tensor, op: Op, keeping: CheckpointPolicy) -> Tensor:
+    """Return a tensor as an operator keeps it: products of a layer may keep their cast input.
+
+    So may activations of its networks.
+    """
+    word = keeping.cast_word_bytes if op.kind is OpKind.MATMUL and op.region != EDGE else None
+    if keeping.narrow_activation_inputs and op.name.endswith(".activation"):
+        word = 1.0
+    return tensor if word is None else replace(tensor, name=tensor.name + CAST, word_bytes=word)

@@ -87,3 +87,44 @@ def test_in_a_search():
                     kept_tensors="query_proj+key_proj+value_proj")  # fmt: skip
     assert found.best.structure.kept_tensors == ("query_proj", "key_proj", "value_proj")
     assert found.best.structure.recompute is Recompute.SELECTIVE
+
+
+def kept_of(precision="bf16", optimizer=None, **software):
+    """Return the activations of a step in which nothing is recomputed [bytes]."""
+    work = training("8xH100", global_batch_size=8, sequence_length=TOKENS, precision=precision,
+                    optimizer=optimizer)  # fmt: skip
+    stack = work.software.model_copy(update=software)
+    problem = make_problem(
+        "llama3-8b", "8xH100", work.model_copy(update={"software": stack}), "uncalibrated"
+    )
+    structure = PlanOptions(sequence_parallel=False, zero_stage=0)
+    step = price_one(problem, structure, make_strategy(dp_shard=8)).step
+    return fullest(step.memory)[0]
+
+
+def test_frozen_products_keep_no_input_but_those_with_adapters():
+    """Without the norm before the network, and what its activation wrote; attention keeps all."""
+    usual, frozen = kept_of(), kept_of(optimizer="adapters")
+    gone = usual[MemoryPart.ACTIVATIONS] - frozen[MemoryPart.ACTIVATIONS]
+    assert number_at(gone, 0) == pytest.approx(LAYERS * WORD * TOKENS * (HIDDEN + FFN))
+    narrow = kept_of(optimizer="adapters-fp8")[MemoryPart.WEIGHTS]
+    assert number_at(frozen[MemoryPart.WEIGHTS] / narrow, 0) == 2.0
+
+
+def test_activations_that_keep_their_input_in_8_bits():
+    """A byte less for each of gate and up."""
+    usual, narrow = kept_of(), kept_of(narrow_activation_inputs=True)
+    gone = usual[MemoryPart.ACTIVATIONS] - narrow[MemoryPart.ACTIVATIONS]
+    assert number_at(gone, 0) == pytest.approx(LAYERS * TOKENS * 2 * FFN)
+
+
+@pytest.mark.parametrize(("name", "each"), [("megatron", 6), ("maxtext", 4), ("torchtitan", 14)])
+def test_bytes_of_a_logit_at_the_worst_moment(name, each):
+    """Logits of 2 bytes; probabilities of 4, made in place, or none of XLA, or 12 of PyTorch."""
+    on = "8xTPU-v6e" if name == "maxtext" else "8xH100"
+    found = mw.estimate("llama3-8b", on=on, seq=TOKENS, global_batch=8, dp=8, framework=name,
+                        recompute="full").best.estimate  # fmt: skip
+    stream = 3 * INPUT  # the input of the head and that of its norm, and a gradient
+    assert found.memory_parts_bytes["working_bytes"] == pytest.approx(
+        each * TOKENS * 128256, abs=stream
+    )
