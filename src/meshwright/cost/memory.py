@@ -13,6 +13,7 @@ from meshwright.base.arrays import Mask, Num, larger, smaller, where
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.parts import MemoryPart, MemoryUse
 from meshwright.cost.problem import Problem
+from meshwright.graph.common import EDGE
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.sharding.axes import weight_sharding
 from meshwright.sharding.local_sizes import LocalLayer, SavedTensor, degree_of, local_elements
@@ -201,9 +202,11 @@ def parameters_on_device(
 def largest_transient_bytes(
     op: Op, local: LocalLayer, word_bytes: float, logit_tiles: int = 1
 ) -> Num:
-    """Return the bytes of the outputs of an operator and their gradients, which live together.
+    """Return the bytes that an operator needs beside what is kept: gradients out and in.
 
-    With sequence parallelism also what is gathered of the input of a product, and its gradient.
+    They live together; what it reads and writes itself is kept, or brought back. At the edges
+    nothing is kept: outputs and their gradients. With sequence parallelism also what is gathered
+    of the input of a product.
 
     Parameters
     ----------
@@ -218,10 +221,12 @@ def largest_transient_bytes(
 
     rows = local.rows_of(op)
     outputs = sum(size(tensor, rows) for tensor in op.outputs)
-    if op.kind is not OpKind.MATMUL or "hidden" not in op.contracted:
-        return 2.0 * outputs
-    gathered = sum(size(tensor, local.tokens - local.token_shard) for tensor in op.inputs)
-    return 2.0 * (outputs + gathered)
+    gathered: Num = 0.0
+    if op.kind is OpKind.MATMUL and "hidden" in op.contracted:
+        gathered = sum(size(tensor, local.tokens - local.token_shard) for tensor in op.inputs)
+    if op.region == EDGE:
+        return 2.0 * (outputs + gathered)
+    return outputs + sum(size(tensor, rows) for tensor in op.inputs) + gathered
 
 
 def host_of(problem: Problem) -> HostLink:

@@ -6,10 +6,11 @@ import pytest
 
 import meshwright as mw
 from meshwright.base.errors import MeshwrightError
+from meshwright.cost.layer import price_layers
 from meshwright.cost.memory import GATHERED_LAYERS, fullest
 from meshwright.cost.parts import MemoryPart, number_at
 from meshwright.cost.step import price_one
-from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy
+from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy, stack
 from meshwright.train.question import make_problem, training
 
 TOKENS, LAYERS, HIDDEN, FFN = 8192, 32, 4096, 14336
@@ -128,3 +129,14 @@ def test_bytes_of_a_logit_at_the_worst_moment(name, each):
     assert found.memory_parts_bytes["working_bytes"] == pytest.approx(
         each * TOKENS * 128256, abs=stream
     )
+
+
+def test_an_operator_at_work_holds_gradients_of_what_it_reads_and_writes():
+    """The activation of a gated network: what it reads is twice as wide as what it writes."""
+    work = training("8xH100", global_batch_size=8, sequence_length=TOKENS)
+    problem = make_problem("llama3-8b", "8xH100", work, "uncalibrated")
+    structure = PlanOptions(sequence_parallel=False, zero_stage=0)
+    network = problem.network(structure.axis_order, stack([make_strategy(dp_shard=8)]))
+    prices = price_layers(problem, structure, network, (Recompute.NONE,), uses_tatp=False)
+    working = number_at(prices[Recompute.NONE][0].working_bytes, 0)
+    assert working == pytest.approx(WORD * TOKENS * (2 * FFN + FFN))
