@@ -27,6 +27,16 @@ TRAINING = ("sources", "models", "hardware", "plans")
 SERVING = ("sources", "models", "hardware", "settings")
 DATE = re.compile(r"(20\d\d)-?(0[1-9]|1[0-2])(?!\d)")
 VERSION = re.compile(r"(\d\d\.\d\d) NeMo Container|NeMo (\d\d\.\d\d)|\((v\d+\.\d+)\)")
+_TPU = "training/trillium"
+STATED: Mapping[str, Mapping[str, Any]] = {
+    f"{_TPU}/Llama3.1-70B-MaxText/v6e-32": {"optimizer": ("adam-bf16", "weight_dtype bfloat16")},
+    **{
+        f"{_TPU}/Gemma3-12B-MaxText/{slices}v6e-256": {"logit_tiles": (16, "num_vocab_tiling 16")}
+        for slices in ("", "2x-", "4x-")
+    },
+}
+"""By folder of a source: options of its launch file that raw rows leave out, as fields of the
+software, each with the words of the file."""
 SHARED = (
     "source",
     "model",
@@ -77,7 +87,21 @@ def dated(row: dict[str, Any]) -> dict[str, Any]:
     found = {"date": "-".join(date.groups())} if date else {}
     if version:
         found["framework_version"] = next(text for text in version.groups() if text)
-    return found | row
+    folder = row.get("source", {}).get("path", "").rpartition("/")[0]
+    if stated := STATED.get(folder):
+        values = {name: value for name, (value, _) in stated.items()}
+        found["software"] = row.get("software", {}) | values
+    return {**found, **row, **({"software": found["software"]} if "software" in found else {})}
+
+
+def explained(rows: list[Row]) -> list[Row]:
+    """Return rows with the words behind what raw rows leave out."""
+    found = []
+    for row in rows:
+        stated = STATED.get((row.source.path or "").rpartition("/")[0], {})
+        why = {f"software.{name}": words for name, (_, words) in stated.items()}
+        found.append(row.model_copy(update={"reasons": {**row.reasons, **why}}) if why else row)
+    return found
 
 
 def stored(rows: list[Row]) -> str:
@@ -117,7 +141,7 @@ def main() -> None:
     parser.add_argument("--out", metavar="TABLE.json", type=Path, required=True)
     asked = parser.parse_args()
     content = json.loads(asked.raw.read_text(encoding="utf-8"))
-    rows = rows_of(raw_rows(content), str(asked.raw))
+    rows = explained(rows_of(raw_rows(content), str(asked.raw)))
     if asked.onto is not None:
         rows = [*table_rows(asked.onto), *rows]
     asked.out.write_text(stored(rows), encoding="utf-8")

@@ -14,7 +14,14 @@ from math import gcd, prod
 from pydantic import ValidationError
 
 from meshwright.base.errors import MeshwrightError, SpecError
-from meshwright.calibration.rows import HardwareFields, ModelFields, PrecisionFields, Row
+from meshwright.calibration.rows import (
+    ADAPTERS,
+    HardwareFields,
+    ModelFields,
+    PrecisionFields,
+    Row,
+    SoftwareFields,
+)
 from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import chip_names, load_chip, load_system
@@ -23,6 +30,7 @@ from meshwright.cost.operator import stated_rate
 from meshwright.cost.problem import Problem
 from meshwright.sharding import launching
 from meshwright.sharding.strategy import (
+    Offload,
     PlanOptions,
     Recompute,
     ScheduleKind,
@@ -69,8 +77,6 @@ class RefusedError(Exception):
 
 MOST_LAYERS = 10_000
 """No model has a tenth of it; a larger number is a slip."""
-ADAPTERS = "finetune-lora"
-"""The task that trains adapters on frozen weights."""
 TASKS = ("pretrain", "pretraining", "train", "training", "finetune-sft", ADAPTERS, "memory", "oom")
 """Tasks that are training steps."""
 _LAUNCHING = tuple(rule.name for rule in launching.rules())
@@ -132,7 +138,9 @@ def job_of(row: Row, calibration: str, *, is_named: bool = True) -> Job:
     model = model_of(row.model, row.framework or "")
     if row.model.seq is None:
         raise RefusedError(Reason.SEQUENCE, row.model.name or "")
-    degrees = degrees_of(row, system.num_devices, model)
+    if not is_named:
+        row = row.model_copy(update={"software": SoftwareFields()})
+    degrees = degrees_of(row, system.num_devices, model, habits)
     structure = structure_of(row, habits, degrees)
     workload = _workload(row, habits, degrees, system)
     strategy = _strategy(row, degrees)
@@ -144,7 +152,7 @@ def job_of(row: Row, calibration: str, *, is_named: bool = True) -> Job:
     return Job(row, habits, problem, strategy, structure)
 
 
-def degrees_of(row: Row, num_devices: int, model: ModelSpec) -> Degrees:
+def degrees_of(row: Row, num_devices: int, model: ModelSpec, habits: Habits = UNNAMED) -> Degrees:
     """Return the degrees of a row; dp and the micro-batch follow where they are not stated."""
     plan = row.parallelism
     tp, pp, cp = plan.tp or 1, plan.pp or 1, plan.cp or 1
@@ -158,7 +166,8 @@ def degrees_of(row: Row, num_devices: int, model: ModelSpec) -> Degrees:
         raise RefusedError(Reason.PLAN, f"{pp} x {chunks} chunks of {model.num_layers} layers")
     micro, total = _batches(row, dp, tp, pp * chunks)
     ep = (plan.ep or 1) if is_moe else 1
-    etp = (plan.etp or 1) if is_moe else 1
+    usual = tp if habits.splits_experts_over_tp else 1
+    etp = (plan.etp or usual) if is_moe else 1
     return Degrees(tp, pp, cp, dp, ep, etp, chunks, micro, total)
 
 
@@ -201,6 +210,12 @@ def structure_of(row: Row, habits: Habits, degrees: Degrees) -> PlanOptions:
         reshard_after_forward=habits.drops_gathered_weights
         and not (pp > 1 and habits.zero_stage == 3),
         recompute=row.recompute or Recompute(habits.recompute),
+        recompute_modules=row.recompute_modules,
+        kept_tensors=row.kept_tensors,
+        offloaded_tensors=row.offloaded_tensors,
+        embedding_layers=plan.embedding_layers or 0,
+        head_layers=plan.head_layers or 0,
+        offload=row.offload or Offload.NONE,
         schedule=ScheduleKind.INTERLEAVED if degrees.chunks > 1 else ScheduleKind.ONE_F_ONE_B,
         overlap_data_parallel=habits.overlaps_data_parallel or stage == 3,
         overlap_tensor_parallel=bool(_async_tp(row, habits) and stated_sp and tp > 1),
@@ -232,20 +247,31 @@ def precision_of(stated: PrecisionFields | None, chip: ChipSpec) -> Precision:
     return Precision(matmul=matmul, activation=activation, row_scales=known.scaling == "row")
 
 
+_ANY_LAYOUT = ("blackwell",)
+"""Families whose products of 8 bits take operands along rows or columns; others keep a transposed
+copy of 8-bit weights, which takes the place of the wide ones.
+
+Source: NVIDIA/TransformerEngine, ``is_non_tn_fp8_gemm_supported``.
+"""
+
+
 def _optimizer(
     row: Row, habits: Habits, precision: PrecisionFields, system: SystemSpec
 ) -> OptimizerPreset:
     """Return the bytes that a framework keeps for each parameter."""
+    stated = row.software.optimizer
     if row.task == ADAPTERS:
-        return load_optimizer("adapters")
+        return load_optimizer(stated or "adapters")
     if habits is UNNAMED:
-        return default_optimizer(system)
-    name = habits.optimizer_of(precision.activation or "fp16")
+        return load_optimizer(stated) if stated else default_optimizer(system)
+    name = stated or habits.optimizer_of(precision.activation or "fp16")
     if row.software.bf16_reductions or (row.parallelism.fsdp and habits.zero_stage < 3):
         name = "fsdp-mixed-bf16-reduce"
     if row.framework == "megatron-deepspeed" and precision.fp32_gradients:
         name = "deepspeed-adam-fp32-gradients"
     preset = load_optimizer(name) if name else default_optimizer(system)
+    if row.software.narrow_parameters and system.chip.family in _ANY_LAYOUT:
+        preset = preset.model_copy(update={"weight_bytes_per_param": 1.0})
     if precision.fp8_all_gather:
         return preset.model_copy(update={"gathered_weight_bytes_per_param": 1.0})
     return preset
@@ -260,10 +286,16 @@ def _workload(row: Row, habits: Habits, degrees: Degrees, system: SystemSpec) ->
         sequence_length=row.model.seq,
         precision=precision_of(row.precision, system.chip),
         optimizer=_optimizer(row, habits, stated, system),
-        software=SoftwareStack()
+        software=SoftwareStack().model_copy(update=_stated_memory(row))
         if habits is UNNAMED
         else _software(row, habits, stated, system.chip),
     )
+
+
+def _stated_memory(row: Row) -> dict[str, object]:
+    """Return what a row states of the tensors that its software keeps."""
+    names = ("keeps_cast_inputs", "narrow_activation_inputs", "dropout", "logit_tiles")
+    return {n: found for n in names if (found := getattr(row.software, n)) is not None}
 
 
 def _software(
@@ -279,14 +311,20 @@ def _software(
         changes["eager"] = stack.eager and not row.software.compile
     if row.software.separate_accumulation:
         changes["fused_gradient_accumulation"] = False
+    changes |= _stated_memory(row)
     if row.software.compiled_loss:
         changes |= {"fp32_logit_copies": 1.0, "fp32_split_logit_copies": 1.0}
     return stack.model_copy(update=changes)
 
 
 def _strategy(row: Row, degrees: Degrees) -> Strategy:
-    """Return the degrees as a strategy; slices of a network for dp alone are replicas."""
+    """Return the degrees as a strategy; slices of a network for dp alone are replicas.
+
+    Unless it is stated over how many ranks state is sharded.
+    """
     replicas = gcd(row.hardware.slices or 1, degrees.dp)
+    if row.parallelism.dp_shard:
+        replicas = max(degrees.dp // row.parallelism.dp_shard, 1)
     return make_strategy(
         tp=degrees.tp, pp=degrees.pp, cp=degrees.cp, ep=degrees.ep, etp=degrees.etp,
         dp_shard=degrees.dp // replicas, dp_replicate=replicas,

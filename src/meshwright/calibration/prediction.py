@@ -92,6 +92,8 @@ class Counting(StrEnum):
     """The most that the allocator of the framework reserved."""
     ALLOCATED = "allocated"
     """The most that it had given to tensors at once."""
+    RESIDENT = "resident"
+    """What tensors hold between steps: parameters, gradients, optimizer state."""
     TENSORS = "tensors"
     """Parameters, gradients, optimizer state and kept activations alone."""
 
@@ -101,24 +103,33 @@ class RowMemory:
     """The memory of the fullest device of a row."""
 
     use: MemoryUse
+    """Of the fullest device."""
     counting: Counting
     num_communicators: float
     measured_bytes: float | None
     fits: bool | None
     """None: the row is no witness."""
+    stated_use: MemoryUse | None = None
+    """Of the device whose memory is stated; None: the fullest one."""
+
+    @property
+    def counted_use(self) -> MemoryUse:
+        """Of the device whose memory is stated."""
+        return self.stated_use or self.use
 
     @property
     def predicted_bytes(self) -> float:
         """What the source would have counted [bytes]."""
-        use = self.use
+        use = self.counted_use
+        resident = sum(
+            use[part] for part in (MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.OPTIMIZER)
+        )
         counted = {
             Counting.DEVICE: used_bytes(use),
             Counting.ALLOCATOR: use.allocator_bytes,
             Counting.ALLOCATED: use.allocator_bytes - use[MemoryPart.FRAGMENTATION],
-            Counting.TENSORS: use[MemoryPart.WEIGHTS]
-            + use[MemoryPart.GRADIENTS]
-            + use[MemoryPart.OPTIMIZER]
-            + use[MemoryPart.ACTIVATIONS],
+            Counting.RESIDENT: resident,
+            Counting.TENSORS: resident + use[MemoryPart.ACTIVATIONS],
         }
         return float(counted[self.counting])
 
@@ -140,17 +151,20 @@ def row_memory(job: Job, priced: Priced) -> RowMemory:
     row, use = job.row, _fullest(priced)
     stated = row.measured.memory_bytes_per_chip
     counting = Counting.DEVICE if job.habits.counts_runtime else Counting.ALLOCATOR
-    if "allocated" in (row.measured.memory_metric or ""):
-        counting = Counting.ALLOCATED
+    metric = row.measured.memory_metric or ""
+    if "allocated" in metric:
+        counting = Counting.ALLOCATED if "max" in metric else Counting.RESIDENT
     state, kept = row.measured.param_opt_bytes, row.measured.activation_bytes
     if stated is None and state is not None and kept is not None:
         counting, stated = Counting.TENSORS, state + kept
+    is_last = row.measured.memory_of_last_stage and job.strategy.pp > 1
     return RowMemory(
         use=use,
         counting=counting,
         num_communicators=float(num_communicators(job.strategy)),
         measured_bytes=stated,
         fits=None if row.task == ANALYTIC else _fits(job, use),
+        stated_use=_plain(priced.step.memory[-1]) if is_last else None,
     )
 
 
@@ -172,6 +186,11 @@ def _fits(job: Job, use: MemoryUse) -> bool:
 def _fullest(priced: Priced) -> MemoryUse:
     """Return the memory of the fullest device as plain numbers."""
     use, _ = fullest(priced.step.memory)
+    return _plain(use)
+
+
+def _plain(use: MemoryUse) -> MemoryUse:
+    """Return memory as plain numbers."""
     return MemoryUse({part: _one(column) for part, column in use.columns.items()})
 
 

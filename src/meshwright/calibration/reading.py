@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Container, Mapping, Sequence
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -18,13 +19,16 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.calibration.rows import (
+    ADAPTERS,
     DATA,
     CommonFields,
     Count,
     Fields,
     FlopsRule,
     HardwareFields,
+    MeasuredFields,
     ModelFields,
+    ParallelismFields,
     PrecisionFields,
     Row,
     SoftwareFields,
@@ -33,6 +37,7 @@ from meshwright.calibration.rows import (
 from meshwright.catalog.files import find_name, read_json
 from meshwright.catalog.models import known_names, load_model
 from meshwright.catalog.systems import chip_names
+from meshwright.graph.recompute import MODULES, TENSORS
 from meshwright.sharding.strategy import Recompute
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import DType
@@ -52,9 +57,16 @@ class StatedHardware(Fields):
     slices: Count = None
 
 
+class StatedParallelism(ParallelismFields):
+    """The plan, with options of the framework by their names."""
+
+    raw: Any = None
+
+
 class StatedRow(CommonFields):
     """One measurement as a file of measurements states it."""
 
+    parallelism: StatedParallelism = StatedParallelism()
     hardware: StatedHardware = StatedHardware()
     precision: Text = None
     recompute: Text = None
@@ -164,9 +176,14 @@ def row_of(stated: StatedRow) -> Row:
     changes: dict[str, Any] = {
         "model": model_of(stated.model),
         "hardware": hardware,
-        "recompute": recompute_of(stated.recompute),
+        **recomputation_of(stated.recompute),
+        "parallelism": parallelism_of(stated.parallelism, stated.features),
         "flops_counting": flops_rule_of(stated.flops_counting),
+        "measured": measured_of(stated.measured),
+        "offload": "activations" if "activation offload" in (stated.notes or "").lower() else None,
     }
+    if stated.features.get("transformer-impl") == "local" and stated.flash_attention is None:
+        changes["flash_attention"] = "use-flash-attn" in stated.features
     if stated.is_serving:
         if not stated.is_one_user:
             changes["framework"] = server_name_of(stated)
@@ -181,7 +198,7 @@ def row_of(stated: StatedRow) -> Row:
     changes["reasons"] = {
         name: words for name, words in reasons.items() if words and words.lower() not in plain
     }
-    common = {name: getattr(stated, name) for name in CommonFields.model_fields}
+    common: dict[str, Any] = {name: getattr(stated, name) for name in CommonFields.model_fields}
     return Row(**(common | changes))
 
 
@@ -276,7 +293,8 @@ def _is_bits(text: str, stated: re.Match[str]) -> bool:
 _EARLY_MEGATRON = "megatron==2021"
 _FRAMEWORKS = (
     (r"nemo|megatron[-_ ]?bridge|megatron-?hub", "megatron-bridge"),
-    (r"bigscience|deepspeed|bloom", "megatron-deepspeed"),
+    (r"bigscience|megatron-deepspeed|bloom", "megatron-deepspeed"),
+    (r"deepspeed", "deepspeed"),
     (r"llm-?foundry|mosaic|composer", "llm-foundry"),
     (r"torchtitan", "torchtitan"),
     (r"maxtext|pax|jax|levanter", "maxtext"),
@@ -298,10 +316,14 @@ _LOSS_COMPILED_SINCE = "2025-04"
 def framework_of(row: StatedRow, hardware: HardwareFields) -> str | None:
     """Return the framework of a row: as it is named, else as its plan suggests; None: not known.
 
-    Megatron-LM stands for the recipes of today, but for early chips without fused attention,
-    which its papers had.
+    A folder of the source may name it, but for PyTorch, which all of them run on. Megatron-LM
+    stands for the recipes of today, but for early chips without fused attention, which its papers
+    had.
     """
     named = _first_of(_FRAMEWORKS, row.framework, row.group, row.source.repo)
+    folder = (row.source.path or "").rpartition("/")[0]
+    if named is None and (found := _first_of(_FRAMEWORKS[:-1], folder)) is not None:
+        return "megatron" if found == _EARLY_MEGATRON else found
     chip, plan = (hardware.chip or "").lower(), row.parallelism
     is_early = re.search(r"v100|a100|p100", chip) and not row.flash_attention
     if named is None and "tpu" in chip:
@@ -331,6 +353,19 @@ def _first_of(patterns: Sequence[tuple[str, Meaning]], *texts: str | None) -> Me
     return None
 
 
+_MEMORY_OPTIONS = {
+    "FP8_PARAMS": "narrow_parameters", "FP8_PARAM_GATHER": "narrow_parameters",
+    "FP8_ACT": "narrow_activation_inputs", "FP8_ACTIVATION": "narrow_activation_inputs",
+    "activation-func-fp8-input-store": "narrow_activation_inputs",
+}  # fmt: skip
+"""Options of NeMo and Megatron that change what is kept, under the names of launch files."""
+
+
+def _is_on(value: Any) -> bool:
+    """Return whether an option is set, in the words of a shell."""
+    return str(value).lower() in ("true", "1", "yes", "on")
+
+
 def software_of(row: StatedRow, framework: str | None) -> tuple[SoftwareFields, dict[str, str]]:
     """Return what is known of the software, with the reason for what is not stated as a field.
 
@@ -338,7 +373,23 @@ def software_of(row: StatedRow, framework: str | None) -> tuple[SoftwareFields, 
     llm-foundry in which gradients are reduced in bf16 (``mode PURE``).
     """
     notes = (row.notes or "").lower()
-    found: dict[str, tuple[bool, str]] = {}
+    found: dict[str, tuple[bool | str, str]] = {}
+    for name, field in _MEMORY_OPTIONS.items():
+        if _is_on(row.features.get(name)):
+            found[field] = True, name
+    precision = (row.precision or "").lower()
+    if "transformerengine" in precision.replace(" ", ""):
+        if framework is None:
+            found["keeps_cast_inputs"] = True, "Transformer Engine"
+        if row.task == ADAPTERS:
+            found["optimizer"] = "adapters-fp8", "frozen weights in fp8 (NeMo, fp8_params)"
+    if "transformer-impl" in row.features:
+        rates = [row.features.get(f"{where}-dropout", 0.1) for where in ("attention", "hidden")]
+        found["dropout"] = any(map(float, rates)), "Megatron-LM drops a tenth unless told otherwise"
+    if re.search(r"\bo2\b", precision) and framework is None:
+        found["optimizer"] = "adam-amp-o2", "AMP at level O2"
+    if "internevo" in (row.source.repo or "").lower():
+        found["optimizer"] = "internevo-adam", "InternEvo, HybridZeroOptimizer"
     if "vanilla tp" in notes:
         found["async_tp"] = False, "vanilla TP"
     if framework == "llm-foundry" and "mode pure" in notes:
@@ -415,6 +466,58 @@ def recompute_of(text: str | None) -> Recompute | None:
     if re.search(r"selective|minimal|attention|core|partial", words):
         return Recompute.SELECTIVE
     return Recompute.NONE
+
+
+def recomputation_of(text: str | None) -> dict[str, Any]:
+    """Return what is recomputed, with modules of Megatron or tensors of MaxText that are named.
+
+    ``selective: layernorm, moe`` names modules, ``custom offload: query_proj`` tensors; the default
+    of a custom policy keeps the input of a layer alone.
+    """
+    words = (text or "").lower()
+    names = re.split(r"[,\s]+", words.partition(":")[2])
+    if modules := tuple(name for name in names if name in MODULES):
+        return {"recompute": Recompute.SELECTIVE, "recompute_modules": modules}
+    if re.match(r"qkv_proj.offloaded", words):
+        names = ["query_proj", "key_proj", "value_proj"]
+    elif not words.startswith("custom"):
+        return {"recompute": recompute_of(text)}
+    if away := tuple(name for name in names if name in TENSORS):
+        return {"recompute": Recompute.SELECTIVE, "offloaded_tensors": away}
+    return {"recompute": Recompute.FULL}
+
+
+def measured_of(stated: MeasuredFields) -> MeasuredFields:
+    """Return what was measured; Megatron logs memory of the last rank, in its last stage.
+
+    Source: NVIDIA/Megatron-LM, ``megatron/training/global_vars.py`` (``_set_tensorboard_writer``).
+    """
+    if not (stated.memory_metric or "").startswith("mem-"):
+        return stated
+    return stated.model_copy(update={"memory_of_last_stage": True})
+
+
+def parallelism_of(stated: StatedParallelism, features: Mapping[str, Any]) -> ParallelismFields:
+    """Return the plan; MaxText may shard over slices too (``dcn_fsdp_parallelism``).
+
+    Full sharding (``fsdp``) is ZeRO 3 whatever stage is named beside it. Megatron may have several
+    instances of its distributed optimizer, each over a part of the ranks.
+    """
+    known = ParallelismFields.model_validate(stated.model_dump(exclude={"raw"}))
+    changes: dict[str, Any] = {}
+    if isinstance(stated.raw, Mapping):
+        sizes = [str(stated.raw.get(f"{net}_fsdp_parallelism")) for net in ("ici", "dcn")]
+        if all(map(str.isdigit, sizes)):
+            changes["dp_shard"] = prod(map(int, sizes))
+    instances = features.get("num-distributed-optimizer-instances")
+    if instances and known.dp and known.dp % int(instances) == 0:
+        changes["dp_shard"] = known.dp // int(instances)
+    for name, field in (("ASYM_PP_EMBED", "embedding_layers"), ("ASYM_PP_LOSS", "head_layers")):
+        if _is_on(features.get(name)):
+            changes[field] = 1
+    if known.fsdp and known.zero_stage in (1, 2):
+        changes["zero_stage"] = 3
+    return known.model_copy(update=changes)
 
 
 def flops_rule_of(text: str | None) -> FlopsRule | None:

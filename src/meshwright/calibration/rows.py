@@ -15,9 +15,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
-from meshwright.sharding.strategy import Recompute
+from meshwright.sharding.strategy import Offload, Recompute
 from meshwright.spec.system import DType
 
+ADAPTERS = "finetune-lora"
+"""The task that trains adapters on frozen weights."""
 DATA = Path(__file__).parent / "data"
 _UNSTATED = ("", "null", "none stated", "unknown")
 
@@ -123,11 +125,16 @@ class ParallelismFields(Fields):
     pp: Count = None
     vpp: Count = None
     dp: Count = None
+    dp_shard: Count = None
+    """Ranks over which state is sharded; None: all, of slices those of one."""
     fsdp: Flag = None
     zero_stage: CountOrZero = None
     cp: Count = None
     ep: Count = None
     etp: Count = None
+    embedding_layers: CountOrZero = None
+    """Layers for which the embedding counts where layers are dealt over a pipeline."""
+    head_layers: CountOrZero = None
 
 
 class SoftwareFields(Fields):
@@ -142,6 +149,17 @@ class SoftwareFields(Fields):
     """Full sharding reduces gradients in bf16."""
     separate_accumulation: Flag = None
     """Gradients of micro-batches are added in a pass of their own."""
+    optimizer: Text = None
+    """Preset of what is kept for each parameter, where it is not that of the framework."""
+    keeps_cast_inputs: Flag = None
+    """Products of 8 bits keep their cast inputs."""
+    narrow_activation_inputs: Flag = None
+    """Activations keep their inputs in 8 bits."""
+    narrow_parameters: Flag = None
+    """Weights rest in 8 bits beside their FP32 copy."""
+    dropout: Flag = None
+    logit_tiles: Count = None
+    """Parts in which logits are made one after the other."""
     drafts_tokens: Flag = None
     """Speculative decoding: a pass checks several drafted tokens."""
 
@@ -187,7 +205,9 @@ class MeasuredFields(Fields):
     memory_bytes_per_chip: Amount = None
     memory_metric: Text = None
     """What the source counts: ``allocated`` in it leaves out what the allocator holds besides
-    tensors, and the runtime."""
+    tensors, and the runtime; without ``max`` it is what they hold between steps."""
+    memory_of_last_stage: Flag = None
+    """The memory is that of the last stage of a pipeline, not of the fullest device."""
     param_opt_bytes: Amount = None
     """Parameters, gradients and optimizer state, of one chip."""
     activation_bytes: Amount = None
@@ -249,6 +269,13 @@ class Row(CommonFields):
     hardware: HardwareFields = HardwareFields()
     precision: PrecisionFields | None = None
     recompute: Recompute | None = None
+    recompute_modules: tuple[str, ...] = ()
+    """Of Megatron, that selective recomputation covers."""
+    kept_tensors: tuple[str, ...] = ()
+    """Of MaxText, that it keeps on the device where all else is made again."""
+    offloaded_tensors: tuple[str, ...] = ()
+    """The same, kept on the host."""
+    offload: Offload | None = None
     flops_counting: FlopsRule | None = None
     reasons: Mapping[str, str] = Field(default_factory=dict)
     """By field: the words of the source, where they are not the value itself."""

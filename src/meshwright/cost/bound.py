@@ -63,6 +63,7 @@ class LayerBound:
     per_step_s: Num
     hidden_s: Num
     kept_bytes: Num
+    hosted_bytes: Num
     working_bytes: Num
     recomputed_bytes: Num
     dense_params: Num
@@ -81,7 +82,8 @@ class LayerBound:
 
 
 _OF_A_PRICE = (
-    "weight_gradient_s", "paired_s", "per_step_s", "hidden_s", "kept_bytes", "working_bytes",
+    "weight_gradient_s", "paired_s", "per_step_s", "hidden_s", "kept_bytes", "hosted_bytes",
+    "working_bytes",
     "recomputed_bytes", "dense_params", "expert_params", "flops",
 )  # fmt: skip
 _MOST = ("weight_gradient_s", "paired_s")

@@ -107,6 +107,8 @@ class BlockCost:
     """What of it the backward pass repeats."""
     comm: CommCost
     kept_bytes: Num
+    hosted_bytes: Num
+    """Activations that wait in host memory [bytes]."""
     recomputed_bytes: Num
     """Activations that full recomputation brings back [bytes]."""
     transient_bytes: Num
@@ -137,6 +139,8 @@ class LayerCost(ExposedComm):
     """Communication over tp once for each optimizer step [s]."""
     kept_bytes: Num
     """Activations kept for the backward pass [bytes]."""
+    hosted_bytes: Num
+    """Activations that wait for it in host memory [bytes]."""
     working_bytes: Num
     """Largest transient of this layer: recomputed activations, stream buffers, logits [bytes]."""
     recomputed_bytes: Num
@@ -193,6 +197,7 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
         + total.stream_forward_s,
         "per_step_s": comm.per_step_s,
         "kept_bytes": sum(block.kept_bytes for block in blocks),
+        "hosted_bytes": sum(block.hosted_bytes for block in blocks),
         "working_bytes": reduce(larger, [block.transient_bytes for block in blocks])
         + sum(block.recomputed_bytes for block in blocks),
         "recomputed_bytes": sum(block.recomputed_bytes for block in blocks),
@@ -215,6 +220,10 @@ class Held(Protocol):
     @property
     def kept_bytes(self) -> Num:
         """Activations kept for the backward pass [bytes]."""
+
+    @property
+    def hosted_bytes(self) -> Num:
+        """Activations that wait for it in host memory [bytes]."""
 
     @property
     def working_bytes(self) -> Num:
@@ -366,15 +375,21 @@ class PricedPiece:
         strategy = self.network.strategy
         return tuple(may_stream_inputs(each, strategy, self.structure) for each in heads)
 
+    @property
+    def _stored(self) -> tuple[str, ...]:
+        """Names of tensors that selective recomputation keeps."""
+        return replace(self.structure, recompute=Recompute.SELECTIVE).stored_tensors
+
     @cached_property
     def _sums(self) -> list[tuple[OpCost, OpCost, Windows]]:
         """Of each block: all operators, what selective recomputation repeats, and its windows.
 
         Selective recomputation repeats the attention core, or the modules that the structure
-        names; or half of the products and all elementwise operators; or all but the products.
+        names; or all but what makes the tensors that it names; or half of the products and all
+        elementwise operators; or all but the products.
         """
-        modules = self.structure.recompute_modules
-        again = repeated_ops(self.piece, modules)
+        modules, stored = self.structure.recompute_modules, self._stored
+        again = repeated_ops(self.piece, modules, stored)
         work, found = self.problem.workload, []
         for block in self.parts:
             costs = [
@@ -388,7 +403,7 @@ class PricedPiece:
             named = [cost for op, cost in costs if op.name in again]
             selected = (
                 named
-                if modules
+                if modules or stored
                 else {
                     "attention": core,
                     "half_of_products": [*others, *half],
@@ -407,13 +422,13 @@ class PricedPiece:
     @cached_property
     def _held(self) -> list[tuple[Num, Num, Num]]:
         """Of each block: the largest transient [bytes], dense and expert parameters [1]."""
-        rates = self.problem.rates
+        rates, tiles = self.problem.rates, self.problem.workload.software.logit_tiles
         return [
             (
                 reduce(
                     larger,
                     [
-                        largest_transient_bytes(op, self.local, rates.activation_bytes)
+                        largest_transient_bytes(op, self.local, rates.activation_bytes, tiles)
                         + widened_bytes(op, self.local, rates)
                         for op in b.ops
                     ],
@@ -428,6 +443,7 @@ class PricedPiece:
         if recompute in self.known:
             return self.known[recompute]
         strategy, word = self.network.strategy, self.problem.rates.activation_bytes
+        tiles = self.problem.workload.software.logit_tiles
         # Collectives that are not sent in the rounds of an operator share the windows of the layer.
         calls: list[list[CollectiveCall]] = [[] for _ in self.parts]
         block_of = {op.name: n for n, block in enumerate(self.parts) for op in block.ops}
@@ -439,12 +455,13 @@ class PricedPiece:
         # What a replay of the forward pass brings back before the backward pass uses it.
         kept = self._saved_by_block(recompute)
         modules = self.structure.recompute_modules
-        core_alone = not modules and self.problem.keeping.selective == "attention"
+        names_some = bool(modules or self._stored)
+        core_alone = not names_some and self.problem.keeping.selective == "attention"
         replays = recompute is Recompute.FULL or (
             recompute is Recompute.SELECTIVE and not core_alone
         )
         back = self._saved_by_block(Recompute.NONE) if replays else [[] for _ in kept]
-        if modules and recompute is Recompute.SELECTIVE:
+        if names_some and recompute is Recompute.SELECTIVE:
             names = {entry.tensor.name for of_block in kept for entry in of_block}
             back = [[e for e in of_block if e.tensor.name not in names] for of_block in back]
         found = []
@@ -461,7 +478,10 @@ class PricedPiece:
                     calls[number], windows, self.sizes, strategy, self.structure,
                     self.collectives.time_s, word, together,
                 ),
-                kept_bytes=kept_bytes(kept[number], self.sizes, strategy, word),
+                kept_bytes=kept_bytes(
+                    kept[number], self.sizes, strategy, word, logit_tiles=tiles
+                ),
+                hosted_bytes=kept_bytes(kept[number], self.sizes, strategy, word, on_host=True),
                 recomputed_bytes=kept_bytes(back[number], self.sizes, strategy, word),
                 transient_bytes=transient,
                 dense_params=dense_params,

@@ -13,10 +13,11 @@ from meshwright.base.arrays import Mask, Num, larger, smaller, where
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.parts import MemoryPart, MemoryUse
 from meshwright.cost.problem import Problem
+from meshwright.graph.common import EDGE
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.sharding.axes import weight_sharding
 from meshwright.sharding.local_sizes import LocalLayer, SavedTensor, degree_of, local_elements
-from meshwright.sharding.strategy import Offload, PlanOptions, StrategyOf
+from meshwright.sharding.strategy import PlanOptions, StrategyOf
 from meshwright.spec.system import HostLink
 from meshwright.spec.workload import OptimizerPreset
 
@@ -40,6 +41,8 @@ class StageState:
     """1 where gradients of several micro-batches are summed before they are scattered, else 0."""
     num_communicators: Num = 1.0
     """Axes of more than one device."""
+    hosted_bytes: Num = 0.0
+    """Activations of one micro-batch that wait in host memory [bytes]."""
 
     @property
     def all_params(self) -> Num:
@@ -76,8 +79,9 @@ def memory_use(
     section 5). In a pipeline, ZeRO-3 that keeps gathered weights sums whole gradients until the
     last micro-batch (PyTorch FSDP2, ``set_requires_gradient_sync``), and holds the whole stage
     until the backward pass. Gradients that are sent together in one message are held twice. What
-    is offloaded leaves ``GATHERED_LAYERS`` layers of itself behind. The allocator holds
-    ``allocator_factor`` times the tensors; each axis of several devices has communicators.
+    is offloaded leaves ``GATHERED_LAYERS`` layers of itself behind, single tensors too. The
+    allocator holds ``allocator_factor`` times the tensors; each axis of several devices has
+    communicators.
     """
     stage = structure.zero_stage
 
@@ -109,6 +113,7 @@ def memory_use(
     if structure.offload.has_activations:
         activations = state.kept_bytes * part_at_work
     gradients = gradients + messages
+    activations = activations + state.hosted_bytes * part_at_work
     in_tensors = weights + gradients + states + gathered + activations + state.working_bytes
     zero = weights * 0.0
     return MemoryUse({
@@ -148,7 +153,7 @@ def host_bytes(
         )
     if structure.offload.has_activations:
         total = total + state.kept_bytes * state.in_flight
-    return total
+    return total + state.hosted_bytes * state.in_flight
 
 
 def fullest(uses: tuple[MemoryUse, ...]) -> tuple[MemoryUse, Num]:
@@ -163,16 +168,23 @@ def fullest(uses: tuple[MemoryUse, ...]) -> tuple[MemoryUse, Num]:
 
 def kept_bytes(
     saved: Sequence[SavedTensor], sizes: Mapping[str, Num], strategy: StrategyOf[Num],
-    word_bytes: float,
+    word_bytes: float, *, on_host: bool = False, logit_tiles: int = 1,
 ) -> Num:  # fmt: skip
-    """Return the activations that one micro-batch leaves in a layer [bytes]."""
+    """Return the activations that one micro-batch leaves in a layer [bytes].
+
+    On the device, or in the memory of its host.
+    """
     total: Num = 0.0
     for entry in saved:
+        if entry.on_host is not on_host:
+            continue
         word: Num = word_bytes if entry.word_bytes is None else entry.word_bytes
         if entry.tensor.split_word_bytes is not None:
             degree = degree_of("*".join(entry.split.get(entry.dims[-1], ())), strategy)
             word = where(degree > 1, entry.tensor.split_word_bytes, word)
         elements = local_elements(entry.tensor, entry.split, sizes, strategy)
+        if "vocab" in entry.dims:
+            elements = elements / logit_tiles
         total = total + entry.share * word * elements
     return total
 
@@ -194,22 +206,34 @@ def parameters_on_device(
     return dense, expert
 
 
-def largest_transient_bytes(op: Op, local: LocalLayer, word_bytes: float) -> Num:
-    """Return the bytes of the outputs of an operator and their gradients, which live together.
+def largest_transient_bytes(
+    op: Op, local: LocalLayer, word_bytes: float, logit_tiles: int = 1
+) -> Num:
+    """Return the bytes that an operator needs beside what is kept: gradients out and in.
 
-    With sequence parallelism also what is gathered of the input of a product, and its gradient.
+    They live together; what it reads and writes itself is kept, or brought back. At the edges
+    nothing is kept: outputs and their gradients. With sequence parallelism also what is gathered
+    of the input of a product.
+
+    Parameters
+    ----------
+    logit_tiles
+        Parts of the logits, of which one is there at a time [1].
     """
 
     def size(tensor: Tensor, rows: Num) -> Num:
         word = word_bytes if tensor.word_bytes is None else tensor.word_bytes
+        word = word / logit_tiles if "vocab" in tensor.dims else word
         return word * rows * local.width(tensor)
 
     rows = local.rows_of(op)
     outputs = sum(size(tensor, rows) for tensor in op.outputs)
-    if op.kind is not OpKind.MATMUL or "hidden" not in op.contracted:
-        return 2.0 * outputs
-    gathered = sum(size(tensor, local.tokens - local.token_shard) for tensor in op.inputs)
-    return 2.0 * (outputs + gathered)
+    gathered: Num = 0.0
+    if op.kind is OpKind.MATMUL and "hidden" in op.contracted:
+        gathered = sum(size(tensor, local.tokens - local.token_shard) for tensor in op.inputs)
+    if op.region == EDGE:
+        return 2.0 * (outputs + gathered)
+    return outputs + sum(size(tensor, rows) for tensor in op.inputs) + gathered
 
 
 def host_of(problem: Problem) -> HostLink:
@@ -268,7 +292,7 @@ def room_for(
     needed = reduce(larger, [use.total_bytes for use in uses])
     kept = reduce(larger, [host_bytes(state, shards, structure, optimizer) for state in states])
     has_room = problem.system.chip.main_memory.capacity_bytes
-    if structure.offload is Offload.NONE:
+    if not structure.uses_host:
         return Room(needed, kept, needed <= has_room, kept <= 0.0)
     return Room(needed, kept, needed <= has_room, kept <= host_of(problem).capacity_bytes)
 

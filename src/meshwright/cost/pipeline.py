@@ -478,6 +478,7 @@ def _stage_state(
         dense_params=params,
         expert_params=held("expert_params"),
         kept_bytes=kept,
+        hosted_bytes=held("hosted_bytes"),
         in_flight=where(in_flight > 0, in_flight, 0.0),
         working_bytes=working + waiting,
         num_layers=sum(layers[1:], layers[0]),

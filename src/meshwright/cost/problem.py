@@ -203,7 +203,12 @@ class ProblemOf(ABC, Generic[Work]):
         work = self.workload
         matmul, activation = BYTES_OF[work.precision.matmul], BYTES_OF[work.precision.activation]
         is_cast = work.software.keeps_cast_inputs and matmul < activation
-        return CheckpointPolicy(work.software.selective_recompute, matmul if is_cast else None)
+        return CheckpointPolicy(
+            work.software.selective_recompute,
+            matmul if is_cast else None,
+            narrow_activation_inputs=work.software.narrow_activation_inputs,
+            freezes_weights=isinstance(work, Training) and work.optimizer.freezes_weights,
+        )
 
     def derived_shardings(self, structure: PlanOptions) -> tuple[DerivedShardings, ...]:
         """Return, for each piece, its collectives and what it keeps, under a structure.

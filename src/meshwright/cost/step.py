@@ -56,7 +56,6 @@ from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import (
     AXES,
-    Offload,
     PlanOptions,
     Strategy,
     StrategyColumns,
@@ -102,6 +101,7 @@ def offload_step_s(
         )  # fmt: skip
     if structure.offload.has_activations:
         per_pass_bytes = per_pass_bytes + state.kept_bytes
+    per_pass_bytes = per_pass_bytes + state.hosted_bytes
     backward_bytes = per_pass_bytes
     if structure.offload.has_gradients:
         backward_bytes = per_pass_bytes + resident_bytes(
@@ -186,7 +186,7 @@ def step_times(
         heaviest, shards, structure, optimizer, problem.rates.memory_bytes_per_s
     )
     offloaded = plain(0.0 * optimizer_s)
-    if structure.offload is not Offload.NONE:
+    if structure.uses_host:
         offloaded = offload_step_s(
             heaviest, shards, price, structure, optimizer,
             host_of(problem).bandwidth_bytes_per_s,

@@ -111,6 +111,7 @@ def step_flops(
     count: ScoreCount = ScoreCount.CAUSAL,
     recompute: str = "none",
     recompute_modules: Sequence[str] = (),
+    stored_tensors: Sequence[str] = (),
     recomputed_shares: Sequence[Num] = (),
     freezes_weights: bool = False,
 ) -> StepFlops:
@@ -155,8 +156,8 @@ def step_flops(
                 in_kernel = in_kernel + repeated_scan_flops_per_token(scan, _share_seen(count))
         whole = of_core + of_scan + of_products
         repeated = {"none": 0.0, "selective": of_core, "full": whole}[recompute]
-        if recompute == "selective" and recompute_modules:
-            names = repeated_ops(layer, recompute_modules)
+        if recompute == "selective" and (recompute_modules or stored_tensors):
+            names = repeated_ops(layer, recompute_modules, stored_tensors)
             part = replace(layer, ops=tuple(op for op in layer.ops if op.name in names))
             repeated = sum(
                 layer_flops_per_token(part, sequence_length, count, kind)

@@ -2,6 +2,10 @@
 
 Names are those of Megatron-LM's ``--recompute-modules``. Source: megatron-core 0.19.2,
 ``TransformerConfig.recompute_modules``.
+
+Or, the other way round, single tensors that are kept where all else is made again, under the names
+that MaxText gives them (``remat_policy: custom``). Source: AI-Hypercomputer/maxtext
+``configs/base.yml``, ``layers/decoders.py`` (``get_remat_policy``).
 """
 
 from __future__ import annotations
@@ -35,10 +39,38 @@ is no ``mla_up_proj``. The first product of a dense network norms its input (Tra
 KEEPS_OUTPUTS = ("core_attn", "mlp", "moe", "shared_experts")
 """Modules whose outputs stay where others read them; those of the rest are made again."""
 LATENT = "attention.kv_up"
+LAYER_INPUT = "decoder_layer_input"
+TENSORS: Mapping[str, tuple[str, ...]] = {
+    LAYER_INPUT: (),
+    "query_proj": ("attention.query",),
+    "key_proj": ("attention.key",),
+    "value_proj": ("attention.value",),
+    "context": ("attention.heads", "attention.core.log_sum_exp"),
+    "out_proj": ("attention.output",),
+    "mlpwi": ("feed_forward.up", "experts.up"),
+    "mlpwo": ("feed_forward.down", "experts.down"),
+}  # fmt: skip
+"""Tensors of each name. The input of a layer is always kept: recomputation starts from it."""
 
 
-def repeated_ops(layer: LayerGraph, modules: Collection[str]) -> frozenset[str]:
-    """Return the operators of a layer that are in some modules; of none: the attention core."""
+def tensors_named(names: Collection[str]) -> frozenset[str]:
+    """Return the tensors of some names of :data:`TENSORS`; the input of a layer is not among them.
+
+    A layer has some of them: a dense one no experts.
+    """
+    return frozenset(tensor for name in names for tensor in TENSORS[name])
+
+
+def repeated_ops(
+    layer: LayerGraph, modules: Collection[str], tensors: Collection[str] = ()
+) -> frozenset[str]:
+    """Return the operators of a layer that are in some modules; of none: the attention core.
+
+    Where the tensors are named that are kept, all operators but those that make these alone.
+    """
+    if tensors:
+        kept = tensors_named(tensors)
+        return frozenset(op.name for op in layer.ops if not {t.name for t in op.outputs} <= kept)
     if not modules:
         return frozenset(op.name for op in layer.ops if op.kind is OpKind.ATTENTION)
     names = {op.name for op in layer.ops}

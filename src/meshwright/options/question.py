@@ -489,6 +489,14 @@ def _modules(text: str) -> tuple[str, ...]:
     return tuple(one_of("--recompute-modules", name, MODULES) for name in dict.fromkeys(names))
 
 
+def _tensors(text: str) -> tuple[str, ...]:
+    """Return names of tensors joined by ``+``."""
+    from meshwright.graph.recompute import TENSORS
+
+    names = text.split("+")
+    return tuple(one_of("--kept-tensors", name, TENSORS) for name in dict.fromkeys(names))
+
+
 def _stage_layers(text: str) -> tuple[int, ...]:
     """Return the layers of each stage: ``7+8*14+7`` has sixteen of them."""
     found: list[int] = []
@@ -505,7 +513,12 @@ def _stage_layers(text: str) -> tuple[int, ...]:
 
 MOST_STAGES = 4096
 """Stages whose layers may be stated."""
-_LISTS = {"recompute_modules": _modules, "stage_layers": _stage_layers}
+_LISTS = {
+    "recompute_modules": _modules,
+    "kept_tensors": _tensors,
+    "offloaded_tensors": _tensors,
+    "stage_layers": _stage_layers,
+}
 """Structural choices that are lists, joined by ``+``."""
 
 
@@ -572,7 +585,8 @@ def strategy_of(
     fixed = {k: one[k] for k in (*CHOICES, *COUNTED, *_LISTS) if k in one}
     for name, kind in (
         ("recompute_layers", Recompute.FULL), ("recompute_run", Recompute.FULL),
-        ("recompute_modules", Recompute.SELECTIVE),
+        ("recompute_modules", Recompute.SELECTIVE), ("kept_tensors", Recompute.SELECTIVE),
+        ("offloaded_tensors", Recompute.SELECTIVE),
     ):  # fmt: skip
         usual = getattr(PlanOptions, name)
         if one.get(name, usual) != usual and fixed.setdefault("recompute", kind) is not kind:

@@ -289,6 +289,11 @@ FIXED = tuple(
         ("recompute", "activation recomputation", "", ("none", "selective", "full"), ""),
         ("recompute_modules", "with --recompute selective: some of core_attn+layernorm+mla_up_proj+"
          "mlp+moe+moe_act+shared_experts", "NAME+NAME", (), ""),
+        ("kept_tensors", "with --recompute selective: kept with the input of a layer, all else "
+         "is made again: some of query_proj+key_proj+value_proj+context+out_proj+mlpwi+mlpwo",
+         "NAME+NAME", (), ""),
+        ("offloaded_tensors", "the same, kept in host memory; decoder_layer_input too",
+         "NAME+NAME", (), ""),
         ("recompute_layers", "with --recompute full: layers of each chunk, the others are kept "
          "(0: all)", "N", (), ""),
         ("recompute_run", "with --recompute full: layers of a chunk that keep one input together "

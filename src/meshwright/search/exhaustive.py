@@ -18,7 +18,6 @@ from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.cost.communication import AxisPlacement
 from meshwright.sharding.strategy import (
     AXES,
-    Offload,
     PlanOptions,
     ScheduleKind,
     Strategy,
@@ -169,7 +168,7 @@ def complexity(strategy: StrategyColumns, structure: PlanOptions) -> IntArray:
     in_use = np.sum([degree > 1 for degree in np.broadcast_arrays(*axes)], axis=0)
     beyond = (
         structure.schedule not in ORDINARY_SCHEDULES,
-        structure.offload is not Offload.NONE,
+        structure.uses_host,
         structure.vocabulary_parallel,
         structure.overlap_expert_parallel,
         structure.axis_order != AXES,
@@ -179,7 +178,7 @@ def complexity(strategy: StrategyColumns, structure: PlanOptions) -> IntArray:
 
 def _preference(found: Found) -> tuple[bool, float, int, float]:
     """Return what decides among ties: no offload, memory in GiB, number of axes, time."""
-    offloads = found.structure.offload is not Offload.NONE
+    offloads = found.structure.uses_host
     return offloads, found.memory_bytes // 2**30, num_axes_in_use(found), found.time_s
 
 

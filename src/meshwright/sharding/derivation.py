@@ -659,12 +659,13 @@ def _replayed(
         return []
     again = forward
     if structure.recompute is Recompute.SELECTIVE:
-        sites = repeated_ops(layer, structure.recompute_modules)
+        sites = repeated_ops(layer, structure.recompute_modules, structure.stored_tensors)
         cores = {op.name for op in layer.ops if op.kind is OpKind.ATTENTION}
         again = [
             call
             for call in forward
-            if (site := call.site.split(":")[0]) in sites and (call.streamed or site not in cores)
+            if (site := call.site.split(":")[0]) in sites
+            and (call.streamed or site not in cores or structure.stored_tensors)
         ]
     return [replace(call, phase=Phase.INPUT_GRADIENT, replayed=True) for call in again]
 

@@ -276,6 +276,19 @@ DEGREES: tuple[Rule, ...] = (
         "recompute=full",
     ),
     _rule(
+        "stored-tensors", "structure.kept_tensors",
+        "the framework can keep these tensors of a layer, and recompute all others",
+        lambda case, known: (
+            case.all_rows
+            & (
+                not {*case.structure.kept_tensors, *case.structure.offloaded_tensors}
+                <= {*known.stored_tensors}
+            )
+        ),
+        "does not keep single tensors by these names: {stored_tensors}", (),
+        "recompute=full",
+    ),
+    _rule(
         "recompute-experts", "structure.recompute_modules",
         "experts whose communication overlaps are not recomputed as a whole, where the framework "
         "says so",

@@ -18,7 +18,12 @@ from typing import cast
 from meshwright.base.arrays import N, Num, ceil_div, larger
 from meshwright.graph.common import EDGE
 from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, LayerGraph, Op, OpKind, Tensor
-from meshwright.graph.recompute import remade_tensors, repeated_ops
+from meshwright.graph.recompute import (
+    LAYER_INPUT,
+    remade_tensors,
+    repeated_ops,
+    tensors_named,
+)
 from meshwright.sharding.algebra import FLAT, Split
 from meshwright.sharding.axes import activation_sharding, axes, forward_products
 from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyOf
@@ -244,6 +249,8 @@ class SavedTensor:
     split: Split
     share: float = 1.0
     """Part of it that is kept: 0.5 of the outputs of products of which every second is kept."""
+    on_host: bool = False
+    """Whether it waits in host memory."""
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -263,6 +270,10 @@ class CheckpointPolicy:
     selective: SelectiveRecompute = "attention"
     cast_word_bytes: float | None = None
     """Bytes of a word of the cast inputs that products keep; None: they keep them as they are."""
+    narrow_activation_inputs: bool = False
+    """Activations of networks keep their inputs in 8 bits."""
+    freezes_weights: bool = False
+    """Products keep no input for gradients that nobody needs, but for those with adapters."""
 
 
 def saved_elements(
@@ -270,16 +281,20 @@ def saved_elements(
 ) -> tuple[SavedTensor, ...]:
     """Return what a layer keeps for the backward pass under the recomputation of the structure.
 
-    None keeps all that its operators save, each tensor once; full keeps the input of the layer
-    alone. Selective drops what only the attention core needs, or what the modules make that the
-    structure names; or it keeps, with the input of the
-    layer, outputs of products: all of them, or every second one and what the core writes. Tensors
-    are kept as they rest: what is gathered for an operator is gathered again.
+    None keeps all that its operators save, each tensor once, of products with frozen weights what
+    adapters read beside them: those of attention (Hu et al. 2021, section 4.2). Full keeps the
+    input of the layer alone. Selective drops what only the attention core needs, or what the
+    modules make that the structure names; or it keeps, with the input of the layer, the tensors
+    that the structure names, some of them on the host; or outputs of products: all of them, or
+    every second one and what the core writes. Tensors are kept as they rest: what is gathered for
+    an operator is gathered again.
 
     Source: Korthikanti et al. 2022, sections 4 and 5; torchtitan, docs/composability.md and
-    ``_apply_ac_to_transformer_block``; MaxText, ``remat_policy: minimal``.
+    ``_apply_ac_to_transformer_block``; MaxText, ``remat_policy: minimal`` and ``custom``.
     """
     kept: list[tuple[Tensor, float]] = [(layer.input, 1.0)]
+    if structure.stored_tensors:
+        return _stored(layer, structure)
     if structure.recompute is Recompute.SELECTIVE and structure.recompute_modules:
         kept = _kept_beside(layer, structure.recompute_modules, keeping)
     elif structure.recompute is Recompute.SELECTIVE and keeping.selective != "attention":
@@ -287,16 +302,31 @@ def saved_elements(
         kept += _kept_outputs(layer, keeps_half=keeps_half)
     elif structure.recompute is not Recompute.FULL:
         kept = [
-            (_as_kept(tensor, op, keeping.cast_word_bytes), 1.0)
+            (_as_kept(tensor, op, keeping), 1.0)
             for op in layer.ops
             for tensor in op.saved
-            if structure.recompute is Recompute.NONE
-            or not op.is_recomputed_selectively
-            or tensor in op.inputs
+            if (
+                structure.recompute is Recompute.NONE
+                or not op.is_recomputed_selectively
+                or tensor in op.inputs
+            )
+            and not (keeping.freezes_weights and _is_frozen(op))
         ]
     unique = {tensor.name: (tensor, share) for tensor, share in kept}
     return tuple(
         SavedTensor(t, activation_sharding(t, structure).split, s) for t, s in unique.values()
+    )
+
+
+def _stored(layer: LayerGraph, structure: PlanOptions) -> tuple[SavedTensor, ...]:
+    """Return the tensors of a layer that the structure names, and its input."""
+    away = tensors_named(structure.offloaded_tensors)
+    named = away | tensors_named(structure.kept_tensors)
+    made = {t.name: t for op in layer.ops for t in (*op.outputs, *op.saved) if t.name in named}
+    found = [(t, name in away) for name, t in made.items()]
+    return tuple(
+        SavedTensor(tensor, activation_sharding(tensor, structure).split, on_host=is_away)
+        for tensor, is_away in ((layer.input, LAYER_INPUT in structure.offloaded_tensors), *found)
     )
 
 
@@ -314,7 +344,7 @@ def _kept_beside(
             found += [(tensor, 1.0) for tensor in op.inputs if tensor.name not in made]
         else:
             found += [
-                (_as_kept(tensor, op, keeping.cast_word_bytes), 1.0)
+                (_as_kept(tensor, op, keeping), 1.0)
                 for tensor in op.saved
                 if tensor.name not in made
             ]
@@ -337,8 +367,17 @@ def _kept_outputs(layer: LayerGraph, *, keeps_half: bool) -> list[tuple[Tensor, 
     return found
 
 
-def _as_kept(tensor: Tensor, op: Op, cast_word_bytes: float | None) -> Tensor:
-    """Return a tensor as an operator keeps it: products of a layer may keep their cast input."""
-    if op.kind is not OpKind.MATMUL or op.region == EDGE or cast_word_bytes is None:
-        return tensor
-    return replace(tensor, name=tensor.name + CAST, word_bytes=cast_word_bytes)
+def _is_frozen(op: Op) -> bool:
+    """Return whether an operator is a product with weights that have no adapters."""
+    return op.kind is OpKind.MATMUL and bool(op.weights) and op.region != "attention"
+
+
+def _as_kept(tensor: Tensor, op: Op, keeping: CheckpointPolicy) -> Tensor:
+    """Return a tensor as an operator keeps it: products of a layer may keep their cast input.
+
+    So may activations of its networks.
+    """
+    word = keeping.cast_word_bytes if op.kind is OpKind.MATMUL and op.region != EDGE else None
+    if keeping.narrow_activation_inputs and op.name.endswith(".activation"):
+        word = 1.0
+    return tensor if word is None else replace(tensor, name=tensor.name + CAST, word_bytes=word)

@@ -186,6 +186,9 @@ def facts(case: Case, index: int) -> dict[str, int | str]:
         "recompute_layers": case.structure.recompute_layers,
         "recompute_run": case.structure.recompute_run,
         "recompute_modules": " ".join(case.structure.recompute_modules),
+        "stored_tensors": " ".join(
+            dict.fromkeys((*case.structure.kept_tensors, *case.structure.offloaded_tensors))
+        ),
         "offload": str(case.structure.offload),
         "framework": case.workload.software.framework,
         "architecture": model.architecture,

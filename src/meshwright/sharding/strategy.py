@@ -123,6 +123,10 @@ class PlanOptions:
     recompute: Recompute = Recompute.NONE
     recompute_modules: tuple[str, ...] = ()
     """Modules that selective recomputation covers; none: what the software covers by itself."""
+    kept_tensors: tuple[str, ...] = ()
+    """Tensors that selective recomputation keeps on the device, where it makes all else again."""
+    offloaded_tensors: tuple[str, ...] = ()
+    """Tensors that it keeps in host memory."""
     recompute_layers: int = 0
     """Layers that full recomputation covers of each chunk of a stage, from its first; 0: all."""
     recompute_run: int = 1
@@ -147,6 +151,18 @@ class PlanOptions:
     stage_layers: tuple[int, ...] = ()
     """Layers of each stage, or of each chunk of interleaved ones, in the order of the model; none:
     they are dealt."""
+
+    @property
+    def stored_tensors(self) -> tuple[str, ...]:
+        """Tensors that selective recomputation keeps, wherever; none: they are not named."""
+        is_named = self.recompute is Recompute.SELECTIVE
+        return (*self.kept_tensors, *self.offloaded_tensors) if is_named else ()
+
+    @property
+    def uses_host(self) -> bool:
+        """Whether anything lives in host memory."""
+        names_some = self.recompute is Recompute.SELECTIVE and bool(self.offloaded_tensors)
+        return self.offload is not Offload.NONE or names_some
 
     @property
     def recomputes_some(self) -> bool:
@@ -253,6 +269,9 @@ def plan_string(strategy: Strategy, structure: PlanOptions) -> str:
         (f"recompute={structure.recompute}", True),
         (f"recompute_modules={'+'.join(structure.recompute_modules)}",
          bool(structure.recompute_modules)),
+        (f"kept_tensors={'+'.join(structure.kept_tensors)}", bool(structure.kept_tensors)),
+        (f"offloaded_tensors={'+'.join(structure.offloaded_tensors)}",
+         bool(structure.offloaded_tensors)),
         (f"recompute_layers={structure.recompute_layers}", structure.recomputes_some),
         (f"recompute_run={structure.recompute_run}", structure.recomputes_runs),
         (f"offload={structure.offload}", structure.offload is not Offload.NONE),

@@ -34,6 +34,9 @@ class Habits(Declaration):
     """Data-parallel collectives overlap computation."""
     drops_gathered_weights: bool = True
     """Full sharding gathers weights again for the backward pass."""
+    splits_experts_over_tp: bool = False
+    """The tensor degree inside of experts is tp unless it is stated (Megatron-LM's
+    ``expert_tensor_parallel_size``); otherwise 1."""
     counts_runtime: bool = True
     """Memory that its users report is that of the device; otherwise what its allocator holds."""
 

@@ -138,6 +138,8 @@ class Launches(Declaration):
     recompute: tuple[Literal["none", "selective", "full"], ...]
     recompute_modules: tuple[str, ...] = ()
     """That selective recomputation may cover besides the attention core, by name."""
+    stored_tensors: tuple[str, ...] = ()
+    """Tensors that selective recomputation may keep on the device or on the host, by name."""
     recompute_layers: bool = False
     """Whether full recomputation may cover some layers of a stage and leave others."""
     recompute_runs: bool = False
@@ -207,14 +209,27 @@ class SoftwareStack(Declaration):
     """Logits are never materialised as a whole. Their memory is priced as if they were."""
     fp32_logit_copies: float = Field(default=1.0, ge=0)
     """FP32 copies of the logits that the loss holds at its peak, in addition to the logits and
-    their gradient in the activation type: 1 of Megatron's probabilities, 0 of a fused kernel, 2.5
-    of PyTorch (log-probabilities, their gradient, that of the logits; the narrow gradient comes
-    after them)."""
+    their gradient in the activation type: 1 of the probabilities of early Megatron, 0.5 since they
+    are made in place and the gradient comes after the logits (megatron-core,
+    ``tensor_parallel/cross_entropy.py``), 0 of a fused kernel, 2.5 of PyTorch (log-probabilities,
+    their gradient, that of the logits; the narrow gradient comes after them)."""
     fp32_split_logit_copies: float = Field(default=1.0, ge=0)
     """The same where tp splits the logits: 3.5 of PyTorch."""
+    logit_tiles: Count = 1
+    """Parts in which logits and their loss are made one after the other, each gone before the next:
+    a compiled loop over tokens.
+
+    Source: AI-Hypercomputer/maxtext, ``num_vocab_tiling``.
+    """
     keeps_cast_inputs: bool = False
     """Products of cast operands keep the cast input for the backward pass, not the wider one, as
     Transformer Engine does."""
+    narrow_activation_inputs: bool = False
+    """What the activation of a network reads is kept in 8 bits, and cast back for its backward
+    pass.
+
+    Source: megatron-core, ``TransformerConfig.activation_func_fp8_input_store``.
+    """
     keeps_stage_outputs: bool = False
     """A stage keeps what it has sent until its backward pass, as DeepSpeed and
     PyTorch do."""

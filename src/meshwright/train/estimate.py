@@ -22,13 +22,13 @@ from meshwright.catalog.systems import best_measured_mfu
 from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_w, idles_above_cap
 from meshwright.cost.memory import fullest, host_of
 from meshwright.cost.operator import stated_rate
-from meshwright.cost.parts import TimePart, number_at
+from meshwright.cost.parts import MemoryPart, TimePart, number_at
 from meshwright.cost.pipeline import POSITIONS, micro_batches, recomputed_shares
 from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE, UNSEEN, Problem, interval
 from meshwright.cost.step import Priced, price_columns, price_one
 from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
 from meshwright.search.exhaustive import Coverage, Found, in_order_of_preference
-from meshwright.sharding.strategy import Offload, PlanOptions, Strategy, plan_string, stack
+from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, stack
 from meshwright.sharding.strategy import row as row_of
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -122,7 +122,7 @@ def estimate_of(
         ramp_s=ramp_s(problem, priced.structure, strategy, step_s),
         interval_s=interval(problem, step_s, number_at(step.time[TimePart.LAUNCH], row) / step_s),
         host_capacity_bytes_per_device=None
-        if priced.structure.offload is Offload.NONE
+        if not priced.structure.uses_host
         else host_of(problem).capacity_bytes,
     )
 
@@ -173,6 +173,7 @@ def utilizations(
             count=count,
             recompute=str(structure.recompute),
             recompute_modules=structure.recompute_modules,
+            stored_tensors=structure.stored_tensors,
             recomputed_shares=recomputed_shares(problem, structure, strategy),
             freezes_weights=work.optimizer.freezes_weights,
         )
@@ -247,6 +248,11 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
                 "as far"
             )
         notes.append(UNCALIBRATED_NOTE + wider)
+    if price.uses_margin:
+        notes.append(
+            f"{format_bytes(price.memory_left_bytes)} of memory are left on the fullest device: "
+            f"plans leave {format_bytes(price.memory_parts_bytes[MemoryPart.MARGIN])}"
+        )
     limit = best_measured_mfu(problem.system.chip.name, work.precision.matmul)
     if limit is not None and price.mfu_full > limit:
         notes.append(

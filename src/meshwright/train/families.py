@@ -254,8 +254,14 @@ def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
     overlap = space.problem.workload.software.async_tensor_parallel
     on_all_stages = space.choices.allowed.get("vocabulary_parallel", (False,))
     modules = space.choices.allowed.get("recompute_modules", ((),))
-    kinds = product((True, False), ContextKind, space.stream_choices, on_all_stages, modules)
-    for sequence_parallel, kind, (streamed, form), vocabulary_parallel, repeated in kinds:
+    kept = space.choices.allowed.get("kept_tensors", ((),))
+    away = space.choices.allowed.get("offloaded_tensors", ((),))
+    named = list(product(modules, kept, away))
+    kinds = product((True, False), ContextKind, space.stream_choices, on_all_stages, named)
+    for sequence_parallel, kind, (streamed, form), vocabulary_parallel, names in kinds:
+        repeated, on_device, on_host = (
+            tuple(map(str, cast(Sequence[object], some))) for some in names
+        )
         if keeps("sequence_parallel", sequence_parallel) and keeps("context_kind", kind):
             yield PlanOptions(
                 sequence_parallel=sequence_parallel,
@@ -266,7 +272,9 @@ def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
                 streamed=streamed,
                 stream_form=form,
                 vocabulary_parallel=bool(vocabulary_parallel),
-                recompute_modules=tuple(map(str, cast(Sequence[object], repeated))),
+                recompute_modules=repeated,
+                kept_tensors=on_device,
+                offloaded_tensors=on_host,
             )
 
 
@@ -409,7 +417,7 @@ def _recomputes(space: SearchSpace, structure: PlanOptions) -> tuple[PlanOptions
         numbers = []
     known = None if launches is None else launches.recompute
     kinds = launched((r for r in Recompute if space.choices.keeps("recompute", r)), known)
-    if structure.recompute_modules:
+    if structure.recompute_modules or structure.kept_tensors or structure.offloaded_tensors:
         kinds = tuple(kind for kind in kinds if kind is Recompute.SELECTIVE)
     return tuple(
         replace(structure, recompute=kind, recompute_layers=layers, recompute_run=run)

@@ -20,7 +20,7 @@ from meshwright.sharding import launching
 from meshwright.sharding.axes import all_refusals, refusals
 from meshwright.sharding.rules import Case, Refusal
 from meshwright.sharding.space import divisors, virtual_stage_counts
-from meshwright.sharding.strategy import Offload, PlanOptions, Strategy, stack
+from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.declaration import Provenance
 from meshwright.spec.framework import Framework
 from meshwright.spec.model import REGIONS, ModelSpec
@@ -307,7 +307,7 @@ def check_problem(problem: Problem, strategy: Strategy, structure: PlanOptions) 
     if bool(crosses_data_parallel_network(network)[0]):
         message = "an axis other than dp crosses a network that carries dp only"
         faults.append(Fault(DATA_PARALLEL_ONLY, message, "smaller tp, cp, pp or ep"))
-    if structure.offload is not Offload.NONE and problem.system.host is None:
+    if structure.uses_host and problem.system.host is None:
         message = f"{problem.system.name} has no host memory to offload to"
         faults.append(Fault("offload-without-host", message, "offload=none"))
     # On a grid with faults ranks may be hosted by others.

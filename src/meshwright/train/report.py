@@ -190,6 +190,8 @@ def plan_in_words(best: Candidate) -> str:
         parts.append(f"ZeRO-{structure.zero_stage}")
     if structure.recompute is not Recompute.NONE:
         some = f" of {', '.join(structure.recompute_modules)}" * bool(structure.recompute_modules)
+        if structure.stored_tensors:
+            some = f" of all but {', '.join(structure.stored_tensors)}"
         if structure.recomputes_some:
             some = f" of {counted(structure.recompute_layers, 'layer', 'layers')} in each chunk"
         if structure.recomputes_runs:
@@ -199,6 +201,8 @@ def plan_in_words(best: Candidate) -> str:
         parts.append(
             f"{_OFFLOADED.get(structure.offload, structure.offload)} offloaded to the host"
         )
+    if structure.stored_tensors and structure.offloaded_tensors:
+        parts.append(f"{', '.join(structure.offloaded_tensors)} offloaded to the host")
     batches = (
         f"{counted(price.num_micro_batches, 'micro-batch', 'micro-batches')} of "
         f"{s.micro_batch_size:.0f} "
@@ -286,7 +290,10 @@ def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str 
     screen = Screen(question_line(plan))
     screen.gap()
     left = price.memory_capacity_bytes - price.memory_bytes
-    if price.fits:
+    if price.uses_margin:
+        text = f"{format_bytes(price.memory_left_bytes)} left, less than the margin of plans"
+        screen.add("FITS", text, style="bold green")
+    elif price.fits:
         screen.add("FITS", f"{format_bytes(left)} left on the fullest device", style="bold green")
     else:
         screen.add("NO FIT", _shortage(price), style="bold red")

@@ -143,7 +143,9 @@ def _steps(
         recompute = Recompute.NONE if is_edge else structure.recompute
         selected: frozenset[str] = frozenset()
         if recompute is Recompute.SELECTIVE:
-            selected = repeated_ops(problem.pieces[index], structure.recompute_modules)
+            selected = repeated_ops(
+                problem.pieces[index], structure.recompute_modules, structure.stored_tensors
+            )
         steps = []
         for piece, block, is_taken in blocks:
             calls, causal = piece.senders(recompute), problem.workload.causal

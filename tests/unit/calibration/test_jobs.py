@@ -154,7 +154,7 @@ def test_adapters_leave_no_gradients_of_weights():
 
 def test_deepspeed_sums_whole_gradients_in_bf16_alone():
     stacks = [
-        job(group="deepspeed", precision=text).problem.workload.software
+        job(group="megatron-deepspeed", precision=text).problem.workload.software
         for text in ("bf16", "fp16")
     ]
     assert [stack.sums_whole_gradients for stack in stacks] == [True, False]

@@ -1,8 +1,11 @@
 """Memory of rows: counted as their sources count it, fits, and constants out of made rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+import meshwright as mw
 from meshwright.calibration.errors import memory_error_record
 from meshwright.calibration.fit.memory import (
     GIB,
@@ -46,6 +49,11 @@ PARTS = MemoryUse({part: 2.0**n for n, part in enumerate(MemoryPart)})
     [
         (Counting.DEVICE, ["margin_bytes"]),
         (Counting.ALLOCATOR, ["margin_bytes", "buffers_bytes"]),
+        (
+            Counting.RESIDENT,
+            ["margin_bytes", "buffers_bytes", "fragmentation_bytes", "working_bytes",
+             "gathered_weights_bytes", "activations_bytes"],
+        ),
         (
             Counting.TENSORS,
             ["margin_bytes", "buffers_bytes", "fragmentation_bytes", "working_bytes",
@@ -191,3 +199,115 @@ def test_memory_is_told_by_source_with_its_worst_rows_and_its_parts():
     assert set(parts) == set(MemoryPart)
     whole = PARTS.plus(parts)
     assert data["rows"][0]["predicted_bytes"] == pytest.approx(whole.allocator_bytes)
+
+
+MEGATRON = {"group": "megatron-lm", "features": {"transformer-impl": "transformer_engine"},
+            "parallelism": {"tp": 1, "pp": 4, "dp": 2}, "global_batch": 8}  # fmt: skip
+
+
+def test_megatron_logs_the_last_stage():
+    """One micro-batch in flight there, four in the first; the logits are there."""
+    logged = {"memory_bytes_per_chip": 5e10, "memory_metric": "mem-max-allocated-bytes"}
+    memory = predicted(**MEGATRON, measured=logged).memory
+    assert memory.counting is Counting.ALLOCATED
+    first, last = memory.use[MemoryPart.ACTIVATIONS], memory.counted_use[MemoryPart.ACTIVATIONS]
+    assert last == pytest.approx(first / 4, rel=0.02)  # the first stage has the embedding
+    between = {"memory_bytes_per_chip": 5e10, "memory_metric": "mem-allocated-bytes"}
+    assert predicted(**MEGATRON, measured=between).memory.counting is Counting.RESIDENT
+    alone = predicted(**MEGATRON | {"parallelism": {"dp": 8}}, measured=logged).memory
+    assert alone.stated_use is None
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ("selective: layernorm, moe", ("selective", ("layernorm", "moe"), ())),
+        ("custom offload: decoder_layer_input,query_proj",
+         ("selective", (), ("decoder_layer_input", "query_proj"))),
+        ("qkv_proj_offloaded", ("selective", (), ("query_proj", "key_proj", "value_proj"))),
+        ("custom", ("full", (), ())), ("full", ("full", (), ())), (None, (None, (), ())),
+    ],
+)  # fmt: skip
+def test_words_of_recomputation(words, fields):
+    row = row_of(recompute=words)
+    assert (row.recompute, row.recompute_modules, row.offloaded_tensors) == fields
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "value"),
+    [
+        ({"parallelism": {"fsdp": True, "zero_stage": 1}}, "zero_stage", 3),
+        ({"parallelism": {"fsdp": True, "raw": {"ici_fsdp_parallelism": "256",
+                                                "dcn_fsdp_parallelism": "2"}}}, "dp_shard", 512),
+        ({"parallelism": {"dp": 8}, "features": {"num-distributed-optimizer-instances": 2}},
+         "dp_shard", 4),
+        ({"features": {"ASYM_PP_EMBED": "True"}}, "embedding_layers", 1),
+        ({"features": {"ASYM_PP_LOSS": "True"}}, "head_layers", 1),
+    ],
+)  # fmt: skip
+def test_words_of_a_plan(changes, field, value):
+    assert getattr(row_of(**changes).parallelism, field) == value
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "value"),
+    [
+        ({"group": "other", "parallelism": {}, "precision": "fp16 O2"}, "optimizer",
+         "adam-amp-o2"),
+        ({"precision": "FP8 (TransformerEngine)", "task": "finetune-lora"}, "optimizer",
+         "adapters-fp8"),
+        ({"group": "other", "parallelism": {}, "precision": "FP8 (TransformerEngine)"},
+         "keeps_cast_inputs", True),
+        ({"features": {"FP8_ACT": "1"}}, "narrow_activation_inputs", True),
+        ({"features": {"FP8_PARAM_GATHER": "True"}}, "narrow_parameters", True),
+        (MEGATRON, "dropout", True),
+        ({"features": MEGATRON["features"] | {"attention-dropout": 0, "hidden-dropout": 0}},
+         "dropout", False),
+    ],
+)  # fmt: skip
+def test_words_of_what_software_keeps(changes, field, value):
+    assert getattr(row_of(**changes).software, field) == value
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("a/llama2_7b-deepspeed/README.md", "deepspeed"), ("a/n64_nemo/x.txt", "megatron-bridge"),
+     ("a/llama3_8B-megatron/README.md", "megatron"), ("a/n1_pytorch/x.txt", None)],
+)  # fmt: skip
+def test_a_folder_names_the_framework(path, name):
+    row = row_of(group="other", parallelism={"tp": 1}, source={"repo": "a/b", "path": path})
+    assert row.framework == name
+
+
+def test_weights_in_8_bits_have_a_transposed_copy_on_hopper():
+    """8.03e9 parameters on one device, in the place of those in 16 bits."""
+    changes = {"group": "nemo", "parallelism": {"tp": 1}, "features": {"FP8_PARAMS": "True"},
+               "precision": "FP8 (TransformerEngine)"}  # fmt: skip
+    chips = ("H100 SXM 80GB", "B200 SXM")
+    held = [
+        predicted(**changes, hardware={"chip_id": chip, "chips": 8}).memory.use for chip in chips
+    ]
+    assert held[0][MemoryPart.WEIGHTS] == pytest.approx(2 * 8.03e9, rel=1e-3)
+    assert held[1][MemoryPart.WEIGHTS] == pytest.approx(8.03e9, rel=1e-3)
+
+
+def test_experts_of_megatron_are_split_over_tp_unless_it_says_otherwise():
+    """Its expert_tensor_parallel_size is tp where it is left out."""
+    experts = LLAMA | {"n_experts": 8, "topk": 2, "moe_ffn": 14336, "vocab": 32000}
+    for etp, name, expected in ((None, "megatron-lm", 4), (1, "megatron-lm", 1), (None, "nemo", 1)):
+        plan = {"tp": 4, "dp": 2, "ep": 1, "etp": etp}
+        row = row_of(**MEGATRON | {"group": name, "parallelism": plan}, model=experts)
+        assert job_of(row, "uncalibrated").strategy.etp == expected
+
+
+def test_a_strategy_that_is_given_may_use_the_margin():
+    """Of a capacity between what is used, and that with the margin of plans; as rows that ran."""
+    price = mw.estimate("llama3-8b", on="8xA100", seq=8192, global_batch=8, dp=8).best.estimate
+    margin = price.memory_parts_bytes["margin_bytes"]
+    tight = replace(price, memory_capacity_bytes=price.memory_bytes - margin / 4)
+    assert tight.fits
+    assert tight.uses_margin
+    assert tight.memory_left_bytes == pytest.approx(0.75 * margin)
+    small = replace(price, memory_capacity_bytes=price.memory_bytes - 1.25 * margin)
+    assert not small.fits
+    assert small.device_shortage_bytes == pytest.approx(margin / 4)

@@ -78,6 +78,11 @@ BREAKING = {
         ),
         {},
     ),
+    "launch-stored-tensors": (
+        "torchtitan",
+        PlanOptions(zero_stage=3, recompute=Recompute.SELECTIVE, kept_tensors=("query_proj",)),
+        {},
+    ),
     "launch-expert-overlap": (
         "megatron", PlanOptions(zero_stage=0, overlap_expert_parallel=True),
         {"pp": 2, "ep": 2, "dp_shard": 2}, "mixtral-8x7b",

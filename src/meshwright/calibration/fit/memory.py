@@ -84,7 +84,7 @@ def memory_rows(predictions: Iterable[Prediction]) -> MemoryRows:
     memories = [memory for _, memory in found]
     multiples = [
         (
-            m.use.allocator_bytes - m.use[MemoryPart.FRAGMENTATION],
+            m.counted_use.allocator_bytes - m.counted_use[MemoryPart.FRAGMENTATION],
             is_device,
             is_device * m.num_communicators,
         )

@@ -147,7 +147,8 @@ class Pieces:
         recompute = self._recompute(index)
         if recompute is Recompute.SELECTIVE:
             modules = self.structure.recompute_modules
-            return op.name in repeated_ops(self.problem.pieces[index], modules)
+            stored = self.structure.stored_tensors
+            return op.name in repeated_ops(self.problem.pieces[index], modules, stored)
         return recompute is Recompute.FULL
 
     def _op_steps(

@@ -58,7 +58,7 @@ class MaxTextKeys:
         return [
             *framework_refusals(plan, "maxtext"),
             *_own_refusals(plan),
-            *optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES),
+            *_optimizer_refusals(plan),
             *model_refusals(plan.model),
         ]
 
@@ -75,13 +75,20 @@ class MaxTextKeys:
         return {FILE_NAME: shell_script(comments, _variables(plan), program, options)}
 
 
+def _optimizer_refusals(plan: Plan) -> Iterator[Fault]:
+    """Yield what the optimizer lacks, but for the one in bf16 that ``weight_dtype`` makes."""
+    if plan.workload.optimizer.name != "adam-bf16":
+        yield from optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES)
+
+
 def _own_refusals(plan: Plan) -> Iterator[Fault]:
     sizes, work = degrees(plan), plan.workload
     if sizes["dp_shard" if plan.best.structure.zero_stage else "dp"] % sizes["ep"]:
         reason = f"the expert axis divides the data axes, here {sizes['dp']}"
         yield choice_refusal("strategy.ep", sizes["ep"], reason, "ep that divides dp_shard")
     offloads = plan.best.structure.offload is Offload.ACTIVATIONS
-    if offloads and plan.best.structure.recompute is not Recompute.SELECTIVE:
+    names_some = bool(plan.best.structure.stored_tensors)
+    if offloads and (names_some or plan.best.structure.recompute is not Recompute.SELECTIVE):
         reason = "minimal_offloaded is the one policy that keeps activations on the host"
         yield choice_refusal("structure.recompute", plan.best.structure.recompute, reason,
                              "recompute=selective")  # fmt: skip
@@ -124,11 +131,13 @@ def _keys(plan: Plan) -> dict[str, object]:
     }
     if sizes["cp"] > 1:
         keys["context_parallel_strategy"] = "ring"
-    keys["remat_policy"] = REMAT[structure.recompute]
-    if structure.offload is Offload.ACTIVATIONS:
-        keys["remat_policy"] = "minimal_offloaded"
+    keys |= _recomputation(plan)
     if structure.offload is Offload.OPTIMIZER:
         keys["optimizer_memory_host_offload"] = "true"
+    if work.software.logit_tiles > 1:
+        keys["num_vocab_tiling"] = work.software.logit_tiles
+    if work.optimizer.name == "adam-bf16":
+        keys["weight_dtype"] = "bfloat16"
     keys["dtype"] = "float32" if work.precision.matmul == "fp32" else "bfloat16"
     if work.precision.matmul in ("fp8", "int8"):
         is_amd = plan.system.chip.vendor == "AMD" and work.precision.matmul == "fp8"
@@ -136,6 +145,20 @@ def _keys(plan: Plan) -> dict[str, object]:
     if work.total_tokens is not None:
         keys["steps"] = f"{-(-work.total_tokens // work.tokens_per_step):.0f}"
     return keys
+
+
+def _recomputation(plan: Plan) -> dict[str, object]:
+    """Return the policy, with the place of each tensor where the plan names some."""
+    structure = plan.best.structure
+    if structure.stored_tensors:
+        places: dict[str, object] = dict.fromkeys(structure.kept_tensors, "device")
+        places |= dict.fromkeys(structure.offloaded_tensors, "offload")
+        halves = {"mlpwi": ("mlpwi", "mlpwi_0", "mlpwi_1")}
+        keys = {key: place for name, place in places.items() for key in halves.get(name, (name,))}
+        return {"remat_policy": "custom", **keys}
+    if structure.offload is Offload.ACTIVATIONS:
+        return {"remat_policy": "minimal_offloaded"}
+    return {"remat_policy": REMAT[structure.recompute]}
 
 
 def _batch(plan: Plan) -> dict[str, object]:

@@ -267,3 +267,50 @@ def test_jobs_with_their_state_on_the_host_are_priced(tmp_path, name, text):
     assert parts["weights_bytes"] == parts["optimizer_bytes"] == 0.0
     assert parts["gradients_bytes"] < 0.1 * 4 * 8e9
     assert parts["activations_bytes"] > 32 * 2048 * 4096 * 2 * 0.9
+
+
+MAXTEXT = """\
+python -m maxtext.trainers.pre_train.train configs/base.yml model_name=llama3.1-8b
+ per_device_batch_size=2 max_target_length=8192 ici_fsdp_parallelism=-1
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "chosen"),
+    [
+        ("remat_policy=save_dot_except_mlp",
+         {"kept_tensors": "query_proj+key_proj+value_proj+out_proj"}),
+        ("remat_policy=qkv_proj_offloaded",
+         {"offloaded_tensors": "query_proj+key_proj+value_proj"}),
+        ("remat_policy=custom decoder_layer_input=offload query_proj=device mlpwi_0=offload"
+         " mlpwi_1=offload mlpwi=offload out_proj=remat",
+         {"kept_tensors": "query_proj", "offloaded_tensors": "decoder_layer_input+mlpwi"}),
+        ("remat_policy=custom decoder_layer_input=device query_proj=remat",
+         {"recompute": "full"}),
+        ("remat_policy=full query_proj=device", {"recompute": "full"}),
+        ("remat_policy=full weight_dtype=bfloat16",
+         {"recompute": "full", "optimizer": "adam-bf16"}),
+    ],
+)  # fmt: skip
+def test_policies_of_maxtext(tmp_path, keys, chosen):
+    """Tensors of a custom policy by name; its default makes all again but the input of a layer."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"{MAXTEXT.strip()} {keys}\n".replace("\n ", " "))
+    by_file = mw.estimate(str(path), on="8xTPU-v6e").best
+    by_hand = mw.estimate("llama3.1-8b", on="8xTPU-v6e", seq=8192, global_batch=16, dp=8, zero=3,
+                          mbs=2, framework="maxtext", **chosen).best  # fmt: skip
+    assert by_file.text == by_hand.text
+    assert by_file.estimate.memory_bytes == by_hand.estimate.memory_bytes
+
+
+def test_logits_in_tiles(tmp_path):
+    """Logits and their gradient in bf16, 4 bytes a word of 2 sequences: a sixteenth of them."""
+    path = tmp_path / "run.sh"
+    held = []
+    for keys in ("", " num_vocab_tiling=16"):
+        path.write_text(f"{MAXTEXT.strip()} remat_policy=full{keys}\n".replace("\n ", " "))
+        found = mw.estimate(str(path), on="8xTPU-v6e").best.estimate
+        held.append(found.memory_parts_bytes["working_bytes"])
+    logits = 4 * 2 * 8192 * 128256
+    assert held[0] == pytest.approx(logits, rel=0.05)
+    assert held[1] < held[0] / 2

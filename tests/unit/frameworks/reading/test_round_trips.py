@@ -47,3 +47,20 @@ def test_a_command_that_serves_comes_back_at_its_price(tmp_path, server, precisi
         assert again.text == plan.best.text
         assert again.estimate.latency_s == plan.best.estimate.latency_s
         assert again.estimate.memory_bytes == plan.best.estimate.memory_bytes
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"kept_tensors": "query_proj+mlpwi"},
+        {"offloaded_tensors": "decoder_layer_input+out_proj", "kept_tensors": "context"},
+        {"offloaded_tensors": "mlpwo", "optimizer": "adam-bf16"},
+    ],
+)
+def test_tensors_that_maxtext_keeps_come_back(tmp_path, named):
+    plan = mw.estimate("llama3-8b", on="16xTPU-v6e", seq=8192, global_batch=32, zero=3,
+                       framework="maxtext", **named)  # fmt: skip
+    files = [str(path) for path in export(plan, TARGETS["maxtext"], tmp_path)]
+    again = mw.estimate("llama3-8b", from_=files, on="16xTPU-v6e").best
+    assert again.text == plan.best.text
+    assert again.estimate.memory_bytes == pytest.approx(plan.best.estimate.memory_bytes, rel=1e-9)

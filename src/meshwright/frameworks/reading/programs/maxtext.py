@@ -15,6 +15,7 @@ from meshwright.frameworks.reading.given import Given, names, of_tree
 from meshwright.frameworks.reading.job import Setting, readers
 from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.frameworks.reading.models import catalog_twin, known_model
+from meshwright.graph.recompute import LAYER_INPUT, TENSORS
 
 AXES = {
     "data": "dp_replicate", "fsdp": "dp_shard", "fsdp_transpose": "dp_shard", "tensor": "tp",
@@ -25,12 +26,22 @@ AXES = {
 UNREAD = ("autoregressive", "diloco", "context_autoregressive", "context_usp_ulysses")
 REMAT = {
     "none": "none", "full": "full", "minimal": "selective", "minimal_with_context": "none",
-    "minimal_flash": "selective", "save_dot_with_context_except_mlp": "",
-    "save_dot_except_mlp": "", "save_dot_except_mlpwi": "", "save_qkv_proj": "",
-    "qkv_proj_offloaded": "",
-    "minimal_offloaded": "selective", "custom": "", "save_out_proj": "",
+    "minimal_flash": "none", "minimal_offloaded": "selective", "custom": "full",
 }  # fmt: skip
-"""Policies of recomputation; those without a counterpart are not read."""
+"""Policies of recomputation, but for those that keep single tensors."""
+QKV = ("query_proj", "key_proj", "value_proj")
+KEEPS = {
+    "save_qkv_proj": QKV, "save_out_proj": ("out_proj",), "save_dot_except_mlp": (*QKV, "out_proj"),
+    "save_dot_with_context_except_mlp": (*QKV, "context", "out_proj"),
+    "save_dot_except_mlpwi": (*QKV, "out_proj", "mlpwo"), "qkv_proj_offloaded": QKV,
+}  # fmt: skip
+"""Tensors that a policy keeps, on the host where its name says so."""
+CUSTOM = {
+    **{name: (name,) for name in TENSORS}, "qkv_proj": QKV, "mlpwi_0": ("mlpwi",),
+    "mlpwi_1": ("mlpwi",), "moe_mlpwi_0": ("mlpwi",), "moe_mlpwi_1": ("mlpwi",),
+    "moe_mlpwo": ("mlpwo",),
+}  # fmt: skip
+"""Keys of ``remat_policy: custom``, and the tensors that they place."""
 
 
 @readers.register("maxtext")
@@ -186,7 +197,7 @@ def _types(given: Given) -> dict[str, Any]:
     """Return types of numbers, recomputation, and what lives on the host."""
     kinds = {"bfloat16": "bf16", "float32": "fp32"}
     precision = kinds[given.word("dtype", among=kinds) or "bfloat16"]
-    given.word("weight_dtype", among=("float32",))
+    weights = given.word("weight_dtype", among=kinds)
     given.word("grad_dtype", among=("float32", "bfloat16"))
     quantized = given.word("quantization", among=("", "int8", "fp8", "fp8_full", "nanoo_fp8",
                                                   "fp8_gpu", "te_fp8_delayedscaling"))  # fmt: skip
@@ -194,17 +205,41 @@ def _types(given: Given) -> dict[str, Any]:
         precision = "int8" if quantized == "int8" else "fp8"
     for name in ("use_qwix_quantization", "quantization_local_shard_count"):
         given.value(name)
-    policy = given.word("remat_policy", among=REMAT) or "full"
-    if not REMAT[policy]:
-        given.refuse("remat_policy", f"{policy} is not read", "full, minimal or none")
-    offload = "activations" if policy == "minimal_offloaded" else None
+    remat = _recomputation(given)
+    offload = remat.pop("offload", None)
     if given.flag("optimizer_memory_host_offload"):
         offload = "optimizer"
     given.refuse_unless("parameter_memory_host_offload", "false", why="is not read", fix="false")
     optimizer = given.word("opt_type", among=("adamw", "adam_pax", "sgd"))
-    return {"precision": precision, "recompute": REMAT[policy] or "full", "offload": offload,
-            "optimizer": "sgd" if optimizer == "sgd" else None,
-            "dropout": bool(given.real("dropout_rate"))}  # fmt: skip
+    if optimizer != "sgd":
+        optimizer = "adam-bf16" if weights == "bfloat16" else None
+    tiles = given.whole("num_vocab_tiling") or 1
+    return {"precision": precision, **remat, "offload": offload, "optimizer": optimizer,
+            "dropout": bool(given.real("dropout_rate")),
+            "software": {"logit_tiles": tiles} if tiles > 1 else {}}  # fmt: skip
+
+
+def _recomputation(given: Given) -> dict[str, Any]:
+    """Return what is recomputed, and which tensors are kept: on the device or on the host."""
+    policy = given.word("remat_policy", among={**REMAT, **KEEPS}) or "full"
+    places: dict[str, set[str]] = {"device": set(), "offload": set(), "remat": set()}
+    for key, tensors in CUSTOM.items():
+        place = given.word(key, among=places)
+        if place and policy == "custom":
+            places[place].update(tensors)
+    if policy in KEEPS:
+        places["offload" if policy.endswith("_offloaded") else "device"].update(KEEPS[policy])
+    if mixed := (places["device"] & places["offload"]) | (places["remat"] & {*places["device"],
+                 *places["offload"]}):  # fmt: skip
+        given.refuse("remat_policy", f"parts of {', '.join(sorted(mixed))} in several places are "
+                     "not read", "one place for each tensor")  # fmt: skip
+    kept = [name for name in TENSORS if name in places["device"] and name != LAYER_INPUT]
+    away = [name for name in TENSORS if name in places["offload"]]
+    if not kept and not away:
+        found: dict[str, Any] = {"recompute": REMAT.get(policy, "full")}
+        return found | ({"offload": "activations"} if policy == "minimal_offloaded" else {})
+    stored = {"kept_tensors": "+".join(kept), "offloaded_tensors": "+".join(away)}
+    return {"recompute": "selective", **{name: text for name, text in stored.items() if text}}
 
 
 def _model(given: Given) -> Any:
