@@ -33,6 +33,34 @@ REMAT = {
 """Policies of recomputation; those without a counterpart are not read."""
 
 
+SWITCHES = ("enable_diloco", "enable_rampup_batch_size", "use_dpo", "shard_optimizer_over_data",
+            "use_2d_fsdp_sharding", "use_batch_split_schedule")  # fmt: skip
+"""What changes the price where it is on, and is not read."""
+TENSORS = (
+    "decoder_layer_input",
+    "out_proj",
+    "query_proj",
+    "key_proj",
+    "value_proj",
+    "qkv_proj",
+    "context",
+    "mlpwi",
+    "mlpwi_0",
+    "mlpwi_1",
+    "mlpwo",
+    "kv_proj",
+    "attention_out",
+    "mla_q",
+    "mla_kv",
+    "query_wa_proj",
+    "kv_wa_proj",
+    "moe_mlpwi_0",
+    "moe_mlpwi_1",
+    "moe_mlpwo",
+)
+"""What the policy ``custom`` keeps, moves or recomputes one by one."""
+
+
 @readers.register("maxtext")
 class MaxText:
     """A training job of MaxText."""
@@ -56,7 +84,22 @@ class MaxText:
         elastic* managed_* decoder_block matmul_precision shard_mode num_epoch
         decode_sampling* per_device_eval* use_dmscan dtype_mm enable_nnx allow_split*
         enable_single_controller use_multimodal model_call_mode quantize_kvcache
-        internal_compile* force_unroll capacity_* model_fsdp*
+        internal_compile* force_unroll capacity_* model_fsdp* logits_dot_in_fp32
+        enable_profiler shardy sharding_tolerance mtp_loss_scaling* float32_* activations_in_float32
+        local_sa_* use_splash* use_tokamax* use_jax_splash cost_estimate* add_bos add_eos
+        chat_template* mmap_* blend_* train_split train_data_columns train_image* max_segments*
+        context_parallel_load_balance context_parallel_reorder* debug_sharding enable_wandb wandb_*
+        enable_jax_profiler enable_gcp* enable_mllog mllog_* heartbeat* report_* hide_profiler*
+        max_num_checkpoints* multi_tier* mtc_* enable_multi_tier* enable_continuous* enable_orbax*
+        enable_autocheckpoint enable_single_replica* source_checkpoint* save_quantized*
+        prometheus* inference_* prefill_* decode_* autoregressive_decode* prompt max_prefill*
+        abort_on_* skip_step* skip_jax* step_deviation* target_eval_loss tokenize_* lr_schedule*
+        wsd_* muon_* adamw_mask enable_dropout routed_bias_update* use_chat_template use_sft
+        sft_train_on* tpu_num* compile_xla_flags optimize_mesh* custom_mesh* override_logical*
+        remove_size_one* input_data_sharding* scan_pipeline* scan_layers_per_stage
+        set_remat_policy_on* wi_tile* wo_tile* ar_cache* compute_axis* prefix_caching*
+        use_gmm_v2* ragged_* dense_init_scale norm_topk_prob use_random_routing
+        load_balance_loss_weight shuffle_buffer* warm_input* write_estimator*
         """
     )
 
@@ -197,6 +240,9 @@ def _types(given: Given) -> dict[str, Any]:
     policy = given.word("remat_policy", among=REMAT) or "full"
     if not REMAT[policy]:
         given.refuse("remat_policy", f"{policy} is not read", "full, minimal or none")
+    if policy == "custom":
+        for name in TENSORS:
+            given.value(name)
     offload = "activations" if policy == "minimal_offloaded" else None
     if given.flag("optimizer_memory_host_offload"):
         offload = "optimizer"
@@ -257,5 +303,10 @@ def _value(word: str) -> object:
 
 
 def _refuse(given: Given) -> None:
+    given.refuse_unless("mu_dtype", "", "float32", why="is not read", fix="float32")
+    given.refuse_unless("mtp_num_layers", "0", why="layers for multi-token prediction are not read",
+                        fix="0")  # fmt: skip
+    for name in SWITCHES:
+        given.refuse_unless(name, "false", why="is not read", fix="false")
     for name in ("global_parameter_scale", "override_model_config"):
         given.refuse_unless(name, "1", "false", why="is not read", fix="a config.json of the model")
