@@ -26,7 +26,7 @@ CONFIG = {
 }  # fmt: skip
 
 ROUNDS = 3
-MOST_WIDTH = math.log(2.5)
+MOST_WIDTH = math.log(4.0)
 
 
 def started(processes, folder, *words):

@@ -96,17 +96,25 @@ def fitted(
     -------
     tuple
         Constants, and the 80th percentile of |ln(formula / measured)| over products and attention,
-        rows weighed by their time; None without rows.
+        each under the constant of the others, rows weighed by their time; None without rows.
     """
     implied = Implied(measured, system, base).all()
     found = [_constant(entry) for entry in implied if entry.values]
     apart, weights = list[float](), list[float]()
     for entry in implied:
         if entry.of_arithmetic:
-            middle = float(np.median(entry.values))
-            apart += [abs(math.log(value / middle)) for value in entry.values]
+            apart += _apart(entry.values)
             weights += [row.median_s for row in entry.rows]
     return found, _quantile(apart, weights, 0.8) if apart else None
+
+
+def _apart(values: Sequence[float]) -> list[float]:
+    """Return how far each value lies from the median of the others, as a logarithm."""
+    every = np.asarray(values)
+    return [
+        abs(math.log(value / float(np.median(np.delete(every, index)))))
+        for index, value in enumerate(values)
+    ]
 
 
 class Entry(NamedTuple):

@@ -44,6 +44,11 @@ CUSTOM = {
 """Keys of ``remat_policy: custom``, and the tensors that they place."""
 
 
+SWITCHES = ("enable_diloco", "enable_rampup_batch_size", "use_dpo", "shard_optimizer_over_data",
+            "use_2d_fsdp_sharding", "use_batch_split_schedule")  # fmt: skip
+"""What changes the price where it is on, and is not read."""
+
+
 @readers.register("maxtext")
 class MaxText:
     """A training job of MaxText."""
@@ -67,7 +72,22 @@ class MaxText:
         elastic* managed_* decoder_block matmul_precision shard_mode num_epoch
         decode_sampling* per_device_eval* use_dmscan dtype_mm enable_nnx allow_split*
         enable_single_controller use_multimodal model_call_mode quantize_kvcache
-        internal_compile* force_unroll capacity_* model_fsdp*
+        internal_compile* force_unroll capacity_* model_fsdp* logits_dot_in_fp32
+        enable_profiler shardy sharding_tolerance mtp_loss_scaling* float32_* activations_in_float32
+        local_sa_* use_splash* use_tokamax* use_jax_splash cost_estimate* add_bos add_eos
+        chat_template* mmap_* blend_* train_split train_data_columns train_image* max_segments*
+        context_parallel_load_balance context_parallel_reorder* debug_sharding enable_wandb wandb_*
+        enable_jax_profiler enable_gcp* enable_mllog mllog_* heartbeat* report_* hide_profiler*
+        max_num_checkpoints* multi_tier* mtc_* enable_multi_tier* enable_continuous* enable_orbax*
+        enable_autocheckpoint enable_single_replica* source_checkpoint* save_quantized*
+        prometheus* inference_* prefill_* decode_* autoregressive_decode* prompt max_prefill*
+        abort_on_* skip_step* skip_jax* step_deviation* target_eval_loss tokenize_* lr_schedule*
+        wsd_* muon_* adamw_mask enable_dropout routed_bias_update* use_chat_template use_sft
+        sft_train_on* tpu_num* compile_xla_flags optimize_mesh* custom_mesh* override_logical*
+        remove_size_one* input_data_sharding* scan_pipeline* scan_layers_per_stage
+        set_remat_policy_on* wi_tile* wo_tile* ar_cache* compute_axis* prefix_caching*
+        use_gmm_v2* ragged_* dense_init_scale norm_topk_prob use_random_routing
+        load_balance_loss_weight shuffle_buffer* warm_input* write_estimator*
         """
     )
 
@@ -292,5 +312,10 @@ def _value(word: str) -> object:
 
 
 def _refuse(given: Given) -> None:
+    given.refuse_unless("mu_dtype", "", "float32", why="is not read", fix="float32")
+    given.refuse_unless("mtp_num_layers", "0", why="layers for multi-token prediction are not read",
+                        fix="0")  # fmt: skip
+    for name in SWITCHES:
+        given.refuse_unless(name, "false", why="is not read", fix="false")
     for name in ("global_parameter_scale", "override_model_config"):
         given.refuse_unless(name, "1", "false", why="is not read", fix="a config.json of the model")

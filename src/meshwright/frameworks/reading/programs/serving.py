@@ -6,6 +6,7 @@ Source: vLLM 0.33.0 ``engine/arg_utils.py``; SGLang 0.5.23 ``srt/server_args.py`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -20,11 +21,17 @@ TYPES = {"auto": "", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "flo
          "float": "fp32"}  # fmt: skip
 QUANTIZED = {"fp8": "fp8", "w8a8_fp8": "fp8", "w8a8_int8": "int8", "modelopt": "fp8",
              "modelopt_fp4": "fp4", "nvfp4": "fp4", "mxfp4": "fp4",
-             "petit_nvfp4": "fp4"}  # fmt: skip
+             "petit_nvfp4": "fp4", "fp4": "fp4"}  # fmt: skip
 """Names of quantized weights that multiply in their own type."""
 STORED = {"awq": "awq", "awq_marlin": "awq", "gptq": "gptq", "gptq_marlin": "gptq",
           "bitsandbytes": "nf4"}  # fmt: skip
 """Names of weights that are widened for products, as ``--weights`` calls them."""
+
+
+_NAMES = ("model", "model_path", "model_tag")
+"""Options that name the checkpoint."""
+_TYPED = re.compile(r"-(fp8|nvfp4|fp4)(?:-|$)", re.I)
+"""A type of weights in the name of a checkpoint."""
 
 
 def _common(given: Given, setting: Setting, server: str) -> dict[str, Any]:
@@ -41,6 +48,10 @@ def _common(given: Given, setting: Setting, server: str) -> dict[str, Any]:
             given.refuse("quantization", f"{quantized} is not read from here",
                          f"{known}; other kinds by the config.json")  # fmt: skip
     cache = given.word("kv_cache_dtype", among=CACHE)
+    stated = next((given.peek(name) for name in _NAMES if name in given), None)
+    stated = str(stated or (given.peek("(word)") or [""])[-1])
+    if precision is None and (own := _TYPED.search(stated)):
+        precision = QUANTIZED[own[1].lower()]  # the checkpoint says how its weights are kept
     return {"server": server, "decode": True, "precision": precision, "weights": stored,
             "kv_cache": CACHE[cache] if cache else None,
             "model": _model(given, setting)}  # fmt: skip
@@ -48,12 +59,11 @@ def _common(given: Given, setting: Setting, server: str) -> dict[str, Any]:
 
 def _model(given: Given, setting: Setting) -> Any:
     words = given.value("(word)") or []
-    options = ("model", "model_path", "model_tag")
     if "model" in setting.stated:
-        for option in options:
+        for option in _NAMES:
             given.path(option)
         return None
-    name = given.text(*options) or next(
+    name = given.text(*_NAMES) or next(
         (str(word) for word in words if word not in ("serve", "launch_server")), None
     )
     if name is None:
@@ -77,6 +87,7 @@ def _world(given: Given, setting: Setting, found: dict[str, Any]) -> None:
     copies = int(stated) if stated.isdigit() and int(stated) else copies
     count = setting.devices.count or 0
     replicas = max(copies, count // degree)
+    found["batch"] = found["batch"] and found["batch"] * found["dp"]  # of each that holds data
     if replicas > 1:
         given.notes.append(f"{replicas} servers, each with the batch that it states")
         found["dp"] *= replicas
@@ -117,7 +128,29 @@ _EVERYWHERE = names(
     print_iter* enable_iter* scheduler_config.* stream_interval perf_metrics* return_perf*
     log_level disable_flashinfer* triton_attention_num* flashinfer_* init_expert* bucket_*
     delete_ckpt* batching_wait* allow_long* async_scheduling enable_return*
-    structured_outputs* logits_processors
+    structured_outputs* logits_processors eplb_*
+    compilation_config.* detokenizer_worker_num model_impl json_model_override* rl_quant*
+    enable_priority* disable_priority* priority_* default_priority* retraction_policy
+    radix_* scheduler_recv* enable_mixed_chunk load_balance_method
+    enable_p2p_check device base_gpu_id gpu_id_step soft_watchdog* sleep_on_idle use_ray
+    custom_sigquit* numa_node gc_* fastapi_root_path admin_api_key weight_version
+    completion_template tool_server preferred_sampling* incremental_streaming* *_tokens_buckets
+    kv_events_config export_metrics* fp8_gemm* fp4_gemm* bf16_gemm* disable_cuda_graph_padding
+    enable_profile_cuda_graph enable_cudagraph_gc enable_layerwise* enable_symm_mem
+    triton_attention* enable_mscclpp pre_warm* moe_runner_backend deepep_mode deepep_config
+    moe_dense_tp_size ep_num_redundant* ep_dispatch* expert_distribution* mooncake_*
+    hicache_* image_processor* disable_fast_image* enable_lora max_lora* max_loaded_loras
+    disable_shared_experts_fusion disable_chunked_prefix_cache
+    weight_loader* enable_memory_saver enable_custom_logit* disable_outlines* shm_*
+    language_model_only max_queued_requests num_gpu_blocks_override max_seq_len_to_capture
+    long_prefill* max_num_partial* max_long_partial* enable_log_outputs disable_hybrid_kv*
+    cudagraph_capture_sizes max_cudagraph* optimization_level O O1 O2 O3 safetensors_*
+    use_tqdm* io_processor* pooler* runner convert skip_mm* interleave_mm* video_pruning*
+    mamba_cache_dtype kv_sharing* limit_mm_per_prompt.* hf_overrides.* kv_cache_config.event*
+    kv_cache_config.enable_partial* kv_cache_config.copy_on* kv_cache_config.sink*
+    scheduler_config scheduler_config.* moe_config.* torch_compile_config.* allreduce_strategy
+    use_cuda_graph* max_draft_len enable_layerwise_nvtx* garbage_collection* num_serve*
+    reasoning_parser postprocess* trust_remote* enable_padding sampler_type
     """
 )
 
@@ -163,9 +196,12 @@ class Vllm:
         _world(given, setting, found)
         _share(given, "gpu_memory_utilization")
         _graphs(given, found, "enforce_eager")
+        given.note_if("enable_eplb", "experts are priced as loaded alike")
+        if given.text("all2all_backend") is not None:
+            given.notes.append("all2all_backend: tokens are priced as the default sends them")
         for name in ("speculative_config", "decode_context_parallel_size", "kv_transfer_config",
                      "prefill_context_parallel_size", "cpu_offload_gb", "enable_dbo",
-                     "kv_offloading_size", "spec_method", "enable_eplb"):  # fmt: skip
+                     "kv_offloading_size", "spec_method", "num_redundant_experts"):  # fmt: skip
             given.refuse_unless(name, "1", "0", "false", why="is not read")
         return "vllm", found
 
@@ -212,6 +248,9 @@ class Sglang:
         for name in ("speculative_algorithm", "disaggregation_mode", "enable_two_batch_overlap",
                      "cpu_offload_gb", "moe_a2a_backend", "dcp_size", "attn_cp_size"):  # fmt: skip
             given.refuse_unless(name, "null", "none", "0", "1", "false", why="is not read")
+        given.note_if(
+            "disable_overlap_schedule", "the time of the host is that of servers that hide it"
+        )
         for name in ("speculative_num_steps", "speculative_eagle_topk",
                      "speculative_draft_model_path",
                      "speculative_num_draft_tokens", "torch_compile_max_bs"):  # fmt: skip

@@ -81,6 +81,9 @@ OLDER = {
     "training.compile": "compile.enable",
     "compile.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
     "model.norm_type": "norm_type",
+    "quantize.dense.float8.enable_fsdp_float8_all_gather":
+        "quantize.linear.float8.enable_fsdp_float8_all_gather",
+    "quantize.dense.float8.recipe_name": "quantize.linear.float8.recipe_name",
 } | {
     f"experimental.{name}": f"parallelism.{name}"
     for name in ("pipeline_parallel_degree", "pipeline_parallel_schedule",
@@ -125,7 +128,8 @@ class Torchtitan:
         experimental.custom_import experimental.custom_args_module training.warmup
         fault_tolerance.process* fault_tolerance.replica_id fault_tolerance.group_size
         fault_tolerance.min_replica* override.* loss.* model_spec.attn_backend model.attn_backend
-        model_spec.seq_len model.seq_len
+        model_spec.seq_len model.seq_len training.data.* quantize.*.filter_fqns quantize.*.fqns
+        quantize.*.precompute* quantize.*.emulate compile.components
         """
     )
 
