@@ -127,8 +127,11 @@ class Entry(NamedTuple):
 
     @property
     def of_arithmetic(self) -> bool:
-        """Whether rows are products or attention, in which steps spend most of their time."""
-        return len(self.values) > 1 and self.name.startswith(("matmul", "narrow", "attention"))
+        """Whether rows are products or attention, in which steps spend most of their time.
+
+        Values that are all equal are those that the rates of a described chip were taken from.
+        """
+        return len(set(self.values)) > 1 and self.name.startswith(("matmul", "narrow", "attention"))
 
 
 def _constant(entry: Entry) -> Constant:
