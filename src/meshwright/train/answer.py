@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from meshwright.cost.parts import MemoryPart
 from meshwright.report.answer_file import FORMAT
 from meshwright.search.exhaustive import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string
@@ -122,22 +121,8 @@ class Estimate:
 
     @property
     def device_shortage_bytes(self) -> float:
-        """What the fullest device lacks; 0 where it holds all.
-
-        The margin is a guard of the search: a strategy that is given may use it.
-        """
-        return max(0.0, -self.memory_left_bytes)
-
-    @property
-    def memory_left_bytes(self) -> float:
-        """What the fullest device has left, its margin too; negative where it lacks some."""
-        margin = self.memory_parts_bytes.get(MemoryPart.MARGIN, 0.0)
-        return self.memory_capacity_bytes - (self.memory_bytes - margin)
-
-    @property
-    def uses_margin(self) -> bool:
-        """Whether it fits, and leaves less than plans of a search do."""
-        return self.fits and self.memory_bytes > self.memory_capacity_bytes
+        """What the fullest device lacks; 0 where it holds all."""
+        return max(0.0, self.memory_bytes - self.memory_capacity_bytes)
 
     @property
     def host_shortage_bytes(self) -> float:

@@ -22,7 +22,7 @@ from meshwright.catalog.systems import best_measured_mfu
 from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_w, idles_above_cap
 from meshwright.cost.memory import fullest, host_of
 from meshwright.cost.operator import stated_rate
-from meshwright.cost.parts import MemoryPart, TimePart, number_at
+from meshwright.cost.parts import TimePart, number_at
 from meshwright.cost.pipeline import POSITIONS, micro_batches, recomputed_shares
 from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE, UNSEEN, Problem, interval
 from meshwright.cost.step import Priced, price_columns, price_one
@@ -248,11 +248,6 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
                 "as far"
             )
         notes.append(UNCALIBRATED_NOTE + wider)
-    if price.uses_margin:
-        notes.append(
-            f"{format_bytes(price.memory_left_bytes)} of memory are left on the fullest device: "
-            f"plans leave {format_bytes(price.memory_parts_bytes[MemoryPart.MARGIN])}"
-        )
     limit = best_measured_mfu(problem.system.chip.name, work.precision.matmul)
     if limit is not None and price.mfu_full > limit:
         notes.append(

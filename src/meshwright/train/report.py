@@ -290,10 +290,7 @@ def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str 
     screen = Screen(question_line(plan))
     screen.gap()
     left = price.memory_capacity_bytes - price.memory_bytes
-    if price.uses_margin:
-        text = f"{format_bytes(price.memory_left_bytes)} left, less than the margin of plans"
-        screen.add("FITS", text, style="bold green")
-    elif price.fits:
+    if price.fits:
         screen.add("FITS", f"{format_bytes(left)} left on the fullest device", style="bold green")
     else:
         screen.add("NO FIT", _shortage(price), style="bold red")

@@ -1,11 +1,8 @@
 """Memory of rows: counted as their sources count it, fits, and constants out of made rows."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-import meshwright as mw
 from meshwright.calibration.errors import memory_error_record
 from meshwright.calibration.fit.memory import (
     GIB,
@@ -298,16 +295,3 @@ def test_experts_of_megatron_are_split_over_tp_unless_it_says_otherwise():
         plan = {"tp": 4, "dp": 2, "ep": 1, "etp": etp}
         row = row_of(**MEGATRON | {"group": name, "parallelism": plan}, model=experts)
         assert job_of(row, "uncalibrated").strategy.etp == expected
-
-
-def test_a_strategy_that_is_given_may_use_the_margin():
-    """Of a capacity between what is used, and that with the margin of plans; as rows that ran."""
-    price = mw.estimate("llama3-8b", on="8xA100", seq=8192, global_batch=8, dp=8).best.estimate
-    margin = price.memory_parts_bytes["margin_bytes"]
-    tight = replace(price, memory_capacity_bytes=price.memory_bytes - margin / 4)
-    assert tight.fits
-    assert tight.uses_margin
-    assert tight.memory_left_bytes == pytest.approx(0.75 * margin)
-    small = replace(price, memory_capacity_bytes=price.memory_bytes - 1.25 * margin)
-    assert not small.fits
-    assert small.device_shortage_bytes == pytest.approx(margin / 4)
