@@ -88,9 +88,9 @@ def test_uncalibrated_serving_is_neutral():
 
 
 def test_what_no_row_tells_is_as_expected():
-    found = load_serving("cdna", load_server("sglang"), "calibrated")
+    found = load_serving("volta", load_server("llama.cpp"), "calibrated")
     for free in (*OF_CHIPS, *OF_SERVERS):
         assert getattr(found, free.name) == pytest.approx(free.prior)
-    seen = load_serving("hopper", load_server("sglang"), "calibrated")
+    seen = load_serving("hopper", load_server("llama.cpp"), "calibrated")
     assert seen.weight_read_share != found.weight_read_share
     assert seen.collective_start_share == found.collective_start_share
