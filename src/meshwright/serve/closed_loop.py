@@ -13,7 +13,8 @@ from typing import Generic
 from meshwright.base.arrays import N, Num, larger, positive_part, smaller
 
 ROUNDS = 12
-"""Of the fixed point of step and wait; each halves what is left, at least."""
+"""Of the fixed point of step and wait: what is left is below 0.03 % in 99 of 100 loads, and below
+2 % in all, of 1 to 2,048 clients and prompts that fill from none to all of the passes."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,8 @@ def steady(loop: LoopOf[Num]) -> LoopState[Num]:
     Where prompts alone fill every pass, they queue: T + (O - 1) t is at least N t / room.
 
     Range: lengths that vary by a few per cent or more, so that requests which once started
-    together do not stay together; against a simulation of each pass, tests hold t within 5 % and
-    T within a quarter (a tenth in the median) from 4 to 512 clients.
+    together do not stay together; against a simulation of each pass, tests hold t within 6 % and
+    T within a quarter from 4 to 128 clients.
     """
     n, others = loop.clients, positive_part(loop.clients - 1.0)
     later = larger(loop.answer_tokens - 1.0, 1.0)
