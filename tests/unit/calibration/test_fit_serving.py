@@ -76,7 +76,9 @@ def test_a_written_part_is_read(fitted, tmp_path):
         values = dict(zip([k.place for k in fitted.rows.keys], fitted.values, strict=True))
         share = np.exp(values[family, "weight_read_share"])
         assert found.weight_read_share == pytest.approx(share, rel=1e-3)
-        assert found.host_step_s == pytest.approx(np.exp(values["vllm-v0", "host_step_s"]), rel=1e-3)
+        assert found.host_step_s == pytest.approx(
+            np.exp(values["vllm-v0", "host_step_s"]), rel=1e-3
+        )
         assert found.core_pull == NEUTRAL.core_pull  # vLLM splits the cache of a head
     assert serving_record(str(path)).num_rows == len(fitted.errors)
     trained = load_calibration("hopper", str(path)), load_calibration("hopper", "calibrated")
