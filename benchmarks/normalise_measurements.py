@@ -7,7 +7,8 @@ rows name shared parts by their index (those that the stored tables were made fr
 ``git show fcc2b49:src/meshwright/validation/data/training.json``, and ``inference.json``). Each
 row is read as a user's file is, gets the date of its software from the title of its source, and
 keeps the words that were read (``reasons``). Rows name their parts by index in the result too.
-Of a file that says which rows are ``complete`` only those are taken; ``--onto`` puts them behind
+Of a file that says which rows are ``complete`` only those are taken, and of requests those with
+a length; ``--onto`` puts them behind
 the rows of a table that is stored.
 """
 
@@ -25,6 +26,10 @@ from meshwright.calibration.rows import Row, table_rows
 
 TRAINING = ("sources", "models", "hardware", "plans")
 SERVING = ("sources", "models", "hardware", "settings")
+ARXIV = re.compile(r"\((\d\d)(0[1-9]|1[0-2])\.\d{5}\)")
+DRAWN_LENGTHS = {"InferenceX dump": 0.8}
+"""Benchmarks that draw the lengths of requests: --random-range-ratio of SemiAnalysis InferenceX,
+benchmarks/benchmark_lib.sh."""
 DATE = re.compile(r"(20\d\d)-?(0[1-9]|1[0-2])(?!\d)")
 VERSION = re.compile(r"(\d\d\.\d\d) NeMo Container|NeMo (\d\d\.\d\d)|\((v\d+\.\d+)\)")
 _TPU = "training/trillium"
@@ -56,7 +61,8 @@ def raw_rows(content: Any) -> list[dict[str, Any]]:
     if isinstance(content, Mapping):
         read = training_row if "plans" in content else serving_row
         content = [read(entry, content) for entry in content["rows"]]
-    return [dated(row) for row in content if row.get("complete", True)]
+    known = [dated(row) for row in content if row.get("complete", True)]
+    return [row for row in known if "batch" not in row or row["input_len"] or row["output_len"]]
 
 
 def training_row(entry: list[Any], table: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,6 +91,15 @@ def dated(row: dict[str, Any]) -> dict[str, Any]:
     title = row.get("source", {}).get("title") or ""
     date, version = DATE.search(title), VERSION.search(title)
     found = {"date": "-".join(date.groups())} if date else {}
+    if (paper := ARXIV.search(title)) and not date:
+        found["date"] = f"20{paper[1]}-{paper[2]}"
+    if row.get("origin") in DRAWN_LENGTHS:
+        found["shortest_share"] = DRAWN_LENGTHS[row["origin"]]
+    if row.get("measured_on"):
+        found["date"] = row["measured_on"][:7]
+    plan = row.get("parallelism") or {}
+    if plan.get("moe_tp"):
+        row = row | {"parallelism": plan | {"etp": plan["moe_tp"]}}
     if version:
         found["framework_version"] = next(text for text in version.groups() if text)
     folder = row.get("source", {}).get("path", "").rpartition("/")[0]

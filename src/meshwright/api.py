@@ -1110,7 +1110,7 @@ def calibrate(args: Namespace, call: Call) -> Fitted:
     """Return the constants of the cost model fitted to measured rows."""
     from meshwright.base.files import write_whole
     from meshwright.calibration.fit.report import fitted
-    from meshwright.calibration.rows import FROZEN
+    from meshwright.calibration.rows import is_frozen
     from meshwright.options.question import output_file
 
     path = output_file(args, "out")
@@ -1121,7 +1121,7 @@ def calibrate(args: Namespace, call: Call) -> Fitted:
 
         found = fitted_kernels(_timings(args.file), name, f"{command} --kernels")
     else:
-        rows = [row for row in _rows(args.file) if args.file or row.group not in FROZEN]
+        rows = [row for row in _rows(args.file) if args.file or not is_frozen(row)]
         found = fitted(rows, name, command)
     if not found.data:
         raise InfeasibleError("no row has a measured throughput that can be predicted")

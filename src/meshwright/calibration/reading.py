@@ -186,7 +186,9 @@ def row_of(stated: StatedRow) -> Row:
         changes["flash_attention"] = "use-flash-attn" in stated.features
     if stated.is_serving:
         if not stated.is_one_user:
-            changes["framework"] = server_name_of(stated)
+            changes["framework"] = server_name_of(stated, hardware)
+        if stated.closed_loop is None and re.search(r"closed loop", stated.definition or ""):
+            changes["closed_loop"] = True
         changes["precision"] = serving_precision_of(stated.precision)
     else:
         framework = framework_of(stated, hardware)
@@ -302,13 +304,21 @@ _FRAMEWORKS = (
     (r"fsdp|pytorch|hugging|accelerate|lit-?gpt|axolotl", "fsdp"),
 )
 _SERVERS = (
+    (r"vllm[- ]?v?0\.[0-7]\b|vllm-v0", "vllm-v0"),
     (r"vllm", "vllm"),
-    (r"(tensorrt|trt).*pytorch", "tensorrt-llm-pytorch"),
+    (r"(tensorrt|trt).*pytorch|trtllm [1-9]|tensorrt-llm [1-9]", "tensorrt-llm-pytorch"),
     (r"tensorrt|trt", "tensorrt-llm"),
+    (r"lmdeploy|turbomind", "lmdeploy"),
+    (r"optimum-?habana|synapse", "optimum-habana"),
     (r"deepspeed|mii|fastgen", "deepspeed-mii"),
     (r"sglang", "sglang"),
     (r"llama\W?cpp|ggml|gguf", "llama.cpp"),
 )
+_PYTORCH_SINCE = "2025-09"
+"""The runtime in PyTorch is the default of TensorRT-LLM from version 1.0 on. Source: NVIDIA/
+TensorRT-LLM, docs/source/release-notes.md."""
+_ENGINE_V1_SINCE = "2025-03"
+"""The engine V1 is the default of vLLM from version 0.8 on. Source: vllm-project/vllm, releases."""
 _LOSS_COMPILED_SINCE = "2025-04"
 """In torchtitan. Source: pytorch/torchtitan, pull request 1033."""
 
@@ -339,9 +349,20 @@ def framework_of(row: StatedRow, hardware: HardwareFields) -> str | None:
     return _EARLY_MEGATRON if is_early else "megatron-bridge"
 
 
-def server_name_of(row: StatedRow) -> str:
-    """Return the server of a row: as it is named, else as its source suggests."""
-    return _first_of(_SERVERS, row.framework, row.group, row.source.repo) or "generic"
+def server_name_of(row: StatedRow, hardware: HardwareFields) -> str:
+    """Return the server of a row: as it is named, else as its source suggests.
+
+    The ragged batches of DeepSpeed-MII are kernels in CUDA: DeepSpeed on Gaudi runs the static
+    batches of Optimum Habana.
+    """
+    named = _first_of(_SERVERS, row.framework, row.group, row.source.repo) or "generic"
+    if named == "deepspeed-mii" and (hardware.chip or "").startswith("Gaudi"):
+        return "optimum-habana"
+    if named == "vllm" and (row.date or _ENGINE_V1_SINCE) < _ENGINE_V1_SINCE:
+        return "vllm-v0"
+    if named == "tensorrt-llm" and (row.date or "") >= _PYTORCH_SINCE:
+        return "tensorrt-llm-pytorch"
+    return named
 
 
 def _first_of(patterns: Sequence[tuple[str, Meaning]], *texts: str | None) -> Meaning | None:

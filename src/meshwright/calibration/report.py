@@ -28,6 +28,12 @@ from meshwright.calibration.picture import scatter_svg, sources_svg
 from meshwright.calibration.prediction import Prediction, predict, used_bytes
 from meshwright.calibration.rows import FROZEN, Row, SoftwareFields
 from meshwright.calibration.serving import predict_all, server_name_of
+from meshwright.calibration.serving_report import (
+    figure_lines,
+    figures_data,
+    figures_of,
+    plan_lines,
+)
 from meshwright.calibration.sram import predict_sram
 from meshwright.catalog.calibration import (
     ErrorRecord,
@@ -160,7 +166,8 @@ SERVING_INTRODUCTION = """# Validation of serving
 
 Written by `meshwright validate --document docs/validation.md`, next to that file. Each published
 row is predicted from its stated configuration alone: throughput of a batch of equal requests that
-start together, or of a queue that keeps the server busy. Errors are |ln(predicted / measured)|; a
+start together, or of a queue that keeps the server busy, and both times of clients that each send a
+request when the one before has ended. Errors are |ln(predicted / measured)|; a
 bias above 0 is predicted too fast. Left out: constants of serving fitted without that source,
 server or family of chips. How rows become jobs, and what is priced: [serving](serving.md).
 """
@@ -201,7 +208,7 @@ def _markdown(
 
 def validation_data(found: Validation) -> dict[str, Any]:
     """Return a validation for programs."""
-    served = {"inference": _serving_data(found.served)} if found.served else {}
+    served = {"inference": _serving_data(found.served, found.calibration)} if found.served else {}
     sram = {"sram": asdict(errors_of(found.sram))} if found.sram else {}
     return (
         {
@@ -247,13 +254,14 @@ def memory_data(predictions: Sequence[Prediction]) -> dict[str, Any]:
     }
 
 
-def _serving_data(predictions: Sequence[Prediction]) -> dict[str, Any]:
+def _serving_data(predictions: Sequence[Prediction], calibration: str) -> dict[str, Any]:
     """Return the errors of serving for programs: of all rows, and by each view."""
     views = {
         f"by_{view}": {name: asdict(errors) for name, errors in parts.items()}
         for view, parts in views_of(predictions).items()
     }
-    return {"overall": asdict(errors_of(predictions)), **views}
+    figures = figures_data(figures_of(predictions, calibration))
+    return {"overall": asdict(errors_of(predictions)), "figures": figures, **views}
 
 
 # on a screen
@@ -555,7 +563,11 @@ def _serving_lines(
     """Yield the validation of serving."""
     views, plain = views_of(found.served), views_of(before.served) if before else {}
     plain["source"] = _sources_of(before.served) if before else {}
+    figures = figures_of(found.served, found.calibration)
+    yield from figure_lines(figures, record, table)
+    yield from plan_lines(figures, table)
     yield "## By source\n"
+    yield "All kinds of rows, of clients the time per output token; frozen ones are among them.\n"
     yield from _errors_by("source", _sources_of(found.served), plain, record, table)
     for view in ("server", "chip", "batch", "model"):
         yield f"## By {view}\n"

@@ -55,6 +55,18 @@ FROZEN = ("mlperf-training", "tpu-recipes")
 """Sources that no constant, interval or rule has seen: two of the ten that were added last, by
 ``numpy.random.default_rng(17).choice(sorted(names), size=2, replace=False)`` before anybody looked
 at their figures."""
+FROZEN_SERVING = (
+    "lmdeploy",
+    "aic-silicon: DeepSeek-V3 671B on B200 under tensorrt-llm-pytorch",
+    "aic-silicon: MiniMax M2.5 on H100 under vllm",
+    "aic-silicon: Llama 3.1 70B on B200 under vllm",
+    "aic-silicon: GPT-OSS 120B on B200 under tensorrt-llm-pytorch",
+)
+"""The same of requests, drawn before anybody looked at their errors: with
+``random = numpy.random.default_rng(17)`` one of the four smaller sources that were added last,
+``random.choice(sorted(names), size=1, replace=False)``, then of the source that holds most rows a
+quarter of its families of model, chip and server, ``random.choice(sorted(families), size=4,
+replace=False)``."""
 
 
 class Fields(BaseModel):
@@ -246,6 +258,12 @@ class CommonFields(Fields):
     flash_attention: Flag = None
     batch: Count = None
     """Inference: requests that start together; not stated: a queue that keeps the server busy."""
+    closed_loop: Flag = None
+    """Inference: ``batch`` is a number of clients, each of which sends its next request when the
+    answer to the one before has ended."""
+    shortest_share: Amount = None
+    """Inference: lengths are drawn evenly between this share of the stated ones and all of them;
+    not stated: all requests are equal."""
     input_len: CountOrZero = None
     output_len: CountOrZero = None
     definition: Text = None
@@ -279,6 +297,18 @@ class Row(CommonFields):
     flops_counting: FlopsRule | None = None
     reasons: Mapping[str, str] = Field(default_factory=dict)
     """By field: the words of the source, where they are not the value itself."""
+
+
+def family_of(row: Row) -> str:
+    """Return the rows of requests that differ from a row in plan, load and lengths alone."""
+    chip = row.hardware.chip
+    return f"{row.group}: {row.model.name} on {chip} under {row.framework}"
+
+
+def is_frozen(row: Row) -> bool:
+    """Return whether no constant, interval or rule may see a row."""
+    frozen = FROZEN_SERVING if row.is_serving else FROZEN
+    return row.group in frozen or family_of(row) in frozen
 
 
 @cache

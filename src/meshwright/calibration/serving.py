@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
@@ -31,10 +31,15 @@ from meshwright.serve.passes import ServingProblem
 from meshwright.serve.requests import Requests, Served, Serving
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.calibration import ServingConstantsOf, Spread
-from meshwright.spec.model import ModelSpec
-from meshwright.spec.system import ChipSpec
+from meshwright.spec.model import ModelSpec, WeightFormat
+from meshwright.spec.system import ChipSpec, DType
 from meshwright.spec.workload import Decode, Precision, Server, SoftwareStack
 
+FIRST_TOKEN = "first_token"
+"""Trait of a time to the first token under load, which waits and hosts make less certain."""
+THROUGHPUT, TPOT, TTFT = "throughput", "TPOT", "TTFT"
+FIGURES = {"next": TPOT, "first": TTFT}
+"""What is measured of clients; all else counts as throughput."""
 PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 LEAST_EXPERT_COLUMNS = 256
 """Of the part of an expert: kernels with block scales take no narrower tiles."""
@@ -51,14 +56,27 @@ class Setting:
 
 @dataclass(frozen=True)
 class ServingJob:
-    """A row as it is priced."""
+    """One figure of a row as it is priced."""
 
     row: Row
     setting: Setting
     prompt_tokens: float
     answer_tokens: float
     batch: float
-    """Requests that start together on one replica; infinity: a queue."""
+    """Requests that start together on one replica, or clients of it; infinity: a queue."""
+    figure: str
+    """What was measured, as :func:`_measured` names it."""
+    measured_tokens_per_s: float
+
+    @property
+    def is_closed_loop(self) -> bool:
+        """Whether clients send one request after another."""
+        return bool(self.row.closed_loop)
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether all requests have the same length."""
+        return self.row.shortest_share is None
 
 
 def server_name_of(row: Row) -> str:
@@ -66,22 +84,28 @@ def server_name_of(row: Row) -> str:
     return row.framework or "generic"
 
 
-def serving_job(row: Row, calibration: str) -> ServingJob:
-    """Return the job of a row: its stated configuration alone, and defaults.
+def serving_jobs(row: Row, calibration: str) -> list[ServingJob]:
+    """Return a job for each figure that a row states: its stated configuration, and defaults.
 
     Raises
     ------
     RefusedError
         With the reason, when it cannot be priced.
     """
-    if not row.input_len or not row.output_len:
+    figures = _measured(row)
+    answer = row.output_len or (1 if [name for name, _ in figures] == ["prompts"] else 0)
+    if not row.input_len or not answer:
         raise RefusedError(Reason.LENGTHS, f"{row.input_len} and {row.output_len} tokens")
     model = row.model.model_copy(update={"seq": None, "params_b": None})
     setting = _setting(
         server_name_of(row), row.hardware, model, row.precision, row.parallelism, calibration
     )
     batch = inf if row.batch is None else max(row.batch / setting.replicas, 1.0)
-    return ServingJob(row, setting, float(row.input_len), float(row.output_len), batch)
+    mean = (1.0 + (row.shortest_share or 1.0)) / 2.0
+    return [
+        ServingJob(row, setting, mean * row.input_len, mean * answer, batch, *figure)
+        for figure in figures
+    ]
 
 
 @cache
@@ -95,12 +119,12 @@ def _setting(
     model = model_of(fields, "fsdp")
     chip = system.chip
     workload = Decode(
-        batch_size=1, context_length=1, precision=serving_precision(precision, chip, server),
+        batch_size=1, context_length=1, precision=serving_precision(precision, chip, server, model),
         software=SoftwareStack(cuda_graphs=True),
     )  # fmt: skip
     problem = ServingProblem(
         model, system, workload, load_calibration(chip.family, calibration),
-        constants=load_serving(chip.family, server, calibration),
+        constants=load_serving(chip.family, server, calibration), server=server,
     )  # fmt: skip
     strategy, replicas = _strategy(plan, system.num_devices, model)
     return Setting(Serving(problem, server, PLAIN, strategy), replicas)
@@ -140,7 +164,36 @@ def _experts_spread(model: ModelSpec, tp: int) -> int:
     return next(ep for ep in range(1, tp + 1) if tp % ep == 0 and tp // ep <= most)
 
 
-def serving_precision(stated: PrecisionFields | None, chip: ChipSpec, server: Server) -> Precision:
+NVFP4_BYTES = 0.5 + 1.0 / 16.0
+"""Four bits, and a scale of eight for sixteen of them. Source: NVIDIA, Introducing NVFP4."""
+
+
+def stored_format(weight: DType | None, chip: ChipSpec, model: ModelSpec) -> WeightFormat | None:
+    """Return the format of weights in 4 bits; None: of other types.
+
+    Checkpoints that the model itself was published with come first. Where the chip multiplies in 4
+    bits, it is NVFP4, whose checkpoints leave the attention of models with experts wide (NVIDIA
+    TensorRT Model Optimizer, the recipes of DeepSeek-R1-FP4 and Qwen3-235B-A22B-FP4).
+    """
+    if weight != "fp4":
+        return None
+    known = model.weight_format
+    if known is not None and known.bytes_per_weight < 1.0:
+        return known
+    if "fp4" not in chip.matmul_flops_per_s:
+        return None
+    has_experts = any(kind.experts for kind in model.layer_kinds)
+    return WeightFormat(
+        name="nvfp4",
+        bytes_per_weight=NVFP4_BYTES,
+        wide_shares={"attention": 1.0} if has_experts else {},
+        matmul="fp4",
+    )
+
+
+def serving_precision(
+    stated: PrecisionFields | None, chip: ChipSpec, server: Server, model: ModelSpec | None = None
+) -> Precision:
     """Return the number formats of a served model: 16 bits where nothing is stated.
 
     Where the chip has no rate for a narrow format, its products run in 16 bits.
@@ -156,12 +209,15 @@ def serving_precision(stated: PrecisionFields | None, chip: ChipSpec, server: Se
         stated_rate(chip, activation)
     except SpecError as error:
         raise RefusedError(Reason.PRECISION, str(error.faults[0])) from error
+    narrows = server.narrow_cache or chip.family in server.narrow_cache_on
+    stored = stored_format(known.weight, chip, model) if model else None
     has_rate = known.matmul is not None and known.matmul in chip.matmul_flops_per_s
     return Precision(
         matmul=known.matmul if known.matmul and has_rate else activation,
         activation=activation,
         weight=known.weight or activation,
-        kv_cache="fp8" if known.weight and server.narrow_cache else activation,
+        kv_cache="fp8" if known.weight and narrows else activation,
+        weight_format=stored,
     )
 
 
@@ -179,22 +235,42 @@ def _kind(row: Row) -> tuple[bool, bool]:
 
 
 def predict_served(rows: Sequence[Row], calibration: str) -> list[Prediction]:
-    """Return the prediction of each row of requests, or the reason for which there is none."""
+    """Return the prediction of each row of requests, or the reason for which there is none.
+
+    Of a row that states two times the time per output token; see :func:`predict_first_tokens`.
+    """
+    return [figures[0] for figures in _predicted(rows, calibration)]
+
+
+def predict_first_tokens(rows: Sequence[Row], calibration: str) -> list[Prediction]:
+    """Return the prediction of the time to the first token of each row that states it as well.
+
+    As prompt tokens a second of the requests in flight, so that errors have the sign of the others.
+    """
+    return [figures[1] for figures in _predicted(rows, calibration) if len(figures) > 1]
+
+
+def _predicted(rows: Sequence[Row], calibration: str) -> list[list[Prediction]]:
+    """Return the predictions of the figures of each row."""
     record = serving_record(calibration)
     spread = record.spread if record else None
-    jobs = [_job_or_refusal(row, calibration) for row in rows]
+    seen = frozenset(record.families) if record else frozenset[str]()
+    found = [_jobs_or_refusal(row, calibration) for row in rows]
+    jobs = [job for entry in found if not isinstance(entry, Prediction) for job in entry]
     answers: dict[int, Prediction] = {}
-    for column in columns_of([entry for entry in jobs if not isinstance(entry, Prediction)]):
-        for job, prediction in zip(column.jobs, column.predictions(spread), strict=True):
-            answers[id(job.row)] = prediction
-    return [e if isinstance(e, Prediction) else answers[id(e.row)] for e in jobs]
+    for column in columns_of(jobs):
+        for job, prediction in zip(column.jobs, column.predictions(spread, seen), strict=True):
+            answers[id(job)] = prediction
+    return [
+        [entry] if isinstance(entry, Prediction) else [answers[id(job)] for job in entry]
+        for entry in found
+    ]
 
 
-def _job_or_refusal(row: Row, calibration: str) -> ServingJob | Prediction:
-    """Return the job of a row, or its refusal."""
+def _jobs_or_refusal(row: Row, calibration: str) -> list[ServingJob] | Prediction:
+    """Return the jobs of a row, or its refusal."""
     try:
-        _measured(row)
-        return serving_job(row, calibration)
+        return serving_jobs(row, calibration)
     except RefusedError as error:
         return Prediction(row, refused=error.reason, detail=error.detail)
     except MeshwrightError as error:
@@ -209,7 +285,7 @@ PREDICTING = {
 
 @dataclass(frozen=True)
 class Column:
-    """Questions that are priced together: one setting, all batches or all queues."""
+    """Questions that are priced together: one setting, all batches, queues or closed loops."""
 
     setting: Setting
     jobs: tuple[ServingJob, ...]
@@ -224,21 +300,29 @@ class Column:
             then all under the second, and so on.
         """
         serving, draws = self.setting.serving, 1
+        asked = [(job.prompt_tokens, job.answer_tokens, job.batch) for job in self.jobs]
         if constants is not None:
             draws = max(np.size(value) for value in vars(constants).values())
             columns = {
-                name: np.repeat(np.broadcast_to(value, draws), len(self.jobs))
+                name: np.repeat(np.broadcast_to(value, draws), len(set(asked)))
                 for name, value in vars(constants).items()
             }
             problem = serving.problem.with_constants(ServingConstantsOf(**columns))
             serving = replace(serving, problem=problem)
-        return serving.served(
+        values, places = np.unique(np.array(asked, dtype=float), axis=0, return_inverse=True)
+        prompts, answers, batches = (np.tile(column, draws) for column in values.T)
+        found = serving.served(
             Requests(
-                np.tile([job.prompt_tokens for job in self.jobs], draws),
-                np.tile([job.answer_tokens for job in self.jobs], draws),
-                np.tile([job.batch for job in self.jobs], draws),
+                prompts,
+                answers,
+                batches,
+                is_closed_loop=self.jobs[0].is_closed_loop,
+                are_equal=self.jobs[0].are_equal,
             )
         )
+        firsts = len(values) * np.arange(draws)[:, None]
+        places = (firsts + places.reshape(-1)).reshape(-1)
+        return Served(**{name: np.take(value, places) for name, value in vars(found).items()})
 
     def tokens_per_s(self, served: Served) -> FloatArray:
         """Return the throughput of each job as its source defines it [tokens/s].
@@ -248,28 +332,39 @@ class Column:
         draws = np.size(served.step_s) // len(self.jobs)
         prompt = np.tile([job.prompt_tokens for job in self.jobs], draws)
         answer = np.tile([job.answer_tokens for job in self.jobs], draws)
-        kinds = np.tile([_measured(job.row)[0] for job in self.jobs], draws)
+        kinds = np.tile([job.figure for job in self.jobs], draws)
         prompts_s = np.where(served.prompt_s > 0, served.prompt_s, np.nan)
         rates = {
             "total": served.requests_per_s * (prompt + answer),
             "output": served.requests_per_s * answer,
             "prompts": served.at_once * prompt / prompts_s,
             "steps": served.at_once / served.step_s,
+            "first": prompt / prompts_s / self.setting.replicas,
+            "next": 1.0 / served.step_s / self.setting.replicas,
         }
         found = np.select([kinds == kind for kind in rates], list(rates.values()))
         return np.asarray(found * self.setting.replicas, dtype=float)
 
     def measured(self) -> FloatArray:
         """Return what was measured, in the same terms [tokens/s]."""
-        return np.array([_measured(job.row)[1] for job in self.jobs])
+        return np.array([job.measured_tokens_per_s for job in self.jobs])
 
-    def predictions(self, spread: Spread | None) -> list[Prediction]:
-        """Return the predictions of the column, with intervals where their spread is known."""
+    def predictions(self, spread: Spread | None, seen: Container[str]) -> list[Prediction]:
+        """Return the predictions of the column, with intervals where their spread is known.
+
+        Parameters
+        ----------
+        seen
+            Families of chips of which the constants know rows.
+        """
         served, problem = self.served(), self.setting.serving.problem
         ends = None
         if spread is not None:
-            traits = traits_of(problem, is_seen=problem.calibration.is_calibrated)
-            ends = distances_of(spread, traits)
+            traits = traits_of(problem, is_seen=problem.system.chip.family in seen)
+            ends = {
+                figure: distances_of(spread, traits | {FIRST_TOKEN: float(figure == "first")})
+                for figure in {job.figure for job in self.jobs}
+            }
         rooms = np.broadcast_to(served.room, len(self.jobs))
         numbers = zip(self.jobs, self.tokens_per_s(served), self.measured(), rooms, strict=True)
         return [
@@ -278,7 +373,7 @@ class Column:
                 predicted_tokens_per_s=float(predicted),
                 measured_tokens_per_s=float(measured),
                 has_room=bool(room >= 1.0),
-                interval=ends and throughputs(float(predicted), ends),
+                interval=throughputs(float(predicted), ends[job.figure]) if ends else None,
             )
             for job, predicted, measured, room in numbers
         ]
@@ -286,17 +381,19 @@ class Column:
 
 def columns_of(jobs: Sequence[ServingJob]) -> list[Column]:
     """Return jobs by what they share."""
-    found: dict[tuple[int, bool], list[ServingJob]] = defaultdict(list)
+    found: dict[tuple[int, float, bool, bool], list[ServingJob]] = defaultdict(list)
     for job in jobs:
-        found[id(job.setting), np.isinf(job.batch)].append(job)
+        load = float(np.isinf(job.batch)), job.is_closed_loop, job.are_equal
+        found[id(job.setting), *load].append(job)
     return [Column(equal[0].setting, tuple(equal)) for equal in found.values()]
 
 
-def _measured(row: Row) -> tuple[str, float]:
+def _measured(row: Row) -> list[tuple[str, float]]:
     """Return which throughput a row states, and how much [tokens/s].
 
     ``total`` counts prompts and answers, ``output`` answers alone; ``prompts`` and ``steps`` are
-    those of one phase.
+    those of one phase of a batch. Of clients ``next`` and ``first`` are those of one request, by
+    its time per output token and its time to the first one.
 
     Raises
     ------
@@ -306,15 +403,18 @@ def _measured(row: Row) -> tuple[str, float]:
     found, batch = row.measured, row.batch or 0
     prompt, answer = row.input_len or 0, row.output_len or 0
     if found.total_tokens_per_s:
-        return "total", found.total_tokens_per_s
+        return [("total", found.total_tokens_per_s)]
     if found.output_tokens_per_s:
-        return "output", found.output_tokens_per_s
+        return [("output", found.output_tokens_per_s)]
     if found.output_tokens_per_s_per_chip and row.hardware.chips:
-        return "output", found.output_tokens_per_s_per_chip * row.hardware.chips
+        return [("output", found.output_tokens_per_s_per_chip * row.hardware.chips)]
     if found.latency_s and batch:
-        return "total", (prompt + answer) * batch / found.latency_s
+        return [("total", (prompt + answer) * batch / found.latency_s)]
+    if row.closed_loop and batch and (found.tpot_ms or found.ttft_ms):
+        times = [("next", 1.0, found.tpot_ms), ("first", prompt, found.ttft_ms)]
+        return [(name, 1e3 * tokens / time_ms) for name, tokens, time_ms in times if time_ms]
     if found.tpot_ms and batch:
-        return "steps", 1e3 * batch / found.tpot_ms
+        return [("steps", 1e3 * batch / found.tpot_ms)]
     if found.ttft_ms and batch:
-        return "prompts", 1e3 * batch * prompt / found.ttft_ms
+        return [("prompts", 1e3 * batch * prompt / found.ttft_ms)]
     raise RefusedError(Reason.MEASURED, "no throughput, and no time of a batch")

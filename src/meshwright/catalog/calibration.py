@@ -161,6 +161,8 @@ class ServingRecord(FitRecord):
 
     servers: Mapping[str, GroupRecord]
     families: Mapping[str, GroupRecord]
+    figures: Mapping[str, GroupRecord] = Field(default_factory=dict)
+    """By what was measured: throughput, and the times under load; sources are left out."""
 
 
 class ServingPart(Declaration):

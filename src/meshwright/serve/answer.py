@@ -84,6 +84,8 @@ class ServingFront:
     """Over all working devices of the system, idle ones too."""
     latency_s: tuple[float, ...]
     sequences_in_flight: tuple[float, ...]
+    first_token_s: tuple[float, ...] = ()
+    """Of requests: mean time to the first token; else empty."""
 
 
 @dataclass(frozen=True)

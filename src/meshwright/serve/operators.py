@@ -66,6 +66,11 @@ class PassShape:
             return rates.activation_bytes
         return self.weight_format.bytes_of(op.region, rates.activation_bytes)
 
+    def wide_share(self, op: Op) -> float:
+        """Return the share of the layers that store and multiply an operator's weights wide."""
+        shares = {} if self.weight_format is None else self.weight_format.wide_shares
+        return {str(name): share for name, share in shares.items()}.get(op.region, 0.0)
+
     @property
     def unpacks(self) -> bool:
         """Whether a kernel of its own widens weights before each product."""
@@ -115,7 +120,10 @@ def _matmul_forward(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassSh
     if "experts" in op.weights[0].dims:
         count, rows = experts_at_work(layer)
     is_logits = "vocab" in op.output.dims
-    rate = rates.logits_flops_per_s if is_logits else rates.matmul_flops_per_s
+    wide = 1.0 if is_logits else shape.wide_share(op)
+    rate = 1.0 / (wide / rates.logits_flops_per_s + (1.0 - wide) / rates.matmul_flops_per_s)
+    if "experts" in op.weights[0].dims:
+        rate = rate * where(count > 1.0, shape.constants.expert_rate_share, 1.0)
     rate = rate * shape.constants.prompt_rate_share
     word: Num = rates.activation_bytes if is_logits else shape.stored_bytes(op, rates)
     widened: Num = 0.0
@@ -124,7 +132,9 @@ def _matmul_forward(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassSh
         is_copied = rows > 1
         widened = is_copied * count * inner * columns * (word + rates.activation_bytes)
         word = where(is_copied, rates.activation_bytes, word)
-    compute_s = product_compute_s(count, rows, inner, columns, rate, rates)
+    compute_s = product_compute_s(
+        count, rows, inner, columns, rate, rates, shape.constants.few_rows_rate_share
+    )
     activations = rates.activation_bytes * rows * (inner + columns)
     traffic = count * (word * inner * columns + activations)
     memory_s = traffic / (rates.memory_bytes_per_s * shape.constants.weight_read_share)
@@ -140,18 +150,19 @@ def _matmul_forward(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassSh
 
 
 def product_compute_s(
-    count: Num, rows: Num, inner: Num, columns: Num, rate: Num, rates: DeviceRates
-) -> Num:
+    count: Num, rows: Num, inner: Num, columns: Num, rate: Num, rates: DeviceRates,
+    few_rows_share: Num = 1.0,
+) -> Num:  # fmt: skip
     """Return the arithmetic seconds of ``count`` products, also of products with few rows.
 
     Products of at least one tile of rows and one wave of tiles are charged whole waves. Smaller
     ones are cut along columns and inner size so that all cores have work, and their rows are
-    padded to ``LEAST_ROWS`` only: 2 count padded(rows) inner columns / rate.
+    padded to ``LEAST_ROWS`` only: 2 count padded(rows) inner columns / (share x rate).
 
     Valid for: small products that memory limits, as those of decode; a lower bound elsewhere.
     """
     padded = LEAST_ROWS * ceil_div(rows, LEAST_ROWS)
-    few_s = 2.0 * count * padded * inner * columns / rate
+    few_s = 2.0 * count * padded * inner * columns / (rate * few_rows_share)
     many_s = matmul_compute_s(count, rows, inner, columns, rate, rates)
     tiles = count * ceil_div(rows, rates.tile_rows) * ceil_div(columns, rates.tile_columns)
     fills = (rows >= rates.tile_rows) & (tiles >= rates.num_cores)

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 
-from meshwright.base.arrays import Num, ceil_div, larger, where
+import numpy as np
+
+from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller, where
 from meshwright.cost.communication import Collectives, CommCost, comm_cost
 from meshwright.cost.memory import parameters_on_device
 from meshwright.cost.operator import DeviceRates
@@ -18,6 +20,7 @@ from meshwright.cost.pipeline import POSITIONS, StageLayout, jitter_fraction, st
 from meshwright.cost.problem import ProblemOf
 from meshwright.cost.step import send_s
 from meshwright.graph.op import LayerGraph, OpKind, Phase
+from meshwright.serve.closed_loop import LoopOf
 from meshwright.serve.operators import (
     PassCost,
     PassShape,
@@ -38,7 +41,7 @@ from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import ChipSpec
-from meshwright.spec.workload import BYTES_OF, Decode, Prefill, Serves
+from meshwright.spec.workload import BYTES_OF, PAGED, Decode, Prefill, Server, Serves
 
 _KEPT_PROPERTIES = ("graph", "pieces", "head", "_shardings", "rates", "efficiencies")
 """Cached properties that no constant of serving changes."""
@@ -50,8 +53,13 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
 
     constants: ServingConstantsOf[Num] = NEUTRAL
     """Of the server and of the kernels that it runs."""
-    launches: Serves | None = None
-    """What the server can start; None: anything."""
+    server: Server = PAGED
+    """What runs the passes."""
+
+    @property
+    def launches(self) -> Serves | None:
+        """What the server can start; None: anything."""
+        return self.server.launches
 
     def with_constants(self, constants: ServingConstantsOf[Num]) -> ServingProblem:
         """Return the problem under other constants of serving; what they do not change is kept."""
@@ -191,48 +199,147 @@ class PassPrice:
     """What waiting for the slowest device adds [1]."""
     held: tuple[StageHeld, ...]
     """By the first, the fullest middle and the last stage."""
-    first_token_s: Num | None = None
-    """Of requests: a pass that carries a whole prompt [s]."""
+    requests: RequestPasses | None = None
+    """Of requests: the passes of answers and of prompts that it is the mean of."""
+
+
+@dataclass(frozen=True)
+class RequestPasses:
+    """What a group of requests makes of its passes: those of answers, and those of prompts."""
+
+    answers: PassPrice
+    """One token of each answer in flight."""
+    prompts: PassPrice
+    """A pass that carries prompts: beside the answers, or for itself while answers wait."""
+    together: Num
+    """Prompts of such a pass; below 1, the part of one that it has room for."""
+    is_mixed: bool
+
+    def mean(self, prompts_of_pass: Num) -> PassPrice:
+        """Return the mean pass when so many prompts go with each pass of answers.
+
+        A share of the passes carries prompts, in the place of answers alone, or after them.
+        """
+        share = prompts_of_pass / self.together
+        kept = 1.0 - share if self.is_mixed else 1.0
+        costs = [self.answers.whole, self.prompts.whole]
+        whole = sum_of_passes(costs, [kept + 0.0 * share, share])
+
+        def blended(name: str) -> Num:
+            mean: Num = kept * getattr(self.answers, name) + share * getattr(self.prompts, name)
+            return mean
+
+        names = ("slowest_s", "send_s", "host_s")
+        return replace(
+            self.answers, whole=whole, held=self.prompts.held, requests=self,
+            **{name: blended(name) for name in names},
+        )  # fmt: skip
 
 
 def passes_of(
     problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns
 ) -> PassPrice:
-    """Return the price of one pass of the workload: of requests, with prompts beside answers."""
+    """Return the price of one pass of the workload: of requests, answers with those of prompts."""
     work = problem.workload
     if isinstance(work, Decode) and work.prompt_length is not None:
-        return _price_requests(problem, structure, strategy, work)
+        made = price_requests(
+            problem, structure, strategy, float(work.prompt_length), float(work.answer_length)
+        )
+        return replace(made.answers, held=made.prompts.held, requests=made)
     return price_passes(problem, structure, strategy)
 
 
-def _price_requests(
-    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, work: Decode
-) -> PassPrice:
-    """Return the mean pass of a steady state in which a request starts whenever another one ends.
+def price_requests(
+    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, prompt: Num,
+    answer: Num, shape: PassShape | None = None,
+) -> RequestPasses:  # fmt: skip
+    """Return the passes of groups of requests in flight.
 
-    Of n answers n / answer length end in a pass, and as many prompts pass beside the others. The
-    first token comes with the pass that carries its prompt, or as many as start together, whole.
+    Of n answers n / answer length end in a step, and as many prompts pass: a pass carries that
+    many, at least one, and no more than its tokens have room for. Products, elementwise work and
+    collectives see the tokens of both kinds, attention each kind on its own.
+
+    Parameters
+    ----------
+    strategy
+        ``micro_batch_size`` answers of each group.
+    prompt, answer
+        Tokens of a request.
+    shape
+        Of the pass of answers, where it is not that of the workload.
     """
-    answers = price_passes(problem, structure, strategy)
-    prompt, mine = float(work.prompt_length or 0), strategy.micro_batch_size
+    shape, server, mine = shape or problem.shape, problem.server, strategy.micro_batch_size
+    answers = price_passes(problem, structure, strategy, shape)
+    prompt_alone = replace(shape, new_tokens=prompt, past_tokens=0.0)
+    together = larger(smaller(mine / answer, room_of_pass(server, prompt)), 1.0)
+    together = smaller(together, room_of_pass(server, prompt))
     alone = price_passes(
-        problem, structure, replace(strategy, micro_batch_size=mine * 0.0 + 1.0),
-        replace(problem.shape, new_tokens=prompt, past_tokens=0.0),
+        problem, structure, replace(strategy, micro_batch_size=0.0 * mine + 1.0), prompt_alone
+    )
+    rows = mine * float(server.mixes_phases) + together * prompt
+    beside = mine * float(server.mixes_phases)
+    both = price_passes(
+        problem, structure, replace(strategy, micro_batch_size=rows),
+        replace(shape, answered_share=(beside + together) / rows),
     )  # fmt: skip
+    core_s = together * alone.whole.attention_s
+    core_s = core_s + answers.whole.attention_s * float(server.mixes_phases)
+    return RequestPasses(
+        answers,
+        with_core(both, answers, core_s, strategy.pp),
+        together,
+        server.mixes_phases,
+    )
 
-    def carrying(num_prompts: Num) -> PassPrice:
-        rows = mine + num_prompts * prompt
-        both = price_passes(
-            problem, structure, replace(strategy, micro_batch_size=rows),
-            replace(problem.shape, answered_share=(mine + num_prompts) / rows),
-        )  # fmt: skip
-        core_s = answers.whole.attention_s + num_prompts * alone.whole.attention_s
-        return with_core(both, answers, core_s, strategy.pp)
 
-    ended = mine / float(work.answer_length)
-    step, first = carrying(ended), carrying(larger(ended, 1.0))
-    ahead_s = first.whole.total_s + (strategy.pp - 1.0) * first.send_s + first.host_s
-    return replace(step, held=first.held, first_token_s=ahead_s * (1.0 + first.jitter))
+def loop_of(
+    made: RequestPasses, strategy: StrategyOf[Num], clients: Num, request: tuple[Num, Num],
+    groups: Num, problem: ServingProblem, *, are_equal: bool = False,
+) -> LoopOf[Num]:  # fmt: skip
+    """Return what clients and passes do on one replica, for the state of a closed loop.
+
+    A prompt holds up the other groups of a pipeline in its slowest stage only, its own group and
+    itself in all of them.
+
+    Parameters
+    ----------
+    request
+        Tokens of prompt and answer.
+    are_equal
+        All requests have the same length: those that start together stay together for long.
+    """
+    server, constants = problem.server, problem.constants
+    prompt, answer = request
+    kept, stages = float(made.is_mixed), strategy.pp
+    own_s = round_s(made.prompts, stages, 1.0) - kept * round_s(made.answers, stages, 1.0)
+    turn_s = made.prompts.slowest_s - kept * made.answers.slowest_s
+    turn_s = turn_s * (1.0 + made.answers.jitter)
+    room = room_of_pass(server, prompt)
+    return LoopOf(
+        clients=clients,
+        answer_tokens=answer,
+        decode_s=round_s(made.answers, stages, groups),
+        more_s=positive_part(where(groups > 1, turn_s, own_s)) / made.together,
+        own_s=positive_part(own_s) / made.together,
+        passes_of_prompt=kept * larger(1.0 / room, 1.0),
+        prompts_of_pass=room + 0.0 * clients,
+        steps_ahead=constants.steps_ahead,
+        companions=positive_part(constants.prompts_together - 1.0) * float(are_equal),
+    )
+
+
+def round_s(price: PassPrice, stages: Num, groups: Num) -> Num:
+    """Return a round: a pass through all stages, or the turns of all groups in the slowest [s]."""
+    sends = (stages - 1.0 + (stages > 1)) * price.send_s
+    pass_s = price.whole.total_s + sends + price.host_s
+    waiting_s = groups * price.slowest_s * (groups > 1)
+    return larger(pass_s, waiting_s) * (1.0 + price.jitter)
+
+
+def room_of_pass(server: Server, prompt: Num) -> Num:
+    """Return the prompts for which a pass has room: whole ones, or also a part of one."""
+    room: Num = float(server.most_pass_tokens) / prompt
+    return room if server.cuts_prompts else larger(np.floor(room), 1.0)
 
 
 def with_core(both: PassPrice, answers: PassPrice, core_s: Num, num_stages: Num) -> PassPrice:

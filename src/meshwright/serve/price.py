@@ -17,9 +17,11 @@ from meshwright.cost.energy import (
     total_energy_j,
 )
 from meshwright.cost.memory import num_axes
+from meshwright.serve.closed_loop import steady
 from meshwright.serve.operators import PASS_TIME_PARTS
-from meshwright.serve.passes import PassPrice, ServingProblem, passes_of
+from meshwright.serve.passes import PassPrice, ServingProblem, loop_of, passes_of
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
+from meshwright.spec.workload import Decode
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class ServingPrice:
     traffic_bytes: Num
     link_bytes: Num
     first_token_s: Num | None = None
-    """Of requests: from the pass that takes up a prompt to its first token [s]."""
+    """Of requests: mean, from when a request is sent to its first token [s]."""
 
     @property
     def memory_bytes(self) -> Num:
@@ -160,10 +162,17 @@ def with_groups(
     num_groups: Num,
 ) -> ServingPrice:  # fmt: skip
     """Return the price of serving with groups of sequences that each make these passes."""
-    time = _times(problem, strategy, passes, num_groups)
     sequences = strategy.micro_batch_size * num_groups
     if problem.is_decode:
         sequences = smaller(sequences, ceil_div(problem.workload.batch_size, strategy.dp))
+    first_s, work = None, problem.workload
+    if passes.requests is not None and isinstance(work, Decode):
+        request = float(work.prompt_length or 0), float(work.answer_length)
+        loop = loop_of(passes.requests, strategy, sequences, request, num_groups, problem)
+        state = steady(loop)
+        first_s = state.first_s + problem.constants.host_prompt_s
+        passes = passes.requests.mean(state.prompts_of_step / num_groups)
+    time = _times(problem, strategy, passes, num_groups)
     bottleneck_s = passes.slowest_s * (1.0 + passes.jitter)
     latency_s, whole = time.total_s, passes.whole
     rates = _rates(problem, strategy, latency_s, bottleneck_s, sequences)
@@ -171,7 +180,7 @@ def with_groups(
     return ServingPrice(
         strategy, structure, num_groups, time, latency_s, bottleneck_s, *rates, memory,
         room * strategy.dp, whole.flops, whole.traffic_bytes, whole.link_bytes,
-        passes.first_token_s,
+        first_s,
     )  # fmt: skip
 
 

@@ -180,12 +180,15 @@ def _front(front: ServingFront) -> Iterator[str]:
     number = len(front.plans)
     shown = min(number, FRONT_LINES)
     rows = sorted({round(k * (number - 1) / (shown - 1)) for k in range(shown)})
-    yield f"front: {number} plans, {len(rows)} shown (tokens/s a user, tokens/s a device)"
+    more = ", TTFT" if front.first_token_s else ""
+    yield f"front: {number} plans, {len(rows)} shown (tokens/s a user, tokens/s a device{more})"
     for index in rows:
         head = (
             f"  {front.tokens_per_s_per_user[index]:>10,.1f} "
             f"{front.tokens_per_s_per_device[index]:>10,.1f}  "
         )
+        if front.first_token_s:
+            head += f"{format_seconds(front.first_token_s[index]):>8}  "
         yield from wrapped(head, front.plans[index])
 
 

@@ -15,14 +15,33 @@ from functools import reduce
 
 import numpy as np
 
-from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller
-from meshwright.serve.passes import PassPrice, ServingProblem, price_passes, with_core
+from meshwright.base.arrays import Num, ceil_div, column, larger, positive_part, smaller, where
+from meshwright.serve.closed_loop import after_first_wave, steady, together
+from meshwright.serve.passes import (
+    PassPrice,
+    ServingProblem,
+    loop_of,
+    price_passes,
+    price_requests,
+    round_s,
+)
 from meshwright.serve.price import buffers_bytes
 from meshwright.sharding.strategy import PlanOptions, Strategy, StrategyColumns
 from meshwright.spec.workload import Server
 
+
+def most_at_once(server: Server) -> float:
+    """Return the sequences that a server takes at once: as it is told, where it has an option."""
+    return np.inf if server.sequences_option else float(server.most_sequences)
+
+
 MOST_OF_PASS = 0.5
 """Of what weights and buffers leave: a pass that needs more is cut into smaller ones."""
+
+
+BENCHMARK_ROUNDS = 10.0
+"""Requests of each client in a benchmark, where nothing is stated: ten times as many prompts as
+clients. Source: SemiAnalysis InferenceX, benchmarks/benchmark_lib.sh (num-prompts)."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +52,12 @@ class Requests:
     answer_tokens: Num
     batch: Num
     """Requests of one replica that start together; infinity: a queue that never ends."""
+    is_closed_loop: bool = False
+    """``batch`` clients send a request each, and the next one whenever an answer has ended."""
+    are_equal: bool = False
+    """All of them have exactly these lengths; otherwise they vary around them."""
+    rounds: Num = BENCHMARK_ROUNDS
+    """Requests of each client, of which the first are all sent at once."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +69,10 @@ class Served:
     at_once: Num
     """Sequences in flight."""
     prompt_s: Num
-    """Of a batch: until the last of the prompts that start together has passed [s]."""
+    """Of a batch: until the last of the prompts that start together has passed; of clients: mean
+    time to the first token [s]."""
     step_s: Num
-    """One token of each sequence in flight [s]."""
+    """One token of each sequence in flight, with the prompts that pass meanwhile [s]."""
     latency_s: Num
     """Of a batch: until its last token; infinity for a queue [s]."""
     requests_per_s: Num
@@ -63,10 +89,11 @@ class Serving:
     strategy: Strategy
 
     def served(self, requests: Requests) -> Served:
-        """Return what becomes of requests, all of them batches or all of them queues."""
-        room = self._room(requests)
-        if np.all(np.isinf(requests.batch)):
-            return self._queue(requests, room)
+        """Return what becomes of requests: all of them batches, or all of clients and queues."""
+        is_loop = requests.is_closed_loop or bool(np.all(np.isinf(requests.batch)))
+        room = self._room(requests, is_loop=is_loop)
+        if is_loop:
+            return self._loop(requests, room)
         return self._batch(requests, room)
 
     def _batch(self, requests: Requests, room: Num) -> Served:
@@ -79,7 +106,7 @@ class Serving:
         waves = larger(requests.batch / allowed, 1.0)
         waves = waves if self.server.evicts else np.ceil(waves)
         at_once = requests.batch / waves
-        prompt_s = self._prompts_s(at_once, requests)
+        prompt_s = self._prompts_s(at_once, requests) + self.problem.constants.host_prompt_s
         groups = smaller(self.strategy.pp, larger(at_once, 1.0))
         step = self._passes(at_once / groups, 1.0, self._middle(requests))
         step_s = self._round_s(step, step.whole.attention_s, groups)
@@ -100,26 +127,40 @@ class Serving:
         pass_s = self._round_s(price, core_s, 1.0)
         return pass_s + (parts - 1.0) * self._slowest_s(price, core_s)
 
-    def _queue(self, requests: Requests, room: Num) -> Served:
-        """Return the steady state of a queue: N answers grow in each step, and N / length end.
+    def _loop(self, requests: Requests, room: Num) -> Served:
+        """Return the steady state of clients that each send a request when another one ends.
 
-        As many prompts pass in these steps. Products, elementwise work and collectives see tokens
-        of both, attention each kind on its own. N fills the room, or a pass.
+        Clients beyond the room wait for a place: of N clients with room for A, (N - A) / rate.
+        A queue that never ends has as many clients as have room, and no more than that their
+        tokens of a mean step fit in a pass.
         """
-        prompt_per_answer = requests.prompt_tokens / requests.answer_tokens
-        of_pass = self.strategy.pp * self.server.most_pass_tokens / (1.0 + prompt_per_answer)
-        allowed = smaller(smaller(room, float(self.server.most_sequences)), of_pass)
-        at_once = larger(np.floor(allowed), 1.0)
-        groups = smaller(self.strategy.pp, at_once)
-        mine = at_once / groups
-        ended = mine / requests.answer_tokens
-        rows = mine * (1.0 + prompt_per_answer)
-        both = self._passes(rows, 1.0, self._middle(requests), answered=(mine + ended) / rows)
-        answers = self._passes(mine, 1.0, self._middle(requests))
-        core_s = answers.whole.attention_s + ended * self._prompt_core_s(requests)
-        step_s = self._round_s(with_core(both, answers, core_s, self.strategy.pp), core_s, groups)
-        per_s = at_once / (requests.answer_tokens * step_s)
-        return Served(room, at_once, 0.0 * step_s, step_s, np.inf + step_s, per_s)
+        prompt, answer = requests.prompt_tokens, requests.answer_tokens
+        of_pass = self.strategy.pp * self.server.most_pass_tokens / (1.0 + prompt / answer)
+        allowed = larger(smaller(room, most_at_once(self.server)), 1.0)
+        is_queue = np.isinf(requests.batch)
+        limit = smaller(smaller(room, float(self.server.most_sequences)), of_pass)
+        clients = where(is_queue, larger(np.floor(limit), 1.0), requests.batch)
+        at_once = smaller(clients, allowed)
+        groups = smaller(self.strategy.pp, larger(at_once, 1.0))
+        mine = at_once / groups + 0.0 * prompt
+        shape = replace(self.problem.shape, new_tokens=1.0, past_tokens=self._middle(requests))
+        made = price_requests(
+            self.problem, self.structure, self._columns(mine), prompt, answer, shape
+        )
+        loop = loop_of(
+            made, self.strategy, at_once, (prompt, answer), groups, self.problem,
+            are_equal=requests.are_equal,
+        )  # fmt: skip
+        stays = requests.are_equal and not self.server.mixes_phases
+        state = together(loop) if stays else steady(loop)
+        step_s = round_s(made.mean(state.prompts_of_step / groups), self.strategy.pp, groups)
+        host_s = self.problem.constants.host_prompt_s
+        per_s = at_once / (state.first_s + host_s + (answer - 1.0) * step_s)
+        per_s = where(is_queue, at_once / (answer * step_s), per_s)
+        waits_s = (clients - at_once) / per_s
+        first_s = state.first_s if stays else after_first_wave(loop, state, requests.rounds)
+        first_s = first_s + host_s + waits_s
+        return Served(room, at_once, first_s, step_s, np.inf + step_s, per_s)
 
     def _prompt_core_s(self, requests: Requests) -> Num:
         """Return the attention core of one whole prompt, through all layers [s]."""
@@ -150,25 +191,32 @@ class Serving:
             self.problem.shape, new_tokens=new, past_tokens=past, kept_tokens=kept,
             answered_share=answered,
         )  # fmt: skip
-        column = sequences + 0.0 * new + 0.0 * past + 0.0 * kept + np.zeros(1)
-        columns = StrategyColumns(
+        number = sequences + 0.0 * new + 0.0 * past + 0.0 * kept + np.zeros(1)
+        return price_passes(self.problem, self.structure, self._columns(number), shape)
+
+    def _columns(self, sequences: Num) -> StrategyColumns:
+        """Return the strategy with so many sequences in a pass."""
+        return StrategyColumns(
             **{
-                entry.name: getattr(self.strategy, entry.name) + 0.0 * column
+                entry.name: getattr(self.strategy, entry.name) + 0.0 * sequences
                 for entry in fields(self.strategy)
                 if entry.name != "micro_batch_size"
             },
-            micro_batch_size=column,
+            micro_batch_size=column(sequences),
         )
-        return price_passes(self.problem, self.structure, columns, shape)
 
-    def _room(self, requests: Requests) -> Num:
-        """Return the sequences of full length for whose cache there is room on one replica.
+    def _room(self, requests: Requests, *, is_loop: bool) -> Num:
+        """Return the sequences for whose cache there is room on one replica.
+
+        Of full length; where requests follow each other and may be evicted, answers in flight are
+        half grown.
 
         With the cache there are weights, buffers and the largest pass of prompts, which is cut
         where it would take more than the cache.
         """
         most = float(self.server.most_pass_tokens)
         full = requests.prompt_tokens + requests.answer_tokens
+        full = self._middle(requests) if is_loop and self.server.evicts else full
         length = smaller(requests.prompt_tokens, most)
         price = self._passes(most / length, length, 0.0, full)
         capacity = self.problem.system.chip.main_memory.capacity_bytes

@@ -125,13 +125,15 @@ def serving_plan(
 
 def _front(problem: ServingProblem, result: ServingResult) -> ServingFront:
     """Return the Pareto front as columns, the fastest user first."""
-    rows = result.fitting.take(result.front)
+    rows, work = result.fitting.take(result.front), problem.workload
+    is_of_requests = isinstance(work, Decode) and work.prompt_length is not None
     return ServingFront(
         plans=tuple(serving_string(*result.candidate(row)) for row in result.front.tolist()),
         tokens_per_s_per_user=tuple(rows.tokens_per_s_per_user.tolist()),
         tokens_per_s_per_device=tuple((rows.tokens_per_s / problem.system.num_alive).tolist()),
         latency_s=tuple(rows.latency_s.tolist()),
         sequences_in_flight=tuple(rows.sequences_in_flight.tolist()),
+        first_token_s=tuple(rows.first_token_s.tolist()) if is_of_requests else (),
     )
 
 
@@ -172,7 +174,7 @@ def serving_warnings(problem: ServingProblem, best: ServingCandidate, server: Se
         notes.append(RECURRENT_NOTE)
     left_out = "queues before the first pass are not priced"
     if price.first_token_s is not None:
-        left_out += "; prompts pass whole, beside answers, and arrive in a steady stream"
+        left_out = "each request is sent when another one ends; times are means"
     elif not problem.is_decode:
         left_out += ", nor the way of the cache to decode; prompts arrive in a steady stream"
     notes.append(left_out)
@@ -228,7 +230,7 @@ def serve(
         raise SpecError(faults, origin=runs.name)
     problem = ServingProblem(
         model_spec, system_spec, workload, load_calibration(family, calibration),
-        constants=load_serving(family, runs, calibration), launches=runs.launches,
+        constants=load_serving(family, runs, calibration), server=runs,
     )  # fmt: skip
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
     result = search_serving(ServingSpace(problem, choices), Objective(objective), top=top)

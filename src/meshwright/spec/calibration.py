@@ -135,6 +135,12 @@ class ServingConstantsOf(Generic[N]):
 
     prompt_rate_share: N
     """Share of the sustained matrix rate that products of a forward pass reach."""
+    few_rows_rate_share: N
+    """Share of that which products reach that have fewer rows than a tile, or fewer tiles than
+    cores."""
+    expert_rate_share: N
+    """Share of that rate which the grouped products of several experts reach: their tiles are
+    filled worse, and each ends its own."""
     weight_read_share: N
     """Share of ``memory_efficiency`` that products reach which reading weights limits."""
     cache_read_share: N
@@ -150,6 +156,13 @@ class ServingConstantsOf(Generic[N]):
     """Of the server in each pass: scheduling, sampling, answers."""
     host_sequence_s: N
     """The same for each sequence of the pass."""
+    host_prompt_s: N
+    """Of the server for each request until its first token: text to tokens, its place in the
+    queue, and the answer on its way back. Other requests do not wait for it."""
+    steps_ahead: N
+    """Steps that a server has settled when a request arrives, which it waits for."""
+    prompts_together: N
+    """Prompts of equal requests that keep passing together, under servers that mix phases."""
     reduction_s: N
     """Of each sum over the cores of a chip that waits for the one before: operands go out to all
     cores, partial sums come back. 0 where the efficiencies of products hold it, as on GPUs."""
@@ -180,8 +193,9 @@ FREE_SUMS = SramConstants()
 """Of chips with caches, and where nothing is fitted."""
 
 NEUTRAL = ServingConstants(
-    prompt_rate_share=1.0, weight_read_share=1.0, cache_read_share=1.0, shared_cache_extra=0.0,
+    prompt_rate_share=1.0, few_rows_rate_share=1.0, expert_rate_share=1.0,
+    weight_read_share=1.0, cache_read_share=1.0, shared_cache_extra=0.0,
     core_pull=math.inf, collective_start_share=1.0, host_step_s=0.0, host_sequence_s=0.0,
-    reduction_s=0.0,
+    host_prompt_s=0.0, steps_ahead=0.0, prompts_together=1.0, reduction_s=0.0,
 )  # fmt: skip
 """Passes as the constants of the chip make them, and a server that takes no time."""

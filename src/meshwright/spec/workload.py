@@ -391,6 +391,10 @@ class Server(Declaration):
     """The option that states another number of them."""
     most_pass_tokens: Count
     """Tokens that pass together; memory is reserved for this many, whether they come or not."""
+    mixes_phases: bool = True
+    """Prompts pass beside answers; otherwise in passes of their own, for which answers wait."""
+    cuts_prompts: bool = True
+    """A prompt, or a rest of one, fills what is left of a pass; otherwise whole prompts pass."""
     evicts: bool
     """Sequences start before their full length has room, and some start again; otherwise those
     whose full length has room start, and the others wait."""
@@ -398,7 +402,16 @@ class Server(Declaration):
     """Several cores share the cache of one head of a sequence."""
     narrow_cache: bool = False
     """Narrow weights go with a cache of 8 bits."""
+    narrow_cache_on: tuple[str, ...] = ()
+    """Families of chips on which they do, where they do not on all."""
     why: str = ""
+
+
+PAGED = Server(
+    name="generic", memory_fraction=0.9, most_sequences=256, most_pass_tokens=8192, evicts=True,
+    splits_cache=True,
+)  # fmt: skip
+"""Where nothing is known of the server: a paged cache, as the catalog has it under this name."""
 
 
 Workload = Training | Prefill | Decode

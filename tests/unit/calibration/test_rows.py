@@ -15,15 +15,18 @@ from meshwright.calibration.report import Validation, validation_data, validatio
 from meshwright.calibration.rows import (
     DATA,
     FROZEN,
+    FROZEN_SERVING,
     MeasuredFields,
     ModelFields,
     ParallelismFields,
     SoftwareFields,
+    family_of,
+    is_frozen,
     published_rows,
     published_serving_rows,
 )
 from meshwright.calibration.serving import predict_all
-from meshwright.catalog.calibration import fit_record
+from meshwright.catalog.calibration import fit_record, serving_record
 from meshwright.cli.main import main
 
 
@@ -176,3 +179,19 @@ def test_the_frozen_sources_are_those_of_the_draw():
     assert set(FROZEN) == set(drawn.tolist())
     assert set(FROZEN) <= {row.group for row in published_rows()}
     assert not set(FROZEN) & set(fit_record("calibrated").groups)
+
+
+def test_the_frozen_requests_are_those_of_the_draw():
+    """One of the four smaller sources that were added together, and a quarter of the families."""
+    random = np.random.default_rng(17)
+    added = ["argonne-llm-bench", "gaudi-inference", "lmdeploy", "tensorrt-llm-static"]
+    sources = random.choice(sorted(added), size=1, replace=False).tolist()
+    largest = [row for row in published_serving_rows() if row.group == "aic-silicon"]
+    parts = sorted({(row.model.name, row.hardware.chip, row.framework) for row in largest})
+    families = {f"aic-silicon: {model} on {chip} under {server}" for model, chip, server in parts}
+    drawn = random.choice(sorted(families), size=4, replace=False).tolist()
+    assert set(FROZEN_SERVING) == {*sources, *drawn}
+    assert {family_of(row) for row in largest} == families
+    frozen = [row for row in published_serving_rows() if is_frozen(row)]
+    assert len(frozen) == 379
+    assert not {"lmdeploy"} & set(serving_record("calibrated").groups)

@@ -13,11 +13,13 @@ from meshwright.calibration.report import Validation, validation_data, validatio
 from meshwright.calibration.rows import published_rows, published_serving_rows
 from meshwright.calibration.serving import (
     predict_all,
+    predict_first_tokens,
     predict_served,
     server_name_of,
-    serving_job,
+    serving_jobs,
     serving_precision,
 )
+from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_chip
 from meshwright.catalog.workloads import load_server
 
@@ -43,7 +45,7 @@ def predicted(**changes):
 @pytest.mark.slow
 def test_every_published_row_is_predicted_and_names_its_source():
     rows = published_serving_rows()
-    assert len(rows) == 890
+    assert len(rows) == 3052
     assert all(entry.source.title and entry.is_serving for entry in rows)
     found = predict_served(rows[::10], "calibrated")
     assert all(entry.refused is None and entry.predicted_tokens_per_s > 0 for entry in found)
@@ -92,8 +94,10 @@ def test_what_cannot_be_asked_is_refused_with_a_reason(changes, reason):
 @pytest.mark.parametrize(
     ("framework", "name"),
     [
-        ("vLLM 0.5", "vllm"), ("TensorRT-LLM", "tensorrt-llm"),
+        ("vLLM 0.5", "vllm-v0"), ("vLLM", "vllm"), ("TensorRT-LLM", "tensorrt-llm"),
         ("TensorRT-LLM (PyTorch backend)", "tensorrt-llm-pytorch"),
+        ("TensorRT-LLM 1.0", "tensorrt-llm-pytorch"), ("vLLM 0.6.3", "vllm-v0"),
+        ("LMDeploy TurboMind", "lmdeploy"), ("optimum-habana", "optimum-habana"),
         ("Deepspeed-MII", "deepspeed-mii"),
         ("llama.cpp", "llama.cpp"), ("SGLang", "sglang"), ("our own", "generic"),
     ],
@@ -118,19 +122,19 @@ def test_types_of_a_served_model(text, chip, expected):
     found = serving_precision(stated, load_chip(chip), load_server("tensorrt-llm"))
     assert (found.matmul, found.weight, found.kv_cache) == expected
     assert found.activation == "bf16"
-    paged = serving_precision(stated, load_chip(chip), load_server("vllm"))
+    paged = serving_precision(stated, load_chip(chip), load_server("sglang"))
     assert paged.kv_cache == "bf16"
 
 
 def test_chips_beyond_a_replica_hold_replicas():
-    job = serving_job(row(hardware={"chip": "H100", "chips": 8}), "calibrated")
+    (job,) = serving_jobs(row(hardware={"chip": "H100", "chips": 8}), "calibrated")
     assert (job.setting.replicas, job.batch) == (4, 4.0)
-    queue = serving_job(row(batch=None, measured={"output_tokens_per_s": 1.0}), "calibrated")
+    (queue,) = serving_jobs(row(batch=None, measured={"output_tokens_per_s": 1.0}), "calibrated")
     assert queue.batch == inf
 
 
 def test_without_a_degree_all_chips_split_each_layer():
-    job = serving_job(row(parallelism={}), "calibrated")
+    (job,) = serving_jobs(row(parallelism={}), "calibrated")
     assert job.setting.serving.strategy.tp == 2
 
 
@@ -140,6 +144,53 @@ def test_a_row_in_a_column_is_priced_as_alone():
     alone = [predict_served([entry], "calibrated")[0] for entry in rows]
     values = [[entry.predicted_tokens_per_s for entry in found] for found in (together, alone)]
     assert values[0] == values[1]
+
+
+CLIENTS = {
+    "batch": 16, "framework": "vLLM 0.11",
+    "definition": "closed loop at fixed concurrency",
+    "measured": {"ttft_ms": 200.0, "tpot_ms": 12.0},
+}  # fmt: skip
+
+
+def test_clients_have_two_times():
+    clients = row(**CLIENTS)
+    assert clients.closed_loop
+    (step,), (first,) = (
+        method([clients], "calibrated") for method in (predict_served, predict_first_tokens)
+    )
+    assert step.measured_tokens_per_s == pytest.approx(1e3 / 12.0)
+    assert first.measured_tokens_per_s == pytest.approx(512 / 0.2)
+    assert not predict_first_tokens([row()], "calibrated")
+    assert first.interval[1] / first.interval[0] >= step.interval[1] / step.interval[0]
+
+
+def test_drawn_lengths_are_shorter_and_their_requests_part():
+    (job, _) = serving_jobs(row(**CLIENTS, shortest_share=0.8), "calibrated")
+    assert (job.prompt_tokens, job.answer_tokens) == (pytest.approx(460.8), pytest.approx(115.2))
+    assert not job.are_equal
+    equal, drawn = (
+        predict_first_tokens([row(**CLIENTS, **more)], "calibrated")[0].predicted_tokens_per_s
+        for more in ({}, {"shortest_share": 1.0})
+    )
+    assert drawn > equal  # as prompt tokens a second: nothing passes with the prompt
+
+
+def test_weights_in_four_bits_have_scales_and_wide_attention_beside_experts():
+    chip, server = load_chip("B200"), load_server("vllm")
+    stated = serving_precision_of("nvfp4")
+    dense, sparse, own = (
+        serving_precision(stated, chip, server, load_model(name)).weight_format
+        for name in ("llama3.1-70b", "deepseek-v3", "gpt-oss-120b")
+    )
+    assert dense.bytes_of("attention", 2.0) == 0.5625
+    assert sparse.bytes_of("attention", 2.0) == 2.0
+    assert own.name == "mxfp4"
+    assert serving_precision(stated, load_chip("H100"), server, load_model("llama3-8b")) == (
+        serving_precision(stated, load_chip("H100"), server)
+    )
+    assert serving_precision(stated, chip, server).kv_cache == "fp8"
+    assert serving_precision(stated, load_chip("H100"), server).kv_cache == "bf16"
 
 
 def test_both_kinds_of_rows_keep_their_order_and_the_headline_is_of_training():

@@ -189,7 +189,8 @@ def test_a_quantised_checkpoint_weighs_what_it_stores():
     expected = 2 * (counts.num_params - layers) + (0.5 + 2.5 / 128) * layers
     assert found.best.estimate.memory_parts_bytes["weights_bytes"] == expected
     plain = serve("llama3-8b", "1xH100", Decode(batch_size=1, context_length=1024))
-    assert found.best.estimate.latency_s < 0.5 * plain.best.estimate.latency_s
+    # A quarter of the bytes of layers; logits and the time of the server stay.
+    assert found.best.estimate.latency_s < 0.55 * plain.best.estimate.latency_s
     assert "weights AWQ, 4 bits" in serving_screen(found).title
     assert serving_from_json(serving_to_json(found)) == found
 

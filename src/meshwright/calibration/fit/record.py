@@ -18,6 +18,7 @@ from meshwright.calibration.fit.serving import OF_CHIPS, OF_SERVERS, SHARED, Ser
 from meshwright.calibration.fit.spread import HeldOut, held_out, spread_of
 from meshwright.calibration.fit.sram import DRAFTED, REDUCTION, SramFit
 from meshwright.calibration.fit.training import BASE, Fit, draws_of
+from meshwright.calibration.serving import FIRST_TOKEN, TTFT
 from meshwright.catalog.calibration import (
     DEFAULT,
     CoverageRecord,
@@ -27,6 +28,7 @@ from meshwright.catalog.calibration import (
     SramRecord,
     load_calibration,
 )
+from meshwright.cost.problem import EXPERTS, UNSEEN, distance_of
 from meshwright.spec.calibration import Spread, Tail
 from meshwright.spec.declaration import file_key
 
@@ -310,7 +312,39 @@ def serving_fit_record(found: ServingFit) -> ServingRecord:
         groups=_parts(found, "source"),
         servers=_parts(found, "server"),
         families=_parts(found, "family"),
+        figures=_figures(found, spread),
     )
+
+
+def _figures(found: ServingFit, spread: Spread | None) -> dict[str, GroupRecord]:
+    """Return the errors of each figure: in the fit, and with its source left out.
+
+    Of the latter also the share that intervals hold.
+    """
+    labels, left_out = np.array(found.rows.figures), found.left_out["source"]
+    sparse, alone = np.array(found.rows.with_experts), found.rows.on_chips_of_one_source
+    records = {}
+    for label in dict.fromkeys(found.rows.figures):
+        mine = labels == label
+        known = mine & ~np.isnan(left_out)
+        inside = None
+        if spread is not None and known.any():
+            ends = np.array([
+                distance_of(spread.slower, {
+                    EXPERTS: float(has_experts), UNSEEN: float(is_unseen),
+                    FIRST_TOKEN: float(label == TTFT),
+                })
+                for has_experts, is_unseen in zip(sparse[known], alone[known], strict=True)
+            ])  # fmt: skip
+            inside = _rounded((np.abs(left_out[known]) <= ends).mean())
+        records[label] = GroupRecord(
+            rows=int(mine.sum()),
+            fitted=error_record(found.errors[mine]),
+            left_out=error_record(left_out[mine]),
+            alone=False,
+            covered=inside,
+        )
+    return records
 
 
 def _parts(found: ServingFit, kind: str) -> dict[str, GroupRecord]:

@@ -10,20 +10,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import SHARE, source_weights
 from meshwright.calibration.fit.constants import Free, Key
-from meshwright.calibration.fit.training import CLOSE, MOST_ROUNDS, robust_step
+from meshwright.calibration.fit.training import CLOSE, MOST_ROUNDS, NOISE, robust_step
 from meshwright.calibration.jobs import RefusedError
 from meshwright.calibration.rows import Row
-from meshwright.calibration.serving import Column, columns_of, serving_job
-from meshwright.cost.problem import EXPERTS
+from meshwright.calibration.serving import (
+    FIGURES,
+    FIRST_TOKEN,
+    THROUGHPUT,
+    TTFT,
+    Column,
+    columns_of,
+    serving_jobs,
+)
+from meshwright.cost.problem import EXPERTS, UNSEEN
 from meshwright.spec.calibration import Spread, Tail
 
+STARTS = tuple(np.log([0.1, 1.0 / 3.0]).tolist())
+"""Moves of one constant that are tried before the first step."""
 STEP = 0.03
 """Of a logarithm, for differences."""
 OF_CHIPS = (
     Free("prompt_rate_share", 0.9, 0.25, 0.4, 1.2),
+    Free("few_rows_rate_share", 0.7, 0.5, 0.02, 1.2),
     Free("weight_read_share", 0.9, 0.25, 0.5, 1.15),
     Free("cache_read_share", 0.9, 0.25, 0.4, 1.15),
 )
@@ -31,12 +42,16 @@ OF_CHIPS = (
 OF_SERVERS = (
     Free("host_step_s", 1e-3, 2.0, 1e-5, 0.02),
     Free("host_sequence_s", 2e-5, 2.0, 1e-7, 1e-3),
+    Free("host_prompt_s", 0.02, 1.0, 1e-4, 0.5),
+    Free("steps_ahead", 1.0, 1.0, 0.02, 40.0),
     Free("shared_cache_extra", 0.6, 1.0, 0.05, 4.0),
 )
 """One for each server."""
 SHARED = (
     Free("core_pull", 2.5, 0.7, 1.0, 8.0),
     Free("collective_start_share", 1.0, 1.0, 0.2, 4.0),
+    Free("expert_rate_share", 0.46, 0.4, 0.1, 0.9),
+    Free("prompts_together", 2.0, 0.5, 1.0, 8.0),
 )
 """One for all."""
 
@@ -73,6 +88,22 @@ class ServingRows:
             for _ in column.jobs
         ]
 
+    @property
+    def figures(self) -> list[str]:
+        """What each figure is: a throughput, or one of the times under load."""
+        return [
+            FIGURES.get(job.figure, THROUGHPUT) for column in self.columns for job in column.jobs
+        ]
+
+    @property
+    def on_chips_of_one_source(self) -> BoolArray:
+        """Whether no other source has rows on chips of the family of each row."""
+        sources, families = (np.array(self.labels[name]) for name in ("source", "family"))
+        alone = {
+            family for family in families.tolist() if len(set(sources[families == family])) == 1
+        }
+        return np.array([family in alone for family in families.tolist()])
+
     @cached_property
     def weights(self) -> FloatArray:
         """Of each row, by its source."""
@@ -101,6 +132,31 @@ class ServingRows:
             slopes[rows, mine] = (found[1:] - found[0]).T / STEP
             start = rows.stop
         return errors, slopes
+
+    def best_starts(self, values: FloatArray) -> FloatArray:
+        """Return by how much each constant alone is best moved before the first step, (keys,).
+
+        Where two times compete and the longer one counts, the shorter one has no slope: a constant
+        that is far from what is expected would never be found.
+        """
+        lost = np.zeros((len(STARTS), len(values)))
+        start = 0
+        for column in self.columns:
+            mine = self._mine(column)
+            rows = slice(start, start + len(column.jobs))
+            start = rows.stop
+            plain = np.abs(self._log_errors(column, values[mine][None, :]))
+            for place, move in enumerate(STARTS):
+                found = np.abs(self._log_errors(column, values[mine] + move * np.eye(len(mine))))
+                lost[place, mine] += ((found - plain) * self.weights[rows]).sum(axis=1)
+        spread = np.array([key.free.spread for key in self.keys])
+        bounds = np.log([(key.free.lowest, key.free.highest) for key in self.keys])
+        moves = np.array(STARTS)[:, None] + 0.0 * values
+        lost = lost / NOISE + (moves / spread) ** 2 / 2.0
+        inside = (values + moves >= bounds[:, 0]) & (values + moves <= bounds[:, 1])
+        lost = np.where(inside & (lost < 0), lost, 0.0)
+        best = lost.argmin(axis=0)
+        return np.where(lost.min(axis=0) < 0, np.array(STARTS)[best], 0.0)
 
     def errors(self, values: FloatArray) -> FloatArray:
         """Return ln(predicted / measured) of each row, for logarithms of the constants."""
@@ -155,7 +211,7 @@ def serving_rows(rows: Sequence[Row], calibration: str) -> ServingRows:
     found = []
     for row in rows:
         try:
-            found.append(serving_job(row, calibration))
+            found += serving_jobs(row, calibration)
         except RefusedError:
             continue
     return ServingRows(tuple(columns_of(found)))
@@ -168,6 +224,7 @@ def fit_serving(rows: ServingRows) -> ServingFit:
     the slopes at the fitted point, then predicted exactly.
     """
     keys, values = rows.keys, np.log([key.free.prior for key in rows.keys])
+    values = values + rows.best_starts(values)
     for _ in range(MOST_ROUNDS):
         errors, slopes = rows.errors_and_slopes(values)
         step = np.clip(robust_step(errors, slopes, rows.weights, keys, values)[0], -0.5, 0.5)
@@ -200,14 +257,33 @@ def _left_out(
 def spread_of(found: ServingFit) -> Spread | None:
     """Return how far rows lie from predictions that know nothing of their source.
 
-    Rows of dense models give the width, those with experts how many times it they need.
+    Rows of dense models on chips that other sources have give the width; those with experts, those
+    on chips that no other source has, and times to the first token under load how many times it
+    they need. Each source counts once, whatever its rows.
     """
     errors = np.abs(found.left_out["source"])
-    sparse = np.array(found.rows.with_experts)
-    known = ~np.isnan(errors)
-    if not (known & ~sparse).any():
+    sparse, first = np.array(found.rows.with_experts), np.array(found.rows.figures) == TTFT
+    known, alone = ~np.isnan(errors), found.rows.on_chips_of_one_source
+    weights = source_weights(found.rows.labels["source"]) ** 2
+
+    def width(mine: BoolArray, otherwise: float) -> float:
+        kept = known & mine
+        return weighted_quantile(errors[kept], weights[kept], SHARE) if kept.any() else otherwise
+
+    plain = width(~sparse & ~first & ~alone, 0.0)
+    if not plain:
         return None
-    plain = float(np.quantile(errors[known & ~sparse], SHARE))
-    wide = np.quantile(errors[known & sparse], SHARE) if (known & sparse).any() else plain
-    even = Tail(distance=plain, factors={EXPERTS: max(float(wide) / plain, 1.0)})
+    factors = {
+        EXPERTS: max(width(sparse & ~first & ~alone, plain) / plain, 1.0),
+        UNSEEN: max(width(~sparse & ~first & alone, plain) / plain, 1.0),
+        FIRST_TOKEN: max(width(~sparse & first & ~alone, plain) / plain, 1.0),
+    }
+    even = Tail(distance=plain, factors=factors)
     return Spread(slower=even, faster=even)
+
+
+def weighted_quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
+    """Return the smallest value up to which a share of the weight lies."""
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return float(values[order][np.searchsorted(reached, share)])

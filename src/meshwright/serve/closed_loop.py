@@ -1,0 +1,140 @@
+"""Clients in a closed loop: each sends a request when the answer to the one before has ended.
+
+State equations of a steady state, as plain functions of numbers and of columns. What a pass takes
+is known (:mod:`meshwright.serve.passes`); what follows is how many prompts each pass meets, the
+mean time per output token, and the mean time to the first token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic
+
+from meshwright.base.arrays import N, Num, larger, positive_part, smaller
+
+ROUNDS = 12
+"""Of the fixed point of step and wait: what is left is below 0.03 % in 99 of 100 loads, and below
+2 % in all, of 1 to 2,048 clients and prompts that fill from none to all of the passes."""
+
+
+@dataclass(frozen=True)
+class LoopOf(Generic[N]):
+    """What clients do and what passes take."""
+
+    clients: N
+    """Requests in flight, N."""
+    answer_tokens: N
+    """Tokens of an answer, O; its first one comes with the prompt."""
+    decode_s: N
+    """A pass of one token for each answer in flight, d [s]."""
+    more_s: N
+    """What one prompt adds to the passes that carry it, for others in flight, e [s]."""
+    own_s: N
+    """The same for the prompt itself: in a pipeline all stages, not only the slowest [s]."""
+    passes_of_prompt: N
+    """Passes over which a prompt is cut, at least 1."""
+    prompts_of_pass: N
+    """Prompts for which a pass has room; below 1, the share of one."""
+    steps_ahead: N
+    """Steps that are settled when a request arrives, which it waits for, w."""
+    companions: N
+    """Prompts that still go with each one because they were sent together, c; 0 where lengths
+    vary."""
+
+
+@dataclass(frozen=True)
+class LoopState(Generic[N]):
+    """The steady state."""
+
+    step_s: N
+    """Mean time per output token, with the prompts of others in between [s]."""
+    first_s: N
+    """Mean time to the first token, from when the request is sent [s]."""
+    prompts_of_step: N
+    """Prompts that a mean step carries."""
+
+
+def steady(loop: LoopOf[Num]) -> LoopState[Num]:
+    """Return the steady state of clients whose requests are of about equal length.
+
+    With T to the first token and t for each of the O - 1 others, the N - 1 other clients send
+
+        r = (N - 1) / (T + (O - 1) t)
+
+    prompts a second, so that a step carries a = min(r t, room) of them and takes t = d + a e. A
+    request meets a pass in flight, of which it waits for half. Passes met are longer than the mean
+    one; with a Poisson number of prompts in each, E[x^2] / E[x] of their lengths is
+
+        L = t + a e^2 / t.
+
+    Then it passes with the q = r (L + w t) + c prompts that were sent while that pass and the
+    steps ahead went on: of those that find no room in the same pass only the earlier half goes
+    before it,
+
+        T = L / 2 + w t + passes d + own + e (min(q, room - 1) + max(q - room + 1, 0) / 2).
+
+    Where prompts alone fill every pass, they queue: T + (O - 1) t is at least N t / room.
+
+    Range: lengths that vary by a few per cent or more, so that requests which once started
+    together do not stay together; against a simulation of each pass, tests hold t within 6 % and
+    T within a quarter from 4 to 128 clients.
+    """
+    n, others = loop.clients, positive_part(loop.clients - 1.0)
+    later = larger(loop.answer_tokens - 1.0, 1.0)
+    d, e, room = loop.decode_s, loop.more_s, loop.prompts_of_pass
+    beside = positive_part(room - 1.0)
+    first_s = e + d
+    step_s = d + smaller(others / later, room) * e
+    share: Num = 0.0 * step_s
+    for _ in range(ROUNDS):
+        rate = others / (first_s + later * step_s)
+        share = smaller(rate * step_s, room)
+        step_s = d + share * e
+        met_s = step_s + share * e * e / step_s
+        waits_s = loop.steps_ahead * step_s
+        queued = rate * (met_s + waits_s)
+        ahead = smaller(queued, beside) + positive_part(queued - beside) / 2.0
+        ahead = ahead + smaller(loop.companions, others)
+        first_s = met_s / 2.0 + waits_s + loop.passes_of_prompt * d + loop.own_s + e * ahead
+        first_s = larger(first_s, n * step_s / room - later * step_s)
+    return LoopState(step_s, first_s, share)
+
+
+def together(loop: LoopOf[Num]) -> LoopState[Num]:
+    """Return the state of equal requests whose prompts all pass before any answer goes on.
+
+    They start together, end together, and so start together again. Half of the prompts pass before
+    a mean one and half after it: with g = min(N, room) of them in a pass,
+
+        T = e (N + g) / 2 + d,    t = d + e (N - g) / (2 (O - 1)).
+
+    A round of T + (O - 1) t takes all prompts and all steps: N e + O d.
+    """
+    n, later = loop.clients, larger(loop.answer_tokens - 1.0, 1.0)
+    share = positive_part(n - larger(smaller(n, loop.prompts_of_pass), 1.0)) / (2.0 * later)
+    first_s = loop.more_s * (n - share * later) + loop.decode_s
+    return LoopState(loop.decode_s + share * loop.more_s, first_s, share)
+
+
+def first_wave_s(loop: LoopOf[Num]) -> Num:
+    """Return the mean time to the first token where all clients send their first request at once.
+
+    N prompts pass one after another, as many at a time as have room: after j passes of d and the
+    prompts in them, j times as many have their token, so that the mean is half of N prompts and of
+    one pass full of them,
+
+        e (N + min(N, room)) / 2 + d (max(N / room, 1) + 1) / 2.
+    """
+    n, room = loop.clients, loop.prompts_of_pass
+    turns = larger(n / room, 1.0)
+    in_pass = larger(smaller(n, room), 1.0)
+    return loop.more_s * (n + in_pass) / 2.0 + loop.decode_s * (turns + 1.0) / 2.0
+
+
+def after_first_wave(loop: LoopOf[Num], state: LoopState[Num], rounds: Num) -> Num:
+    """Return the mean time to the first token over some requests of each client [s].
+
+    The first of them are all sent at once; the others are in the steady state. Infinitely many
+    leave the steady state alone.
+    """
+    return state.first_s + (first_wave_s(loop) - state.first_s) / rounds
