@@ -216,7 +216,7 @@ def _maxtext(plan) -> dict[str, object]:
         "num_experts": experts.num_experts if experts else 1,
         "top_k": experts.top_k if experts else 1,
         "vocab_size": plan.model.vocab_size,
-        "remat_policy": "minimal_offloaded" if structure.offload == "activations"
+        "remat_policy": "custom" if structure.stored_tensors
         else policy[str(structure.recompute)],
     }  # fmt: skip
     if sizes["pp"] == 1:

@@ -46,6 +46,18 @@ def has_zero(launches: Launches | None, stage: int, s: StrategyColumns) -> BoolA
     return found
 
 
+def has_shards(launches: Launches | None, hidden_size: int, s: StrategyColumns) -> BoolArray:
+    """Return the rows whose replicas a framework divides into shards in this way."""
+    found = np.ones(len(s.tp), dtype=bool)
+    if launches is None:
+        return found
+    if launches.replicas_need_shards:
+        found &= (s.tp * s.cp == 1) | (s.dp_replicate == 1) | (s.dp_shard > 1)
+    if launches.shards_divide_hidden:
+        found &= hidden_size % s.dp_shard == 0
+    return found
+
+
 def may_offload(launches: Launches | None, kind: Offload, stage: int) -> bool:
     """Return whether a framework moves something to the host under a ZeRO stage."""
     if launches is None or kind is Offload.NONE:
@@ -331,6 +343,15 @@ CHOICES: tuple[Rule, ...] = (
         lambda case, known: ~has_zero(known, case.structure.zero_stage, case.s),
         "has no ZeRO stage {zero_stage} with pp {pp}, cp {cp}, tp {tp}", (),
         "zero_stage=2 or another",
+    ),
+    _rule(
+        "shards", "strategy.dp_shard",
+        "the framework divides replicas into shards in this way",
+        lambda case, known: (
+            (case.structure.zero_stage > 0) & ~has_shards(known, case.model.hidden_size, case.s)
+        ),
+        "has no {dp_shard} shards of dp for {dp_replicate} replicas, tp {tp}, cp {cp}", (),
+        "dp_shard over all of dp, or a divisor of the hidden size",
     ),
     _rule(
         "reshard", "structure.reshard_after_forward",

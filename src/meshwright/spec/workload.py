@@ -122,6 +122,10 @@ class Launches(Declaration):
     """Where cp is used; None: the same."""
     zero_stages_with_tensor: tuple[ZeroStage, ...] | None = None
     """Where tp is used beside dp or cp; None: the same."""
+    replicas_need_shards: bool = False
+    """Whether replicas beside tp or cp need more than one shard of dp."""
+    shards_divide_hidden: bool = False
+    """Whether shards of weights divide the hidden size."""
     drops_gathered_weights: tuple[bool, ...] = (True,)
     """Whether full sharding gathers weights again for the backward pass."""
     overlaps_data_parallel: tuple[bool, ...] = (True, False)

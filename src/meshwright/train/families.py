@@ -59,7 +59,7 @@ from meshwright.cost.step import (
 )
 from meshwright.search.exhaustive import Counts
 from meshwright.sharding.axes import all_refusals, all_rules
-from meshwright.sharding.launching import has_zero, launched, recomputes_beside_experts
+from meshwright.sharding.launching import has_shards, has_zero, launched, recomputes_beside_experts
 from meshwright.sharding.strategy import (
     ContextKind,
     Offload,
@@ -752,6 +752,7 @@ def _divisions(
     divided = take(grids, index)
     divided = replace(divided, dp_shard=shard, dp_replicate=divided.dp_shard / shard)
     regroups, is_one = experts_regroup(space, divided), shard == 1
+    regroups &= has_shards(space.launches, space.problem.model.hidden_size, divided)
     may_be_one = np.array([1 in d for d in degrees], dtype=bool)
     divides_one: BoolArray = regroups[is_one] & (grids.cp > 1) & may_be_one
     kept = regroups | is_one

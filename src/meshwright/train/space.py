@@ -12,6 +12,7 @@ from meshwright.cost.communication import OPEN, AxisPlacement
 from meshwright.cost.problem import Problem
 from meshwright.sharding.axes import all_rules
 from meshwright.sharding.launching import (
+    has_shards,
     has_zero,
     is_order,
     launched,
@@ -168,6 +169,7 @@ def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatAr
         for shard in dp_shard_degrees(space, int(dp)):
             divided = replace(of_dp, dp_shard=shard + 0.0 * of_dp.tp, dp_replicate=of_dp.dp / shard)
             counts = divided.dp_shard * divided.cp > 1
+            counts &= has_shards(space.launches, space.problem.model.hidden_size, divided)
             regroups = experts_regroup(space, divided)
             legal[rows] += counts & regroups
             refused[rows] += counts & ~regroups

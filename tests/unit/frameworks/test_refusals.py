@@ -106,7 +106,7 @@ FEWER_AXES = [
     (("accelerate",), {"tp": 2, "dp_shard": 4}, {"sequence_parallel": False}, {},
      "structure.zero_stage", "has no ZeRO stage 0 with pp 1, cp 1, tp 2", "zero_stage=2"),
     (("accelerate",), {"cp": 2, "dp_replicate": 4}, {"zero_stage": 3}, {},
-     "strategy.dp_shard", "replicas beside tp or cp need shards", "dp_shard over all of dp"),
+     "strategy.dp_shard", "has no 1 shards of dp for 4 replicas", "dp_shard over all of dp"),
     (("accelerate",), {"tp": 2, "dp_shard": 4}, {"zero_stage": 3}, {},
      "structure.sequence_parallel", "fixes sequence parallelism", "the other way"),
     (("deepspeed", "accelerate"), {"dp_shard": 8}, {"zero_stage": 2}, {"causal": False},

@@ -64,6 +64,7 @@ BREAKING = {
     "launch-async-tp": ("fsdp", PlanOptions(zero_stage=0, overlap_tensor_parallel=True), {"tp": 2}),
     "launch-dp-replicate": ("deepspeed", PLAIN, {"dp_replicate": 2, "dp_shard": 2}),
     "launch-zero": ("megatron-deepspeed", PLAIN, {"pp": 2, "dp_shard": 2}),
+    "launch-shards": ("accelerate", PlanOptions(zero_stage=3), {"cp": 2, "dp_replicate": 4}),
     "launch-reshard": (
         "megatron", PlanOptions(zero_stage=3, reshard_after_forward=False), {"dp_shard": 2},
     ),

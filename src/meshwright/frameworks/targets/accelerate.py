@@ -14,7 +14,6 @@ from meshwright.base.errors import Fault
 from meshwright.frameworks.hugging_face import PROGRAM, notes, trainer_options, trainer_refusals
 from meshwright.frameworks.launch import degrees, header, plan_launch, shell_script
 from meshwright.frameworks.refusals import (
-    choice_refusal,
     framework_refusals,
     optimizer_refusals,
 )
@@ -43,7 +42,6 @@ class AccelerateFiles:
         """Return what the configuration cannot say."""
         return [
             *framework_refusals(plan, "accelerate"),
-            *_mesh_refusals(plan),
             *optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES),
             *trainer_refusals(plan),
         ]
@@ -61,15 +59,6 @@ class AccelerateFiles:
 
 def _is_sharded(plan: Plan) -> bool:
     return plan.best.structure.zero_stage >= 2
-
-
-def _mesh_refusals(plan: Plan) -> Iterator[Fault]:
-    """Yield meshes that ``ParallelismConfig`` does not take."""
-    sizes = degrees(plan)
-    splits = sizes["tp"] * sizes["cp"] > 1
-    if _is_sharded(plan) and splits and sizes["dp_replicate"] > sizes["dp_shard"] == 1:
-        reason = "replicas beside tp or cp need shards of dp"
-        yield choice_refusal("strategy.dp_shard", 1, reason, "dp_shard over all of dp")
 
 
 def _launch_words(plan: Plan) -> Iterator[str]:

@@ -113,9 +113,6 @@ def _own_refusals(plan: Plan) -> Iterator[Fault]:
     if sizes["dp_shard"] % _expert_shards(sizes):
         reason = f"experts divide the shards beside tp, here {sizes['dp_shard']}"
         yield choice_refusal("strategy.ep", sizes["ep"], reason, "ep that divides tp x dp_shard")
-    if plan.best.structure.zero_stage and plan.model.hidden_size % sizes["dp_shard"]:
-        reason = f"the hidden size {plan.model.hidden_size} is divided evenly"
-        yield choice_refusal("strategy.dp_shard", sizes["dp_shard"], reason, "dp_replicate")
     if not work.causal:
         yield choice_refusal("workload.causal", False, "the program masks causally", "true")
 

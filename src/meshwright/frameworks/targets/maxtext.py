@@ -86,12 +86,6 @@ def _own_refusals(plan: Plan) -> Iterator[Fault]:
     if sizes["dp_shard" if plan.best.structure.zero_stage else "dp"] % sizes["ep"]:
         reason = f"the expert axis divides the data axes, here {sizes['dp']}"
         yield choice_refusal("strategy.ep", sizes["ep"], reason, "ep that divides dp_shard")
-    offloads = plan.best.structure.offload is Offload.ACTIVATIONS
-    names_some = bool(plan.best.structure.stored_tensors)
-    if offloads and (names_some or plan.best.structure.recompute is not Recompute.SELECTIVE):
-        reason = "minimal_offloaded is the one policy that keeps activations on the host"
-        yield choice_refusal("structure.recompute", plan.best.structure.recompute, reason,
-                             "recompute=selective")  # fmt: skip
     if not work.causal:
         yield choice_refusal("workload.causal", False, "its models mask causally", "true")
 
@@ -156,8 +150,6 @@ def _recomputation(plan: Plan) -> dict[str, object]:
         halves = {"mlpwi": ("mlpwi", "mlpwi_0", "mlpwi_1")}
         keys = {key: place for name, place in places.items() for key in halves.get(name, (name,))}
         return {"remat_policy": "custom", **keys}
-    if structure.offload is Offload.ACTIVATIONS:
-        return {"remat_policy": "minimal_offloaded"}
     return {"remat_policy": REMAT[structure.recompute]}
 
 

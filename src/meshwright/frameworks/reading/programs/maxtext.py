@@ -26,7 +26,7 @@ AXES = {
 UNREAD = ("autoregressive", "diloco", "context_autoregressive", "context_usp_ulysses")
 REMAT = {
     "none": "none", "full": "full", "minimal": "selective", "minimal_with_context": "none",
-    "minimal_flash": "none", "minimal_offloaded": "selective", "custom": "full",
+    "minimal_flash": "none", "custom": "full",
 }  # fmt: skip
 """Policies of recomputation, but for those that keep single tensors."""
 QKV = ("query_proj", "key_proj", "value_proj")
@@ -34,6 +34,7 @@ KEEPS = {
     "save_qkv_proj": QKV, "save_out_proj": ("out_proj",), "save_dot_except_mlp": (*QKV, "out_proj"),
     "save_dot_with_context_except_mlp": (*QKV, "context", "out_proj"),
     "save_dot_except_mlpwi": (*QKV, "out_proj", "mlpwo"), "qkv_proj_offloaded": QKV,
+    "minimal_offloaded": (*QKV, "out_proj", "mlpwi", "mlpwo"),
 }  # fmt: skip
 """Tensors that a policy keeps, on the host where its name says so."""
 CUSTOM = {
@@ -172,8 +173,9 @@ def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
     found: dict[str, Any] = dict(sizes) | {"dp": shards * replicas, "dp_shard": shards}
     if ep > 1:
         found |= {"ep": ep, "etp": 1}
-    found["zero_stage"] = "3" if shards > 1 else "0"
-    if shards == 1:
+    is_sharded = shards > 1 or sizes["cp"] > 1  # weights lie on the ranks of context as well
+    found["zero_stage"] = "3" if is_sharded else "0"
+    if not is_sharded:
         found["dp_shard"] = found["dp"]
     kind = given.text("context_parallel_strategy")
     if sizes["cp"] > 1 and kind not in (None, "ring"):
@@ -225,17 +227,14 @@ def _types(given: Given) -> dict[str, Any]:
         precision = "int8" if quantized == "int8" else "fp8"
     for name in ("use_qwix_quantization", "quantization_local_shard_count"):
         given.value(name)
-    remat = _recomputation(given)
-    offload = remat.pop("offload", None)
-    if given.flag("optimizer_memory_host_offload"):
-        offload = "optimizer"
+    offload = "optimizer" if given.flag("optimizer_memory_host_offload") else None
     given.refuse_unless("parameter_memory_host_offload", "false", why="is not read", fix="false")
     optimizer = given.word("opt_type", among=("adamw", "adam_pax", "sgd"))
     if optimizer != "sgd":
         optimizer = "adam-bf16" if weights == "bfloat16" else None
     tiles = given.whole("num_vocab_tiling") or 1
-    return {"precision": precision, **remat, "offload": offload, "optimizer": optimizer,
-            "dropout": bool(given.real("dropout_rate")),
+    return {"precision": precision, **_recomputation(given), "offload": offload,
+            "optimizer": optimizer, "dropout": bool(given.real("dropout_rate")),
             "software": {"logit_tiles": tiles} if tiles > 1 else {}}  # fmt: skip
 
 
@@ -256,8 +255,7 @@ def _recomputation(given: Given) -> dict[str, Any]:
     kept = [name for name in TENSORS if name in places["device"] and name != LAYER_INPUT]
     away = [name for name in TENSORS if name in places["offload"]]
     if not kept and not away:
-        found: dict[str, Any] = {"recompute": REMAT.get(policy, "full")}
-        return found | ({"offload": "activations"} if policy == "minimal_offloaded" else {})
+        return {"recompute": REMAT.get(policy, "full")}
     stored = {"kept_tensors": "+".join(kept), "offloaded_tensors": "+".join(away)}
     return {"recompute": "selective", **{name: text for name, text in stored.items() if text}}
 
