@@ -375,6 +375,7 @@ def _training_lines(
     yield from shown[1:]
     if record is not None:
         yield from _intervals(record, table)
+        yield from _frozen_intervals(found, others, table)
     yield from _memory(found, record, table)
     yield from _choices(found, table)
     yield "## Worst rows\n"
@@ -476,6 +477,20 @@ def _intervals(record: FitRecord, table: Table) -> Iterator[str]:
     yield from table(head, rows)
     covered = [(name, g.rows, percent(g.covered)) for name, g in record.groups.items()]
     yield from table(("source left out", "rows", "inside"), covered)
+
+
+def _frozen_intervals(found: Validation, others: Others | None, table: Table) -> Iterator[str]:
+    """Yield how intervals held the rows of frozen sources, with their framework and without."""
+    ways = [found] if others is None else [found, others.unnamed]
+    parts = [by_group(way.frozen) for way in ways]
+    if not parts[0]:
+        return
+    rows = [
+        (name, len(parts[0][name]), *(percent(intervals_of(part[name]).covered) for part in parts))
+        for name in parts[0]
+    ]
+    head = ("frozen source", "rows", "inside", "framework not named")[: 2 + len(ways)]
+    yield from table(head, rows)
 
 
 def _memory(found: Validation, record: FitRecord | None, table: Table) -> Iterator[str]:
