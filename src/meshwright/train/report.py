@@ -82,7 +82,7 @@ def plan_screen(
                    f"{_longer(-gain)} than one for all")  # fmt: skip
     if plan.factors is not None:
         number = counted(plan.factors.num_measurements, "measured job")
-        screen.add("adjusted", f"constants adjusted by {number}", spare=2)
+        screen.add("adjusted", f"constants adjusted by {number}")
     screen.gap()
     _add_memory(screen, plan.best)
     screen.gap()

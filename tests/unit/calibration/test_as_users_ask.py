@@ -54,6 +54,9 @@ def keywords(entry):
         options["zero"] = stage
     if row.recompute is not None:
         options["recompute"] = str(row.recompute)
+    for name in ("recompute_modules", "kept_tensors", "offloaded_tensors"):
+        if named := getattr(job.structure, name):
+            options[name] = "+".join(named)
     if row.task == "finetune-lora":
         options |= {"optimizer": "adapters", "zero": job.structure.zero_stage}
     return options
