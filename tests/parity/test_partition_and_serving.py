@@ -35,7 +35,7 @@ def test_both_routes_price_a_wafer_alike():
     assert known.latency_s == pytest.approx(cut.rates.latency_s, rel=2e-3)
     parts = cut.rates.time_parts_s["reduction_s"], known.time_parts_s["reduction_s"]
     assert parts[0] == pytest.approx(parts[1], rel=1e-12)
-        assert parts[1] > 0.99 * known.latency_s
+    assert parts[1] > 0.99 * known.latency_s
 
 
 @pytest.mark.parametrize("kind", WORK)

@@ -38,7 +38,7 @@ def read(case):
         assert plugin.fsdp_version == 2
         found |= {
             "reshards": plugin.reshard_after_forward,
-            "offload": "all" if args.fsdp_offload_params else "none",
+            "offload": "state" if args.fsdp_offload_params else "none",
             "recompute": "full" if plugin.activation_checkpointing else "none",
         }
     return found

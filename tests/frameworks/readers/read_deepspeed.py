@@ -23,10 +23,6 @@ def read(case):
     groups = SimpleNamespace(get_data_parallel_world_size=lambda: case["num_devices"] // cp)
     config = DeepSpeedConfig(args.deepspeed, groups)
     zero = config.zero_config
-    on_host = {
-        "optimizer": zero.offload_optimizer and zero.offload_optimizer.device == "cpu",
-        "weights": zero.offload_param and zero.offload_param.device == "cpu",
-    }
     precision = "bf16" if config.bfloat16_config.enabled else "fp16"
     if not (config.bfloat16_config.enabled or config.float16_config.enabled):
         precision = "fp32"
@@ -38,8 +34,21 @@ def read(case):
         "global_batch_size": config.train_batch_size,
         "zero_stage": int(config.zero_optimization_stage),
         "overlaps": bool(config.zero_enabled and zero.overlap_comm),
-        "offload": "".join(name for name, is_there in on_host.items() if is_there) or "none",
+        "offload": on_host(zero),
     }
+
+
+def on_host(zero):
+    """Return what lives on the host: with the optimizer also gradients, from ZeRO 2 on."""
+    optimizer, weights = (
+        part is not None and part.device == "cpu"
+        for part in (zero.offload_optimizer, zero.offload_param)
+    )
+    if optimizer and weights:
+        return "state"
+    if weights:
+        return "weights"
+    return ("optimizer" if zero.stage == 1 else "gradients") if optimizer else "none"
 
 
 if __name__ == "__main__":
