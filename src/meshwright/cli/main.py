@@ -235,12 +235,10 @@ def next_command(
     """
     if args.out is not None and is_placed:
         return f"meshwright simulate {args.out}; meshwright explain {args.out}"
-    from meshwright.frameworks.registry import TARGETS
+    from meshwright.frameworks.registry import target_for
 
-    stated = str(getattr(args, "framework", None) or "").partition("==")[0]
-    target = next(
-        (TARGETS[n] for n in (stated, *TARGETS) if n in TARGETS and n in launches_with), ""
-    )
+    stated = str(getattr(args, "framework", None) or "")
+    target = target_for(stated, launches_with)
     if args.out is not None and target:
         return f"meshwright export {args.out} {target}; meshwright explain {args.out}"
     if is_placed or target or stated or not hasattr(args, "framework"):
