@@ -80,6 +80,8 @@ _AT_END = {
     TimePart.OVERLAP_SLOWDOWN: StepTask.OVERLAP_SLOWDOWN, TimePart.JITTER: StepTask.JITTER,
     TimePart.THROTTLE: StepTask.THROTTLE,
 }  # fmt: skip
+PASSES = tuple(TASKS.index(task) for task in _PASS.values())
+"""Numbers of the tasks that take a micro-batch through the layers of a chunk."""
 _RELEASES = (TaskKind.BACKWARD, TaskKind.BACKWARD_WEIGHT)
 
 
@@ -110,6 +112,8 @@ class StepTimeline:
     micro_batch: IntArray
     """-1: of no micro-batch."""
     chunk: IntArray
+    in_pass: IntArray
+    """Index in ``TASKS`` of the pass that it is a part of; -1: of none."""
     start_s: FloatArray
     end_s: FloatArray
     memory: tuple[StageMemory, ...]
@@ -328,17 +332,17 @@ class _Rows:
     """Columns of tasks while they are collected."""
 
     def __init__(self) -> None:
-        self._whole: list[tuple[IntArray, IntArray, IntArray, IntArray]] = []
+        self._whole: list[tuple[IntArray, ...]] = []
         self._times: list[tuple[FloatArray, FloatArray]] = []
 
     def add(
         self, task: StepTask, stage: IntArray, micro_batch: IntArray, chunk: IntArray,
-        start_s: FloatArray, seconds: FloatArray,
+        start_s: FloatArray, seconds: FloatArray, in_pass: int = -1,
     ) -> None:  # fmt: skip
         """Add tasks of one kind; those that take no time are left out."""
         kept = seconds > 0
-        kind = np.full(int(kept.sum()), TASKS.index(task))
-        self._whole.append((stage[kept], kind, micro_batch[kept], chunk[kept]))
+        kind, whole = (np.full(int(kept.sum()), n) for n in (TASKS.index(task), in_pass))
+        self._whole.append((stage[kept], kind, micro_batch[kept], chunk[kept], whole))
         self._times.append((start_s[kept], (start_s + seconds)[kept]))
 
     def add_each(self, task: StepTask, start_s: FloatArray, seconds: float) -> None:
@@ -349,10 +353,10 @@ class _Rows:
 
     def columns(self) -> dict[str, Any]:
         """Return the columns by name, stage by stage in order of time; read-only."""
-        names = ("stage", "task", "micro_batch", "chunk", "start_s", "end_s")
+        names = ("stage", "task", "micro_batch", "chunk", "in_pass", "start_s", "end_s")
         joined = [np.concatenate(column) for block in (self._whole, self._times)
                   for column in zip(*block, strict=True)]  # fmt: skip
-        order = np.lexsort((joined[4], joined[0]))
+        order = np.lexsort((joined[5], joined[0]))
         return {name: read_only(c[order]) for name, c in zip(names, joined, strict=True)}
 
 
@@ -376,7 +380,7 @@ def _add_passes(
         if kind is not TaskKind.BACKWARD_WEIGHT:
             parts[StepTask.PP] = parts[StepTask.PP] + send_s
         for task, seconds in parts.items():
-            rows.add(task, stage, micro_batch, chunk, begin_s, seconds)
+            rows.add(task, stage, micro_batch, chunk, begin_s, seconds, TASKS.index(_PASS[kind]))
             begin_s = begin_s + seconds
 
 
