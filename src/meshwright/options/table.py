@@ -404,7 +404,8 @@ COMMANDS: dict[str, Command] = {
                    group=_JOB),
             Option("trace", "PyTorch profiler trace of its steps (.json, .json.gz), beside the "
                    "prediction", "FILE", group=_JOB),
-            Option("picture", "draw the grid and the load of its links", "FILE.svg"),
+            Option("picture", "draw the grid and the load of its links; elsewhere the stages over "
+                   "time", "FILE.svg"),
             Option("colors", "with --picture: colour the groups of this axis", "AXIS"),
             REPORT, FORCE,
         ),
@@ -421,11 +422,12 @@ COMMANDS: dict[str, Command] = {
         (*question(is_needed=False, model_help=OR_JOB), *FIXED, *JOB),
     ),
     "simulate": Command(
-        "play the step of a plan with contention; or flows that share links",
+        "play the step of a plan, on grids with contention; or flows that share links",
         (
             Option("what", "a plan, or the word: flows", "PLAN.json", kind="needed"),
             Option("file", "after flows: links and flows", "FILE.json", kind="argument"),
             Option("trace", "write a Perfetto trace (.json, .json.gz)", "FILE"),
+            Option("picture", "draw the pipeline stages over time", "FILE.svg"),
             FORCE,
         ),
     ),

@@ -198,7 +198,7 @@ WRITING = {
     ("plan", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
     ("estimate", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
     ("explain", "report"): ["plan.json"], ("explain", "picture"): ["plan.json"],
-    ("simulate", "trace"): ["plan.json"],
+    ("simulate", "trace"): ["plan.json"], ("simulate", "picture"): ["plan.json"],
     ("route", "out"): ["flows.json"], ("place", "out"): ["plan.json"],
     ("partition", "picture"): ["llama3-8b", "--on", "4xWSE-3", "--seq", "4096"],
     ("fuse", "picture"): ["gpt3-175b-layer", "--on", "SN10"],
