@@ -516,6 +516,7 @@ def _checked(args: Namespace) -> tuple[str, tuple[Fault, ...]]:
 
 
 @verb
+@reported
 def compare(args: Namespace, call: Call) -> Comparison:
     """Return the best plan of each recipe, ours first."""
     from meshwright.options.job_files import with_job
@@ -534,7 +535,7 @@ def compare(args: Namespace, call: Call) -> Comparison:
     return side_by_side(
         asked.model, asked.system, asked.workload, against=against, allowed=asked.allowed,
         calibration=args.calibration, factors=_factors(args, asked),
-        placer=_placer(asked.system), progress=call.search,
+        placer=_placer(asked.system), progress=call.search, command=call.command,
     )  # fmt: skip
 
 

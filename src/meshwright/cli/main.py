@@ -257,10 +257,10 @@ def question_line(args: argparse.Namespace) -> str:
 
     from meshwright.options.table import FIXED
 
-    dropped = {option.flag for option in FIXED} | {"--against", "--out"}
+    dropped = {option.flag for option in FIXED} | {"--against", "--out", "--report"}
     words, kept = shlex.split(command_line()), []
     for before, word in zip(["", *words], words, strict=False):
-        if word.split("=")[0] not in dropped and before not in dropped:
+        if word.split("=")[0] not in {*dropped, "--force"} and before not in dropped:
             kept.append(word)
     kept[1:2] = ["plan"]
     return " ".join(map(shlex.quote, kept))

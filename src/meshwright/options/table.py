@@ -414,7 +414,8 @@ COMMANDS: dict[str, Command] = {
     "compare": Command(
         "the best plan of each known recipe, side by side",
         (*question(is_needed=False, model_help=OR_JOB), *FIXED, *JOB, MEASURED_FILE,
-         Option("against", "recipes such as megatron-3,fsdp (all of them)", "NAME,NAME")),
+         Option("against", "recipes such as megatron-3,fsdp (all of them)", "NAME,NAME"),
+         REPORT, FORCE),
         has_detail=True,
     ),
     "check": Command(

@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_days, format_seconds, format_si
 from meshwright.cost.problem import Problem
-from meshwright.report.declared_values import declared_values, origin_text, unit_of, value_text
 from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart, Code, Folded, Page, Part, Section, Table, Text, Tile
+from meshwright.report.page.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
+from meshwright.report.page.pieces import (
+    GIB,
+    constants,
+    count_chart,
+    largest,
+    memory_chart,
+    provenance,
+    ranked,
+    time_chart,
+)
 from meshwright.report.screen import JOULES_PER_KWH, rent_rate, words
-from meshwright.train.answer import Candidate, Estimate, Plan, WhyNot
+from meshwright.train.answer import Candidate, Plan, WhyNot
 from meshwright.train.question import problem_of
 from meshwright.train.report import launches_in_words, plan_in_words, question_line, shortage
 from meshwright.train.robustness import Change, changes
@@ -19,7 +28,6 @@ from meshwright.train.robustness import Change, changes
 if TYPE_CHECKING:
     from meshwright.train.explain import Explanation
 
-GIB = 2.0**30
 SHOWN_GAIN = 0.002
 """Smaller gains of a better system are not shown."""
 
@@ -83,7 +91,9 @@ def _tiles(plan: Plan, helps: Sequence[Change], launch_command: str) -> Iterator
         f"{price.tokens_per_s:,.0f} tokens/s, MFU {price.mfu_causal:.1%}; "
         f"{price.fidelity.replace('_', '-')} model", "time",
     )  # fmt: skip
-    yield Tile("What limits it?", _limits(price), "share of a step", "time")
+    yield Tile(
+        "What limits it?", largest(price.time_parts_s, price.step_time_s), "share of a step", "time"
+    )
     best = max(helps, key=lambda change: change.faster_by_fraction, default=None)
     if best is not None and best.faster_by_fraction > SHOWN_GAIN:
         network = _network(helps)
@@ -96,11 +106,6 @@ def _tiles(plan: Plan, helps: Sequence[Change], launch_command: str) -> Iterator
     yield Tile("What does it cost?", *_cost_words(plan), "cost")
     yield Tile("What to launch?", plan.best.text, launch_command or launches_in_words(plan),
                "launch")  # fmt: skip
-
-
-def _limits(price: Estimate) -> str:
-    ranked = sorted(price.time_parts_s.items(), key=lambda item: -item[1])
-    return ", ".join(f"{words(name)} {part / price.step_time_s:.0%}" for name, part in ranked[:3])
 
 
 def _network(helps: Sequence[Change]) -> str:
@@ -161,22 +166,10 @@ def _plan_parts(plan: Plan) -> Iterator[Part]:
 
 def _memory_parts(plan: Plan) -> Iterator[Part]:
     price = plan.best.estimate
-    parts = {words(name): size for name, size in price.memory_parts_bytes.items() if size}
     stage = f" ({price.fullest_stage} stage)" if plan.best.strategy.pp > 1 else ""
-    ranked = dict(sorted(parts.items(), key=lambda item: -item[1]))
-    share = price.memory_bytes / price.memory_capacity_bytes
-    yield Chart(
-        f"Memory of the fullest device{stage}",
-        f"{format_bytes(price.memory_bytes)} of {format_bytes(price.memory_capacity_bytes)} "
-        f"({share:.0%}); largest: "
-        + ", ".join(f"{name} {format_bytes(size)}" for name, size in list(ranked.items())[:3]),
-        charts.stacked(
-            ["device"], {name: [size / GIB] for name, size in ranked.items()}, "memory [GiB]",
-            row_title="", limit=price.memory_capacity_bytes / GIB,
-        ),
-        Table(("part", "GiB>", "share of the capacity>"),
-              [(name, f"{size / GIB:.2f}", f"{size / price.memory_capacity_bytes:.1%}")
-               for name, size in ranked.items()]),
+    yield memory_chart(
+        f"Memory of the fullest device{stage}", price.memory_parts_bytes,
+        price.memory_capacity_bytes,
     )  # fmt: skip
     if price.host_bytes_per_device:
         room = price.host_capacity_bytes_per_device
@@ -186,22 +179,7 @@ def _memory_parts(plan: Plan) -> Iterator[Part]:
 
 def _time_parts(plan: Plan) -> Iterator[Part]:
     price = plan.best.estimate
-    parts = {words(name): part for name, part in price.time_parts_s.items() if part}
-    ranked = dict(sorted(parts.items(), key=lambda item: -item[1]))
-    shares = [part / price.step_time_s for part in ranked.values()]
-    yield Chart(
-        "Time of a step",
-        f"{format_seconds(price.step_time_s)}: {_limits(price)}",
-        charts.bars(
-            list(ranked), list(ranked.values()),
-            [f"{format_seconds(part)}, {share:.1%}"
-             for part, share in zip(ranked.values(), shares, strict=True)],
-            "time [s]",
-        ),
-        Table(("part", "time>", "share>"),
-              [(name, format_seconds(part), f"{share:.1%}")
-               for (name, part), share in zip(ranked.items(), shares, strict=True)]),
-    )  # fmt: skip
+    yield time_chart("Time of a step", price.time_parts_s, price.step_time_s)
     yield Table(
         ("measure", "value>"),
         [
@@ -326,21 +304,10 @@ def _space_parts(plan: Plan) -> Iterator[Part]:
         f"{format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%})"
     )
     yield Text(f"{proof}. The proof is of the model of cost; {format_seconds(cover.elapsed_s)}.")
-    yield _counts("What became of the plans", parts)
+    yield count_chart("What became of the plans", parts, "plans")
     if cover.num_refused:
-        ranked = sorted(cover.num_refused.items(), key=lambda item: -item[1])
-        yield _counts("Plans refused, by rule", dict(ranked))
-
-
-def _counts(title: str, counts: Mapping[str, int]) -> Chart:
-    shown = [f"{number:,}" for number in counts.values()]
-    pairs = list(zip(counts, shown, strict=True))
-    return Chart(
-        title,
-        "; ".join(f"{name}: {number}" for name, number in pairs),
-        charts.bars(list(counts), list(counts.values()), shown, "plans"),
-        Table(("", "plans>"), pairs),
-    )
+        frequent = sorted(cover.num_refused.items(), key=lambda item: -item[1])
+        yield count_chart("Plans refused, by rule", dict(frequent), "plans")
 
 
 def _sure_parts(plan: Plan, problem: Problem) -> Iterator[Part]:
@@ -363,38 +330,8 @@ def _sure_parts(plan: Plan, problem: Problem) -> Iterator[Part]:
             yield Table(("plans to run for a few steps", "probability of being the fastest>"),
                         [(text, f"{robust.trials.best_fraction.get(text, 0.0):.0%}")
                          for text in robust.trials.run])  # fmt: skip
-    yield Folded("Where every number of the chip and the system comes from",
-                 list(_provenance(plan)))  # fmt: skip
-    constants = problem.nominal_calibration
-    rows = []
-    for name, value in vars(constants).items():
-        if not isinstance(value, float):
-            continue
-        low, high = constants.intervals.get(name, (value, value))
-        unit = unit_of(name)
-        spread = "" if low == high else f"{value_text(low, unit)} to {value_text(high, unit)}"
-        rows.append((words(name), value_text(float(f"{value:.4g}"), unit), spread))
-    heading = f"Constants of the cost model: {plan.calibration}, family {constants.family}"
-    yield Folded(heading, [Table(("constant", "value>", "interval>"), rows)])
-
-
-def _provenance(plan: Plan) -> Iterator[Part]:
-    """Yield the values of the chip and of the system, with their sources."""
-    declared = (
-        (plan.system.chip.name, plan.system.chip, plan.system.chip.provenance,
-         plan.system.chip.sources),
-        (plan.system.name, plan.system, plan.system.provenance, plan.system.sources),
-    )  # fmt: skip
-    for name, declaration, origins, sources in declared:
-        rows = [
-            (entry.path, value_text(entry.value, entry.unit), origin_text(entry))
-            for entry in declared_values(declaration, origins)
-        ]
-        yield Table(("value", "is>", "from"), rows, name)
-        if sources:
-            yield Table(("source", "title", "where"),
-                        [(key, one.title, one.url or "/".join(filter(None, (one.repo, one.path))))
-                         for key, one in sources.items()])  # fmt: skip
+    yield provenance(plan.system)
+    yield constants(problem.nominal_calibration, plan.calibration)
 
 
 def _cost_parts(plan: Plan) -> Iterator[Part]:
@@ -404,18 +341,17 @@ def _cost_parts(plan: Plan) -> Iterator[Part]:
     if rate := rent_rate(plan.system.chip, price.num_devices_used):
         yield Text(f"Rent: {rate}.")
     if price.energy_j and price.energy_parts_j and price.power_w:
-        parts = {words(name): part for name, part in price.energy_parts_j.items() if part}
-        ranked = dict(sorted(parts.items(), key=lambda item: -item[1]))
-        shares = [f"{part / price.energy_j:.1%}" for part in ranked.values()]
+        parts = ranked(price.energy_parts_j)
+        shares = [f"{part / price.energy_j:.1%}" for part in parts.values()]
         yield Chart(
             "Energy of a step",
             f"{format_si(price.energy_j, 'J')} at {format_si(price.power_w, 'W')}: "
-            + ", ".join(f"{name} {s}" for name, s in list(zip(ranked, shares, strict=True))[:3]),
-            charts.bars(list(ranked), [part / 1e3 for part in ranked.values()], shares,
+            + ", ".join(f"{name} {s}" for name, s in list(zip(parts, shares, strict=True))[:3]),
+            charts.bars(list(parts), [part / 1e3 for part in parts.values()], shares,
                         "energy [kJ]", colour=charts.COLOURS[1]),
             Table(("part", "energy>", "share>"),
                   [(name, format_si(part, "J"), share)
-                   for (name, part), share in zip(ranked.items(), shares, strict=True)]),
+                   for (name, part), share in zip(parts.items(), shares, strict=True)]),
         )  # fmt: skip
 
 

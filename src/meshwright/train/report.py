@@ -390,12 +390,7 @@ def deadline_screen(found: Deadline, *, next_command: str = "") -> Screen:
 
 def comparison_screen(found: Comparison, *, next_command: str = "") -> Screen:
     """Return the recipes side by side, the best plan of each as one line."""
-    work, ours = found.workload, found.ours
-    screen = Screen(
-        f"{found.model.name} on {found.system.name}: sequence {work.sequence_length:,}, "
-        f"global batch {work.global_batch_size:,}, "
-        f"{named_type(work.precision.matmul, found.system.chip)}, {_optimizer(work, found.model)}"
-    )
+    ours, screen = found.ours, Screen(question_line(found))
     screen.gap()
     if ours.best is not None:
         price = ours.best.estimate
@@ -478,7 +473,7 @@ def _optimizer(work: Training, model: ModelSpec) -> str:
     return f"{preset.name} on {stored.name}" if stored is not None and rests else preset.name
 
 
-def question_line(plan: Plan) -> str:
+def question_line(plan: Plan | Comparison) -> str:
     """Return what was asked."""
     work = plan.workload
     return (

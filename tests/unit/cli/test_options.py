@@ -197,6 +197,7 @@ WRITING = {
     ("estimate", "out"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
     ("plan", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
     ("estimate", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
+    ("compare", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
     ("explain", "report"): ["plan.json"], ("explain", "picture"): ["plan.json"],
     ("simulate", "trace"): ["plan.json"], ("simulate", "picture"): ["plan.json"],
     ("route", "out"): ["flows.json"], ("place", "out"): ["plan.json"],

@@ -90,7 +90,7 @@ def stacked(
     segments = {
         "mark": "bar",
         "encoding": {
-            "y": names("row", row_title),
+            "y": names("row", row_title, axis={"labelLimit": 260}),
             "x": axis("amount", title),
             "color": names("part", "part", scale={"domain": list(parts), "range": _range(parts)}),
             "order": {"field": "order"},
