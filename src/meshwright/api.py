@@ -141,19 +141,22 @@ def _report(found: Any, path: Path, args: Namespace) -> None:
 
     if not isinstance(found, Shown):
         raise UsageError("--report: this kind of answer has no report")
-    page = found.page(**_launch(found)) if isinstance(found, Plan) else found.page()
+    page = found.page(**_beside(found)) if isinstance(found, Plan) else found.page()
     write_page(page, path, force=args.force)
 
 
-def _launch(found: Plan) -> dict[str, Any]:
-    """Return the files that start a plan, and what writes them; nothing where nothing does."""
+def _beside(found: Plan) -> dict[str, Any]:
+    """Return what a report shows that other rooms make: the step over time, files that start it."""
     from meshwright.frameworks.registry import exporters, refusals, rendered, target_for
+    from meshwright.wafer.timeline import timeline as of_plan
+
+    line = {"line": of_plan(found)} if found.best.estimate.fits else {}
 
     target = target_for(found.workload.software.framework or "", found.best.launches_with)
     if target is None or refusals(found, target) or not exporters[target].is_text:
-        return {}
+        return line
     files = {name: str(text) for name, text in rendered(found, target).items()}
-    return {"launch_files": files, "launch_command": f"meshwright export PLAN.json {target}"}
+    return line | {"launch_files": files, "launch_command": f"meshwright export PLAN.json {target}"}
 
 
 class Front(NamedTuple):
@@ -598,7 +601,7 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
         if report is not None:
             from meshwright.report.page.html import write_page
 
-            page = found.page(explanation=answer, **_launch(found))
+            page = found.page(explanation=answer, **_beside(found))
             write_page(page, report, force=args.force)
         return found, answer
     from meshwright.train.measured.diagnose import diagnose
