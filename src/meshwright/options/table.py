@@ -545,6 +545,10 @@ COMMANDS: dict[str, Command] = {
         "bytes per parameter that a framework keeps",
         (Option("optimizer", "preset; without one, the names", kind="argument"),),
     ),
+    "show schema": Command(
+        "JSON Schema of an answer as --json prints it",
+        (Option("schema", "plan, serving-plan, ...; without one, the names", kind="argument"),),
+    ),
     "show collectives": Command(
         "time of each collective algorithm on a group",
         (
@@ -661,7 +665,7 @@ COMMANDS["serve"] = Command(
 """A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
 PYTHON_ONLY = ("serve",)
 FAMILIES = {
-    "show": "look at models, graphs, chips, systems, frameworks, optimizers, collectives and "
-    "topologies"
+    "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives "
+    "and topologies"
 }
 """First words under which several commands come."""
