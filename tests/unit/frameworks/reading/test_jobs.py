@@ -159,6 +159,7 @@ REFUSED = {
     "ds_zero3_hpz.json": ("zero_hpz_partition_size", "zero_quantized_weights"),
     "trl_preferences.yaml": ("beta", "max_prompt_length"),
     "maxtext_refused.sh": ("remat_policy",),
+    "nemo1_gpt.yaml": ("NeMo 1",),
     "vllm_speculative.sh": ("--speculative-config",),
     "sglang_dp_attention_tp.sh": ("--enable-dp-attention",),
 }
