@@ -13,7 +13,10 @@ from meshwright.cli.main import main, members
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-LONG = ("for_architects", "for_training", "dataflow", "simulation", "onchip")
+LONG = (
+    "for_architects", "for_training", "dataflow", "simulation", "onchip", "graphs", "partition",
+    "from_my_job", "kernels", "recurrences",
+)  # fmt: skip
 """Pages whose commands take seconds."""
 SHOWN_FILE = re.compile(r"^```\w+ title=(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -82,6 +82,7 @@ def test_interrupt_is_130(command, capsys):
         (["dmo"], "unknown command 'dmo'; did you mean demo?"),
         (["show", "thin"], "unknown show command 'thin'; did you mean thing?"),
         (["demo", "--dpeth", "1"], "unknown option '--dpeth'; did you mean --depth?"),
+        (["serve", "llama3-8b"], "unknown command 'serve'; did you mean plan --decode?"),
         (["demo", "extra"], "unexpected argument 'extra'"),
         (["demo", "--depth", "x"], "argument --depth: invalid int value: 'x'"),
     ],
@@ -166,6 +167,7 @@ def test_a_reader_of_errors_who_left(tmp_path):
     assert (done.returncode, done.stdout) == (141, b"")
 
 
+@pytest.mark.slow
 def test_a_closed_stream_lends_its_number_to_no_file(tmp_path):
     """What is printed while standard output is closed does not land in a file that is written."""
     plan = tmp_path / "plan.json"

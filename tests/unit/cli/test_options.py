@@ -369,3 +369,8 @@ def test_help_tells_of_constants_of_ones_own(capsys, command):
         main([command, "--help"])
     assert ended.value.code == 0
     assert "--calibration NAME" in capsys.readouterr().out
+
+
+def test_a_system_without_its_option_is_told(capsys):
+    err = complaint(capsys, "plan", "llama3-8b", "8xH100")
+    assert err == "error: unexpected argument '8xH100'; did you mean --on 8xH100?\n"

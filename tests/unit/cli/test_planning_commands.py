@@ -278,6 +278,7 @@ def test_explanation_has_shares_that_sum_to_one(capsys, plan_file):
     assert faster == sorted(faster, reverse=True)
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_no_colour_and_no_progress():
     command = [sys.executable, "-m", "meshwright", "fit", *QUESTION]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

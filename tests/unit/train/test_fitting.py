@@ -74,6 +74,7 @@ def test_recomputation_is_the_first_advice_where_it_is_enough():
     assert all(entry.estimate.fits for entry in advice)
 
 
+@pytest.mark.slow
 def test_where_no_single_change_is_enough_the_best_plan_is_the_advice():
     found = priced(zero_stage=1)
     (advice,) = what_would_fit(found)

@@ -170,6 +170,7 @@ def test_a_fault_of_one_die_of_48_costs_little(case):
 
 
 @pytest.mark.parametrize("faults", [{"speed_factors": {5: 0.5}}, {"dead_devices": (5,)}])
+@pytest.mark.slow
 def test_a_stated_placement_is_not_faster_with_contention(faults):
     """Ranks at a pace of their own have it in closed form as well."""
     system = wafer("4x4", **faults)
@@ -183,6 +184,7 @@ def test_a_stated_placement_is_not_faster_with_contention(faults):
     assert closed_s <= placed_s * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_a_step_with_a_hosted_rank_is_simulated():
     found = of_48(*SIX_BILLION, dead_devices=(19,))
     assert found.best.placement.sequences == (30, 33, 33, 32)

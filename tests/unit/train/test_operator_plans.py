@@ -63,6 +63,7 @@ def test_screens_are_narrow(found):
     assert any("proof" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_without_asking_there_are_none():
     assert plan(SPEC, GRID, workload()).operators is None
 
