@@ -2,8 +2,9 @@
 
 Of a run devices are processes, what they do on each track are threads, and the share of its
 bandwidth that each link carries is a counter of the node at which it begins. Times are whole
-nanoseconds, the resolution of these viewers. Tasks of one track that overlap are spread over several
-threads. Of a step pipeline stages are processes with two threads, and their memory is a counter.
+nanoseconds, the resolution of these viewers. Tasks of one track that overlap are spread over
+several threads. Of a step pipeline stages are processes with two threads, and their memory is a
+counter.
 
 Source: Trace Event Format (Google): complete, counter and metadata events, JSON object format.
 """
