@@ -835,7 +835,11 @@ def export(args: Namespace, call: Call) -> Any:
             name: str(text) for name, text in rendered(found, args.target, args.launcher).items()
         }
     folder = Path(args.out)
-    return list(write(found, args.target, folder, launcher=args.launcher, force=args.force))
+    # Text is written at once; of traces there may be many, and large ones.
+    counted = None if exporter.is_text else call.count("files")
+    return list(write(
+        found, args.target, folder, launcher=args.launcher, force=args.force, progress=counted
+    ))  # fmt: skip
 
 
 def _served(args: Namespace) -> Any:
