@@ -135,13 +135,34 @@ def _report_file(args: Namespace) -> Path | None:
 def _report(found: Any, path: Path, args: Namespace) -> None:
     """Write the report of an answer."""
     from meshwright.report.page.html import write_page
-    from meshwright.report.page.shown import Shown
+
+    write_page(found.page(**_beside(found)), path, force=args.force)
+
+
+def _beside(found: Any) -> dict[str, Any]:
+    """Return what other rooms add to the report of an answer."""
+    from meshwright.serve.answer import ServingPlan
     from meshwright.train.answer import Plan
 
-    if not isinstance(found, Shown):
-        raise UsageError("--report: this kind of answer has no report")
-    page = found.page(**_launch(found)) if isinstance(found, Plan) else found.page()
-    write_page(page, path, force=args.force)
+    if isinstance(found, ServingPlan):
+        return _server_launch(found)
+    return _launch(found) if isinstance(found, Plan) else {}
+
+
+def _server_launch(found: ServingPlan) -> dict[str, Any]:
+    """Return the command of the server of a plan; of none stated, of the first that starts it."""
+    from meshwright.base.errors import UnsupportedError
+    from meshwright.frameworks.servers import SERVERS, served
+
+    names = [name for name in (found.server, *SERVERS) if name in found.best.launches_with]
+    for name in names:
+        if name in SERVERS:
+            try:
+                files = served(found, name)
+            except UnsupportedError:
+                continue
+            return {"launch_files": files, "launch_command": f"meshwright export PLAN.json {name}"}
+    return {}
 
 
 def _launch(found: Plan) -> dict[str, Any]:
@@ -593,7 +614,7 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
         if report is not None:
             from meshwright.report.page.html import write_page
 
-            page = found.page(explanation=answer, **_launch(found))
+            page = found.page(explanation=answer, **_beside(found))
             write_page(page, report, force=args.force)
         return found, answer
     from meshwright.train.measured.diagnose import diagnose

@@ -13,6 +13,7 @@ from meshwright.report.page.pieces import (
     GIB,
     constants,
     count_chart,
+    gain_chart,
     largest,
     memory_chart,
     provenance,
@@ -200,19 +201,10 @@ def _change_parts(helps: Sequence[Change]) -> Iterator[Part]:
     if not shown:
         yield Text("Twice of any one resource makes this plan less than 0.2 % faster.")
         return
-    gains = [f"{change.faster_by_fraction:.1%}" for change in shown]
-    yield Chart(
+    yield gain_chart(
         "The same plan on a better system",
-        "; ".join(f"{c.what}: {gain} faster" for c, gain in zip(shown, gains, strict=True)),
-        charts.bars(
-            [change.what for change in shown],
-            [100.0 * change.faster_by_fraction for change in shown], gains,
-            "a step is faster by [%]", colour=charts.COLOURS[2],
-        ),
-        Table(("change", "step>", "faster>"),
-              [(c.what, format_seconds(c.step_time_s), gain)
-               for c, gain in zip(shown, gains, strict=True)]),
-    )  # fmt: skip
+        {change.what: (change.step_time_s, change.faster_by_fraction) for change in shown},
+    )
 
 
 def _other_parts(

@@ -20,6 +20,8 @@ MARK = COLOURS[0]
 ACCENT = COLOURS[5]
 ROW = 22
 """Height of a row of bars [px]."""
+ROOM = 1.2
+"""Length of an axis over its longest bar, which leaves room for words."""
 
 
 def chart(**parts: Any) -> Spec:
@@ -55,7 +57,8 @@ def bars(
     title
         Of the axis, with its unit.
     """
-    base = {"y": names("label", axis={"labelLimit": 260}), "x": axis("amount", title)}
+    room = {"domainMax": ROOM * max(amounts, default=0.0) or 1.0, "nice": False}
+    base = {"y": names("label", axis={"labelLimit": 260}), "x": axis("amount", title, scale=room)}
     text = {"type": "text", "align": "left", "dx": 4}
     return chart(
         data=columns(label=labels, amount=amounts, shown=shown),
@@ -133,22 +136,22 @@ def lines(
 
 def points(
     labels: Sequence[str], xs: Sequence[float], ys: Sequence[float], kinds: Sequence[str],
-    x_title: str, y_title: str,
+    x_title: str, y_title: str, *, limit: float | None = None, limit_name: str = "limit",
 ) -> Spec:  # fmt: skip
-    """Return points by kind, in colour and in shape."""
+    """Return points by kind, in colour and in shape, and a line at a limit of x."""
     kind_names = list(dict.fromkeys(kinds))
-    return chart(
-        data=columns(label=labels, x=xs, y=ys, kind=kinds),
-        height=260,
-        mark={"type": "point", "filled": True, "size": 90, "opacity": 0.9},
-        encoding={
+    drawn = {
+        "mark": {"type": "point", "filled": True, "size": 90, "opacity": 0.9},
+        "encoding": {
             "x": axis("x", x_title, scale={"zero": False}),
             "y": axis("y", y_title, scale={"zero": False}),
             "color": names("kind", "", scale={"domain": kind_names, "range": _range(kind_names)}),
             "shape": names("kind", ""),
             "tooltip": [names("label", "plan"), axis("x", x_title), axis("y", y_title)],
         },
-    )
+    }
+    data = columns(label=labels, x=xs, y=ys, kind=kinds)
+    return chart(data=data, height=260, layer=[drawn, *_limit("x", limit, limit_name)])
 
 
 def spans(

@@ -68,15 +68,27 @@ def time_chart(title: str, parts_s: Mapping[str, float], whole_s: float) -> Char
 
 
 def count_chart(title: str, counts: Mapping[str, int], things: str) -> Chart:
-    """Return how many things there are of each kind."""
-    shown = [f"{number:,}" for number in counts.values()]
-    pairs = list(zip(counts, shown, strict=True))
+    """Return how many things there are of each kind; what there is none of is left out."""
+    shown = {name: f"{number:,}" for name, number in counts.items() if number}
     return Chart(
         title,
-        "; ".join(f"{name}: {number}" for name, number in pairs),
-        charts.bars(list(counts), list(counts.values()), shown, things),
-        Table(("", f"{things}>"), pairs),
+        "; ".join(f"{name}: {number}" for name, number in shown.items()),
+        charts.bars(list(shown), [counts[name] for name in shown], list(shown.values()), things),
+        Table(("", f"{things}>"), list(shown.items())),
     )
+
+
+def gain_chart(title: str, changed: Mapping[str, tuple[float, float]]) -> Chart:
+    """Return what changes gain: by change, the time with it [s] and the fraction saved."""
+    shown = {what: f"{gain:.1%}" for what, (_, gain) in changed.items()}
+    return Chart(
+        title,
+        "; ".join(f"{what}: {gain} faster" for what, gain in shown.items()),
+        charts.bars(list(shown), [100.0 * gain for _, gain in changed.values()],
+                    list(shown.values()), "faster by [%]", colour=charts.COLOURS[2]),
+        Table(("change", "time>", "faster>"),
+              [(what, format_seconds(changed[what][0]), gain) for what, gain in shown.items()]),
+    )  # fmt: skip
 
 
 def provenance(system: SystemSpec) -> Folded:
