@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UsageError
 from meshwright.options.table import COMMANDS, options_from_keywords
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from meshwright.calibration.kernels import Timings
     from meshwright.calibration.report import Validation
     from meshwright.calibration.rows import Row
+    from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.fusion.answer import FusionQuestion
     from meshwright.dataflow.linpack import GridRuns
     from meshwright.measure.run import MeasuredMachine
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from meshwright.sram.partition import Cut
     from meshwright.sweep.choice import Choice
     from meshwright.sweep.run import Swept
-    from meshwright.train.answer import Candidate, Deadline, Plan, Replan
+    from meshwright.train.answer import Candidate, Deadline, Front, Plan, Replan
     from meshwright.train.compare import Comparison
     from meshwright.train.estimate import Placer
 
@@ -142,10 +143,12 @@ def _report(found: Any, path: Path, args: Namespace) -> None:
 def _beside(found: Any) -> dict[str, Any]:
     """Return what other rooms add to the report of an answer."""
     from meshwright.serve.answer import ServingPlan
-    from meshwright.train.answer import Plan
+    from meshwright.train.answer import Deadline, Plan, Replan
 
     if isinstance(found, ServingPlan):
         return _server_launch(found)
+    if isinstance(found, Replan | Deadline):
+        found = found.plan
     return _launch(found) if isinstance(found, Plan) else {}
 
 
@@ -176,24 +179,6 @@ def _launch(found: Plan) -> dict[str, Any]:
     return {"launch_files": files, "launch_command": f"meshwright export PLAN.json {target}"}
 
 
-class Front(NamedTuple):
-    """Plans that no other one beats in time, memory, energy and money at once."""
-
-    candidates: Sequence[Candidate]
-    left_out: Sequence[str]
-    """Which of the four are not known."""
-
-
-class GraphPlans(NamedTuple):
-    """Plans of a computation that is no transformer."""
-
-    graph: Any
-    machine: Any
-    plans: Any
-    power_w: Any
-    """Of chips, memory and links under the best plan, as far as it is known."""
-
-
 # ------------------------------------------------------------------------------------ training
 
 ABOUT_GRAPHS = ("on", "network", "seq", "global_batch", "optimizer", "precision", "tp", "pp", "dp")
@@ -204,7 +189,7 @@ SEARCH_ONLY = ("pareto", "per_operator")
 @reported
 def plan(
     args: Namespace, call: Call
-) -> Plan | ServingPlan | Front | Replan | Deadline | GraphPlans | GridRuns:
+) -> Plan | ServingPlan | Front | Replan | Deadline | GraphAnswer | GridRuns:
     """Return the best plan of the whole space; see ``COMMANDS`` for the options."""
     from meshwright.options.job_files import with_job
     from meshwright.options.question import (
@@ -227,7 +212,11 @@ def plan(
     if args.origin is not None:
         return _replan(reading, args, call, path)
     if args.graph is not None:
-        return _linpack(reading, args) if args.process_grid else _graph_plans(reading, args, call)
+        return (
+            _linpack(reading, args, call)
+            if args.process_grid
+            else _graph_plans(reading, args, call)
+        )
     if is_serving(args):
         return _serving(reading, args, call, path, top)
     best = partial(_best_plan, args, call, top=top, num_simulated=num_simulated)
@@ -238,9 +227,10 @@ def plan(
     if args.pareto:
         from meshwright.train.plan import front
 
-        return Front(
-            *front(asked.model, asked.system, asked.workload, **_shared(args, call, asked))
-        )
+        return front(
+            asked.model, asked.system, asked.workload, command=call.command,
+            **_shared(args, call, asked),
+        )  # fmt: skip
     return _saved(best(asked), path, args)
 
 
@@ -381,7 +371,7 @@ def _replan(reading: Reading, args: Namespace, call: Call, path: Path | None) ->
     return changed
 
 
-def _linpack(reading: Reading, args: Namespace) -> GridRuns:
+def _linpack(reading: Reading, args: Namespace, call: Call) -> GridRuns:
     """Return runs of Linpack on grids of devices."""
     from meshwright.dataflow.linpack import plan_linpack
     from meshwright.dataflow.load import linpack_sizes
@@ -395,11 +385,13 @@ def _linpack(reading: Reading, args: Namespace) -> GridRuns:
     system = reading.value(lambda: calibrated_system(system_of(args), args.calibration))
     sizes = reading.value(linpack_sizes, args.graph)
     reading.done()
-    return plan_linpack(*sizes, system, grid)
+    return plan_linpack(*sizes, system, grid, command=call.command)
 
 
-def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
+def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphAnswer:
     """Return the best plans of any computation."""
+    from meshwright.base.registry import version
+    from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.energy import power_parts_w
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.search import calibrated_system, plan_dataflow
@@ -426,7 +418,7 @@ def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
         hides_network=args.overlap, allowed=allowed, progress=call.count("degrees"),
     )  # fmt: skip
     power_w = power_parts_w(graph, machine, plans.best, plans.moved)
-    return GraphPlans(graph, machine, plans, power_w)
+    return GraphAnswer(graph, machine, plans, power_w, version(), call.command)
 
 
 def _serving(

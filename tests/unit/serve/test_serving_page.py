@@ -56,7 +56,7 @@ def test_requests_show_both_times() -> None:
     page = both.page()
     check_page(page)
     points = values_of(charts_of(page)["Throughput against the time to the first token"])
-    assert points[0]["x"] == 1e3 * both.best.estimate.first_token_s
+    assert points[-1]["x"] == 1e3 * both.best.estimate.first_token_s
 
 
 def test_prompts_have_a_page() -> None:

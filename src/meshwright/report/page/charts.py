@@ -20,6 +20,10 @@ MARK = COLOURS[0]
 ACCENT = COLOURS[5]
 ROW = 22
 """Height of a row of bars [px]."""
+WIDE = 10.0
+"""Largest over least value, from which an axis of points is logarithmic."""
+SMALL = 0.02
+"""Axes that end nearer to 0 have numbers with prefixes."""
 ROOM = 1.2
 """Length of an axis over its longest bar, which leaves room for words."""
 
@@ -48,17 +52,19 @@ def names(field: str, title: str = "", **more: Any) -> Spec:
 
 def bars(
     labels: Sequence[str], amounts: Sequence[float], shown: Sequence[str], title: str, *,
-    colour: str = MARK,
+    colour: str = MARK, limit: float | None = None, limit_name: str = "limit",
 ) -> Spec:  # fmt: skip
-    """Return horizontal bars, each with its amount in words.
+    """Return horizontal bars, each with its amount in words, and a line at a limit.
 
     Parameters
     ----------
     title
         Of the axis, with its unit.
     """
-    room = {"domainMax": ROOM * max(amounts, default=0.0) or 1.0, "nice": False}
-    base = {"y": names("label", axis={"labelLimit": 260}), "x": axis("amount", title, scale=room)}
+    longest = max((*amounts, limit or 0.0), default=0.0)
+    room = {"domainMax": ROOM * longest or 1.0, "nice": False}
+    base = {"y": names("label", axis={"labelLimit": 260}),
+            "x": axis("amount", title, scale=room, axis=_numbers(longest))}  # fmt: skip
     text = {"type": "text", "align": "left", "dx": 4}
     return chart(
         data=columns(label=labels, amount=amounts, shown=shown),
@@ -66,6 +72,7 @@ def bars(
         layer=[
             {"mark": {"type": "bar", "color": colour}, "encoding": base},
             {"mark": text, "encoding": base | {"text": {"field": "shown"}}},
+            *_limit("x", limit, limit_name),
         ],
         encoding={"tooltip": [names("label", "part"), names("shown", "amount")]},
     )
@@ -88,13 +95,14 @@ def stacked(
         for row, amount in zip(rows, amounts, strict=True)
     ]
     row, part, amount = zip(*triples, strict=True)
+    longest = max(map(sum, zip(*parts.values(), strict=True)))
     order = {name: number for number, name in enumerate(parts)}
     data = columns(row=row, part=part, amount=amount, order=[order[name] for name in part])
     segments = {
         "mark": "bar",
         "encoding": {
             "y": names("row", row_title, axis={"labelLimit": 260}),
-            "x": axis("amount", title),
+            "x": axis("amount", title, axis=_numbers(longest)),
             "color": names("part", "part", scale={"domain": list(parts), "range": _range(parts)}),
             "order": {"field": "order"},
             "tooltip": [names("row", row_title), names("part", "part"),
@@ -102,6 +110,11 @@ def stacked(
         },
     }  # fmt: skip
     return chart(data=data, height={"step": ROW}, layer=[segments, *_limit("x", limit, limit_name)])
+
+
+def _numbers(longest: float) -> Spec:
+    """Return how an axis writes its numbers: small ones with a prefix, such as 20m."""
+    return {"format": "~s"} if 0.0 < longest < SMALL else {}
 
 
 def _limit(channel: str, limit: float | None, name: str) -> list[Spec]:
@@ -138,20 +151,29 @@ def points(
     labels: Sequence[str], xs: Sequence[float], ys: Sequence[float], kinds: Sequence[str],
     x_title: str, y_title: str, *, limit: float | None = None, limit_name: str = "limit",
 ) -> Spec:  # fmt: skip
-    """Return points by kind, in colour and in shape, and a line at a limit of x."""
+    """Return points by kind, in colour and in shape, the first ones on top; a line at a limit of x.
+
+    An axis is logarithmic where its values span more than ``WIDE``.
+    """
     kind_names = list(dict.fromkeys(kinds))
     drawn = {
         "mark": {"type": "point", "filled": True, "size": 90, "opacity": 0.9},
         "encoding": {
-            "x": axis("x", x_title, scale={"zero": False}),
-            "y": axis("y", y_title, scale={"zero": False}),
+            "x": axis("x", x_title, scale=_scale(xs)),
+            "y": axis("y", y_title, scale=_scale(ys)),
             "color": names("kind", "", scale={"domain": kind_names, "range": _range(kind_names)}),
             "shape": names("kind", ""),
             "tooltip": [names("label", "plan"), axis("x", x_title), axis("y", y_title)],
         },
     }
-    data = columns(label=labels, x=xs, y=ys, kind=kinds)
+    data = columns(label=labels[::-1], x=xs[::-1], y=ys[::-1], kind=kinds[::-1])
     return chart(data=data, height=260, layer=[drawn, *_limit("x", limit, limit_name)])
+
+
+def _scale(values: Sequence[float]) -> Spec:
+    """Return a scale that shows values apart: logarithmic where they span much."""
+    low, high = min(values), max(values)
+    return {"type": "log"} if 0.0 < WIDE * low < high else {"zero": False}
 
 
 def spans(

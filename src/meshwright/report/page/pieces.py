@@ -115,7 +115,7 @@ def _declared(system: SystemSpec) -> Iterator[Table]:
                          for key, one in sources.items()])  # fmt: skip
 
 
-def constants(calibration: Calibration, name: str) -> Folded:
+def constants(calibration: Calibration, name: str = "") -> Folded:
     """Return the constants of the cost model with their intervals."""
     rows = []
     for key, value in vars(calibration).items():
@@ -125,5 +125,6 @@ def constants(calibration: Calibration, name: str) -> Folded:
         unit = unit_of(key)
         spread = "" if low == high else f"{value_text(low, unit)} to {value_text(high, unit)}"
         rows.append((words(key), value_text(float(f"{value:.4g}"), unit), spread))
-    heading = f"Constants of the cost model: {name}, family {calibration.family}"
+    whose = ", ".join(filter(None, (name, f"family {calibration.family}")))
+    heading = f"Constants of the cost model: {whose}"
     return Folded(heading, [Table(("constant", "value>", "interval>"), rows)])
