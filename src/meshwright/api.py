@@ -12,7 +12,7 @@ import inspect
 import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -832,6 +832,7 @@ _CUT_FIELDS = {"tp": "tensor_degree", "ep": "expert_degree", "groups": "num_grou
 
 
 @verb
+@reported
 def partition(args: Namespace, call: Call) -> PartitionPlan:
     """Return layers cut into stages that fit a memory."""
     from meshwright.options.question import Reading, output_file
@@ -936,8 +937,10 @@ def _partition_workload(args: Namespace, system: SystemSpec | None) -> Workload:
 
 
 @verb
+@reported
 def fuse(args: Namespace, call: Call) -> Any:
     """Return kernels fused into partitions that run on one chip after the other."""
+    from meshwright.base.registry import version
     from meshwright.dataflow.fusion.fuse import fuse_graph
     from meshwright.options.question import Reading, given_numbers, output_file, refuse_idle
 
@@ -949,6 +952,7 @@ def fuse(args: Namespace, call: Call) -> Any:
     question = reading.value(_fusion_question, args)
     reading.done()
     answer = fuse_graph(question, chips=chips, progress=call.count("tiles and divisions"))
+    answer = replace(answer, version=version(), command=call.command)
     if path is not None:
         from meshwright.base.files import write_whole
         from meshwright.dataflow.fusion.picture import fusion_svg

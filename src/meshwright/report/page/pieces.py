@@ -25,9 +25,10 @@ def ranked(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def largest(parts_s: Mapping[str, float], whole_s: float, most: int = 3) -> str:
-    """Return the largest parts of a time with their shares of it."""
-    shown = list(ranked(parts_s).items())[:most]
-    return ", ".join(f"{name} {part / whole_s:.0%}" for name, part in shown)
+    """Return the largest parts of a time with their shares of it; none below half a percent."""
+    shares = {name: part / whole_s for name, part in ranked(parts_s).items()}
+    shown = [f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.005]
+    return ", ".join(shown[:most])
 
 
 def memory_chart(
