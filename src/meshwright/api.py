@@ -149,7 +149,21 @@ def _beside(found: Any) -> dict[str, Any]:
         return _server_launch(found)
     if isinstance(found, Replan | Deadline):
         found = found.plan
-    return _launch(found) if isinstance(found, Plan) else {}
+    return _launch(found) | _map(found) if isinstance(found, Plan) else {}
+
+
+def _map(found: Plan) -> dict[str, str]:
+    """Return the picture of the grid on which a plan is placed, where it is on one."""
+    if found.best.placement is None:
+        return {}
+    from meshwright.base.errors import UnsupportedError
+    from meshwright.wafer.picture import draw
+    from meshwright.wafer.svg import wafer_svg
+
+    try:
+        return {"map_svg": wafer_svg(draw(found))}
+    except UnsupportedError:
+        return {}
 
 
 def _server_launch(found: ServingPlan) -> dict[str, Any]:

@@ -20,6 +20,8 @@ MARK = COLOURS[0]
 ACCENT = COLOURS[5]
 ROW = 22
 """Height of a row of bars [px]."""
+LABEL = 360
+"""Width of the name of a row, at most [px]."""
 WIDE = 10.0
 """Largest over least value, from which an axis of points is logarithmic."""
 SMALL = 0.02
@@ -63,7 +65,7 @@ def bars(
     """
     longest = max((*amounts, limit or 0.0), default=0.0)
     room = {"domainMax": ROOM * longest or 1.0, "nice": False}
-    base = {"y": names("label", axis={"labelLimit": 260}),
+    base = {"y": names("label", axis={"labelLimit": LABEL}),
             "x": axis("amount", title, scale=room, axis=_numbers(longest))}  # fmt: skip
     text = {"type": "text", "align": "left", "dx": 4}
     return chart(
@@ -101,7 +103,7 @@ def stacked(
     segments = {
         "mark": "bar",
         "encoding": {
-            "y": names("row", row_title, axis={"labelLimit": 260}),
+            "y": names("row", row_title, axis={"labelLimit": LABEL}),
             "x": axis("amount", title, axis=_numbers(longest)),
             "color": names("part", "part", scale={"domain": list(parts), "range": _range(parts)}),
             "order": {"field": "order"},
@@ -181,7 +183,7 @@ def spans(
     highs: Sequence[float], title: str,
 ) -> Spec:  # fmt: skip
     """Return a span and its middle for each name: an interval and what is expected."""
-    y = names("label", axis={"labelLimit": 360})
+    y = names("label", axis={"labelLimit": LABEL})
     x = axis("low", title, scale={"zero": False})
     tips = [names("label", "plan"), *(axis(end, end) for end in ("low", "middle", "high"))]
     return chart(
