@@ -1082,15 +1082,18 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
     asked = reading.value(load_sweep, Path(args.file))
     workers = reading.value(_number_of_workers, args.workers)
     out = reading.value(output_file, args, "out", is_resumed=True)
+    is_page = str(args.report or "").endswith(".html")
     table, picture, report = (
         reading.value(output_file, args, name, suffix)
-        for name, suffix in (("csv", ""), ("picture", ".svg"), ("report", ".md"))
-    )
+        for name, suffix in (
+            ("csv", ""), ("picture", ".svg"), ("report", ".html" if is_page else ".md"),
+        )
+    )  # fmt: skip
     reading.done()
     faults = [
         Fault(option, f"the file states no {name}", "add one to it")
         for option, path, name in (
-            ("--picture", picture, "heat_map"), ("--report", report, "report"),
+            ("--picture", picture, "heat_map"), ("--report", None if is_page else report, "report"),
         )
         if path is not None and getattr(asked, name) is None
     ]  # fmt: skip
@@ -1110,18 +1113,21 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
     if picture is not None and asked.heat_map is not None:
         drawn = heat_svg(cells_of(asked, asked.heat_map, swept))
         write_whole(picture, drawn, force=args.force)
-    if report is not None and asked.report is not None:
+    chosen = () if objective is None else tuple(choices(objective, asked, records(swept)))
+    if report is not None and is_page:
+        from meshwright.report.page.html import write_page
+        from meshwright.sweep.page import sweep_page
+
+        page = sweep_page(asked, swept, chosen, version=version(), command=call.command)
+        write_page(page, report, force=args.force)
+    elif report is not None and asked.report is not None:
         from meshwright.sweep.report import document
 
         again = f"meshwright sweep {args.file} --report {report}"
         text, pictures = document(asked, asked.report, swept, report.stem, again)
         files = {f"{report.stem}/{name}": drawn for name, drawn in pictures.items()}
         write_all(report.parent, files | {report.name: text}, force=args.force)
-    return (
-        asked,
-        swept,
-        () if objective is None else tuple(choices(objective, asked, records(swept))),
-    )
+    return asked, swept, chosen
 
 
 def _number_of_workers(text: str) -> int:

@@ -599,7 +599,8 @@ COMMANDS: dict[str, Command] = {
             Option("workers", "processes (1)", "N", "1"),
             Option("csv", "write all points and results", "FILE"),
             Option("picture", "draw the heat map of the file", "FILE.svg"),
-            Option("report", "write the report of the file, pictures next to it", "FILE.md"),
+            Option("report", "write the report of the file, pictures next to it (.md), or one page "
+                   "to look at (.html)", "FILE.md|html"),
             FORCE,
             Option("least", "choose the points with the least of a result: price_units", "NAME"),
             Option("most", "choose the points with the most of a result: utilisation", "NAME"),

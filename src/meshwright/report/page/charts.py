@@ -172,6 +172,44 @@ def points(
     return chart(data=data, height=260, layer=[drawn, *_limit("x", limit, limit_name)])
 
 
+def heat(
+    rows: Sequence[str], columns_: Sequence[str], amounts: Sequence[float], shown: Sequence[str],
+    notes: Sequence[str], row_order: Sequence[str], column_order: Sequence[str],
+    row_title: str, column_title: str, title: str,
+) -> Spec:  # fmt: skip
+    """Return cells whose colour is an amount, each with it in words; steps of ratios if wide.
+
+    Parameters
+    ----------
+    notes
+        What else the amount of a cell stands for: in its tooltip.
+    title
+        Of the amounts.
+    """
+    is_wide = 0.0 < WIDE * min(amounts) < max(amounts)
+    middle = (min(amounts) * max(amounts)) ** 0.5 if is_wide else (min(amounts) + max(amounts)) / 2
+    base = {
+        "y": names("row", row_title) | {"sort": list(row_order), "axis": {"labelLimit": LABEL}},
+        "x": names("column", column_title) | {"sort": list(column_order),
+                                              "axis": {"labelAngle": 0, "orient": "top"}},
+    }  # fmt: skip
+    colour = axis(
+        "amount", title, scale={"scheme": "blues", "type": "log" if is_wide else "linear"}
+    )
+    ink = {"condition": {"test": f"datum.amount > {middle!r}", "value": "#ffffff"},
+           "value": "#1b1f27"}  # fmt: skip
+    return chart(
+        data=columns(row=rows, column=columns_, amount=amounts, shown=shown, note=notes),
+        height={"step": 34},
+        encoding={"tooltip": [names("row", row_title), names("column", column_title),
+                              names("shown", title), names("note", "from")]},
+        layer=[
+            {"mark": {"type": "rect", "stroke": "#ffffff"}, "encoding": base | {"color": colour}},
+            {"mark": "text", "encoding": base | {"text": {"field": "shown"}, "color": ink}},
+        ],
+    )  # fmt: skip
+
+
 def _scale(values: Sequence[float]) -> Spec:
     """Return a scale that shows values apart: logarithmic where they span much."""
     low, high = min(values), max(values)
