@@ -1138,11 +1138,13 @@ def _number_of_workers(text: str) -> int:
 
 
 @verb
+@reported
 def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
     """Return predictions of measured rows, published or your own."""
     if args.kernels:
-        return _validated_kernels(args)
+        return _validated_kernels(args, call)
     from meshwright.base.files import write_all
+    from meshwright.base.registry import version
     from meshwright.calibration.reading import judged
     from meshwright.calibration.report import Validation, documents
     from meshwright.calibration.serving import predict_all
@@ -1156,15 +1158,16 @@ def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
         if faults and not rows:
             raise SpecError(faults, origin=args.measurements)
     predictions = tuple(predict_all(rows, args.calibration))
-    found = Validation(predictions, args.calibration, tuple(faults))
+    found = Validation(predictions, args.calibration, tuple(faults), version(), call.command)
     if target is not None:
         write_all(target.parent, documents(found, rows, target.stem), force=args.force)
     return found
 
 
-def _validated_kernels(args: Namespace) -> KernelValidation:
+def _validated_kernels(args: Namespace, call: Call) -> KernelValidation:
     """Return how the curves of single kernels hold against measured times."""
     from meshwright.base.files import write_whole
+    from meshwright.base.registry import version
     from meshwright.calibration.kernel_report import kernel_document, kernel_validation
     from meshwright.catalog.calibration import DEFAULT as STEPS
     from meshwright.catalog.kernels import DEFAULT, load_curves
@@ -1173,6 +1176,7 @@ def _validated_kernels(args: Namespace) -> KernelValidation:
     target = output_file(args, "document", ".md")
     curves = load_curves(DEFAULT if args.calibration == STEPS else args.calibration)
     found = kernel_validation(_timings(args.measurements), curves)
+    found = replace(found, version=version(), command=call.command)
     if target is not None:
         write_whole(target, kernel_document(found), force=args.force)
     return found

@@ -31,7 +31,7 @@ def scatter_svg(predictions: Sequence[Prediction]) -> str:
     """Return predicted against measured throughput of each chip."""
     points = [entry for entry in predictions if entry.log_error is not None]
     rows = by_group(points)
-    values = [value for entry in points for value in _per_chip(entry)] or [1.0, 10.0]
+    values = [value for entry in points for value in per_chip(entry)] or [1.0, 10.0]
     low, high = min(values) / ROOM, max(values) * ROOM
     across, up = Axis(low, high, LEFT, LEFT + SIDE), Axis(low, high, TOP + SIDE, TOP)
     named = list(across.ticks())
@@ -65,7 +65,7 @@ def _points(rows: Mapping[str, Sequence[Prediction]], across: Axis, up: Axis) ->
         colour = COLOURS[number % len(COLOURS)]
         yield f'<g fill="{colour}" fill-opacity="0.6">'
         for entry in entries:
-            predicted, measured = _per_chip(entry)
+            predicted, measured = per_chip(entry)
             place = f'cx="{across.place(measured):.1f}" cy="{up.place(predicted):.1f}"'
             yield f'<circle {place} r="3"><title>{entry.row.id}</title></circle>'
         yield "</g>"
@@ -87,7 +87,7 @@ def _legend(rows: Mapping[str, Sequence[Prediction]]) -> Iterator[str]:
     yield text(x + 32, y + 20, f"a factor of {BAND:g} off")
 
 
-def _per_chip(entry: Prediction) -> tuple[float, float]:
+def per_chip(entry: Prediction) -> tuple[float, float]:
     """Return predicted and measured throughput for each chip [tokens/s]."""
     assert entry.job is not None
     chips = entry.job.problem.system.num_devices

@@ -617,6 +617,7 @@ COMMANDS: dict[str, Command] = {
             KERNELS,
             CALIBRATION,
             Option("document", "write tables there, and pictures next to it", "FILE.md"),
+            REPORT,
             FORCE,
         ),
         has_detail=True,

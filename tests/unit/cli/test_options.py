@@ -207,8 +207,8 @@ WRITING = {
     ("fuse", "report"): ["gpt3-175b-layer", "--on", "SN10"],
     ("read", "out"): ["torch.nn:Linear"], ("sweep", "out"): ["sweep.yaml"],
     ("sweep", "csv"): ["sweep.yaml"], ("sweep", "picture"): ["sweep.yaml"],
-    ("sweep", "report"): ["sweep.yaml"], ("validate", "document"): [], ("calibrate", "out"): [],
-    ("measure", "out"): [],
+    ("sweep", "report"): ["sweep.yaml"], ("validate", "document"): [],
+    ("validate", "report"): [], ("calibrate", "out"): [], ("measure", "out"): [],
 }  # fmt: skip
 OF_FOLDERS = {("export", "out"), ("study", "out")}
 

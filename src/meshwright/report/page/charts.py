@@ -172,6 +172,32 @@ def points(
     return chart(data=data, height=260, layer=[drawn, *_limit("x", limit, limit_name)])
 
 
+def agreement(
+    labels: Sequence[str], measured: Sequence[float], predicted: Sequence[float],
+    kinds: Sequence[str], x_title: str, y_title: str,
+) -> Spec:  # fmt: skip
+    """Return predicted over measured values on logarithmic axes, with a line where both agree.
+
+    The first kind is on top, in the colour of what stands out.
+    """
+    spec = points(labels, measured, predicted, kinds, x_title, y_title)
+    both = [*measured, *predicted]
+    ends = [min(both) / ROOM, max(both) * ROOM]
+    scale = {"type": "log", "domain": ends, "nice": False}
+    (drawn,) = spec["layer"]
+    drawn["encoding"]["color"]["scale"]["range"] = [ACCENT, MARK, COLOURS[3]]
+    drawn["mark"] |= {"size": 40, "opacity": 0.7}
+    drawn["encoding"]["tooltip"][0]["title"] = "row"
+    for channel in ("x", "y"):
+        drawn["encoding"][channel]["scale"] = scale
+    line = {
+        "data": {"values": [{"x": end, "y": end} for end in ends]},
+        "mark": {"type": "line", "color": COLOURS[7], "strokeWidth": 1.5},
+        "encoding": {"x": axis("x", x_title, scale=scale), "y": axis("y", y_title, scale=scale)},
+    }
+    return spec | {"height": 440, "layer": [line, drawn]}
+
+
 def heat(
     rows: Sequence[str], columns_: Sequence[str], amounts: Sequence[float], shown: Sequence[str],
     notes: Sequence[str], row_order: Sequence[str], column_order: Sequence[str],
