@@ -59,7 +59,7 @@ def check_page(page: Page) -> None:
     keys = [section.key for section in page.sections]
     assert len(keys) == len(set(keys))
     assert page.tiles
-    assert {tile.section for tile in page.tiles} <= set(keys)
+    assert {tile.section for tile in page.tiles} - {""} <= set(keys)
     assert all(tile.answer for tile in page.tiles)
     for part in parts_of(page):
         tables = [part] if isinstance(part, Table) else []

@@ -12,10 +12,10 @@ import inspect
 import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UsageError
 from meshwright.options.table import COMMANDS, options_from_keywords
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from meshwright.calibration.kernels import Timings
     from meshwright.calibration.report import Validation
     from meshwright.calibration.rows import Row
+    from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.fusion.answer import FusionQuestion
     from meshwright.dataflow.linpack import GridRuns
     from meshwright.measure.run import MeasuredMachine
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from meshwright.sram.partition import Cut
     from meshwright.sweep.choice import Choice
     from meshwright.sweep.run import Swept
-    from meshwright.train.answer import Candidate, Deadline, Plan, Replan
+    from meshwright.train.answer import Candidate, Deadline, Front, Plan, Replan
     from meshwright.train.compare import Comparison
     from meshwright.train.estimate import Placer
     from meshwright.train.timeline import StepTimeline
@@ -136,45 +137,62 @@ def _report_file(args: Namespace) -> Path | None:
 def _report(found: Any, path: Path, args: Namespace) -> None:
     """Write the report of an answer."""
     from meshwright.report.page.html import write_page
-    from meshwright.report.page.shown import Shown
-    from meshwright.train.answer import Plan
 
-    if not isinstance(found, Shown):
-        raise UsageError("--report: this kind of answer has no report")
-    page = found.page(**_beside(found)) if isinstance(found, Plan) else found.page()
-    write_page(page, path, force=args.force)
+    write_page(found.page(**_beside(found)), path, force=args.force)
 
 
-def _beside(found: Plan) -> dict[str, Any]:
-    """Return what a report shows that other rooms make: the step over time, files that start it."""
-    from meshwright.frameworks.registry import exporters, refusals, rendered, target_for
+def _beside(found: Any) -> dict[str, Any]:
+    """Return what other rooms add to the report of an answer."""
+    from meshwright.serve.answer import ServingPlan
+    from meshwright.train.answer import Deadline, Plan, Replan
+
+    if isinstance(found, ServingPlan):
+        return _server_launch(found)
+    if isinstance(found, Replan | Deadline):
+        found = found.plan
+    return _launch(found) | _map(found) if isinstance(found, Plan) else {}
+
+
+def _map(found: Plan) -> dict[str, Any]:
+    """Return the picture of the grid on which a plan is placed, and its step over time there."""
+    if found.best.placement is None:
+        return {}
+    from meshwright.base.errors import UnsupportedError
+    from meshwright.wafer.picture import draw
+    from meshwright.wafer.svg import wafer_svg
     from meshwright.wafer.timeline import timeline as of_plan
 
-    line = {"line": of_plan(found)} if found.best.estimate.fits else {}
+    try:
+        return {"map_svg": wafer_svg(draw(found)), "line": of_plan(found)}
+    except UnsupportedError:
+        return {}
+
+
+def _server_launch(found: ServingPlan) -> dict[str, Any]:
+    """Return the command of the server of a plan; of none stated, of the first that starts it."""
+    from meshwright.base.errors import UnsupportedError
+    from meshwright.frameworks.servers import SERVERS, served
+
+    names = [name for name in (found.server, *SERVERS) if name in found.best.launches_with]
+    for name in names:
+        if name in SERVERS:
+            try:
+                files = served(found, name)
+            except UnsupportedError:
+                continue
+            return {"launch_files": files, "launch_command": f"meshwright export PLAN.json {name}"}
+    return {}
+
+
+def _launch(found: Plan) -> dict[str, Any]:
+    """Return the files that start a plan, and what writes them; nothing where nothing does."""
+    from meshwright.frameworks.registry import exporters, refusals, rendered, target_for
 
     target = target_for(found.workload.software.framework or "", found.best.launches_with)
     if target is None or refusals(found, target) or not exporters[target].is_text:
-        return line
+        return {}
     files = {name: str(text) for name, text in rendered(found, target).items()}
-    return line | {"launch_files": files, "launch_command": f"meshwright export PLAN.json {target}"}
-
-
-class Front(NamedTuple):
-    """Plans that no other one beats in time, memory, energy and money at once."""
-
-    candidates: Sequence[Candidate]
-    left_out: Sequence[str]
-    """Which of the four are not known."""
-
-
-class GraphPlans(NamedTuple):
-    """Plans of a computation that is no transformer."""
-
-    graph: Any
-    machine: Any
-    plans: Any
-    power_w: Any
-    """Of chips, memory and links under the best plan, as far as it is known."""
+    return {"launch_files": files, "launch_command": f"meshwright export PLAN.json {target}"}
 
 
 # ------------------------------------------------------------------------------------ training
@@ -187,7 +205,7 @@ SEARCH_ONLY = ("pareto", "per_operator")
 @reported
 def plan(
     args: Namespace, call: Call
-) -> Plan | ServingPlan | Front | Replan | Deadline | GraphPlans | GridRuns:
+) -> Plan | ServingPlan | Front | Replan | Deadline | GraphAnswer | GridRuns:
     """Return the best plan of the whole space; see ``COMMANDS`` for the options."""
     from meshwright.options.job_files import with_job
     from meshwright.options.question import (
@@ -210,7 +228,11 @@ def plan(
     if args.origin is not None:
         return _replan(reading, args, call, path)
     if args.graph is not None:
-        return _linpack(reading, args) if args.process_grid else _graph_plans(reading, args, call)
+        return (
+            _linpack(reading, args, call)
+            if args.process_grid
+            else _graph_plans(reading, args, call)
+        )
     if is_serving(args):
         return _serving(reading, args, call, path, top)
     best = partial(_best_plan, args, call, top=top, num_simulated=num_simulated)
@@ -221,9 +243,10 @@ def plan(
     if args.pareto:
         from meshwright.train.plan import front
 
-        return Front(
-            *front(asked.model, asked.system, asked.workload, **_shared(args, call, asked))
-        )
+        return front(
+            asked.model, asked.system, asked.workload, command=call.command,
+            **_shared(args, call, asked),
+        )  # fmt: skip
     return _saved(best(asked), path, args)
 
 
@@ -364,7 +387,7 @@ def _replan(reading: Reading, args: Namespace, call: Call, path: Path | None) ->
     return changed
 
 
-def _linpack(reading: Reading, args: Namespace) -> GridRuns:
+def _linpack(reading: Reading, args: Namespace, call: Call) -> GridRuns:
     """Return runs of Linpack on grids of devices."""
     from meshwright.dataflow.linpack import plan_linpack
     from meshwright.dataflow.load import linpack_sizes
@@ -378,11 +401,13 @@ def _linpack(reading: Reading, args: Namespace) -> GridRuns:
     system = reading.value(lambda: calibrated_system(system_of(args), args.calibration))
     sizes = reading.value(linpack_sizes, args.graph)
     reading.done()
-    return plan_linpack(*sizes, system, grid)
+    return plan_linpack(*sizes, system, grid, command=call.command)
 
 
-def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
+def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphAnswer:
     """Return the best plans of any computation."""
+    from meshwright.base.registry import version
+    from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.energy import power_parts_w
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.search import calibrated_system, plan_dataflow
@@ -409,7 +434,7 @@ def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
         hides_network=args.overlap, allowed=allowed, progress=call.count("degrees"),
     )  # fmt: skip
     power_w = power_parts_w(graph, machine, plans.best, plans.moved)
-    return GraphPlans(graph, machine, plans, power_w)
+    return GraphAnswer(graph, machine, plans, power_w, version(), call.command)
 
 
 def _serving(
@@ -866,6 +891,7 @@ _CUT_FIELDS = {"tp": "tensor_degree", "ep": "expert_degree", "groups": "num_grou
 
 
 @verb
+@reported
 def partition(args: Namespace, call: Call) -> PartitionPlan:
     """Return layers cut into stages that fit a memory."""
     from meshwright.options.question import Reading, output_file
@@ -970,8 +996,10 @@ def _partition_workload(args: Namespace, system: SystemSpec | None) -> Workload:
 
 
 @verb
+@reported
 def fuse(args: Namespace, call: Call) -> Any:
     """Return kernels fused into partitions that run on one chip after the other."""
+    from meshwright.base.registry import version
     from meshwright.dataflow.fusion.fuse import fuse_graph
     from meshwright.options.question import Reading, given_numbers, output_file, refuse_idle
 
@@ -983,6 +1011,7 @@ def fuse(args: Namespace, call: Call) -> Any:
     question = reading.value(_fusion_question, args)
     reading.done()
     answer = fuse_graph(question, chips=chips, progress=call.count("tiles and divisions"))
+    answer = replace(answer, version=version(), command=call.command)
     if path is not None:
         from meshwright.base.files import write_whole
         from meshwright.dataflow.fusion.picture import fusion_svg
@@ -1098,15 +1127,18 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
     asked = reading.value(load_sweep, Path(args.file))
     workers = reading.value(_number_of_workers, args.workers)
     out = reading.value(output_file, args, "out", is_resumed=True)
+    is_page = str(args.report or "").endswith(".html")
     table, picture, report = (
         reading.value(output_file, args, name, suffix)
-        for name, suffix in (("csv", ""), ("picture", ".svg"), ("report", ".md"))
-    )
+        for name, suffix in (
+            ("csv", ""), ("picture", ".svg"), ("report", ".html" if is_page else ".md"),
+        )
+    )  # fmt: skip
     reading.done()
     faults = [
         Fault(option, f"the file states no {name}", "add one to it")
         for option, path, name in (
-            ("--picture", picture, "heat_map"), ("--report", report, "report"),
+            ("--picture", picture, "heat_map"), ("--report", None if is_page else report, "report"),
         )
         if path is not None and getattr(asked, name) is None
     ]  # fmt: skip
@@ -1126,18 +1158,21 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
     if picture is not None and asked.heat_map is not None:
         drawn = heat_svg(cells_of(asked, asked.heat_map, swept))
         write_whole(picture, drawn, force=args.force)
-    if report is not None and asked.report is not None:
+    chosen = () if objective is None else tuple(choices(objective, asked, records(swept)))
+    if report is not None and is_page:
+        from meshwright.report.page.html import write_page
+        from meshwright.sweep.page import sweep_page
+
+        page = sweep_page(asked, swept, chosen, version=version(), command=call.command)
+        write_page(page, report, force=args.force)
+    elif report is not None and asked.report is not None:
         from meshwright.sweep.report import document
 
         again = f"meshwright sweep {args.file} --report {report}"
         text, pictures = document(asked, asked.report, swept, report.stem, again)
         files = {f"{report.stem}/{name}": drawn for name, drawn in pictures.items()}
         write_all(report.parent, files | {report.name: text}, force=args.force)
-    return (
-        asked,
-        swept,
-        () if objective is None else tuple(choices(objective, asked, records(swept))),
-    )
+    return asked, swept, chosen
 
 
 def _number_of_workers(text: str) -> int:
@@ -1148,11 +1183,13 @@ def _number_of_workers(text: str) -> int:
 
 
 @verb
+@reported
 def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
     """Return predictions of measured rows, published or your own."""
     if args.kernels:
-        return _validated_kernels(args)
+        return _validated_kernels(args, call)
     from meshwright.base.files import write_all
+    from meshwright.base.registry import version
     from meshwright.calibration.reading import judged
     from meshwright.calibration.report import Validation, documents
     from meshwright.calibration.serving import predict_all
@@ -1166,15 +1203,16 @@ def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
         if faults and not rows:
             raise SpecError(faults, origin=args.measurements)
     predictions = tuple(predict_all(rows, args.calibration))
-    found = Validation(predictions, args.calibration, tuple(faults))
+    found = Validation(predictions, args.calibration, tuple(faults), version(), call.command)
     if target is not None:
         write_all(target.parent, documents(found, rows, target.stem), force=args.force)
     return found
 
 
-def _validated_kernels(args: Namespace) -> KernelValidation:
+def _validated_kernels(args: Namespace, call: Call) -> KernelValidation:
     """Return how the curves of single kernels hold against measured times."""
     from meshwright.base.files import write_whole
+    from meshwright.base.registry import version
     from meshwright.calibration.kernel_report import kernel_document, kernel_validation
     from meshwright.catalog.calibration import DEFAULT as STEPS
     from meshwright.catalog.kernels import DEFAULT, load_curves
@@ -1183,6 +1221,7 @@ def _validated_kernels(args: Namespace) -> KernelValidation:
     target = output_file(args, "document", ".md")
     curves = load_curves(DEFAULT if args.calibration == STEPS else args.calibration)
     found = kernel_validation(_timings(args.measurements), curves)
+    found = replace(found, version=version(), command=call.command)
     if target is not None:
         write_whole(target, kernel_document(found), force=args.force)
     return found

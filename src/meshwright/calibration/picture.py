@@ -38,7 +38,7 @@ def scatter_svg(predictions: Sequence[Prediction]) -> str:
     """Return predicted over measured throughput by measured one of a chip, a panel each source."""
     points = [entry for entry in predictions if entry.log_error is not None]
     rows = by_group(points)
-    measured = [_measured(entry) for entry in points] or [1.0, 10.0]
+    measured = [per_chip(entry)[1] for entry in points] or [1.0, 10.0]
     most = ROOM * max([2.0, *(math.exp(abs(entry.log_error or 0.0)) for entry in points)])
     ends = (min(measured) / ROOM, max(measured) * ROOM)
     parts = []
@@ -85,15 +85,16 @@ def _points(entries: Sequence[Prediction], across: Axis, up: Axis) -> Iterator[s
     yield f'<g fill="{COLOURS[0]}" fill-opacity="0.5">'
     for entry in entries:
         ratio = math.exp(entry.log_error or 0.0)
-        place = f'cx="{across.place(_measured(entry)):.1f}" cy="{up.place(ratio):.1f}"'
+        place = f'cx="{across.place(per_chip(entry)[1]):.1f}" cy="{up.place(ratio):.1f}"'
         yield f'<circle {place} r="2.5"><title>{entry.row.id}</title></circle>'
     yield "</g>"
 
 
-def _measured(entry: Prediction) -> float:
-    """Return measured throughput for each chip [tokens/s]."""
+def per_chip(entry: Prediction) -> tuple[float, float]:
+    """Return predicted and measured throughput for each chip [tokens/s]."""
     assert entry.job is not None
-    return (entry.measured_tokens_per_s or 0.0) / entry.job.problem.system.num_devices
+    chips = entry.job.problem.system.num_devices
+    return (entry.predicted_tokens_per_s or 0.0) / chips, (entry.measured_tokens_per_s or 0) / chips
 
 
 WIDTH, BARS_LEFT, BARS_TOP, ROW, BARS_RIGHT = 480.0, 170.0, 84.0, 40.0, 40.0

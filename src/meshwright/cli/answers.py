@@ -28,7 +28,7 @@ from meshwright.cli.main import (
 if TYPE_CHECKING:
     from meshwright.frameworks.reading.job import Job
     from meshwright.serve.answer import ServingPlan
-    from meshwright.train.answer import Candidate, Deadline, Plan
+    from meshwright.train.answer import Candidate, Deadline, Front, Plan
 
 
 def _call(args: Namespace) -> api.Call:
@@ -39,21 +39,23 @@ def _call(args: Namespace) -> api.Call:
 
 def plan(args: Namespace) -> int:
     """Print the best plan: of training, of serving, of a graph, or after a loss."""
+    from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.linpack import GridRuns, linpack_lines, linpack_record
     from meshwright.serve.answer import ServingPlan
-    from meshwright.train.answer import Deadline, Plan, Replan
+    from meshwright.train.answer import Deadline, Front, Plan, Replan
 
     found = api.plan.answer(args, _call(args))
     if isinstance(found, ServingPlan):
         return _show_serving(found, args)
-    if isinstance(found, api.Front):
+    if isinstance(found, Front):
         return _show_front(found, args)
-    if isinstance(found, api.GraphPlans):
+    if isinstance(found, GraphAnswer):
         from meshwright.dataflow.answer import plans_record
         from meshwright.dataflow.report import plans_lines
 
         top = int(args.top or 5)
-        show(plans_lines(*found, top=top), plans_record(*found, top=top), args.json)
+        parts = found.graph, found.machine, found.plans, found.power_w
+        show(plans_lines(*parts, top=top), plans_record(*parts, top=top), args.json)
         return 0
     if isinstance(found, GridRuns):
         top = int(args.top or 5)
@@ -97,14 +99,17 @@ def _show_serving(found: ServingPlan, args: Namespace) -> int:
     return 0
 
 
-def _show_front(found: api.Front, args: Namespace) -> int:
+def _show_front(found: Front, args: Namespace) -> int:
     from meshwright.report.answer_file import plain_data
     from meshwright.train.report import front_screen
     from meshwright.train.report_detail import front_lines
 
     data = {"front": [plain_data(c) for c in found.candidates],
             "left_out": list(found.left_out)}  # fmt: skip
-    show_screen(lambda: front_screen(*found), lambda: front_lines(*found), lambda: data, args)
+    show_screen(
+        lambda: front_screen(found.candidates, found.left_out),
+        lambda: front_lines(found.candidates, found.left_out), lambda: data, args,
+    )  # fmt: skip
     return 0
 
 

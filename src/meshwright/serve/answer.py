@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwright.report.answer_file import FORMAT, AnswerFile
+from meshwright.report.page.shown import Shown
 from meshwright.search.exhaustive import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
+
+if TYPE_CHECKING:
+    from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class ServingFront:
 
 
 @dataclass(frozen=True)
-class ServingPlan:
+class ServingPlan(Shown):
     """The best way of serving found for a question, with the question and the proof."""
 
     model: ModelSpec
@@ -110,6 +114,12 @@ class ServingPlan:
     version: str = ""
     format: int = FORMAT
     command: str = ""
+
+    def page(self, **more: Any) -> Page:
+        """Return the report as data; ``more`` as for :func:`meshwright.serve.page.serving_page`."""
+        from meshwright.serve.page import serving_page
+
+        return serving_page(self, **more)
 
     def __repr__(self) -> str:
         rate = f"{self.best.estimate.tokens_per_s:,.0f} tokens/s"

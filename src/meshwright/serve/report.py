@@ -24,7 +24,7 @@ from meshwright.spec.workload import Decode
 FRONT_LINES = 8
 """Points of the front that a screen shows."""
 
-_REMEDIES = {
+REMEDIES = {
     "matmul_compute_s": "arithmetic: lower precision of the products, more devices",
     "matmul_memory_s": "reading weights: a larger batch, narrower weights, more tp",
     "attention_s": "attention over the cache: a narrower cache, shorter context, more devices",
@@ -39,12 +39,13 @@ _REMEDIES = {
     "wait_s": "waiting for the slowest stage: even stages, fewer groups",
     "jitter_s": "the slowest of many devices: smaller replicas",
 }
+"""What helps where a part of the time is the largest."""
 
 
 def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
     """Return the default screen of a plan of serving, the answer first."""
     price, latency = plan.best.estimate, "TPOT" if plan.is_decode else "TTFT"
-    screen = Screen(_question(plan))
+    screen = Screen(question_line(plan))
     screen.gap()
     first = ""
     if price.first_token_s is not None:
@@ -81,7 +82,7 @@ def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
     times = {words(name): seconds for name, seconds in price.time_parts_s.items()}
     screen.add(latency, Bars(times, format_seconds))
     name, seconds = max(price.time_parts_s.items(), key=lambda item: item[1])
-    screen.add("limit", f"{seconds / price.latency_s:.0%} {_REMEDIES[name]}", spare=2)
+    screen.add("limit", f"{seconds / price.latency_s:.0%} {REMEDIES[name]}", spare=2)
     if rows := _alternatives(plan, latency):
         screen.gap()
         screen.add("instead", Table(("", "", ""), rows), spare=1)
@@ -160,7 +161,7 @@ def serving_lines(plan: ServingPlan) -> Iterator[str]:
     yield ""
     name, seconds = max(price.time_parts_s.items(), key=lambda item: item[1])
     headroom = format_bytes(capacity - price.memory_bytes)
-    text = f"{seconds / price.latency_s:.0%} {_REMEDIES[name]}; {headroom} of memory left"
+    text = f"{seconds / price.latency_s:.0%} {REMEDIES[name]}; {headroom} of memory left"
     yield from wrapped("limits: ", text)
     cover = plan.coverage
     if cover is not None:
@@ -192,7 +193,7 @@ def _front(front: ServingFront) -> Iterator[str]:
         yield from wrapped(head, front.plans[index])
 
 
-def _question(plan: ServingPlan) -> str:
+def question_line(plan: ServingPlan) -> str:
     """Return the question in a line: model, system, batch, lengths, types and the limit."""
     work = plan.workload
     if isinstance(work, Decode) and work.prompt_length is not None:

@@ -8,11 +8,22 @@ from typing import TYPE_CHECKING
 from meshwright.base.units import format_bytes, format_days, format_seconds, format_si
 from meshwright.cost.problem import Problem
 from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
+from meshwright.report.page.parts import (
+    Chart,
+    Code,
+    Page,
+    Part,
+    Picture,
+    Section,
+    Table,
+    Text,
+    Tile,
+)
 from meshwright.report.page.pieces import (
     GIB,
     constants,
     count_chart,
+    gain_chart,
     largest,
     memory_chart,
     provenance,
@@ -20,9 +31,16 @@ from meshwright.report.page.pieces import (
     time_chart,
 )
 from meshwright.report.screen import JOULES_PER_KWH, rent_rate, words
-from meshwright.train.answer import Candidate, Plan, WhyNot
+from meshwright.train.answer import Candidate, HotLink, Placement, Plan, WhyNot
 from meshwright.train.question import problem_of
-from meshwright.train.report import launches_in_words, plan_in_words, question_line, shortage
+from meshwright.train.report import (
+    blocks_in_words,
+    launches_in_words,
+    plan_in_words,
+    question_line,
+    shortage,
+)
+from meshwright.train.report_detail import BUSY, node_name
 from meshwright.train.robustness import Change, changes
 from meshwright.train.timeline import StepTimeline, plan_timeline
 from meshwright.train.timeline_charts import memory_charts, timeline_charts
@@ -36,7 +54,7 @@ SHOWN_GAIN = 0.002
 
 def plan_page(
     plan: Plan, *, explanation: Explanation | None = None, front: Sequence[Candidate] = (),
-    launch_files: Mapping[str, str] | None = None, launch_command: str = "",
+    launch_files: Mapping[str, str] | None = None, launch_command: str = "", map_svg: str = "",
     line: StepTimeline | None = None,
 ) -> Page:  # fmt: skip
     """Return the report of a plan.
@@ -53,6 +71,8 @@ def plan_page(
         What writes them.
     line
         The step over time; needed of a plan that is placed on a grid, whose links axes share.
+    map_svg
+        Picture of the grid on which the plan is placed; empty: there is none.
     """
     if line is None and plan.best.placement is None:
         line = plan_timeline(plan)
@@ -63,6 +83,7 @@ def plan_page(
         Section("plan", "The plan", list(_plan_parts(plan))),
         Section("memory", "Does it fit?", list(_memory_parts(plan, line))),
         Section("time", "How fast, and what limits it?", list(_time_parts(plan, line))),
+        Section("where", "Where does it run?", list(_where_parts(plan, map_svg))),
         Section("change", "What if the system were better?", list(_change_parts(helps))),
         Section("others", "Why not another plan?", list(_other_parts(plan, explanation, front))),
         Section("space", "What was searched?", list(_space_parts(plan))),
@@ -107,6 +128,13 @@ def _tiles(plan: Plan, helps: Sequence[Change], launch_command: str) -> Iterator
         yield Tile(
             "What if it had twice the network?", network or "Less than 0.2 % faster",
             f"most gain: {best.what}, {best.faster_by_fraction:.1%} faster", "change",
+        )  # fmt: skip
+    if (placement := plan.best.placement) is not None and placement.hottest_links:
+        waits = max(placement.slowdown.values(), default=1.0)
+        yield Tile(
+            "Where does it run?", f"In blocks on {' x '.join(map(str, placement.grid_shape))}",
+            f"shared links: up to {waits:.2f}x slower; hottest "
+            f"{_ends(placement.hottest_links[0], placement)}", "where",
         )  # fmt: skip
     yield Tile("Why not another plan?", *_against(plan), "others")
     yield Tile("How sure is it?", *_sureness(plan), "sure")
@@ -206,24 +234,75 @@ def _time_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
     )
 
 
+def _where_parts(plan: Plan, map_svg: str) -> Iterator[Part]:
+    """Yield where the ranks run on a grid, and what their messages wait for."""
+    placement, best = plan.best.placement, plan.best
+    if placement is None:
+        return
+    where = blocks_in_words(placement)
+    yield Text(f"{where[:1].upper()}{where[1:]}. Routes: {placement.routing}.")
+    if map_svg:
+        yield Picture("Devices, groups and load of links",
+                      "Each device with its ranks, each link with the share of the step during "
+                      "which it carries something", map_svg)  # fmt: skip
+    steps = {"links of its own (closed form)": placement.closed_form_s,
+             "links shared (contended)": best.estimate.step_time_s}  # fmt: skip
+    if best.simulated_s is not None:
+        steps["played message by message (simulated)"] = best.simulated_s
+    shown = [format_seconds(time) for time in steps.values()]
+    yield Chart(
+        "Time of a step, by fidelity",
+        "; ".join(f"{name} {text}" for name, text in zip(steps, shown, strict=True))
+        + f"; no way to nest the blocks is faster than {format_seconds(placement.lower_bound_s)}",
+        charts.bars(list(steps), list(steps.values()), shown, "time of a step [s]",
+                    limit=placement.lower_bound_s, limit_name="no nesting is faster [s]"),
+    )  # fmt: skip
+    yield Table(
+        ("part of the busiest device", "busy in a step>"),
+        [(BUSY[name], format_seconds(time)) for name, time in placement.busy_s.items()],
+    )
+    slower = sorted(placement.slowdown.items(), key=lambda item: -item[1])
+    if slower:
+        yield Table(("axis", "time on shared links over links of its own>"),
+                    [(axis, f"{factor:.2f}x") for axis, factor in slower])  # fmt: skip
+    if placement.hottest_links:
+        yield _hottest(placement)
+
+
+def _hottest(placement: Placement) -> Chart:
+    """Return the links that carry most, and for whom."""
+    links = placement.hottest_links
+    names = [_ends(link, placement) for link in links]
+    axes = list(dict.fromkeys(axis for link in links for axis in link.by_axis_s))
+    return Chart(
+        "The hottest links",
+        f"{names[0]} is busy for {format_seconds(links[0].busy_s)} of the backward pass of a "
+        "micro-batch",
+        charts.stacked(
+            names, {axis: [link.by_axis_s.get(axis, 0.0) for link in links] for axis in axes},
+            "busy in the backward pass of a micro-batch [s]", row_title="",
+        ),
+        Table(("link", "busy>", *(f"{axis}>" for axis in axes)),
+              [(name, format_seconds(link.busy_s),
+                *(format_seconds(link.by_axis_s.get(axis, 0.0)) for axis in axes))
+               for name, link in zip(names, links, strict=True)]),
+    )  # fmt: skip
+
+
+def _ends(link: HotLink, placement: Placement) -> str:
+    ends = (node_name(end, placement.grid_shape) for end in (link.source, link.target))
+    return " to ".join(ends)
+
+
 def _change_parts(helps: Sequence[Change]) -> Iterator[Part]:
     shown = [change for change in helps if change.faster_by_fraction > SHOWN_GAIN]
     if not shown:
         yield Text("Twice of any one resource makes this plan less than 0.2 % faster.")
         return
-    gains = [f"{change.faster_by_fraction:.1%}" for change in shown]
-    yield Chart(
+    yield gain_chart(
         "The same plan on a better system",
-        "; ".join(f"{c.what}: {gain} faster" for c, gain in zip(shown, gains, strict=True)),
-        charts.bars(
-            [change.what for change in shown],
-            [100.0 * change.faster_by_fraction for change in shown], gains,
-            "a step is faster by [%]", colour=charts.COLOURS[2],
-        ),
-        Table(("change", "step>", "faster>"),
-              [(c.what, format_seconds(c.step_time_s), gain)
-               for c, gain in zip(shown, gains, strict=True)]),
-    )  # fmt: skip
+        {change.what: (change.step_time_s, change.faster_by_fraction) for change in shown},
+    )
 
 
 def _other_parts(

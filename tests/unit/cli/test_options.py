@@ -202,11 +202,13 @@ WRITING = {
     ("simulate", "trace"): ["plan.json"], ("simulate", "picture"): ["plan.json"],
     ("route", "out"): ["flows.json"], ("place", "out"): ["plan.json"],
     ("partition", "picture"): ["llama3-8b", "--on", "4xWSE-3", "--seq", "4096"],
+    ("partition", "report"): ["llama3-8b", "--on", "4xWSE-3", "--seq", "4096"],
     ("fuse", "picture"): ["gpt3-175b-layer", "--on", "SN10"],
+    ("fuse", "report"): ["gpt3-175b-layer", "--on", "SN10"],
     ("read", "out"): ["torch.nn:Linear"], ("sweep", "out"): ["sweep.yaml"],
     ("sweep", "csv"): ["sweep.yaml"], ("sweep", "picture"): ["sweep.yaml"],
-    ("sweep", "report"): ["sweep.yaml"], ("validate", "document"): [], ("calibrate", "out"): [],
-    ("measure", "out"): [],
+    ("sweep", "report"): ["sweep.yaml"], ("validate", "document"): [],
+    ("validate", "report"): [], ("calibrate", "out"): [], ("measure", "out"): [],
 }  # fmt: skip
 OF_FOLDERS = {("export", "out"), ("study", "out")}
 

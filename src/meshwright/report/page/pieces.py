@@ -25,9 +25,10 @@ def ranked(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def largest(parts_s: Mapping[str, float], whole_s: float, most: int = 3) -> str:
-    """Return the largest parts of a time with their shares of it."""
-    shown = list(ranked(parts_s).items())[:most]
-    return ", ".join(f"{name} {part / whole_s:.0%}" for name, part in shown)
+    """Return the largest parts of a time with their shares of it; none below half a percent."""
+    shares = {name: part / whole_s for name, part in ranked(parts_s).items()}
+    shown = [f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.005]
+    return ", ".join(shown[:most])
 
 
 def memory_chart(
@@ -68,15 +69,27 @@ def time_chart(title: str, parts_s: Mapping[str, float], whole_s: float) -> Char
 
 
 def count_chart(title: str, counts: Mapping[str, int], things: str) -> Chart:
-    """Return how many things there are of each kind."""
-    shown = [f"{number:,}" for number in counts.values()]
-    pairs = list(zip(counts, shown, strict=True))
+    """Return how many things there are of each kind; what there is none of is left out."""
+    shown = {name: f"{number:,}" for name, number in counts.items() if number}
     return Chart(
         title,
-        "; ".join(f"{name}: {number}" for name, number in pairs),
-        charts.bars(list(counts), list(counts.values()), shown, things),
-        Table(("", f"{things}>"), pairs),
+        "; ".join(f"{name}: {number}" for name, number in shown.items()),
+        charts.bars(list(shown), [counts[name] for name in shown], list(shown.values()), things),
+        Table(("", f"{things}>"), list(shown.items())),
     )
+
+
+def gain_chart(title: str, changed: Mapping[str, tuple[float, float]]) -> Chart:
+    """Return what changes gain: by change, the time with it [s] and the fraction saved."""
+    shown = {what: f"{gain:.1%}" for what, (_, gain) in changed.items()}
+    return Chart(
+        title,
+        "; ".join(f"{what}: {gain} faster" for what, gain in shown.items()),
+        charts.bars(list(shown), [100.0 * gain for _, gain in changed.values()],
+                    list(shown.values()), "faster by [%]", colour=charts.COLOURS[2]),
+        Table(("change", "time>", "faster>"),
+              [(what, format_seconds(changed[what][0]), gain) for what, gain in shown.items()]),
+    )  # fmt: skip
 
 
 def provenance(system: SystemSpec) -> Folded:
@@ -103,7 +116,7 @@ def _declared(system: SystemSpec) -> Iterator[Table]:
                          for key, one in sources.items()])  # fmt: skip
 
 
-def constants(calibration: Calibration, name: str) -> Folded:
+def constants(calibration: Calibration, name: str = "") -> Folded:
     """Return the constants of the cost model with their intervals."""
     rows = []
     for key, value in vars(calibration).items():
@@ -113,5 +126,6 @@ def constants(calibration: Calibration, name: str) -> Folded:
         unit = unit_of(key)
         spread = "" if low == high else f"{value_text(low, unit)} to {value_text(high, unit)}"
         rows.append((words(key), value_text(float(f"{value:.4g}"), unit), spread))
-    heading = f"Constants of the cost model: {name}, family {calibration.family}"
+    whose = ", ".join(filter(None, (name, f"family {calibration.family}")))
+    heading = f"Constants of the cost model: {whose}"
     return Folded(heading, [Table(("constant", "value>", "interval>"), rows)])
