@@ -27,7 +27,7 @@ from meshwright.cli.main import (
 
 if TYPE_CHECKING:
     from meshwright.frameworks.reading.job import Job
-    from meshwright.serve.answer import ServingPlan
+    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
     from meshwright.train.answer import Candidate, Deadline, Plan
 
 
@@ -40,11 +40,11 @@ def _call(args: Namespace) -> api.Call:
 def plan(args: Namespace) -> int:
     """Print the best plan: of training, of serving, of a graph, or after a loss."""
     from meshwright.dataflow.linpack import GridRuns, linpack_lines, linpack_record
-    from meshwright.serve.answer import ServingPlan
+    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
     from meshwright.train.answer import Deadline, Plan, Replan
 
     found = api.plan.answer(args, _call(args))
-    if isinstance(found, ServingPlan):
+    if isinstance(found, ServingPlan | DisaggregatedPlan):
         return _show_serving(found, args)
     if isinstance(found, api.Front):
         return _show_front(found, args)
@@ -85,11 +85,22 @@ def _show_plan(found: Plan, args: Namespace, **more: Any) -> None:
     )  # fmt: skip
 
 
-def _show_serving(found: ServingPlan, args: Namespace) -> int:
-    from meshwright.serve.answer import serving_to_data
-    from meshwright.serve.report import serving_lines, serving_screen
+def _show_serving(found: ServingPlan | DisaggregatedPlan, args: Namespace) -> int:
+    from meshwright.serve.answer import DISAGGREGATED_FILE, DisaggregatedPlan, serving_to_data
+    from meshwright.serve.report import (
+        disaggregated_lines,
+        disaggregated_screen,
+        serving_lines,
+        serving_screen,
+    )
 
     after = "" if args.out else f"{command_line()} --out plan.json"
+    if isinstance(found, DisaggregatedPlan):
+        show_screen(
+            lambda: disaggregated_screen(found, next_command=after),
+            lambda: disaggregated_lines(found), lambda: DISAGGREGATED_FILE.to_data(found), args,
+        )  # fmt: skip
+        return 0
     show_screen(
         lambda: serving_screen(found, next_command=after),
         lambda: serving_lines(found), lambda: serving_to_data(found), args,
@@ -147,10 +158,10 @@ def _show_deadline(found: Deadline, args: Namespace) -> int:
 
 def estimate(args: Namespace) -> int:
     """Print the price of one strategy; 3 where it does not fit."""
-    from meshwright.serve.answer import ServingPlan
+    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
 
     found = api.estimate.answer(args, _call(args))
-    if isinstance(found, ServingPlan):
+    if isinstance(found, ServingPlan | DisaggregatedPlan):
         return _show_serving(found, args)
     if found.best.estimate.fits:
         _show_plan(found, args)

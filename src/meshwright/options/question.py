@@ -186,12 +186,12 @@ STATED_IN_FILE = ("seq", "global_batch", "framework", "precision", "optimizer", 
 CAPS = ("max_power", "max_device_power")
 SERVING_ONLY = ("batch", "context", "prompt", "answer", "max_latency", "max_ttft", "max_tpot",
                 "latency", "kv_cache",
-                "server")  # fmt: skip
+                "server", "disaggregated")  # fmt: skip
 """Options that have no meaning in training."""
 _OF_SERVING = {
     (True, False): ("context", "max_latency"),
     (False, True): ("prompt", "max_latency"),
-    (True, True): ("prompt", "answer", "max_ttft", "max_tpot"),
+    (True, True): ("prompt", "answer", "max_ttft", "max_tpot", "disaggregated"),
 }
 """Options of decode, of prefill, and of whole requests: both flags."""
 ASKED = ("model", "on", "network", "workload", *STATED_IN_FILE, *CAPS, "idle_power", "rent")

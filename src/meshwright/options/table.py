@@ -332,6 +332,7 @@ SERVING = tuple(
     for name, about, metavar in (
         ("decode", "one token for each sequence in flight", ""),
         ("prefill", "the prompts of a batch; with --decode whole requests", ""),
+        ("disaggregated", "requests: workers of prefill and of decode, each its own", ""),
         ("batch", "sequences in flight (decode) or in a batch (prefill)", "N"),
         ("context", f"decode: tokens in the KV cache of each sequence; {BINARY}", "TOKENS"),
         ("prompt", f"prefill: tokens of a prompt; {BINARY}", "TOKENS"),

@@ -241,10 +241,9 @@ def passes_of(
 ) -> PassPrice:
     """Return the price of one pass of the workload: of requests, answers with those of prompts."""
     work = problem.workload
-    if isinstance(work, Decode) and work.prompt_length is not None:
-        made = price_requests(
-            problem, structure, strategy, float(work.prompt_length), float(work.answer_length)
-        )
+    if isinstance(work, Decode) and work.mixes_prompts:
+        request = float(work.prompt_length or 0), float(work.answer_length)
+        made = price_requests(problem, structure, strategy, *request)
         return replace(made.answers, held=made.prompts.held, requests=made)
     return price_passes(problem, structure, strategy)
 
