@@ -404,13 +404,16 @@ def _show_job(found: Job, args: Namespace) -> int:
 
     files = [shlex.quote(name) for name in args.files]
     is_named = all(fault.path != "MODEL" for fault in found.missing)
-    words = ["meshwright estimate", *([] if is_named else ["MODEL"])]
-    is_alone = is_named and len(files) == 1 and is_job_file(args.files[0])
+    lacking = [f"{fault.path} ..." for fault in found.missing if fault.path.startswith("--")]
+    lacking = [text for text in lacking if not text.startswith("--on")]
+    # What servers leave open are options of plan alone.
+    verb = "plan" if found.kind == "serving" and lacking else "estimate"
+    words = [f"meshwright {verb}", *([] if is_named else ["MODEL"])]
+    is_alone = is_named and len(files) == 1 and is_job_file(args.files[0]) and verb == "estimate"
     words += files if is_alone else ["--from", *files]
     if system_of(found) is None:
         words += ["--on", args.on or f"{found.devices.count or 64}xH100"]
-    lacking = [f"{fault.path} ..." for fault in found.missing if fault.path.startswith("--")]
-    words += [text for text in lacking if not text.startswith("--on")]
+    words += lacking
     show_screen(
         lambda: job_screen(found, next_command=" ".join(words)),
         lambda: job_lines(found), lambda: job_record(found), args,

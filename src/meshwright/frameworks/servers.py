@@ -28,6 +28,8 @@ class ServeCommand:
     options: Callable[[ServingPlan], Iterator[Words]]
     roles: Mapping[str, Words] = field(default_factory=dict)
     """What a worker of prefill and of decode is told besides; empty: they are not written."""
+    drafts: str = ""
+    """The option that says what is drafted; empty: it is not written."""
 
 
 def served(plan: ServingPlan | DisaggregatedPlan, name: str) -> dict[str, str]:
@@ -69,6 +71,9 @@ def _script(
     if faults:
         listed = "\n".join(f"  - {fault}" for fault in faults)
         raise UnsupportedError(f"{command.title} cannot express this plan\n{listed}", faults)
+    drafts = plan.workload.speculation if isinstance(plan.workload, Decode) else None
+    if drafts is not None and (drafts.draft is not None or not command.drafts):
+        raise UnsupportedError(f"{command.title}: drafts are not written, but for mtp of vLLM")
     sizes, best = plan.best.strategy, plan.best
     per_replica = int(sizes.tp * sizes.pp)
     comments = [
@@ -78,6 +83,9 @@ def _script(
         f"plan: {best.text}",
         f"replicas: {replicas}; start this once for each, on {per_replica} devices of one host",
     ]
+    if drafts is not None:
+        number = drafts.drafted_tokens
+        more = command.drafts, f'{{"method": "mtp", "num_speculative_tokens": {number}}}'
     comments += [f"role: {role}; a router sends each request to both roles"] if role else []
     options = [shlex.join(words) for words in (*command.options(plan), *([more] if more else []))]
     text = " \\\n    ".join([command.program, *options, '"$@"'])
@@ -143,6 +151,7 @@ SERVERS: Mapping[str, ServeCommand] = {
     "vllm": ServeCommand(
         "vLLM 0.33", f"vllm serve {_MODEL}", _vllm,
         dict.fromkeys(("prefill", "decode"), ("--kv-transfer-config", _NIXL)),
+        drafts="--speculative-config",
     ),
     "sglang": ServeCommand(
         "SGLang 0.5.23", f"python3 -m sglang.launch_server --model-path {_MODEL}", _sglang,

@@ -25,6 +25,7 @@ from meshwright.serve.answer import (
     ServingPlan,
     WorkerPool,
 )
+from meshwright.serve.speculation import tokens_per_step
 from meshwright.spec.workload import Decode
 
 FRONT_LINES = 8
@@ -42,6 +43,7 @@ _REMEDIES = {
     "ep_comm_s": "dispatch to experts: less ep, faster links between hosts",
     "pp_comm_s": "sends between stages: less pp",
     "host_s": "the server outside its kernels: larger batches, another server",
+    "draft_s": "passes of the draft: fewer drafted tokens, a smaller draft",
     "wait_s": "waiting for the slowest stage: even stages, fewer groups",
     "jitter_s": "the slowest of many devices: smaller replicas",
 }
@@ -77,6 +79,8 @@ def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
     )
     screen.add("", text, spare=3)
     screen.add("launches", launches_text(plan))
+    if drafts := _drafts(plan):
+        screen.add("drafts", drafts, spare=1)
     screen.gap()
     head = f"{_gib(price.memory_bytes)} of {_gib(price.memory_capacity_bytes)} GiB"
     if plan.best.strategy.pp > 1:
@@ -108,6 +112,20 @@ def launches_text(plan: ServingPlan) -> str:
         return f"with {plan.server}, as asked" + (f"; also {', '.join(known)}" if known else "")
     start = f"with {', '.join(known)}" if known else "with no server of the catalog"
     return f"{start}; priced for {plan.server} (--framework)"
+
+
+def _drafts(plan: ServingPlan) -> str:
+    """Return what is drafted, and what a step yields; empty without drafts."""
+    drafts = plan.workload.speculation if isinstance(plan.workload, Decode) else None
+    if drafts is None:
+        return ""
+    name = drafts.draft.name if drafts.draft else "its own prediction layer"
+    yielded = tokens_per_step(drafts.acceptance, drafts.drafted_tokens)
+    number = f"{drafts.drafted_tokens} token{'s' if drafts.drafted_tokens > 1 else ''}"
+    return (
+        f"{number} a step by {name}, {drafts.acceptance:.0%} accepted as stated: {yielded:.2f} "
+        "tokens a step"
+    )
 
 
 def _requests(plan: ServingPlan) -> str:

@@ -81,6 +81,9 @@ def degree_table(space: ServingSpace) -> StrategyColumns | None:
     fixed = {name: allowed[name] for name in _DEGREES if name in allowed}
     if problem.is_decode:
         fixed.setdefault("cp", (1,))
+    if problem.draft is not None:
+        # vLLM: speculative decoding is not composable with pipeline parallelism.
+        fixed["pp"] = tuple(stages for stages in fixed.get("pp", (1,)) if stages == 1)
     fixed["num_virtual_stages"] = fixed["micro_batch_size"] = (1,)
     blocks = []
     for number in device_numbers(space):

@@ -250,6 +250,10 @@ def serving_problem(
     refuse_mixed_chips(system_spec)
     if system_spec.is_power_capped:
         raise UnsupportedError("a power cap is for training: serving is priced without one")
+    drafts = workload.speculation if isinstance(workload, Decode) else None
+    if drafts is not None and drafts.draft is None and not model_spec.num_prediction_layers:
+        message = f"{model_spec.name} has no layer of multi-token prediction"
+        raise SpecError(Fault("speculation.draft", message, "name a draft model"))
     family = system_spec.chip.family
     workload = with_stored_weights(workload, model_spec, system_spec.chip)
     runs = load_server(server)
