@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from meshwright.measure.run import MeasuredMachine
     from meshwright.options.question import Question, Reading
     from meshwright.search.exhaustive import Progress
-    from meshwright.serve.answer import ServingPlan
+    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
     from meshwright.spec.model import ModelSpec
     from meshwright.spec.sweep import SweepSpec
     from meshwright.spec.system import SystemSpec
@@ -143,10 +143,10 @@ def _report(found: Any, path: Path, args: Namespace) -> None:
 
 def _beside(found: Any) -> dict[str, Any]:
     """Return what other rooms add to the report of an answer."""
-    from meshwright.serve.answer import ServingPlan
+    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
     from meshwright.train.answer import Deadline, Plan, Replan
 
-    if isinstance(found, ServingPlan):
+    if isinstance(found, ServingPlan | DisaggregatedPlan):
         return _server_launch(found)
     if isinstance(found, Replan | Deadline):
         found = found.plan
@@ -168,7 +168,7 @@ def _map(found: Plan) -> dict[str, Any]:
         return {}
 
 
-def _server_launch(found: ServingPlan) -> dict[str, Any]:
+def _server_launch(found: ServingPlan | DisaggregatedPlan) -> dict[str, Any]:
     """Return the command of the server of a plan; of none stated, of the first that starts it."""
     from meshwright.base.errors import UnsupportedError
     from meshwright.frameworks.servers import SERVERS, served
@@ -205,7 +205,7 @@ SEARCH_ONLY = ("pareto", "per_operator")
 @reported
 def plan(
     args: Namespace, call: Call
-) -> Plan | ServingPlan | Front | Replan | Deadline | GraphAnswer | GridRuns:
+) -> Plan | ServingPlan | DisaggregatedPlan | Front | Replan | Deadline | GraphAnswer | GridRuns:
     """Return the best plan of the whole space; see ``COMMANDS`` for the options."""
     from meshwright.options.job_files import with_job
     from meshwright.options.question import (
@@ -439,10 +439,11 @@ def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphAnswer:
 
 def _serving(
     reading: Reading, args: Namespace, call: Call, path: Path | None, top: int
-) -> ServingPlan:
+) -> ServingPlan | DisaggregatedPlan:
     """Return the best way to serve."""
     from meshwright.options.question import allowed_of, read_model_and_system, serving_workload
-    from meshwright.serve.answer import save_serving
+    from meshwright.serve.answer import DISAGGREGATED_FILE, save_serving
+    from meshwright.serve.serve import disaggregate
     from meshwright.serve.serve import serve as best_serving
 
     model, system = read_model_and_system(reading, args)
@@ -450,29 +451,44 @@ def _serving(
     allowed = reading.value(allowed_of, args)
     if args.framework is not None and args.server is not None:
         reading.fault("--server", "--framework names the server already", "one of them")
+    if args.disaggregated:
+        if args.max_ttft is None:
+            reading.fault("--max-ttft", "is needed with --disaggregated: prompts would queue "
+                          "without end")  # fmt: skip
+        for name in ("latency", "dp"):
+            if getattr(args, name):
+                message = "is of no use with --disaggregated, which asks for most throughput and "
+                reading.fault(f"--{name}", f"{message}counts the workers")
     reading.done()
-    found = best_serving(
-        model, system, workload, objective="latency" if args.latency else "throughput",
-        allowed=allowed, server=args.framework or args.server or "generic", top=top,
-        calibration=args.calibration, command=call.command,
-    )  # fmt: skip
+    asked: dict[str, Any] = {
+        "allowed": allowed, "server": args.framework or args.server or "generic", "top": top,
+        "calibration": args.calibration, "command": call.command,
+    }  # fmt: skip
+    if args.disaggregated:
+        split = disaggregate(model, system, workload, **asked)
+        if path is not None:
+            DISAGGREGATED_FILE.save(split, path, force=args.force)
+        return split
+    objective = "latency" if args.latency else "throughput"
+    found = best_serving(model, system, workload, objective=objective, **asked)
     if path is not None:
         save_serving(found, path, force=args.force)
     return found
 
 
 @verb
-def serve(args: Namespace, call: Call) -> ServingPlan:
+def serve(args: Namespace, call: Call) -> ServingPlan | DisaggregatedPlan:
     """Return the best way to serve: ``plan`` with ``decode`` or ``prefill``."""
     if not (args.decode or args.prefill):
         raise SpecError(Fault("decode", "is needed", "decode=True or prefill=True"))
     everything = options_from_keywords("plan", {})
-    return cast("ServingPlan", plan.answer(Namespace(**{**vars(everything), **vars(args)}), call))
+    asked = Namespace(**{**vars(everything), **vars(args)})
+    return cast("ServingPlan | DisaggregatedPlan", plan.answer(asked, call))
 
 
 @verb
 @reported
-def estimate(args: Namespace, call: Call) -> Plan | ServingPlan:
+def estimate(args: Namespace, call: Call) -> Plan | ServingPlan | DisaggregatedPlan:
     """Return the price of one given strategy, or of the way in which a job serves."""
     from meshwright.options.job_files import with_job
     from meshwright.options.question import Reading, output_file
@@ -655,7 +671,7 @@ def _explained_plan(args: Namespace, call: Call) -> Plan:
 # ----------------------------------------------------------------------- plans as files and steps
 
 
-def load(path: str | Path) -> Plan | ServingPlan | ModelSpec | SystemSpec:
+def load(path: str | Path) -> Plan | ServingPlan | DisaggregatedPlan | ModelSpec | SystemSpec:
     """Return what a file or a name declares: a plan (``.json``), a system or a model.
 
     Raises
@@ -673,12 +689,10 @@ def load(path: str | Path) -> Plan | ServingPlan | ModelSpec | SystemSpec:
     file = Path(path)
     if file.suffix == ".json" and file.is_file() and file.name != "config.json":
         from meshwright.catalog.files import read_json
-        from meshwright.serve.answer import load_serving
+        from meshwright.serve.answer import is_of_serving, load_serving
         from meshwright.train.plan_file import load as load_plan
 
-        content = read_json(file)
-        is_serving = isinstance(content, dict) and "objective" in content
-        return load_serving(file) if is_serving else load_plan(file)
+        return load_serving(file) if is_of_serving(read_json(file)) else load_plan(file)
     try:
         return load_model(str(path))
     except UnknownNameError as error:
@@ -872,11 +886,15 @@ def _served(args: Namespace) -> Any:
     from meshwright.base.files import write_all
     from meshwright.frameworks.servers import served
     from meshwright.options.question import needed
-    from meshwright.serve.answer import SERVING_FILE, ServingPlan
+    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan, load_serving
 
     if args.launcher is not None:
         raise UsageError("--launcher is of use with training frameworks only")
-    found = needed("PLAN.json", args.plan, lambda text: SERVING_FILE.load(Path(text)), ServingPlan)
+    found: ServingPlan | DisaggregatedPlan
+    if isinstance(args.plan, ServingPlan | DisaggregatedPlan):
+        found = args.plan
+    else:
+        found = needed("PLAN.json", args.plan, lambda text: load_serving(Path(text)))
     files = served(found, args.target)
     return files if args.print else list(write_all(Path(args.out), files, force=args.force))
 

@@ -333,6 +333,7 @@ SERVING = tuple(
     for name, about, metavar in (
         ("decode", "one token for each sequence in flight", ""),
         ("prefill", "the prompts of a batch; with --decode whole requests", ""),
+        ("disaggregated", "requests: workers of prefill and of decode, each its own", ""),
         ("batch", "sequences in flight (decode) or in a batch (prefill)", "N"),
         ("context", f"decode: tokens in the KV cache of each sequence; {BINARY}", "TOKENS"),
         ("prompt", f"prefill: tokens of a prompt; {BINARY}", "TOKENS"),
@@ -340,6 +341,9 @@ SERVING = tuple(
         ("max_latency", 'limit of TPOT or TTFT, such as "50 ms"', "TIME"),
         ("max_ttft", "requests: limit of the time to the first token", "TIME"),
         ("max_tpot", "requests: limit of the time per output token", "TIME"),
+        ("speculative_model", "decode: what drafts tokens, as MODEL; mtp: its own layer", "MODEL"),
+        ("speculative_tokens", "tokens drafted in a step", "N"),
+        ("acceptance", "chance that a drafted token is accepted: 0.7", "RATE"),
         ("latency", "least latency instead of most throughput", ""),
         ("kv_cache", "data type of the KV cache", "TYPE"),
         ("server", "as --framework: vllm, tensorrt-llm, ... (generic)", "NAME"),

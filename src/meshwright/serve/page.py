@@ -9,7 +9,12 @@ import numpy as np
 
 from meshwright.base.arrays import column
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
+from meshwright.catalog.calibration import (
+    ErrorRecord,
+    load_calibration,
+    load_serving,
+    serving_record,
+)
 from meshwright.catalog.workloads import load_server
 from meshwright.report.page import charts
 from meshwright.report.page.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
@@ -165,7 +170,8 @@ def _sureness(plan: ServingPlan) -> tuple[str, str]:
     if record is None or not plan.best.estimate.is_calibrated:
         return "Not calibrated", "the constants of this chip were not fitted to measurements"
     known = record.servers.get(plan.server)
-    errors, whose = record.left_out, "of sources left out of the fit"
+    errors: ErrorRecord = record.left_out
+    whose = "of sources left out of the fit"
     if known is not None:
         errors, whose = known.left_out, f"of {plan.server}, left out of the fit"
     return f"Median error {percent(errors.median)}", whose

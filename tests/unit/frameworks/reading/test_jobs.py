@@ -138,6 +138,9 @@ READ = {
     "vllm.dockerfile": (2, "vllm", {
         "model": "qwen2.5-32b", "tp": 2, "batch": 64, "context": 8192}),
     "vllm_two_ports.sh": (8, "vllm", {"model": "qwen2.5-32b", "tp": 4, "dp": 2, "batch": 128}),
+    "vllm_drafts.sh": (8, "vllm", {"model": "llama3.1-70b", "tp": 8, "speculative_tokens": 4}),
+    "vllm_mtp.sh": (8, "vllm", {
+        "model": "deepseek-v3", "speculative_model": "mtp", "speculative_tokens": 1}),
     "vllm_docker.sh": (4, "vllm", {
         "model": "qwen3-30b-a3b", "dp": 4, "ep": 4, "context": 32000, "cuda_graphs": False}),
     "sglang_deepseek.sh": (8, "sglang", {"model": "deepseek-v3", "tp": 8, "batch": 64}),

@@ -6,6 +6,7 @@ Source: vLLM 0.33.0 ``engine/arg_utils.py``; SGLang 0.5.23 ``srt/server_args.py`
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -101,6 +102,35 @@ def _config(given: Given, setting: Setting, *names: str) -> None:
     """Add the statements of a YAML file that an option names."""
     if (path := given.path(*names)) is not None:
         given.add(of_tree(setting.config_files(path), path))
+
+
+def _drafts(given: Given) -> dict[str, Any]:
+    """Return what vLLM drafts: by another model, or by layers of the checkpoint.
+
+    Source: vLLM 0.33 ``config/speculative.py``. How many drafts are accepted no file says.
+    """
+    option, known = "speculative_config", ("method", "model", "num_speculative_tokens")
+    text = given.text(option)
+    if text is None:
+        return {}
+    try:
+        stated = json.loads(text)
+    except ValueError:
+        stated = None
+    if not isinstance(stated, dict) or not isinstance(stated.get("num_speculative_tokens"), int):
+        given.refuse(option, "is no JSON object with num_speculative_tokens")
+        return {}
+    others = [name for name in stated if name not in known]
+    method, name = str(stated.get("method", "draft_model")), str(stated.get("model", ""))
+    is_own = method == "mtp" or method.endswith("_mtp")
+    model = None if is_own or method != "draft_model" else known_model(name)
+    if others or (model is None and not is_own):
+        fix = "mtp, or a draft_model of the catalog"
+        given.refuse(option, f"{', '.join(others) or name or method} is not read", fix)
+        return {}
+    given.needs("--acceptance", "the files do not say how many drafts are accepted", "such as 0.7")
+    number = stated["num_speculative_tokens"]
+    return {"speculative_model": model.name if model else "mtp", "speculative_tokens": number}
 
 
 _EVERYWHERE = names(
@@ -199,7 +229,8 @@ class Vllm:
         given.note_if("enable_eplb", "experts are priced as loaded alike")
         if given.text("all2all_backend") is not None:
             given.notes.append("all2all_backend: tokens are priced as the default sends them")
-        for name in ("speculative_config", "decode_context_parallel_size", "kv_transfer_config",
+        found |= _drafts(given)
+        for name in ("decode_context_parallel_size", "kv_transfer_config",
                      "prefill_context_parallel_size", "cpu_offload_gb", "enable_dbo",
                      "kv_offloading_size", "spec_method", "num_redundant_experts"):  # fmt: skip
             given.refuse_unless(name, "1", "0", "false", why="is not read")
