@@ -13,7 +13,7 @@ import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
@@ -110,6 +110,55 @@ def verb(answer: Callable[[Namespace, Call], T]) -> Verb[T]:
     return Verb(answer.__name__, answer)
 
 
+def reported(answer: Callable[[Namespace, Call], T]) -> Callable[[Namespace, Call], T]:
+    """Return the same answers, each written as a report where one is asked for."""
+
+    @wraps(answer)
+    def written(args: Namespace, call: Call) -> T:
+        path = _report_file(args)
+        found = answer(args, call)
+        if path is not None:
+            _report(found, path, args)
+        return found
+
+    return written
+
+
+def _report_file(args: Namespace) -> Path | None:
+    """Return the file of a report, told before the work that it is to show."""
+    from meshwright.options.question import output_file
+
+    if getattr(args, "report", None) is None:
+        return None
+    return output_file(args, "report", ".html")
+
+
+def _report(found: Any, path: Path, args: Namespace) -> None:
+    """Write the report of an answer."""
+    from meshwright.report.page.html import write_page
+    from meshwright.report.page.shown import Shown
+    from meshwright.train.answer import Plan
+
+    if not isinstance(found, Shown):
+        raise UsageError("--report: this kind of answer has no report")
+    page = found.page(**_beside(found)) if isinstance(found, Plan) else found.page()
+    write_page(page, path, force=args.force)
+
+
+def _beside(found: Plan) -> dict[str, Any]:
+    """Return what a report shows that other rooms make: the step over time, files that start it."""
+    from meshwright.frameworks.registry import exporters, refusals, rendered, target_for
+    from meshwright.wafer.timeline import timeline as of_plan
+
+    line = {"line": of_plan(found)} if found.best.estimate.fits else {}
+
+    target = target_for(found.workload.software.framework or "", found.best.launches_with)
+    if target is None or refusals(found, target) or not exporters[target].is_text:
+        return line
+    files = {name: str(text) for name, text in rendered(found, target).items()}
+    return line | {"launch_files": files, "launch_command": f"meshwright export PLAN.json {target}"}
+
+
 class Front(NamedTuple):
     """Plans that no other one beats in time, memory, energy and money at once."""
 
@@ -135,6 +184,7 @@ SEARCH_ONLY = ("pareto", "per_operator")
 
 
 @verb
+@reported
 def plan(
     args: Namespace, call: Call
 ) -> Plan | ServingPlan | Front | Replan | Deadline | GraphPlans | GridRuns:
@@ -396,6 +446,7 @@ def serve(args: Namespace, call: Call) -> ServingPlan:
 
 
 @verb
+@reported
 def estimate(args: Namespace, call: Call) -> Plan | ServingPlan:
     """Return the price of one given strategy, or of the way in which a job serves."""
     from meshwright.options.job_files import with_job
@@ -468,6 +519,7 @@ def _checked(args: Namespace) -> tuple[str, tuple[Fault, ...]]:
 
 
 @verb
+@reported
 def compare(args: Namespace, call: Call) -> Comparison:
     """Return the best plan of each recipe, ours first."""
     from meshwright.options.job_files import with_job
@@ -486,7 +538,7 @@ def compare(args: Namespace, call: Call) -> Comparison:
     return side_by_side(
         asked.model, asked.system, asked.workload, against=against, allowed=asked.allowed,
         calibration=args.calibration, factors=_factors(args, asked),
-        placer=_placer(asked.system), progress=call.search,
+        placer=_placer(asked.system), progress=call.search, command=call.command,
     )  # fmt: skip
 
 
@@ -510,6 +562,7 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
 
     reading = Reading()
     path = reading.value(output_file, args, "picture", ".svg")
+    report = reading.value(_report_file, args)
     is_job = bool(files_of(args))
     if args.on is None and not is_job:
         stated = [name for name in (*ASKED, *FIXED, "set") if name not in ("model", "on")]
@@ -517,12 +570,12 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
     if args.picture is None:
         refuse_idle(reading, args, ("colors",), "is of use with --picture only")
     if args.trace is not None:
-        reading_alone = ("measured", "picture")
+        reading_alone = ("measured", "picture", "report")
         refuse_idle(reading, args, reading_alone, "with --trace a trace says what is measured")
     if args.measured is None:
         refuse_idle(reading, args, ("measured_memory",), "is of use with --measured only")
     else:
-        refuse_idle(reading, args, ("picture",), "with --measured nothing is drawn")
+        refuse_idle(reading, args, ("picture", "report"), "with --measured nothing is drawn")
     found = reading.value(_explained_plan, args, call)
     if args.trace is not None:
         from meshwright.frameworks.profile import read_profile
@@ -544,7 +597,13 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
             write_whole(path, wafer_svg(draw(found, args.colors)), force=args.force)
         from meshwright.train.explain import explain as why
 
-        return found, why(found, _placer(found.system))
+        answer = why(found, _placer(found.system))
+        if report is not None:
+            from meshwright.report.page.html import write_page
+
+            page = found.page(explanation=answer, **_beside(found))
+            write_page(page, report, force=args.force)
+        return found, answer
     from meshwright.train.measured.diagnose import diagnose
 
     step_s = reading.value(measured_step_s, args.measured, found)

@@ -235,12 +235,10 @@ def next_command(
     """
     if args.out is not None and is_placed:
         return f"meshwright simulate {args.out}; meshwright explain {args.out}"
-    from meshwright.frameworks.registry import TARGETS
+    from meshwright.frameworks.registry import target_for
 
-    stated = str(getattr(args, "framework", None) or "").partition("==")[0]
-    target = next(
-        (TARGETS[n] for n in (stated, *TARGETS) if n in TARGETS and n in launches_with), ""
-    )
+    stated = str(getattr(args, "framework", None) or "")
+    target = target_for(stated, launches_with)
     if args.out is not None and target:
         return f"meshwright export {args.out} {target}; meshwright explain {args.out}"
     if is_placed or target or stated or not hasattr(args, "framework"):
@@ -259,10 +257,10 @@ def question_line(args: argparse.Namespace) -> str:
 
     from meshwright.options.table import FIXED
 
-    dropped = {option.flag for option in FIXED} | {"--against", "--out"}
+    dropped = {option.flag for option in FIXED} | {"--against", "--out", "--report"}
     words, kept = shlex.split(command_line()), []
     for before, word in zip(["", *words], words, strict=False):
-        if word.split("=")[0] not in dropped and before not in dropped:
+        if word.split("=")[0] not in {*dropped, "--force"} and before not in dropped:
             kept.append(word)
     kept[1:2] = ["plan"]
     return " ".join(map(shlex.quote, kept))

@@ -48,6 +48,15 @@ TARGETS = {
 """The export target of each framework of the catalog that has one."""
 
 
+def target_for(framework: str, launches_with: Sequence[str]) -> str | None:
+    """Return the export target of what runs a plan; None: none has one.
+
+    That of the framework that was stated, else of the first that starts the plan.
+    """
+    ranked = (framework.partition("==")[0], *TARGETS)
+    return next((TARGETS[n] for n in ranked if n in TARGETS and n in launches_with), None)
+
+
 def refusals(plan: Plan, target: str) -> list[Fault]:
     """Return everything of a plan that a target cannot express."""
     return list(exporters[target].refusals(plan))

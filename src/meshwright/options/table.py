@@ -208,6 +208,7 @@ WEIGHTS = Option(
 )
 KERNELS = Option("kernels", "times of single kernels, not of steps (your rows as CSV)", kind="flag")
 OUT_PLAN = Option("out", "write the plan as JSON", "FILE")
+REPORT = Option("report", "write a report to look at and to pass on: one HTML file", "FILE.html")
 FORCE = Option("force", "replace files that are there, write through symbolic links", kind="flag")
 
 
@@ -374,7 +375,7 @@ COMMANDS: dict[str, Command] = {
             Option("per_operator", "on a grid: also a strategy for each operator", kind="flag"),
             Option("from_", "an earlier plan, to plan again after a loss; or files that start a "
                    "job, to find a better one", "FILE", kind="values", dest="origin"),
-            JOB[1],
+            JOB[1], REPORT,
             Option("without", "with --from: number of devices lost", "N"),
             Option("within", "time for all --tokens, such as 30d; with --on CHIP the fewest "
                    "devices that do it", "TIME"),
@@ -384,7 +385,7 @@ COMMANDS: dict[str, Command] = {
     "estimate": Command(
         "price one given strategy",
         (*question(is_needed=False, model_help=OR_JOB), *FIXED, *JOB, MEASURED_FILE, OUT_PLAN,
-         FORCE),
+         REPORT, FORCE),
         has_detail=True,
     ),
     "fit": Command(
@@ -406,14 +407,15 @@ COMMANDS: dict[str, Command] = {
             Option("picture", "draw the grid and the load of its links; elsewhere the stages over "
                    "time", "FILE.svg"),
             Option("colors", "with --picture: colour the groups of this axis", "AXIS"),
-            FORCE,
+            REPORT, FORCE,
         ),
         has_detail=True,
     ),
     "compare": Command(
         "the best plan of each known recipe, side by side",
         (*question(is_needed=False, model_help=OR_JOB), *FIXED, *JOB, MEASURED_FILE,
-         Option("against", "recipes such as megatron-3,fsdp (all of them)", "NAME,NAME")),
+         Option("against", "recipes such as megatron-3,fsdp (all of them)", "NAME,NAME"),
+         REPORT, FORCE),
         has_detail=True,
     ),
     "check": Command(
@@ -543,6 +545,10 @@ COMMANDS: dict[str, Command] = {
         "bytes per parameter that a framework keeps",
         (Option("optimizer", "preset; without one, the names", kind="argument"),),
     ),
+    "show schema": Command(
+        "JSON Schema of an answer as --json prints it",
+        (Option("schema", "plan, serving-plan, ...; without one, the names", kind="argument"),),
+    ),
     "show collectives": Command(
         "time of each collective algorithm on a group",
         (
@@ -659,7 +665,7 @@ COMMANDS["serve"] = Command(
 """A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
 PYTHON_ONLY = ("serve",)
 FAMILIES = {
-    "show": "look at models, graphs, chips, systems, frameworks, optimizers, collectives and "
-    "topologies"
+    "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives "
+    "and topologies"
 }
 """First words under which several commands come."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwright.report.answer_file import FORMAT
+from meshwright.report.page.shown import Shown
 from meshwright.search.exhaustive import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.measured.factors import Factors
+
+if TYPE_CHECKING:
+    from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
@@ -262,7 +266,7 @@ class WhyNot:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """The best plan found for a question, with the question and the proof."""
 
     model: ModelSpec
@@ -294,6 +298,12 @@ class Plan:
         if tokens is None:
             return None
         return (tokens / price.tokens_per_s + price.ramp_s) / price.goodput_fraction
+
+    def page(self, **more: Any) -> Page:
+        """Return the report as data; ``more`` as for :func:`meshwright.train.page.plan_page`."""
+        from meshwright.train.page import plan_page
+
+        return plan_page(self, **more)
 
     def __repr__(self) -> str:
         step_s = f"{self.best.estimate.step_time_s:.3g} s a step"

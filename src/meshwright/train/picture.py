@@ -45,7 +45,7 @@ MOST_LINES, LINE_LABEL = 6, 13.0
 NAMED_ROW = 11.0
 """Rows at least as high have numbers in their passes, and a name each [px]."""
 
-_LIGHT = {
+COLOURS = {
     StepTask.FORWARD: "#9cc9ef", StepTask.BACKWARD: "#2563a8", StepTask.BACKWARD_INPUT: "#2563a8",
     StepTask.BACKWARD_WEIGHT: "#57a387", StepTask.RECOMPUTE: "#cdbce8",
     StepTask.OPTIMIZER: "#33373f", StepTask.LAUNCH: "#f7e08a", StepTask.TP: "#f0a35e",
@@ -57,7 +57,7 @@ _LIGHT = {
 _ON_DARK = {StepTask.BACKWARD, StepTask.BACKWARD_INPUT, StepTask.BACKWARD_WEIGHT}
 """Passes whose numbers are white."""
 _STYLE = "".join(
-    [f".t{number}{{fill:{_LIGHT[task]}}}" for number, task in enumerate(TASKS)]
+    [f".t{number}{{fill:{COLOURS[task]}}}" for number, task in enumerate(TASKS)]
     + [".idle{fill:#eceef2}.inside{font-size:9px;fill:#10203a}.white{fill:#ffffff}"
        ".odd{fill-opacity:.72}.grid{stroke:#c9ced8;stroke-width:.7}.full{stroke:#8c1c3a;stroke-width:1.2;"
        "stroke-dasharray:6 4}.curve{fill:none;stroke-width:1.6}"]

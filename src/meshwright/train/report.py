@@ -72,7 +72,7 @@ def plan_screen(
     if yours is not None:
         screen.add("yours", _beside(plan.best, yours))
     if plan.best.placement is None or frameworks_on(plan.system.chip):
-        screen.add("launches", _launches(plan), spare=2)
+        screen.add("launches", launches_in_words(plan), spare=2)
     if plan.best.placement is not None:
         screen.add("placed", blocks_in_words(plan.best.placement), spare=2)
     if plan.operators is not None:
@@ -87,7 +87,7 @@ def plan_screen(
     _add_memory(screen, plan.best)
     screen.gap()
     named = {words(name): seconds for name, seconds in plan.best.estimate.time_parts_s.items()}
-    screen.add("time", Bars(named, format_seconds))
+    screen.add("time", Bars(named, format_seconds, spare=4))
     _add_alternatives(screen, plan.best, plan.runners_up or others)
     _add_end(screen, plan.warnings, next_command)
     return screen
@@ -104,7 +104,7 @@ def _add_verdict(screen: Screen, plan: Plan) -> None:
     speed = f"{price.tokens_per_s:,.0f} tokens/s{rate}"
     text = f"{format_seconds(price.step_time_s)} a step{step}, {speed}"
     label, style = ("FITS", "bold green") if price.fits else ("NO FIT", "bold red")
-    screen.add(label, text if price.fits else _shortage(price), style=style)
+    screen.add(label, text if price.fits else shortage(price), style=style)
     if not price.fits:
         screen.add("", text)
     screen.add(
@@ -155,7 +155,7 @@ def _add_plan(screen: Screen, best: Candidate) -> None:
     screen.add("", plan_in_words(best), spare=3)
 
 
-def _launches(plan: Plan) -> str:
+def launches_in_words(plan: Plan) -> str:
     """Return what can start the plan, and what it was priced for."""
     stated, names = plan.workload.software.framework, plan.best.launches_with
     if stated:
@@ -293,9 +293,9 @@ def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str 
     if price.fits:
         screen.add("FITS", f"{format_bytes(left)} left on the fullest device", style="bold green")
     else:
-        screen.add("NO FIT", _shortage(price), style="bold red")
+        screen.add("NO FIT", shortage(price), style="bold red")
     _add_plan(screen, plan.best)
-    screen.add("launches", _launches(plan), spare=2)
+    screen.add("launches", launches_in_words(plan), spare=2)
     screen.gap()
     _add_memory(screen, plan.best, has_legend=False)
     parts = {words(name): size for name, size in price.memory_parts_bytes.items()}
@@ -313,7 +313,7 @@ def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str 
     return screen
 
 
-def _shortage(price: Estimate) -> str:
+def shortage(price: Estimate) -> str:
     """Return which memory is too small, of the fullest device or of its host, and by how much."""
     parts = []
     if price.device_shortage_bytes:
@@ -390,12 +390,7 @@ def deadline_screen(found: Deadline, *, next_command: str = "") -> Screen:
 
 def comparison_screen(found: Comparison, *, next_command: str = "") -> Screen:
     """Return the recipes side by side, the best plan of each as one line."""
-    work, ours = found.workload, found.ours
-    screen = Screen(
-        f"{found.model.name} on {found.system.name}: sequence {work.sequence_length:,}, "
-        f"global batch {work.global_batch_size:,}, "
-        f"{named_type(work.precision.matmul, found.system.chip)}, {_optimizer(work, found.model)}"
-    )
+    ours, screen = found.ours, Screen(question_line(found))
     screen.gap()
     if ours.best is not None:
         price = ours.best.estimate
@@ -432,7 +427,7 @@ def explain_screen(plan: Plan, explanation: Explanation, *, next_command: str = 
     screen.gap()
     _add_verdict(screen, plan)
     _add_plan(screen, plan.best)
-    screen.add("launches", _launches(plan), spare=2)
+    screen.add("launches", launches_in_words(plan), spare=2)
     screen.gap()
     screen.add("time", Bars({words(n): t for n, t in price.time_parts_s.items()}, format_seconds,
                             most=3))  # fmt: skip
@@ -478,7 +473,7 @@ def _optimizer(work: Training, model: ModelSpec) -> str:
     return f"{preset.name} on {stored.name}" if stored is not None and rests else preset.name
 
 
-def question_line(plan: Plan) -> str:
+def question_line(plan: Plan | Comparison) -> str:
     """Return what was asked."""
     work = plan.workload
     return (

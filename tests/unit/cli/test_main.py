@@ -174,6 +174,7 @@ def test_a_closed_stream_lends_its_number_to_no_file(tmp_path):
     assert json.loads(plan.read_text())["model"]["name"] == "gpt2-355m"
 
 
+@pytest.mark.slow
 def test_a_locale_without_the_letters_gets_them_escaped(tmp_path, capsys):
     ascii_only = "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONIOENCODING=ascii"
     assert main(["show", "graph", "gpt3-175b-layer", "--yaml"]) == 0

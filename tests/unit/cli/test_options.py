@@ -195,8 +195,11 @@ def test_an_output_file_needs_its_folder(capsys, tmp_path):
 WRITING = {
     ("plan", "out"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
     ("estimate", "out"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
-    ("explain", "picture"): ["plan.json"], ("simulate", "trace"): ["plan.json"],
-    ("simulate", "picture"): ["plan.json"],
+    ("plan", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
+    ("estimate", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
+    ("compare", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
+    ("explain", "report"): ["plan.json"], ("explain", "picture"): ["plan.json"],
+    ("simulate", "trace"): ["plan.json"], ("simulate", "picture"): ["plan.json"],
     ("route", "out"): ["flows.json"], ("place", "out"): ["plan.json"],
     ("partition", "picture"): ["llama3-8b", "--on", "4xWSE-3", "--seq", "4096"],
     ("fuse", "picture"): ["gpt3-175b-layer", "--on", "SN10"],
@@ -223,7 +226,8 @@ def test_every_command_leaves_what_is_there(verb, name, capsys, tmp_path, monkey
     words = [verb, *WRITING[verb, name], f"--{name}"]
     err = complaint(capsys, *words, "/dev/null", "--force")
     assert f"--{name}: '/dev/null' is a device (name a regular file)" in err
-    suffix = {"picture": ".svg", "report": ".md", "document": ".md"}.get(name, ".yaml")
+    suffixes = {"picture": ".svg", "report": ".html", "document": ".md"}
+    suffix = ".md" if verb == "sweep" and name == "report" else suffixes.get(name, ".yaml")
     mine = tmp_path / f"mine{suffix}"
     mine.write_text("precious")
     err = complaint(capsys, *words, str(mine))

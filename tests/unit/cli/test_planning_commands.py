@@ -244,6 +244,7 @@ def test_plan_files_make_the_round_trip(plan_file):
     assert not list(plan_file.parent.glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_lost_devices(capsys, plan_file, tmp_path):
     after = tmp_path / "after.json"
     words = ["plan", "--from", str(plan_file), "--without", "2", "--out", str(after), "--json"]

@@ -301,7 +301,7 @@ def test_a_step_is_a_process_for_each_stage(tmp_path, name, schedule):
     assert len(passes) == 2 * 4 * chunks
     assert {e["args"]["micro_batch"] for e in passes} == {0, 1, 2, 3}
     # Communication of a pass is on the other thread, and says whose it is.
-    (tp_thread,) = {e["tid"] for e in tasks if e["pid"] == 1 and e["name"].startswith("tp comm")}
+    (tp_thread,) = {e["tid"] for e in tasks if e["pid"] == 1 and e["name"].startswith("TP comm")}
     assert tp_thread not in {e["tid"] for e in passes}
     for process, memory in enumerate(step.memory, 1):
         sizes = [e["args"]["GiB"] for e in events if e["ph"] == "C" and e["pid"] == process]

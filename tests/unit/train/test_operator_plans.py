@@ -83,6 +83,7 @@ def test_what_is_fixed_holds():
     assert {str(option.structure.recompute) for option in found.operators.options} == {"full"}
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_the_plan(monkeypatch):
     from meshwright.wafer import training as planning
 

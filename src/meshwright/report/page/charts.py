@@ -1,0 +1,208 @@
+"""Charts of reports and notebooks as Vega-Lite: data with its marks, nothing about HTML.
+
+Colours are those of Okabe and Ito (2008), which readers with colour-blindness tell apart; text and
+grid take the colours of the page. Every axis has a title with its unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Spec = dict[str, Any]
+
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+COLOURS = (
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9a8c00", "#7f7f7f",
+    "#5b4a9e", "#8c564b", "#2a9d8f", "#b5838d",
+)  # fmt: skip
+MARK = COLOURS[0]
+ACCENT = COLOURS[5]
+TICKS = 8
+"""Of an axis, about."""
+ROW = 22
+"""Height of a row of bars [px]."""
+
+
+def chart(**parts: Any) -> Spec:
+    """Return a chart as wide as the page."""
+    fit = {"type": "fit-x", "contains": "padding"}
+    return {"$schema": SCHEMA, "width": "container", "autosize": fit, **parts}
+
+
+def columns(**values: Sequence[Any]) -> Spec:
+    """Return data from columns of equal length."""
+    rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    return {"values": rows}
+
+
+def axis(field: str, title: str, **more: Any) -> Spec:
+    """Return a channel of numbers."""
+    ticks = {"axis": {"tickCount": TICKS, "labelFlush": True}}
+    return {"field": field, "type": "quantitative", "title": title, **ticks, **more}
+
+
+def tip(field: str, title: str) -> Spec:
+    """Return a number that is told where a reader points."""
+    return {"field": field, "type": "quantitative", "title": title, "format": ".4~g"}
+
+
+def names(field: str, title: str = "", **more: Any) -> Spec:
+    """Return a channel of names, in the order of the data."""
+    return {"field": field, "type": "nominal", "title": title or None, "sort": None, **more}
+
+
+def bars(
+    labels: Sequence[str], amounts: Sequence[float], shown: Sequence[str], title: str, *,
+    colour: str = MARK,
+) -> Spec:  # fmt: skip
+    """Return horizontal bars, each with its amount in words.
+
+    Parameters
+    ----------
+    title
+        Of the axis, with its unit.
+    """
+    base = {"y": names("label", axis={"labelLimit": 260}), "x": axis("amount", title)}
+    text = {"type": "text", "align": "left", "dx": 4}
+    return chart(
+        data=columns(label=labels, amount=amounts, shown=shown),
+        height={"step": ROW},
+        layer=[
+            {"mark": {"type": "bar", "color": colour}, "encoding": base},
+            {"mark": text, "encoding": base | {"text": {"field": "shown"}}},
+        ],
+        encoding={"tooltip": [names("label", "part"), names("shown", "amount")]},
+    )
+
+
+def stacked(
+    rows: Sequence[str], parts: Mapping[str, Sequence[float]], title: str, *,
+    row_title: str, limit: float | None = None, limit_name: str = "capacity",
+) -> Spec:  # fmt: skip
+    """Return one stacked bar a row, and a line at a limit.
+
+    Parameters
+    ----------
+    parts
+        By part, its amount in each row.
+    """
+    triples = [
+        (row, part, amount)
+        for part, amounts in parts.items()
+        for row, amount in zip(rows, amounts, strict=True)
+    ]
+    row, part, amount = zip(*triples, strict=True)
+    order = {name: number for number, name in enumerate(parts)}
+    data = columns(row=row, part=part, amount=amount, order=[order[name] for name in part])
+    segments = {
+        "mark": "bar",
+        "encoding": {
+            "y": names("row", row_title, axis={"labelLimit": 260}),
+            "x": axis("amount", title),
+            "color": names("part", "part", scale={"domain": list(parts), "range": _range(parts)}),
+            "order": {"field": "order"},
+            "tooltip": [names("row", row_title), names("part", "part"),
+                        tip("amount", title)],
+        },
+    }  # fmt: skip
+    return chart(data=data, height={"step": ROW}, layer=[segments, *_limit("x", limit, limit_name)])
+
+
+def _limit(channel: str, limit: float | None, name: str) -> list[Spec]:
+    """Return a dashed line at a limit, with its name."""
+    if limit is None:
+        return []
+    rule = {"type": "rule", "strokeDash": [5, 4], "color": ACCENT, "strokeWidth": 2}
+    tip = {"value": f"{name}: {limit:.4g}"}
+    return [{"data": {"values": [{}]}, "mark": rule,
+             "encoding": {channel: {"datum": limit}, "tooltip": tip}}]  # fmt: skip
+
+
+def lines(
+    series: Sequence[str], xs: Sequence[float], ys: Sequence[float], x_title: str, y_title: str, *,
+    series_title: str, limit: float | None = None, is_stepped: bool = False,
+) -> Spec:  # fmt: skip
+    """Return a line a series; stepped where a value holds until the next one."""
+    mark: Spec = {"type": "line", "strokeWidth": 1.5}
+    if is_stepped:
+        mark["interpolate"] = "step-after"
+    drawn = {
+        "mark": mark,
+        "encoding": {
+            "x": axis("x", x_title),
+            "y": axis("y", y_title),
+            "color": names("series", series_title, scale={"range": list(COLOURS)}),
+        },
+    }
+    data = columns(series=series, x=xs, y=ys)
+    return chart(data=data, height=220, layer=[drawn, *_limit("y", limit, "capacity")])
+
+
+def points(
+    labels: Sequence[str], xs: Sequence[float], ys: Sequence[float], kinds: Sequence[str],
+    x_title: str, y_title: str,
+) -> Spec:  # fmt: skip
+    """Return points by kind, in colour and in shape."""
+    kind_names = list(dict.fromkeys(kinds))
+    return chart(
+        data=columns(label=labels, x=xs, y=ys, kind=kinds),
+        height=260,
+        mark={"type": "point", "filled": True, "size": 90, "opacity": 0.9},
+        encoding={
+            "x": axis("x", x_title, scale={"zero": False}),
+            "y": axis("y", y_title, scale={"zero": False}),
+            "color": names("kind", "", scale={"domain": kind_names, "range": _range(kind_names)}),
+            "shape": names("kind", ""),
+            "tooltip": [names("label", "plan"), tip("x", x_title), tip("y", y_title)],
+        },
+    )
+
+
+def spans(
+    labels: Sequence[str], lows: Sequence[float], middles: Sequence[float],
+    highs: Sequence[float], title: str,
+) -> Spec:  # fmt: skip
+    """Return a span and its middle for each name: an interval and what is expected."""
+    y = names("label", axis={"labelLimit": 360})
+    x = axis("low", title, scale={"zero": False})
+    tips = [names("label", "plan"), *(tip(end, end) for end in ("low", "middle", "high"))]
+    return chart(
+        data=columns(label=labels, low=lows, middle=middles, high=highs),
+        height={"step": ROW},
+        encoding={"y": y, "tooltip": tips},
+        layer=[
+            {"mark": {"type": "bar", "color": MARK, "opacity": 0.35, "height": 10},
+             "encoding": {"x": x, "x2": {"field": "high"}}},
+            {"mark": {"type": "tick", "color": MARK, "thickness": 3, "height": 16},
+             "encoding": {"x": axis("middle", title)}},
+        ],
+    )  # fmt: skip
+
+
+def timeline(
+    rows: Sequence[str], starts: Sequence[float], ends: Sequence[float], kinds: Sequence[str],
+    labels: Sequence[str], colours: Mapping[str, str], x_title: str, row_title: str,
+) -> Spec:  # fmt: skip
+    """Return one row a stage with its tasks in time; drag to pan, scroll to zoom."""
+    shown = [kind for kind in colours if kind in set(kinds)]
+    return chart(
+        data=columns(row=rows, start=starts, end=ends, kind=kinds, label=labels),
+        height={"step": ROW},
+        params=[{"name": "zoom", "select": {"type": "interval", "encodings": ["x"]},
+                 "bind": "scales"}],
+        mark={"type": "bar", "clip": True},
+        encoding={
+            "y": names("row", row_title),
+            "x": axis("start", x_title, scale={"nice": False}),
+            "x2": {"field": "end"},
+            "color": names("kind", "", scale={"domain": shown,
+                                              "range": [colours[kind] for kind in shown]}),
+            "tooltip": [names("row", row_title), names("kind", "task"), names("label", "of"),
+                        tip("start", "from [s]"), tip("end", "to [s]")],
+        },
+    )  # fmt: skip
+
+
+def _range(named: Mapping[str, Any] | Sequence[str]) -> list[str]:
+    return [COLOURS[number % len(COLOURS)] for number in range(len(named))]

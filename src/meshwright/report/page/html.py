@@ -1,0 +1,69 @@
+"""Draw a report: one HTML file that needs nothing from outside.
+
+The page forbids itself every request (its content security policy), and every text from an input is
+escaped by the template. Vega, Vega-Lite and Vega-Embed lie inside, where there is a chart.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from meshwright.base.files import write_whole
+from meshwright.report.page.parts import Chart, Folded, Page, Part
+
+FOLDER = Path(__file__).parent
+SCRIPTS = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
+
+
+def _drawn(template: str, page: Page, **more: object) -> str:
+    """Return a page through a template, all its texts escaped."""
+    import jinja2
+
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True,
+        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    return templates.get_template(template).render(page=page, **more)
+
+
+def card_of(page: Page) -> str:
+    """Return the first screen of a report as a piece of HTML: for notebooks."""
+    return _drawn("card.html", page)
+
+
+def html_of(page: Page) -> str:
+    """Return a report as HTML."""
+    has_charts = any(isinstance(part, Chart) for part in _all_parts(page))
+    return _drawn(
+        "page.html",
+        page,
+        scripts=[_file(f"vega/{name}") for name in SCRIPTS] if has_charts else [],
+        style=_file("page.css"),
+        script=_file("page.js") if has_charts else "",
+        kind=lambda part: type(part).__name__,
+        data_uri=lambda svg: "data:image/svg+xml;base64," + b64encode(svg.encode()).decode(),
+    )
+
+
+def write_page(page: Page, path: str | Path, *, force: bool = False) -> None:
+    """Write a report, whole or not at all; over a file that is there only with ``force``."""
+    write_whole(Path(path), html_of(page), force=force)
+
+
+def _file(name: str) -> str:
+    return (FOLDER / name).read_text("utf-8")
+
+
+def _all_parts(page: Page) -> Iterator[Part]:
+    """Yield every part, folded ones too."""
+
+    def inside(parts: Iterable[Part]) -> Iterator[Part]:
+        for part in parts:
+            yield part
+            if isinstance(part, Folded):
+                yield from inside(part.parts)
+
+    for section in page.sections:
+        yield from inside(section.parts)

@@ -1,0 +1,30 @@
+"""What every answer can do: a report, and how a notebook shows it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from meshwright.report.page.parts import Page
+
+
+class Shown(ABC):
+    """An answer that has a report: its room says what stands there."""
+
+    @abstractmethod
+    def page(self) -> Page:
+        """Return the report as data."""
+
+    def report(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the report as one HTML file; over a file that is there only with ``force``."""
+        from meshwright.report.page.html import write_page
+
+        write_page(self.page(), path, force=force)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the first screen of the report."""
+        from meshwright.report.page.html import card_of
+
+        return card_of(self.page())

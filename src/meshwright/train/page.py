@@ -1,0 +1,376 @@
+"""The report of a training plan: eight questions answered at once, and a section for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from meshwright.base.units import format_bytes, format_days, format_seconds, format_si
+from meshwright.cost.problem import Problem
+from meshwright.report.page import charts
+from meshwright.report.page.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
+from meshwright.report.page.pieces import (
+    GIB,
+    constants,
+    count_chart,
+    largest,
+    memory_chart,
+    provenance,
+    ranked,
+    time_chart,
+)
+from meshwright.report.screen import JOULES_PER_KWH, rent_rate, words
+from meshwright.train.answer import Candidate, Plan, WhyNot
+from meshwright.train.question import problem_of
+from meshwright.train.report import launches_in_words, plan_in_words, question_line, shortage
+from meshwright.train.robustness import Change, changes
+from meshwright.train.timeline import StepTimeline, plan_timeline
+from meshwright.train.timeline_charts import memory_charts, timeline_charts
+
+if TYPE_CHECKING:
+    from meshwright.train.explain import Explanation
+
+SHOWN_GAIN = 0.002
+"""Smaller gains of a better system are not shown."""
+
+
+def plan_page(
+    plan: Plan, *, explanation: Explanation | None = None, front: Sequence[Candidate] = (),
+    launch_files: Mapping[str, str] | None = None, launch_command: str = "",
+    line: StepTimeline | None = None,
+) -> Page:  # fmt: skip
+    """Return the report of a plan.
+
+    Parameters
+    ----------
+    explanation
+        The best plans with what this one lacks, where they were looked for.
+    front
+        Plans of which none is beaten in every respect, where they were looked for.
+    launch_files
+        Files that start the plan, by name; None: no framework starts it.
+    launch_command
+        What writes them.
+    line
+        The step over time; needed of a plan that is placed on a grid, whose links axes share.
+    """
+    if line is None and plan.best.placement is None:
+        line = plan_timeline(plan)
+    problem = problem_of(plan)
+    helps = changes(problem, plan.best.strategy, plan.best.structure)
+    launch = list(_launch_parts(plan, launch_files, launch_command))
+    sections = (
+        Section("plan", "The plan", list(_plan_parts(plan))),
+        Section("memory", "Does it fit?", list(_memory_parts(plan, line))),
+        Section("time", "How fast, and what limits it?", list(_time_parts(plan, line))),
+        Section("change", "What if the system were better?", list(_change_parts(helps))),
+        Section("others", "Why not another plan?", list(_other_parts(plan, explanation, front))),
+        Section("space", "What was searched?", list(_space_parts(plan))),
+        Section("sure", "How sure is it?", list(_sure_parts(plan, problem))),
+        Section("cost", "What does it cost?", list(_cost_parts(plan))),
+        Section("launch", "What to launch", launch),
+    )  # fmt: skip
+    return Page(
+        title=f"{plan.model.name} on {plan.system.name}",
+        subtitle=question_line(plan),
+        tiles=list(_tiles(plan, helps, launch_command)),
+        sections=[section for section in sections if section.parts],
+        warnings=plan.warnings,
+        command=plan.command,
+        version=plan.version,
+    )
+
+
+# ------------------------------------------------------------------------------- the first screen
+
+
+def _tiles(plan: Plan, helps: Sequence[Change], launch_command: str) -> Iterator[Tile]:
+    """Yield the questions that everybody asks, each with its answer."""
+    price = plan.best.estimate
+    used, room = format_bytes(price.memory_bytes), format_bytes(price.memory_capacity_bytes)
+    stage = f", {price.fullest_stage} stage" if plan.best.strategy.pp > 1 else ""
+    yield Tile(
+        "Does it fit?", f"Yes, {used} of {room}" if price.fits else f"No: {shortage(price)}",
+        f"on the fullest device{stage}", "memory", "good" if price.fits else "bad",
+    )  # fmt: skip
+    yield Tile(
+        "How fast is it?", f"{format_seconds(price.step_time_s)} a step",
+        f"{price.tokens_per_s:,.0f} tokens/s, MFU {price.mfu_causal:.1%}; "
+        f"{price.fidelity.replace('_', '-')} model", "time",
+    )  # fmt: skip
+    yield Tile(
+        "What limits it?", largest(price.time_parts_s, price.step_time_s), "share of a step", "time"
+    )
+    best = max(helps, key=lambda change: change.faster_by_fraction, default=None)
+    if best is not None and best.faster_by_fraction > SHOWN_GAIN:
+        network = _network(helps)
+        yield Tile(
+            "What if it had twice the network?", network or "Less than 0.2 % faster",
+            f"most gain: {best.what}, {best.faster_by_fraction:.1%} faster", "change",
+        )  # fmt: skip
+    yield Tile("Why not another plan?", *_against(plan), "others")
+    yield Tile("How sure is it?", *_sureness(plan), "sure")
+    yield Tile("What does it cost?", *_cost_words(plan), "cost")
+    yield Tile("What to launch?", plan.best.text, launch_command or launches_in_words(plan),
+               "launch")  # fmt: skip
+
+
+def _network(helps: Sequence[Change]) -> str:
+    """Return the gain of the best of the networks, where one is worth a word."""
+    gains = [c for c in helps if "bandwidth" in c.what and "HBM" not in c.what.upper()]
+    best = max(gains, key=lambda change: change.faster_by_fraction, default=None)
+    if best is None or best.faster_by_fraction <= SHOWN_GAIN:
+        return ""
+    return f"{best.what}: {best.faster_by_fraction:.1%} faster"
+
+
+def _against(plan: Plan) -> tuple[str, str]:
+    """Return how the runner-up compares, and how much was searched."""
+    cover = plan.coverage
+    searched = "" if cover is None else f"{cover.num_candidates:,} plans covered"
+    if cover is not None:
+        searched += f", gap {cover.gap:.1%}" if cover.is_complete else ", interrupted"
+    if not plan.runners_up:
+        return "Only this one was priced" if cover is None else "No other one fits", searched
+    ours = plan.best.estimate.step_time_s
+    fastest = min(plan.runners_up, key=lambda entry: entry.estimate.step_time_s)
+    slower = fastest.estimate.step_time_s / ours - 1.0
+    if slower < 0.0:
+        return f"A less simple one is {-slower:.1%} faster", searched
+    return f"The next one is {slower:.1%} slower", searched
+
+
+def _sureness(plan: Plan) -> tuple[str, str]:
+    price = plan.best.estimate
+    if price.interval_s is None:
+        return "No interval", "the constants of this chip were not fitted to measurements"
+    low, high = price.interval_s
+    return (
+        f"{format_seconds(low)} to {format_seconds(high)}",
+        "four of five measurements of such a step lie there",
+    )
+
+
+def _cost_words(plan: Plan) -> tuple[str, str]:
+    price, million = plan.best.estimate, plan.workload.tokens_per_step / 1e6
+    money = "price unknown" if price.cost_usd is None else f"{price.cost_usd / million:.3g} USD"
+    energy = "energy unknown"
+    if price.energy_j is not None:
+        energy = f"{price.energy_j / million / JOULES_PER_KWH:.3g} kWh"
+    note = "per million tokens"
+    if plan.run_s is not None:
+        note += f"; the whole run takes {format_days(plan.run_s)}"
+    return f"{money}, {energy}", note
+
+
+# ------------------------------------------------------------------------------------ the sections
+
+
+def _plan_parts(plan: Plan) -> Iterator[Part]:
+    yield Code(plan.best.text, "plan string")
+    yield Text(plan_in_words(plan.best)[:1].upper() + plan_in_words(plan.best)[1:] + ".")
+
+
+def _memory_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
+    price = plan.best.estimate
+    stage = f" ({price.fullest_stage} stage)" if plan.best.strategy.pp > 1 else ""
+    yield memory_chart(
+        f"Memory of the fullest device{stage}", price.memory_parts_bytes,
+        price.memory_capacity_bytes,
+    )  # fmt: skip
+    if price.host_bytes_per_device:
+        room = price.host_capacity_bytes_per_device
+        of = "" if room is None else f" of {format_bytes(room)}"
+        yield Text(f"And {format_bytes(price.host_bytes_per_device)}{of} of host memory a device.")
+    if line is not None:
+        yield from memory_charts(line)
+
+
+def _time_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
+    price = plan.best.estimate
+    yield time_chart("Time of a step", price.time_parts_s, price.step_time_s)
+    if line is not None:
+        yield from timeline_charts(line)
+    yield Table(
+        ("measure", "value>"),
+        [
+            ("tokens/s", f"{price.tokens_per_s:,.0f}"),
+            ("tokens/s a device", f"{price.tokens_per_s_per_device:,.1f}"),
+            ("MFU, scores under a causal mask counted half", f"{price.mfu_causal:.2%}"),
+            ("MFU, all scores", f"{price.mfu_full:.2%}"),
+            ("HFU", f"{price.hfu:.2%}"),
+            ("micro-batches in a step", f"{price.num_micro_batches:,}"),
+            ("devices in use", f"{price.num_devices_used:,}"),
+        ],
+        "Efficiency",
+    )
+
+
+def _change_parts(helps: Sequence[Change]) -> Iterator[Part]:
+    shown = [change for change in helps if change.faster_by_fraction > SHOWN_GAIN]
+    if not shown:
+        yield Text("Twice of any one resource makes this plan less than 0.2 % faster.")
+        return
+    gains = [f"{change.faster_by_fraction:.1%}" for change in shown]
+    yield Chart(
+        "The same plan on a better system",
+        "; ".join(f"{c.what}: {gain} faster" for c, gain in zip(shown, gains, strict=True)),
+        charts.bars(
+            [change.what for change in shown],
+            [100.0 * change.faster_by_fraction for change in shown], gains,
+            "a step is faster by [%]", colour=charts.COLOURS[2],
+        ),
+        Table(("change", "step>", "faster>"),
+              [(c.what, format_seconds(c.step_time_s), gain)
+               for c, gain in zip(shown, gains, strict=True)]),
+    )  # fmt: skip
+
+
+def _other_parts(
+    plan: Plan, explanation: Explanation | None, front: Sequence[Candidate]
+) -> Iterator[Part]:
+    ranking = (plan.best, *plan.runners_up)
+    if len(ranking) > 1:
+        yield _ranking(ranking)
+        if all(entry.estimate.interval_s for entry in ranking):
+            yield _interval_chart(ranking)
+    if front:
+        yield _front_chart(plan.best, front)
+    whys = plan.why_not if explanation is None else explanation.why_not
+    if whys:
+        head = ("instead", "step>", "slower>", "because", "plan")
+        yield Table(head, [_why_row(why) for why in whys], "The best plan with something else")
+    if explanation is not None and explanation.not_possible:
+        yield Table(("instead", "why it cannot be"), list(explanation.not_possible.items()),
+                    "Not possible")  # fmt: skip
+
+
+def _ranking(ranking: Sequence[Candidate]) -> Table:
+    ours = ranking[0].estimate.step_time_s
+    rows = [
+        (str(number), format_seconds(entry.estimate.step_time_s),
+         f"{entry.estimate.step_time_s / ours - 1.0:+.1%}",
+         f"{entry.estimate.memory_bytes / GIB:.1f}", f"{entry.estimate.mfu_causal:.1%}",
+         entry.text, ", ".join(entry.launches_with) or "none")
+        for number, entry in enumerate(ranking, 1)
+    ]  # fmt: skip
+    head = (">", "step>", "time against plan 1>", "GiB>", "MFU>", "plan", "launches with")
+    return Table(head, rows, "The leading plans side by side")
+
+
+def _interval_chart(ranking: Sequence[Candidate]) -> Chart:
+    ends = [entry.estimate.interval_s or (0.0, 0.0) for entry in ranking]
+    return Chart(
+        "Intervals of the leading plans",
+        "Where four of five measurements of each lie; intervals that overlap cannot be told apart "
+        "by prediction alone, but errors of plans of one job move together",
+        charts.spans(
+            [f"{number}  {entry.text}" for number, entry in enumerate(ranking, 1)],
+            [low for low, _ in ends], [entry.estimate.step_time_s for entry in ranking],
+            [high for _, high in ends], "time of a step [s]",
+        ),
+    )  # fmt: skip
+
+
+def _front_chart(best: Candidate, front: Sequence[Candidate]) -> Chart:
+    every = [best, *(entry for entry in front if entry.text != best.text)]
+    return Chart(
+        "Time against memory",
+        f"{len(front)} plans of which none is beaten in time, memory, energy and money at once",
+        charts.points(
+            [entry.text for entry in every], [entry.estimate.step_time_s for entry in every],
+            [entry.estimate.memory_bytes / GIB for entry in every],
+            ["this plan", *["on the front"] * (len(every) - 1)],
+            "time of a step [s]", "memory of the fullest device [GiB]",
+        ),
+        Table(("step>", "GiB>", "plan"),
+              [(format_seconds(entry.estimate.step_time_s),
+                f"{entry.estimate.memory_bytes / GIB:.1f}", entry.text) for entry in every]),
+    )  # fmt: skip
+
+
+def _why_row(why: WhyNot) -> tuple[str, ...]:
+    because = ", ".join(
+        f"{words(name)} +{format_seconds(part)}" for name, part in list(why.because_s.items())[:3]
+    )
+    step = format_seconds(why.candidate.estimate.step_time_s)
+    return why.question, step, f"{why.slower_by_fraction:+.1%}", because, why.candidate.text
+
+
+def _space_parts(plan: Plan) -> Iterator[Part]:
+    cover = plan.coverage
+    if cover is None:
+        return
+    refused = sum(cover.num_refused.values())
+    parts = {
+        "priced": cover.num_priced, "refused by a rule": refused,
+        "over memory": cover.num_over_memory, "beyond the bound": cover.num_beyond_bound,
+        "dominated": cover.num_dominated,
+    }  # fmt: skip
+    proof = (
+        f"Every one of {cover.num_candidates:,} plans is accounted for; nothing is faster than "
+        f"{format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%})"
+        if cover.is_complete
+        else f"The search was interrupted; nothing can be faster than "
+        f"{format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%})"
+    )
+    yield Text(f"{proof}. The proof is of the model of cost; {format_seconds(cover.elapsed_s)}.")
+    yield count_chart("What became of the plans", parts, "plans")
+    if cover.num_refused:
+        frequent = sorted(cover.num_refused.items(), key=lambda item: -item[1])
+        yield count_chart("Plans refused, by rule", dict(frequent), "plans")
+
+
+def _sure_parts(plan: Plan, problem: Problem) -> Iterator[Part]:
+    price, robust = plan.best.estimate, plan.robustness
+    answer, why = _sureness(plan)
+    yield Text(f"{answer}: {why}. Fidelity: {price.fidelity.replace('_', '-')}.")
+    if robust is not None:
+        text = (
+            f"In {robust.best_stays_first_fraction:.0%} of {robust.num_draws} draws of the "
+            "constants no plan is over 1 % faster than this one."
+        )
+        if robust.trials is not None and robust.trials.run:
+            before, after = robust.trials.regret_fractions[0], robust.trials.regret_fractions[-1]
+            text += (
+                f" A few steps of {len(robust.trials.run)} plans would settle it: the expected "
+                f"loss against the fastest falls from {before:.1%} to {after:.1%}."
+            )
+        yield Text(text)
+        if robust.trials is not None and robust.trials.run:
+            yield Table(("plans to run for a few steps", "probability of being the fastest>"),
+                        [(text, f"{robust.trials.best_fraction.get(text, 0.0):.0%}")
+                         for text in robust.trials.run])  # fmt: skip
+    yield provenance(plan.system)
+    yield constants(problem.nominal_calibration, plan.calibration)
+
+
+def _cost_parts(plan: Plan) -> Iterator[Part]:
+    price = plan.best.estimate
+    answer, note = _cost_words(plan)
+    yield Text(f"{answer} {note}.")
+    if rate := rent_rate(plan.system.chip, price.num_devices_used):
+        yield Text(f"Rent: {rate}.")
+    if price.energy_j and price.energy_parts_j and price.power_w:
+        parts = ranked(price.energy_parts_j)
+        shares = [f"{part / price.energy_j:.1%}" for part in parts.values()]
+        yield Chart(
+            "Energy of a step",
+            f"{format_si(price.energy_j, 'J')} at {format_si(price.power_w, 'W')}: "
+            + ", ".join(f"{name} {s}" for name, s in list(zip(parts, shares, strict=True))[:3]),
+            charts.bars(list(parts), [part / 1e3 for part in parts.values()], shares,
+                        "energy [kJ]", colour=charts.COLOURS[1]),
+            Table(("part", "energy>", "share>"),
+                  [(name, format_si(part, "J"), share)
+                   for (name, part), share in zip(parts.items(), shares, strict=True)]),
+        )  # fmt: skip
+
+
+def _launch_parts(
+    plan: Plan, files: Mapping[str, str] | None, launch_command: str
+) -> Iterator[Part]:
+    yield Text(f"Launches {launches_in_words(plan)}.")
+    if launch_command:
+        yield Code(launch_command, "write these files")
+    for name, text in (files or {}).items():
+        yield Code(text, name)
