@@ -173,8 +173,7 @@ def _server_launch(found: ServingPlan | DisaggregatedPlan) -> dict[str, Any]:
     from meshwright.base.errors import UnsupportedError
     from meshwright.frameworks.servers import SERVERS, served
 
-    names = [name for name in (found.server, *SERVERS) if name in found.best.launches_with]
-    for name in names:
+    for name in dict.fromkeys((found.server, *SERVERS)):
         if name in SERVERS:
             try:
                 files = served(found, name)

@@ -123,12 +123,6 @@ class ServingPlan(Shown):
 
         return serving_page(self, **more)
 
-    def page(self, **more: Any) -> Page:
-        """Return the report as data; ``more`` as for ``disaggregated_page``."""
-        from meshwright.serve.disaggregated_page import disaggregated_page
-
-        return disaggregated_page(self, **more)
-
     def __repr__(self) -> str:
         rate = f"{self.best.estimate.tokens_per_s:,.0f} tokens/s"
         return f"<ServingPlan {self.model.name} on {self.system.name}: {self.best.text}, {rate}>"
@@ -230,6 +224,12 @@ class DisaggregatedPlan(Shown):
     version: str = ""
     format: int = FORMAT
     command: str = ""
+
+    def page(self, **more: Any) -> Page:
+        """Return the report as data; ``more`` as for ``disaggregated_page``."""
+        from meshwright.serve.disaggregated_page import disaggregated_page
+
+        return disaggregated_page(self, **more)
 
     def __repr__(self) -> str:
         rate = f"{self.best.tokens_per_s:,.0f} tokens/s"

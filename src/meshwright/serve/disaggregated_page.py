@@ -58,8 +58,10 @@ def _tiles(plan: DisaggregatedPlan, launch_command: str) -> Iterator[Tile]:
         f"{name} {format_bytes(pool.worker.estimate.memory_bytes)}" for name, pool in _pools(best)
     ]
     room = format_bytes(best.decode.worker.estimate.memory_capacity_bytes)
-    yield Tile("Does it fit?", f"Yes, {', '.join(sizes)} of {room}", "on the fullest device of each",
-               "memory", "good")  # fmt: skip
+    yield Tile(
+        "Does it fit?", f"Yes, {', '.join(sizes)} of {room}", "on the fullest device of each",
+        "memory", "good",
+    )  # fmt: skip
     yield Tile(
         "How fast is it?", f"{best.tokens_per_s:,.0f} tokens/s",
         f"TTFT {format_seconds(best.first_token_s)}, TPOT {format_seconds(best.latency_s)}, "
@@ -113,8 +115,10 @@ def _other_parts(plan: DisaggregatedPlan) -> Iterator[Part]:
     if mixed is not None:
         price = mixed.estimate
         first = "" if price.first_token_s is None else format_seconds(price.first_token_s)
-        rows.append((f"{price.tokens_per_s:,.0f}", first, format_seconds(price.latency_s),
-                     f"{price.num_devices_used:,}", f"workers that do both: {mixed.text}"))  # fmt: skip
+        rows.append(
+            (f"{price.tokens_per_s:,.0f}", first, format_seconds(price.latency_s),
+             f"{price.num_devices_used:,}", f"workers that do both: {mixed.text}")
+        )  # fmt: skip
     head = ("tokens/s>", "TTFT>", "TPOT>", "devices>", "plan")
     yield Table(head, rows, "The leading deployments side by side")
 
