@@ -164,11 +164,10 @@ def _sureness(plan: ServingPlan) -> tuple[str, str]:
     record = serving_record(plan.calibration)
     if record is None or not plan.best.estimate.is_calibrated:
         return "Not calibrated", "the constants of this chip were not fitted to measurements"
-    known = record.servers.get(plan.server)
-    errors, whose = record.left_out, "of sources left out of the fit"
-    if known is not None:
-        errors, whose = known.left_out, f"of {plan.server}, left out of the fit"
-    return f"Median error {percent(errors.median)}", whose
+    if (known := record.servers.get(plan.server)) is not None:
+        median = percent(known.left_out.median)
+        return f"Median error {median}", f"of {plan.server}, left out of the fit"
+    return f"Median error {percent(record.left_out.median)}", "of sources left out of the fit"
 
 
 def _cost(plan: ServingPlan) -> str:
