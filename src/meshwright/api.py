@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from meshwright.train.answer import Candidate, Deadline, Front, Plan, Replan
     from meshwright.train.compare import Comparison
     from meshwright.train.estimate import Placer
+    from meshwright.train.timeline import StepTimeline
 
 T = TypeVar("T")
 
@@ -152,16 +153,17 @@ def _beside(found: Any) -> dict[str, Any]:
     return _launch(found) | _map(found) if isinstance(found, Plan) else {}
 
 
-def _map(found: Plan) -> dict[str, str]:
-    """Return the picture of the grid on which a plan is placed, where it is on one."""
+def _map(found: Plan) -> dict[str, Any]:
+    """Return the picture of the grid on which a plan is placed, and its step over time there."""
     if found.best.placement is None:
         return {}
     from meshwright.base.errors import UnsupportedError
     from meshwright.wafer.picture import draw
     from meshwright.wafer.svg import wafer_svg
+    from meshwright.wafer.timeline import timeline as of_plan
 
     try:
-        return {"map_svg": wafer_svg(draw(found))}
+        return {"map_svg": wafer_svg(draw(found)), "line": of_plan(found)}
     except UnsupportedError:
         return {}
 
@@ -608,7 +610,11 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
         return found, profile
     reading.done()
     if args.measured is None:
-        if path is not None:
+        if path is not None and found.best.placement is None:
+            if args.colors is not None:
+                raise UsageError("--colors: is of use on grids of devices only")
+            _draw_stages(found, path, args)
+        elif path is not None:
             from meshwright.base.files import write_whole
             from meshwright.wafer.picture import draw
             from meshwright.wafer.svg import wafer_svg
@@ -689,6 +695,8 @@ def simulate(args: Namespace, call: Call) -> Any:
         if args.file is not None:
             raise UsageError(f"{args.file!r} is one too many: simulate PLAN.json")
         return _played(args)[1]
+    if args.picture is not None:
+        raise UsageError("--picture: is of use with a plan only")
     if args.file is None:
         raise UsageError("a file is missing: simulate flows FILE.json")
     from meshwright.catalog.flow_files import read_flow_file
@@ -772,17 +780,32 @@ def place(args: Namespace, call: Call) -> Any:
 
 
 def _played(args: Namespace) -> tuple[Plan, Any]:
-    """Return a plan and its simulated step; write the trace where a file is named for it."""
-    from meshwright.frameworks.perfetto import write_trace
-    from meshwright.options.question import needed, output_file
+    """Return a plan and its simulated step; on no grid its timeline. Write the files asked for."""
+    from meshwright.options.question import Reading, needed, output_file
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
+
+    reading = Reading()
+    target = reading.value(output_file, args, "trace")
+    picture = reading.value(output_file, args, "picture", ".svg")
+    reading.done()
+    found = needed("PLAN.json", args.what, load_plan, Plan)
+    if picture is not None:
+        _draw_stages(found, picture, args)
+    if found.best.placement is None:
+        line = timeline(found)
+        if target is not None:
+            from meshwright.frameworks.perfetto import write_step_trace
+
+            notes = {"plan": found.best.text, "fidelity": line.fidelity}
+            write_step_trace(line, target, notes=notes, force=args.force)
+        return found, line
     from meshwright.wafer.simulation import simulate as play
 
-    target = output_file(args, "trace")
-    found = needed("PLAN.json", args.what, load_plan, Plan)
     played = play(found)
     if target is not None:
+        from meshwright.frameworks.perfetto import write_trace
+
         graph = played.step.graph
         write_trace(
             played.step.timeline, played.network, target, num_bytes=graph.num_bytes,
@@ -790,6 +813,24 @@ def _played(args: Namespace) -> tuple[Plan, Any]:
             force=args.force,
         )  # fmt: skip
     return found, played
+
+
+def timeline(plan: Plan) -> StepTimeline:
+    """Return the step of a plan over time: what each pipeline stage does when, and its memory.
+
+    Passes as they are priced, in the order of the schedule; on any system.
+    """
+    from meshwright.wafer.timeline import timeline as of_plan
+
+    return of_plan(plan)
+
+
+def _draw_stages(plan: Plan, path: Path, args: Namespace) -> None:
+    """Write the pipeline chart of a plan."""
+    from meshwright.base.files import write_whole
+    from meshwright.train.picture import pipeline_svg
+
+    write_whole(path, pipeline_svg(plan, timeline(plan)), force=args.force)
 
 
 @verb
@@ -819,7 +860,11 @@ def export(args: Namespace, call: Call) -> Any:
             name: str(text) for name, text in rendered(found, args.target, args.launcher).items()
         }
     folder = Path(args.out)
-    return list(write(found, args.target, folder, launcher=args.launcher, force=args.force))
+    # Text is written at once; of traces there may be many, and large ones.
+    counted = None if exporter.is_text else call.count("files")
+    return list(write(
+        found, args.target, folder, launcher=args.launcher, force=args.force, progress=counted
+    ))  # fmt: skip
 
 
 def _served(args: Namespace) -> Any:

@@ -220,8 +220,11 @@ def test_a_fault_is_noticed(printed):
         ("Check", 2, ["check", *QUESTION, "--tp", "3", "--sp", "off"]),
         ("Failure", 2, ["plan", "gpt2-medium", "--on", "8xH100"]),
         ("Failure", 2, ["plan", "no-such-model", *QUESTION[1:]]),
-        ("Plan", 0,
-         ["plan", "gpt2-medium", "--on", "wafer-4x4", *QUESTION[3:], "--per-operator"]),
+        pytest.param(
+            "Plan", 0,
+            ["plan", "gpt2-medium", "--on", "wafer-4x4", *QUESTION[3:], "--per-operator"],
+            marks=pytest.mark.slow,
+        ),
         ("Serving plan", 0,
          ["plan", *QUESTION[:3], "--decode", "--batch", "8", "--context", "1024"]),
         ("Serving plan", 0,

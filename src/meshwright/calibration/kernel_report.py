@@ -217,7 +217,7 @@ each number is drawn towards what is expected of it, so that one that no row tel
 
 Single times tell nothing of hosts that launch late, of clocks under a power cap in long runs, or of
 kernels that share a chip: those remain with the constants of [whole steps](calibration.md).
-Steps are not priced by these curves yet.
+Steps are not priced by these curves: it was [tried](calibration.md#what-the-rows-forced).
 """
 TABLES = """`validate --kernels --measurements FILE.csv` takes one kind of kernel a file (CSV, also
 gzipped) with these columns and any others; times in microseconds, sizes in bytes. `held_back` is 1

@@ -292,11 +292,16 @@ def simulate(args: Namespace) -> int:
         records = [flow_record(scenario, timeline) for scenario, timeline in runs]
         show(lines, {"scenarios": records}, args.json)
         return 0
-    from meshwright.wafer.report import simulation_data, simulation_lines
-
     if sys.stderr.isatty() and not args.json:
         sys.stderr.write("playing the step: a few seconds, more the first time\n")
     found, played = api._played(args)
+    if found.best.placement is None:
+        from meshwright.train.timeline_report import timeline_data, timeline_lines
+
+        show(list(timeline_lines(found, played)), timeline_data(found, played), args.json)
+        return 0
+    from meshwright.wafer.report import simulation_data, simulation_lines
+
     lines = list(simulation_lines(found, played.step, played.network))
     show(lines, simulation_data(found, played.step, played.network), args.json)
     return 0

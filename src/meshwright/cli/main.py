@@ -141,6 +141,8 @@ def add_commands(
     position = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
     name = words[position] if position < len(words) else ""
     table = members(family)
+    if not family and name in MEANT and name not in table:
+        raise UsageError(f"unknown command {name!r}; did you mean {MEANT[name]}?")
     if name and name not in table:
         raise UnknownNameError(f"{family} command".strip(), name, table)
     choices = parser.add_subparsers(metavar="COMMAND", title="commands")
@@ -182,10 +184,17 @@ def option_names(parser: argparse.ArgumentParser) -> list[str]:
     return [name for name in parser._option_string_actions if name.startswith("--")]
 
 
+MEANT = {"train": "plan", "search": "plan", "serve": "plan --decode", "list": "show"}
+"""What people call commands of other names."""
+
+
 def about_unknown(word: str, parser: argparse.ArgumentParser) -> str:
     """Return what to say of a word that no option or argument takes."""
     if word.startswith("-"):
         return f"unknown option {word!r}; {nearest(word.split('=')[0], option_names(parser))}"
+    names = option_names(parser)
+    if "--on" in names and re.fullmatch(r"\d+x\w.*", word):
+        return f"unexpected argument {word!r}; did you mean --on {word}?"
     return f"unexpected argument {word!r}"
 
 

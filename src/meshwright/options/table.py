@@ -404,7 +404,8 @@ COMMANDS: dict[str, Command] = {
                    group=_JOB),
             Option("trace", "PyTorch profiler trace of its steps (.json, .json.gz), beside the "
                    "prediction", "FILE", group=_JOB),
-            Option("picture", "draw the grid and the load of its links", "FILE.svg"),
+            Option("picture", "draw the grid and the load of its links; elsewhere the stages over "
+                   "time", "FILE.svg"),
             Option("colors", "with --picture: colour the groups of this axis", "AXIS"),
             REPORT, FORCE,
         ),
@@ -422,11 +423,12 @@ COMMANDS: dict[str, Command] = {
         (*question(is_needed=False, model_help=OR_JOB), *FIXED, *JOB),
     ),
     "simulate": Command(
-        "play the step of a plan with contention; or flows that share links",
+        "play the step of a plan, on grids with contention; or flows that share links",
         (
             Option("what", "a plan, or the word: flows", "PLAN.json", kind="needed"),
             Option("file", "after flows: links and flows", "FILE.json", kind="argument"),
             Option("trace", "write a Perfetto trace (.json, .json.gz)", "FILE"),
+            Option("picture", "draw the pipeline stages over time", "FILE.svg"),
             FORCE,
         ),
     ),
@@ -544,6 +546,10 @@ COMMANDS: dict[str, Command] = {
     "show optimizer": Command(
         "bytes per parameter that a framework keeps",
         (Option("optimizer", "preset; without one, the names", kind="argument"),),
+    ),
+    "show schema": Command(
+        "JSON Schema of an answer as --json prints it",
+        (Option("schema", "plan, serving-plan, ...; without one, the names", kind="argument"),),
     ),
     "show collectives": Command(
         "time of each collective algorithm on a group",
@@ -663,7 +669,7 @@ COMMANDS["serve"] = Command(
 """A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
 PYTHON_ONLY = ("serve",)
 FAMILIES = {
-    "show": "look at models, graphs, chips, systems, frameworks, optimizers, collectives and "
-    "topologies"
+    "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives "
+    "and topologies"
 }
 """First words under which several commands come."""

@@ -42,6 +42,8 @@ from meshwright.train.report import (
 )
 from meshwright.train.report_detail import BUSY, node_name
 from meshwright.train.robustness import Change, changes
+from meshwright.train.timeline import StepTimeline, plan_timeline
+from meshwright.train.timeline_charts import memory_charts, timeline_charts
 
 if TYPE_CHECKING:
     from meshwright.train.explain import Explanation
@@ -53,6 +55,7 @@ SHOWN_GAIN = 0.002
 def plan_page(
     plan: Plan, *, explanation: Explanation | None = None, front: Sequence[Candidate] = (),
     launch_files: Mapping[str, str] | None = None, launch_command: str = "", map_svg: str = "",
+    line: StepTimeline | None = None,
 ) -> Page:  # fmt: skip
     """Return the report of a plan.
 
@@ -66,16 +69,20 @@ def plan_page(
         Files that start the plan, by name; None: no framework starts it.
     launch_command
         What writes them.
+    line
+        The step over time; needed of a plan that is placed on a grid, whose links axes share.
     map_svg
         Picture of the grid on which the plan is placed; empty: there is none.
     """
+    if line is None and plan.best.placement is None:
+        line = plan_timeline(plan)
     problem = problem_of(plan)
     helps = changes(problem, plan.best.strategy, plan.best.structure)
     launch = list(_launch_parts(plan, launch_files, launch_command))
     sections = (
         Section("plan", "The plan", list(_plan_parts(plan))),
-        Section("memory", "Does it fit?", list(_memory_parts(plan))),
-        Section("time", "How fast, and what limits it?", list(_time_parts(plan))),
+        Section("memory", "Does it fit?", list(_memory_parts(plan, line))),
+        Section("time", "How fast, and what limits it?", list(_time_parts(plan, line))),
         Section("where", "Where does it run?", list(_where_parts(plan, map_svg))),
         Section("change", "What if the system were better?", list(_change_parts(helps))),
         Section("others", "Why not another plan?", list(_other_parts(plan, explanation, front))),
@@ -192,7 +199,7 @@ def _plan_parts(plan: Plan) -> Iterator[Part]:
     yield Text(plan_in_words(plan.best)[:1].upper() + plan_in_words(plan.best)[1:] + ".")
 
 
-def _memory_parts(plan: Plan) -> Iterator[Part]:
+def _memory_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
     price = plan.best.estimate
     stage = f" ({price.fullest_stage} stage)" if plan.best.strategy.pp > 1 else ""
     yield memory_chart(
@@ -203,11 +210,15 @@ def _memory_parts(plan: Plan) -> Iterator[Part]:
         room = price.host_capacity_bytes_per_device
         of = "" if room is None else f" of {format_bytes(room)}"
         yield Text(f"And {format_bytes(price.host_bytes_per_device)}{of} of host memory a device.")
+    if line is not None:
+        yield from memory_charts(line)
 
 
-def _time_parts(plan: Plan) -> Iterator[Part]:
+def _time_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
     price = plan.best.estimate
     yield time_chart("Time of a step", price.time_parts_s, price.step_time_s)
+    if line is not None:
+        yield from timeline_charts(line)
     yield Table(
         ("measure", "value>"),
         [

@@ -88,7 +88,7 @@ def plan_screen(
     _add_memory(screen, plan.best)
     screen.gap()
     named = {words(name): seconds for name, seconds in plan.best.estimate.time_parts_s.items()}
-    screen.add("time", Bars(named, format_seconds))
+    screen.add("time", Bars(named, format_seconds, spare=4))
     _add_alternatives(screen, plan.best, plan.runners_up or others)
     _add_end(screen, plan.warnings, next_command)
     return screen

@@ -18,6 +18,8 @@ COLOURS = (
 )  # fmt: skip
 MARK = COLOURS[0]
 ACCENT = COLOURS[5]
+TICKS = 8
+"""Of an axis, about."""
 ROW = 22
 """Height of a row of bars [px]."""
 LABEL = 360
@@ -44,7 +46,13 @@ def columns(**values: Sequence[Any]) -> Spec:
 
 def axis(field: str, title: str, **more: Any) -> Spec:
     """Return a channel of numbers."""
-    return {"field": field, "type": "quantitative", "title": title, **more}
+    ticks = {"axis": {"tickCount": TICKS, "labelFlush": True}}
+    return {"field": field, "type": "quantitative", "title": title, **ticks, **more}
+
+
+def tip(field: str, title: str) -> Spec:
+    """Return a number that is told where a reader points."""
+    return {"field": field, "type": "quantitative", "title": title, "format": ".4~g"}
 
 
 def names(field: str, title: str = "", **more: Any) -> Spec:
@@ -108,7 +116,7 @@ def stacked(
             "color": names("part", "part", scale={"domain": list(parts), "range": _range(parts)}),
             "order": {"field": "order"},
             "tooltip": [names("row", row_title), names("part", "part"),
-                        axis("amount", title, format=".3~f")],
+                        tip("amount", title)],
         },
     }  # fmt: skip
     return chart(data=data, height={"step": ROW}, layer=[segments, *_limit("x", limit, limit_name)])
@@ -165,7 +173,7 @@ def points(
             "y": axis("y", y_title, scale=_scale(ys)),
             "color": names("kind", "", scale={"domain": kind_names, "range": _range(kind_names)}),
             "shape": names("kind", ""),
-            "tooltip": [names("label", "plan"), axis("x", x_title), axis("y", y_title)],
+            "tooltip": [names("label", "plan"), tip("x", x_title), tip("y", y_title)],
         },
     }
     data = columns(label=labels[::-1], x=xs[::-1], y=ys[::-1], kind=kinds[::-1])
@@ -249,7 +257,7 @@ def spans(
     """Return a span and its middle for each name: an interval and what is expected."""
     y = names("label", axis={"labelLimit": LABEL})
     x = axis("low", title, scale={"zero": False})
-    tips = [names("label", "plan"), *(axis(end, end) for end in ("low", "middle", "high"))]
+    tips = [names("label", "plan"), *(tip(end, end) for end in ("low", "middle", "high"))]
     return chart(
         data=columns(label=labels, low=lows, middle=middles, high=highs),
         height={"step": ROW},
@@ -282,7 +290,7 @@ def timeline(
             "color": names("kind", "", scale={"domain": shown,
                                               "range": [colours[kind] for kind in shown]}),
             "tooltip": [names("row", row_title), names("kind", "task"), names("label", "of"),
-                        axis("start", "from [s]"), axis("end", "to [s]")],
+                        tip("start", "from [s]"), tip("end", "to [s]")],
         },
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ function draw(onPaper) {
     const rows = spec.data && spec.data.values ? spec.data.values.length : 0;
     const renderer = rows > manyMarks && !onPaper ? "canvas" : "svg";
     await vegaEmbed(canvas, spec, {
-      actions: false, ast: true, renderer, config: colours(onPaper),
+      actions: false, ast: true, logLevel: vega.Error, renderer, config: colours(onPaper),
       tooltip: { theme: dark.matches && !onPaper ? "dark" : "light" },
     });
   }));

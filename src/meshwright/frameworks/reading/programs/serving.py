@@ -28,7 +28,7 @@ STORED = {"awq": "awq", "awq_marlin": "awq", "gptq": "gptq", "gptq_marlin": "gpt
 """Names of weights that are widened for products, as ``--weights`` calls them."""
 
 
-_NAMES = ("model", "model_path", "model_tag")
+_NAMES = ("model", "model_path", "model_tag", "model_id")
 """Options that name the checkpoint."""
 _TYPED = re.compile(r"-(fp8|nvfp4|fp4)(?:-|$)", re.I)
 """A type of weights in the name of a checkpoint."""
@@ -105,7 +105,7 @@ def _config(given: Given, setting: Setting, *names: str) -> None:
 
 _EVERYWHERE = names(
     """
-    host port uvicorn* served_model_name api_key* chat_template* trust_remote_code log_*
+    host port uvicorn* served_model_name model_name api_key* chat_template* trust_remote_code log_*
     disable_log* enable_log* download_dir tokenizer* seed revision code_revision load_format
     model_loader* tool_call* reasoning_parser* enable_auto_tool* enable_reasoning ssl*
     allow_credentials allowed_* response_role lora_* max_loras hf_* generation_config*
@@ -236,11 +236,16 @@ class Sglang:
         tp, pp = given.whole("tp_size") or 1, given.whole("pp_size") or 1
         dp, ep = given.whole("dp_size") or 1, given.whole("ep_size") or 1
         given.whole("nnodes")
-        if given.flag("enable_dp_attention"):
-            given.refuse("enable_dp_attention", "attention by data beside experts is not read")
+        batch = given.whole("max_running_requests")
+        if given.flag("enable_dp_attention") and dp > 1:
+            if tp % dp or ep != tp:
+                message = "replicas of attention are read beside experts on all ranks of tp"
+                given.refuse("enable_dp_attention", message, f"ep_size {tp}, which dp_size divides")
+            tp, batch = max(1, tp // dp), batch and max(1, batch // dp)
+            note = "enable_dp_attention: dense layers and the head are priced in each replica"
+            given.notes.append(note)
         found |= {"tp": tp, "pp": pp, "dp": dp, "ep": ep if ep > 1 else None}
-        found |= {"batch": given.whole("max_running_requests"),
-                  "context": given.whole("context_length")}  # fmt: skip
+        found |= {"batch": batch, "context": given.whole("context_length")}
         given.whole("chunked_prefill_size", least=-1), given.whole("max_prefill_tokens")
         _world(given, setting, found)
         _share(given, "mem_fraction_static")
