@@ -263,7 +263,7 @@ def spans(
         height={"step": ROW},
         encoding={"y": y, "tooltip": tips},
         layer=[
-            {"mark": {"type": "bar", "color": MARK, "opacity": 0.35, "height": 10},
+            {"mark": {"type": "bar", "color": MARK, "opacity": 0.5, "height": 10},
              "encoding": {"x": x, "x2": {"field": "high"}}},
             {"mark": {"type": "tick", "color": MARK, "thickness": 3, "height": 16},
              "encoding": {"x": axis("middle", title)}},
