@@ -133,19 +133,23 @@ def lines(
 
 def points(
     labels: Sequence[str], xs: Sequence[float], ys: Sequence[float], kinds: Sequence[str],
-    x_title: str, y_title: str,
+    x_title: str, y_title: str, *, is_brushed: bool = False,
 ) -> Spec:  # fmt: skip
-    """Return points by kind, in colour and in shape."""
+    """Return points by kind, in colour and in shape; ``is_brushed``: an area selects some."""
+    brush: Spec = {"params": [{"name": "brush", "select": "interval"}]} if is_brushed else {}
+    chosen = {"condition": {"param": "brush", "value": 0.9}, "value": 0.25}
     kind_names = list(dict.fromkeys(kinds))
     return chart(
+        **brush,
         data=columns(label=labels, x=xs, y=ys, kind=kinds),
         height=260,
-        mark={"type": "point", "filled": True, "size": 90, "opacity": 0.9},
+        mark={"type": "point", "filled": True, "size": 90},
         encoding={
             "x": axis("x", x_title, scale={"zero": False}),
             "y": axis("y", y_title, scale={"zero": False}),
             "color": names("kind", "", scale={"domain": kind_names, "range": _range(kind_names)}),
             "shape": names("kind", ""),
+            "opacity": chosen if is_brushed else {"value": 0.9},
             "tooltip": [names("label", "plan"), axis("x", x_title), axis("y", y_title)],
         },
     )
