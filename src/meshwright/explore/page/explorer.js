@@ -3,7 +3,7 @@
 const at = (id) => document.getElementById(id);
 const later = 120; // from the last key to the question [ms]
 const most = 6; // pinned plans
-let catalog, answer = null, controller = null, timer = 0, front = null;
+let catalog, answer = null, asked = "", controller = null, timer = 0, front = null;
 let pins = [];
 
 // ---------------------------------------------------------------------------------- the form
@@ -134,6 +134,8 @@ async function ask() {
   if (controller) controller.abort();
   const own = controller = new AbortController();
   const options = stated(), what = mode(), started = performance.now();
+  clearTimeout(timer);
+  asked = JSON.stringify([what, options]);
   writeState();
   say(what === "search" ? "searching" : "pricing", "busy");
   at("answer").classList.add("stale");
@@ -158,6 +160,8 @@ async function ask() {
 }
 
 function askSoon() {
+  if (asked === JSON.stringify([mode(), stated()])) return;
+  if (controller) controller.abort();
   clearTimeout(timer);
   document.body.dataset.state = "busy";
   timer = setTimeout(ask, later);
@@ -258,10 +262,10 @@ async function drawMap(axis, signal) {
   sheet.replaceSync(`${style} svg { max-width: 100%; height: auto; } .link:hover { opacity: .6; }`);
   root.adoptedStyleSheets = [sheet];
   root.replaceChildren(document.importNode(picture, true));
-  root.onmouseover = (event) => {
+  root.querySelector("svg").addEventListener("mouseover", (event) => {
     const link = event.target.closest("g.link");
     if (link) at("link").textContent = `link ${link.querySelector("title").textContent}`;
-  };
+  });
   if (!axis) at("axis").replaceChildren(...found.axes.map((name) => element("option", { value: name }, name)));
   at("hot").replaceChildren(...drawn([found.table]));
 }
@@ -269,7 +273,9 @@ async function drawMap(axis, signal) {
 // -------------------------------------------------------------------------------- pinned plans
 
 function pin(strategy) {
-  const whole = { ...only(stated(), false), ...strategy }, text = JSON.stringify(whole);
+  const all = { ...only(stated(), false), ...strategy };
+  const whole = Object.fromEntries(catalog.options.filter(({ name }) => all[name]).map(({ name }) => [name, all[name]]));
+  const text = JSON.stringify(whole);
   if (pins.some((other) => JSON.stringify(other) === text)) return;
   pins = [...pins, whole].slice(-most);
   writeState();
@@ -287,9 +293,9 @@ async function showPins() {
       element("button", { type: "button", "aria-label": `Unpin ${name}`, click: () => { pins = pins.filter((other) => other !== options); writeState(); showPins(); } }, "Unpin"));
   }));
   if (pins.length < 2) return redraw(at("beside"), []);
-  const asked = pins;
+  const own = pins;
   const found = await (await post("/api/side_by_side", { questions: pins })).json();
-  if (asked !== pins) return;
+  if (own !== pins) return;
   if (found.error) tellFaults(found.error);
   else await redraw(at("beside"), drawn(found.parts));
 }
@@ -317,7 +323,7 @@ async function begin() {
   buildForm();
   at("target").append(...catalog.targets.map((target) => element("option", { value: target.name, title: target.title }, target.name)));
   readState();
-  at("question").addEventListener("input", askSoon);
+  for (const event of ["input", "change"]) at("question").addEventListener(event, askSoon);
   at("question").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
   at("edit").addEventListener("click", () => edit(answer.plans[0].options));
   at("pin").addEventListener("click", () => pin(answer.plans[0].options));

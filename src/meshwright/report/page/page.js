@@ -22,6 +22,7 @@ function draw(onPaper, root = document) {
     if (!canvas) {
       canvas = document.createElement("div");
       canvas.className = "drawn";
+      canvas.setAttribute("aria-hidden", "true"); // the label of the chart says it
       canvas.style.width = "100%";
       place.append(canvas);
     }
