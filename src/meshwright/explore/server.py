@@ -12,6 +12,7 @@ import json
 import secrets
 import select
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -92,7 +93,9 @@ class Explorer(ThreadingHTTPServer):
         threading.Thread(target=loaded, daemon=True).start()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Let go of a browser that went away."""
+        """Let go of a browser that went away; anything else is a fault of ours, and is shown."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):

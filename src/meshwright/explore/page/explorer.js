@@ -338,7 +338,12 @@ async function begin() {
     at(key).scrollIntoView();
     at(key).focus({ preventScroll: true });
   });
-  window.addEventListener("hashchange", () => { readState(); showPins(); ask(); });
+  window.addEventListener("hashchange", () => {
+    if (!location.hash.includes("=")) return writeState(); // a place on the page, no question
+    readState();
+    showPins();
+    ask();
+  });
   showPins();
   ask();
 }
