@@ -183,6 +183,13 @@ def _server_launch(found: ServingPlan | DisaggregatedPlan) -> dict[str, Any]:
     return {}
 
 
+def report_of(found: Plan) -> str:
+    """Return the report of a plan as HTML, with the files that start it."""
+    from meshwright.report.page.html import html_of
+
+    return html_of(found.page(**_launch(found)))
+
+
 def _launch(found: Plan) -> dict[str, Any]:
     """Return the files that start a plan, and what writes them; nothing where nothing does."""
     from meshwright.frameworks.registry import exporters, refusals, rendered, target_for

@@ -12,8 +12,8 @@ from meshwright.cli.main import Parser, command_table, function_of
 from meshwright.options.table import COMMANDS, PYTHON_ONLY
 
 GOLDEN = Path(__file__).with_name("command_line.txt")
-ONLY_SCREENS = {"study", *(name for name in COMMANDS if name.startswith("show "))}
-"""Commands that print and have no verb in Python."""
+ONLY_SCREENS = {"explore", "study", *(name for name in COMMANDS if name.startswith("show "))}
+"""Commands that print or serve a page, and have no verb in Python."""
 VERBS = sorted(COMMANDS.keys() - ONLY_SCREENS)
 
 
@@ -59,7 +59,7 @@ def test_every_command_has_a_function(name):
 
 def test_every_module_of_the_folder_serves_the_commands():
     modules = {path.stem for path in Path(cli.__file__).parent.glob("*.py")}
-    assert modules == {"__init__", "main", "answers", "show", "study"}
+    assert modules == {"__init__", "main", "answers", "explore", "show", "study"}
 
 
 @pytest.mark.parametrize("name", VERBS)

@@ -158,3 +158,28 @@ def test_a_failed_check_fails_the_run_though_the_tests_pass(mw, monkeypatch):
     monkeypatch.setattr(subprocess, "call", lambda words, env=None: int(words[0].endswith("ruff")))
     monkeypatch.setattr(mw.os, "chdir", lambda path: None)
     assert mw.run_tests([]) == 1
+
+
+def test_the_browser_has_an_environment_of_its_own_with_what_reads_pages(mw):
+    mw.prepare("browser")
+    assert installs(mw) == [".[fast,browser]"]
+    npm, *_, folder, package = mw.commands[-1]
+    assert (npm, folder, package) == ("npm", mw.in_environment("browser"), mw.AXE)
+
+
+def test_without_a_browser_the_message_says_what_to_install(mw, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "chromium" else name)
+    with pytest.raises(SystemExit, match=r"chromium is not on the PATH.*\n.*apt install chromium"):
+        mw.run_tests(["--browser"])
+
+
+def test_tests_with_a_browser_run_alone(mw, monkeypatch):
+    import subprocess
+
+    called = []
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(subprocess, "call", lambda words: called.append(words) or 0)
+    monkeypatch.setattr(mw.os, "chdir", lambda path: None)
+    assert mw.run_tests(["--browser"]) == 0
+    python = mw.in_environment("browser", "bin", "python")
+    assert called == [[python, "-m", "pytest", "tests/browser"]]

@@ -463,6 +463,14 @@ def usual_sizes(chip: str) -> tuple[int, ...]:
     return tuple(number for number in numbers if _has_size(file, number))
 
 
+def comes_in(chip: str, num_devices: int) -> bool:
+    """Return whether the standard system of a chip has this size; a part alone has none."""
+    standard = load_chip(chip).standard_system
+    return standard is not None and _has_size(
+        _catalog_file(data_names("systems")[standard]), num_devices
+    )
+
+
 def _has_size(file: SystemFile, num_devices: int) -> bool:
     try:
         resized(file, num_devices)

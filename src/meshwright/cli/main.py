@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import errno
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from meshwright.base.errors import (
     InfeasibleError,
     MeshwrightError,
-    SpecError,
     UnknownNameError,
-    UnsupportedError,
     UsageError,
+    failure_record,
+    message_of,
     nearest,
 )
 from meshwright.options.table import COMMANDS, FAMILIES, PYTHON_ONLY, Command
@@ -129,7 +128,9 @@ def run(words: Sequence[str]) -> int:
 
 def function_of(name: str) -> Callable[[argparse.Namespace], int]:
     """Return what runs a command: ``plan`` is ``plan`` of ``cli.answers``."""
-    module = {"show": "show", "study": "study"}.get(name.split()[0], "answers")
+    module = {"show": "show", "study": "study", "explore": "explore"}.get(
+        name.split()[0], "answers"
+    )
     found = getattr(import_module(f"meshwright.cli.{module}"), name.replace(" ", "_"))
     return cast(Callable[[argparse.Namespace], int], found)
 
@@ -313,34 +314,6 @@ def report_failure(error: Exception, *, as_json: bool) -> None:
             for line in text.splitlines()
         )
     print(text, file=sys.stderr)
-
-
-def failure_record(error: Exception) -> dict[str, object]:
-    """Return the error as data: its kind, its message, and each fault with path and fix."""
-    faults = error.faults if isinstance(error, SpecError | UnsupportedError) else ()
-    return {
-        "kind": kind_of(error),
-        "message": message_of(error),
-        "faults": [
-            {"path": fault.path, "message": fault.message, "fix": fault.fix} for fault in faults
-        ],
-    }
-
-
-def kind_of(error: Exception) -> str:
-    """Return the kind in lower case: ``spec``, ``unknown_name``, ``infeasible``, ``usage``."""
-    if isinstance(error, OSError):
-        return "file"
-    name = type(error).__name__.removesuffix("Error")
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-
-
-def message_of(error: Exception) -> str:
-    """Return the message; a file error starts with the file."""
-    if isinstance(error, OSError) and error.strerror:
-        place = "" if error.filename is None else f"{error.filename}: "
-        return place + error.strerror
-    return str(error)
 
 
 FIRST_S, NEXT_S = 2.0, 0.5

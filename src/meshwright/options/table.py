@@ -415,6 +415,14 @@ COMMANDS: dict[str, Command] = {
         ),
         has_detail=True,
     ),
+    "explore": Command(
+        "a page on this machine that answers while the question is changed",
+        (
+            *question(is_needed=False, model_help=f"{MODEL_HELP}; or a plan as JSON"), *FIXED,
+            Option("port", "of this machine (any that is free)", "N", kind="number", default=0),
+            Option("no_browser", "print the address, open no browser", kind="flag"),
+        ),
+    ),
     "compare": Command(
         "the best plan of each known recipe, side by side",
         (*question(is_needed=False, model_help=OR_JOB), *FIXED, *JOB, MEASURED_FILE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_days, format_seconds, format_si
@@ -314,7 +314,7 @@ def _other_parts(
         if all(entry.estimate.interval_s for entry in ranking):
             yield _interval_chart(ranking)
     if front:
-        yield _front_chart(plan.best, front)
+        yield front_chart([plan.best, *front])
     whys = plan.why_not if explanation is None else explanation.why_not
     if whys:
         head = ("instead", "step>", "slower>", "because", "plan")
@@ -351,16 +351,27 @@ def _interval_chart(ranking: Sequence[Candidate]) -> Chart:
     )  # fmt: skip
 
 
-def _front_chart(best: Candidate, front: Sequence[Candidate]) -> Chart:
-    every = [best, *(entry for entry in front if entry.text != best.text)]
+def front_chart(
+    front: Sequence[Candidate], *, first: str = "this plan", is_brushed: bool = False
+) -> Chart:
+    """Return plans in time and memory.
+
+    Parameters
+    ----------
+    first
+        What the first one is called.
+    is_brushed
+        Whether an area of the chart can be selected.
+    """
+    every = list({entry.text: entry for entry in front}.values())
     return Chart(
         "Time against memory",
-        f"{len(front)} plans of which none is beaten in time, memory, energy and money at once",
+        f"{len(every)} plans of which none is beaten in time, memory, energy and money at once",
         charts.points(
             [entry.text for entry in every], [entry.estimate.step_time_s for entry in every],
             [entry.estimate.memory_bytes / GIB for entry in every],
-            ["this plan", *["on the front"] * (len(every) - 1)],
-            "time of a step [s]", "memory of the fullest device [GiB]",
+            [first, *["on the front"] * (len(every) - 1)],
+            "time of a step [s]", "memory of the fullest device [GiB]", is_brushed=is_brushed,
         ),
         Table(("step>", "GiB>", "plan"),
               [(format_seconds(entry.estimate.step_time_s),
@@ -453,3 +464,51 @@ def _launch_parts(
         yield Code(launch_command, "write these files")
     for name, text in (files or {}).items():
         yield Code(text, name)
+
+
+# --------------------------------------------------------------------------------- side by side
+
+
+def side_by_side(plans: Sequence[Plan]) -> Iterator[Part]:
+    """Yield plans beside each other, called A, B and so on: facts, time and memory by part."""
+    names = [chr(ord("A") + number) for number in range(len(plans))]
+    prices = [plan.best.estimate for plan in plans]
+    facts: Mapping[str, Sequence[str]] = {
+        "question": [question_line(plan) for plan in plans],
+        "plan": [plan.best.text for plan in plans],
+        "fits": ["yes" if price.fits else f"no: {shortage(price)}" for price in prices],
+        "step": [format_seconds(price.step_time_s) for price in prices],
+        "tokens/s": [f"{price.tokens_per_s:,.0f}" for price in prices],
+        "MFU": [f"{price.mfu_causal:.1%}" for price in prices],
+        "memory": [format_bytes(price.memory_bytes) for price in prices],
+        "four of five measurements": [_sureness(plan)[0] for plan in plans],
+        "per million tokens": [_cost_words(plan)[0] for plan in plans],
+    }
+    rows = [(fact, *values) for fact, values in facts.items()]
+    yield Table(("", *names), rows, "Side by side")
+    yield _parts_beside(
+        "Time of a step", names, [price.time_parts_s for price in prices],
+        [price.step_time_s for price in prices], 1.0, "s", format_seconds,
+    )  # fmt: skip
+    yield _parts_beside(
+        "Memory of the fullest device", names, [price.memory_parts_bytes for price in prices],
+        [price.memory_bytes for price in prices], GIB, "GiB", format_bytes,
+    )  # fmt: skip
+
+
+def _parts_beside(
+    title: str, names: Sequence[str], parts: Sequence[Mapping[str, float]],
+    wholes: Sequence[float], unit: float, unit_name: str, shown: Callable[[float], str],
+) -> Chart:  # fmt: skip
+    """Return one bar a plan, stacked of its parts, the largest first."""
+    used = [name for name in parts[0] if any(entry[name] for entry in parts)]
+    used.sort(key=lambda name: -max(entry[name] for entry in parts))
+    amounts = {words(name): [entry[name] / unit for entry in parts] for name in used}
+    rows = [(words(name), *(shown(entry[name]) for entry in parts)) for name in used]
+    axis_title = f"{title.split()[0].lower()} [{unit_name}]"
+    return Chart(
+        title,
+        "; ".join(f"{name}: {shown(whole)}" for name, whole in zip(names, wholes, strict=True)),
+        charts.stacked(names, amounts, axis_title, row_title="plan"),
+        Table(("part", *(f"{name}>" for name in names)), rows),
+    )

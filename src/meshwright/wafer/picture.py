@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import string
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.base.units import format_seconds
+from meshwright.report.page.parts import Table
 from meshwright.report.screen import WIDTH
 from meshwright.topology.network import Network
 from meshwright.train.answer import Plan
@@ -24,6 +25,10 @@ LINK = 4
 """Columns of text between two devices."""
 MOST_GROUPS = 24
 """Groups that are named; letters on the devices name the others."""
+MOST_LISTED = 12
+"""Links of the table of the hottest ones."""
+LEAST_SHOWN = 0.005
+"""Share of a link from which an axis is named."""
 MOST_OTHERS = 6
 """Links outside the grid that are listed."""
 KEY = "d> and <d: load of d0 to d9 %, 9 for all above; . idle, x dead, ~ part of its cores"
@@ -49,6 +54,8 @@ class WaferMap:
     """What is full: ``100 % = busy all 2 s of a step``."""
     dead_wires: tuple[tuple[int, int], ...] = ()
     """Pairs of devices whose wire has died."""
+    load_parts: Mapping[str, FloatArray] = field(default_factory=dict)
+    """By axis, its part of ``load_share``, where axes are told apart."""
 
     def __post_init__(self) -> None:
         """Refuse what has no rows and columns."""
@@ -105,7 +112,25 @@ def draw(plan: Plan, axis: str | None = None) -> WaferMap:
         load_note=f"100 % = busy all {format_seconds(price.time_s)} of a step; the hottest link "
         f"{links.busiest_s / price.time_s:.0%}",
         dead_wires=plan.system.dead_links,
+        load_parts={axis: busy_s / price.time_s for axis, busy_s in links.by_axis_s.items()},
     )
+
+
+def load_in_words(picture: WaferMap, link: int) -> str:
+    """Return the load of a link, and which axes make it: ``45% (tatp 40%, dp_shard 5%)``."""
+    parts = {axis: float(shares[link]) for axis, shares in picture.load_parts.items()}
+    ranked = sorted(parts.items(), key=lambda part: -part[1])
+    named = ", ".join(f"{axis} {share:.0%}" for axis, share in ranked if share >= LEAST_SHOWN)
+    return f"{float(picture.load_share[link]):.0%}" + (f" ({named})" if named else "")
+
+
+def hottest_links(picture: WaferMap) -> Table:
+    """Return the links that are busy the most, as a table."""
+    network = picture.network
+    hot = np.argsort(-picture.load_share, kind="stable")[:MOST_LISTED].tolist()
+    rows = [(str(network.source[link]), str(network.target[link]), load_in_words(picture, link))
+            for link in hot if picture.load_share[link] > 0]  # fmt: skip
+    return Table(("from>", "to>", "busy"), rows, f"The hottest links; {picture.load_note}")
 
 
 def place_of(network: Network) -> FloatArray:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -301,6 +301,8 @@ class StepLinks:
     """How long each link carries something [s]."""
     energy_j: float | None
     """Of all bytes on all links that they cross, for each device in use [J]; None: not known."""
+    by_axis_s: Mapping[str, FloatArray] = field(default_factory=dict)
+    """The same by axis, or group of axes."""
 
     @property
     def busiest_s(self) -> float:
@@ -329,7 +331,7 @@ def step_links(
     carried = contention(loads, physical)
     per_link = link_j_per_byte(problem.system, physical)
     if per_link is None:
-        return StepLinks(carried.hottest, None)
+        return StepLinks(carried.hottest, None, carried.busy_s)
     mean = pipeline.mean
     share = {}
     if mean is not None:
@@ -342,7 +344,7 @@ def step_links(
         * share.get(axis, 1.0)
         for axis, busy_s in carried.busy_s.items()
     )
-    return StepLinks(carried.hottest, energy_j / float(strategy.num_devices))
+    return StepLinks(carried.hottest, energy_j / float(strategy.num_devices), carried.busy_s)
 
 
 def link_j_per_byte(system: SystemSpec, network: Network) -> FloatArray | None:

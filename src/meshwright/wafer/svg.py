@@ -13,7 +13,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.report.chart import HEAT_STEPS, group_class, heat_step, label, page
 from meshwright.topology.network import Network
-from meshwright.wafer.picture import MOST_GROUPS, WaferMap, group_letter, place_of
+from meshwright.wafer.picture import MOST_GROUPS, WaferMap, group_letter, load_in_words, place_of
 
 PITCH = 112.0
 """Distance of neighbours along the narrower side [px]."""
@@ -253,7 +253,7 @@ def _links(picture: WaferMap, canvas: Canvas) -> Iterator[str]:
         share = shares[link]
         arrows = list(arrows_of(source, target, canvas))
         outlines = "".join(f'<polygon points="{arrow.outline(share)}"/>' for arrow in arrows)
-        says = f"<title>{source} to {target}: {share:.0%}</title>"
+        says = f"<title>{source} to {target}: {load_in_words(picture, link)}</title>"
         yield f'<g class="link h{heat_step(share)}">{says}{outlines}</g>'
         yield from (_percent(arrow, share) for arrow in arrows if share > 0)
 

@@ -160,19 +160,25 @@ def lines(
 def points(
     labels: Sequence[str], xs: Sequence[float], ys: Sequence[float], kinds: Sequence[str],
     x_title: str, y_title: str, *, limit: float | None = None, limit_name: str = "limit",
+    is_brushed: bool = False,
 ) -> Spec:  # fmt: skip
     """Return points by kind, in colour and in shape, the first ones on top; a line at a limit of x.
 
-    An axis is logarithmic where its values span more than ``WIDE``.
+    An axis is logarithmic where its values span more than ``WIDE``. With ``is_brushed`` an area that
+    a reader draws selects points.
     """
     kind_names = list(dict.fromkeys(kinds))
+    brush: Spec = {"params": [{"name": "brush", "select": "interval"}]} if is_brushed else {}
+    chosen = {"condition": {"param": "brush", "value": 0.9}, "value": 0.25}
     drawn = {
-        "mark": {"type": "point", "filled": True, "size": 90, "opacity": 0.9},
+        **brush,
+        "mark": {"type": "point", "filled": True, "size": 90},
         "encoding": {
             "x": axis("x", x_title, scale=_scale(xs)),
             "y": axis("y", y_title, scale=_scale(ys)),
             "color": names("kind", "", scale={"domain": kind_names, "range": _range(kind_names)}),
             "shape": names("kind", ""),
+            "opacity": chosen if is_brushed else {"value": 0.9},
             "tooltip": [names("label", "plan"), tip("x", x_title), tip("y", y_title)],
         },
     }

@@ -42,7 +42,6 @@ def html_of(page: Page) -> str:
         scripts=[_file(f"vega/{name}") for name in SCRIPTS] if has_charts else [],
         style=_file("page.css"),
         script=_file("page.js") if has_charts else "",
-        kind=lambda part: type(part).__name__,
         data_uri=lambda svg: "data:image/svg+xml;base64," + b64encode(svg.encode()).decode(),
     )
 

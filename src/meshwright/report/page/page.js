@@ -1,5 +1,5 @@
 "use strict";
-// Draw every chart in the colours of the page, again where those change: dark, light, on paper.
+// Draw charts in the colours of the page, again where those change: dark, light, on paper.
 const manyMarks = 1500;
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
@@ -15,23 +15,25 @@ function colours(onPaper) {
   };
 }
 
-function draw(onPaper) {
-  return Promise.all([...document.querySelectorAll(".chart")].map(async (place) => {
-    const text = place.querySelector("script").textContent;
-    const spec = JSON.parse(text);
+function draw(onPaper, root = document) {
+  return Promise.all([...root.querySelectorAll(".chart")].map(async (place) => {
+    const spec = JSON.parse(place.querySelector("script").textContent);
     let canvas = place.querySelector(".drawn");
     if (!canvas) {
       canvas = document.createElement("div");
       canvas.className = "drawn";
+      canvas.setAttribute("aria-hidden", "true"); // the label of the chart says it
       canvas.style.width = "100%";
       place.append(canvas);
     }
     const rows = spec.data && spec.data.values ? spec.data.values.length : 0;
     const renderer = rows > manyMarks && !onPaper ? "canvas" : "svg";
-    await vegaEmbed(canvas, spec, {
-      actions: false, ast: true, logLevel: vega.Error, renderer, config: colours(onPaper),
-      tooltip: { theme: dark.matches && !onPaper ? "dark" : "light" },
+    if (place.view) place.view.finalize();
+    const drawn = await vegaEmbed(canvas, spec, {
+      actions: false, ast: true, logLevel: vega.Error, renderer, config: colours(onPaper), defaultStyle: false,
+      tooltip: { disableDefaultStyle: true },
     });
+    place.view = drawn.view;
   }));
 }
 

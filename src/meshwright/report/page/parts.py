@@ -9,18 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+
+
+class Kind:
+    """What each part is called where it is data: its class in lower case."""
+
+    DERIVED: ClassVar[Mapping[str, str]] = {"kind": "kind"}
+
+    @property
+    def kind(self) -> str:
+        """The name that drawers go by."""
+        return type(self).__name__.lower()
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(Kind):
     """A paragraph."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Code:
+class Code(Kind):
     """What a user copies: a command, or a file under its name."""
 
     text: str
@@ -28,7 +39,7 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Kind):
     """Rows of cells under headings; columns whose heading ends in ``>`` are numbers."""
 
     head: Sequence[str]
@@ -37,7 +48,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Chart:
+class Chart(Kind):
     """A Vega-Lite chart, and the same in words and in numbers for those who cannot see it."""
 
     title: str
@@ -48,7 +59,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Picture(Kind):
     """A drawing of its own: a whole SVG file."""
 
     title: str
@@ -57,7 +68,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Folded:
+class Folded(Kind):
     """Parts behind a line that opens them."""
 
     summary: str

@@ -1,0 +1,163 @@
+"""What the page is told: each function takes what the page sends and returns plain data.
+
+An answer holds the plan as ``--json`` prints it, its report as parts (``report/page/parts.py``),
+and the leading plans with the options that state them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+from zipfile import ZIP_DEFLATED, ZipFile
+
+from meshwright import api
+from meshwright.base.errors import Fault, SpecError
+from meshwright.explore.question import OPTIONS, Start, arguments, command_of
+from meshwright.options.table import options_from_keywords
+
+if TYPE_CHECKING:
+    from meshwright.search.exhaustive import Best, Counts, Progress
+    from meshwright.train.answer import Candidate, Plan
+
+Record = dict[str, Any]
+MOST_SIDE_BY_SIDE = 6
+"""Plans of one comparison."""
+
+
+def estimate(options: Mapping[str, str], start: Start) -> Record:
+    """Return the price of the strategy that options state."""
+    return answer_record(_priced(options, start))
+
+
+def _priced(options: Mapping[str, str], start: Start) -> Plan:
+    from meshwright.train.answer import Plan
+
+    args = arguments("estimate", options, start)
+    found = api.estimate.answer(args, api.Call(command_of("estimate", options)))
+    if not isinstance(found, Plan):
+        raise SpecError(Fault("MODEL", "starts a server", "the explorer is about training"))
+    return found
+
+
+def search(options: Mapping[str, str], start: Start, progress: Progress) -> Record:
+    """Return the best plan; options that state a strategy are kept to."""
+    args = arguments("plan", options, start)
+    found: Any = api.plan.answer(args, api.Call(command_of("plan", options), progress))
+    return answer_record(found)
+
+
+def front(options: Mapping[str, str], start: Start, progress: Progress) -> Record:
+    """Return the plans that none beats in time, memory, energy and money at once, as a chart."""
+    from meshwright.report.answer_file import plain_data
+    from meshwright.train.page import front_chart
+
+    args = arguments("plan", options, start)
+    args.pareto = True
+    found: Any = api.plan.answer(args, api.Call(command_of("plan", options), progress))
+    asked = _question(options, start)
+    chart = front_chart(found.candidates, first="the fastest", is_brushed=True)
+    return {
+        "chart": plain_data(chart),
+        "plans": [_entry(entry, asked) for entry in found.candidates],
+    }
+
+
+def _question(options: Mapping[str, str], start: Start) -> tuple[int, Any]:
+    """Return the number of devices and the software of a question."""
+    from meshwright.options.question import question_of
+
+    asked = question_of(arguments("estimate", options, start))
+    return asked.system.num_alive, asked.workload.software
+
+
+def answer_record(found: Plan) -> Record:
+    """Return a plan with its report and the leading plans."""
+    from meshwright.frameworks.registry import target_for
+    from meshwright.options.stated import strategy_texts
+    from meshwright.report.answer_file import plain_data
+    from meshwright.train.plan_file import to_data
+
+    asked = found.system.num_alive, found.workload.software
+    return {
+        "answer": to_data(found),
+        "page": plain_data(found.page()),
+        "plans": [_entry(entry, asked) for entry in (found.best, *found.runners_up)],
+        "texts": strategy_texts(found.best.strategy, found.best.structure),
+        "target": target_for(found.workload.software.framework or "", found.best.launches_with),
+    }
+
+
+def _entry(entry: Candidate, asked: tuple[int, Any]) -> Record:
+    """Return one plan of a list: its name, its price, and the options that state it."""
+    from meshwright.base.units import format_bytes, format_seconds
+    from meshwright.options.stated import strategy_options
+
+    price = entry.estimate
+    return {
+        "plan": entry.text,
+        "options": strategy_options(entry.strategy, entry.structure, *asked),
+        "step_time_s": price.step_time_s,
+        "memory_bytes": price.memory_bytes,
+        "cells": [format_seconds(price.step_time_s), format_bytes(price.memory_bytes),
+                  f"{price.mfu_causal:.1%}"],
+    }  # fmt: skip
+
+
+def progress_record(counts: Counts, best: Best, left_s: float) -> Record:
+    """Return how far a search is."""
+    from meshwright.base.units import format_seconds
+
+    found = format_seconds(float(best.times_s[0])) if len(best.times_s) else "none yet"
+    return {"progress": f"{counts.total:,} plans covered, best {found}"}
+
+
+def side_by_side(questions: Sequence[Mapping[str, str]], start: Start) -> Record:
+    """Return plans beside each other, as parts of a page."""
+    from meshwright.report.answer_file import plain_data
+    from meshwright.train.page import side_by_side as parts
+
+    if len(questions) > MOST_SIDE_BY_SIDE:
+        raise SpecError(Fault("", f"{len(questions)} plans, at most {MOST_SIDE_BY_SIDE}"))
+    plans = [_priced(options, start) for options in questions]
+    return {"parts": [plain_data(part) for part in parts(plans)]}
+
+
+def picture(text: str, axis: str | None) -> Record:
+    """Return a plan on its grid as SVG, and the axes whose groups it can colour."""
+    from meshwright.report.answer_file import plain_data
+    from meshwright.wafer.picture import draw, hottest_links
+    from meshwright.wafer.svg import wafer_svg
+
+    plan = _plan(text)
+    drawn = draw(plan, axis)
+    axes = plan.best.placement.axes if plan.best.placement else ()
+    table = plain_data(hottest_links(drawn))
+    return {"svg": wafer_svg(drawn), "axes": list(axes), "table": table}
+
+
+def report(text: str) -> str:
+    """Return the report of a plan as HTML."""
+    return api.report_of(_plan(text))
+
+
+def export(text: str, target: str) -> bytes:
+    """Return the launch files of a plan as a ZIP archive."""
+    args = options_from_keywords("export", {"plan": _plan(text), "target": target, "print": True})
+    files = api.export.answer(args, api.Call())
+    archive = BytesIO()
+    with ZipFile(archive, "w", ZIP_DEFLATED) as file:
+        for name, content in files.items():
+            file.writestr(name, content)
+    return archive.getvalue()
+
+
+def _plan(text: str) -> Plan:
+    from meshwright.train.plan_file import from_json
+
+    return from_json(text)
+
+
+def warm(start: Start) -> None:
+    """Answer the first question once, so that the first change is answered at once."""
+    estimate({name: text for name, text in start.options.items() if name in OPTIONS}, start)

@@ -1,0 +1,285 @@
+"""The server of the explorer: this machine only, one page, answers as JSON.
+
+Only the address that was printed is let in: it carries a random token, which becomes a cookie.
+Requests must name this host (against DNS rebinding) and come from this page (against other pages
+of the browser); the page itself may load and call nothing but this server.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.cookies import SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from meshwright.base.errors import MeshwrightError, UsageError, failure_record
+from meshwright.explore import answers
+from meshwright.explore.question import Start, catalog
+
+HOST = "127.0.0.1"
+OWN = Path(__file__).parent / "page"
+KIT = Path(__file__).parents[1] / "report" / "page"
+FILES = {
+    "/": (OWN / "index.html", "text/html"),
+    "/explorer.css": (OWN / "explorer.css", "text/css"),
+    "/explorer.js": (OWN / "explorer.js", "text/javascript"),
+    "/parts.js": (OWN / "parts.js", "text/javascript"),
+    "/page.css": (KIT / "page.css", "text/css"),
+    "/page.js": (KIT / "page.js", "text/javascript"),
+    **{
+        f"/{name}": (KIT / "vega" / name, "text/javascript")
+        for name in ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
+    },
+}
+"""What the page consists of; the kit of reports draws its charts."""
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+MOST_BYTES = 8 * 2**20
+"""Of what the page may send: a plan with its runners-up."""
+
+
+class Cancelled(BaseException):
+    """Nobody waits for the answer any more."""
+
+
+class Explorer(ThreadingHTTPServer):
+    """The page of one question, served to one user."""
+
+    daemon_threads = True
+
+    def __init__(self, start: Start, port: int = 0) -> None:
+        self.start = start
+        self.token = secrets.token_urlsafe(24)
+        super().__init__((HOST, port), Handler)
+
+    @property
+    def own_host(self) -> str:
+        """How requests name this server."""
+        return f"{HOST}:{self.server_port}"
+
+    @property
+    def cookie(self) -> str:
+        """Name of the cookie: other servers of this host have theirs."""
+        return f"meshwright-{self.server_port}"
+
+    @property
+    def url(self) -> str:
+        """The address that lets in."""
+        return f"http://{self.own_host}/?token={self.token}"
+
+    def warm_up(self) -> None:
+        """Load in the background what the first answer needs."""
+
+        def loaded() -> None:
+            try:
+                catalog(self.start)
+                answers.warm(self.start)
+            except MeshwrightError:  # told to the page when it asks
+                return
+
+        threading.Thread(target=loaded, daemon=True).start()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Let go of a browser that went away; anything else is a fault of ours, and is shown."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: Explorer
+    server_version, sys_version = "meshwright", ""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: the terminal is the user's."""
+
+    def do_GET(self) -> None:
+        """Send a file of the page, or what it is built from."""
+        address = urlsplit(self.path)
+        if not self._is_named_right():
+            return
+        token = parse_qs(address.query).get("token", [""])[0]
+        if address.path == "/" and self._is_token(token):
+            cookie = f"{self.server.cookie}={token}; HttpOnly; SameSite=Strict; Path=/"
+            self._send(HTTPStatus.SEE_OTHER, b"", {"Set-Cookie": cookie, "Location": "/"})
+        elif not self._is_let_in():
+            return
+        elif address.path == "/api/catalog":
+            self._send_record(lambda: catalog(self.server.start))
+        elif address.path in FILES:
+            path, kind = FILES[address.path]
+            self._send(HTTPStatus.OK, path.read_bytes(), {"Content-Type": f"{kind}; charset=utf-8"})
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
+
+    def do_POST(self) -> None:
+        """Answer a question of the page."""
+        if not (self._is_named_right() and self._is_let_in() and self._is_from_page()):
+            return
+        size = int(self.headers.get("Content-Length") or 0)
+        if not 0 < size <= MOST_BYTES:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {MOST_BYTES} bytes")
+            return
+        try:
+            given = json.loads(self.rfile.read(size))
+        except ValueError:
+            given = None
+        answer = ANSWERS.get(urlsplit(self.path).path)
+        if not isinstance(given, dict) or answer is None:
+            self._refuse(HTTPStatus.BAD_REQUEST, "expected a question of the page")
+            return
+        answer(self, given)
+
+    # ------------------------------------------------------------------------------ who asks
+
+    def _is_named_right(self) -> bool:
+        if self.headers.get("Host") == self.server.own_host:
+            return True
+        self._refuse(HTTPStatus.MISDIRECTED_REQUEST, f"this is {self.server.own_host}")
+        return False
+
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(), self.server.token.encode())
+
+    def _is_let_in(self) -> bool:
+        cookies = SimpleCookie(self.headers.get("Cookie") or "")
+        held = cookies.get(self.server.cookie)
+        if held is not None and self._is_token(held.value):
+            return True
+        self._refuse(HTTPStatus.FORBIDDEN, "open the address that meshwright explore printed")
+        return False
+
+    def _is_from_page(self) -> bool:
+        kind = self.headers.get_content_type()
+        origin = self.headers.get("Origin", f"http://{self.server.own_host}")
+        if kind == "application/json" and origin == f"http://{self.server.own_host}":
+            return True
+        self._refuse(HTTPStatus.FORBIDDEN, "only the page itself may ask")
+        return False
+
+    # ---------------------------------------------------------------------------- what it gets
+
+    def answer_at_once(self, work: Callable[[], Mapping[str, Any]]) -> None:
+        """Send an answer that takes no time to speak of."""
+        self._send_record(work)
+
+    def answer_in_lines(self, work: Callable[[Any], Mapping[str, Any]]) -> None:
+        """Send a line of JSON for each step of a search, then its answer.
+
+        The search ends when the page closes the connection: it asks something else by then.
+        """
+        self._head(HTTPStatus.OK, {"Content-Type": "application/x-ndjson"})
+
+        def progress(*state: Any) -> None:
+            if self._is_gone():
+                raise Cancelled
+            self._line(answers.progress_record(*state))
+
+        try:
+            self._line(_told(lambda: work(progress)))
+        except (Cancelled, OSError):
+            self.close_connection = True
+
+    def answer_file(self, kind: str, work: Callable[[], bytes]) -> None:
+        """Send a file to keep; a refusal is JSON."""
+        try:
+            content = work()
+        except (MeshwrightError, OSError) as error:
+            record = {"error": failure_record(error)}
+            self._send_record(lambda: record)
+        else:
+            self._send(HTTPStatus.OK, content, {"Content-Type": kind})
+
+    def _is_gone(self) -> bool:
+        """Tell whether the other end closed the connection: there is an end to read."""
+        readable, _, _ = select.select([self.connection], [], [], 0)
+        return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+
+    def _line(self, record: Mapping[str, Any]) -> None:
+        self.wfile.write(json.dumps(record).encode() + b"\n")
+        self.wfile.flush()
+
+    def _send_record(self, work: Callable[[], Mapping[str, Any]]) -> None:
+        started, cpu = time.perf_counter(), time.thread_time()
+        content = json.dumps(_told(work)).encode()
+        took, busy = time.perf_counter() - started, time.thread_time() - cpu
+        spent = f"total;dur={1e3 * took:.1f}, cpu;dur={1e3 * busy:.1f}"
+        headers = {"Content-Type": "application/json", "Server-Timing": spent}
+        self._send(HTTPStatus.OK, content, headers)
+
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        self._send(status, f"{message}\n".encode(), {"Content-Type": "text/plain; charset=utf-8"})
+
+    def _send(self, status: HTTPStatus, content: bytes, headers: Mapping[str, str]) -> None:
+        self._head(status, {**headers, "Content-Length": str(len(content))})
+        self.wfile.write(content)
+
+    def _head(self, status: HTTPStatus, headers: Mapping[str, str]) -> None:
+        self.send_response(status)
+        always = {
+            "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+        }  # fmt: skip
+        for name, value in {**headers, **always}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+
+def _told(work: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return an answer, or what is wrong with the question."""
+    try:
+        return work()
+    except (MeshwrightError, OSError) as error:
+        return {"error": failure_record(error)}
+    except MemoryError:
+        return {"error": failure_record(UsageError("memory is short for this question"))}
+
+
+def _options(given: Mapping[str, Any]) -> Mapping[str, str]:
+    found = given.get("options")
+    return found if isinstance(found, dict) else {}
+
+
+def _questions(given: Mapping[str, Any]) -> list[Mapping[str, str]]:
+    found = given.get("questions")
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+ANSWERS: Mapping[str, Callable[[Handler, Mapping[str, Any]], None]] = {
+    "/api/estimate": lambda page, given: page.answer_at_once(
+        lambda: answers.estimate(_options(given), page.server.start)
+    ),
+    "/api/search": lambda page, given: page.answer_in_lines(
+        lambda progress: answers.search(_options(given), page.server.start, progress)
+    ),
+    "/api/front": lambda page, given: page.answer_in_lines(
+        lambda progress: answers.front(_options(given), page.server.start, progress)
+    ),
+    "/api/side_by_side": lambda page, given: page.answer_at_once(
+        lambda: answers.side_by_side(_questions(given), page.server.start)
+    ),
+    "/api/picture": lambda page, given: page.answer_at_once(
+        lambda: answers.picture(str(given.get("plan")), given.get("axis") or None)
+    ),
+    "/api/report": lambda page, given: page.answer_file(
+        "text/html; charset=utf-8", lambda: answers.report(str(given.get("plan"))).encode()
+    ),
+    "/api/export": lambda page, given: page.answer_file(
+        "application/zip", lambda: answers.export(str(given.get("plan")), str(given.get("target")))
+    ),
+}
+"""What the page may ask."""

@@ -1,0 +1,66 @@
+"""From a strategy back to the options that state it: what an interface fills in for a user."""
+
+from __future__ import annotations
+
+import argparse
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from meshwright.options import table
+from meshwright.options.question import allowed_of, strategy_of
+
+if TYPE_CHECKING:
+    from meshwright.sharding.strategy import PlanOptions, Strategy
+    from meshwright.spec.workload import SoftwareStack
+
+
+def strategy_texts(strategy: Strategy, structure: PlanOptions) -> dict[str, str]:
+    """Return the text of every option of a strategy, by its name in Python; lists may be empty."""
+    from meshwright.sharding.space import order_name
+    from meshwright.sharding.strategy import lengths_text
+
+    values = {**vars(strategy), **vars(structure), "dp": strategy.dp}
+    values["axis_order"] = order_name(structure.axis_order)
+    values["stage_layers"] = lengths_text(structure.stage_layers)
+    return {option.name: _text(values[option.target]) for option in table.FIXED}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return "+".join(value)
+    return str(value) if isinstance(value, str | StrEnum) else f"{value:.0f}"
+
+
+def strategy_options(
+    strategy: Strategy, structure: PlanOptions, num_devices: int, software: SoftwareStack
+) -> dict[str, str]:
+    """Return the options that state a strategy, without those that follow from the others.
+
+    Parameters
+    ----------
+    num_devices
+        Over which data parallelism goes where it is not stated.
+    software
+        Whose habits hold for choices that are not stated.
+    """
+    targets = {option.name: option.target for option in table.FIXED}
+    stated = {name: text for name, text in strategy_texts(strategy, structure).items() if text}
+
+    def says(options: dict[str, str]) -> tuple[Strategy, PlanOptions]:
+        blank = dict.fromkeys(targets.values())
+        given = {targets[name]: text for name, text in options.items()}
+        allowed = allowed_of(argparse.Namespace(**{**blank, **given}))
+        one = {name: values[0] for name, values in allowed.items()}
+        return strategy_of(one, num_devices, software)
+
+    whole = says(stated)
+    for name in list(stated):
+        fewer = {other: text for other, text in stated.items() if other != name}
+        try:
+            if says(fewer) == whole:
+                stated = fewer
+        except ValueError:  # options that only this one lets hold
+            continue
+    return stated

@@ -1,0 +1,101 @@
+"""The options that state a strategy state that one, and none of them is idle."""
+
+from argparse import Namespace
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright import plan
+from meshwright.options.question import FIXED, allowed_of, strategy_of
+from meshwright.options.stated import strategy_options, strategy_texts
+from meshwright.options.table import FIXED as OPTIONS
+from meshwright.sharding.space import order_named
+from meshwright.sharding.strategy import (
+    ContextKind,
+    Offload,
+    PlanOptions,
+    Recompute,
+    ScheduleKind,
+    Streamed,
+    StreamForm,
+    make_strategy,
+)
+from meshwright.spec.workload import SoftwareStack
+
+TARGETS = {option.name: option.target for option in OPTIONS}
+ORDERS = next(option.choices for option in OPTIONS if option.name == "axis_order")
+SOFTWARE = [SoftwareStack(), SoftwareStack(framework="megatron"), SoftwareStack(framework="fsdp")]
+degree = st.sampled_from([1, 2, 3, 4, 8])
+tensors = st.sampled_from([(), ("context",), ("query_proj", "mlpwo")])
+
+
+@st.composite
+def structures(draw):
+    covered = draw(st.sampled_from(Recompute))
+    choices = {
+        "recompute": covered,
+        "context_kind": draw(st.sampled_from(ContextKind)),
+        "zero_stage": draw(st.integers(0, 3)),
+        "schedule": draw(st.sampled_from(ScheduleKind)),
+        "offload": draw(st.sampled_from(Offload)),
+        "streamed": draw(st.sampled_from(Streamed)),
+        "stream_form": draw(st.sampled_from(StreamForm)),
+        "axis_order": order_named(draw(st.sampled_from(ORDERS))),
+        "embedding_layers": draw(st.integers(0, 2)),
+        "stage_layers": draw(st.sampled_from([(), (7, 8, 8, 7), (3,)])),
+    }
+    switches = ("sequence_parallel", "reshard_after_forward", "overlap_data_parallel",
+                "overlap_expert_parallel", "vocabulary_parallel")  # fmt: skip
+    choices |= {name: draw(st.booleans()) for name in switches}
+    if covered is Recompute.FULL:
+        choices |= {"recompute_layers": draw(st.integers(0, 3)), "recompute_run": draw(degree)}
+    if covered is Recompute.SELECTIVE:
+        choices |= {"kept_tensors": draw(tensors), "offloaded_tensors": draw(tensors)}
+    return PlanOptions(**choices)
+
+
+def says(options, num_devices, software):
+    blank = dict.fromkeys(FIXED)
+    given_texts = {TARGETS[name]: text for name, text in options.items()}
+    allowed = allowed_of(Namespace(**{**blank, **given_texts}))
+    return strategy_of({name: one for name, (one,) in allowed.items()}, num_devices, software)
+
+
+DEGREES = ("tp", "cp", "pp", "ep", "etp", "tatp", "num_virtual_stages", "micro_batch_size",
+           "dp_shard", "dp_replicate")  # fmt: skip
+
+
+@given(
+    st.fixed_dictionaries(dict.fromkeys(DEGREES, degree)),
+    structures(),
+    st.sampled_from([8, 64, 96]),
+    st.sampled_from(SOFTWARE),
+)
+def test_options_state_their_strategy(degrees, structure, num_devices, software):
+    strategy = make_strategy(**degrees)
+    structure = replace(structure, overlap_tensor_parallel=software.async_tensor_parallel)
+    options = strategy_options(strategy, structure, num_devices, software)
+    assert says(options, num_devices, software) == (strategy, structure)
+    assert options.items() <= strategy_texts(strategy, structure).items()
+
+
+def test_what_follows_from_the_rest_is_left_out():
+    strategy = make_strategy(tp=8, pp=4, dp_shard=2)
+    structure = PlanOptions()
+    assert strategy_options(strategy, structure, 64, SoftwareStack()) == {"tp": "8", "pp": "4"}
+    idle = strategy_options(strategy, structure, 128, SoftwareStack())
+    assert idle == {"tp": "8", "pp": "4", "dp": "2"}  # half of the devices are idle
+
+
+def test_plans_of_a_search_are_stated_with_their_price():
+    from meshwright import estimate
+
+    question = {"on": "8xH100", "seq": "8k", "global_batch": 64}
+    found = plan("llama3-8b", **question)
+    software = found.workload.software
+    for entry in (found.best, *found.runners_up):
+        options = strategy_options(entry.strategy, entry.structure, 8, software)
+        again = estimate("llama3-8b", **question, **options).best
+        assert (again.strategy, again.structure) == (entry.strategy, entry.structure)
+        assert again.estimate.step_time_s == entry.estimate.step_time_s

@@ -1,0 +1,185 @@
+"""The server lets in whom it should, forbids the page what it should, and stops in time."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+from io import BytesIO
+from zipfile import ZipFile
+
+import pytest
+
+from meshwright.explore import answers
+from meshwright.explore.question import Start
+from meshwright.explore.server import FILES, Explorer
+
+QUESTION = {"model": "llama3-8b", "on": "8xH100", "seq": "8k", "global_batch": "64"}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Explorer(Start(QUESTION)) as made:
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def call(server, method, path, body=None, **headers):
+    """Return the answer to a request with the cookie of the page, unless headers say otherwise."""
+    connection = http.client.HTTPConnection(*server.server_address, timeout=60)
+    sent = {"Cookie": f"{server.cookie}={server.token}"}
+    if body is not None:
+        sent["Content-Type"] = "application/json"
+    sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+    content = None if body is None else json.dumps(body)
+    connection.request(method, path, content, {k: v for k, v in sent.items() if v is not None})
+    reply = connection.getresponse()
+    return reply, reply.read()
+
+
+def ask(server, path, **body):
+    return json.loads(call(server, "POST", f"/api/{path}", body)[1])
+
+
+def test_only_this_machine_is_served(server):
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_the_token_becomes_a_cookie_and_leaves_the_address(server):
+    path = server.url.partition(server.own_host)[2]
+    reply, _ = call(server, "GET", path, Cookie=None)
+    assert (reply.status, reply.headers["Location"]) == (303, "/")
+    cookie = reply.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    reply, _ = call(server, "GET", "/", Cookie=cookie.partition(";")[0])
+    assert reply.status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Cookie": None}, 403),
+        ({"Cookie": "meshwright=guess"}, 403),
+        ({"Host": "evil.example"}, 421),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Content_Type": "text/plain"}, 403),
+    ],
+)
+def test_strangers_are_refused(server, headers, status):
+    reply, _ = call(server, "POST", "/api/estimate", {"options": QUESTION}, **headers)
+    assert reply.status == status
+
+
+def test_a_wrong_token_is_refused(server):
+    assert call(server, "GET", "/?token=guess", Cookie=None)[0].status == 403
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_files_of_the_page_come_under_a_strict_policy(server, path):
+    reply, content = call(server, "GET", path)
+    assert reply.status == 200
+    assert content
+    policy = reply.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+
+
+@pytest.mark.parametrize("path", ["/../server.py", "/page/../../server.py", "/etc/passwd"])
+def test_no_other_file_is_served(server, path):
+    assert call(server, "GET", path)[0].status == 404
+
+
+@pytest.mark.parametrize(("body", "path"), [([1], "estimate"), ({}, "no_such_thing")])
+def test_what_is_no_question_is_refused(server, body, path):
+    assert call(server, "POST", f"/api/{path}", body)[0].status == 400
+
+
+def test_an_estimate_is_the_plan_with_its_report(server):
+    found = ask(server, "estimate", options={**QUESTION, "zero": "3"})
+    kinds = {part["kind"] for section in found["page"]["sections"] for part in section["parts"]}
+    assert {"text", "code", "table", "chart"} <= kinds
+    assert found["plans"][0]["options"] == {"zero": "3"}
+    assert found["texts"]["dp"] == "8"
+    assert found["answer"]["best"]["plan"] == found["plans"][0]["plan"]
+
+
+def test_faults_come_with_their_options_and_fixes(server):
+    fault = ask(server, "estimate", options={**QUESTION, "recompute": "ful"})["error"]["faults"][0]
+    assert fault["path"] == "--recompute"
+    assert "full" in fault["fix"]
+
+
+def test_a_search_tells_its_progress_and_then_its_answer(server):
+    _, content = call(server, "POST", "/api/search", {"options": QUESTION})
+    *before, last = map(json.loads, content.splitlines())
+    assert before
+    assert all("plans covered" in line["progress"] for line in before)
+    assert last["answer"]["coverage"]["gap"] == 0.0
+
+
+def test_a_front_is_a_chart_with_its_plans(server):
+    _, content = call(server, "POST", "/api/front", {"options": QUESTION})
+    found = json.loads(content.splitlines()[-1])
+    assert found["chart"]["spec"]["params"][0]["name"] == "brush"
+    assert len(found["plans"]) == len(found["chart"]["spec"]["data"]["values"]) > 1
+
+
+def test_plans_side_by_side(server):
+    questions = [{**QUESTION, "zero": zero} for zero in ("2", "3")]
+    table, times, memory = ask(server, "side_by_side", questions=questions)["parts"]
+    assert table["head"] == ["", "A", "B"]
+    for chart in (times, memory):
+        assert {row["row"] for row in chart["spec"]["data"]["values"]} == {"A", "B"}
+
+
+def test_a_report_and_launch_files_are_files(server):
+    plan = json.dumps(ask(server, "estimate", options={**QUESTION, "zero": "3"})["answer"])
+    _, report = call(server, "POST", "/api/report", {"plan": plan})
+    assert report.startswith(b"<!DOCTYPE html>")
+    _, archive = call(server, "POST", "/api/export", {"plan": plan, "target": "torch"})
+    assert any(name.endswith(".py") for name in ZipFile(BytesIO(archive)).namelist())
+    refused = ask(server, "export", plan=plan, target="no such")
+    assert refused["error"]["kind"] == "unknown_name"
+
+
+def test_a_plan_on_a_grid_has_a_map_with_what_links_carry(server):
+    options = {"model": "llama3-8b", "on": "wafer-4x4", "seq": "4k", "global_batch": "64",
+               "tp": "4", "dp": "4"}  # fmt: skip
+    plan = json.dumps(ask(server, "estimate", options=options)["answer"])
+    drawn = ask(server, "picture", plan=plan)
+    assert drawn["axes"] == ["tp", "dp_shard"]
+    assert "(tp " in drawn["table"]["rows"][0][2]
+    assert drawn["table"]["rows"][0][2] in drawn["svg"]
+
+
+def test_a_search_ends_when_nobody_waits(server, monkeypatch):
+    stopped = threading.Event()
+
+    def endless(options, start, progress):
+        try:
+            while True:
+                time.sleep(0.01)
+                progress(*STATE)
+        finally:
+            stopped.set()
+
+    monkeypatch.setattr(answers, "search", endless)
+    monkeypatch.setattr(answers, "progress_record", lambda *state: {"progress": "on its way"})
+    with socket.create_connection(server.server_address) as line:
+        body = json.dumps({"options": QUESTION})
+        head = (
+            f"POST /api/search HTTP/1.0\r\nHost: {server.own_host}\r\n"
+            f"Cookie: {server.cookie}={server.token}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        line.sendall((head + body).encode())
+        assert b"on its way" in line.recv(1 << 16) + line.recv(1 << 16)
+        assert not stopped.is_set()
+    assert stopped.wait(10)
+
+
+STATE = (None, None, 0.0)
