@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence

@@ -164,8 +164,8 @@ def points(
 ) -> Spec:  # fmt: skip
     """Return points by kind, in colour and in shape, the first ones on top; a line at a limit of x.
 
-    An axis is logarithmic where its values span more than ``WIDE``. With ``is_brushed`` an area that
-    a reader draws selects points.
+    An axis is logarithmic where its values span more than ``WIDE``. With ``is_brushed`` an area
+    that a reader draws selects points.
     """
     kind_names = list(dict.fromkeys(kinds))
     brush: Spec = {"params": [{"name": "brush", "select": "interval"}]} if is_brushed else {}
