@@ -208,7 +208,7 @@ async function redraw(place, nodes) {
 
 function plansTable(plans, caption) {
   const head = ["plan", "step", "memory", "MFU"].map((name, index) => element("th", { scope: "col", class: index ? "number" : "" }, name));
-  return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, element("table", {},
+  return element("div", { class: "wide", tabindex: "0", role: "group", "aria-label": caption }, element("table", {},
     element("caption", {}, caption),
     element("thead", {}, element("tr", {}, ...head, element("th", { scope: "col" }, "do"))),
     element("tbody", {}, ...plans.map((entry) => element("tr", {},

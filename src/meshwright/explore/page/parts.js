@@ -17,13 +17,13 @@ const drawers = {
   code: (part) => element(
     "div", { class: "code" },
     ...(part.name ? [element("div", { class: "name" }, part.name)] : []),
-    element("pre", { tabindex: "0", role: "region", "aria-label": part.name || "command" }, element("code", {}, part.text)),
+    element("pre", { tabindex: "0", role: "group", "aria-label": part.name || "command" }, element("code", {}, part.text)),
   ),
   table: (part) => {
     const isNumber = part.head.map((name) => name.endsWith(">"));
     const cell = (value, at) => element("td", { class: isNumber[at] ? "number" : "" }, value);
     return element(
-      "div", { class: "wide", tabindex: "0", role: "region", "aria-label": part.caption || "table" },
+      "div", { class: "wide", tabindex: "0", role: "group", "aria-label": part.caption || "table" },
       element(
         "table", {},
         ...(part.caption ? [element("caption", {}, part.caption)] : []),
