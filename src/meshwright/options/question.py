@@ -610,6 +610,7 @@ def serving_workload(args: argparse.Namespace, system: SystemSpec | None) -> Dec
     SpecError
         Every option that is missing or wrong.
     """
+    from meshwright.spec.declaration import declared
     from meshwright.spec.workload import Decode, Prefill, SoftwareStack
 
     reading = Reading()
@@ -640,7 +641,8 @@ def serving_workload(args: argparse.Namespace, system: SystemSpec | None) -> Dec
     shared["batch_size"] = numbers["batch"]
     limit_s = limits.get("max_latency")
     if all(kind):
-        return Decode(
+        return declared(
+            Decode,
             prompt_length=numbers["prompt"],
             context_length=numbers["prompt"] + numbers["answer"],
             max_time_to_first_token_s=limits.get("max_ttft"),
@@ -648,8 +650,8 @@ def serving_workload(args: argparse.Namespace, system: SystemSpec | None) -> Dec
             **shared,
         )
     if args.decode:
-        tokens = numbers["context"]
-        return Decode(context_length=tokens, max_time_per_output_token_s=limit_s, **shared)
+        shared["context_length"] = numbers["context"]
+        return declared(Decode, max_time_per_output_token_s=limit_s, **shared)
     tokens = numbers["prompt"]
     return Prefill(prompt_length=tokens, max_time_to_first_token_s=limit_s, **shared)
 

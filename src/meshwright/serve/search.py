@@ -280,12 +280,8 @@ def memory_shortfall(space: ServingSpace, counts: Counts) -> str:
     if closest is None:
         refused = ", ".join(f"{name} {number}" for name, number in counts.refused.most_common(3))
         if not refused:
-            asked = ", ".join(
-                f"{name} {' or '.join(map(str, values))}"
-                for name, values in space.choices.allowed.items()
-            )
-            number = space.problem.system.num_alive
-            return f"no split of {number} devices has {asked or 'a legal number of them'}"
+            asked = str(space.choices) or "a legal number of them"
+            return f"no split of {space.problem.system.num_alive} devices has {asked}"
         return f"no candidate is legal; {counts.summary}; refused most often by: {refused}"
     needed, strategy = closest
     text = (

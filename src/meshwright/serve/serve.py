@@ -42,6 +42,7 @@ from meshwright.serve.price import (
 from meshwright.serve.search import Objective, ServingResult, ServingSpace, search_serving
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
+from meshwright.spec.declaration import declared
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill, Server
@@ -293,7 +294,7 @@ def disaggregate(
     """
     if not isinstance(workload, Decode) or workload.prompt_length is None:
         raise SpecError(Fault("workload", "is of no requests", "decode with a prompt_length"))
-    work = workload.model_copy(update={"disaggregated": True})
+    work = declared(Decode, **dict(workload) | {"disaggregated": True})
     problem = serving_problem(model, system, work, server, calibration)
     if problem.max_first_token_s is None:
         raise SpecError(Fault("max_time_to_first_token_s", "is needed: prompts queue without end"))

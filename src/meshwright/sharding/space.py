@@ -36,6 +36,12 @@ class Choices:
         """Return the values that are allowed, also where they are none of the usual ones."""
         return [int(str(value)) for value in self.allowed[name]] if name in self.allowed else values
 
+    def __str__(self) -> str:
+        """Return what is fixed: ``pp 2, schedule 1f1b or zero_bubble``."""
+        return ", ".join(
+            f"{name} {' or '.join(map(str, values))}" for name, values in self.allowed.items()
+        )
+
 
 def divisors(number: int) -> list[int]:
     """Return the divisors of a whole number, ascending."""

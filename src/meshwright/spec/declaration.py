@@ -8,10 +8,18 @@ text file the same field is written without the suffix and with the unit in the 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+)
 
+from meshwright.base.errors import Fault, SpecError
 from meshwright.base.units import parse_quantity
 
 _SUFFIXES = (
@@ -38,6 +46,27 @@ class Declaration(BaseModel):
         allow_inf_nan=False,
         strict=False,
     )
+
+
+D = TypeVar("D", bound=Declaration)
+
+
+def declared(kind: type[D], /, **values: Any) -> D:
+    """Return a declaration of values from outside.
+
+    Raises
+    ------
+    SpecError
+        All that is wrong with them.
+    """
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        faults = [
+            Fault(".".join(map(str, wrong["loc"])), wrong["msg"].removeprefix("Value error, "))
+            for wrong in error.errors(include_url=False)
+        ]
+        raise SpecError(faults) from error
 
 
 def _written_in(dimension: str) -> BeforeValidator:

@@ -394,6 +394,9 @@ class Decode(Declaration):
             raise ValueError("disaggregated: needs a prompt_length, and an answer of two tokens")
         if self.disaggregated and self.speculation is not None:
             raise ValueError("disaggregated: drafts are not priced on workers of their own")
+        drafted = self.speculation.drafted_tokens if self.speculation else 0
+        if drafted >= self.answer_length:
+            raise ValueError(f"speculation: {drafted} tokens are all of the answer, or more")
         return self
 
     @property

@@ -349,6 +349,8 @@ def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Coun
         raise InfeasibleError(
             "the choices contradict each other: no way to shard or offload is left"
         )
+    if not parts and not counts.refused:
+        raise InfeasibleError(f"the choices contradict each other: no strategy has {space.choices}")
     if not parts:
         name, _ = counts.refused.most_common(1)[0]
         why = (

@@ -153,6 +153,7 @@ def test_a_prediction_layer_is_written_for_vllm():
     [
         ({"acceptance": None}, "--acceptance: is needed"),
         ({"speculative_tokens": None}, "--speculative-tokens: is needed"),
+        ({"context": 4, "speculative_tokens": 4}, "4 tokens are all of the answer"),
         ({"acceptance": 1.2}, "--acceptance: found 1.2"),
         ({"speculative_model": "mtp"}, "llama3-70b has no layer of multi-token prediction"),
         ({"decode": False, "prefill": True, "context": None, "prompt": "1k"},

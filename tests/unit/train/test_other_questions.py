@@ -3,7 +3,7 @@
 import pytest
 
 import meshwright as mw
-from meshwright.base.errors import SpecError
+from meshwright.base.errors import InfeasibleError, SpecError
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +35,10 @@ def test_a_short_run_has_its_tokens_in_words():
 
     found = mw.estimate("gpt2-355m", on="8xH100", seq=1024, global_batch=64, tokens=65_536_000)
     assert "for 65.54M tokens" in plan_screen(found).text()
+
+
+@pytest.mark.parametrize("fixed", [{"pp": 1, "schedule": "interleaved"}, {"tp": 8, "pp": 4}])
+def test_choices_that_leave_no_strategy_are_named(fixed):
+    text = ", ".join(f"{name} {value}" for name, value in fixed.items())
+    with pytest.raises(InfeasibleError, match=f"contradict each other: no strategy has {text}$"):
+        mw.plan("gpt2-355m", on="16xH100", seq=1024, global_batch=64, **fixed)
