@@ -117,8 +117,8 @@ def side_by_side(questions: Sequence[Mapping[str, str]], start: Start) -> Record
     from meshwright.report.answer_file import plain_data
     from meshwright.train.page import side_by_side as parts
 
-    if len(questions) > MOST_SIDE_BY_SIDE:
-        raise SpecError(Fault("", f"{len(questions)} plans, at most {MOST_SIDE_BY_SIDE}"))
+    if not 0 < len(questions) <= MOST_SIDE_BY_SIDE:
+        raise SpecError(Fault("", f"{len(questions)} plans, expected 1 to {MOST_SIDE_BY_SIDE}"))
     plans = [_priced(options, start) for options in questions]
     return {"parts": [plain_data(part) for part in parts(plans)]}
 

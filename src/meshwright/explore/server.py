@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             given = json.loads(self.rfile.read(size))
-        except ValueError:
+        except (ValueError, RecursionError):
             given = None
         answer = ANSWERS.get(urlsplit(self.path).path)
         if not isinstance(given, dict) or answer is None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from meshwright.options import table
-from meshwright.options.question import allowed_of, strategy_of
+from meshwright.options.question import CHOICES, allowed_of, strategy_of
 
 if TYPE_CHECKING:
     from meshwright.sharding.strategy import PlanOptions, Strategy
@@ -20,7 +20,9 @@ def strategy_texts(strategy: Strategy, structure: PlanOptions) -> dict[str, str]
     from meshwright.sharding.strategy import lengths_text
 
     values = {**vars(strategy), **vars(structure), "dp": strategy.dp}
-    values["axis_order"] = order_name(structure.axis_order)
+    order = order_name(structure.axis_order)
+    # A placement nests axes in orders of its own, which nobody can ask for.
+    values["axis_order"] = order if order in CHOICES["axis_order"] else ""
     values["stage_layers"] = lengths_text(structure.stage_layers)
     return {option.name: _text(values[option.target]) for option in table.FIXED}
 

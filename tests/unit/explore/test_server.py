@@ -59,6 +59,12 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(server):
     assert reply.status == 200
 
 
+@pytest.mark.parametrize("foreign", ['session={"a": 1}', "a/b=1", "a b=1", 'a="b'])
+def test_cookies_of_other_servers_of_this_host_do_not_matter(server, foreign):
+    cookies = f"{foreign}; {server.cookie}={server.token}"
+    assert call(server, "GET", "/", Cookie=cookies)[0].status == 200
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -67,6 +73,7 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(server):
         ({"Host": "evil.example"}, 421),
         ({"Origin": "http://evil.example"}, 403),
         ({"Content_Type": "text/plain"}, 403),
+        ({"Content_Length": "many"}, 413),
     ],
 )
 def test_strangers_are_refused(server, headers, status):
@@ -124,7 +131,7 @@ def test_a_search_tells_its_progress_and_then_its_answer(server):
 def test_a_front_is_a_chart_with_its_plans(server):
     _, content = call(server, "POST", "/api/front", {"options": QUESTION})
     found = json.loads(content.splitlines()[-1])
-    assert found["chart"]["spec"]["params"][0]["name"] == "brush"
+    assert found["chart"]["spec"]["layer"][0]["params"][0]["name"] == "brush"
     assert len(found["plans"]) == len(found["chart"]["spec"]["data"]["values"]) > 1
 
 
@@ -154,6 +161,25 @@ def test_a_plan_on_a_grid_has_a_map_with_what_links_carry(server):
     assert drawn["axes"] == ["tp", "dp_shard"]
     assert "(tp " in drawn["table"]["rows"][0][2]
     assert drawn["table"]["rows"][0][2] in drawn["svg"]
+
+
+def test_options_of_a_placed_plan_state_no_order_of_axes(server):
+    options = {"model": "gpt2-124m", "on": "wafer-2x2", "seq": "1k", "global_batch": "4"}
+    found = ask(server, "estimate", options=options)
+    order = found["answer"]["best"]["segments"][0]["structure"]["axis_order"]
+    assert order[0].startswith("dp")
+    assert "axis_order" not in found["plans"][0]["options"]
+
+
+def test_nothing_is_put_side_by_side_with_nothing(server):
+    assert ask(server, "side_by_side", questions=[])["error"]["kind"] == "spec"
+
+
+def test_targets_that_are_no_text_are_not_proposed(server):
+    reply = json.loads(call(server, "GET", "/api/catalog")[1])
+    targets = [target["name"] for target in reply["targets"]]
+    assert "megatron" in targets
+    assert "chakra" not in targets
 
 
 def test_a_search_ends_when_nobody_waits(server, monkeypatch):
