@@ -255,6 +255,10 @@ def serving_problem(
     if drafts is not None and drafts.draft is None and not model_spec.num_prediction_layers:
         message = f"{model_spec.name} has no layer of multi-token prediction"
         raise SpecError(Fault("speculation.draft", message, "name a draft model"))
+    field = "context_length" if isinstance(workload, Decode) else "prompt_length"
+    for served in (model_spec, drafts.draft if drafts is not None else None):
+        if served is not None:
+            served.check_length(getattr(workload, field), field)
     family = system_spec.chip.family
     workload = with_stored_weights(workload, model_spec, system_spec.chip)
     runs = load_server(server)

@@ -14,6 +14,7 @@ from typing import Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
+from meshwright.base.errors import Fault, SpecError
 from meshwright.spec.declaration import Count, CountOrZero, Declaration
 from meshwright.spec.system import DType
 
@@ -246,6 +247,22 @@ class ModelSpec(Declaration):
         if wrong:
             raise ValueError(f"layer_pattern: no layer kind {wrong[0]}")
         return self
+
+    def check_length(self, tokens: int, field: str) -> None:
+        """Refuse more tokens of a sequence than there are positions.
+
+        Raises
+        ------
+        SpecError
+            With the field that states them.
+        """
+        if 0 < self.learned_positions < tokens:
+            message = (
+                f"{tokens} tokens, but {self.name} has learned positions for "
+                f"{self.learned_positions}"
+            )
+            most = self.max_sequence_length or self.learned_positions
+            raise SpecError(Fault(field, message, f"at most {most}"))
 
     @property
     def num_layers(self) -> int:

@@ -93,15 +93,7 @@ def make_problem(
     refuse_mixed_chips(system_spec)
     _check_caps(system_spec)
     workload = _with_stored_weights(workload, model_spec)
-    longest = model_spec.max_sequence_length
-    if model_spec.learned_positions and workload.sequence_length > model_spec.learned_positions:
-        fault = Fault(
-            "sequence_length",
-            f"{workload.sequence_length} tokens, but {model_spec.name} has learned positions for "
-            f"{model_spec.learned_positions}",
-            f"at most {longest or model_spec.learned_positions}",
-        )
-        raise SpecError(fault)
+    model_spec.check_length(workload.sequence_length, "sequence_length")
     constants = load_calibration(system_spec.chip.family, calibration, workload.software.framework)
     if factors is not None:
         constants = factors.applied(constants)

@@ -225,3 +225,16 @@ def test_what_would_fit_is_narrower_than_the_checkpoint():
     model = quantised("llama3.1-405b", quant_method="fp8")
     with pytest.raises(InfeasibleError, match="would fit: weights in fp4"):
         serve(model, "4xH100", Decode(batch_size=1, context_length=1024))
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"decode": True, "context": 2048}, "context_length"),
+        ({"prefill": True, "prompt": 2048}, "prompt_length"),
+        ({"decode": True, "prefill": True, "prompt": 1024, "answer": 2}, "context_length"),
+    ],
+)
+def test_no_sequence_is_longer_than_the_table_of_positions(asked, field):
+    with pytest.raises(SpecError, match=rf"{field}: .* learned positions for 1024"):
+        meshwright.serve("gpt2-124m", on="8xH100", batch=8, **asked)
