@@ -21,6 +21,9 @@ PRINTED = [
                       "--context", "4k"]),
     ("serving-plan", ["plan", "llama3-8b", "--on", "8xH100", "--prefill", "--batch", "8",
                       "--prompt", "4k"]),
+    ("disaggregated-plan", ["plan", "llama3-8b", "--on", "8xH100", "--decode", "--prefill",
+                            "--batch", "8", "--prompt", "4k", "--answer", "64", "--disaggregated",
+                            "--max-ttft", "1s"]),
     ("partition-plan", ["partition", "llama3-8b", "--on", "4xWSE-3", "--seq", "4096"]),
 ]  # fmt: skip
 

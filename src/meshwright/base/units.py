@@ -118,6 +118,12 @@ def format_bytes(value: float) -> str:
     return f"{value:.0f} B"
 
 
+def format_number(value: float, *, digits: int = 3) -> str:
+    """Return a number rounded to so many digits or to a whole one: ``"0.312"``, ``"2,390"``."""
+    is_large = value >= 10.0**digits - 0.5
+    return f"{value:,.0f}" if is_large else f"{value:.{digits}g}"
+
+
 def format_days(value: float) -> str:
     """Return a long time in days, below two in hours: ``"35.5 days"``, ``"30 h"``."""
     number, unit = (value / 86400.0, "days") if value >= 172_800.0 else (value / 3600.0, "h")
@@ -129,6 +135,6 @@ def format_seconds(value: float) -> str:
     if value >= 100:
         return f"{value:.0f} s"
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if value >= factor:
+        if value >= 0.9995 * factor:  # rounded to three digits
             return f"{value / factor:.3g} {unit}"
     return f"{value / 1e-9:.3g} ns" if value > 0 else "0 s"

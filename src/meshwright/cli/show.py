@@ -10,6 +10,7 @@ from meshwright.cli.main import show
 SCHEMAS = {
     "plan": ("meshwright.train.answer", "Plan"),
     "serving-plan": ("meshwright.serve.answer", "ServingPlan"),
+    "disaggregated-plan": ("meshwright.serve.answer", "DisaggregatedPlan"),
     "partition-plan": ("meshwright.sram.answer", "PartitionPlan"),
 }
 """By name: where the record of an answer is declared."""

@@ -25,12 +25,12 @@ MIB = 2.0**20
 DETERMINISTIC_WORKSPACE_BYTES = 32.0 * MIB
 WORKSPACE_BYTES = {
     **dict.fromkeys(("volta", "turing", "ampere", "ada"), 8.125 * MIB),
-    **dict.fromkeys(("hopper", "blackwell"), DETERMINISTIC_WORKSPACE_BYTES),
+    **dict.fromkeys(("hopper", "blackwell", "blackwell-gddr"), DETERMINISTIC_WORKSPACE_BYTES),
 }
 """Of one handle of cuBLAS, by family of chips; it stays in the allocator.
 
-Source: PyTorch, CUDA semantics, cuBLAS workspaces: ``:4096:2:16:8``, on Hopper ``:4096:8``, which
-deterministic products need anywhere.
+Source: PyTorch, CUDA semantics, cuBLAS workspaces: ``:4096:2:16:8``, on Hopper and Blackwell
+``:4096:8``, which deterministic products need anywhere.
 """
 HANDLES = 2.0
 """Of cuBLAS: one of the thread that goes forward, one of the thread that goes backward."""

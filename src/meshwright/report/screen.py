@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING
 
-from meshwright.base.units import format_bytes, format_seconds
+from meshwright.base.units import format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -385,7 +385,9 @@ def rent_rate(chip: ChipSpec, num_devices: int) -> str:
     source = chip.sources.get(origin.source or "") if origin else None
     why = source.title if source else origin.note if origin else "no source stated"
     each = f"{rent:.4g} USD/h a device"
-    every = f", {rent * num_devices:,.4g} USD/h for {num_devices:,}" if num_devices > 1 else ""
+    every = ""
+    if num_devices > 1:
+        every = f", {format_number(rent * num_devices, digits=4)} USD/h for {num_devices:,}"
     return f"{each}{every} ({why})"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from meshwright.base.units import format_bytes, format_seconds
+from meshwright.base.units import format_bytes, format_number, format_seconds
 from meshwright.report.page.parts import Code, Page, Part, Section, Table, Text, Tile
 from meshwright.report.page.pieces import count_chart, memory_chart, provenance, time_chart
 from meshwright.report.screen import counted, per_million_tokens, rent_rate
@@ -66,7 +66,7 @@ def _tiles(plan: DisaggregatedPlan, launch_command: str) -> Iterator[Tile]:
     yield Tile(
         "How fast is it?", f"{best.tokens_per_s:,.0f} tokens/s",
         f"TTFT {format_seconds(best.first_token_s)}, TPOT {format_seconds(best.latency_s)}, "
-        f"{best.requests_per_s:,.3g} requests/s", "time",
+        f"{format_number(best.requests_per_s)} requests/s", "time",
     )  # fmt: skip
     busiest, pool = max(_pools(best), key=lambda entry: entry[1].busy_share)
     yield Tile("What limits it?", f"{busiest} workers, {pool.busy_share:.0%} busy",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.base.arrays import column
-from meshwright.base.units import format_bytes, format_seconds
+from meshwright.base.units import format_bytes, format_number, format_seconds
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
 from meshwright.report.page import charts
@@ -215,7 +215,7 @@ def _time_parts(plan: ServingPlan) -> Iterator[Part]:
     if price.first_token_s is not None:
         rows.insert(0, ("Time to the first token", format_seconds(price.first_token_s)))
     if plan.requests_per_s is not None:
-        rows.append(("requests/s", f"{plan.requests_per_s:,.3g}"))
+        rows.append(("requests/s", format_number(plan.requests_per_s)))
     yield Table(("measure", "value>"), rows, "Speed")
 
 

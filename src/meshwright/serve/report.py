@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.base.units import format_bytes, format_seconds
+from meshwright.base.units import format_bytes, format_number, format_seconds
 from meshwright.report.screen import (
     Bars,
     Screen,
@@ -131,7 +131,7 @@ def _drafts(plan: ServingPlan) -> str:
 
 def _requests(plan: ServingPlan) -> str:
     rate = plan.requests_per_s
-    return "" if rate is None else f", {rate:,.3g} requests/s"
+    return "" if rate is None else f", {format_number(rate)} requests/s"
 
 
 def _gib(size: float) -> str:
@@ -229,8 +229,8 @@ def disaggregated_screen(plan: DisaggregatedPlan, *, next_command: str = "") -> 
     )
     screen.add("FITS", text, style="bold green")
     rates = (
-        f"{best.tokens_per_s_per_device:,.1f} tokens/s a device, {best.requests_per_s:,.3g} "
-        "requests/s; closed-form model"
+        f"{best.tokens_per_s_per_device:,.1f} tokens/s a device, "
+        f"{format_number(best.requests_per_s)} requests/s; closed-form model"
     )
     screen.add("", rates, spare=2)
     screen.add("", verdict(plan))

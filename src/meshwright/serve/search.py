@@ -281,7 +281,9 @@ def memory_shortfall(space: ServingSpace, counts: Counts) -> str:
         refused = ", ".join(f"{name} {number}" for name, number in counts.refused.most_common(3))
         if not refused:
             asked = str(space.choices) or "a legal number of them"
-            return f"no split of {space.problem.system.num_alive} devices has {asked}"
+            most = f"at most {max(space.sizes)}" if space.sizes else space.problem.system.num_alive
+            drafts = " with drafts, which need pp 1" if space.problem.draft else ""
+            return f"no split of {most} devices has {asked}{drafts}"
         return f"no candidate is legal; {counts.summary}; refused most often by: {refused}"
     needed, strategy = closest
     text = (

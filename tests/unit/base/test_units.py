@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshwright.base.units import parse_count
+from meshwright.base.units import format_number, format_seconds, parse_count
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,18 @@ from meshwright.base.units import parse_count
 )  # fmt: skip
 def test_counts_are_whole_and_k_is_what_is_meant(text, decimal, binary):
     assert (parse_count(text), parse_count(text, kilo=1024)) == (decimal, binary)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(2.314, "2.31 s"), (0.9996, "1 s"), (0.9994, "999 ms"), (0.0009996, "1 ms"), (0.0, "0 s")],
+)
+def test_a_duration_has_the_unit_that_it_is_rounded_to(value, text):
+    assert format_seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.3124, "0.312"), (999.4, "999"), (999.6, "1,000"), (2394.0, "2,394")]
+)
+def test_a_large_number_is_whole(value, text):
+    assert format_number(value) == text

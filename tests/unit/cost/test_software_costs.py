@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from meshwright.catalog.models import load_model, model_entry, read_config
+from meshwright.catalog.systems import chip_names, load_chip
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.cost.memory import workspace_bytes
+from meshwright.cost.memory import WORKSPACE_BYTES, workspace_bytes
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.step import price_one
@@ -159,13 +160,24 @@ def test_gradients_of_logits_may_wait():
 
 @pytest.mark.parametrize(
     ("system", "deterministic", "handle_mib"),
-    [("8xA100", False, 8.125), ("8xA100", True, 32), ("8xH100", False, 32), ("8xMI300X", True, 0)],
+    [
+        ("8xA100", False, 8.125),
+        ("8xA100", True, 32),
+        ("8xH100", False, 32),
+        ("8xMI300X", True, 0),
+    ],
 )
 def test_libraries_of_products_have_a_workspace_for_each_direction(
     system, deterministic, handle_mib
 ):
     asked = problem(system=system, deterministic=deterministic)
     assert workspace_bytes(asked) == 2 * handle_mib * 2**20
+
+
+def test_every_family_of_nvidia_has_a_workspace():
+    chips = [load_chip(name) for name in chip_names()]
+    families = {chip.family for chip in chips if chip.vendor == "NVIDIA"}
+    assert families == set(WORKSPACE_BYTES)
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,8 @@ def test_what_no_worker_keeps_is_named():
         meshwright.plan(**{**ASKED, "max_ttft": "1ms"})
     with pytest.raises(InfeasibleError, match="need two devices"):
         meshwright.plan(**{**ASKED, "on": "1xH100"})
+    with pytest.raises(InfeasibleError, match="no split of at most 4 devices has tp 8"):
+        meshwright.plan(**{**ASKED, "on": "8xH100", "tp": 8})
 
 
 @pytest.mark.parametrize(

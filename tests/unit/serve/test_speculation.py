@@ -166,7 +166,7 @@ def test_nothing_is_taken_for_granted(options, message):
 
 
 def test_pipelines_have_no_drafts():
-    with pytest.raises(InfeasibleError, match="pp 2"):
+    with pytest.raises(InfeasibleError, match="pp 2 with drafts, which need pp 1"):
         meshwright.plan(**ASKED, **DRAFTS, pp=2)
 
 
