@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from meshwright.api import serve as serve
     from meshwright.api import simulate as simulate
     from meshwright.api import sweep as sweep
+    from meshwright.api import timeline as timeline
     from meshwright.api import validate as validate
     from meshwright.base.errors import MeshwrightError as MeshwrightError
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MeshwrightError", "__version__", "calibrate", "check", "compare", "estimate", "explain",
     "export", "fit", "fuse", "load", "measure", "partition", "place", "plan", "read", "route",
-    "serve", "simulate", "sweep", "validate",
+    "serve", "simulate", "sweep", "timeline", "validate",
 ]  # fmt: skip
 
 

@@ -12,10 +12,10 @@ import inspect
 import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UsageError
 from meshwright.options.table import COMMANDS, options_from_keywords
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from meshwright.calibration.kernels import Timings
     from meshwright.calibration.report import Validation
     from meshwright.calibration.rows import Row
+    from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.fusion.answer import FusionQuestion
     from meshwright.dataflow.linpack import GridRuns
     from meshwright.measure.run import MeasuredMachine
     from meshwright.options.question import Question, Reading
     from meshwright.search.exhaustive import Progress
-    from meshwright.serve.answer import ServingPlan
+    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
     from meshwright.spec.model import ModelSpec
     from meshwright.spec.sweep import SweepSpec
     from meshwright.spec.system import SystemSpec
@@ -40,9 +41,10 @@ if TYPE_CHECKING:
     from meshwright.sram.partition import Cut
     from meshwright.sweep.choice import Choice
     from meshwright.sweep.run import Swept
-    from meshwright.train.answer import Candidate, Deadline, Plan, Replan
+    from meshwright.train.answer import Candidate, Deadline, Front, Plan, Replan
     from meshwright.train.compare import Comparison
     from meshwright.train.estimate import Placer
+    from meshwright.train.timeline import StepTimeline
 
 T = TypeVar("T")
 
@@ -135,20 +137,57 @@ def _report_file(args: Namespace) -> Path | None:
 def _report(found: Any, path: Path, args: Namespace) -> None:
     """Write the report of an answer."""
     from meshwright.report.page.html import write_page
-    from meshwright.report.page.shown import Shown
-    from meshwright.train.answer import Plan
 
-    if not isinstance(found, Shown):
-        raise UsageError("--report: this kind of answer has no report")
-    page = found.page(**_launch(found)) if isinstance(found, Plan) else found.page()
-    write_page(page, path, force=args.force)
+    write_page(found.page(**_beside(found)), path, force=args.force)
+
+
+def _beside(found: Any) -> dict[str, Any]:
+    """Return what other rooms add to the report of an answer."""
+    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
+    from meshwright.train.answer import Deadline, Plan, Replan
+
+    if isinstance(found, ServingPlan | DisaggregatedPlan):
+        return _server_launch(found)
+    if isinstance(found, Replan | Deadline):
+        found = found.plan
+    return _launch(found) | _map(found) if isinstance(found, Plan) else {}
+
+
+def _map(found: Plan) -> dict[str, Any]:
+    """Return the picture of the grid on which a plan is placed, and its step over time there."""
+    if found.best.placement is None:
+        return {}
+    from meshwright.base.errors import UnsupportedError
+    from meshwright.wafer.picture import draw
+    from meshwright.wafer.svg import wafer_svg
+    from meshwright.wafer.timeline import timeline as of_plan
+
+    try:
+        return {"map_svg": wafer_svg(draw(found)), "line": of_plan(found)}
+    except UnsupportedError:
+        return {}
+
+
+def _server_launch(found: ServingPlan | DisaggregatedPlan) -> dict[str, Any]:
+    """Return the command of the server of a plan; of none stated, of the first that starts it."""
+    from meshwright.base.errors import UnsupportedError
+    from meshwright.frameworks.servers import SERVERS, served
+
+    for name in dict.fromkeys((found.server, *SERVERS)):
+        if name in SERVERS:
+            try:
+                files = served(found, name)
+            except UnsupportedError:
+                continue
+            return {"launch_files": files, "launch_command": f"meshwright export PLAN.json {name}"}
+    return {}
 
 
 def report_of(found: Plan) -> str:
-    """Return the report of a plan as HTML, with the files that start it."""
+    """Return the report of a plan as HTML, with all that other rooms add."""
     from meshwright.report.page.html import html_of
 
-    return html_of(found.page(**_launch(found)))
+    return html_of(found.page(**_beside(found)))
 
 
 def _launch(found: Plan) -> dict[str, Any]:
@@ -162,24 +201,6 @@ def _launch(found: Plan) -> dict[str, Any]:
     return {"launch_files": files, "launch_command": f"meshwright export PLAN.json {target}"}
 
 
-class Front(NamedTuple):
-    """Plans that no other one beats in time, memory, energy and money at once."""
-
-    candidates: Sequence[Candidate]
-    left_out: Sequence[str]
-    """Which of the four are not known."""
-
-
-class GraphPlans(NamedTuple):
-    """Plans of a computation that is no transformer."""
-
-    graph: Any
-    machine: Any
-    plans: Any
-    power_w: Any
-    """Of chips, memory and links under the best plan, as far as it is known."""
-
-
 # ------------------------------------------------------------------------------------ training
 
 ABOUT_GRAPHS = ("on", "network", "seq", "global_batch", "optimizer", "precision", "tp", "pp", "dp")
@@ -190,7 +211,7 @@ SEARCH_ONLY = ("pareto", "per_operator")
 @reported
 def plan(
     args: Namespace, call: Call
-) -> Plan | ServingPlan | Front | Replan | Deadline | GraphPlans | GridRuns:
+) -> Plan | ServingPlan | DisaggregatedPlan | Front | Replan | Deadline | GraphAnswer | GridRuns:
     """Return the best plan of the whole space; see ``COMMANDS`` for the options."""
     from meshwright.options.job_files import with_job
     from meshwright.options.question import (
@@ -213,7 +234,11 @@ def plan(
     if args.origin is not None:
         return _replan(reading, args, call, path)
     if args.graph is not None:
-        return _linpack(reading, args) if args.process_grid else _graph_plans(reading, args, call)
+        return (
+            _linpack(reading, args, call)
+            if args.process_grid
+            else _graph_plans(reading, args, call)
+        )
     if is_serving(args):
         return _serving(reading, args, call, path, top)
     best = partial(_best_plan, args, call, top=top, num_simulated=num_simulated)
@@ -224,9 +249,10 @@ def plan(
     if args.pareto:
         from meshwright.train.plan import front
 
-        return Front(
-            *front(asked.model, asked.system, asked.workload, **_shared(args, call, asked))
-        )
+        return front(
+            asked.model, asked.system, asked.workload, command=call.command,
+            **_shared(args, call, asked),
+        )  # fmt: skip
     return _saved(best(asked), path, args)
 
 
@@ -367,7 +393,7 @@ def _replan(reading: Reading, args: Namespace, call: Call, path: Path | None) ->
     return changed
 
 
-def _linpack(reading: Reading, args: Namespace) -> GridRuns:
+def _linpack(reading: Reading, args: Namespace, call: Call) -> GridRuns:
     """Return runs of Linpack on grids of devices."""
     from meshwright.dataflow.linpack import plan_linpack
     from meshwright.dataflow.load import linpack_sizes
@@ -381,11 +407,13 @@ def _linpack(reading: Reading, args: Namespace) -> GridRuns:
     system = reading.value(lambda: calibrated_system(system_of(args), args.calibration))
     sizes = reading.value(linpack_sizes, args.graph)
     reading.done()
-    return plan_linpack(*sizes, system, grid)
+    return plan_linpack(*sizes, system, grid, command=call.command)
 
 
-def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
+def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphAnswer:
     """Return the best plans of any computation."""
+    from meshwright.base.registry import version
+    from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.energy import power_parts_w
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.search import calibrated_system, plan_dataflow
@@ -412,15 +440,16 @@ def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
         hides_network=args.overlap, allowed=allowed, progress=call.count("degrees"),
     )  # fmt: skip
     power_w = power_parts_w(graph, machine, plans.best, plans.moved)
-    return GraphPlans(graph, machine, plans, power_w)
+    return GraphAnswer(graph, machine, plans, power_w, version(), call.command)
 
 
 def _serving(
     reading: Reading, args: Namespace, call: Call, path: Path | None, top: int
-) -> ServingPlan:
+) -> ServingPlan | DisaggregatedPlan:
     """Return the best way to serve."""
     from meshwright.options.question import allowed_of, read_model_and_system, serving_workload
-    from meshwright.serve.answer import save_serving
+    from meshwright.serve.answer import DISAGGREGATED_FILE, save_serving
+    from meshwright.serve.serve import disaggregate
     from meshwright.serve.serve import serve as best_serving
 
     model, system = read_model_and_system(reading, args)
@@ -428,29 +457,44 @@ def _serving(
     allowed = reading.value(allowed_of, args)
     if args.framework is not None and args.server is not None:
         reading.fault("--server", "--framework names the server already", "one of them")
+    if args.disaggregated:
+        if args.max_ttft is None:
+            reading.fault("--max-ttft", "is needed with --disaggregated: prompts would queue "
+                          "without end")  # fmt: skip
+        for name in ("latency", "dp"):
+            if getattr(args, name):
+                message = "is of no use with --disaggregated, which asks for most throughput and "
+                reading.fault(f"--{name}", f"{message}counts the workers")
     reading.done()
-    found = best_serving(
-        model, system, workload, objective="latency" if args.latency else "throughput",
-        allowed=allowed, server=args.framework or args.server or "generic", top=top,
-        calibration=args.calibration, command=call.command,
-    )  # fmt: skip
+    asked: dict[str, Any] = {
+        "allowed": allowed, "server": args.framework or args.server or "generic", "top": top,
+        "calibration": args.calibration, "command": call.command,
+    }  # fmt: skip
+    if args.disaggregated:
+        split = disaggregate(model, system, workload, **asked)
+        if path is not None:
+            DISAGGREGATED_FILE.save(split, path, force=args.force)
+        return split
+    objective = "latency" if args.latency else "throughput"
+    found = best_serving(model, system, workload, objective=objective, **asked)
     if path is not None:
         save_serving(found, path, force=args.force)
     return found
 
 
 @verb
-def serve(args: Namespace, call: Call) -> ServingPlan:
+def serve(args: Namespace, call: Call) -> ServingPlan | DisaggregatedPlan:
     """Return the best way to serve: ``plan`` with ``decode`` or ``prefill``."""
     if not (args.decode or args.prefill):
         raise SpecError(Fault("decode", "is needed", "decode=True or prefill=True"))
     everything = options_from_keywords("plan", {})
-    return cast("ServingPlan", plan.answer(Namespace(**{**vars(everything), **vars(args)}), call))
+    asked = Namespace(**{**vars(everything), **vars(args)})
+    return cast("ServingPlan | DisaggregatedPlan", plan.answer(asked, call))
 
 
 @verb
 @reported
-def estimate(args: Namespace, call: Call) -> Plan | ServingPlan:
+def estimate(args: Namespace, call: Call) -> Plan | ServingPlan | DisaggregatedPlan:
     """Return the price of one given strategy, or of the way in which a job serves."""
     from meshwright.options.job_files import with_job
     from meshwright.options.question import Reading, output_file
@@ -522,6 +566,7 @@ def _checked(args: Namespace) -> tuple[str, tuple[Fault, ...]]:
 
 
 @verb
+@reported
 def compare(args: Namespace, call: Call) -> Comparison:
     """Return the best plan of each recipe, ours first."""
     from meshwright.options.job_files import with_job
@@ -540,7 +585,7 @@ def compare(args: Namespace, call: Call) -> Comparison:
     return side_by_side(
         asked.model, asked.system, asked.workload, against=against, allowed=asked.allowed,
         calibration=args.calibration, factors=_factors(args, asked),
-        placer=_placer(asked.system), progress=call.search,
+        placer=_placer(asked.system), progress=call.search, command=call.command,
     )  # fmt: skip
 
 
@@ -587,7 +632,11 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
         return found, profile
     reading.done()
     if args.measured is None:
-        if path is not None:
+        if path is not None and found.best.placement is None:
+            if args.colors is not None:
+                raise UsageError("--colors: is of use on grids of devices only")
+            _draw_stages(found, path, args)
+        elif path is not None:
             from meshwright.base.files import write_whole
             from meshwright.wafer.picture import draw
             from meshwright.wafer.svg import wafer_svg
@@ -599,7 +648,7 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
         if report is not None:
             from meshwright.report.page.html import write_page
 
-            page = found.page(explanation=answer, **_launch(found))
+            page = found.page(explanation=answer, **_beside(found))
             write_page(page, report, force=args.force)
         return found, answer
     from meshwright.train.measured.diagnose import diagnose
@@ -628,7 +677,7 @@ def _explained_plan(args: Namespace, call: Call) -> Plan:
 # ----------------------------------------------------------------------- plans as files and steps
 
 
-def load(path: str | Path) -> Plan | ServingPlan | ModelSpec | SystemSpec:
+def load(path: str | Path) -> Plan | ServingPlan | DisaggregatedPlan | ModelSpec | SystemSpec:
     """Return what a file or a name declares: a plan (``.json``), a system or a model.
 
     Raises
@@ -646,12 +695,10 @@ def load(path: str | Path) -> Plan | ServingPlan | ModelSpec | SystemSpec:
     file = Path(path)
     if file.suffix == ".json" and file.is_file() and file.name != "config.json":
         from meshwright.catalog.files import read_json
-        from meshwright.serve.answer import load_serving
+        from meshwright.serve.answer import is_of_serving, load_serving
         from meshwright.train.plan_file import load as load_plan
 
-        content = read_json(file)
-        is_serving = isinstance(content, dict) and "objective" in content
-        return load_serving(file) if is_serving else load_plan(file)
+        return load_serving(file) if is_of_serving(read_json(file)) else load_plan(file)
     try:
         return load_model(str(path))
     except UnknownNameError as error:
@@ -668,6 +715,8 @@ def simulate(args: Namespace, call: Call) -> Any:
         if args.file is not None:
             raise UsageError(f"{args.file!r} is one too many: simulate PLAN.json")
         return _played(args)[1]
+    if args.picture is not None:
+        raise UsageError("--picture: is of use with a plan only")
     if args.file is None:
         raise UsageError("a file is missing: simulate flows FILE.json")
     from meshwright.catalog.flow_files import read_flow_file
@@ -751,17 +800,32 @@ def place(args: Namespace, call: Call) -> Any:
 
 
 def _played(args: Namespace) -> tuple[Plan, Any]:
-    """Return a plan and its simulated step; write the trace where a file is named for it."""
-    from meshwright.frameworks.perfetto import write_trace
-    from meshwright.options.question import needed, output_file
+    """Return a plan and its simulated step; on no grid its timeline. Write the files asked for."""
+    from meshwright.options.question import Reading, needed, output_file
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
+
+    reading = Reading()
+    target = reading.value(output_file, args, "trace")
+    picture = reading.value(output_file, args, "picture", ".svg")
+    reading.done()
+    found = needed("PLAN.json", args.what, load_plan, Plan)
+    if picture is not None:
+        _draw_stages(found, picture, args)
+    if found.best.placement is None:
+        line = timeline(found)
+        if target is not None:
+            from meshwright.frameworks.perfetto import write_step_trace
+
+            notes = {"plan": found.best.text, "fidelity": line.fidelity}
+            write_step_trace(line, target, notes=notes, force=args.force)
+        return found, line
     from meshwright.wafer.simulation import simulate as play
 
-    target = output_file(args, "trace")
-    found = needed("PLAN.json", args.what, load_plan, Plan)
     played = play(found)
     if target is not None:
+        from meshwright.frameworks.perfetto import write_trace
+
         graph = played.step.graph
         write_trace(
             played.step.timeline, played.network, target, num_bytes=graph.num_bytes,
@@ -769,6 +833,24 @@ def _played(args: Namespace) -> tuple[Plan, Any]:
             force=args.force,
         )  # fmt: skip
     return found, played
+
+
+def timeline(plan: Plan) -> StepTimeline:
+    """Return the step of a plan over time: what each pipeline stage does when, and its memory.
+
+    Passes as they are priced, in the order of the schedule; on any system.
+    """
+    from meshwright.wafer.timeline import timeline as of_plan
+
+    return of_plan(plan)
+
+
+def _draw_stages(plan: Plan, path: Path, args: Namespace) -> None:
+    """Write the pipeline chart of a plan."""
+    from meshwright.base.files import write_whole
+    from meshwright.train.picture import pipeline_svg
+
+    write_whole(path, pipeline_svg(plan, timeline(plan)), force=args.force)
 
 
 @verb
@@ -798,7 +880,11 @@ def export(args: Namespace, call: Call) -> Any:
             name: str(text) for name, text in rendered(found, args.target, args.launcher).items()
         }
     folder = Path(args.out)
-    return list(write(found, args.target, folder, launcher=args.launcher, force=args.force))
+    # Text is written at once; of traces there may be many, and large ones.
+    counted = None if exporter.is_text else call.count("files")
+    return list(write(
+        found, args.target, folder, launcher=args.launcher, force=args.force, progress=counted
+    ))  # fmt: skip
 
 
 def _served(args: Namespace) -> Any:
@@ -806,11 +892,15 @@ def _served(args: Namespace) -> Any:
     from meshwright.base.files import write_all
     from meshwright.frameworks.servers import served
     from meshwright.options.question import needed
-    from meshwright.serve.answer import SERVING_FILE, ServingPlan
+    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan, load_serving
 
     if args.launcher is not None:
         raise UsageError("--launcher is of use with training frameworks only")
-    found = needed("PLAN.json", args.plan, lambda text: SERVING_FILE.load(Path(text)), ServingPlan)
+    found: ServingPlan | DisaggregatedPlan
+    if isinstance(args.plan, ServingPlan | DisaggregatedPlan):
+        found = args.plan
+    else:
+        found = needed("PLAN.json", args.plan, lambda text: load_serving(Path(text)))
     files = served(found, args.target)
     return files if args.print else list(write_all(Path(args.out), files, force=args.force))
 
@@ -825,6 +915,7 @@ _CUT_FIELDS = {"tp": "tensor_degree", "ep": "expert_degree", "groups": "num_grou
 
 
 @verb
+@reported
 def partition(args: Namespace, call: Call) -> PartitionPlan:
     """Return layers cut into stages that fit a memory."""
     from meshwright.options.question import Reading, output_file
@@ -929,8 +1020,10 @@ def _partition_workload(args: Namespace, system: SystemSpec | None) -> Workload:
 
 
 @verb
+@reported
 def fuse(args: Namespace, call: Call) -> Any:
     """Return kernels fused into partitions that run on one chip after the other."""
+    from meshwright.base.registry import version
     from meshwright.dataflow.fusion.fuse import fuse_graph
     from meshwright.options.question import Reading, given_numbers, output_file, refuse_idle
 
@@ -942,6 +1035,7 @@ def fuse(args: Namespace, call: Call) -> Any:
     question = reading.value(_fusion_question, args)
     reading.done()
     answer = fuse_graph(question, chips=chips, progress=call.count("tiles and divisions"))
+    answer = replace(answer, version=version(), command=call.command)
     if path is not None:
         from meshwright.base.files import write_whole
         from meshwright.dataflow.fusion.picture import fusion_svg
@@ -1057,15 +1151,18 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
     asked = reading.value(load_sweep, Path(args.file))
     workers = reading.value(_number_of_workers, args.workers)
     out = reading.value(output_file, args, "out", is_resumed=True)
+    is_page = str(args.report or "").endswith(".html")
     table, picture, report = (
         reading.value(output_file, args, name, suffix)
-        for name, suffix in (("csv", ""), ("picture", ".svg"), ("report", ".md"))
-    )
+        for name, suffix in (
+            ("csv", ""), ("picture", ".svg"), ("report", ".html" if is_page else ".md"),
+        )
+    )  # fmt: skip
     reading.done()
     faults = [
         Fault(option, f"the file states no {name}", "add one to it")
         for option, path, name in (
-            ("--picture", picture, "heat_map"), ("--report", report, "report"),
+            ("--picture", picture, "heat_map"), ("--report", None if is_page else report, "report"),
         )
         if path is not None and getattr(asked, name) is None
     ]  # fmt: skip
@@ -1085,18 +1182,21 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
     if picture is not None and asked.heat_map is not None:
         drawn = heat_svg(cells_of(asked, asked.heat_map, swept))
         write_whole(picture, drawn, force=args.force)
-    if report is not None and asked.report is not None:
+    chosen = () if objective is None else tuple(choices(objective, asked, records(swept)))
+    if report is not None and is_page:
+        from meshwright.report.page.html import write_page
+        from meshwright.sweep.page import sweep_page
+
+        page = sweep_page(asked, swept, chosen, version=version(), command=call.command)
+        write_page(page, report, force=args.force)
+    elif report is not None and asked.report is not None:
         from meshwright.sweep.report import document
 
         again = f"meshwright sweep {args.file} --report {report}"
         text, pictures = document(asked, asked.report, swept, report.stem, again)
         files = {f"{report.stem}/{name}": drawn for name, drawn in pictures.items()}
         write_all(report.parent, files | {report.name: text}, force=args.force)
-    return (
-        asked,
-        swept,
-        () if objective is None else tuple(choices(objective, asked, records(swept))),
-    )
+    return asked, swept, chosen
 
 
 def _number_of_workers(text: str) -> int:
@@ -1107,11 +1207,13 @@ def _number_of_workers(text: str) -> int:
 
 
 @verb
+@reported
 def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
     """Return predictions of measured rows, published or your own."""
     if args.kernels:
-        return _validated_kernels(args)
+        return _validated_kernels(args, call)
     from meshwright.base.files import write_all
+    from meshwright.base.registry import version
     from meshwright.calibration.reading import judged
     from meshwright.calibration.report import Validation, documents
     from meshwright.calibration.serving import predict_all
@@ -1125,15 +1227,16 @@ def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
         if faults and not rows:
             raise SpecError(faults, origin=args.measurements)
     predictions = tuple(predict_all(rows, args.calibration))
-    found = Validation(predictions, args.calibration, tuple(faults))
+    found = Validation(predictions, args.calibration, tuple(faults), version(), call.command)
     if target is not None:
         write_all(target.parent, documents(found, rows, target.stem), force=args.force)
     return found
 
 
-def _validated_kernels(args: Namespace) -> KernelValidation:
+def _validated_kernels(args: Namespace, call: Call) -> KernelValidation:
     """Return how the curves of single kernels hold against measured times."""
     from meshwright.base.files import write_whole
+    from meshwright.base.registry import version
     from meshwright.calibration.kernel_report import kernel_document, kernel_validation
     from meshwright.catalog.calibration import DEFAULT as STEPS
     from meshwright.catalog.kernels import DEFAULT, load_curves
@@ -1142,6 +1245,7 @@ def _validated_kernels(args: Namespace) -> KernelValidation:
     target = output_file(args, "document", ".md")
     curves = load_curves(DEFAULT if args.calibration == STEPS else args.calibration)
     found = kernel_validation(_timings(args.measurements), curves)
+    found = replace(found, version=version(), command=call.command)
     if target is not None:
         write_whole(target, kernel_document(found), force=args.force)
     return found

@@ -2,7 +2,7 @@
 
 import meshwright
 
-PUBLIC_NAMES = 21
+PUBLIC_NAMES = 22
 
 
 def test_the_public_face_is_small():

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oracles.pipeline_timeline import StageTimes, build_timeline
 
 import meshwright.schedule as package
 from meshwright.base.errors import MeshwrightError
 from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
+from meshwright.schedule.timeline import KINDS, StageTimes, build_timeline
 
 STAGES, CHUNKS, MICRO_BATCHES = (1, 2, 3, 4, 6), (1, 2, 3, 4), (1, 2, 3, 4, 6, 8, 12)
 # forward, input gradient, weight gradient: equal, long and short weight gradients
@@ -75,7 +75,8 @@ def test_dependencies_hold_and_stages_do_one_thing_at_a_time(name):
     p, v, m = [s for s in shapes(name) if s[0] == 4][-1]
     times = StageTimes(1.0, 1.5, 0.5, send_s=0.25)
     line = build_timeline(schedules[name], p, v, m, times)
-    rows = list(zip(line.stage, line.kind, line.micro_batch, line.chunk, strict=True))
+    kinds = [KINDS[kind] for kind in line.kind]
+    rows = list(zip(line.stage, kinds, line.micro_batch, line.chunk, strict=True))
     start = dict(zip(rows, line.start_s, strict=True))
     end = dict(zip(rows, line.end_s, strict=True))
     for stage, kind, i, chunk in rows:

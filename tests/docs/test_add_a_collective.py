@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "add_a_collective.md"
 RUN = """
@@ -15,6 +17,7 @@ sys.exit(pytest.main(["-v", "-p", "no:cacheprovider", "-k", "{module}", "{tests}
 """
 
 
+@pytest.mark.slow
 def test_the_shown_collective_conforms(tmp_path):
     name, text = re.search(r"^```python title=(\S+)\n(.*?)^```", PAGE.read_text("utf-8"),
                            re.MULTILINE | re.DOTALL).groups()  # fmt: skip

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from sampled import slow_where
 
 from meshwright.calibration.reading import StatedHardware, StatedRow
 from meshwright.calibration.rows import ModelFields, ParallelismFields, SoftwareFields
@@ -12,6 +13,11 @@ from meshwright.cli.main import main, members
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+LONG = (
+    "for_architects", "for_training", "dataflow", "simulation", "onchip", "graphs", "partition",
+    "from_my_job", "kernels", "recurrences",
+)  # fmt: skip
+"""Pages whose commands take seconds."""
 SHOWN_FILE = re.compile(r"^```\w+ title=(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -34,7 +40,9 @@ def shown_files(request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", slow_where(PAGES, lambda page: page.stem in LONG), ids=lambda page: page.name
+)
 @pytest.mark.usefixtures("shown_files")
 def test_commands_run(page, capsys):
     for program, *words in console_lines(page.read_text(encoding="utf-8")):

@@ -84,6 +84,9 @@ DECLARED = {
     "Serving time parts": SERVING_TIME_PARTS,
     "Serving memory parts": SERVING_MEMORY_PARTS,
     "Serving front": serving_plans.ServingFront,
+    "Disaggregated plan": serving_plans.DisaggregatedPlan,
+    "Deployment": (serving_plans.Deployment, "plan"),
+    "Worker pool": serving_plans.WorkerPool,
     "Model": model.ModelSpec,
     "Layer": model.LayerSpec,
     "Attention": model.AttentionSpec,
@@ -100,6 +103,7 @@ DECLARED = {
     "Provenance": provenance.Provenance,
     "Training": workload.Training,
     "Serving workload": (workload.Prefill, *workload.Decode.model_fields),
+    "Speculation": workload.Speculation,
     "Precision": workload.Precision,
     "Optimizer": workload.OptimizerPreset,
     "Software": workload.SoftwareStack,
@@ -121,9 +125,9 @@ ONLY_PRINTED = {
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
 UNIT_OF_SUFFIX = {
     "_flops_per_s": "FLOP/s", "_bytes_per_s": "B/s", "_usd_per_hour": "USD/h", "_j_per_byte": "J/B",
-    "_j_per_flop": "J/FLOP", "tokens_per_s": "tokens/s", "tokens_per_j": "tokens/J",
-    "_per_million_tokens": None, "_s": "s", "_bytes": "B", "_j": "J", "_usd": "USD", "_w": "W",
-    "_mm2": "mm2", "_m": "m", "_fraction": "fraction",
+    "_j_per_flop": "J/FLOP", "tokens_per_s": "tokens/s", "requests_per_s": "1/s",
+    "tokens_per_j": "tokens/J", "_per_million_tokens": None, "_s": "s", "_bytes": "B", "_j": "J",
+    "_usd": "USD", "_w": "W", "_mm2": "mm2", "_m": "m", "_fraction": "fraction",
 }  # fmt: skip
 
 
@@ -220,12 +224,22 @@ def test_a_fault_is_noticed(printed):
         ("Check", 2, ["check", *QUESTION, "--tp", "3", "--sp", "off"]),
         ("Failure", 2, ["plan", "gpt2-medium", "--on", "8xH100"]),
         ("Failure", 2, ["plan", "no-such-model", *QUESTION[1:]]),
-        ("Plan", 0,
-         ["plan", "gpt2-medium", "--on", "wafer-4x4", *QUESTION[3:], "--per-operator"]),
+        pytest.param(
+            "Plan", 0,
+            ["plan", "gpt2-medium", "--on", "wafer-4x4", *QUESTION[3:], "--per-operator"],
+            marks=pytest.mark.slow,
+        ),
         ("Serving plan", 0,
          ["plan", *QUESTION[:3], "--decode", "--batch", "8", "--context", "1024"]),
         ("Serving plan", 0,
+         ["plan", "gpt2-xl", *QUESTION[1:3], "--decode", "--batch", "8", "--context", "512",
+          "--speculative-model", "gpt2-medium", "--speculative-tokens", "2", "--acceptance",
+          "0.6"]),
+        ("Serving plan", 0,
          ["plan", *QUESTION[:3], "--prefill", "--batch", "8", "--prompt", "1024"]),
+        ("Disaggregated plan", 0,
+         ["plan", *QUESTION[:3], "--decode", "--prefill", "--disaggregated", "--batch", "8",
+          "--prompt", "512", "--answer", "64", "--max-ttft", "1s"]),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )  # fmt: skip

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from oracles.pipeline_timeline import StageTimes, build_timeline
 from placed_problems import ROOM, grid_problem, grid_system, groups_of, placed, simulated, step_s
 from small_problems import chip, model, problem
 
@@ -18,6 +17,7 @@ from meshwright.cost.parts import TimePart
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.timeline import critical_path, seconds_by_track
 from meshwright.schedule.pipeline_schedules import schedules
+from meshwright.schedule.timeline import StageTimes, build_timeline
 from meshwright.sharding.strategy import (
     PlanOptions,
     Recompute,

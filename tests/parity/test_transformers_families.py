@@ -7,6 +7,7 @@ small model runs forward and backward; the cache is what the model itself keeps.
 import pytest
 import torch
 from public_models import transformers  # with a torchvision that can be loaded
+from sampled import sampled
 from torch.utils.flop_counter import FlopCounterMode
 
 from meshwright.catalog.models import read_config
@@ -131,7 +132,7 @@ def test_parameters_are_those_of_the_modules(case):
     assert count_parameters(read_config(config_of(case))).num_params == held
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sampled(CASES, 4))
 def test_products_and_cache_are_those_of_a_step(case):
     tokens, model = 7, read_config(config_of(case))
     runner = language_model(config_of(case), "cpu")
@@ -149,7 +150,7 @@ def test_products_and_cache_are_those_of_a_step(case):
     assert sum(part.numel() for part in kept) == kv_cache_bytes(model, 1.0, float(tokens))
 
 
-@pytest.mark.parametrize("case", RECURRENT)
+@pytest.mark.parametrize("case", sampled(RECURRENT, 4))
 def test_linear_layers_and_states_are_those_of_a_step(case):
     tokens, model = 7, read_config(config_of(case))
     runner = language_model(config_of(case), "cpu")

@@ -135,17 +135,27 @@ def test_tests_run_the_checks_then_pytest(mw, monkeypatch, words, tools, pytest_
     import subprocess
 
     called = []
-    monkeypatch.setattr(subprocess, "call", lambda words: called.append(words) or 0)
+    monkeypatch.setattr(subprocess, "call", lambda words, env=None: called.append(words) or 0)
     monkeypatch.setattr(mw.os, "chdir", lambda path: None)
     assert mw.run_tests(words) == 0
     assert [Path(command[0]).name for command in called[:-1]] == tools
     assert called[-1] == [mw.in_environment("test", "bin", "python"), "-m", "pytest", *pytest_words]
 
 
+def test_workers_have_a_thread_each_and_keep_what_they_compile(mw, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    found = mw.test_environment()
+    assert found["OMP_NUM_THREADS"] == "1"
+    assert "PYTHONDONTWRITEBYTECODE" not in found
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert mw.test_environment()["OMP_NUM_THREADS"] == "4"
+
+
 def test_a_failed_check_fails_the_run_though_the_tests_pass(mw, monkeypatch):
     import subprocess
 
-    monkeypatch.setattr(subprocess, "call", lambda words: int(words[0].endswith("ruff")))
+    monkeypatch.setattr(subprocess, "call", lambda words, env=None: int(words[0].endswith("ruff")))
     monkeypatch.setattr(mw.os, "chdir", lambda path: None)
     assert mw.run_tests([]) == 1
 
@@ -168,7 +178,7 @@ def test_tests_with_a_browser_run_alone(mw, monkeypatch):
 
     called = []
     monkeypatch.setattr(shutil, "which", lambda name: name)
-    monkeypatch.setattr(subprocess, "call", lambda words: called.append(words) or 0)
+    monkeypatch.setattr(subprocess, "call", lambda words, env=None: called.append(words) or 0)
     monkeypatch.setattr(mw.os, "chdir", lambda path: None)
     assert mw.run_tests(["--browser"]) == 0
     python = mw.in_environment("browser", "bin", "python")

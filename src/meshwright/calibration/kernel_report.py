@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,11 @@ from meshwright.calibration.fit.report import text_table
 from meshwright.calibration.kernel_rows import FOLDER, KINDS
 from meshwright.calibration.kernels import Timings, groups_of, place_of, predicted_s
 from meshwright.catalog.kernels import KernelCurves
+from meshwright.report.page.shown import Shown
 from meshwright.report.screen import percent
+
+if TYPE_CHECKING:
+    from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,19 @@ class KernelErrors:
 
 
 @dataclass(frozen=True)
-class KernelValidation:
+class KernelValidation(Shown):
     """Errors by variant, and pooled over the variants of each kernel and chip."""
 
     by_variant: tuple[KernelErrors, ...]
     by_chip: tuple[KernelErrors, ...]
+    version: str = ""
+    command: str = ""
+
+    def page(self) -> Page:
+        """Return the report as data."""
+        from meshwright.calibration.page import kernels_page
+
+        return kernels_page(self)
 
 
 def kernel_validation(tables: Sequence[Timings], curves: KernelCurves) -> KernelValidation:
@@ -205,7 +217,7 @@ each number is drawn towards what is expected of it, so that one that no row tel
 
 Single times tell nothing of hosts that launch late, of clocks under a power cap in long runs, or of
 kernels that share a chip: those remain with the constants of [whole steps](calibration.md).
-Steps are not priced by these curves yet.
+Steps are not priced by these curves: it was [tried](calibration.md#what-the-rows-forced).
 """
 TABLES = """`validate --kernels --measurements FILE.csv` takes one kind of kernel a file (CSV, also
 gzipped) with these columns and any others; times in microseconds, sizes in bytes. `held_back` is 1

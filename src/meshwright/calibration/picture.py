@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from meshwright.calibration.errors import by_group
@@ -20,74 +21,76 @@ from meshwright.report.chart import (
     text,
 )
 
-SIDE, LEFT, TOP, RIGHT, BOTTOM = 520.0, 76.0, 44.0, 220.0, 60.0
+ACROSS = 4
+"""Panels beside each other."""
+PANEL, TALL, LEFT, TOP, RIGHT, BOTTOM = 190.0, 104.0, 76.0, 72.0, 24.0, 84.0
+BETWEEN, ABOVE = 22.0, 34.0
+"""From one panel to the next: beside each other, and one below another [px]."""
 ROOM = 1.15
 """Factor that is left free beyond the smallest and the largest value."""
 BAND = 1.2
 """Dashed lines lie at this factor from the measured value."""
+RATIOS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)
+"""Ticks of predicted over measured."""
 
 
 def scatter_svg(predictions: Sequence[Prediction]) -> str:
-    """Return predicted against measured throughput of each chip."""
+    """Return predicted over measured throughput by measured one of a chip, a panel each source."""
     points = [entry for entry in predictions if entry.log_error is not None]
     rows = by_group(points)
-    values = [value for entry in points for value in _per_chip(entry)] or [1.0, 10.0]
-    low, high = min(values) / ROOM, max(values) * ROOM
-    across, up = Axis(low, high, LEFT, LEFT + SIDE), Axis(low, high, TOP + SIDE, TOP)
-    named = list(across.ticks())
-    parts = [
-        *below(across, TOP, TOP + SIDE, named),
-        *beside(up, LEFT, LEFT + SIDE, named),
-        *_diagonals(across, up),
-        f'<rect x="{LEFT}" y="{TOP}" width="{SIDE}" height="{SIDE}" fill="none" stroke="{INK}"/>',
-        text(LEFT + SIDE / 2, TOP + SIDE + 42, "measured, tokens/s of a chip", anchor="middle"),
-        text(22, TOP + SIDE / 2, "predicted, tokens/s of a chip", anchor="middle", turned=True),
-        *_points(rows, across, up),
-        *_legend(rows),
+    measured = [per_chip(entry)[1] for entry in points] or [1.0, 10.0]
+    most = ROOM * max([2.0, *(math.exp(abs(entry.log_error or 0.0)) for entry in points)])
+    ends = (min(measured) / ROOM, max(measured) * ROOM)
+    parts = []
+    for number, (name, entries) in enumerate(rows.items()):
+        down, right = divmod(number, ACROSS)
+        left, top = LEFT + (PANEL + BETWEEN) * right, TOP + (TALL + ABOVE) * down
+        across = Axis(*ends, left, left + PANEL)
+        up = Axis(1.0 / most, most, top + TALL, top)
+        is_lowest = number + ACROSS >= len(rows)
+        parts += [
+            *_frame(across, up, is_lowest=is_lowest, is_first=right == 0),
+            text(left, top - 7, f"{name} ({len(entries)})"),
+            *_points(entries, across, up),
+        ]
+    columns, down = min(ACROSS, len(rows)), -(-len(rows) // ACROSS)
+    width, height = (PANEL + BETWEEN) * columns - BETWEEN, (TALL + ABOVE) * down - ABOVE
+    foot = TOP + height + 42
+    parts += [
+        text(LEFT + width / 2, foot, "measured, tokens/s of a chip", anchor="middle"),
+        text(22, TOP + height / 2, "predicted / measured", anchor="middle", turned=True),
+        text(LEFT, foot + 24, f"dashed: a factor of {BAND:g} off; in brackets: rows"),
     ]
     title = f"Predicted against measured: {len(points)} rows of {len(rows)} sources"
-    return picture(LEFT + SIDE + RIGHT, TOP + SIDE + BOTTOM, title, parts)
+    return picture(LEFT + width + RIGHT, TOP + height + BOTTOM, title, parts)
 
 
-def _diagonals(across: Axis, up: Axis) -> Iterator[str]:
-    """Yield where predictions are right, and where they are a band off."""
-    low, high = across.low, across.high
-    for factor in (1 / BAND, 1.0, BAND):
-        first, last = max(low, low / factor), min(high, high / factor)
-        from_y, to_y = up.place(first * factor), up.place(last * factor)
-        more = "" if factor == 1.0 else DASHED
-        yield line(across.place(first), from_y, across.place(last), to_y, GREY, more)
+def _frame(across: Axis, up: Axis, *, is_lowest: bool, is_first: bool) -> Iterator[str]:
+    """Yield the grid of a panel, its outer names, and where predictions are right or a band off."""
+    named = [(value, name * is_lowest) for value, name in across.ticks()]
+    yield from below(across, up.last, up.first, named)
+    ratios = ((value, f"{value:g}" * is_first) for value in RATIOS if up.low < value < up.high)
+    yield from beside(up, across.first, across.last, list(ratios))
+    for factor in (1.0 / BAND, 1.0, BAND):
+        y = up.place(factor)
+        yield line(across.first, y, across.last, y, GREY, "" if factor == 1.0 else DASHED)
+    yield (
+        f'<rect x="{across.first}" y="{up.last}" width="{PANEL}" height="{TALL}" fill="none" '
+        f'stroke="{INK}"/>'
+    )
 
 
-def _points(rows: Mapping[str, Sequence[Prediction]], across: Axis, up: Axis) -> Iterator[str]:
+def _points(entries: Sequence[Prediction], across: Axis, up: Axis) -> Iterator[str]:
     """Yield a point for each row, which says its name."""
-    for number, entries in enumerate(rows.values()):
-        colour = COLOURS[number % len(COLOURS)]
-        yield f'<g fill="{colour}" fill-opacity="0.6">'
-        for entry in entries:
-            predicted, measured = _per_chip(entry)
-            place = f'cx="{across.place(measured):.1f}" cy="{up.place(predicted):.1f}"'
-            yield f'<circle {place} r="3"><title>{entry.row.id}</title></circle>'
-        yield "</g>"
+    yield f'<g fill="{COLOURS[0]}" fill-opacity="0.5">'
+    for entry in entries:
+        ratio = math.exp(entry.log_error or 0.0)
+        place = f'cx="{across.place(per_chip(entry)[1]):.1f}" cy="{up.place(ratio):.1f}"'
+        yield f'<circle {place} r="2.5"><title>{entry.row.id}</title></circle>'
+    yield "</g>"
 
 
-def _legend(rows: Mapping[str, Sequence[Prediction]]) -> Iterator[str]:
-    """Yield the colour, name and number of rows of each source, then what the lines mean."""
-    x = LEFT + SIDE + 22
-    yield text(x, TOP + 12, "source (rows)")
-    for number, (name, entries) in enumerate(rows.items(), start=1):
-        y = TOP + 14 + 20 * number
-        colour = COLOURS[(number - 1) % len(COLOURS)]
-        yield f'<circle cx="{x + 5:.1f}" cy="{y - 4:.1f}" r="5" fill="{colour}"/>'
-        yield text(x + 18, y, f"{name} ({len(entries)})")
-    y = TOP + 44 + 20 * len(rows)
-    yield line(x, y - 4, x + 24, y - 4, GREY)
-    yield text(x + 32, y, "equal")
-    yield line(x, y + 16, x + 24, y + 16, GREY, DASHED)
-    yield text(x + 32, y + 20, f"a factor of {BAND:g} off")
-
-
-def _per_chip(entry: Prediction) -> tuple[float, float]:
+def per_chip(entry: Prediction) -> tuple[float, float]:
     """Return predicted and measured throughput for each chip [tokens/s]."""
     assert entry.job is not None
     chips = entry.job.problem.system.num_devices
@@ -95,9 +98,8 @@ def _per_chip(entry: Prediction) -> tuple[float, float]:
 
 
 WIDTH, BARS_LEFT, BARS_TOP, ROW, BARS_RIGHT = 480.0, 170.0, 84.0, 40.0, 40.0
-SMALLEST, LARGEST = 0.01, 1.0
-"""Ends of the axis, |ln(predicted / measured)|; beyond them lie points at the ends."""
-TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+NEAT = tuple(digit * 10.0**power for power in range(-4, 2) for digit in (1.0, 2.0, 5.0))
+"""Values of |ln(predicted / measured)| at which the axis has ticks, and may end."""
 LOOKS = (("fitted", "its rows in the fit", COLOURS[0], -7.0),
          ("left_out", "source left out", COLOURS[1], 7.0))  # fmt: skip
 """Which errors, what they are called, their colour, and how far from the middle of a row [px]."""
@@ -106,9 +108,10 @@ LOOKS = (("fitted", "its rows in the fit", COLOURS[0], -7.0),
 def sources_svg(groups: Mapping[str, GroupRecord]) -> str:
     """Return median and 90th percentile of the errors of each source."""
     bottom = BARS_TOP + ROW * len(groups)
-    axis = Axis(SMALLEST, LARGEST, BARS_LEFT, BARS_LEFT + WIDTH)
+    ticks = _ticks(groups)
+    axis = Axis(ticks[0], ticks[-1], BARS_LEFT, BARS_LEFT + WIDTH)
     parts = [
-        *below(axis, BARS_TOP, bottom, [(value, f"{value:.0%}") for value in TICKS]),
+        *below(axis, BARS_TOP, bottom, [(value, f"{100.0 * value:g}%") for value in ticks]),
         line(BARS_LEFT, bottom, BARS_LEFT + WIDTH, bottom, INK),
         text(BARS_LEFT + WIDTH / 2, bottom + 42, "|ln(predicted / measured)|, logarithmic scale",
              anchor="middle"),
@@ -124,6 +127,15 @@ def sources_svg(groups: Mapping[str, GroupRecord]) -> str:
     if any(record.alone for record in groups.values()):
         parts.append(text(16, foot, "(1) no other source has rows of its chips"))
     return picture(BARS_LEFT + WIDTH + BARS_RIGHT, foot + 16, "Errors of each source", parts)
+
+
+def _ticks(groups: Mapping[str, GroupRecord]) -> list[float]:
+    """Return neat values from the last one below all errors to the first one above."""
+    drawn = [getattr(record, which) for record in groups.values() for which, *_ in LOOKS]
+    values = [value for errors in drawn for value in (errors.median, errors.p90) if value]
+    first = max([value for value in NEAT if value <= min(values, default=0.01)], default=NEAT[0])
+    last = min([value for value in NEAT if value > max(values, default=0.5)], default=NEAT[-1])
+    return [value for value in NEAT if first <= value <= last]
 
 
 def _errors(errors: ErrorRecord, axis: Axis, y: float, colour: str) -> Iterator[str]:

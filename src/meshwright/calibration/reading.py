@@ -300,6 +300,7 @@ _FRAMEWORKS = (
     (r"llm-?foundry|mosaic|composer", "llm-foundry"),
     (r"torchtitan", "torchtitan"),
     (r"maxtext|pax|jax|levanter", "maxtext"),
+    (r"internevo", "internevo"),
     (r"megatron|korthikanti", _EARLY_MEGATRON),
     (r"fsdp|pytorch|hugging|accelerate|lit-?gpt|axolotl", "fsdp"),
 )
@@ -338,8 +339,8 @@ def framework_of(row: StatedRow, hardware: HardwareFields) -> str | None:
     is_early = re.search(r"v100|a100|p100", chip) and not row.flash_attention
     if named is None and "tpu" in chip:
         return "maxtext"
-    if named is None and (plan.fsdp or plan.zero_stage == 3):
-        return "fsdp"
+    if named in (None, "internevo") and (plan.fsdp or plan.zero_stage == 3):
+        return "fsdp"  # which InternEvo wraps for full sharding
     if named is None and is_early and row.flash_attention is False:
         return _EARLY_MEGATRON
     if named != _EARLY_MEGATRON:
@@ -409,8 +410,8 @@ def software_of(row: StatedRow, framework: str | None) -> tuple[SoftwareFields, 
         found["dropout"] = any(map(float, rates)), "Megatron-LM drops a tenth unless told otherwise"
     if re.search(r"\bo2\b", precision) and framework is None:
         found["optimizer"] = "adam-amp-o2", "AMP at level O2"
-    if "internevo" in (row.source.repo or "").lower():
-        found["optimizer"] = "internevo-adam", "InternEvo, HybridZeroOptimizer"
+    if framework == "fsdp" and "internevo" in (row.source.repo or "").lower():
+        found["optimizer"] = "internevo-adam", "InternEvo's optimizer around FSDP"
     if "vanilla tp" in notes:
         found["async_tp"] = False, "vanilla TP"
     if framework == "llm-foundry" and "mode pure" in notes:

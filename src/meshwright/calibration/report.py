@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from meshwright.base.errors import Fault
 from meshwright.calibration.errors import (
@@ -48,7 +48,11 @@ from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.workloads import load_server, server_names
 from meshwright.cost.parts import MemoryPart
 from meshwright.report.markdown import markdown_table
+from meshwright.report.page.shown import Shown
 from meshwright.report.screen import percent
+
+if TYPE_CHECKING:
+    from meshwright.report.page.parts import Page
 
 GIB = 2.0**30
 NUM_WORST = 20
@@ -75,13 +79,21 @@ def views_of(predictions: Sequence[Prediction]) -> dict[str, dict[str, Errors]]:
 
 
 @dataclass(frozen=True)
-class Validation:
+class Validation(Shown):
     """Rows with their predictions under one calibration."""
 
     predictions: tuple[Prediction, ...]
     calibration: str
     bad_rows: tuple[Fault, ...] = ()
     """What is wrong with rows that are none, which are left out."""
+    version: str = ""
+    command: str = ""
+
+    def page(self) -> Page:
+        """Return the report as data."""
+        from meshwright.calibration.page import validation_page
+
+        return validation_page(self)
 
     @cached_property
     def groups(self) -> dict[str, Errors]:

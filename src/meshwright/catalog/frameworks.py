@@ -46,13 +46,17 @@ def load_framework(text: str) -> Framework:
         When there is no such framework; lists the near ones.
     SpecError
         When the catalog does not hold that version; lists those that it holds. When it serves,
-        and does not train.
+        and does not train. When others have the name in their title.
     """
     stated, _, version = text.partition("==")
     name = find_name(stated, framework_names())
     if name is None and find_name(stated, server_names()) is not None:
         raise SpecError(Fault("framework", f"{stated} serves requests", "--decode or --prefill"))
     if name is None:
+        titled = [one for one in framework_names() if stated.lower() in _title(one).lower().split()]
+        if titled:
+            fix = f"did you mean {' or '.join(titled)}?"
+            raise SpecError(Fault("framework", f"unknown name {stated!r}", fix))
         raise UnknownNameError("framework", stated, framework_names())
     path = data_names(FOLDER)[name]
     tree = _tree(path)
@@ -63,6 +67,11 @@ def load_framework(text: str) -> Framework:
             raise SpecError(Fault("framework", f"{name} in version {version!r}", f"known: {known}"))
         tree = Tree({**_merged(tree.value, others[version]), "version": version}, tree.lines)
     return load_plain(Framework, plain_values(tree), origin=str(path))
+
+
+def _title(name: str) -> str:
+    """Return what a framework calls itself."""
+    return str(_tree(data_names(FOLDER)[name]).value["title"])
 
 
 def _tree(path: Path) -> Tree:

@@ -27,8 +27,8 @@ from meshwright.cli.main import (
 
 if TYPE_CHECKING:
     from meshwright.frameworks.reading.job import Job
-    from meshwright.serve.answer import ServingPlan
-    from meshwright.train.answer import Candidate, Deadline, Plan
+    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
+    from meshwright.train.answer import Candidate, Deadline, Front, Plan
 
 
 def _call(args: Namespace) -> api.Call:
@@ -39,21 +39,23 @@ def _call(args: Namespace) -> api.Call:
 
 def plan(args: Namespace) -> int:
     """Print the best plan: of training, of serving, of a graph, or after a loss."""
+    from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.linpack import GridRuns, linpack_lines, linpack_record
-    from meshwright.serve.answer import ServingPlan
-    from meshwright.train.answer import Deadline, Plan, Replan
+    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
+    from meshwright.train.answer import Deadline, Front, Plan, Replan
 
     found = api.plan.answer(args, _call(args))
-    if isinstance(found, ServingPlan):
+    if isinstance(found, ServingPlan | DisaggregatedPlan):
         return _show_serving(found, args)
-    if isinstance(found, api.Front):
+    if isinstance(found, Front):
         return _show_front(found, args)
-    if isinstance(found, api.GraphPlans):
+    if isinstance(found, GraphAnswer):
         from meshwright.dataflow.answer import plans_record
         from meshwright.dataflow.report import plans_lines
 
         top = int(args.top or 5)
-        show(plans_lines(*found, top=top), plans_record(*found, top=top), args.json)
+        parts = found.graph, found.machine, found.plans, found.power_w
+        show(plans_lines(*parts, top=top), plans_record(*parts, top=top), args.json)
         return 0
     if isinstance(found, GridRuns):
         top = int(args.top or 5)
@@ -85,11 +87,22 @@ def _show_plan(found: Plan, args: Namespace, **more: Any) -> None:
     )  # fmt: skip
 
 
-def _show_serving(found: ServingPlan, args: Namespace) -> int:
-    from meshwright.serve.answer import serving_to_data
-    from meshwright.serve.report import serving_lines, serving_screen
+def _show_serving(found: ServingPlan | DisaggregatedPlan, args: Namespace) -> int:
+    from meshwright.serve.answer import DISAGGREGATED_FILE, DisaggregatedPlan, serving_to_data
+    from meshwright.serve.report import (
+        disaggregated_lines,
+        disaggregated_screen,
+        serving_lines,
+        serving_screen,
+    )
 
     after = "" if args.out else f"{command_line()} --out plan.json"
+    if isinstance(found, DisaggregatedPlan):
+        show_screen(
+            lambda: disaggregated_screen(found, next_command=after),
+            lambda: disaggregated_lines(found), lambda: DISAGGREGATED_FILE.to_data(found), args,
+        )  # fmt: skip
+        return 0
     show_screen(
         lambda: serving_screen(found, next_command=after),
         lambda: serving_lines(found), lambda: serving_to_data(found), args,
@@ -97,14 +110,17 @@ def _show_serving(found: ServingPlan, args: Namespace) -> int:
     return 0
 
 
-def _show_front(found: api.Front, args: Namespace) -> int:
+def _show_front(found: Front, args: Namespace) -> int:
     from meshwright.report.answer_file import plain_data
     from meshwright.train.report import front_screen
     from meshwright.train.report_detail import front_lines
 
     data = {"front": [plain_data(c) for c in found.candidates],
             "left_out": list(found.left_out)}  # fmt: skip
-    show_screen(lambda: front_screen(*found), lambda: front_lines(*found), lambda: data, args)
+    show_screen(
+        lambda: front_screen(found.candidates, found.left_out),
+        lambda: front_lines(found.candidates, found.left_out), lambda: data, args,
+    )  # fmt: skip
     return 0
 
 
@@ -147,10 +163,10 @@ def _show_deadline(found: Deadline, args: Namespace) -> int:
 
 def estimate(args: Namespace) -> int:
     """Print the price of one strategy; 3 where it does not fit."""
-    from meshwright.serve.answer import ServingPlan
+    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
 
     found = api.estimate.answer(args, _call(args))
-    if isinstance(found, ServingPlan):
+    if isinstance(found, ServingPlan | DisaggregatedPlan):
         return _show_serving(found, args)
     if found.best.estimate.fits:
         _show_plan(found, args)
@@ -287,11 +303,16 @@ def simulate(args: Namespace) -> int:
         records = [flow_record(scenario, timeline) for scenario, timeline in runs]
         show(lines, {"scenarios": records}, args.json)
         return 0
-    from meshwright.wafer.report import simulation_data, simulation_lines
-
     if sys.stderr.isatty() and not args.json:
         sys.stderr.write("playing the step: a few seconds, more the first time\n")
     found, played = api._played(args)
+    if found.best.placement is None:
+        from meshwright.train.timeline_report import timeline_data, timeline_lines
+
+        show(list(timeline_lines(found, played)), timeline_data(found, played), args.json)
+        return 0
+    from meshwright.wafer.report import simulation_data, simulation_lines
+
     lines = list(simulation_lines(found, played.step, played.network))
     show(lines, simulation_data(found, played.step, played.network), args.json)
     return 0
@@ -393,13 +414,16 @@ def _show_job(found: Job, args: Namespace) -> int:
 
     files = [shlex.quote(name) for name in args.files]
     is_named = all(fault.path != "MODEL" for fault in found.missing)
-    words = ["meshwright estimate", *([] if is_named else ["MODEL"])]
-    is_alone = is_named and len(files) == 1 and is_job_file(args.files[0])
+    lacking = [f"{fault.path} ..." for fault in found.missing if fault.path.startswith("--")]
+    lacking = [text for text in lacking if not text.startswith("--on")]
+    # What servers leave open are options of plan alone.
+    verb = "plan" if found.kind == "serving" and lacking else "estimate"
+    words = [f"meshwright {verb}", *([] if is_named else ["MODEL"])]
+    is_alone = is_named and len(files) == 1 and is_job_file(args.files[0]) and verb == "estimate"
     words += files if is_alone else ["--from", *files]
     if system_of(found) is None:
         words += ["--on", args.on or f"{found.devices.count or 64}xH100"]
-    lacking = [f"{fault.path} ..." for fault in found.missing if fault.path.startswith("--")]
-    words += [text for text in lacking if not text.startswith("--on")]
+    words += lacking
     show_screen(
         lambda: job_screen(found, next_command=" ".join(words)),
         lambda: job_lines(found), lambda: job_record(found), args,

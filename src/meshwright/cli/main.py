@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -142,6 +143,8 @@ def add_commands(
     position = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
     name = words[position] if position < len(words) else ""
     table = members(family)
+    if not family and name in MEANT and name not in table:
+        raise UsageError(f"unknown command {name!r}; did you mean {MEANT[name]}?")
     if name and name not in table:
         raise UnknownNameError(f"{family} command".strip(), name, table)
     choices = parser.add_subparsers(metavar="COMMAND", title="commands")
@@ -183,10 +186,17 @@ def option_names(parser: argparse.ArgumentParser) -> list[str]:
     return [name for name in parser._option_string_actions if name.startswith("--")]
 
 
+MEANT = {"train": "plan", "search": "plan", "serve": "plan --decode", "list": "show"}
+"""What people call commands of other names."""
+
+
 def about_unknown(word: str, parser: argparse.ArgumentParser) -> str:
     """Return what to say of a word that no option or argument takes."""
     if word.startswith("-"):
         return f"unknown option {word!r}; {nearest(word.split('=')[0], option_names(parser))}"
+    names = option_names(parser)
+    if "--on" in names and re.fullmatch(r"\d+x\w.*", word):
+        return f"unexpected argument {word!r}; did you mean --on {word}?"
     return f"unexpected argument {word!r}"
 
 
@@ -258,10 +268,10 @@ def question_line(args: argparse.Namespace) -> str:
 
     from meshwright.options.table import FIXED
 
-    dropped = {option.flag for option in FIXED} | {"--against", "--out"}
+    dropped = {option.flag for option in FIXED} | {"--against", "--out", "--report"}
     words, kept = shlex.split(command_line()), []
     for before, word in zip(["", *words], words, strict=False):
-        if word.split("=")[0] not in dropped and before not in dropped:
+        if word.split("=")[0] not in {*dropped, "--force"} and before not in dropped:
             kept.append(word)
     kept[1:2] = ["plan"]
     return " ".join(map(shlex.quote, kept))

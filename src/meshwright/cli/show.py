@@ -7,6 +7,12 @@ import argparse
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cli.main import show
 
+SCHEMAS = {
+    "plan": ("meshwright.train.answer", "Plan"),
+    "serving-plan": ("meshwright.serve.answer", "ServingPlan"),
+    "partition-plan": ("meshwright.sram.answer", "PartitionPlan"),
+}
+"""By name: where the record of an answer is declared."""
 MOST_DEVICES = 10_000
 """Beyond this the shapes of a dragonfly take long to try."""
 
@@ -108,6 +114,23 @@ def show_framework(args: argparse.Namespace) -> int:
     framework = load_framework(args.framework)
     record = framework.model_dump(mode="json", exclude={"provenance"})
     show(tuple(framework_lines(framework)), record, args.json)
+    return 0
+
+
+def show_schema(args: argparse.Namespace) -> int:
+    """Print the JSON Schema of an answer, or the names of all."""
+    from importlib import import_module
+
+    from meshwright.base.errors import UnknownNameError
+    from meshwright.report.schema import schema_of
+
+    if args.schema is None:
+        show(SCHEMAS, list(SCHEMAS), args.json)
+        return 0
+    if args.schema not in SCHEMAS:
+        raise UnknownNameError("schema", args.schema, SCHEMAS)
+    module, kind = SCHEMAS[args.schema]
+    show((), schema_of(getattr(import_module(module), kind), args.schema), as_json=True)
     return 0
 
 

@@ -7,7 +7,7 @@ parameters have nothing left to hide behind, so something of the synchronisation
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
@@ -170,18 +170,7 @@ def step_times(
 ) -> StepTime:  # fmt: skip
     """Return the time of the step, in parts; the states of single stages do not matter."""
     optimizer, heaviest = problem.workload.optimizer, price.heaviest
-    kinds = [(heaviest.dense_params, links.dense)]
-    if links.expert is not None:
-        kinds.append((heaviest.expert_params, links.expert))
-    software = problem.workload.software
-    synced = gradient_sync(
-        kinds, price, structure, optimizer, sums_whole=software.sums_whole_gradients
-    )
-    if structure.zero_stage == 3 and (software.copies_shards or software.eager):
-        copied = sharding_copies_s(
-            heaviest, price, structure, optimizer, problem.rates.elementwise_bytes_per_s
-        )
-        synced = Exposure(synced.exposed_s + copied, synced.hidden_s)
+    synced = step_sync(problem, structure, price, links).total
     optimizer_s = optimizer_step_s(
         heaviest, shards, structure, optimizer, problem.rates.memory_bytes_per_s
     )
@@ -193,6 +182,26 @@ def step_times(
         )  # fmt: skip
     sigma = problem.calibration.overlap_slowdown
     return step_time(price, synced, optimizer_s, offloaded, sigma=sigma)
+
+
+def step_sync(
+    problem: Problem, structure: PlanOptions, price: PipelinePrice, links: SyncLinks
+) -> GradientSync:
+    """Return the synchronisation of the fullest stage, copies of full sharding included."""
+    optimizer, heaviest = problem.workload.optimizer, price.heaviest
+    kinds = [(heaviest.dense_params, links.dense)]
+    if links.expert is not None:
+        kinds.append((heaviest.expert_params, links.expert))
+    software = problem.workload.software
+    synced = gradient_sync(
+        kinds, price, structure, optimizer, sums_whole=software.sums_whole_gradients
+    )
+    if structure.zero_stage == 3 and (software.copies_shards or software.eager):
+        copied = sharding_copies_s(
+            heaviest, price, structure, optimizer, problem.rates.elementwise_bytes_per_s
+        )
+        synced = replace(synced, copies=plain(copied))
+    return synced
 
 
 @dataclass(frozen=True)
@@ -329,10 +338,46 @@ SyncedKinds = Sequence[tuple[Num, DataParallelLinks]]
 """Parameters on one device with their collectives: dense ones, and those of routed experts."""
 
 
+NOTHING = Exposure(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class GradientSync:
+    """Data-parallel synchronisation of a step, by when it shows."""
+
+    first_forward: Exposure = NOTHING
+    """Parameters that come once, before the first forward pass."""
+    each_forward: Exposure = NOTHING
+    """Parameters for the forward pass of each micro-batch."""
+    each_backward: Exposure = NOTHING
+    """Parameters and gradients of the backward pass of each micro-batch."""
+    num_micro_batches: Num = 0.0
+    last_backward: Exposure = NOTHING
+    """Gradients that leave once, under the last backward pass."""
+    replicas: Exposure = NOTHING
+    """Sums over the replicas of a shard."""
+    norm: Exposure = NOTHING
+    """The number for the gradient norm."""
+    copies: Exposure = NOTHING
+    """Copies of full sharding, of all micro-batches."""
+
+    @property
+    def total(self) -> Exposure:
+        """All of it."""
+        passes = (self.each_forward + self.each_backward).times(self.num_micro_batches)
+        once = (self.last_backward, self.first_forward, self.replicas, self.norm, self.copies)
+        return reduce(add, once, passes)
+
+    @property
+    def at_end(self) -> Exposure:
+        """What comes after the last backward pass of a stage."""
+        return self.last_backward + self.replicas + self.norm
+
+
 def gradient_sync(
     kinds: SyncedKinds, pipeline: PipelinePrice, structure: PlanOptions,
     optimizer: OptimizerPreset, *, sums_whole: bool = False,
-) -> Exposure:  # fmt: skip
+) -> GradientSync:  # fmt: skip
     """Return the seconds of synchronising all kinds of parameters in a step.
 
     ZeRO 0: one all-reduce of gradients. ZeRO 1: one reduce-scatter, one all-gather of parameters.
@@ -363,7 +408,8 @@ def gradient_sync(
     if structure.zero_stage == 0:
         # One all-reduce of all gradients.
         norm_s = sum(links.all_reduce.time_s(0.0, 1.0) for _, links in kinds)
-        return show(_all_reduce(kinds, buckets, optimizer), gradient_s) + Exposure(norm_s, 0.0)
+        summed = show(_all_reduce(kinds, buckets, optimizer), gradient_s)
+        return GradientSync(last_backward=summed, norm=Exposure(norm_s, 0.0))
     # ZeRO 1 to 3: gradients scattered, weights gathered, one shard summed over its replicas.
     gradient = optimizer.reduced_gradient_bytes_per_param
     weight = optimizer.gathered_bytes_per_param(structure.zero_stage)
@@ -379,16 +425,22 @@ def gradient_sync(
     norm = Exposure(norm_s, 0.0)
     # ZeRO 2 and 3 scatter after each of m micro-batches; ZeRO 3 also gathers in each pass. What is
     # left of the last backward window hides the sum over replicas.
-    m = pipeline.num_micro_batches if structure.zero_stage >= 2 else 1.0
+    m = pipeline.num_micro_batches
     if structure.zero_stage < 3:
+        scattered = show(reduced, gradient_s)
         last = show(replicas, positive_part(gradient_s - reduced.shared_s))
-        return show(reduced, gradient_s).times(m) + show(gathered, forward_s) + last + norm
+        once = GradientSync(first_forward=show(gathered, forward_s), replicas=last, norm=norm)
+        if structure.zero_stage == 1:
+            return replace(once, last_backward=scattered)
+        return replace(once, each_backward=scattered, num_micro_batches=m)
     again = gathered.times(1.0 if structure.reshard_after_forward else 0.0)
     # Both kinds of transfers share the backward window; gradients come in the last part of it.
     shared_s = smaller(backward_s, gradient_s + again.shared_s)
     forward, backward = show(gathered, forward_s), show(again + reduced, shared_s)
     last = show(replicas, positive_part(shared_s - again.shared_s - reduced.shared_s))
-    return (forward + backward).times(m) + last + norm
+    return GradientSync(
+        each_forward=forward, each_backward=backward, num_micro_batches=m, replicas=last, norm=norm
+    )
 
 
 @dataclass(frozen=True)

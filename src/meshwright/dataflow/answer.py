@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.dataflow.layouts import TensorLayout, payload_bytes
 from meshwright.dataflow.roofline import CalibratedSystem
@@ -14,6 +14,10 @@ from meshwright.dataflow.sharding import GraphSharding
 from meshwright.dataflow.stages import Stage
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, factors
+from meshwright.report.page.shown import Shown
+
+if TYPE_CHECKING:
+    from meshwright.report.page.parts import Page
 
 SLOWER = "slower by its bound"
 
@@ -121,6 +125,25 @@ class GraphPlans:
         if self.best.step_s <= self.lower_bound_s:
             return 0.0
         return self.best.step_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0.0 else inf
+
+
+@dataclass(frozen=True)
+class GraphAnswer(Shown):
+    """Plans of a computation that is no transformer, with the question."""
+
+    graph: DataflowGraph
+    machine: CalibratedSystem
+    plans: GraphPlans
+    power_w: Mapping[str, float | None]
+    """Of chips, memory and links under the best plan, as far as it is known."""
+    version: str = ""
+    command: str = ""
+
+    def page(self) -> Page:
+        """Return the report as data."""
+        from meshwright.dataflow.page import graph_page
+
+        return graph_page(self)
 
 
 def plans_record(

@@ -15,19 +15,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, ceil_div
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
+from meshwright.base.registry import version
 from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.cost.operator import matmul_compute_s
 from meshwright.dataflow.roofline import CalibratedSystem, Links
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.workloads import hpl
+from meshwright.report.page.shown import Shown
 from meshwright.report.screen import memory_lines, time_lines
 from meshwright.spec.collective import CollectiveKind
+
+if TYPE_CHECKING:
+    from meshwright.report.page.parts import Page
 
 WORD_BYTES = 8.0
 """Of a number: Linpack is run in double precision."""
@@ -158,7 +163,7 @@ class GridRun:
 
 
 @dataclass(frozen=True)
-class GridRuns:
+class GridRuns(Shown):
     """Runs on all grids of the devices, the fastest first."""
 
     size: int
@@ -169,6 +174,14 @@ class GridRuns:
     """Grids whose memory does not hold the matrix."""
     lower_bound_s: float
     """No grid, and no other way to share the work evenly, takes less [s]."""
+    version: str = ""
+    command: str = ""
+
+    def page(self) -> Page:
+        """Return the report as data."""
+        from meshwright.dataflow.page import linpack_page
+
+        return linpack_page(self)
 
     @property
     def best(self) -> GridRun:
@@ -251,8 +264,9 @@ def least_s(size: int, block: int, system: CalibratedSystem) -> float:
 
 
 def plan_linpack(
-    size: int, block: int, system: CalibratedSystem, wanted: tuple[int, int] | None = None
-) -> GridRuns:
+    size: int, block: int, system: CalibratedSystem, wanted: tuple[int, int] | None = None, *,
+    command: str = "",
+) -> GridRuns:  # fmt: skip
     """Return a run of Linpack on every grid of all devices, or on the one that is wanted.
 
     Raises
@@ -285,7 +299,8 @@ def plan_linpack(
         )
     runs.sort(key=lambda run: (run.run_s, run.held_bytes, run.grid.rows))
     bound_s = least_s(size, block, system)
-    return GridRuns(size, block, system, tuple(runs), len(every) - len(runs), bound_s)
+    refused = len(every) - len(runs)
+    return GridRuns(size, block, system, tuple(runs), refused, bound_s, version(), command)
 
 
 def _links(grid: ProcessGrid, system: CalibratedSystem) -> tuple[Links, Links]:

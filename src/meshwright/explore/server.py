@@ -263,6 +263,9 @@ ANSWERS: Mapping[str, Callable[[Handler, Mapping[str, Any]], None]] = {
     "/api/estimate": lambda page, given: page.answer_at_once(
         lambda: answers.estimate(_options(given), page.server.start)
     ),
+    "/api/sections": lambda page, given: page.answer_at_once(
+        lambda: answers.sections(str(given.get("plan")))
+    ),
     "/api/search": lambda page, given: page.answer_in_lines(
         lambda progress: answers.search(_options(given), page.server.start, progress)
     ),

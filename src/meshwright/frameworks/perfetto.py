@@ -1,8 +1,10 @@
-"""A simulated run as a trace file that Perfetto and Chrome open.
+"""A simulated run, or a step over time, as a trace file that Perfetto and Chrome open.
 
-Devices are processes, what they do on each track are threads, and the share of its bandwidth that
-each link carries is a counter of the node at which it begins. Times are whole nanoseconds, the
-resolution of these viewers. Tasks of one track that overlap are spread over several threads.
+Of a run devices are processes, what they do on each track are threads, and the share of its
+bandwidth that each link carries is a counter of the node at which it begins. Times are whole
+nanoseconds, the resolution of these viewers. Tasks of one track that overlap are spread over
+several threads. Of a step pipeline stages are processes with two threads, and their memory is a
+counter.
 
 Source: Trace Event Format (Google): complete, counter and metadata events, JSON object format.
 """
@@ -27,6 +29,7 @@ from meshwright.network.routing import Routes
 from meshwright.network.simulation.timeline import Timeline
 from meshwright.spec.flows import FlowScenario
 from meshwright.topology.network import Network
+from meshwright.train.timeline import TASKS, StepTimeline
 
 BLOCK_EVENTS = 10_000
 """Events that are written at once."""
@@ -65,12 +68,66 @@ def write_trace(
         _tasks(timeline, _details(timeline, links, num_bytes, routes)),
         _counters(timeline, network, links),
     )
-    with writing(path, force=force) as file:
-        if path.suffix == ".gz":
-            with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
-                _write(packed, events, notes or {})
-        else:
-            _write(file, events, notes or {})
+    _write_whole(path, events, notes or {}, force=force)
+
+
+def write_step_trace(
+    timeline: StepTimeline, path: Path, *, notes: Mapping[str, Any] | None = None,
+    force: bool = False,
+) -> None:  # fmt: skip
+    """Write a step over time as a trace, whole or not at all; compressed where it ends in .gz.
+
+    Parameters
+    ----------
+    notes
+        What the trace is of: plan, fidelity.
+    """
+    _write_whole(path, _stages(timeline), notes or {}, force=force)
+
+
+def _stages(timeline: StepTimeline) -> Iterator[str]:
+    """Yield each stage: its names, its tasks on two threads, its memory."""
+    start, end = _nanoseconds(timeline.start_s), _nanoseconds(timeline.end_s)
+    last = _micro(int(end.max()))
+    waits = np.array([task.is_communication for task in TASKS])[timeline.task]
+    has_chunks = bool((timeline.chunk > 0).any())
+    for stage, memory in enumerate(timeline.memory):
+        process = stage + 1
+        yield _metadata("process_name", process, name=f"stage {stage}")
+        yield _metadata("process_sort_index", process, sort_index=stage)
+        threads = [2 * stage + 1, 2 * stage + 2]
+        for thread, name in zip(threads, ("compute", "communication"), strict=True):
+            yield _metadata("thread_name", process, thread, name=name)
+            yield _metadata("thread_sort_index", process, thread, sort_index=thread)
+        mine = timeline.stage == stage
+        columns = (
+            timeline.task, timeline.micro_batch, timeline.chunk, timeline.in_pass,
+            np.where(waits, *reversed(threads)), start, end - start,
+        )  # fmt: skip
+        for task, micro_batch, chunk, of, thread, begin, duration in zip(
+            *(column[mine].tolist() for column in columns), strict=True
+        ):
+            name, detail = str(TASKS[task]), ""
+            if micro_batch >= 0:
+                parts = {"micro_batch": micro_batch, "pass": str(TASKS[of])}
+                parts |= {"chunk": chunk} if has_chunks else {}
+                name, detail = f"{name} {micro_batch}", f',"args":{json.dumps(parts)}'
+            yield (
+                f'{{"ph":"X","name":{json.dumps(name)},"pid":{process},"tid":{thread},'
+                f'"ts":{_micro(begin)},"dur":{_micro(duration)}{detail}}}'
+            )
+        changes = zip(_nanoseconds(memory.at_s).tolist(), memory.total_bytes.tolist(), strict=True)
+        for at, size in {_micro(at): size for at, size in changes}.items():
+            yield _memory(process, at, size)
+        yield _memory(process, last, float(memory.total_bytes[-1]))
+
+
+def _memory(process: int, at: str, size: float) -> str:
+    """Return an event that says what a device holds from a time on [GiB]."""
+    return (
+        f'{{"ph":"C","name":"memory [GiB]","pid":{process},"ts":{at},'
+        f'"args":{{"GiB":{size / 2**30:.6g}}}}}'
+    )
 
 
 def write_flow_trace(
@@ -99,6 +156,18 @@ def write_flow_trace(
         node_names=names or ["no link"], link_names=[str(name) for name in scenario.link_ids],
         force=force,
     )  # fmt: skip
+
+
+def _write_whole(
+    path: Path, events: Iterator[str], notes: Mapping[str, Any], *, force: bool
+) -> None:
+    """Write a trace, whole or not at all; compressed where the name ends in .gz."""
+    with writing(path, force=force) as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+                _write(packed, events, notes)
+        else:
+            _write(file, events, notes)
 
 
 def _write(file: BinaryIO | gzip.GzipFile, events: Iterator[str], notes: Mapping[str, Any]) -> None:

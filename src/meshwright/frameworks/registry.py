@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -92,10 +92,16 @@ def export(
     *,
     launcher: str | None = None,
     force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
     """Write the files of a target into a folder, and return their paths.
 
     A file that is there with the same content stays; another one is replaced with ``force``.
+
+    Parameters
+    ----------
+    progress
+        Called with the number of files that were made, and with that of all of them.
 
     Raises
     ------
@@ -104,4 +110,26 @@ def export(
     SpecError
         When a file is in the way.
     """
-    return write_all(Path(folder), rendered(plan, target, launcher), force=force)
+    files = rendered(plan, target, launcher)
+    counted = files if progress is None else _Counted(files, progress)
+    return write_all(Path(folder), counted, force=force)
+
+
+class _Counted(Mapping[str, str | bytes]):
+    """Files that tell how many of them were made."""
+
+    def __init__(self, files: Files, progress: Callable[[int, int], None]) -> None:
+        self._files, self._progress = files, progress
+        self._made: set[str] = set()
+
+    def __getitem__(self, name: str) -> str | bytes:
+        content = self._files[name]
+        self._made.add(name)
+        self._progress(len(self._made), len(self._files))
+        return content
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from meshwright.sharding.strategy import PlanOptions, Strategy
     from meshwright.spec.model import ModelSpec
     from meshwright.spec.system import SystemSpec
-    from meshwright.spec.workload import Decode, Prefill, SoftwareStack, Training
+    from meshwright.spec.workload import Decode, Prefill, SoftwareStack, Speculation, Training
 
 
 Value = TypeVar("Value")
@@ -186,12 +186,14 @@ STATED_IN_FILE = ("seq", "global_batch", "framework", "precision", "optimizer", 
 CAPS = ("max_power", "max_device_power")
 SERVING_ONLY = ("batch", "context", "prompt", "answer", "max_latency", "max_ttft", "max_tpot",
                 "latency", "kv_cache",
-                "server")  # fmt: skip
+                "server", "disaggregated",
+                "speculative_model", "speculative_tokens", "acceptance")  # fmt: skip
 """Options that have no meaning in training."""
+_DRAFTED = ("speculative_model", "speculative_tokens", "acceptance")
 _OF_SERVING = {
-    (True, False): ("context", "max_latency"),
+    (True, False): ("context", "max_latency", *_DRAFTED),
     (False, True): ("prompt", "max_latency"),
-    (True, True): ("prompt", "answer", "max_ttft", "max_tpot"),
+    (True, True): ("prompt", "answer", "max_ttft", "max_tpot", "disaggregated", *_DRAFTED),
 }
 """Options of decode, of prefill, and of whole requests: both flags."""
 ASKED = ("model", "on", "network", "workload", *STATED_IN_FILE, *CAPS, "idle_power", "rent")
@@ -631,7 +633,10 @@ def serving_workload(args: argparse.Namespace, system: SystemSpec | None) -> Dec
         "expert_load_imbalance": reading.value(imbalance, args.imbalance or "1"),
         "software": SoftwareStack(cuda_graphs=args.cuda_graphs),
     }
+    speculation = reading.value(speculation_of, args)
     reading.done()
+    if args.decode:
+        shared["speculation"] = speculation
     shared["batch_size"] = numbers["batch"]
     limit_s = limits.get("max_latency")
     if all(kind):
@@ -647,6 +652,38 @@ def serving_workload(args: argparse.Namespace, system: SystemSpec | None) -> Dec
         return Decode(context_length=tokens, max_time_per_output_token_s=limit_s, **shared)
     tokens = numbers["prompt"]
     return Prefill(prompt_length=tokens, max_time_to_first_token_s=limit_s, **shared)
+
+
+def speculation_of(args: argparse.Namespace) -> Speculation | None:
+    """Return what is drafted; None: nothing.
+
+    Raises
+    ------
+    SpecError
+        One of its options is missing, or wrong: no acceptance is taken for granted.
+    """
+    from meshwright.catalog.models import load_model
+    from meshwright.spec.model import ModelSpec
+    from meshwright.spec.workload import Speculation
+
+    stated = [name for name in _DRAFTED if getattr(args, name) is not None]
+    if not stated:
+        return None
+    reading = Reading()
+    for name in _DRAFTED:
+        if name not in stated:
+            reading.fault(option_of(name), "is needed", f"with {option_of(stated[0])}")
+    reading.done()
+    model, number = args.speculative_model, args.speculative_tokens
+    draft = None
+    if model != "mtp":
+        draft = reading.value(needed, "--speculative-model", model, load_model, ModelSpec)
+    count = reading.value(whole_number, "--speculative-tokens", number)
+    share = reading.value(decimal_number, "--acceptance", args.acceptance, least=0.0)
+    if share is not None and not 0.0 < share <= 1.0:
+        reading.fault("--acceptance", f"found {share:g}", "above 0 and at most 1")
+    reading.done()
+    return Speculation(draft=draft, drafted_tokens=count, acceptance=share)
 
 
 def _refuse_other_kinds(

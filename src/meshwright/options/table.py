@@ -333,6 +333,7 @@ SERVING = tuple(
     for name, about, metavar in (
         ("decode", "one token for each sequence in flight", ""),
         ("prefill", "the prompts of a batch; with --decode whole requests", ""),
+        ("disaggregated", "requests: workers of prefill and of decode, each its own", ""),
         ("batch", "sequences in flight (decode) or in a batch (prefill)", "N"),
         ("context", f"decode: tokens in the KV cache of each sequence; {BINARY}", "TOKENS"),
         ("prompt", f"prefill: tokens of a prompt; {BINARY}", "TOKENS"),
@@ -340,6 +341,9 @@ SERVING = tuple(
         ("max_latency", 'limit of TPOT or TTFT, such as "50 ms"', "TIME"),
         ("max_ttft", "requests: limit of the time to the first token", "TIME"),
         ("max_tpot", "requests: limit of the time per output token", "TIME"),
+        ("speculative_model", "decode: what drafts tokens, as MODEL; mtp: its own layer", "MODEL"),
+        ("speculative_tokens", "tokens drafted in a step", "N"),
+        ("acceptance", "chance that a drafted token is accepted: 0.7", "RATE"),
         ("latency", "least latency instead of most throughput", ""),
         ("kv_cache", "data type of the KV cache", "TYPE"),
         ("server", "as --framework: vllm, tensorrt-llm, ... (generic)", "NAME"),
@@ -404,7 +408,8 @@ COMMANDS: dict[str, Command] = {
                    group=_JOB),
             Option("trace", "PyTorch profiler trace of its steps (.json, .json.gz), beside the "
                    "prediction", "FILE", group=_JOB),
-            Option("picture", "draw the grid and the load of its links", "FILE.svg"),
+            Option("picture", "draw the grid and the load of its links; elsewhere the stages over "
+                   "time", "FILE.svg"),
             Option("colors", "with --picture: colour the groups of this axis", "AXIS"),
             REPORT, FORCE,
         ),
@@ -421,7 +426,8 @@ COMMANDS: dict[str, Command] = {
     "compare": Command(
         "the best plan of each known recipe, side by side",
         (*question(is_needed=False, model_help=OR_JOB), *FIXED, *JOB, MEASURED_FILE,
-         Option("against", "recipes such as megatron-3,fsdp (all of them)", "NAME,NAME")),
+         Option("against", "recipes such as megatron-3,fsdp (all of them)", "NAME,NAME"),
+         REPORT, FORCE),
         has_detail=True,
     ),
     "check": Command(
@@ -429,11 +435,12 @@ COMMANDS: dict[str, Command] = {
         (*question(is_needed=False, model_help=OR_JOB), *FIXED, *JOB),
     ),
     "simulate": Command(
-        "play the step of a plan with contention; or flows that share links",
+        "play the step of a plan, on grids with contention; or flows that share links",
         (
             Option("what", "a plan, or the word: flows", "PLAN.json", kind="needed"),
             Option("file", "after flows: links and flows", "FILE.json", kind="argument"),
             Option("trace", "write a Perfetto trace (.json, .json.gz)", "FILE"),
+            Option("picture", "draw the pipeline stages over time", "FILE.svg"),
             FORCE,
         ),
     ),
@@ -485,6 +492,7 @@ COMMANDS: dict[str, Command] = {
             Option("tp", "devices that split each layer", "N"),
             Option("ep", "of them, devices over which whole experts are spread", "N"),
             Option("picture", "draw the stages", "FILE.svg"),
+            REPORT,
             FORCE,
             CALIBRATION,
         ),
@@ -510,6 +518,7 @@ COMMANDS: dict[str, Command] = {
             Option("rules", "dfmodel: the rules and the chips of DFModel (own)",
                    choices=("own", "dfmodel"), default="own"),
             Option("picture", "draw cores over time", "FILE.svg"),
+            REPORT,
             FORCE,
         ),
         has_detail=True,
@@ -549,6 +558,10 @@ COMMANDS: dict[str, Command] = {
     "show optimizer": Command(
         "bytes per parameter that a framework keeps",
         (Option("optimizer", "preset; without one, the names", kind="argument"),),
+    ),
+    "show schema": Command(
+        "JSON Schema of an answer as --json prints it",
+        (Option("schema", "plan, serving-plan, ...; without one, the names", kind="argument"),),
     ),
     "show collectives": Command(
         "time of each collective algorithm on a group",
@@ -604,7 +617,8 @@ COMMANDS: dict[str, Command] = {
             Option("workers", "processes (1)", "N", "1"),
             Option("csv", "write all points and results", "FILE"),
             Option("picture", "draw the heat map of the file", "FILE.svg"),
-            Option("report", "write the report of the file, pictures next to it", "FILE.md"),
+            Option("report", "write the report of the file, pictures next to it (.md), or one page "
+                   "to look at (.html)", "FILE.md|html"),
             FORCE,
             Option("least", "choose the points with the least of a result: price_units", "NAME"),
             Option("most", "choose the points with the most of a result: utilisation", "NAME"),
@@ -621,6 +635,7 @@ COMMANDS: dict[str, Command] = {
             KERNELS,
             CALIBRATION,
             Option("document", "write tables there, and pictures next to it", "FILE.md"),
+            REPORT,
             FORCE,
         ),
         has_detail=True,
@@ -666,7 +681,7 @@ COMMANDS["serve"] = Command(
 """A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
 PYTHON_ONLY = ("serve",)
 FAMILIES = {
-    "show": "look at models, graphs, chips, systems, frameworks, optimizers, collectives and "
-    "topologies"
+    "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives "
+    "and topologies"
 }
 """First words under which several commands come."""

@@ -136,6 +136,14 @@ class Axis:
         return self.high / self.low < SHORT
 
 
+def neat_ticks(high: float, most: int) -> list[float]:
+    """Return multiples of a neat step from 0 to at most ``high``: as many as allowed."""
+    rough = high / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = power * next(digit for digit in (*NEAT, 10.0) if digit * power >= rough * (1 - 1e-9))
+    return [step * number for number in range(int(high / step * (1 + 1e-9)) + 1)]
+
+
 def picture(width: float, height: float, title: str, parts: Iterable[str]) -> str:
     """Return a picture around its parts."""
     size = f"{width:.0f} {height:.0f}"

@@ -21,7 +21,8 @@ def framework_lines(framework: Framework) -> Iterator[str]:
         ("as its users run it", framework),
     )
     for title, declaration in parts:
-        yield from ("", title, *_stated(declaration))
+        if stated := list(_stated(declaration)):
+            yield from ("", title, *stated)
     yield ""
     for source in framework.sources.values():
         yield from wrapped("source    ", source.title)

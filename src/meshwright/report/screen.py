@@ -11,7 +11,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds
@@ -30,6 +30,8 @@ LABEL = 10
 """Columns of the labels at the left."""
 BAR = 40
 """Columns of the longest bar."""
+LEAST_SHARE, SMALL_SHARE = 0.001, 0.02
+"""Parts below this share of the whole have no bar of their own; nor those where room is short."""
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 """Segments of a stacked bar, in turn."""
 
@@ -63,6 +65,14 @@ class Row:
     spare: int = 0
     """Rows of the largest number are left out first where a screen is too long; 0: never."""
 
+    def shorter(self) -> tuple[int, Row | None]:
+        """Return what is left of it where room is short, and when its turn comes, as ``spare``."""
+        if isinstance(self.content, Bars) and self.content.spare > self.spare:
+            joined = replace(self.content, least=SMALL_SHARE)
+            if len(joined.shown()) < len(self.content.shown()):
+                return self.content.spare, replace(self, content=joined)
+        return self.spare, None
+
 
 @dataclass(frozen=True)
 class Bars:
@@ -74,6 +84,22 @@ class Bars:
     """Bars at most; what is left is one line more."""
     whole: float | None = None
     """Of which the shares are; None: the sum of the parts."""
+    least: float = LEAST_SHARE
+    """Share of the whole below which parts are joined with what is left."""
+    spare: int = 0
+    """When bars below ``SMALL_SHARE`` are joined where a screen is too long, as of rows."""
+
+    @property
+    def total(self) -> float:
+        """What the shares are of."""
+        return sum(self.parts.values()) if self.whole is None else self.whole
+
+    def shown(self) -> list[tuple[str, float]]:
+        """Return name and amount of each bar, the longest first and what is left at the end."""
+        ranked = sorted(self.parts.items(), key=lambda item: -item[1])
+        shown = [entry for entry in ranked[: self.most] if entry[1] >= self.least * self.total]
+        rest = sum(self.parts.values()) - sum(amount for _, amount in shown)
+        return [*shown, ("other", rest)] if rest > LEAST_SHARE * self.total else shown
 
 
 @dataclass(frozen=True)
@@ -120,11 +146,13 @@ class Screen:
         rows = list(self.rows)
         while True:
             lines = console.render_lines(_grid(self.title, rows, console), pad=False)
-            spare = max((row.spare for row in rows), default=0)
-            if self.is_whole or len(lines) <= MOST_LINES or not spare:
+            turns = [row.shorter() for row in rows]
+            first = max((turn for turn, _ in turns), default=0)
+            if self.is_whole or len(lines) <= MOST_LINES or not first:
                 break
-            last = max(index for index, row in enumerate(rows) if row.spare == spare)
-            del rows[last]
+            last = max(index for index, (turn, _) in enumerate(turns) if turn == first)
+            left = turns[last][1]
+            rows[last : last + 1] = [] if left is None else [left]
         console.print(_grid(self.title, rows, console))
 
     def text(self, width: int = WIDTH) -> str:
@@ -209,20 +237,14 @@ def _bars(bars: Bars, console: Console) -> RenderableType:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    total = sum(bars.parts.values()) if bars.whole is None else bars.whole
-    ranked = sorted(bars.parts.items(), key=lambda item: -item[1])
-    shown = [(name, amount) for name, amount in ranked[: bars.most] if amount >= total / 1000]
-    rest = sum(bars.parts.values()) - sum(amount for _, amount in shown)
-    if rest > total / 1000:
-        shown.append(("other", rest))
     grid, block = Grid.grid(padding=(0, 2)), _block(console)
     longest = min(BAR, console.width - LABEL - 44)
     grid.add_column(min_width=16)
     grid.add_column(justify="right")
     grid.add_column(justify="right")
     grid.add_column()
-    for name, amount in shown:
-        share = amount / total if total else 0.0
+    for name, amount in bars.shown():
+        share = amount / bars.total if bars.total else 0.0
         bar = block * min(max(round(share * longest), 1), longest)
         grid.add_row(name, bars.show(amount), f"{share:.1%}", Text(bar, style="cyan"))
     return grid

@@ -158,22 +158,25 @@ ORDINARY_SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.INTERLEAVED)
 
 
 def complexity(strategy: StrategyColumns, structure: PlanOptions) -> IntArray:
-    """Return how much plans ask of a framework: axes in use, and each choice beyond the ordinary.
+    """Return what plans ask of a framework beyond data parallelism: axes in use, unusual choices.
 
-    Virtual stages and experts that are split count as axes do; beyond the ordinary are other
-    pipeline schedules, offload, a vocabulary over all stages, communication of experts behind
-    another micro-batch, and another order of the axes.
+    Virtual stages and experts that are split count as axes do, replicas of shards as one more;
+    data parallelism alone is what every framework does. Unusual are pipeline schedules beyond the
+    ordinary, offload, a vocabulary over all stages, communication of experts behind another
+    micro-batch, and another order of the axes.
     """
-    axes = (*(getattr(strategy, name) for name in AXES), strategy.num_virtual_stages, strategy.ep)
+    of_model = ("tp", "tatp", "cp", "pp", "num_virtual_stages", "ep")
+    axes = [getattr(strategy, name) for name in of_model]
+    axes.append(np.minimum(strategy.dp_shard, strategy.dp_replicate))
     in_use = np.sum([degree > 1 for degree in np.broadcast_arrays(*axes)], axis=0)
-    beyond = (
+    unusual = (
         structure.schedule not in ORDINARY_SCHEDULES,
         structure.uses_host,
         structure.vocabulary_parallel,
         structure.overlap_expert_parallel,
         structure.axis_order != AXES,
     )
-    return np.asarray(in_use + sum(beyond), dtype=np.int64)
+    return np.asarray(in_use + sum(unusual), dtype=np.int64)
 
 
 def _preference(found: Found) -> tuple[bool, float, int, float]:

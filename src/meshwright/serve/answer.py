@@ -5,16 +5,22 @@ Field names are stable and carry their unit; what is not known is null, never ze
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwright.report.answer_file import FORMAT, AnswerFile
+from meshwright.report.page.shown import Shown
 from meshwright.search.exhaustive import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
+
+if TYPE_CHECKING:
+    from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ class ServingFront:
 
 
 @dataclass(frozen=True)
-class ServingPlan:
+class ServingPlan(Shown):
     """The best way of serving found for a question, with the question and the proof."""
 
     model: ModelSpec
@@ -110,6 +116,12 @@ class ServingPlan:
     version: str = ""
     format: int = FORMAT
     command: str = ""
+
+    def page(self, **more: Any) -> Page:
+        """Return the report as data; ``more`` as for :func:`meshwright.serve.page.serving_page`."""
+        from meshwright.serve.page import serving_page
+
+        return serving_page(self, **more)
 
     def __repr__(self) -> str:
         rate = f"{self.best.estimate.tokens_per_s:,.0f} tokens/s"
@@ -151,7 +163,104 @@ def serving_string(strategy: Strategy, structure: PlanOptions, num_groups: int) 
     return ", ".join(words)
 
 
+@dataclass(frozen=True)
+class WorkerPool:
+    """All workers of one kind, prefill or decode."""
+
+    number: int
+    worker: ServingCandidate
+    """One of them; rates are its own, over its own devices."""
+    busy_share: float
+    """Of the requests/s that they could do [1]."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Workers of prefill beside workers of decode, and what becomes of a request."""
+
+    DERIVED: ClassVar[Mapping[str, str]] = {"plan": "text"}
+    prefill: WorkerPool
+    decode: WorkerPool
+    requests_per_s: float
+    tokens_per_s: float
+    """Output tokens of the system."""
+    tokens_per_s_per_device: float
+    """The same over all working devices of the system, idle ones too."""
+    sequences_in_flight: float
+    """Answers that grow at once."""
+    num_devices_used: int
+    first_token_s: float
+    """Mean, from when a request is sent until its cache is where it is decoded [s]."""
+    first_token_parts_s: Mapping[str, float]
+    """They sum to ``first_token_s``."""
+    latency_s: float
+    """Time per output token of one user [s]."""
+    cost_usd_per_million_tokens: float | None
+
+    @property
+    def text(self) -> str:
+        """The deployment in the field's words: ``3P`` and ``5D`` with the split of each."""
+        pools = (("P", self.prefill), ("D", self.decode))
+        return " + ".join(f"{pool.number}{name} ({pool.worker.text})" for name, pool in pools)
+
+
+@dataclass(frozen=True)
+class DisaggregatedPlan(Shown):
+    """The best deployment with prefill and decode apart, beside the best one that mixes them."""
+
+    model: ModelSpec
+    system: SystemSpec
+    workload: Decode
+    calibration: str
+    server: str
+    best: Deployment
+    runners_up: tuple[Deployment, ...]
+    """The best of other sizes of workers."""
+    aggregated: ServingCandidate | None
+    """The best deployment whose workers do both, within the same limits; None: there is none."""
+    prefill_coverage: Coverage
+    decode_coverage: Coverage
+    warnings: tuple[str, ...] = ()
+    version: str = ""
+    format: int = FORMAT
+    command: str = ""
+
+    def page(self, **more: Any) -> Page:
+        """Return the report as data; ``more`` as for ``disaggregated_page``."""
+        from meshwright.serve.disaggregated_page import disaggregated_page
+
+        return disaggregated_page(self, **more)
+
+    def __repr__(self) -> str:
+        rate = f"{self.best.tokens_per_s:,.0f} tokens/s"
+        return f"<DisaggregatedPlan {self.model.name}: {self.best.text}, {rate}>"
+
+    @property
+    def speedup(self) -> float | None:
+        """Tokens/s over those of the best aggregated deployment; None: none keeps the limits."""
+        if self.aggregated is None:
+            return None
+        return self.best.tokens_per_s / self.aggregated.estimate.tokens_per_s
+
+
 SERVING_FILE = AnswerFile(ServingPlan, with_defaults=True, workloads=("prefill", "decode"))
 serving_to_data, serving_to_json = SERVING_FILE.to_data, SERVING_FILE.to_json
 serving_from_json = SERVING_FILE.from_json
-save_serving, load_serving = SERVING_FILE.save, SERVING_FILE.load
+save_serving = SERVING_FILE.save
+DISAGGREGATED_FILE = AnswerFile(DisaggregatedPlan, with_defaults=True, workloads=("decode",))
+
+
+def is_of_serving(content: object) -> bool:
+    """Return whether the content of a file is an answer of serving."""
+    return isinstance(content, dict) and ("objective" in content or "prefill_coverage" in content)
+
+
+def load_serving(path: str | Path) -> ServingPlan | DisaggregatedPlan:
+    """Return the answer of a file: of workers that do both, or each one thing."""
+    from meshwright.base.files import text_of
+
+    try:
+        is_split = "prefill_coverage" in json.loads(text_of(Path(path)))
+    except (OSError, ValueError, TypeError):
+        is_split = False
+    return (DISAGGREGATED_FILE if is_split else SERVING_FILE).load(path)

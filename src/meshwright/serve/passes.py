@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from meshwright.serve.operators import (
     state_bytes,
     sum_of_passes,
 )
+from meshwright.serve.speculation import prediction_layer, tokens_per_step
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import LocalLayer
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
@@ -85,8 +86,27 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
 
     @property
     def pass_length(self) -> int:
-        """New tokens of one sequence: its prompt, or one."""
-        return 1 if isinstance(self.workload, Decode) else self.workload.prompt_length
+        """New tokens of one sequence: its prompt, or one and those that a draft proposes."""
+        work = self.workload
+        if not isinstance(work, Decode):
+            return work.prompt_length
+        return 1 if work.speculation is None else 1 + work.speculation.drafted_tokens
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a step of decode yields for each sequence, expected."""
+        drafts = self.workload.speculation if isinstance(self.workload, Decode) else None
+        return tokens_per_step(drafts.acceptance, drafts.drafted_tokens) if drafts else 1.0
+
+    @cached_property
+    def draft(self) -> ServingProblem | None:
+        """The same work for the draft of a speculation; None: there is none."""
+        work = self.workload
+        if not isinstance(work, Decode) or work.speculation is None:
+            return None
+        model = work.speculation.draft or prediction_layer(self.model)
+        alone = work.model_copy(update={"speculation": None})
+        return replace(self, model=model, workload=alone)
 
     @property
     def cached_length(self) -> int:
@@ -128,6 +148,7 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
             weight_word_bytes=precision.weight_bytes,
             cache_word_bytes=BYTES_OF[precision.kv_cache],
             kept_tokens=float(self.cached_length),
+            answered_share=float(self.pass_length) if self.is_decode else 1.0,
             constants=self.constants,
             weight_format=precision.weight_format,
         )
@@ -197,6 +218,8 @@ class PassPrice:
     """Of the server outside the kernels of the pass [s]."""
     jitter: Num
     """What waiting for the slowest device adds [1]."""
+    draft_s: Num
+    """Passes of a draft before it [s]."""
     held: tuple[StageHeld, ...]
     """By the first, the fullest middle and the last stage."""
     requests: RequestPasses | None = None
@@ -229,7 +252,7 @@ class RequestPasses:
             mean: Num = kept * getattr(self.answers, name) + share * getattr(self.prompts, name)
             return mean
 
-        names = ("slowest_s", "send_s", "host_s")
+        names = ("slowest_s", "send_s", "host_s", "draft_s")
         return replace(
             self.answers, whole=whole, held=self.prompts.held, requests=self,
             **{name: blended(name) for name in names},
@@ -241,12 +264,52 @@ def passes_of(
 ) -> PassPrice:
     """Return the price of one pass of the workload: of requests, answers with those of prompts."""
     work = problem.workload
-    if isinstance(work, Decode) and work.prompt_length is not None:
-        made = price_requests(
-            problem, structure, strategy, float(work.prompt_length), float(work.answer_length)
-        )
+    if isinstance(work, Decode) and work.mixes_prompts:
+        request = float(work.prompt_length or 0), float(work.answer_length)
+        made = price_requests(problem, structure, strategy, *request)
         return replace(made.answers, held=made.prompts.held, requests=made)
-    return price_passes(problem, structure, strategy)
+    check = price_passes(problem, structure, strategy)
+    if problem.draft is None:
+        return check
+    draft = price_passes(problem.draft, structure, strategy)
+    return with_drafts(problem, strategy, check, draft, draft)
+
+
+def with_drafts(
+    problem: ServingProblem, strategy: StrategyColumns, check: PassPrice, first: PassPrice,
+    later: PassPrice,
+) -> PassPrice:  # fmt: skip
+    """Return a step: tokens drafted one after another, then the pass that checks them.
+
+    The host schedules both at once, so that its time is that of the check. A layer of multi-token
+    prediction shares its tables with the model.
+
+    Parameters
+    ----------
+    first, later
+        Of the draft: the pass for the first token, with what prompts there are, and for others.
+    """
+    work = problem.workload
+    assert isinstance(work, Decode)
+    assert work.speculation is not None
+    others = work.speculation.drafted_tokens - 1.0
+    whole = sum_of_passes([check.whole, first.whole, later.whole], [1.0, 1.0, others])
+    drafts_s = first.slowest_s - first.host_s + others * (later.slowest_s - later.host_s)
+    tables = 0.0 if work.speculation.draft else 2.0 - float(problem.model.tied_embeddings)
+    shared = tables * _shared_table_bytes(problem, strategy)
+    held = tuple(
+        StageHeld(
+            mine.weights_bytes + draft.weights_bytes - shared,
+            mine.working_bytes,
+            mine.cache_bytes + draft.cache_bytes,
+        )
+        for mine, draft in zip(check.held, first.held, strict=True)
+    )
+    counted = {name: getattr(whole, name) for name in ("flops", "traffic_bytes", "link_bytes")}
+    return replace(
+        check, whole=replace(check.whole, **counted), held=held, draft_s=drafts_s,
+        slowest_s=check.slowest_s + drafts_s,
+    )  # fmt: skip
 
 
 def price_requests(
@@ -270,25 +333,35 @@ def price_requests(
     """
     shape, server, mine = shape or problem.shape, problem.server, strategy.micro_batch_size
     answers = price_passes(problem, structure, strategy, shape)
-    prompt_alone = replace(shape, new_tokens=prompt, past_tokens=0.0)
-    together = larger(smaller(mine / answer, room_of_pass(server, prompt)), 1.0)
+    prompt_alone = replace(shape, new_tokens=prompt, past_tokens=0.0, answered_share=1.0)
+    steps = answer / problem.tokens_per_step
+    together = larger(smaller(mine / steps, room_of_pass(server, prompt)), 1.0)
     together = smaller(together, room_of_pass(server, prompt))
     alone = price_passes(
         problem, structure, replace(strategy, micro_batch_size=0.0 * mine + 1.0), prompt_alone
     )
-    rows = mine * float(server.mixes_phases) + together * prompt
-    beside = mine * float(server.mixes_phases)
+    beside = mine * shape.new_tokens * float(server.mixes_phases)
+    rows = beside + together * prompt
     both = price_passes(
         problem, structure, replace(strategy, micro_batch_size=rows),
-        replace(shape, answered_share=(beside + together) / rows),
+        replace(shape, new_tokens=1.0, answered_share=(beside + together) / rows),
     )  # fmt: skip
     core_s = together * alone.whole.attention_s
     core_s = core_s + answers.whole.attention_s * float(server.mixes_phases)
-    return RequestPasses(
+    made = RequestPasses(
         answers,
         with_core(both, answers, core_s, strategy.pp),
         together,
         server.mixes_phases,
+    )
+    if problem.draft is None:
+        return made
+    draft = price_requests(problem.draft, structure, strategy, prompt, steps)
+    checked = partial(with_drafts, problem, strategy)
+    return replace(
+        made,
+        answers=checked(made.answers, draft.answers, draft.answers),
+        prompts=checked(made.prompts, draft.prompts, draft.answers),
     )
 
 
@@ -331,7 +404,7 @@ def loop_of(
 def round_s(price: PassPrice, stages: Num, groups: Num) -> Num:
     """Return a round: a pass through all stages, or the turns of all groups in the slowest [s]."""
     sends = (stages - 1.0 + (stages > 1)) * price.send_s
-    pass_s = price.whole.total_s + sends + price.host_s
+    pass_s = price.whole.total_s + sends + price.host_s + price.draft_s
     waiting_s = groups * price.slowest_s * (groups > 1)
     return larger(pass_s, waiting_s) * (1.0 + price.jitter)
 
@@ -388,6 +461,7 @@ def price_passes(
         send_s=send,
         host_s=host,
         jitter=jitter_fraction(_devices_together(strategy), problem.calibration.jitter),
+        draft_s=0.0 * strategy.tp,
         held=tuple(_held(problem, strategy, costs, layout, position) for position in POSITIONS),
     )
 

@@ -73,7 +73,7 @@ def most_sequences(use: ServingMemory, cache_bytes: Num, capacity_bytes: float) 
 
 @dataclass(frozen=True)
 class ServingTime:
-    """What one pass of one group of sequences takes, through all stages [s]."""
+    """What a token of one group of sequences takes, or its prompts, through all stages [s]."""
 
     matmul_compute_s: Num
     """Matrix products that arithmetic limits [s]."""
@@ -90,6 +90,8 @@ class ServingTime:
     pp_comm_s: Num
     host_s: Num
     """Of the server outside the kernels of a pass [s]."""
+    draft_s: Num
+    """Passes of a draft whose tokens the pass checks [s]."""
     wait_s: Num
     """Decode: until the slowest stage has served the other groups [s]."""
     jitter_s: Num
@@ -100,6 +102,10 @@ class ServingTime:
         """Time to the first token, or per output token: the sum of the parts [s]."""
         total: Num = reduce(add, [getattr(self, name) for name in SERVING_TIME_PARTS])
         return total
+
+    def over(self, tokens: float) -> ServingTime:
+        """Return the time for each of some tokens that a pass yields."""
+        return ServingTime(**{name: part / tokens for name, part in vars(self).items()})
 
 
 SERVING_TIME_PARTS = tuple(entry.name for entry in fields(ServingTime))
@@ -167,12 +173,13 @@ def with_groups(
         sequences = smaller(sequences, ceil_div(problem.workload.batch_size, strategy.dp))
     first_s, work = None, problem.workload
     if passes.requests is not None and isinstance(work, Decode):
-        request = float(work.prompt_length or 0), float(work.answer_length)
+        steps = work.answer_length / problem.tokens_per_step
+        request = float(work.prompt_length or 0), steps
         loop = loop_of(passes.requests, strategy, sequences, request, num_groups, problem)
         state = steady(loop)
         first_s = state.first_s + problem.constants.host_prompt_s
         passes = passes.requests.mean(state.prompts_of_step / num_groups)
-    time = _times(problem, strategy, passes, num_groups)
+    time = _times(problem, strategy, passes, num_groups).over(problem.tokens_per_step)
     bottleneck_s = passes.slowest_s * (1.0 + passes.jitter)
     latency_s, whole = time.total_s, passes.whole
     rates = _rates(problem, strategy, latency_s, bottleneck_s, sequences)
@@ -212,13 +219,14 @@ def _times(
     """
     sends = strategy.pp - 1.0 + float(problem.is_decode) * (strategy.pp > 1)
     pp_comm_s = sends * passes.send_s
-    pass_s = passes.whole.total_s + pp_comm_s + passes.host_s
+    pass_s = passes.whole.total_s + pp_comm_s + passes.host_s + passes.draft_s
     waits = (num_groups > 1) * float(problem.is_decode)
     wait_s = positive_part(num_groups * passes.slowest_s - pass_s) * waits
     return ServingTime(
         **{name: getattr(passes.whole, name) for name in PASS_TIME_PARTS},
         pp_comm_s=pp_comm_s,
         host_s=passes.host_s,
+        draft_s=passes.draft_s,
         wait_s=wait_s,
         jitter_s=(pass_s + wait_s) * passes.jitter,
     )
@@ -270,10 +278,12 @@ def per_million_tokens(problem: ServingProblem, price: ServingPrice) -> tuple[Nu
     Over a second, every device runs its share of the passes that make the tokens of a second.
     """
     system, strategy, time = problem.system, price.strategy, price.time
-    rounds = 1.0 / (price.latency_s if problem.is_decode else price.bottleneck_s)
+    step_s = price.latency_s * problem.tokens_per_step
+    rounds = 1.0 / (step_s if problem.is_decode else price.bottleneck_s)
     groups = price.num_groups if problem.is_decode else 1.0
     passes = rounds * groups / strategy.pp
     busy_s = time.matmul_compute_s + time.matmul_memory_s + time.attention_s + time.elementwise_s
+    busy_s = (busy_s + time.draft_s) * problem.tokens_per_step
     one_second = 1.0 + 0.0 * rounds
     dynamic_j = dynamic_parts_j(
         system.chip, passes * busy_s, passes * price.flops, passes * price.traffic_bytes,

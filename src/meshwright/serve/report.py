@@ -18,13 +18,20 @@ from meshwright.report.screen import (
     words,
     wrapped,
 )
-from meshwright.serve.answer import ServingFront, ServingPlan
+from meshwright.serve.answer import (
+    Deployment,
+    DisaggregatedPlan,
+    ServingFront,
+    ServingPlan,
+    WorkerPool,
+)
+from meshwright.serve.speculation import tokens_per_step
 from meshwright.spec.workload import Decode
 
 FRONT_LINES = 8
 """Points of the front that a screen shows."""
 
-_REMEDIES = {
+REMEDIES = {
     "matmul_compute_s": "arithmetic: lower precision of the products, more devices",
     "matmul_memory_s": "reading weights: a larger batch, narrower weights, more tp",
     "attention_s": "attention over the cache: a narrower cache, shorter context, more devices",
@@ -36,15 +43,17 @@ _REMEDIES = {
     "ep_comm_s": "dispatch to experts: less ep, faster links between hosts",
     "pp_comm_s": "sends between stages: less pp",
     "host_s": "the server outside its kernels: larger batches, another server",
+    "draft_s": "passes of the draft: fewer drafted tokens, a smaller draft",
     "wait_s": "waiting for the slowest stage: even stages, fewer groups",
     "jitter_s": "the slowest of many devices: smaller replicas",
 }
+"""What helps where a part of the time is the largest."""
 
 
 def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
     """Return the default screen of a plan of serving, the answer first."""
     price, latency = plan.best.estimate, "TPOT" if plan.is_decode else "TTFT"
-    screen = Screen(_question(plan))
+    screen = Screen(question_line(plan))
     screen.gap()
     first = ""
     if price.first_token_s is not None:
@@ -71,6 +80,8 @@ def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
     )
     screen.add("", text, spare=3)
     screen.add("launches", launches_text(plan))
+    if drafts := _drafts(plan):
+        screen.add("drafts", drafts, spare=1)
     screen.gap()
     head = f"{_gib(price.memory_bytes)} of {_gib(price.memory_capacity_bytes)} GiB"
     if plan.best.strategy.pp > 1:
@@ -81,7 +92,7 @@ def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
     times = {words(name): seconds for name, seconds in price.time_parts_s.items()}
     screen.add(latency, Bars(times, format_seconds))
     name, seconds = max(price.time_parts_s.items(), key=lambda item: item[1])
-    screen.add("limit", f"{seconds / price.latency_s:.0%} {_REMEDIES[name]}", spare=2)
+    screen.add("limit", f"{seconds / price.latency_s:.0%} {REMEDIES[name]}", spare=2)
     if rows := _alternatives(plan, latency):
         screen.gap()
         screen.add("instead", Table(("", "", ""), rows), spare=1)
@@ -102,6 +113,20 @@ def launches_text(plan: ServingPlan) -> str:
         return f"with {plan.server}, as asked" + (f"; also {', '.join(known)}" if known else "")
     start = f"with {', '.join(known)}" if known else "with no server of the catalog"
     return f"{start}; priced for {plan.server} (--framework)"
+
+
+def _drafts(plan: ServingPlan) -> str:
+    """Return what is drafted, and what a step yields; empty without drafts."""
+    drafts = plan.workload.speculation if isinstance(plan.workload, Decode) else None
+    if drafts is None:
+        return ""
+    name = drafts.draft.name if drafts.draft else "its own prediction layer"
+    yielded = tokens_per_step(drafts.acceptance, drafts.drafted_tokens)
+    number = f"{drafts.drafted_tokens} token{'s' if drafts.drafted_tokens > 1 else ''}"
+    return (
+        f"{number} a step by {name}, {drafts.acceptance:.0%} accepted as stated: {yielded:.2f} "
+        "tokens a step"
+    )
 
 
 def _requests(plan: ServingPlan) -> str:
@@ -160,7 +185,7 @@ def serving_lines(plan: ServingPlan) -> Iterator[str]:
     yield ""
     name, seconds = max(price.time_parts_s.items(), key=lambda item: item[1])
     headroom = format_bytes(capacity - price.memory_bytes)
-    text = f"{seconds / price.latency_s:.0%} {_REMEDIES[name]}; {headroom} of memory left"
+    text = f"{seconds / price.latency_s:.0%} {REMEDIES[name]}; {headroom} of memory left"
     yield from wrapped("limits: ", text)
     cover = plan.coverage
     if cover is not None:
@@ -192,7 +217,103 @@ def _front(front: ServingFront) -> Iterator[str]:
         yield from wrapped(head, front.plans[index])
 
 
-def _question(plan: ServingPlan) -> str:
+def disaggregated_screen(plan: DisaggregatedPlan, *, next_command: str = "") -> Screen:
+    """Return the default screen of workers of prefill and of decode, the answer first."""
+    best = plan.best
+    screen = Screen(f"{question_line(plan)}, prefill and decode apart")
+    screen.gap()
+    text = (
+        f"{best.tokens_per_s:,.0f} tokens/s, TTFT {format_seconds(best.first_token_s)}, "
+        f"TPOT {format_seconds(best.latency_s)} ({1.0 / best.latency_s:,.1f} tokens/s for each "
+        "user)"
+    )
+    screen.add("FITS", text, style="bold green")
+    rates = (
+        f"{best.tokens_per_s_per_device:,.1f} tokens/s a device, {best.requests_per_s:,.3g} "
+        "requests/s; closed-form model"
+    )
+    screen.add("", rates, spare=2)
+    screen.add("", verdict(plan))
+    screen.add("cost", per_million_tokens(best.cost_usd_per_million_tokens, None))
+    if rate := rent_rate(plan.system.chip, best.num_devices_used):
+        screen.add("", rate, spare=1)
+    for name, pool in (("prefill", best.prefill), ("decode", best.decode)):
+        screen.add(name, _pool(pool), style="bold")
+    idle = plan.system.num_alive - best.num_devices_used
+    text = f"{best.sequences_in_flight:,.0f} answers grow at once on {best.num_devices_used:,}"
+    screen.add("", f"{text} devices" + (f", {idle:,} stay idle" if idle else ""), spare=3)
+    screen.gap()
+    parts = {words(name): seconds for name, seconds in best.first_token_parts_s.items()}
+    screen.add("TTFT", Bars(parts, format_seconds))
+    screen.gap()
+    times = best.decode.worker.estimate.time_parts_s
+    screen.add("TPOT", Bars({words(name): s for name, s in times.items()}, format_seconds), spare=2)
+    if rows := [_instead(plan, entry) for entry in plan.runners_up[:2]]:
+        screen.gap()
+        screen.add("instead", Table(("", "", ""), rows), spare=1)
+    screen.gap()
+    if plan.warnings:
+        screen.add("warning", plan.warnings[0], style="yellow")
+    if next_command:
+        screen.add("next", next_command, style="bold")
+    return screen
+
+
+def verdict(plan: DisaggregatedPlan) -> str:
+    """Return which wins within the limits: workers that do one thing, or those that do both."""
+    mixed, ratio = plan.aggregated, plan.speedup
+    if mixed is None or ratio is None:
+        return "no worker that does both keeps the limits"
+    times = f"TTFT {format_seconds(mixed.estimate.first_token_s or 0.0)}, TPOT "
+    times += format_seconds(mixed.estimate.latency_s)
+    other = f"{mixed.text} ({mixed.estimate.tokens_per_s:,.0f} tokens/s, {times})"
+    if ratio >= 1.0:
+        return f"{ratio - 1.0:+.0%} over workers that do both: {other}"
+    return f"{ratio - 1.0:+.0%}: workers that do both win: {other}"
+
+
+def _pool(pool: WorkerPool) -> str:
+    number = f"{pool.number} worker{'s' if pool.number > 1 else ''}"
+    each = pool.worker.estimate.num_devices_used
+    devices = f"{each} device{'s' if each > 1 else ''}"
+    return f"{number} of {devices}: {pool.worker.text}; {pool.busy_share:.0%} busy"
+
+
+def _instead(plan: DisaggregatedPlan, entry: Deployment) -> tuple[str, str, str]:
+    first = f"TTFT {format_seconds(entry.first_token_s)}"
+    return entry.text, first, f"{entry.tokens_per_s / plan.best.tokens_per_s - 1.0:+.1%} tokens/s"
+
+
+def disaggregated_lines(plan: DisaggregatedPlan) -> Iterator[str]:
+    """Yield what the screen leaves out: both memories, the ranking, the proof, the warnings."""
+    best = plan.best
+    for pool in (best.prefill, best.decode):
+        price = pool.worker.estimate
+        parts, capacity = price.memory_parts_bytes, price.memory_capacity_bytes
+        yield from memory_lines(parts, price.memory_bytes, capacity, pool.worker.text)
+        yield ""
+    yield f"top {1 + len(plan.runners_up)}: tokens/s, TTFT, TPOT"
+    for number, entry in enumerate((best, *plan.runners_up), start=1):
+        head = (
+            f"  {number}  {entry.tokens_per_s:>11,.0f}  {format_seconds(entry.first_token_s):>8} "
+            f"{format_seconds(entry.latency_s):>9}  "
+        )
+        yield from wrapped(head, entry.text)
+    yield ""
+    kinds = (("prefill", plan.prefill_coverage), ("decode", plan.decode_coverage))
+    texts = [
+        f"{name} {cover.num_candidates:,} candidates = {cover.num_priced:,} priced + "
+        f"{sum(cover.num_refused.values()):,} refused by rule + {cover.num_over_memory:,} over "
+        "memory"
+        for name, cover in kinds
+    ]
+    elapsed_s = plan.decode_coverage.elapsed_s
+    yield from wrapped("proof: ", f"all pairs of {' and '.join(texts)}; {elapsed_s:.2f} s")
+    for warning in plan.warnings:
+        yield from wrapped("warning: ", warning)
+
+
+def question_line(plan: ServingPlan | DisaggregatedPlan) -> str:
     """Return the question in a line: model, system, batch, lengths, types and the limit."""
     work = plan.workload
     if isinstance(work, Decode) and work.prompt_length is not None:
@@ -214,6 +335,5 @@ def _question(plan: ServingPlan) -> str:
     precision = work.precision
     weights = named_type(precision.weight_name, plan.system.chip)
     types = f"weights {weights}, cache {precision.kv_cache}"
-    return (
-        f"{plan.model.name} on {plan.system.name}: {what}, {types}; best {plan.objective}{within}"
-    )
+    objective = plan.objective if isinstance(plan, ServingPlan) else "throughput"
+    return f"{plan.model.name} on {plan.system.name}: {what}, {types}; best {objective}{within}"

@@ -47,6 +47,8 @@ class ServingSpace:
 
     problem: ServingProblem
     choices: Choices
+    sizes: tuple[int, ...] = ()
+    """Numbers of devices to use; none: the usual ones."""
 
 
 def batch_ladder(most: int) -> list[int]:
@@ -62,6 +64,8 @@ def batch_ladder(most: int) -> list[int]:
 
 def device_numbers(space: ServingSpace) -> tuple[int, ...]:
     """Return the numbers of devices to use: all, smoother ones just below, and halves of all."""
+    if space.sizes:
+        return space.choices.of("num_devices", space.sizes)
     system = space.problem.system
     numbers = list(device_counts(system.num_alive, system.domain_size))
     half = system.num_alive
@@ -77,6 +81,9 @@ def degree_table(space: ServingSpace) -> StrategyColumns | None:
     fixed = {name: allowed[name] for name in _DEGREES if name in allowed}
     if problem.is_decode:
         fixed.setdefault("cp", (1,))
+    if problem.draft is not None:
+        # vLLM: speculative decoding is not composable with pipeline parallelism.
+        fixed["pp"] = tuple(stages for stages in fixed.get("pp", (1,)) if stages == 1)
     fixed["num_virtual_stages"] = fixed["micro_batch_size"] = (1,)
     blocks = []
     for number in device_numbers(space):
@@ -448,7 +455,7 @@ def search_serving(
     structures, fitting = covered(space, counts)
     if not len(fitting):
         raise InfeasibleError(memory_shortfall(space, counts))
-    in_time = _is_in_time(space, fitting)
+    in_time = is_in_time(space, fitting)
     eligible = in_time & (is_full(space, fitting) if objective is Objective.LATENCY else True)
     if not eligible.any():
         raise InfeasibleError(latency_shortfall(space, structures, fitting, in_time, counts))
@@ -565,10 +572,10 @@ def _brackets(
 def _is_good(space: ServingSpace, priced: ServingColumns) -> BoolArray:
     """Return whether rows fit the memory and keep the latency."""
     capacity = space.problem.system.chip.main_memory.capacity_bytes
-    return (priced.memory_bytes <= capacity) & _is_in_time(space, priced)
+    return (priced.memory_bytes <= capacity) & is_in_time(space, priced)
 
 
-def _is_in_time(space: ServingSpace, priced: ServingColumns) -> BoolArray:
+def is_in_time(space: ServingSpace, priced: ServingColumns) -> BoolArray:
     """Return whether rows keep the latencies that are allowed."""
     problem = space.problem
     limits = ((problem.max_latency_s, priced.latency_s),

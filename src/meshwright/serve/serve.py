@@ -1,31 +1,38 @@
-"""The verb: the best way to serve, from a question to the answer as data."""
+"""The verbs: the best way to serve, from a question to the answer as data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from meshwright.base.arrays import Num, column
-from meshwright.base.errors import SpecError, UnsupportedError
+from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.registry import version
 from meshwright.catalog.calibration import DEFAULT, load_calibration, load_serving
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import load_server, server_names
+from meshwright.cost.energy import step_cost_usd
 from meshwright.cost.pipeline import POSITIONS
 from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE
-from meshwright.search.exhaustive import Coverage
+from meshwright.search.exhaustive import Counts, Coverage
 from meshwright.serve.answer import (
+    Deployment,
+    DisaggregatedPlan,
     ServingCandidate,
     ServingEstimate,
     ServingFront,
     ServingPlan,
+    WorkerPool,
     serving_string,
 )
+from meshwright.serve.disaggregated import Deployments, Kind, Split, search_disaggregated
 from meshwright.serve.launching import cache_faults, serving_faults
 from meshwright.serve.passes import ServingProblem, with_stored_weights
 from meshwright.serve.price import (
+    MILLION,
     SERVING_MEMORY_PARTS,
     SERVING_TIME_PARTS,
     fullest_use,
@@ -115,7 +122,9 @@ def serving_plan(
         best=candidates[0],
         runners_up=tuple(candidates[1:]),
         front=_front(problem, result),
-        coverage=_coverage(result),
+        coverage=_coverage(
+            result.counts, float(result.fitting.latency_s[result.ranked[0]]), result.elapsed_s
+        ),
         num_too_slow=result.num_too_slow,
         warnings=tuple(serving_warnings(problem, candidates[0], load_server(server))),
         version=version,
@@ -137,10 +146,8 @@ def _front(problem: ServingProblem, result: ServingResult) -> ServingFront:
     )
 
 
-def _coverage(result: ServingResult) -> Coverage:
+def _coverage(counts: Counts, best_s: float, elapsed_s: float) -> Coverage:
     """Return how the space was covered; all of it is, so nothing is left to a bound."""
-    counts = result.counts
-    best_s = float(result.fitting.latency_s[result.ranked[0]])
     return Coverage(
         num_candidates=counts.total,
         num_priced=counts.priced,
@@ -151,7 +158,7 @@ def _coverage(result: ServingResult) -> Coverage:
         is_complete=True,
         lower_bound_s=best_s,
         gap=0.0,
-        elapsed_s=result.elapsed_s,
+        elapsed_s=elapsed_s,
     )
 
 
@@ -218,27 +225,158 @@ def serve(
     InfeasibleError
         Nothing fits the memory or the latency; says what is closest and what would help.
     """
+    problem = serving_problem(model, system, workload, server, calibration)
+    choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
+    result = search_serving(ServingSpace(problem, choices), Objective(objective), top=top)
+    return serving_plan(
+        problem, result, calibration=calibration, server=problem.server.name, version=version(),
+        command=command,
+    )  # fmt: skip
+
+
+def serving_problem(
+    model: ModelSpec | str, system: SystemSpec | str, workload: Prefill | Decode, server: str,
+    calibration: str,
+) -> ServingProblem:  # fmt: skip
+    """Return what is to be served, under the constants of the server and of the chips.
+
+    Raises
+    ------
+    SpecError
+        What serving does not price, or the server does not have.
+    """
     model_spec = load_model(model) if isinstance(model, str) else model
     system_spec = load_system(system) if isinstance(system, str) else system
     refuse_mixed_chips(system_spec)
     if system_spec.is_power_capped:
         raise UnsupportedError("a power cap is for training: serving is priced without one")
+    drafts = workload.speculation if isinstance(workload, Decode) else None
+    if drafts is not None and drafts.draft is None and not model_spec.num_prediction_layers:
+        message = f"{model_spec.name} has no layer of multi-token prediction"
+        raise SpecError(Fault("speculation.draft", message, "name a draft model"))
     family = system_spec.chip.family
     workload = with_stored_weights(workload, model_spec, system_spec.chip)
     runs = load_server(server)
     if runs.launches is not None and (faults := cache_faults(runs.launches, workload)):
         raise SpecError(faults, origin=runs.name)
-    problem = ServingProblem(
+    return ServingProblem(
         model_spec, system_spec, workload, load_calibration(family, calibration),
         constants=load_serving(family, runs, calibration), server=runs,
     )  # fmt: skip
+
+
+def disaggregate(
+    model: ModelSpec | str,
+    system: SystemSpec | str,
+    workload: Prefill | Decode,
+    *,
+    allowed: Mapping[str, Sequence[object]] | None = None,
+    server: str = "generic",
+    top: int = 5,
+    calibration: str = DEFAULT,
+    command: str = "",
+) -> DisaggregatedPlan:
+    """Return the best deployment with workers of prefill and of decode, proven over both spaces.
+
+    Parameters
+    ----------
+    workload
+        Requests, with a limit of the time to the first token: without one prompts queue without
+        end.
+    allowed
+        What is fixed, of both kinds of workers.
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing fits the memory or the limits; says whether workers that do both would.
+    """
+    if not isinstance(workload, Decode) or workload.prompt_length is None:
+        raise SpecError(Fault("workload", "is of no requests", "decode with a prompt_length"))
+    work = workload.model_copy(update={"disaggregated": True})
+    problem = serving_problem(model, system, work, server, calibration)
+    if problem.max_first_token_s is None:
+        raise SpecError(Fault("max_time_to_first_token_s", "is needed: prompts queue without end"))
+    mixed = serving_problem(model, system, workload, server, calibration)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
-    result = search_serving(ServingSpace(problem, choices), Objective(objective), top=top)
-    return serving_plan(
-        problem,
-        result,
+    aggregated, why = None, ""
+    try:
+        together = search_serving(ServingSpace(mixed, choices), top=1)
+        aggregated = serving_candidate(mixed, *together.candidate(int(together.ranked[0])))
+    except InfeasibleError as error:
+        why = f"nor do workers that do both: {error}"
+    try:
+        result = search_disaggregated(problem, choices, top=top)
+    except InfeasibleError as error:
+        if aggregated is not None:
+            rate = f"{aggregated.estimate.tokens_per_s:,.0f} tokens/s"
+            why = f"workers that do both do: {aggregated.text}, {rate}"
+        raise InfeasibleError(f"{error}; {why}") from error
+    best, counts = result.ranked[0], (result.prefill_counts, result.decode_counts)
+    ranked = tuple(_deployment(result.deployments, split) for split in result.ranked)
+    return DisaggregatedPlan(
+        model=problem.model,
+        system=problem.system,
+        workload=work,
         calibration=calibration,
-        server=runs.name,
+        server=problem.server.name,
+        best=ranked[0],
+        runners_up=ranked[1:],
+        aggregated=aggregated,
+        prefill_coverage=_coverage(counts[0], best.pass_s, result.elapsed_s),
+        decode_coverage=_coverage(counts[1], best.step_s, result.elapsed_s),
+        warnings=tuple(_warnings_of_split(problem, ranked[0])),
         version=version(),
         command=command,
     )
+
+
+def _deployment(found: Deployments, split: Split) -> Deployment:
+    """Return a deployment with the full price of a worker of each kind."""
+    problem, work = found.problem, found.problem.workload
+    assert isinstance(work, Decode)
+    tokens_per_s = split.requests_per_s * work.answer_length
+    rent = step_cost_usd(problem.system.chip, MILLION / tokens_per_s, float(split.num_devices))
+    host_s = float(problem.constants.host_prompt_s)
+    prefill = _worker(found.prefill, split.prefill_row)
+    decode = _worker(found.decode, split.decode_row)
+    return Deployment(
+        prefill=WorkerPool(split.num_prefill, prefill, split.prefill_share),
+        decode=WorkerPool(split.num_decode, decode, split.decode_share),
+        requests_per_s=split.requests_per_s,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=tokens_per_s / problem.system.num_alive,
+        sequences_in_flight=split.requests_per_s * (work.answer_length - 1.0) * split.step_s,
+        num_devices_used=split.num_devices,
+        first_token_s=split.first_token_s,
+        first_token_parts_s={
+            "queue_s": split.queue_s,
+            "pass_s": split.pass_s - host_s,
+            "host_s": host_s,
+            "transfer_s": split.transfer_s,
+        },
+        latency_s=split.step_s,
+        cost_usd_per_million_tokens=_known(rent),
+    )
+
+
+def _worker(kind: Kind, index: int) -> ServingCandidate:
+    """Return one worker, with rates over its own devices."""
+    found = serving_candidate(kind.space.problem, *kind.candidate(index))
+    price = found.estimate
+    own = price.tokens_per_s / price.num_devices_used
+    return replace(found, estimate=replace(price, tokens_per_s_per_device=own))
+
+
+def _warnings_of_split(problem: ServingProblem, best: Deployment) -> list[str]:
+    """Return what the reader should know in addition to the numbers."""
+    notes, num_alive = [], problem.system.num_alive
+    notes.append(
+        "prompts come at random, each to any worker; the cache leaves when its pass has ended, "
+        "over the slowest network level"
+    )
+    if not problem.calibration.is_calibrated:
+        notes.append(UNCALIBRATED_NOTE)
+    if best.num_devices_used < num_alive:
+        notes.append(f"{num_alive - best.num_devices_used} of {num_alive} devices stay idle")
+    return notes

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from meshwright.spec.declaration import Bytes, Count, Declaration, Seconds
-from meshwright.spec.model import WeightFormat
+from meshwright.spec.model import ModelSpec, WeightFormat
 from meshwright.spec.system import ChipSpec, DType
 
 
@@ -327,10 +327,22 @@ class Prefill(Declaration):
     max_time_to_first_token_s: Seconds | None = None
 
 
+class Speculation(Declaration):
+    """Speculative decoding: a draft proposes tokens, and one pass of the model checks them."""
+
+    draft: ModelSpec | None = None
+    """What proposes them; None: the model's own layer of multi-token prediction."""
+    drafted_tokens: Count
+    """Of one sequence in a step."""
+    acceptance: float = Field(gt=0, le=1)
+    """Chance that a drafted token is accepted where those before it were; depends on the text."""
+
+
 class Decode(Declaration):
     """Decode: one token for each sequence of a batch, with the KV cache of its context.
 
-    With ``prompt_length``, of whole requests: prompts pass beside the answers of others.
+    With ``prompt_length``, of whole requests: prompts pass beside the answers of others, or on
+    workers of their own.
     """
 
     kind: Literal["decode"] = "decode"
@@ -340,6 +352,9 @@ class Decode(Declaration):
     """Tokens in the KV cache of each sequence; of requests, at the end of the answer."""
     prompt_length: Count | None = None
     """Tokens of a prompt, the rest of the context is the answer; None: prompts pass elsewhere."""
+    disaggregated: bool = False
+    """Prompts of requests pass on workers of their own, which send the cache to those of decode."""
+    speculation: Speculation | None = None
     precision: Precision = Precision()
     software: SoftwareStack = SoftwareStack()
     expert_load_imbalance: float = Field(default=1.0, ge=1)
@@ -358,7 +373,16 @@ class Decode(Declaration):
             raise ValueError(f"prompt_length: {self.prompt_length} leaves no answer")
         if self.prompt_length is None and self.max_time_to_first_token_s is not None:
             raise ValueError("max_time_to_first_token_s: needs a prompt_length")
+        if self.disaggregated and (self.prompt_length is None or self.answer_length < 2):
+            raise ValueError("disaggregated: needs a prompt_length, and an answer of two tokens")
+        if self.disaggregated and self.speculation is not None:
+            raise ValueError("disaggregated: drafts are not priced on workers of their own")
         return self
+
+    @property
+    def mixes_prompts(self) -> bool:
+        """Whether the same devices take prompts and answers."""
+        return self.prompt_length is not None and not self.disaggregated
 
 
 class Serves(Declaration):

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from meshwright.report.answer_file import FORMAT
+from meshwright.report.page.shown import Shown
 from meshwright.spec.workload import Decode, Prefill, Training
 from meshwright.sram.rates import Rates
+
+if TYPE_CHECKING:
+    from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class PartitionPlan:
+class PartitionPlan(Shown):
     """The cut, what each device does, what it yields, and the proof; or what would help."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {"fits": "fits", "passes_per_s": "passes_per_s"}
@@ -162,6 +166,12 @@ class PartitionPlan:
     version: str = ""
     format: int = FORMAT
     command: str = ""
+
+    def page(self) -> Page:
+        """Return the report as data."""
+        from meshwright.sram.page import partition_page
+
+        return partition_page(self)
 
     @property
     def fits(self) -> bool:

@@ -96,16 +96,16 @@ OBJECTIVES = {
 
 def partition_screen(plan: PartitionPlan, *, next_command: str = "") -> Screen:
     """Return the default screen of a partition, the answer first."""
-    screen = Screen(_question(plan))
+    screen = Screen(question_line(plan))
     screen.gap()
     label, style = ("FITS", "bold green") if plan.fits else ("NO FIT", "bold red")
-    screen.add(label, _verdict(plan), style=style)
-    for spare, line in zip((0, 3, 5), _rates(plan), strict=False):
+    screen.add(label, verdict(plan), style=style)
+    for spare, line in zip((0, 3, 5), rate_lines(plan), strict=False):
         screen.add("", line, spare=spare)
     if plan.stages:
         screen.gap()
-        screen.add("stages", _stages(plan, most=MOST_ROWS, columns=5), spare=4)
-        number, fullest = _fullest(plan)
+        screen.add("stages", stages_table(plan, most=MOST_ROWS, columns=5), spare=4)
+        number, fullest = fullest_stage(plan)
         parts = {words(n): size for n, size in fullest.parts_bytes.items()}
         head = f"{format_bytes(fullest.held_bytes)} of {format_bytes(fullest.room_bytes)}"
         screen.add("memory", Stacked(f"{head}, stage {number}", parts, fullest.room_bytes,
@@ -115,14 +115,14 @@ def partition_screen(plan: PartitionPlan, *, next_command: str = "") -> Screen:
         screen.add("time", Bars(_times(plan.rates), format_seconds))
     if plan.proposals:
         screen.gap()
-        rows = [_offer_row(plan, offer) for offer in plan.proposals[:MOST_OFFERS]]
+        rows = [offer_row(plan, offer) for offer in plan.proposals[:MOST_OFFERS]]
         screen.add("instead", Table(("", "", ""), rows))
     elif others := [level for level in plan.levels if level.name != plan.level]:
         screen.gap()
-        screen.add("instead", _levels(others[:MOST_OFFERS]), spare=3)
+        screen.add("instead", levels_table(others[:MOST_OFFERS]), spare=3)
     elif len(plan.batches) > 1:
         screen.gap()
-        screen.add("instead", _batches([plan.batches[0], plan.batches[-1]]), spare=3)
+        screen.add("instead", batches_table([plan.batches[0], plan.batches[-1]]), spare=3)
     screen.gap()
     if plan.warnings:
         left = len(plan.warnings) - 1
@@ -141,11 +141,13 @@ def partition_lines(plan: PartitionPlan) -> list[str]:
 def _lines(plan: PartitionPlan) -> Iterator[str]:
     tables = []
     if plan.stages:
-        tables.append(Screen("every stage", [Row("", _stages(plan, most=MOST_RUNS, columns=9))]))
+        tables.append(
+            Screen("every stage", [Row("", stages_table(plan, most=MOST_RUNS, columns=9))])
+        )
     if len(plan.levels) > 1:
-        tables.append(Screen("each level of memory", [Row("", _levels(plan.levels))]))
+        tables.append(Screen("each level of memory", [Row("", levels_table(plan.levels))]))
     if plan.batches:
-        tables.append(Screen("batches that none beats", [Row("", _batches(plan.batches))]))
+        tables.append(Screen("batches that none beats", [Row("", batches_table(plan.batches))]))
     for table in tables:
         table.is_whole = True
         yield from table.text(screen_width()).splitlines()
@@ -153,23 +155,25 @@ def _lines(plan: PartitionPlan) -> Iterator[str]:
     if plan.proposals:
         yield "what would help, the cheapest in device seconds first; then what changes the numbers"
         for offer in plan.proposals:
-            _, what, cost = _offer_row(plan, offer)
+            _, what, cost = offer_row(plan, offer)
             yield from wrapped(f"  {offer.kind:<9} ", f"{what}: {cost}")
         yield ""
     if plan.rates is not None:
-        yield from time_lines(f"time {_what(plan)}", plan.rates.time_parts_s, plan.rates.latency_s)
+        yield from time_lines(
+            f"time {latency_of(plan)}", plan.rates.time_parts_s, plan.rates.latency_s
+        )
         yield ""
     load_s = [stage.load_s for stage in plan.stages if stage.load_s is not None]
     if load_s:
         yield f"loaded in {format_seconds(max(load_s))} over the host links"
     if plan.largest_batch:
         yield f"largest batch that fits {plan.num_devices_given} devices: {plan.largest_batch:,}"
-    yield from _proof(plan)
+    yield from wrapped("proof ", proof_text(plan))
     for warning in plan.warnings:
         yield from wrapped("note: ", warning)
 
 
-def _question(plan: PartitionPlan) -> str:
+def question_line(plan: PartitionPlan) -> str:
     """Return the question."""
     on = f" on {plan.system}" if plan.system else ""
     room = f"{plan.level} memory, {format_bytes(plan.room_bytes)} a device"
@@ -192,14 +196,14 @@ def _work(plan: PartitionPlan) -> str:
     return f"decode of {batch} with {work.context_length:,} tokens each, {weights}"
 
 
-def _what(plan: PartitionPlan) -> str:
+def latency_of(plan: PartitionPlan) -> str:
     """Return what the latency is the time of."""
     if isinstance(plan.workload, Training):
         return "of a step"
     return "to the first token" if isinstance(plan.workload, Prefill) else "per output token"
 
 
-def _verdict(plan: PartitionPlan) -> str:
+def verdict(plan: PartitionPlan) -> str:
     """Return on how many devices it fits, or why there is no cut."""
     if not plan.stages and not plan.too_large:
         return "a layer fits no stage that is left: earlier stages keep more micro-batches"
@@ -215,7 +219,7 @@ def _verdict(plan: PartitionPlan) -> str:
     return used if plan.fits else f"{used}, but there are {plan.num_devices_given}"
 
 
-def _rates(plan: PartitionPlan) -> Iterator[str]:
+def rate_lines(plan: PartitionPlan) -> Iterator[str]:
     """Yield tokens per second and times per token, of the system and of one user."""
     price = plan.rates
     if price is None:
@@ -228,7 +232,7 @@ def _rates(plan: PartitionPlan) -> Iterator[str]:
     user = ""
     if price.tokens_per_s_per_user is not None:
         user = f" ({price.tokens_per_s_per_user:,.1f} tokens/s for each user)"
-    latency = f"{format_seconds(price.latency_s)} {_what(plan)}"
+    latency = f"{format_seconds(price.latency_s)} {latency_of(plan)}"
     yield f"{price.tokens_per_s:,.0f} tokens/s of the system; {latency}{user}"
     yield (
         f"{counted(price.sequences_in_flight, 'sequence')} in flight, "
@@ -245,12 +249,12 @@ def _times(price: Rates) -> dict[str, float]:
     return {words(name): seconds for name, seconds in price.time_parts_s.items() if seconds}
 
 
-def _fullest(plan: PartitionPlan) -> tuple[int, PartitionStage]:
+def fullest_stage(plan: PartitionPlan) -> tuple[int, PartitionStage]:
     """Return the stage that fills most of its room, with its number."""
     return max(enumerate(plan.stages), key=lambda entry: entry[1].filled_fraction)
 
 
-def _stages(plan: PartitionPlan, *, most: int, columns: int) -> Table:
+def stages_table(plan: PartitionPlan, *, most: int, columns: int) -> Table:
     """Return the first columns on each stage; stages that are alike share a row."""
     runs, rows = runs_of_alike(plan.stages), []
     for run in runs[:most]:
@@ -271,18 +275,18 @@ def _stages(plan: PartitionPlan, *, most: int, columns: int) -> Table:
     return Table(head[:columns], rows)
 
 
-def _offer_row(plan: PartitionPlan, offer: Proposal) -> tuple[str, str, str]:
+def offer_row(plan: PartitionPlan, offer: Proposal) -> tuple[str, str, str]:
     """Return what a proposal changes, on how many devices, and its price."""
     cost = "not priced"
     if offer.latency_s is not None and offer.device_s_per_token is not None:
-        cost = (f"{format_seconds(offer.latency_s)} {_what(plan)}, "
+        cost = (f"{format_seconds(offer.latency_s)} {latency_of(plan)}, "
                 f"{format_seconds(offer.device_s_per_token)} of devices a token")  # fmt: skip
     changes = "; changes the numbers" if offer.changes_numbers else ""
     devices = counted(offer.num_devices, "device")
     return offer.kind, f"{offer.what}, {devices}", f"{cost}{changes}"
 
 
-def _levels(levels: Sequence[PartitionLevel]) -> Table:
+def levels_table(levels: Sequence[PartitionLevel]) -> Table:
     """Return the same question in each memory of the chip."""
     rows = []
     for level in levels:
@@ -297,7 +301,7 @@ def _levels(levels: Sequence[PartitionLevel]) -> Table:
     return Table(("held in", "room>", "", "", "time>", "tokens/s>"), rows)
 
 
-def _batches(batches: Sequence[PartitionBatch]) -> Table:
+def batches_table(batches: Sequence[PartitionBatch]) -> Table:
     """Return the batches that none beats for the system and for one user."""
     head = ("batch>", "groups>", "stages>", "replicas>", "time>", "tokens/s>")
     rows = [
@@ -308,8 +312,8 @@ def _batches(batches: Sequence[PartitionBatch]) -> Table:
     return Table(head, rows)
 
 
-def _proof(plan: PartitionPlan) -> Iterator[str]:
-    """Yield the bounds."""
+def proof_text(plan: PartitionPlan) -> str:
+    """Return the bounds."""
     proof = plan.proof
     bound = f"all bytes over the room of a device: {proof.lower_bound:,}"
     if proof.weights_lower_bound != proof.lower_bound:
@@ -317,4 +321,4 @@ def _proof(plan: PartitionPlan) -> Iterator[str]:
     text = f"no cut of whatever pieces needs fewer stages than {bound}"
     if proof.num_stages is not None:
         text += f"; no contiguous cut of these layers fewer than {proof.num_stages} (greedy)"
-    yield from wrapped("proof ", text)
+    return text

@@ -339,7 +339,7 @@ def _pictures(sweep: SweepSpec, report: SweepReport, swept: Swept) -> Mapping[st
             found[f"{shown.shows}.svg"] = heat_svg(cells_of(sweep, shown, swept)), None
             continue
         for value in sweep.sides[report.each]:
-            here = _part(swept, report.each, value)
+            here = part_of(swept, report.each, value)
             named = sweep.model_copy(update={"name": str(value)})
             if _is_drawn(here, shown):
                 name = f"{_word(value)}-{shown.shows}-{shown.columns}.svg"
@@ -347,7 +347,8 @@ def _pictures(sweep: SweepSpec, report: SweepReport, swept: Swept) -> Mapping[st
     return found
 
 
-def _part(swept: Swept, field: str, value: object) -> Swept:
+def part_of(swept: Swept, field: str, value: object) -> Swept:
+    """Return the points of one value of a field."""
     kept = [
         (point, result)
         for point, result in zip(swept.points, swept.results, strict=True)

@@ -320,7 +320,7 @@ class SizeTried:
 
 
 @dataclass(frozen=True)
-class Deadline:
+class Deadline(Shown):
     """A plan for a run that is to end in time, and other numbers of devices that were tried."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {"run_s": "run_s", "is_in_time": "is_in_time"}
@@ -339,9 +339,15 @@ class Deadline:
         """Whether the run ends in time."""
         return self.run_s <= self.within_s
 
+    def page(self, **more: Any) -> Page:
+        """Return the report as data; ``more`` as for a plan."""
+        from meshwright.train.other_pages import deadline_page
+
+        return deadline_page(self, **more)
+
 
 @dataclass(frozen=True)
-class Replan:
+class Replan(Shown):
     """A plan after devices were lost, and what the change costs."""
 
     plan: Plan
@@ -352,3 +358,29 @@ class Replan:
     """Degrees and choices that differ, as ``name: old to new``."""
     moved_bytes_per_device: float
     """Weights and optimizer state that a device does not hold yet, at most."""
+
+    def page(self, **more: Any) -> Page:
+        """Return the report as data; ``more`` as for a plan."""
+        from meshwright.train.other_pages import replan_page
+
+        return replan_page(self, **more)
+
+
+@dataclass(frozen=True)
+class Front(Shown):
+    """Plans that no other one beats in time, memory, energy and money at once."""
+
+    model: ModelSpec
+    system: SystemSpec
+    workload: Training
+    candidates: tuple[Candidate, ...]
+    left_out: tuple[str, ...]
+    """Which of the four are not known."""
+    version: str = ""
+    command: str = ""
+
+    def page(self) -> Page:
+        """Return the report as data."""
+        from meshwright.train.other_pages import front_page
+
+        return front_page(self)

@@ -9,12 +9,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TYPE_CHECKING
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.base.registry import Registry
+from meshwright.base.registry import Registry, version
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.report.answer_file import plain_data
+from meshwright.report.page.shown import Shown
 from meshwright.search.exhaustive import Progress
 from meshwright.sharding.space import Choices
 from meshwright.spec.model import ModelSpec
@@ -24,6 +26,9 @@ from meshwright.train.answer import Candidate
 from meshwright.train.estimate import CLOSED_FORM, Placer, nothing_fits
 from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_fixed, make_problem
+
+if TYPE_CHECKING:
+    from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
@@ -50,13 +55,21 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Shown):
     """Recipes on one question; ours comes first."""
 
     model: ModelSpec
     system: SystemSpec
     workload: Training
     entries: tuple[Entry, ...]
+    command: str = ""
+    version: str = ""
+
+    def page(self) -> Page:
+        """Return the report as data."""
+        from meshwright.train.compare_page import comparison_page
+
+        return comparison_page(self)
 
     @property
     def ours(self) -> Entry:
@@ -209,6 +222,7 @@ def compare(
     factors: Factors | None = None,
     placer: Placer = CLOSED_FORM,
     progress: Progress | None = None,
+    command: str = "",
 ) -> Comparison:
     """Return the best plan of each recipe; ours comes first: unless named, with nothing fixed.
 
@@ -224,6 +238,8 @@ def compare(
         What is fixed for all of them, as in :func:`plan`.
     factors, placer
         As in :func:`plan`.
+    command
+        How the answer was made.
 
     Raises
     ------
@@ -250,7 +266,9 @@ def compare(
     except KeyboardInterrupt:
         if not entries:
             raise
-    return Comparison(problem.model, problem.system, problem.workload, tuple(entries))
+    return Comparison(
+        problem.model, problem.system, problem.workload, tuple(entries), command, version()
+    )
 
 
 def _choices(recipe: Recipe, allowed: Mapping[str, Sequence[object]]) -> Choices:

@@ -3,30 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_days, format_seconds, format_si
 from meshwright.cost.problem import Problem
-from meshwright.report.declared_values import declared_values, origin_text, unit_of, value_text
 from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart, Code, Folded, Page, Part, Section, Table, Text, Tile
+from meshwright.report.page.parts import (
+    Chart,
+    Code,
+    Page,
+    Part,
+    Picture,
+    Section,
+    Table,
+    Text,
+    Tile,
+)
+from meshwright.report.page.pieces import (
+    GIB,
+    constants,
+    count_chart,
+    gain_chart,
+    largest,
+    memory_chart,
+    provenance,
+    ranked,
+    time_chart,
+)
 from meshwright.report.screen import JOULES_PER_KWH, rent_rate, words
-from meshwright.train.answer import Candidate, Estimate, Plan, WhyNot
+from meshwright.train.answer import Candidate, HotLink, Placement, Plan, WhyNot
 from meshwright.train.question import problem_of
-from meshwright.train.report import launches_in_words, plan_in_words, question_line, shortage
+from meshwright.train.report import (
+    blocks_in_words,
+    launches_in_words,
+    plan_in_words,
+    question_line,
+    shortage,
+)
+from meshwright.train.report_detail import BUSY, node_name
 from meshwright.train.robustness import Change, changes
+from meshwright.train.timeline import StepTimeline, plan_timeline
+from meshwright.train.timeline_charts import memory_charts, timeline_charts
 
 if TYPE_CHECKING:
     from meshwright.train.explain import Explanation
 
-GIB = 2.0**30
 SHOWN_GAIN = 0.002
 """Smaller gains of a better system are not shown."""
 
 
 def plan_page(
     plan: Plan, *, explanation: Explanation | None = None, front: Sequence[Candidate] = (),
-    launch_files: Mapping[str, str] | None = None, launch_command: str = "",
+    launch_files: Mapping[str, str] | None = None, launch_command: str = "", map_svg: str = "",
+    line: StepTimeline | None = None,
 ) -> Page:  # fmt: skip
     """Return the report of a plan.
 
@@ -40,14 +70,21 @@ def plan_page(
         Files that start the plan, by name; None: no framework starts it.
     launch_command
         What writes them.
+    line
+        The step over time; needed of a plan that is placed on a grid, whose links axes share.
+    map_svg
+        Picture of the grid on which the plan is placed; empty: there is none.
     """
+    if line is None and plan.best.placement is None:
+        line = plan_timeline(plan)
     problem = problem_of(plan)
     helps = changes(problem, plan.best.strategy, plan.best.structure)
     launch = list(_launch_parts(plan, launch_files, launch_command))
     sections = (
         Section("plan", "The plan", list(_plan_parts(plan))),
-        Section("memory", "Does it fit?", list(_memory_parts(plan))),
-        Section("time", "How fast, and what limits it?", list(_time_parts(plan))),
+        Section("memory", "Does it fit?", list(_memory_parts(plan, line))),
+        Section("time", "How fast, and what limits it?", list(_time_parts(plan, line))),
+        Section("where", "Where does it run?", list(_where_parts(plan, map_svg))),
         Section("change", "What if the system were better?", list(_change_parts(helps))),
         Section("others", "Why not another plan?", list(_other_parts(plan, explanation, front))),
         Section("space", "What was searched?", list(_space_parts(plan))),
@@ -55,18 +92,29 @@ def plan_page(
         Section("cost", "What does it cost?", list(_cost_parts(plan))),
         Section("launch", "What to launch", launch),
     )  # fmt: skip
+    page = _first_screen(plan, helps, launch_command)
+    return replace(page, sections=[section for section in sections if section.parts])
+
+
+# ------------------------------------------------------------------------------- the first screen
+
+
+def first_screen(plan: Plan) -> Page:
+    """Return the report of a plan without its sections: what can be told at once."""
+    problem = problem_of(plan)
+    return _first_screen(plan, changes(problem, plan.best.strategy, plan.best.structure))
+
+
+def _first_screen(plan: Plan, helps: Sequence[Change], launch_command: str = "") -> Page:
     return Page(
         title=f"{plan.model.name} on {plan.system.name}",
         subtitle=question_line(plan),
         tiles=list(_tiles(plan, helps, launch_command)),
-        sections=[section for section in sections if section.parts],
+        sections=(),
         warnings=plan.warnings,
         command=plan.command,
         version=plan.version,
     )
-
-
-# ------------------------------------------------------------------------------- the first screen
 
 
 def _tiles(plan: Plan, helps: Sequence[Change], launch_command: str) -> Iterator[Tile]:
@@ -83,7 +131,9 @@ def _tiles(plan: Plan, helps: Sequence[Change], launch_command: str) -> Iterator
         f"{price.tokens_per_s:,.0f} tokens/s, MFU {price.mfu_causal:.1%}; "
         f"{price.fidelity.replace('_', '-')} model", "time",
     )  # fmt: skip
-    yield Tile("What limits it?", _limits(price), "share of a step", "time")
+    yield Tile(
+        "What limits it?", largest(price.time_parts_s, price.step_time_s), "share of a step", "time"
+    )
     best = max(helps, key=lambda change: change.faster_by_fraction, default=None)
     if best is not None and best.faster_by_fraction > SHOWN_GAIN:
         network = _network(helps)
@@ -91,16 +141,18 @@ def _tiles(plan: Plan, helps: Sequence[Change], launch_command: str) -> Iterator
             "What if it had twice the network?", network or "Less than 0.2 % faster",
             f"most gain: {best.what}, {best.faster_by_fraction:.1%} faster", "change",
         )  # fmt: skip
+    if (placement := plan.best.placement) is not None and placement.hottest_links:
+        waits = max(placement.slowdown.values(), default=1.0)
+        yield Tile(
+            "Where does it run?", f"In blocks on {' x '.join(map(str, placement.grid_shape))}",
+            f"shared links: up to {waits:.2f}x slower; hottest "
+            f"{_ends(placement.hottest_links[0], placement)}", "where",
+        )  # fmt: skip
     yield Tile("Why not another plan?", *_against(plan), "others")
     yield Tile("How sure is it?", *_sureness(plan), "sure")
     yield Tile("What does it cost?", *_cost_words(plan), "cost")
     yield Tile("What to launch?", plan.best.text, launch_command or launches_in_words(plan),
                "launch")  # fmt: skip
-
-
-def _limits(price: Estimate) -> str:
-    ranked = sorted(price.time_parts_s.items(), key=lambda item: -item[1])
-    return ", ".join(f"{words(name)} {part / price.step_time_s:.0%}" for name, part in ranked[:3])
 
 
 def _network(helps: Sequence[Change]) -> str:
@@ -159,49 +211,26 @@ def _plan_parts(plan: Plan) -> Iterator[Part]:
     yield Text(plan_in_words(plan.best)[:1].upper() + plan_in_words(plan.best)[1:] + ".")
 
 
-def _memory_parts(plan: Plan) -> Iterator[Part]:
+def _memory_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
     price = plan.best.estimate
-    parts = {words(name): size for name, size in price.memory_parts_bytes.items() if size}
     stage = f" ({price.fullest_stage} stage)" if plan.best.strategy.pp > 1 else ""
-    ranked = dict(sorted(parts.items(), key=lambda item: -item[1]))
-    share = price.memory_bytes / price.memory_capacity_bytes
-    yield Chart(
-        f"Memory of the fullest device{stage}",
-        f"{format_bytes(price.memory_bytes)} of {format_bytes(price.memory_capacity_bytes)} "
-        f"({share:.0%}); largest: "
-        + ", ".join(f"{name} {format_bytes(size)}" for name, size in list(ranked.items())[:3]),
-        charts.stacked(
-            ["device"], {name: [size / GIB] for name, size in ranked.items()}, "memory [GiB]",
-            row_title="", limit=price.memory_capacity_bytes / GIB,
-        ),
-        Table(("part", "GiB>", "share of the capacity>"),
-              [(name, f"{size / GIB:.2f}", f"{size / price.memory_capacity_bytes:.1%}")
-               for name, size in ranked.items()]),
+    yield memory_chart(
+        f"Memory of the fullest device{stage}", price.memory_parts_bytes,
+        price.memory_capacity_bytes,
     )  # fmt: skip
     if price.host_bytes_per_device:
         room = price.host_capacity_bytes_per_device
         of = "" if room is None else f" of {format_bytes(room)}"
         yield Text(f"And {format_bytes(price.host_bytes_per_device)}{of} of host memory a device.")
+    if line is not None:
+        yield from memory_charts(line)
 
 
-def _time_parts(plan: Plan) -> Iterator[Part]:
+def _time_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
     price = plan.best.estimate
-    parts = {words(name): part for name, part in price.time_parts_s.items() if part}
-    ranked = dict(sorted(parts.items(), key=lambda item: -item[1]))
-    shares = [part / price.step_time_s for part in ranked.values()]
-    yield Chart(
-        "Time of a step",
-        f"{format_seconds(price.step_time_s)}: {_limits(price)}",
-        charts.bars(
-            list(ranked), list(ranked.values()),
-            [f"{format_seconds(part)}, {share:.1%}"
-             for part, share in zip(ranked.values(), shares, strict=True)],
-            "time [s]",
-        ),
-        Table(("part", "time>", "share>"),
-              [(name, format_seconds(part), f"{share:.1%}")
-               for (name, part), share in zip(ranked.items(), shares, strict=True)]),
-    )  # fmt: skip
+    yield time_chart("Time of a step", price.time_parts_s, price.step_time_s)
+    if line is not None:
+        yield from timeline_charts(line)
     yield Table(
         ("measure", "value>"),
         [
@@ -217,24 +246,75 @@ def _time_parts(plan: Plan) -> Iterator[Part]:
     )
 
 
+def _where_parts(plan: Plan, map_svg: str) -> Iterator[Part]:
+    """Yield where the ranks run on a grid, and what their messages wait for."""
+    placement, best = plan.best.placement, plan.best
+    if placement is None:
+        return
+    where = blocks_in_words(placement)
+    yield Text(f"{where[:1].upper()}{where[1:]}. Routes: {placement.routing}.")
+    if map_svg:
+        yield Picture("Devices, groups and load of links",
+                      "Each device with its ranks, each link with the share of the step during "
+                      "which it carries something", map_svg)  # fmt: skip
+    steps = {"links of its own (closed form)": placement.closed_form_s,
+             "links shared (contended)": best.estimate.step_time_s}  # fmt: skip
+    if best.simulated_s is not None:
+        steps["played message by message (simulated)"] = best.simulated_s
+    shown = [format_seconds(time) for time in steps.values()]
+    yield Chart(
+        "Time of a step, by fidelity",
+        "; ".join(f"{name} {text}" for name, text in zip(steps, shown, strict=True))
+        + f"; no way to nest the blocks is faster than {format_seconds(placement.lower_bound_s)}",
+        charts.bars(list(steps), list(steps.values()), shown, "time of a step [s]",
+                    limit=placement.lower_bound_s, limit_name="no nesting is faster [s]"),
+    )  # fmt: skip
+    yield Table(
+        ("part of the busiest device", "busy in a step>"),
+        [(BUSY[name], format_seconds(time)) for name, time in placement.busy_s.items()],
+    )
+    slower = sorted(placement.slowdown.items(), key=lambda item: -item[1])
+    if slower:
+        yield Table(("axis", "time on shared links over links of its own>"),
+                    [(axis, f"{factor:.2f}x") for axis, factor in slower])  # fmt: skip
+    if placement.hottest_links:
+        yield _hottest(placement)
+
+
+def _hottest(placement: Placement) -> Chart:
+    """Return the links that carry most, and for whom."""
+    links = placement.hottest_links
+    names = [_ends(link, placement) for link in links]
+    axes = list(dict.fromkeys(axis for link in links for axis in link.by_axis_s))
+    return Chart(
+        "The hottest links",
+        f"{names[0]} is busy for {format_seconds(links[0].busy_s)} of the backward pass of a "
+        "micro-batch",
+        charts.stacked(
+            names, {axis: [link.by_axis_s.get(axis, 0.0) for link in links] for axis in axes},
+            "busy in the backward pass of a micro-batch [s]", row_title="",
+        ),
+        Table(("link", "busy>", *(f"{axis}>" for axis in axes)),
+              [(name, format_seconds(link.busy_s),
+                *(format_seconds(link.by_axis_s.get(axis, 0.0)) for axis in axes))
+               for name, link in zip(names, links, strict=True)]),
+    )  # fmt: skip
+
+
+def _ends(link: HotLink, placement: Placement) -> str:
+    ends = (node_name(end, placement.grid_shape) for end in (link.source, link.target))
+    return " to ".join(ends)
+
+
 def _change_parts(helps: Sequence[Change]) -> Iterator[Part]:
     shown = [change for change in helps if change.faster_by_fraction > SHOWN_GAIN]
     if not shown:
         yield Text("Twice of any one resource makes this plan less than 0.2 % faster.")
         return
-    gains = [f"{change.faster_by_fraction:.1%}" for change in shown]
-    yield Chart(
+    yield gain_chart(
         "The same plan on a better system",
-        "; ".join(f"{c.what}: {gain} faster" for c, gain in zip(shown, gains, strict=True)),
-        charts.bars(
-            [change.what for change in shown],
-            [100.0 * change.faster_by_fraction for change in shown], gains,
-            "a step is faster by [%]", colour=charts.COLOURS[2],
-        ),
-        Table(("change", "step>", "faster>"),
-              [(c.what, format_seconds(c.step_time_s), gain)
-               for c, gain in zip(shown, gains, strict=True)]),
-    )  # fmt: skip
+        {change.what: (change.step_time_s, change.faster_by_fraction) for change in shown},
+    )
 
 
 def _other_parts(
@@ -337,21 +417,10 @@ def _space_parts(plan: Plan) -> Iterator[Part]:
         f"{format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%})"
     )
     yield Text(f"{proof}. The proof is of the model of cost; {format_seconds(cover.elapsed_s)}.")
-    yield _counts("What became of the plans", parts)
+    yield count_chart("What became of the plans", parts, "plans")
     if cover.num_refused:
-        ranked = sorted(cover.num_refused.items(), key=lambda item: -item[1])
-        yield _counts("Plans refused, by rule", dict(ranked))
-
-
-def _counts(title: str, counts: Mapping[str, int]) -> Chart:
-    shown = [f"{number:,}" for number in counts.values()]
-    pairs = list(zip(counts, shown, strict=True))
-    return Chart(
-        title,
-        "; ".join(f"{name}: {number}" for name, number in pairs),
-        charts.bars(list(counts), list(counts.values()), shown, "plans"),
-        Table(("", "plans>"), pairs),
-    )
+        frequent = sorted(cover.num_refused.items(), key=lambda item: -item[1])
+        yield count_chart("Plans refused, by rule", dict(frequent), "plans")
 
 
 def _sure_parts(plan: Plan, problem: Problem) -> Iterator[Part]:
@@ -374,38 +443,8 @@ def _sure_parts(plan: Plan, problem: Problem) -> Iterator[Part]:
             yield Table(("plans to run for a few steps", "probability of being the fastest>"),
                         [(text, f"{robust.trials.best_fraction.get(text, 0.0):.0%}")
                          for text in robust.trials.run])  # fmt: skip
-    yield Folded("Where every number of the chip and the system comes from",
-                 list(_provenance(plan)))  # fmt: skip
-    constants = problem.nominal_calibration
-    rows = []
-    for name, value in vars(constants).items():
-        if not isinstance(value, float):
-            continue
-        low, high = constants.intervals.get(name, (value, value))
-        unit = unit_of(name)
-        spread = "" if low == high else f"{value_text(low, unit)} to {value_text(high, unit)}"
-        rows.append((words(name), value_text(float(f"{value:.4g}"), unit), spread))
-    heading = f"Constants of the cost model: {plan.calibration}, family {constants.family}"
-    yield Folded(heading, [Table(("constant", "value>", "interval>"), rows)])
-
-
-def _provenance(plan: Plan) -> Iterator[Part]:
-    """Yield the values of the chip and of the system, with their sources."""
-    declared = (
-        (plan.system.chip.name, plan.system.chip, plan.system.chip.provenance,
-         plan.system.chip.sources),
-        (plan.system.name, plan.system, plan.system.provenance, plan.system.sources),
-    )  # fmt: skip
-    for name, declaration, origins, sources in declared:
-        rows = [
-            (entry.path, value_text(entry.value, entry.unit), origin_text(entry))
-            for entry in declared_values(declaration, origins)
-        ]
-        yield Table(("value", "is>", "from"), rows, name)
-        if sources:
-            yield Table(("source", "title", "where"),
-                        [(key, one.title, one.url or "/".join(filter(None, (one.repo, one.path))))
-                         for key, one in sources.items()])  # fmt: skip
+    yield provenance(plan.system)
+    yield constants(problem.nominal_calibration, plan.calibration)
 
 
 def _cost_parts(plan: Plan) -> Iterator[Part]:
@@ -415,18 +454,17 @@ def _cost_parts(plan: Plan) -> Iterator[Part]:
     if rate := rent_rate(plan.system.chip, price.num_devices_used):
         yield Text(f"Rent: {rate}.")
     if price.energy_j and price.energy_parts_j and price.power_w:
-        parts = {words(name): part for name, part in price.energy_parts_j.items() if part}
-        ranked = dict(sorted(parts.items(), key=lambda item: -item[1]))
-        shares = [f"{part / price.energy_j:.1%}" for part in ranked.values()]
+        parts = ranked(price.energy_parts_j)
+        shares = [f"{part / price.energy_j:.1%}" for part in parts.values()]
         yield Chart(
             "Energy of a step",
             f"{format_si(price.energy_j, 'J')} at {format_si(price.power_w, 'W')}: "
-            + ", ".join(f"{name} {s}" for name, s in list(zip(ranked, shares, strict=True))[:3]),
-            charts.bars(list(ranked), [part / 1e3 for part in ranked.values()], shares,
+            + ", ".join(f"{name} {s}" for name, s in list(zip(parts, shares, strict=True))[:3]),
+            charts.bars(list(parts), [part / 1e3 for part in parts.values()], shares,
                         "energy [kJ]", colour=charts.COLOURS[1]),
             Table(("part", "energy>", "share>"),
                   [(name, format_si(part, "J"), share)
-                   for (name, part), share in zip(ranked.items(), shares, strict=True)]),
+                   for (name, part), share in zip(parts.items(), shares, strict=True)]),
         )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from meshwright.sharding.strategy import plan_string, row
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.train.answer import Candidate, Estimate, Plan, Replan, Robustness, WhyNot
+from meshwright.train.answer import Candidate, Estimate, Front, Plan, Replan, Robustness, WhyNot
 from meshwright.train.estimate import (
     CLOSED_FORM,
     Leaders,
@@ -233,18 +233,24 @@ def front(
     calibration: str = DEFAULT,
     factors: Factors | None = None,
     progress: Progress | None = None,
-) -> tuple[list[Candidate], tuple[str, ...]]:
-    """Return the plans that no other one beats in time, memory, energy and money at once.
-
-    Also returns the objectives that had to be left out, because a price or power is not known.
-    """
+    command: str = "",
+) -> Front:
+    """Return the plans that no other one beats in time, memory, energy and money at once."""
     problem = make_problem(model, system, workload, calibration, factors)
     check_fixed(problem, allowed or {})
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
     found = pareto_front(SearchSpace(problem, choices), progress=progress)
     if not found.found:
         raise InfeasibleError(f"no plan for {problem.model.name} fits {problem.system.name}")
-    return [candidate(problem, f.strategy, f.structure) for f in found.found], found.unknown
+    return Front(
+        problem.model,
+        problem.system,
+        problem.workload,
+        tuple(candidate(problem, one.strategy, one.structure) for one in found.found),
+        tuple(found.unknown),
+        version=version(),
+        command=command,
+    )
 
 
 def replan(
@@ -309,7 +315,7 @@ OBJECTIVES = ("step_time_s", "memory_bytes", "energy_j", "cost_usd")
 
 
 @dataclass
-class Front:
+class ParetoFront:
     """Candidates that nothing found so far beats in every respect."""
 
     problem: Problem
@@ -344,9 +350,9 @@ class Front:
         self.found += [_found(block, int(index)) for index in fresh]
 
 
-def pareto_front(space: SearchSpace, *, progress: Progress | None = None) -> Front:
+def pareto_front(space: SearchSpace, *, progress: Progress | None = None) -> ParetoFront:
     """Return the front of the whole space; every candidate that fits is priced."""
-    front = Front(space.problem)
+    front = ParetoFront(space.problem)
     search(space, prune=False, progress=progress, visit=front.visit)
     order = np.lexsort(front.values.T[::-1])
     front.found = [front.found[index] for index in order]

@@ -27,6 +27,7 @@ from meshwright.train.answer import (
     Candidate,
     Deadline,
     Estimate,
+    Front,
     Placement,
     Plan,
     Replan,
@@ -79,7 +80,7 @@ def plan_screen(
         gain = price.step_time_s / plan.operators.step_time_s - 1.0
         screen.add("operators", f"each group of operators with its own strategy: "
                    f"{format_seconds(plan.operators.step_time_s)} a step, "
-                   f"{_longer(-gain)} than one for all")  # fmt: skip
+                   f"{slower_in_words(-gain)} than one for all")  # fmt: skip
     if plan.factors is not None:
         number = counted(plan.factors.num_measurements, "measured job")
         screen.add("adjusted", f"constants adjusted by {number}")
@@ -87,7 +88,7 @@ def plan_screen(
     _add_memory(screen, plan.best)
     screen.gap()
     named = {words(name): seconds for name, seconds in plan.best.estimate.time_parts_s.items()}
-    screen.add("time", Bars(named, format_seconds))
+    screen.add("time", Bars(named, format_seconds, spare=4))
     _add_alternatives(screen, plan.best, plan.runners_up or others)
     _add_end(screen, plan.warnings, next_command)
     return screen
@@ -249,7 +250,7 @@ def _trade(ours: Estimate, theirs: Estimate) -> tuple[str, str]:
     more = theirs.memory_bytes - ours.memory_bytes
     memory = f"{_gib(abs(more))} GiB {'more' if more > 0 else 'less'} memory"
     return (
-        "as fast" if abs(slower) < SAME else _longer(slower),
+        "as fast" if abs(slower) < SAME else slower_in_words(slower),
         "as much memory" if abs(more) < 2**30 / 20 else memory,
     )
 
@@ -390,12 +391,7 @@ def deadline_screen(found: Deadline, *, next_command: str = "") -> Screen:
 
 def comparison_screen(found: Comparison, *, next_command: str = "") -> Screen:
     """Return the recipes side by side, the best plan of each as one line."""
-    work, ours = found.workload, found.ours
-    screen = Screen(
-        f"{found.model.name} on {found.system.name}: sequence {work.sequence_length:,}, "
-        f"global batch {work.global_batch_size:,}, "
-        f"{named_type(work.precision.matmul, found.system.chip)}, {_optimizer(work, found.model)}"
-    )
+    ours, screen = found.ours, Screen(question_line(found))
     screen.gap()
     if ours.best is not None:
         price = ours.best.estimate
@@ -446,7 +442,7 @@ def explain_screen(plan: Plan, explanation: Explanation, *, next_command: str = 
     for why in others:
         longer = list(why.because_s.items())[:1]
         because = ", ".join(f"{words(name)} +{format_seconds(time_s)}" for name, time_s in longer)
-        rows.append((why.question, _longer(why.slower_by_fraction), because))
+        rows.append((why.question, slower_in_words(why.slower_by_fraction), because))
     rows += [(name, "impossible", reason) for name, reason in explanation.not_possible.items()]
     if rows:
         screen.add("why not", Table(("", "", ""), rows[:5]), spare=1)
@@ -456,8 +452,8 @@ def explain_screen(plan: Plan, explanation: Explanation, *, next_command: str = 
     return screen
 
 
-def _longer(slower: float) -> str:
-    """Return a difference of step times in words."""
+def slower_in_words(slower: float) -> str:
+    """Return a difference of step times in words: ``3.0% slower``, ``2.5x as long``."""
     if slower > 1.0:
         return f"{1.0 + slower:.1f}x as long"
     return f"{abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}"
@@ -478,7 +474,7 @@ def _optimizer(work: Training, model: ModelSpec) -> str:
     return f"{preset.name} on {stored.name}" if stored is not None and rests else preset.name
 
 
-def question_line(plan: Plan) -> str:
+def question_line(plan: Plan | Front | Comparison) -> str:
     """Return what was asked."""
     work = plan.workload
     return (

@@ -336,7 +336,7 @@ def trial_lines(trials: Trials, names: Mapping[str, str] | None = None) -> Itera
     yield from wrapped("trials: ", text)
 
 
-_BUSY = {"compute": "arithmetic", "hbm": "HBM", "d2d": "links", "exposed": "exposed"}
+BUSY = {"compute": "arithmetic", "hbm": "HBM", "d2d": "links", "exposed": "exposed"}
 
 
 def placement_lines(placement: Placement) -> Iterator[str]:
@@ -350,7 +350,7 @@ def placement_lines(placement: Placement) -> Iterator[str]:
         waits += " slower than links of " + ("its own" if len(slower) == 1 else "their own")
     yield from wrapped("routes: ", f"{placement.routing}; {waits}")
     busy = ", ".join(
-        f"{_BUSY[name]} {format_seconds(seconds)}" for name, seconds in placement.busy_s.items()
+        f"{BUSY[name]} {format_seconds(seconds)}" for name, seconds in placement.busy_s.items()
     )
     yield f"busiest device in a step: {busy}"
 
@@ -360,7 +360,7 @@ def hottest_lines(placement: Placement) -> Iterator[str]:
     yield "hottest links, in the backward pass of a micro-batch"
     for link in placement.hottest_links:
         ends = " -> ".join(
-            _node(device, placement.grid_shape) for device in (link.source, link.target)
+            node_name(device, placement.grid_shape) for device in (link.source, link.target)
         )
         shares = ", ".join(
             f"{axis} {seconds / link.busy_s:.0%}"
@@ -369,7 +369,7 @@ def hottest_lines(placement: Placement) -> Iterator[str]:
         yield from wrapped(f"  {format_seconds(link.busy_s):>8}  ", f"{ends}: {shares}")
 
 
-def _node(number: int, grid_shape: tuple[int, ...]) -> str:
+def node_name(number: int, grid_shape: tuple[int, ...]) -> str:
     """Return a device and where it is on the grid; nodes beyond the devices are IO dies."""
     if number >= prod(grid_shape):
         return f"IO die {number - prod(grid_shape)}"

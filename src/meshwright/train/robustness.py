@@ -5,7 +5,7 @@ Whether the winner would still win if the calibrated constants were drawn anew, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from meshwright.search.exhaustive import Found
 from meshwright.search.robustness import DrawnTimes, drawn
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.calibration import calibration_columns
-from meshwright.spec.system import ChipSpec, SystemSpec
+from meshwright.spec.doubled import doubled
 from meshwright.train.measured.factors import SCALED, Factors, scaled
 
 NUM_DRAWS = 256
@@ -67,10 +67,6 @@ def robustness(
     return DrawnTimes(np.array(times))
 
 
-FACTOR = 2.0
-"""Each resource is doubled in turn."""
-
-
 @dataclass(frozen=True)
 class Change:
     """One changed resource, and the step time of the same plan with it."""
@@ -84,7 +80,7 @@ def changes(problem: Problem, strategy: Strategy, structure: PlanOptions) -> lis
     """Return the changes that help this plan most, largest first."""
     base_s = _step_s(problem, strategy, structure)
     found = []
-    for what, changed in _systems(problem):
+    for what, changed in doubled(problem.system):
         step_s = _step_s(replace(problem, system=changed), strategy, structure)
         found.append(Change(what, step_s, 1.0 - step_s / base_s))
     graphs = problem.workload.software.model_copy(update={"cuda_graphs": True})
@@ -96,33 +92,3 @@ def changes(problem: Problem, strategy: Strategy, structure: PlanOptions) -> lis
 
 def _step_s(problem: Problem, strategy: Strategy, structure: PlanOptions) -> float:
     return float(column(price_one(problem, structure, strategy).step.time.total_s)[0])
-
-
-def _systems(problem: Problem) -> Iterator[tuple[str, SystemSpec]]:
-    """Yield the system with one resource doubled, and how to call that."""
-    system, chip = problem.system, problem.system.chip
-    rates = {
-        name: {dtype: rate * FACTOR for dtype, rate in getattr(chip, name).items()}
-        for name in ("matmul_flops_per_s", "best_matmul_flops_per_s")
-    }
-    yield "twice the matrix rate", _with_chip(system, chip.model_copy(update=rates))
-    memory = chip.main_memory
-    if memory.bandwidth_bytes_per_s is not None:
-        faster = memory.model_copy(
-            update={"bandwidth_bytes_per_s": memory.bandwidth_bytes_per_s * FACTOR}
-        )
-        memories = (*chip.memories[:-1], faster)
-        yield (
-            f"twice the {memory.name} bandwidth",
-            _with_chip(system, chip.model_copy(update={"memories": memories})),
-        )
-    for index, level in enumerate(system.levels):
-        wider = level.model_copy(
-            update={"bandwidth_bytes_per_s": level.bandwidth_bytes_per_s * FACTOR}
-        )
-        levels = (*system.levels[:index], wider, *system.levels[index + 1 :])
-        yield f"twice the {level.name} bandwidth", system.model_copy(update={"levels": levels})
-
-
-def _with_chip(system: SystemSpec, chip: ChipSpec) -> SystemSpec:
-    return system.model_copy(update={"chip": chip})

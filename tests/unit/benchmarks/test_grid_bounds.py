@@ -31,6 +31,7 @@ def test_wraps_make_nothing_slower(script, seed):
     assert script["torus_is_slower"](replace(asked, system=on)) == []
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_too_slow_is_noticed(script, monkeypatch):
     """A search that may not use data parallelism calls plans proven that others beat."""
     from meshwright.wafer.training import GRIDS

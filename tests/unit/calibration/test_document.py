@@ -77,18 +77,29 @@ def test_an_axis_is_logarithmic_and_ends_at_its_ends():
     assert all(name for _, name in Axis(3.0, 30.0, 0.0, 1.0).ticks())
 
 
-def test_a_row_predicted_right_lies_on_the_diagonal(rows):
+def test_each_source_has_a_panel_with_rows_above_its_middle_where_predictions_are_high(rows):
     entries = [entry for entry in predict(rows, "calibrated") if entry.log_error is not None]
     drawn = ElementTree.fromstring(scatter_svg(entries))
-    points = [
-        point for point in drawn.iter(f"{SVG}circle") if point.find(f"{SVG}title") is not None
-    ]
+    words = {text.text for text in drawn.iter(f"{SVG}text")}
+    assert {"megatron-sc21 (3)", "torchtitan (4)", "megatron-2020 (1)"} <= words
+    points = list(drawn.iter(f"{SVG}circle"))
     assert [point.find(f"{SVG}title").text for point in points] == [e.row.id for e in entries]
-    box = drawn.find(f".//{SVG}rect[@stroke]")
-    left, bottom = float(box.get("x")), float(box.get("y")) + float(box.get("height"))
-    for point, entry in zip(points, entries, strict=True):
-        above = (bottom - float(point.get("cy"))) - (float(point.get("cx")) - left)
-        assert math.copysign(1.0, above) == math.copysign(1.0, entry.log_error)
+    boxes = [box for box in drawn.iter(f"{SVG}rect") if box.get("stroke")]
+    of_panels = [list(group) for group in drawn.iter(f"{SVG}g")]
+    assert len(boxes) == len(of_panels) == 3
+    middles = [float(box.get("y")) + float(box.get("height")) / 2 for box in boxes]
+    placed = zip(middles, of_panels, strict=True)
+    above = [middle - float(point.get("cy")) for middle, panel in placed for point in panel]
+    for height, entry in zip(above, entries, strict=True):
+        assert math.copysign(1.0, height) == math.copysign(1.0, entry.log_error)
+
+
+def test_the_axis_of_errors_ends_beyond_the_largest():
+    """Between 2 and 110 %: ticks at 2, 5, 10, 20, 50, 100 and 200 %."""
+    low, high = (ErrorRecord(median=m, p90=p, bias=0.0) for m, p in ((0.02, 0.1), (0.5, 1.1)))
+    groups = {"one": GroupRecord(rows=1, fitted=low, left_out=high, alone=False)}
+    words = [text.text for text in ElementTree.fromstring(sources_svg(groups)).iter(f"{SVG}text")]
+    assert words[1:8] == ["2%", "5%", "10%", "20%", "50%", "100%", "200%"]
 
 
 def test_errors_of_each_source_are_drawn_twice():

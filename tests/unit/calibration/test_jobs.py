@@ -46,6 +46,8 @@ def job(**changes):
         ({"group": "megatron-bridge"}, "megatron-bridge"),
         ({"group": "bigscience-a100"}, "megatron-deepspeed"),
         ({"group": "llm-foundry"}, "llm-foundry"),
+        ({"group": "internevo", "parallelism": {"tp": 8}}, "internevo"),
+        ({"group": "internevo", "parallelism": {"zero_stage": 3}}, "fsdp"),
         ({"group": "lab", "source": {"repo": "pytorch/torchtitan"}}, "torchtitan"),
         ({"group": "lab", "framework": "MaxText"}, "maxtext"),
         ({"group": "lab"}, "fsdp"),

@@ -161,6 +161,7 @@ def test_a_table_of_another_form_is_refused(tmp_path, text, message):
         read_timings(table(tmp_path, text))
 
 
+@pytest.mark.slow
 def test_own_times_are_compared_and_fitted(tmp_path, capsys):
     rows = io.StringIO(HEAD)
     rows.seek(0, io.SEEK_END)

@@ -64,6 +64,7 @@ def test_without_drafts_the_largest_model_is_out_of_reach(found):
     assert any("405b plain" in line for line in validation_lines(found))
 
 
+@pytest.mark.slow
 def test_constants_come_back_out_of_rows_made_with_them():
     true, tokens = {"wafer-engine": 4e-6, "language-unit": 7e-7}, 2.2
     rows = []

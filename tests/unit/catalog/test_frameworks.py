@@ -58,3 +58,10 @@ def test_wrong_names_and_versions_say_what_is_known():
         load_framework("megatorn")
     with pytest.raises(SpecError, match=r"0\.19\.2 or 2021"):
         load_framework("megatron==0.1")
+
+
+def test_a_name_in_a_title_is_told_with_its_frameworks():
+    with pytest.raises(SpecError, match=r"unknown name 'pytorch' \(did you mean fsdp\?\)"):
+        load_framework("pytorch")
+    with pytest.raises(SpecError, match="did you mean automodel or megatron-bridge"):
+        load_framework("NeMo")

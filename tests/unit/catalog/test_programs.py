@@ -134,6 +134,7 @@ def exported(folder):
     return path
 
 
+@pytest.mark.slow
 def test_exported_files_are_read_with_their_dynamic_dims(exported) -> None:
     graph = load_graph(str(exported), sizes={"batch": 4, "height": 64}, precision="bf16")
     assert graph.inputs["x"] == ("batch", "channels", "height", "width")

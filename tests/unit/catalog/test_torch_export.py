@@ -240,6 +240,7 @@ def test_a_graph_without_anything_to_learn_has_no_backward_pass() -> None:
         with_backward(graph)
 
 
+@pytest.mark.slow
 def test_only_inputs_that_ask_for_a_gradient_get_one() -> None:
     """A block of several does, an image does not: its convolution costs twice, not three times."""
     module, arguments = CASES["conv"]

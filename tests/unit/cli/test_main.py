@@ -82,6 +82,7 @@ def test_interrupt_is_130(command, capsys):
         (["dmo"], "unknown command 'dmo'; did you mean demo?"),
         (["show", "thin"], "unknown show command 'thin'; did you mean thing?"),
         (["demo", "--dpeth", "1"], "unknown option '--dpeth'; did you mean --depth?"),
+        (["serve", "llama3-8b"], "unknown command 'serve'; did you mean plan --decode?"),
         (["demo", "extra"], "unexpected argument 'extra'"),
         (["demo", "--depth", "x"], "argument --depth: invalid int value: 'x'"),
     ],
@@ -166,6 +167,7 @@ def test_a_reader_of_errors_who_left(tmp_path):
     assert (done.returncode, done.stdout) == (141, b"")
 
 
+@pytest.mark.slow
 def test_a_closed_stream_lends_its_number_to_no_file(tmp_path):
     """What is printed while standard output is closed does not land in a file that is written."""
     plan = tmp_path / "plan.json"
@@ -174,6 +176,7 @@ def test_a_closed_stream_lends_its_number_to_no_file(tmp_path):
     assert json.loads(plan.read_text())["model"]["name"] == "gpt2-355m"
 
 
+@pytest.mark.slow
 def test_a_locale_without_the_letters_gets_them_escaped(tmp_path, capsys):
     ascii_only = "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONIOENCODING=ascii"
     assert main(["show", "graph", "gpt3-175b-layer", "--yaml"]) == 0

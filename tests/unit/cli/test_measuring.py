@@ -88,6 +88,7 @@ def test_what_no_device_can_do_is_refused(capsys):
     assert "a device has 80.0 GiB" in found["--measured-memory"]
 
 
+@pytest.mark.slow
 def test_columns_of_a_short_step_stay_apart(capsys, monkeypatch):
     """A step of 20 ms is shown in milliseconds: seconds would run into each other."""
     monkeypatch.setenv("COLUMNS", "80")

@@ -197,15 +197,18 @@ WRITING = {
     ("estimate", "out"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
     ("plan", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
     ("estimate", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
+    ("compare", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
     ("explain", "report"): ["plan.json"], ("explain", "picture"): ["plan.json"],
-    ("simulate", "trace"): ["plan.json"],
+    ("simulate", "trace"): ["plan.json"], ("simulate", "picture"): ["plan.json"],
     ("route", "out"): ["flows.json"], ("place", "out"): ["plan.json"],
     ("partition", "picture"): ["llama3-8b", "--on", "4xWSE-3", "--seq", "4096"],
+    ("partition", "report"): ["llama3-8b", "--on", "4xWSE-3", "--seq", "4096"],
     ("fuse", "picture"): ["gpt3-175b-layer", "--on", "SN10"],
+    ("fuse", "report"): ["gpt3-175b-layer", "--on", "SN10"],
     ("read", "out"): ["torch.nn:Linear"], ("sweep", "out"): ["sweep.yaml"],
     ("sweep", "csv"): ["sweep.yaml"], ("sweep", "picture"): ["sweep.yaml"],
-    ("sweep", "report"): ["sweep.yaml"], ("validate", "document"): [], ("calibrate", "out"): [],
-    ("measure", "out"): [],
+    ("sweep", "report"): ["sweep.yaml"], ("validate", "document"): [],
+    ("validate", "report"): [], ("calibrate", "out"): [], ("measure", "out"): [],
 }  # fmt: skip
 OF_FOLDERS = {("export", "out"), ("study", "out")}
 
@@ -368,3 +371,8 @@ def test_help_tells_of_constants_of_ones_own(capsys, command):
         main([command, "--help"])
     assert ended.value.code == 0
     assert "--calibration NAME" in capsys.readouterr().out
+
+
+def test_a_system_without_its_option_is_told(capsys):
+    err = complaint(capsys, "plan", "llama3-8b", "8xH100")
+    assert err == "error: unexpected argument '8xH100'; did you mean --on 8xH100?\n"

@@ -244,6 +244,7 @@ def test_plan_files_make_the_round_trip(plan_file):
     assert not list(plan_file.parent.glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_lost_devices(capsys, plan_file, tmp_path):
     after = tmp_path / "after.json"
     words = ["plan", "--from", str(plan_file), "--without", "2", "--out", str(after), "--json"]
@@ -277,6 +278,7 @@ def test_explanation_has_shares_that_sum_to_one(capsys, plan_file):
     assert faster == sorted(faster, reverse=True)
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_no_colour_and_no_progress():
     command = [sys.executable, "-m", "meshwright", "fit", *QUESTION]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -49,6 +49,7 @@ def test_a_program_is_read_and_written_as_a_file(capsys, tmp_path, program) -> N
     )
 
 
+@pytest.mark.slow
 def test_programs_are_planned_and_fused_directly(capsys, program) -> None:
     shared = ("--precision", "bf16", "--training", "--dim", "batch=8")
     planned = answer(capsys, "plan", "--graph", program, "--on", "8xH100", *shared)

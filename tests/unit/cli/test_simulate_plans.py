@@ -100,13 +100,50 @@ def test_a_picture_is_svg_with_a_colour_for_each_group(capsys, plan_file, tmp_pa
     assert "gpt2-355m on wafer-2x2" in text
 
 
-def test_a_plan_without_a_placement_cannot_be_simulated_or_drawn(capsys, flat_file, tmp_path):
-    err = refused(capsys, 2, "simulate", str(flat_file))
-    assert "has no placement to simulate" in err
-    assert "wafer-6x8" in err
+def test_a_plan_on_no_grid_is_its_stages_over_time(capsys, flat_file, tmp_path):
+    trace, picture = tmp_path / "flat.json", tmp_path / "flat.svg"
+    capsys.readouterr()
+    words = ["simulate", str(flat_file), "--trace", str(trace), "--picture", str(picture)]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.isascii()
+    assert max(map(len, out.splitlines())) <= 100
+    assert "with the schedule played (+0.0%)" in out
+    assert json.loads(trace.read_text())["otherData"]["fidelity"] == "closed_form"
+    drawn = picture.read_text(encoding="utf-8")
+    assert "gpt2-355m on 4xH100" in "".join(ElementTree.fromstring(drawn).itertext())
+    other = tmp_path / "other.svg"
+    assert main(["explain", str(flat_file), "--picture", str(other)]) == 0
+    assert other.read_text(encoding="utf-8") == drawn
+    capsys.readouterr()
+    assert main(["simulate", str(flat_file), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert set(data) == {
+        "plan", "fidelity", "step_time_s", "priced_s", "num_micro_batches", "num_tasks", "stages"
+    }  # fmt: skip
+    plan = json.loads(flat_file.read_text())["best"]["estimate"]
+    assert data["priced_s"] == plan["step_time_s"]
+    assert data["step_time_s"] == pytest.approx(plan["step_time_s"], rel=1e-12)
+    (stage,) = data["stages"]
+    assert stage["memory_peak_bytes"] == plan["memory_bytes"]
+    assert sum(stage["by_task_s"].values()) == pytest.approx(stage["busy_s"])
+
+
+@pytest.mark.slow
+def test_a_placed_plan_has_a_pipeline_chart_too(plan_file, tmp_path):
+    picture = tmp_path / "stages.svg"
+    assert main(["simulate", str(plan_file), "--picture", str(picture)]) == 0
+    text = "".join(ElementTree.fromstring(picture.read_text(encoding="utf-8")).itertext())
+    assert "passes and links contended" in text
+
+
+def test_what_has_no_grid_has_no_groups_and_flows_have_no_stages(capsys, flat_file, tmp_path):
     picture = tmp_path / "flat.svg"
-    err = refused(capsys, 2, "explain", str(flat_file), "--picture", str(picture))
-    assert "has no placement to draw" in err
+    words = ["explain", str(flat_file), "--picture", str(picture), "--colors", "tp"]
+    assert "on grids of devices only" in refused(capsys, 2, *words)
+    words = ["simulate", "flows", str(flat_file), "--picture", str(picture)]
+    assert "of use with a plan only" in refused(capsys, 2, *words)
     assert not picture.exists()
 
 

@@ -55,7 +55,7 @@ def exposed_s(
         backward_window_s=backward_s,
         gradient_window_s=backward_s if split_s is None else split_s,
     )
-    return gradient_sync(kinds or [(PARAMS, links)], work, structure, optimizer)
+    return gradient_sync(kinds or [(PARAMS, links)], work, structure, optimizer).total
 
 
 def test_transfer_is_the_fastest_form_and_pays_each_message():
@@ -134,7 +134,7 @@ def test_a_split_backward_pass_hides_gradients_under_its_second_part_alone():
 
 def test_zero_3_with_equal_words_is_m_times_three_shares_of_the_ring():
     words = ADAM.model_copy(update={"reduced_gradient_bytes_per_param": 2.0})
-    synced = gradient_sync([(PARAMS, LINKS)], pipeline(), PlanOptions(zero_stage=3), words)
+    synced = gradient_sync([(PARAMS, LINKS)], pipeline(), PlanOptions(zero_stage=3), words).total
     bytes_of_weights = 2 * PARAMS
     assert synced.exposed_s == pytest.approx(MICRO_BATCHES * 3 * 7 / 8 * bytes_of_weights)
 
@@ -151,7 +151,7 @@ def test_gradients_summed_whole_travel_twice_as_far_under_zero_1_alone():
         [
             gradient_sync(
                 [(PARAMS, LINKS)], pipeline(), PlanOptions(zero_stage=stage), ADAM, sums_whole=sums
-            ).exposed_s
+            ).total.exposed_s
             for stage in (1, 2)
         ]
         for sums in (True, False)

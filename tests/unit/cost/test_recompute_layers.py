@@ -99,6 +99,7 @@ def test_the_search_offers_what_it_is_given_and_takes_the_fewest_that_fit(length
     assert found.best.structure.recompute_layers == fewest
 
 
+@pytest.mark.slow
 def test_a_simulated_step_lies_between_those_of_none_and_of_all_layers():
     """Stages of 8 layers: 3 of them recomputed take 3/8 of the way, in compute time."""
     asked = {"on": "wafer-6x8", "seq": 4096, "global_batch": 48, "pp": 4, "tp": 4}

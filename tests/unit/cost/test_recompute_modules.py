@@ -122,7 +122,7 @@ def test_experts_that_run_again_are_sent_for_again():
     assert replayed("shared_experts") == []
 
 
-@pytest.mark.parametrize("module", ["mlp", "core_attn"])
+@pytest.mark.parametrize("module", ["core_attn", pytest.param("mlp", marks=pytest.mark.slow)])
 def test_traces_and_simulation_repeat_what_modules_repeat(module):
     """A trace repeats the FLOPs that the price repeats; a simulated step takes longer by them."""
     asked = {"on": "wafer-6x8", "seq": 4096, "global_batch": 48, "pp": 4, "tp": 4}

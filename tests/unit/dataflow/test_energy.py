@@ -81,7 +81,7 @@ def test_training_sends_gradients_and_moves_the_state_of_the_optimizer():
     assert two.moved.memory_bytes > one.moved.memory_bytes
 
 
-@pytest.mark.parametrize("chip", ["H100", "TEMP-die"])
+@pytest.mark.parametrize("chip", ["H100", pytest.param("TEMP-die", marks=pytest.mark.slow)])
 def test_no_memory_gives_more_than_its_rate(chip):
     system = design(chip, 4)
     found = plan_dataflow(gpt_layer(2048, 16, 128, 512, repeats=2), system, num_passes=8)
@@ -89,6 +89,7 @@ def test_no_memory_gives_more_than_its_rate(chip):
     assert 0.0 < found.moved.memory_bytes <= full
 
 
+@pytest.mark.slow
 def test_plan_tells_the_power(capsys):
     words = ["plan", "--graph", "gpt3-175b", "--on", "wafer-6x8", "--global-batch", "8",
              "--tp", "24", "--json"]  # fmt: skip

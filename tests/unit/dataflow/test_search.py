@@ -138,6 +138,7 @@ def test_a_transform_sends_three_all_to_alls():
     assert kinds == [CollectiveKind.ALL_TO_ALL] * 3
 
 
+@pytest.mark.slow
 def test_a_factorisation_sends_its_messages():
     graph = hpl(4096, 1024, grid_columns=8, word_bytes=2.0)
     quiet = replace(graph, kernels=tuple(replace(k, messages=()) for k in graph.kernels))

@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_problems import level, model, problem, system
 
 from meshwright.catalog.flow_files import read_flow_file
-from meshwright.frameworks.perfetto import write_flow_trace, write_trace
+from meshwright.cost.step import price_one
+from meshwright.frameworks.perfetto import write_flow_trace, write_step_trace, write_trace
 from meshwright.network.flows import play_flows
 from meshwright.network.routing import make_routes
 from meshwright.network.simulation.timeline import Timeline
+from meshwright.sharding.strategy import PlanOptions, ScheduleKind, make_strategy
 from meshwright.topology.network import Network
+from meshwright.train.timeline import step_timeline
 
 FIELDS = {
     "X": {"name": str, "pid": int, "tid": int, "ts": (int, float), "dur": (int, float)},
@@ -271,3 +275,34 @@ def test_a_trace_of_flows_without_links(tmp_path):
     (scenario,) = read_flow_file(tmp_path / "flows.json")
     write_flow_trace(scenario, play_flows(scenario), tmp_path / "t.json")
     check(read(tmp_path / "t.json"))
+
+
+@pytest.mark.parametrize("name", ["step.json", "step.json.gz"])
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zero_bubble"])
+def test_a_step_is_a_process_for_each_stage(tmp_path, name, schedule):
+    chunks = 2 if schedule == "interleaved" else 1
+    asked = problem(model(num_layers=8), system(level(4)), global_batch_size=4)
+    structure = PlanOptions(schedule=ScheduleKind(schedule))
+    strategy = make_strategy(pp=2, tp=2, num_virtual_stages=chunks)
+    priced = price_one(asked, structure, strategy)
+    network = asked.network(structure.axis_order, priced.strategy)
+    step = step_timeline(asked, priced, network, fidelity="closed_form")
+    write_step_trace(step, tmp_path / name, notes={"plan": "x"})
+    events = read(tmp_path / name)
+    check(events)
+    named = {(e["pid"], e["args"]["name"]) for e in events if e["name"] == "process_name"}
+    assert named == {(1, "stage 0"), (2, "stage 1")}
+    tasks = [e for e in events if e["ph"] == "X"]
+    assert len(tasks) == len(step.stage)
+    assert all(e["dur"] >= 0 for e in tasks)
+    end_us = max(e["ts"] + e["dur"] for e in tasks)
+    assert end_us == pytest.approx(1e6 * step.step_time_s, abs=2e-3)
+    passes = [e for e in tasks if e["name"].startswith("forward ")]
+    assert len(passes) == 2 * 4 * chunks
+    assert {e["args"]["micro_batch"] for e in passes} == {0, 1, 2, 3}
+    # Communication of a pass is on the other thread, and says whose it is.
+    (tp_thread,) = {e["tid"] for e in tasks if e["pid"] == 1 and e["name"].startswith("TP comm")}
+    assert tp_thread not in {e["tid"] for e in passes}
+    for process, memory in enumerate(step.memory, 1):
+        sizes = [e["args"]["GiB"] for e in events if e["ph"] == "C" and e["pid"] == process]
+        assert max(sizes) * 2**30 == pytest.approx(memory.peak_bytes, rel=1e-5)

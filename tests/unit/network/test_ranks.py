@@ -108,6 +108,7 @@ def nested_blocks(draw):
 
 @FEW
 @given(case=nested_blocks())
+@pytest.mark.slow
 def test_each_rank_has_a_working_device_of_its_own(case):
     network, sides, shapes = case
     ranks = block_ranks(network, sides, AXES, shapes) if shapes else None

@@ -1,9 +1,9 @@
 """Hand-derived orders, bubbles and in-flight counts of the pipeline schedules."""
 
 import pytest
-from oracles.pipeline_timeline import StageTimes, build_timeline
 
 from meshwright.schedule.pipeline_schedules import schedules
+from meshwright.schedule.timeline import KINDS, StageTimes, build_timeline
 
 
 def words(name, stage, p, v, m):
@@ -67,7 +67,7 @@ def test_timeline_of_two_stages_by_hand():
     # stage 0: F0 0-1, F1 1-2, B0 4-6 (stage 1: F0 1-2, B0 2-4, F1 4-5, B1 5-7), B1 7-9
     line = build_timeline(schedules["1f1b"], 2, 1, 2, StageTimes(1.0, 1.0, 1.0))
     ends = {
-        (int(s), str(k), int(i)): float(e)
+        (int(s), KINDS[k], int(i)): float(e)
         for s, k, i, e in zip(line.stage, line.kind, line.micro_batch, line.end_s, strict=True)
     }
     assert ends[0, "B", 0] == 6

@@ -271,6 +271,7 @@ def killed(point):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_lengths_are_written_as_for_the_command(tmp_path, capsys):
     path = tmp_path / "sweep.yaml"
     text = "name: x\nask: plan\nfixed: {model: gpt2-medium, on: 8xA100, global_batch: 8}\nvary: "
@@ -320,6 +321,7 @@ def test_a_full_disk_is_told_and_what_is_there_stays(tmp_path):
         assert store.known(["a", "b"]) == {"a": {"x": 1}}
 
 
+@pytest.mark.slow
 def test_the_command_answers_writes_and_goes_on(tmp_path, capsys):
     path, base = tmp_path / "sweep.yaml", tmp_path / "sweep.db"
     path.write_text(

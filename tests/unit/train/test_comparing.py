@@ -93,6 +93,7 @@ def test_an_unknown_recipe_is_told():
         compare(model(), GRID, workload(), against=["fdsp"])
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_what_was_compared(monkeypatch):
     from meshwright.train import compare as comparing
 

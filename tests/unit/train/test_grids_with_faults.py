@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from sampled import sampled
 
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.models import load_model
@@ -148,17 +149,18 @@ SIX_BILLION = ("gpt3-6.7b", make_strategy(dp_shard=4, tatp=12, micro_batch_size=
 EIGHT_BILLION = ("llama3-8b", make_strategy(dp_shard=2, tatp=24, micro_batch_size=16), PLAIN)
 
 
-@pytest.mark.parametrize(("asked", "faults"), [
+@pytest.mark.parametrize("case", sampled([
+    (SIX_BILLION, {"dead_devices": (19,)}),
     (SIX_BILLION, {"dead_devices": (0,)}),
     (SIX_BILLION, {"dead_devices": (3,)}),
-    (SIX_BILLION, {"dead_devices": (19,)}),
     (SIX_BILLION, {"speed_factors": {19: 0.5}}),
     (SIX_BILLION, {"dead_links": ((19, 20),)}),
     (EIGHT_BILLION, {"dead_devices": (0,)}),
     (EIGHT_BILLION, {"dead_devices": (19,)}),
     (EIGHT_BILLION, {"dead_devices": (19, 30)}),
-])  # fmt: skip
-def test_a_fault_of_one_die_of_48_costs_little(asked, faults):
+], 1), ids=lambda case: f"{case[0][0]} {case[1]}")  # fmt: skip
+def test_a_fault_of_one_die_of_48_costs_little(case):
+    asked, faults = case
     whole, left = of_48(*asked).best, of_48(*asked, **faults).best
     works_there(wafer("6x8", **faults), left)
     loss = whole.estimate.step_time_s / left.estimate.step_time_s - 1.0
@@ -168,6 +170,7 @@ def test_a_fault_of_one_die_of_48_costs_little(asked, faults):
 
 
 @pytest.mark.parametrize("faults", [{"speed_factors": {5: 0.5}}, {"dead_devices": (5,)}])
+@pytest.mark.slow
 def test_a_stated_placement_is_not_faster_with_contention(faults):
     """Ranks at a pace of their own have it in closed form as well."""
     system = wafer("4x4", **faults)
@@ -181,6 +184,7 @@ def test_a_stated_placement_is_not_faster_with_contention(faults):
     assert closed_s <= placed_s * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_a_step_with_a_hosted_rank_is_simulated():
     found = of_48(*SIX_BILLION, dead_devices=(19,))
     assert found.best.placement.sequences == (30, 33, 33, 32)

@@ -63,6 +63,7 @@ def test_screens_are_narrow(found):
     assert any("proof" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_without_asking_there_are_none():
     assert plan(SPEC, GRID, workload()).operators is None
 
@@ -83,6 +84,7 @@ def test_what_is_fixed_holds():
     assert {str(option.structure.recompute) for option in found.operators.options} == {"full"}
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_the_plan(monkeypatch):
     from meshwright.wafer import training as planning
 

@@ -5,6 +5,8 @@ from io import StringIO
 
 import pytest
 
+from meshwright.base.units import format_seconds
+from meshwright.report.screen import Bars, Screen
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train.question import training
 from meshwright.train.report import plan_screen
@@ -78,6 +80,22 @@ def test_a_screen_has_at_most_24_lines_of_the_width_of_the_terminal(plan, width)
     for label in ("FITS", "cost", "plan", "memory", "time", "instead", "warning", "next"):
         assert f"\n{label} " in text
     assert "(2 more with --detail)" in " ".join(text.split())
+
+
+def test_small_bars_are_joined_before_a_row_is_left_out():
+    """Bars of 94 and 4 % stay; those of 1 and 0.9 % are joined with what is left."""
+    times = {"compute": 94.0, "TP": 4.0, "jitter": 1.0, "PP": 0.9, "head": 0.2}
+    for more, is_joined, is_launched in ((0, False, True), (2, True, True), (3, True, False)):
+        screen = Screen("question")
+        screen.add("launches", "with megatron", spare=2)
+        screen.add("time", Bars(times, format_seconds, spare=4))
+        for _ in range(17 + more):
+            screen.add("fixed", "said")
+        lines = screen.text(80).splitlines()
+        assert len(lines) <= 24
+        assert any("jitter" in line for line in lines) is not is_joined
+        assert any("launches" in line for line in lines) is is_launched
+        assert any("other" in line for line in lines)
 
 
 def test_the_screen_recommends_one_plan(plan):

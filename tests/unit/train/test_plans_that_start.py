@@ -49,6 +49,7 @@ def test_each_plan_is_shown_once(found):
     assert len(texts) == len(set(texts))
 
 
+@pytest.mark.slow
 def test_on_a_torus_of_tpus_what_starts_leads():
     """No framework has tensor streams there; the plan says what starts it, and what is faster."""
     asked = {"on": "16xTPU-v5p", "seq": 4096, "global_batch": 32, "simulated": 0}

@@ -56,6 +56,7 @@ def test_a_cap_above_what_a_plan_draws_changes_nothing(free):
     assert held.time_parts_s["throttle_s"] == 0.0
 
 
+@pytest.mark.slow
 def test_where_idle_power_is_above_the_cap_nothing_fits_and_the_least_is_told():
     question = asked(max_power_w=50.0)
     with pytest.raises(InfeasibleError, match=r"power cap of 50 W: \d+ devices of 90 W draw"):

@@ -58,12 +58,13 @@ def test_what_a_framework_starts_follows_the_same_rule():
     assert "megatron" in found.best.launches_with
 
 
-def test_axes_and_unusual_choices_count():
+def test_axes_beyond_data_parallelism_and_unusual_choices_count():
     plain = PlanOptions()
     rows = stack([make_strategy(dp_shard=8), make_strategy(tp=2, dp_shard=4),
                   make_strategy(pp=4, num_virtual_stages=2), make_strategy(dp_shard=8, ep=8),
-                  make_strategy(dp_shard=4, dp_replicate=2)])  # fmt: skip
-    assert complexity(rows, plain).tolist() == [1, 2, 2, 2, 2]
+                  make_strategy(dp_shard=4, dp_replicate=2), make_strategy(cp=8),
+                  make_strategy(tp=2, cp=4), make_strategy(dp_replicate=8)])  # fmt: skip
+    assert complexity(rows, plain).tolist() == [0, 1, 2, 1, 1, 1, 2, 0]
     unusual = PlanOptions(schedule=ScheduleKind.ZERO_BUBBLE, offload=Offload.OPTIMIZER)
     assert np.all(complexity(rows, unusual) == complexity(rows, plain) + 2)
 

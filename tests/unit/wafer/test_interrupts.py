@@ -14,6 +14,7 @@ def interrupt(*args, **kwargs):
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_the_best_so_far_is_placed_and_not_proven():
     whole = mw.plan(**QUESTION, simulated=0)
     args = options_from_keywords("plan", {key: str(value) for key, value in QUESTION.items()})
@@ -25,6 +26,7 @@ def test_the_best_so_far_is_placed_and_not_proven():
     assert found.coverage.lower_bound_s <= whole.best.estimate.step_time_s * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_played", [0, 1])
 def test_a_simulation_that_is_interrupted_leaves_the_plan(monkeypatch, num_played):
     whole, simulated, calls = mw.plan(**QUESTION, simulated=0), training._simulated, []

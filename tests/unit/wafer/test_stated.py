@@ -37,6 +37,7 @@ def test_the_placement_of_a_plan_is_priced_as_the_plan(plan):
     assert same.best.placement.devices == plan.best.placement.devices
 
 
+@pytest.mark.slow
 def test_a_mirrored_placement_is_as_fast_on_mirrored_links(plan):
     devices = mirrored(plan.best.placement.devices)
     moved = place_on(plan, PlacementFile(devices, dict(plan.best.placement.shapes)))
@@ -64,6 +65,7 @@ def test_groups_keep_their_order_and_links_are_loaded_where_the_devices_are(plan
     assert slowdown > plan.best.placement.slowdown["tatp"]
 
 
+@pytest.mark.slow
 def test_a_written_plan_is_simulated_where_it_was_placed(plan, tmp_path, capsys):
     source, file, target = (tmp_path / name for name in ("plan.json", "mine.json", "new.json"))
     plan_file.save(plan, source)

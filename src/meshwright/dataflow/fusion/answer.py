@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwright.dataflow.fusion.cores import CoreGrid
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.report.page.shown import Shown
 from meshwright.spec.system import DType
+
+if TYPE_CHECKING:
+    from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ class FusionQuestion:
 
 
 @dataclass(frozen=True)
-class FusionAnswer:
+class FusionAnswer(Shown):
     """The best partitions of a question."""
 
     question: FusionQuestion
@@ -167,6 +171,14 @@ class FusionAnswer:
     """The dim over which each kernel is split."""
     sharding_gap: float
     choice: Choice
+    version: str = ""
+    command: str = ""
+
+    def page(self) -> Page:
+        """Return the report as data."""
+        from meshwright.dataflow.fusion.page import fusion_page
+
+        return fusion_page(self)
 
     @property
     def gap(self) -> float:

@@ -22,12 +22,12 @@ def fusion_screen(answer: FusionAnswer, *, next_command: str = "") -> Screen:
     fusion = answer.choice.fusion
     screen = Screen(title(answer))
     screen.gap()
-    screen.add("speed", _speed(answer), style="bold green")
+    screen.add("speed", speed_line(answer), style="bold green")
     target, graph = answer.question.target, answer.question.graph
     if answer.question.rules == "own" and BYTES_OF[target.dtype] != graph.number_bytes:
         line = f"at its rate of {target.dtype}: {target.name} states none for "
         screen.add("", f"{line}products of {graph.number_bytes:g}-byte numbers (--precision)")
-    for spare, line in enumerate(_proof(answer)):
+    for spare, line in enumerate(proof_lines(answer)):
         screen.add("", line, spare=spare)
     screen.gap()
     parts = {words(name): seconds for name, seconds in fusion.parts_s.items() if seconds}
@@ -85,7 +85,7 @@ def pass_of(answer: FusionAnswer) -> str:
     return "sequence" if answer.question.graph.tiled == "tokens" else "pass"
 
 
-def _speed(answer: FusionAnswer) -> str:
+def speed_line(answer: FusionAnswer) -> str:
     """Return how fast the group is."""
     asked, fusion = answer.question, answer.choice.fusion
     often = f" x {answer.question.repeats}" if answer.question.repeats > 1 else ""
@@ -98,7 +98,7 @@ def _speed(answer: FusionAnswer) -> str:
     )
 
 
-def _proof(answer: FusionAnswer) -> Iterator[str]:
+def proof_lines(answer: FusionAnswer) -> Iterator[str]:
     """Yield how sure it is that nothing is faster, in closed form."""
     choice, counts = answer.choice, answer.choice.fusion.counts
     gap = answer.gap

@@ -2,6 +2,7 @@
 // The explorer: a form made from the table of options, one question at a time, its answer drawn.
 const at = (id) => document.getElementById(id);
 const later = 120; // from the last key to the question [ms]
+const settled = 250; // from an answer to its sections: not for one that is changed at once [ms]
 const most = 6; // pinned plans
 let catalog, answer = null, asked = "", controller = null, timer = 0, front = null;
 let pins = [];
@@ -189,9 +190,13 @@ function show(found) {
 }
 
 async function drawSections(found, signal) {
-  await new Promise((resume) => setTimeout(resume));
+  await new Promise((resume) => setTimeout(resume, settled));
   if (signal.aborted) return;
-  await redraw(at("sections"), sections(found.page));
+  const plan = JSON.stringify(found.answer);
+  const { sections, error } = await (await post("/api/sections", { plan }, signal)).json();
+  if (signal.aborted) return;
+  if (error) tellFaults(error);
+  else await redraw(at("sections"), sectionsOf(sections));
   if (signal.aborted) return;
   at("wafer").hidden = !found.answer.best.placement;
   if (found.answer.best.placement) await drawMap("", signal);
@@ -208,7 +213,7 @@ async function redraw(place, nodes) {
 
 function plansTable(plans, caption) {
   const head = ["plan", "step", "memory", "MFU"].map((name, index) => element("th", { scope: "col", class: index ? "number" : "" }, name));
-  return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, element("table", {},
+  return element("div", { class: "wide", tabindex: "0", role: "group", "aria-label": caption }, element("table", {},
     element("caption", {}, caption),
     element("thead", {}, element("tr", {}, ...head, element("th", { scope: "col" }, "do"))),
     element("tbody", {}, ...plans.map((entry) => element("tr", {},
@@ -267,7 +272,6 @@ async function drawMap(axis, signal) {
     if (link) at("link").textContent = `link ${link.querySelector("title").textContent}`;
   });
   if (!axis) at("axis").replaceChildren(...found.axes.map((name) => element("option", { value: name }, name)));
-  at("hot").replaceChildren(...drawn([found.table]));
 }
 
 // -------------------------------------------------------------------------------- pinned plans
@@ -333,7 +337,7 @@ async function begin() {
   at("axis").addEventListener("change", () => drawMap(at("axis").value));
   at("answer").addEventListener("click", (event) => {
     const key = event.target.dataset.section;
-    if (!key) return;
+    if (!key || !at(key)) return;
     event.preventDefault();
     at(key).scrollIntoView();
     at(key).focus({ preventScroll: true });

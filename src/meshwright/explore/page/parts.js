@@ -17,13 +17,13 @@ const drawers = {
   code: (part) => element(
     "div", { class: "code" },
     ...(part.name ? [element("div", { class: "name" }, part.name)] : []),
-    element("pre", { tabindex: "0", role: "region", "aria-label": part.name || "command" }, element("code", {}, part.text)),
+    element("pre", { tabindex: "0", role: "group", "aria-label": part.name || "command" }, element("code", {}, part.text)),
   ),
   table: (part) => {
     const isNumber = part.head.map((name) => name.endsWith(">"));
     const cell = (value, at) => element("td", { class: isNumber[at] ? "number" : "" }, value);
     return element(
-      "div", { class: "wide", tabindex: "0", role: "region", "aria-label": part.caption || "table" },
+      "div", { class: "wide", tabindex: "0", role: "group", "aria-label": part.caption || "table" },
       element(
         "table", {},
         ...(part.caption ? [element("caption", {}, part.caption)] : []),
@@ -41,6 +41,11 @@ const drawers = {
     ),
     element("p", { class: "says" }, part.says),
     ...(part.table ? [element("details", {}, element("summary", {}, "The numbers"), drawers.table(part.table))] : []),
+  ),
+  picture: (part) => element(
+    "figure", {},
+    element("figcaption", {}, part.title),
+    element("img", { src: `data:image/svg+xml,${encodeURIComponent(part.svg)}`, alt: part.says }),
   ),
   folded: (part) => element("details", {}, element("summary", {}, part.summary), ...drawn(part.parts)),
 };
@@ -64,8 +69,8 @@ function tiles(page) {
   )));
 }
 
-function sections(page) {
-  return page.sections.map((section) => element(
+function sectionsOf(sections) {
+  return sections.map((section) => element(
     "section", { id: section.key, "aria-labelledby": `${section.key}-title`, tabindex: "-1" },
     element("h2", { id: `${section.key}-title` }, section.title),
     ...drawn(section.parts),

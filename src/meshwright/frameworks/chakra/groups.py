@@ -20,6 +20,10 @@ _EXPERT_AXES = ("edp_replicate", "edp_shard", "ep", "etp")
 _PRODUCTS = {"dp": ("dp_shard", "dp_replicate"), "edp": ("edp_shard", "edp_replicate")}
 
 
+MOST_GROUPS_PER_RANK = 16
+"""Groups that a rank is in, at most: axes and products of axes."""
+
+
 class RankMesh:
     """Ranks 0 to n - 1 on the axes of a strategy; the first axis of the order changes fastest.
 
@@ -33,7 +37,8 @@ class RankMesh:
         self.ranks: IntArray = np.arange(prod(sizes)).reshape(sizes)
         """Ranks by their coordinates, outermost axis first."""
         self.names: dict[tuple[int, ...], int] = {}
-        """Numbers of the groups that were asked for, from 1 on."""
+        """Numbers of the groups that were asked for, all of as many digits."""
+        self._first_name = 10 ** len(str(MOST_GROUPS_PER_RANK * self.ranks.size))
         self._groups: dict[tuple[str, int], dict[int, tuple[int, ...]]] = {}
 
     def coordinate(self, rank: int, axis: str) -> int:
@@ -88,6 +93,14 @@ class RankMesh:
             self._groups[key] = {member: row for row in rows for member in row}
             for row in rows:
                 if len(row) > 1:
-                    self.names.setdefault(row, len(self.names) + 1)
+                    self.names.setdefault(row, self._first_name + len(self.names))
         members = self._groups[key][rank]
         return self.names.get(members, 0), members
+
+    def groups_as(self, rank: int, other: int) -> dict[int, int]:
+        """Return the names of the groups of another rank by those of a rank, axis by axis."""
+        found = {}
+        for members in self._groups.values():
+            if len(members[rank]) > 1:
+                found[self.names[members[rank]]] = self.names[members[other]]
+        return found

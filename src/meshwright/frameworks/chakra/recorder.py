@@ -52,6 +52,8 @@ class Recorder:
         self._pending: list[int] = []
         """What the next computation waits for."""
         self._last_of_group: dict[int, int] = {}
+        self._groups: dict[tuple[object, ...], tuple[int, tuple[int, ...]]] = {}
+        """Groups of the rank, by axis and the sizes that they depend on."""
         self.arrived: list[int] = []
         """Gradients of streams that are complete on their owner in this piece."""
         self._ops, self._bytes, self._us = (
@@ -67,7 +69,7 @@ class Recorder:
 
     def compute(self, name: str, work: Work, share: float = 1.0, after: Iterable[int] = ()) -> int:
         """Write down a share of some work, and return its number."""
-        needs = unique(self._last, self._pending, after)
+        needs = self.needs(self._last, self._pending, after)
         node = Compute(
             len(self.nodes) + 1, name, self._ops(work.flops * share),
             self._bytes(work.traffic_bytes * share), self._us(1e6 * work.seconds * share), needs,
@@ -78,7 +80,10 @@ class Recorder:
 
     def exchange(self, name: str, step: Exchange, *, holds_up: bool = True) -> None:
         """Write down a collective of a group; computation overlaps it or waits for it."""
-        group, members = self.mesh.group_of(self.rank, step.axis, dict(step.sizes))
+        place = (step.axis, step.sizes)
+        if place not in self._groups:
+            self._groups[place] = self.mesh.group_of(self.rank, step.axis, dict(step.sizes))
+        group, members = self._groups[place]
         if len(members) == 1:
             return
         before = self._ahead if step.is_early else self.waiting()
@@ -86,7 +91,7 @@ class Recorder:
         order = [self._last_of_group[group]] if group in self._last_of_group else []
         node = Collective(
             len(self.nodes) + 1, name, step.kind, round(step.num_bytes),
-            len(members), group, unique(before, ready, order),
+            len(members), group, self.needs(before, ready, order),
         )  # fmt: skip
         self.nodes.append(node)
         self._last_of_group[group] = node.number
@@ -95,7 +100,7 @@ class Recorder:
 
     def send(self, name: str, destination: int, num_bytes: float, tag: int) -> None:
         """Write down a message that leaves when all before it is done."""
-        self.message(name, (self.rank, destination), num_bytes, tag, unique(self.waiting()))
+        self.message(name, (self.rank, destination), num_bytes, tag, self.needs(self.waiting()))
 
     def receive(self, name: str, source: int, num_bytes: float, tag: int) -> None:
         """Write down a message that the next computation waits for."""
@@ -119,10 +124,11 @@ class Recorder:
         """Return what whatever comes next waits for."""
         return [*self._last, *self._pending]
 
-
-def unique(*needs: Iterable[int]) -> tuple[int, ...]:
-    """Return numbers in ascending order, each once."""
-    return tuple(sorted(set().union(*needs)))
+    def needs(self, *needs: Iterable[int]) -> tuple[int, ...]:
+        """Return numbers in ascending order, each once, without those that another one needs."""
+        found = set().union(*needs)
+        implied = [before for need in found for before in self.nodes[need - 1].needs]
+        return tuple(sorted(found.difference(implied)))
 
 
 @dataclass(frozen=True)
@@ -169,7 +175,7 @@ class _Transit:
         for number, send in self.stream_pass.sends.get((round_index, self.member), []):
             ends, tag = (group[send.source], group[send.destination]), self.first_tag + number
             if send.source == self.member:
-                needs = unique(began, self.held.get(send.item, ()))
+                needs = recorder.needs(began, self.held.get(send.item, ()))
                 recorder.message(name, ends, self.num_bytes, tag, needs)
                 if self.adds_up:
                     self.held[send.item] = []

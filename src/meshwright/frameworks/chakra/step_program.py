@@ -7,6 +7,7 @@ launches, the sum of one number for the gradient norm, and traffic to a host.
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +21,16 @@ from meshwright.cost.problem import Problem
 from meshwright.frameworks.chakra.groups import PIPELINE_ENDS, RankMesh
 from meshwright.frameworks.chakra.recorder import Form, Recorder, write_stream
 from meshwright.frameworks.chakra.steps import Exchange, Pieces, Step, Work
-from meshwright.frameworks.chakra.wire import Groups, Node, encoded_trace
+from meshwright.frameworks.chakra.wire import Groups, Node, SharedTrace, varint
 from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
 from meshwright.sharding.dealing import chunk_lengths, dealt_kinds
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, StreamForm
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import enumerate_rounds, streams
+
+PARTNER_AXES = ("pp", "tatp")
+"""Axes whose ranks send each other messages."""
 
 
 @dataclass(frozen=True)
@@ -133,18 +137,38 @@ class StepProgram:
         self.num_runs = self.num_stages * int(strategy.num_virtual_stages)
         self.num_micro_batches = int(micro_batches(problem, strategy))
         self.send_bytes = float(send_bytes(problem, structure, strategy))
+        self._recorded: set[int] = set()
+        """Stages whose groups are known."""
 
     @property
     def num_ranks(self) -> int:
         """Ranks 0 to n - 1."""
         return int(self.strategy.num_devices)
 
-    @cached_property
+    @property
     def groups(self) -> Groups:
         """Ranks of each group that any rank names."""
         for rank in self.mesh.along(0, "pp"):
-            self.nodes(rank)
+            if self.mesh.coordinate(rank, "pp") not in self._recorded:
+                self.nodes(rank)
         return {name: members for members, name in self.mesh.names.items()}
+
+    def program_of(self, rank: int) -> tuple[object, ...]:
+        """Return what ranks have in common that run the same program, whatever their groups.
+
+        The stage, the place in a stream, and how many bytes the numbers of their partners take.
+        """
+        widths = tuple(len(varint(partner)) for partner in self._partners(rank))
+        places = tuple(self.mesh.coordinate(rank, axis) for axis in PARTNER_AXES)
+        return (*places, *widths)
+
+    def partners_as(self, rank: int, other: int) -> dict[int, int]:
+        """Return the partners of another rank by those of a rank that runs the same program."""
+        return dict(zip(self._partners(rank), self._partners(other), strict=True))
+
+    def _partners(self, rank: int) -> list[int]:
+        """Return the ranks that a rank exchanges messages with, itself among them."""
+        return [partner for axis in PARTNER_AXES for partner in self.mesh.along(rank, axis)]
 
     @cached_property
     def lengths(self) -> IntArray:
@@ -189,6 +213,7 @@ class StepProgram:
 
     def nodes(self, rank: int) -> list[Node]:
         """Return the program of a rank."""
+        self._recorded.add(self.mesh.coordinate(rank, "pp"))
         return _RankWriter(self, rank).nodes()
 
 
@@ -253,17 +278,17 @@ class _RankWriter:
         """Write down the steps of a pass."""
         for step in steps:
             if isinstance(step, Work):
-                self.recorder.compute(f"{label} {step.name}", step)
+                self.recorder.compute(f"{step.name} {label}", step)
             elif isinstance(step, Exchange):
-                self.recorder.exchange(f"{label} {step.name}", step)
+                self.recorder.exchange(f"{step.name} {label}", step)
             elif self.program.form is not None:
-                name = f"{label} {step.work.name}"
+                name = f"{step.work.name} {label}"
                 home = write_stream(self.recorder, self.program.form, name, step)
                 self.recorder.arrived += home
 
     def _exchange(self, label: str, steps: Iterable[Exchange], *, holds_up: bool = True) -> None:
         for step in steps:
-            self.recorder.exchange(f"{label} {step.name}", step, holds_up=holds_up)
+            self.recorder.exchange(f"{step.name} {label}", step, holds_up=holds_up)
 
     def _sum_gradients(self, label: str, index: int, *, is_last: bool) -> None:
         """Write down the sums over data axes: after each backward pass, or after the last one."""
@@ -277,7 +302,7 @@ class _RankWriter:
         """Write down what arrives over the boundary behind a run, if there is one."""
         if self._is_boundary(boundary):
             source = self.pipeline[stage % len(self.pipeline)]
-            name = f"{task.kind}{task.micro_batch} {what} from {source}"
+            name = f"{what} {task.kind}{task.micro_batch}"
             tag = self._tag(task, boundary)
             self.recorder.receive(name, source, self.program.send_bytes, tag)
 
@@ -285,7 +310,7 @@ class _RankWriter:
         """Write down what leaves over a boundary."""
         if self._is_boundary(boundary):
             target = self.pipeline[stage % len(self.pipeline)]
-            name = f"{task.kind}{task.micro_batch} {what} to {target}"
+            name = f"{what} {task.kind}{task.micro_batch}"
             tag = self._tag(task, boundary)
             self.recorder.send(name, target, self.program.send_bytes, tag)
 
@@ -321,24 +346,41 @@ _COMPLETE = (TaskKind.BACKWARD, TaskKind.BACKWARD_WEIGHT)
 PREFIX = "step"
 """Traces are named by it, the rank and ``et``."""
 GROUPS = "comm_groups.json"
+LEVEL = 6
+"""Of the compression: readers know compressed traces by their first bytes, not by their names."""
 
 
 class TraceFiles(Mapping[str, bytes]):
-    """Content of each file by name; a trace is made when it is asked for, as all may be large."""
+    """Content of each file by name, made when it is asked for, as all may be large.
+
+    Ranks that run the same program come one after the other; what they share is made once.
+    """
 
     def __init__(self, program: StepProgram) -> None:
         self._program = program
-        self._groups = {str(name): members for name, members in program.groups.items()}
-        self._ranks = {f"{PREFIX}.{rank}.et": rank for rank in range(program.num_ranks)}
+        by_program: dict[tuple[object, ...], list[int]] = {}
+        for rank in range(program.num_ranks):
+            by_program.setdefault(program.program_of(rank), []).append(rank)
+        self._first = {rank: ranks[0] for ranks in by_program.values() for rank in ranks}
+        self._ranks = {f"{PREFIX}.{rank}.et": rank for rank in self._first}
+        self._made: tuple[int, SharedTrace] | None = None
+        """The last program that was made, with its first rank."""
 
     def __getitem__(self, name: str) -> bytes:
         if name == GROUPS:
-            return (json.dumps(self._groups, indent=1) + "\n").encode()
-        return b"".join(encoded_trace(self._program.nodes(self._ranks[name])))
+            groups = {str(group): members for group, members in self._program.groups.items()}
+            return (json.dumps(groups, indent=1) + "\n").encode()
+        program, rank = self._program, self._ranks[name]
+        first = self._first[rank]
+        if self._made is None or self._made[0] != first:
+            self._made = first, SharedTrace(program.nodes(first))
+        groups_as = program.mesh.groups_as(first, rank)
+        trace = self._made[1].of(groups_as, program.partners_as(first, rank))
+        return gzip.compress(trace, LEVEL, mtime=0)
 
     def __iter__(self) -> Iterator[str]:
-        yield GROUPS
         yield from self._ranks
+        yield GROUPS
 
     def __len__(self) -> int:
         return len(self._ranks) + 1

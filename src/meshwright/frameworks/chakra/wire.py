@@ -15,6 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
+from meshwright.base.arrays import IntArray
 from meshwright.spec.collective import CollectiveKind
 
 
@@ -88,6 +91,7 @@ _KINDS = {
 }
 
 
+@lru_cache(maxsize=1 << 18)
 def varint(value: int) -> bytes:
     """Return a number that is not negative in groups of seven bits, lowest first."""
     groups = bytearray()
@@ -122,20 +126,93 @@ def encoded_trace(nodes: Iterable[Node]) -> Iterator[bytes]:
     """Yield the records of one rank: the version of the schema, then each node."""
     yield delimited(_bytes(1, SCHEMA_VERSION.encode()))
     for node in nodes:
-        yield delimited(encoded_node(node))
+        yield delimited(_head(node) + _tail(node))
 
 
-def encoded_node(node: Node) -> bytes:
-    """Return one node; numbers and sizes of nodes are not negative."""
+def _head(node: Node) -> bytes:
+    """Return what nodes of one kind and size have in common."""
     kind, duration, attributes = _described(node)
-    parts = [_number(_NUMBER, node.number), _bytes(_NAME, node.name.encode()), _number(_TYPE, kind)]
-    if node.needs:
-        parts.append(_bytes(_DATA_DEPS, b"".join(map(varint, node.needs))))
+    parts = [_number(_TYPE, kind)]
     if duration:
         parts.append(_number(_DURATION, duration))
     parts.append(_attribute("is_cpu_op", _BOOL, 0))
     parts += [_attribute(*attribute) for attribute in attributes]
     return b"".join(parts)
+
+
+def _tail(node: Node) -> bytes:
+    """Return name, needs and number: what varies from node to node, in one place.
+
+    Fields may come in any order; so they compress best.
+    """
+    needs = node.needs
+    return (
+        _NAME_KEY + delimited(node.name.encode())
+        + (_NEEDS_KEY + delimited(b"".join(map(varint, needs))) if needs else b"")
+        + _NUMBER_KEY + varint(node.number)
+    )  # fmt: skip
+
+
+_NAME_KEY, _NEEDS_KEY = varint(_NAME << 3 | 2), varint(_DATA_DEPS << 3 | 2)
+_NUMBER_KEY = varint(_NUMBER << 3)
+
+
+class SharedTrace:
+    """The trace of a rank, for all ranks that run the same program in other groups.
+
+    Names of groups have as many digits for all of them, and ranks as many bytes.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        records = [delimited(_bytes(1, SCHEMA_VERSION.encode()))]
+        at = len(records[0])
+        heads: dict[tuple[object, ...], bytes] = {}
+        groups: list[tuple[int, int]] = []
+        ends: list[tuple[int, int]] = []
+        for node in nodes:
+            if isinstance(node, Compute):
+                key: tuple[object, ...] = (node.num_ops, node.tensor_bytes, node.duration_us)
+            elif isinstance(node, Collective):
+                key = (node.kind, node.num_bytes, node.group_size, node.group)
+            else:
+                key = (node.source, node.destination, node.num_bytes, node.tag, node.is_send)
+            if key not in heads:
+                heads[key] = _head(node)
+            head = heads[key]
+            record = head + _tail(node)
+            length = varint(len(record))
+            at += len(length) + len(head)
+            if isinstance(node, Collective) and node.group is not None:
+                groups.append((at, node.group))
+            elif isinstance(node, Message):
+                _, destination, *behind = (_attribute(*one) for one in _ends(node))
+                after = at - sum(map(len, behind))
+                ends += ((after, node.destination), (after - len(destination), node.source))
+            records += (length, record)
+            at += len(record) - len(head)
+        self._content = np.frombuffer(b"".join(records), dtype=np.uint8)
+        self._groups, self._ends = _by_value(groups), _by_value(ends)
+
+    def of(self, groups: Mapping[int, int], ranks: Mapping[int, int]) -> bytes:
+        """Return the trace of another rank: its groups and its partners by those of the first."""
+        content = self._content.copy()
+        for places, renamed, written in (
+            (self._groups, groups, lambda name: str(name).encode()), (self._ends, ranks, varint)
+        ):  # fmt: skip
+            for value, after in places.items():
+                old, new = written(value), written(renamed[value])
+                assert len(old) == len(new)
+                for index, byte in enumerate(new):
+                    content[after - len(new) + index] = byte
+        return content.tobytes()
+
+
+def _by_value(places: Iterable[tuple[int, int]]) -> dict[int, IntArray]:
+    """Return behind which bytes each value is written."""
+    found: dict[int, list[int]] = {}
+    for after, value in places:
+        found.setdefault(value, []).append(after)
+    return {value: np.array(after) for value, after in found.items()}
 
 
 _Attributes = list[tuple[str, int, int | str]]
@@ -161,7 +238,7 @@ def _work(node: Compute) -> _Attributes:
 
 
 def _exchange(node: Collective) -> _Attributes:
-    """Return kind, size and group; of an all-gather the size is that of one shard."""
+    """Return kind, size and last the group; of an all-gather the size is that of one shard."""
     is_gather = node.kind is CollectiveKind.ALL_GATHER
     size = round(node.num_bytes / node.group_size) if is_gather else node.num_bytes
     attributes: _Attributes = [

@@ -389,11 +389,12 @@ def _pods(
 ) -> Iterator[tuple[int, Mapping[str, Any], Mapping[str, Any]]]:
     """Yield (pods, their spec, container) of everything below an object."""
     if isinstance(tree, Mapping):
-        own = tree.get("replicas", tree.get("parallelism", tree.get("completions")))
+        least = tree.get("minReplicas") or None  # of KServe; 0: none while nobody asks
+        own = tree.get("replicas", tree.get("parallelism", tree.get("completions", least)))
         count = replicas * own if isinstance(own, int) and not isinstance(own, bool) else replicas
         size = tree.get("size")
         others = size - 1 if "workerTemplate" in tree and isinstance(size, int) else 1
-        for one in tree.get("containers") or ():
+        for one in (*(tree.get("containers") or ()), *_predictor(tree)):
             if isinstance(one, Mapping):
                 yield count, tree, one
         for key, value in tree.items():
@@ -402,6 +403,23 @@ def _pods(
     elif isinstance(tree, list):
         for value in tree:
             yield from _pods(value, replicas)
+
+
+def _predictor(tree: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the container of a KServe predictor whose runtime, that of Hugging Face, runs vLLM.
+
+    Source: KServe 0.16, Hugging Face runtime and multi-node inference (``workerSpec``).
+    """
+    model, workers = tree.get("model"), tree.get("workerSpec") or {}
+    if not isinstance(model, Mapping):
+        return
+    if (model.get("modelFormat") or {}).get("name") != "huggingface":
+        return
+    stated = str(model.get("storageUri") or "")
+    words = [f"--model_id={stated.removeprefix('hf://')}"] if stated.startswith("hf://") else []
+    words += [f"--{axis}-parallel-size={workers[f'{axis}ParallelSize']}"
+              for axis in ("tensor", "pipeline") if f"{axis}ParallelSize" in workers]  # fmt: skip
+    yield {**model, "command": ["vllm", "serve", *words]}
 
 
 def _shell_text(command: Sequence[str]) -> str:

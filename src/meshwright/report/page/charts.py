@@ -18,8 +18,18 @@ COLOURS = (
 )  # fmt: skip
 MARK = COLOURS[0]
 ACCENT = COLOURS[5]
+TICKS = 8
+"""Of an axis, about."""
 ROW = 22
 """Height of a row of bars [px]."""
+LABEL = 360
+"""Width of the name of a row, at most [px]."""
+WIDE = 10.0
+"""Largest over least value, from which an axis of points is logarithmic."""
+SMALL = 0.02
+"""Axes that end nearer to 0 have numbers with prefixes."""
+ROOM = 1.2
+"""Length of an axis over its longest bar, which leaves room for words."""
 
 
 def chart(**parts: Any) -> Spec:
@@ -36,7 +46,13 @@ def columns(**values: Sequence[Any]) -> Spec:
 
 def axis(field: str, title: str, **more: Any) -> Spec:
     """Return a channel of numbers."""
-    return {"field": field, "type": "quantitative", "title": title, **more}
+    ticks = {"axis": {"tickCount": TICKS, "labelFlush": True}}
+    return {"field": field, "type": "quantitative", "title": title, **ticks, **more}
+
+
+def tip(field: str, title: str) -> Spec:
+    """Return a number that is told where a reader points."""
+    return {"field": field, "type": "quantitative", "title": title, "format": ".4~g"}
 
 
 def names(field: str, title: str = "", **more: Any) -> Spec:
@@ -46,16 +62,19 @@ def names(field: str, title: str = "", **more: Any) -> Spec:
 
 def bars(
     labels: Sequence[str], amounts: Sequence[float], shown: Sequence[str], title: str, *,
-    colour: str = MARK,
+    colour: str = MARK, limit: float | None = None, limit_name: str = "limit",
 ) -> Spec:  # fmt: skip
-    """Return horizontal bars, each with its amount in words.
+    """Return horizontal bars, each with its amount in words, and a line at a limit.
 
     Parameters
     ----------
     title
         Of the axis, with its unit.
     """
-    base = {"y": names("label", axis={"labelLimit": 260}), "x": axis("amount", title)}
+    longest = max((*amounts, limit or 0.0), default=0.0)
+    room = {"domainMax": ROOM * longest or 1.0, "nice": False}
+    base = {"y": names("label", axis={"labelLimit": LABEL}),
+            "x": axis("amount", title, scale=room, axis=_numbers(longest))}  # fmt: skip
     text = {"type": "text", "align": "left", "dx": 4}
     return chart(
         data=columns(label=labels, amount=amounts, shown=shown),
@@ -63,6 +82,7 @@ def bars(
         layer=[
             {"mark": {"type": "bar", "color": colour}, "encoding": base},
             {"mark": text, "encoding": base | {"text": {"field": "shown"}}},
+            *_limit("x", limit, limit_name),
         ],
         encoding={"tooltip": [names("label", "part"), names("shown", "amount")]},
     )
@@ -85,20 +105,26 @@ def stacked(
         for row, amount in zip(rows, amounts, strict=True)
     ]
     row, part, amount = zip(*triples, strict=True)
+    longest = max(map(sum, zip(*parts.values(), strict=True)))
     order = {name: number for number, name in enumerate(parts)}
     data = columns(row=row, part=part, amount=amount, order=[order[name] for name in part])
     segments = {
         "mark": "bar",
         "encoding": {
-            "y": names("row", row_title),
-            "x": axis("amount", title),
+            "y": names("row", row_title, axis={"labelLimit": LABEL}),
+            "x": axis("amount", title, axis=_numbers(longest)),
             "color": names("part", "part", scale={"domain": list(parts), "range": _range(parts)}),
             "order": {"field": "order"},
             "tooltip": [names("row", row_title), names("part", "part"),
-                        axis("amount", title, format=".3~f")],
+                        tip("amount", title)],
         },
     }  # fmt: skip
     return chart(data=data, height={"step": ROW}, layer=[segments, *_limit("x", limit, limit_name)])
+
+
+def _numbers(longest: float) -> Spec:
+    """Return how an axis writes its numbers: small ones with a prefix, such as 20m."""
+    return {"format": "~s"} if 0.0 < longest < SMALL else {}
 
 
 def _limit(channel: str, limit: float | None, name: str) -> list[Spec]:
@@ -133,26 +159,101 @@ def lines(
 
 def points(
     labels: Sequence[str], xs: Sequence[float], ys: Sequence[float], kinds: Sequence[str],
-    x_title: str, y_title: str, *, is_brushed: bool = False,
+    x_title: str, y_title: str, *, limit: float | None = None, limit_name: str = "limit",
+    is_brushed: bool = False,
 ) -> Spec:  # fmt: skip
-    """Return points by kind, in colour and in shape; ``is_brushed``: an area selects some."""
-    brush: Spec = {"params": [{"name": "brush", "select": "interval"}]} if is_brushed else {}
-    chosen = {"condition": {"param": "brush", "value": 0.9}, "value": 0.25}
+    """Return points by kind, in colour and in shape, the first ones on top; a line at a limit of x.
+
+    An axis is logarithmic where its values span more than ``WIDE``; ``is_brushed``: an area of the
+    chart can be selected.
+    """
     kind_names = list(dict.fromkeys(kinds))
-    return chart(
-        **brush,
-        data=columns(label=labels, x=xs, y=ys, kind=kinds),
-        height=260,
-        mark={"type": "point", "filled": True, "size": 90},
-        encoding={
-            "x": axis("x", x_title, scale={"zero": False}),
-            "y": axis("y", y_title, scale={"zero": False}),
+    drawn: Spec = {
+        "mark": {"type": "point", "filled": True, "size": 90, "opacity": 0.9},
+        "encoding": {
+            "x": axis("x", x_title, scale=_scale(xs)),
+            "y": axis("y", y_title, scale=_scale(ys)),
             "color": names("kind", "", scale={"domain": kind_names, "range": _range(kind_names)}),
             "shape": names("kind", ""),
-            "opacity": chosen if is_brushed else {"value": 0.9},
-            "tooltip": [names("label", "plan"), axis("x", x_title), axis("y", y_title)],
+            "tooltip": [names("label", "plan"), tip("x", x_title), tip("y", y_title)],
         },
+    }
+    if is_brushed:
+        drawn["params"] = [{"name": "brush", "select": "interval"}]
+        chosen = {"condition": {"param": "brush", "value": 0.9}, "value": 0.25}
+        drawn["encoding"] |= {"opacity": chosen}
+    data = columns(label=labels[::-1], x=xs[::-1], y=ys[::-1], kind=kinds[::-1])
+    return chart(data=data, height=260, layer=[drawn, *_limit("x", limit, limit_name)])
+
+
+def agreement(
+    labels: Sequence[str], measured: Sequence[float], predicted: Sequence[float],
+    kinds: Sequence[str], x_title: str, y_title: str,
+) -> Spec:  # fmt: skip
+    """Return predicted over measured values on logarithmic axes, with a line where both agree.
+
+    The first kind is on top, in the colour of what stands out.
+    """
+    spec = points(labels, measured, predicted, kinds, x_title, y_title)
+    both = [*measured, *predicted]
+    ends = [min(both) / ROOM, max(both) * ROOM]
+    scale = {"type": "log", "domain": ends, "nice": False}
+    (drawn,) = spec["layer"]
+    drawn["encoding"]["color"]["scale"]["range"] = [ACCENT, MARK, COLOURS[3]]
+    drawn["mark"] |= {"size": 40, "opacity": 0.7}
+    drawn["encoding"]["tooltip"][0]["title"] = "row"
+    for channel in ("x", "y"):
+        drawn["encoding"][channel]["scale"] = scale
+    line = {
+        "data": {"values": [{"x": end, "y": end} for end in ends]},
+        "mark": {"type": "line", "color": COLOURS[7], "strokeWidth": 1.5},
+        "encoding": {"x": axis("x", x_title, scale=scale), "y": axis("y", y_title, scale=scale)},
+    }
+    return spec | {"height": 440, "layer": [line, drawn]}
+
+
+def heat(
+    rows: Sequence[str], columns_: Sequence[str], amounts: Sequence[float], shown: Sequence[str],
+    notes: Sequence[str], row_order: Sequence[str], column_order: Sequence[str],
+    row_title: str, column_title: str, title: str,
+) -> Spec:  # fmt: skip
+    """Return cells whose colour is an amount, each with it in words; steps of ratios if wide.
+
+    Parameters
+    ----------
+    notes
+        What else the amount of a cell stands for: in its tooltip.
+    title
+        Of the amounts.
+    """
+    is_wide = 0.0 < WIDE * min(amounts) < max(amounts)
+    middle = (min(amounts) * max(amounts)) ** 0.5 if is_wide else (min(amounts) + max(amounts)) / 2
+    base = {
+        "y": names("row", row_title) | {"sort": list(row_order), "axis": {"labelLimit": LABEL}},
+        "x": names("column", column_title) | {"sort": list(column_order),
+                                              "axis": {"labelAngle": 0, "orient": "top"}},
+    }  # fmt: skip
+    colour = axis(
+        "amount", title, scale={"scheme": "blues", "type": "log" if is_wide else "linear"}
     )
+    ink = {"condition": {"test": f"datum.amount > {middle!r}", "value": "#ffffff"},
+           "value": "#1b1f27"}  # fmt: skip
+    return chart(
+        data=columns(row=rows, column=columns_, amount=amounts, shown=shown, note=notes),
+        height={"step": 34},
+        encoding={"tooltip": [names("row", row_title), names("column", column_title),
+                              names("shown", title), names("note", "from")]},
+        layer=[
+            {"mark": {"type": "rect", "stroke": "#ffffff"}, "encoding": base | {"color": colour}},
+            {"mark": "text", "encoding": base | {"text": {"field": "shown"}, "color": ink}},
+        ],
+    )  # fmt: skip
+
+
+def _scale(values: Sequence[float]) -> Spec:
+    """Return a scale that shows values apart: logarithmic where they span much."""
+    low, high = min(values), max(values)
+    return {"type": "log"} if 0.0 < WIDE * low < high else {"zero": False}
 
 
 def spans(
@@ -160,9 +261,9 @@ def spans(
     highs: Sequence[float], title: str,
 ) -> Spec:  # fmt: skip
     """Return a span and its middle for each name: an interval and what is expected."""
-    y = names("label", axis={"labelLimit": 360})
+    y = names("label", axis={"labelLimit": LABEL})
     x = axis("low", title, scale={"zero": False})
-    tips = [names("label", "plan"), *(axis(end, end) for end in ("low", "middle", "high"))]
+    tips = [names("label", "plan"), *(tip(end, end) for end in ("low", "middle", "high"))]
     return chart(
         data=columns(label=labels, low=lows, middle=middles, high=highs),
         height={"step": ROW},
@@ -195,7 +296,7 @@ def timeline(
             "color": names("kind", "", scale={"domain": shown,
                                               "range": [colours[kind] for kind in shown]}),
             "tooltip": [names("row", row_title), names("kind", "task"), names("label", "of"),
-                        axis("start", "from [s]"), axis("end", "to [s]")],
+                        tip("start", "from [s]"), tip("end", "to [s]")],
         },
     )  # fmt: skip
 

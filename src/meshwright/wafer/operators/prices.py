@@ -461,7 +461,7 @@ class ModelGraph:
         kinds = [(np.array([n]), take_rows(prices.links, [o])) for o, n in params.items()]
         time = step_time(
             price,
-            gradient_sync(kinds, price, structure, optimizer),
+            gradient_sync(kinds, price, structure, optimizer).total,
             optimizer_step_s(price.heaviest, shards, structure, optimizer, memory_bytes_per_s),
             plain(np.zeros(1)),
             sigma=problem.calibration.overlap_slowdown,

@@ -1,14 +1,18 @@
 """Chakra as an export target: one file for each rank, groups as JSON, refusals with fixes."""
 
+import gzip
 import json
 
 import pytest
-from chakra_traces import read_trace
+from chakra_traces import read_trace, records
 from small_problems import model
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.cli.main import main
+from meshwright.frameworks.chakra.step_program import StepProgram
+from meshwright.frameworks.chakra.wire import encoded_trace
 from meshwright.frameworks.registry import export, rendered
+from meshwright.frameworks.targets.chakra import _problem
 from meshwright.sharding.strategy import Offload, Recompute, Streamed
 from meshwright.train.plan_file import save
 
@@ -23,15 +27,13 @@ def plan(make_plan):
 
 
 def test_a_file_for_each_rank_and_the_groups(plan, tmp_path):
-    paths = export(plan, "chakra", tmp_path)
-    assert [path.name for path in paths] == [
-        "comm_groups.json",
-        *(f"step.{rank}.et" for rank in range(8)),
-    ]
+    written = {path.name: path for path in export(plan, "chakra", tmp_path)}
+    names = [f"step.{rank}.et" for rank in range(8)]
+    assert written.keys() == {*names, "comm_groups.json"}
     groups = json.loads((tmp_path / "comm_groups.json").read_text())
     named = set()
-    for rank, path in enumerate(paths[1:]):
-        nodes = read_trace(path.read_bytes())
+    for rank, name in enumerate(names):
+        nodes = read_trace(gzip.decompress(written[name].read_bytes()))
         assert [node.number for node in nodes] == list(range(1, len(nodes) + 1))
         mine = {n.attributes["pg_name"] for n in nodes if n.type == "collective"}
         assert all(rank in groups[name] for name in mine)
@@ -40,6 +42,57 @@ def test_a_file_for_each_rank_and_the_groups(plan, tmp_path):
         assert all(rank in (end["comm_src"], end["comm_dst"]) for end in ends)
         assert all(n.attributes["num_ops"] > 0 for n in nodes if n.type == "compute")
     assert named == set(groups)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "structure"),
+    [
+        ({"tatp": 4, "pp": 2}, {"streamed": Streamed.WEIGHTS}),
+        ({"tp": 2, "pp": 2, "dp_shard": 2}, {"sequence_parallel": True, "zero_stage": 2}),
+        ({"tp": 2, "cp": 2, "pp": 2}, {"sequence_parallel": True}),
+        ({"dp_shard": 2, "dp_replicate": 2}, {"zero_stage": 3}),
+        ({"pp": 128}, {}),
+    ],
+)
+def test_shared_programs_are_those_of_each_rank(make_plan, degrees, structure):
+    """A trace that was made from another rank is the one that the rank itself would write."""
+    plan = make_plan(
+        degrees, structure, model=model(num_layers=max(2, degrees.get("pp", 1))),
+        system="128xH100" if degrees.get("pp", 1) > 8 else "wafer-4x8", batch=4, length=256,
+    )  # fmt: skip
+    files = rendered(plan, "chakra")
+    program = StepProgram(_problem(plan), plan.best.structure, plan.best.strategy)
+    groups = json.loads(files["comm_groups.json"])
+    for name in files:
+        if name.endswith(".et"):
+            rank = int(name.split(".")[1])
+            shared = read_trace(gzip.decompress(files[name]))
+            own = read_trace(b"".join(encoded_trace(program.nodes(rank))))
+            for ours, theirs in zip(shared, own, strict=True):
+                named = [n.attributes.pop("pg_name", None) for n in (ours, theirs)]
+                assert ours == theirs
+                if named[0]:
+                    members = {v: k for k, v in program.mesh.names.items()}
+                    assert tuple(groups[named[0]]) == members[int(named[1])]
+
+
+def test_compressed_traces_are_small(make_plan):
+    """A node takes 116 bytes, and 10 of them on the disk: most of it repeats."""
+    plan = make_plan(
+        {"tp": 2, "pp": 2, "dp_shard": 2}, {"sequence_parallel": True},
+        model=model(num_layers=16), system="8xH100", batch=64, length=256,
+    )  # fmt: skip
+    files = rendered(plan, "chakra")
+    for rank in range(8):
+        content = files[f"step.{rank}.et"]
+        num_nodes = len(records(gzip.decompress(content))) - 1
+        assert len(content) < 11 * num_nodes
+
+
+def test_progress_counts_the_files(plan, tmp_path):
+    seen = []
+    export(plan, "chakra", tmp_path, progress=lambda *counts: seen.append(counts))
+    assert seen == [(number, 9) for number in range(1, 10)]
 
 
 def test_writing_again_finds_the_same_files(plan, tmp_path):

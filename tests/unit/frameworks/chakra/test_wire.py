@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from chakra_traces import packed, read_trace, read_varint
+from chakra_traces import packed, read_trace, read_varint, records
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +12,7 @@ from meshwright.frameworks.chakra.wire import (
     Collective,
     Compute,
     Message,
+    SharedTrace,
     delimited,
     encoded_trace,
     varint,
@@ -47,9 +48,82 @@ def golden_programs():
 @pytest.mark.parametrize(
     ("name", "programs"), list(golden_programs()), ids=lambda value: str(value)[:12]
 )
-def test_golden_bytes(name, programs):
-    expected = GOLDEN["files_hex"][name]
-    assert [trace(*nodes).hex() for nodes in programs] == expected
+def test_golden_files(name, programs):
+    """The same fields with the same values; ours are in the order that compresses best."""
+    for nodes, expected in zip(programs, GOLDEN["files_hex"][name], strict=True):
+        written, known = trace(*nodes), bytes.fromhex(expected)
+        assert len(written) == len(known)
+        assert read_trace(written) == read_trace(known)
+
+
+def protobuf_classes():
+    """Return the messages of the schema as protobuf itself makes them, as far as we write them.
+
+    Names, numbers and types of mlcommons/chakra, schema/protobuf/et_def.proto.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    types = descriptor_pb2.FieldDescriptorProto
+    one, many = types.LABEL_OPTIONAL, types.LABEL_REPEATED
+    messages = {
+        "Metadata": [("version", 1, types.TYPE_STRING, one)],
+        "Attribute": [
+            ("name", 1, types.TYPE_STRING, one), ("int32_val", 7, types.TYPE_INT32, one),
+            ("int64_val", 9, types.TYPE_INT64, one), ("uint64_val", 13, types.TYPE_UINT64, one),
+            ("bool_val", 27, types.TYPE_BOOL, one), ("string_val", 29, types.TYPE_STRING, one),
+        ],
+        "Node": [
+            ("id", 1, types.TYPE_UINT64, one), ("name", 2, types.TYPE_STRING, one),
+            ("type", 3, types.TYPE_INT32, one), ("data_deps", 5, types.TYPE_UINT64, many),
+            ("duration_micros", 7, types.TYPE_UINT64, one),
+            ("attr", 10, types.TYPE_MESSAGE, many),
+        ],
+    }  # fmt: skip
+    file = descriptor_pb2.FileDescriptorProto(name="et.proto", package="et", syntax="proto3")
+    for name, listed in messages.items():
+        message = file.message_type.add(name=name)
+        for field, number, kind, label in listed:
+            of = ".et.Attribute" if kind == types.TYPE_MESSAGE else None
+            message.field.add(name=field, number=number, type=kind, label=label, type_name=of)
+    found = message_factory.GetMessages([file], pool=descriptor_pool.DescriptorPool())
+    return found["et.Metadata"], found["et.Node"]
+
+
+def as_protobuf_reads(data):
+    """Return the version of a trace and its nodes, read by protobuf."""
+    metadata, node = protobuf_classes()
+    head, *rest = records(data)
+    return metadata.FromString(head), [node.FromString(record) for record in rest]
+
+
+@pytest.mark.parametrize(
+    ("name", "programs"), list(golden_programs()), ids=lambda value: str(value)[:12]
+)
+def test_protobuf_reads_ours_as_it_reads_the_golden_files(name, programs):
+    for nodes, expected in zip(programs, GOLDEN["files_hex"][name], strict=True):
+        known = bytes.fromhex(expected)
+        for ours, theirs in zip(as_protobuf_reads(trace(*nodes)), as_protobuf_reads(known),
+                                strict=True):  # fmt: skip
+            assert str(ours) == str(theirs)
+        for read, written in zip(as_protobuf_reads(trace(*nodes))[1], nodes, strict=True):
+            assert (read.id, read.name, tuple(read.data_deps)) == (
+                written.number, written.name, written.needs
+            )  # fmt: skip
+
+
+def test_a_shared_trace_is_that_of_the_other_rank():
+    def program(group, left, right):
+        yield Compute(1, "c", 10, 20, 3)
+        yield Collective(2, "g F0", CollectiveKind.ALL_GATHER, MIB, 4, group, (1,))
+        yield Message(3, "s F0", left, right, MIB, 7, is_send=True, needs=(2,))
+        yield Message(4, "r F0", right, left, MIB, 8, is_send=False)
+        yield Collective(5, "g F1", CollectiveKind.ALL_GATHER, MIB, 4, group, (1, 4))
+
+    shared = SharedTrace(program(1000, 3, 100))
+    assert shared.of({1000: 1000}, {3: 3, 100: 100}) == trace(*program(1000, 3, 100))
+    assert shared.of({1000: 1234}, {3: 100, 100: 3}) == trace(*program(1234, 100, 3))
+    with pytest.raises(AssertionError):
+        shared.of({1000: 99}, {3: 3, 100: 100})
 
 
 def test_all_golden_files_are_rebuilt():

@@ -138,10 +138,19 @@ READ = {
     "vllm.dockerfile": (2, "vllm", {
         "model": "qwen2.5-32b", "tp": 2, "batch": 64, "context": 8192}),
     "vllm_two_ports.sh": (8, "vllm", {"model": "qwen2.5-32b", "tp": 4, "dp": 2, "batch": 128}),
+    "vllm_drafts.sh": (8, "vllm", {"model": "llama3.1-70b", "tp": 8, "speculative_tokens": 4}),
+    "vllm_mtp.sh": (8, "vllm", {
+        "model": "deepseek-v3", "speculative_model": "mtp", "speculative_tokens": 1}),
     "vllm_docker.sh": (4, "vllm", {
         "model": "qwen3-30b-a3b", "dp": 4, "ep": 4, "context": 32000, "cuda_graphs": False}),
     "sglang_deepseek.sh": (8, "sglang", {"model": "deepseek-v3", "tp": 8, "batch": 64}),
     "sglang_two_nodes.sh": (16, "sglang", {"tp": 16, "precision": "fp8", "kv_cache": "fp8"}),
+    "sglang_dp_attention.sh": (8, "sglang", {
+        "model": "deepseek-v3", "tp": 1, "dp": 8, "ep": 8, "batch": 512}),
+    "kserve_huggingface.yaml": (4, "vllm", {
+        "model": "qwen3-32b", "tp": 2, "dp": 2, "batch": 64, "context": 8192}),
+    "kserve_two_nodes.yaml": (16, "vllm", {
+        "model": "llama3.1-405b", "tp": 8, "pp": 2, "dp": 1, "batch": 64}),
     "trtllm_llama.sh": (2, "tensorrt-llm", {"model": "llama3.1-8b", "tp": 2, "batch": 256}),
     "trtllm_moe.sh": (8, "tensorrt-llm", {
         "model": "qwen3-235b-a22b", "tp": 8, "ep": 4, "kv_cache": "fp8"}),
@@ -149,11 +158,13 @@ READ = {
 """Devices that each job asks for, its framework, and some of what it states."""
 REFUSED = {
     "megatron_encoder.sh": ("pretrain_t5.py",),
-    "torchtitan_refused.toml": ("ZBVZeroBubble", "selective_ac_option"),
+    "torchtitan_refused.toml": ("ZBVZeroBubble", "selective_ac_option", "early_step_in_backward"),
     "ds_zero3_hpz.json": ("zero_hpz_partition_size", "zero_quantized_weights"),
     "trl_preferences.yaml": ("beta", "max_prompt_length"),
     "maxtext_refused.sh": ("remat_policy",),
+    "nemo1_gpt.yaml": ("NeMo 1",),
     "vllm_speculative.sh": ("--speculative-config",),
+    "sglang_dp_attention_tp.sh": ("--enable-dp-attention",),
 }
 """Words that the refusal has."""
 BESIDE = {"trtllm_options.yaml"}

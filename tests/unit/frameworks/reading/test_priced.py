@@ -40,6 +40,7 @@ def test_a_script_has_the_price_of_the_options_that_say_the_same(tmp_path):
     assert price(by_file) == price(mw.estimate("llama2-7b", **SAME))
 
 
+@pytest.mark.slow
 def test_every_verb_takes_the_file(tmp_path):
     path = script(tmp_path)
     assert mw.check(path, on="16xH100") == ()

@@ -171,6 +171,10 @@ class Megatron:
         if any(name in program for name in OTHERS):
             message = "its model is not read: decoders of one stack of layers are"
             raise SpecError(Fault("", message), origin=program)
+        if {"trainer.devices", "model.encoder_seq_length"} <= set(given):
+            message = "is a name of NeMo 1 (megatron_gpt_config.yaml), whose files are not read"
+            fix = "arguments of Megatron-LM, or a recipe of Megatron Bridge"
+            raise SpecError(Fault("model.encoder_seq_length", message, fix))
         recipe = given.text("recipe") or _recipe_of(given)
         is_bridge = bool(recipe) or any(
             name.startswith(("model.", "train.", "ddp.")) for name in given

@@ -6,6 +6,7 @@ Source: vLLM 0.33.0 ``engine/arg_utils.py``; SGLang 0.5.23 ``srt/server_args.py`
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -28,7 +29,7 @@ STORED = {"awq": "awq", "awq_marlin": "awq", "gptq": "gptq", "gptq_marlin": "gpt
 """Names of weights that are widened for products, as ``--weights`` calls them."""
 
 
-_NAMES = ("model", "model_path", "model_tag")
+_NAMES = ("model", "model_path", "model_tag", "model_id")
 """Options that name the checkpoint."""
 _TYPED = re.compile(r"-(fp8|nvfp4|fp4)(?:-|$)", re.I)
 """A type of weights in the name of a checkpoint."""
@@ -103,9 +104,38 @@ def _config(given: Given, setting: Setting, *names: str) -> None:
         given.add(of_tree(setting.config_files(path), path))
 
 
+def _drafts(given: Given) -> dict[str, Any]:
+    """Return what vLLM drafts: by another model, or by layers of the checkpoint.
+
+    Source: vLLM 0.33 ``config/speculative.py``. How many drafts are accepted no file says.
+    """
+    option, known = "speculative_config", ("method", "model", "num_speculative_tokens")
+    text = given.text(option)
+    if text is None:
+        return {}
+    try:
+        stated = json.loads(text)
+    except ValueError:
+        stated = None
+    if not isinstance(stated, dict) or not isinstance(stated.get("num_speculative_tokens"), int):
+        given.refuse(option, "is no JSON object with num_speculative_tokens")
+        return {}
+    others = [name for name in stated if name not in known]
+    method, name = str(stated.get("method", "draft_model")), str(stated.get("model", ""))
+    is_own = method == "mtp" or method.endswith("_mtp")
+    model = None if is_own or method != "draft_model" else known_model(name)
+    if others or (model is None and not is_own):
+        fix = "mtp, or a draft_model of the catalog"
+        given.refuse(option, f"{', '.join(others) or name or method} is not read", fix)
+        return {}
+    given.needs("--acceptance", "the files do not say how many drafts are accepted", "such as 0.7")
+    number = stated["num_speculative_tokens"]
+    return {"speculative_model": model.name if model else "mtp", "speculative_tokens": number}
+
+
 _EVERYWHERE = names(
     """
-    host port uvicorn* served_model_name api_key* chat_template* trust_remote_code log_*
+    host port uvicorn* served_model_name model_name api_key* chat_template* trust_remote_code log_*
     disable_log* enable_log* download_dir tokenizer* seed revision code_revision load_format
     model_loader* tool_call* reasoning_parser* enable_auto_tool* enable_reasoning ssl*
     allow_credentials allowed_* response_role lora_* max_loras hf_* generation_config*
@@ -199,7 +229,8 @@ class Vllm:
         given.note_if("enable_eplb", "experts are priced as loaded alike")
         if given.text("all2all_backend") is not None:
             given.notes.append("all2all_backend: tokens are priced as the default sends them")
-        for name in ("speculative_config", "decode_context_parallel_size", "kv_transfer_config",
+        found |= _drafts(given)
+        for name in ("decode_context_parallel_size", "kv_transfer_config",
                      "prefill_context_parallel_size", "cpu_offload_gb", "enable_dbo",
                      "kv_offloading_size", "spec_method", "num_redundant_experts"):  # fmt: skip
             given.refuse_unless(name, "1", "0", "false", why="is not read")
@@ -236,11 +267,16 @@ class Sglang:
         tp, pp = given.whole("tp_size") or 1, given.whole("pp_size") or 1
         dp, ep = given.whole("dp_size") or 1, given.whole("ep_size") or 1
         given.whole("nnodes")
-        if given.flag("enable_dp_attention"):
-            given.refuse("enable_dp_attention", "attention by data beside experts is not read")
+        batch = given.whole("max_running_requests")
+        if given.flag("enable_dp_attention") and dp > 1:
+            if tp % dp or ep != tp:
+                message = "replicas of attention are read beside experts on all ranks of tp"
+                given.refuse("enable_dp_attention", message, f"ep_size {tp}, which dp_size divides")
+            tp, batch = max(1, tp // dp), batch and max(1, batch // dp)
+            note = "enable_dp_attention: dense layers and the head are priced in each replica"
+            given.notes.append(note)
         found |= {"tp": tp, "pp": pp, "dp": dp, "ep": ep if ep > 1 else None}
-        found |= {"batch": given.whole("max_running_requests"),
-                  "context": given.whole("context_length")}  # fmt: skip
+        found |= {"batch": batch, "context": given.whole("context_length")}
         given.whole("chunked_prefill_size", least=-1), given.whole("max_prefill_tokens")
         _world(given, setting, found)
         _share(given, "mem_fraction_static")

@@ -374,7 +374,9 @@ def _types(given: Given, is_registry: bool) -> dict[str, Any]:
     gathers = given.flag("quantize.linear.float8.enable_fsdp_float8_all_gather",
                          "float8.enable_fsdp_float8_all_gather")  # fmt: skip
     given.word("optimizer.name", among=("AdamW", "Adam"))
-    given.refuse_unless("optimizer.early_step_in_backward", "false", why="is not read", fix="false")
+    given.refuse_unless("optimizer.early_step_in_backward", "false",
+                        why="gradients that are freed within the backward pass are not read",
+                        fix="false")  # fmt: skip
     given.refuse_unless("fault_tolerance.enable", "false", why="is not read", fix="false")
     optimizer: Any = "fsdp-mixed-bf16-reduce" if summed == "bfloat16" else None
     changes: dict[str, float] = {}

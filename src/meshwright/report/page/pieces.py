@@ -1,0 +1,131 @@
+"""Parts that reports of several answers share: memory, time, counts, where numbers come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from meshwright.base.units import format_bytes, format_seconds
+from meshwright.report.declared_values import declared_values, origin_text, unit_of, value_text
+from meshwright.report.page import charts
+from meshwright.report.page.parts import Chart, Folded, Table
+from meshwright.report.screen import words
+
+if TYPE_CHECKING:
+    from meshwright.spec.calibration import Calibration
+    from meshwright.spec.system import SystemSpec
+
+GIB = 2.0**30
+
+
+def ranked(parts: Mapping[str, float]) -> dict[str, float]:
+    """Return parts by their names in words, the largest first; what is nothing is left out."""
+    named = {words(name): part for name, part in parts.items() if part}
+    return dict(sorted(named.items(), key=lambda item: -item[1]))
+
+
+def largest(parts_s: Mapping[str, float], whole_s: float, most: int = 3) -> str:
+    """Return the largest parts of a time with their shares of it; none below half a percent."""
+    shares = {name: part / whole_s for name, part in ranked(parts_s).items()}
+    shown = [f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.005]
+    return ", ".join(shown[:most])
+
+
+def memory_chart(
+    title: str, parts_bytes: Mapping[str, float], capacity_bytes: float
+) -> Chart:  # fmt: skip
+    """Return what fills a memory, against its capacity [bytes]."""
+    parts, used = ranked(parts_bytes), sum(parts_bytes.values())
+    first = ", ".join(f"{name} {format_bytes(size)}" for name, size in list(parts.items())[:3])
+    return Chart(
+        title,
+        f"{format_bytes(used)} of {format_bytes(capacity_bytes)} ({used / capacity_bytes:.0%}); "
+        f"largest: {first}",
+        charts.stacked(
+            ["device"], {name: [size / GIB] for name, size in parts.items()}, "memory [GiB]",
+            row_title="", limit=capacity_bytes / GIB,
+        ),
+        Table(("part", "GiB>", "share of the capacity>"),
+              [(name, f"{size / GIB:.2f}", f"{size / capacity_bytes:.1%}")
+               for name, size in parts.items()]),
+    )  # fmt: skip
+
+
+def time_chart(title: str, parts_s: Mapping[str, float], whole_s: float) -> Chart:
+    """Return what a time consists of [s]."""
+    parts = ranked(parts_s)
+    shares = {name: f"{part / whole_s:.1%}" for name, part in parts.items()}
+    return Chart(
+        title,
+        f"{format_seconds(whole_s)}: {largest(parts_s, whole_s)}",
+        charts.bars(
+            list(parts), list(parts.values()),
+            [f"{format_seconds(part)}, {shares[name]}" for name, part in parts.items()],
+            "time [s]",
+        ),
+        Table(("part", "time>", "share>"),
+              [(name, format_seconds(part), shares[name]) for name, part in parts.items()]),
+    )  # fmt: skip
+
+
+def count_chart(title: str, counts: Mapping[str, int], things: str) -> Chart:
+    """Return how many things there are of each kind; what there is none of is left out."""
+    shown = {name: f"{number:,}" for name, number in counts.items() if number}
+    return Chart(
+        title,
+        "; ".join(f"{name}: {number}" for name, number in shown.items()),
+        charts.bars(list(shown), [counts[name] for name in shown], list(shown.values()), things),
+        Table(("", f"{things}>"), list(shown.items())),
+    )
+
+
+def gain_chart(title: str, changed: Mapping[str, tuple[float, float]]) -> Chart:
+    """Return what changes gain: by change, the time with it [s] and the fraction saved."""
+    shown = {what: f"{gain:.1%}" for what, (_, gain) in changed.items()}
+    return Chart(
+        title,
+        "; ".join(f"{what}: {gain} faster" for what, gain in shown.items()),
+        charts.bars(list(shown), [100.0 * gain for _, gain in changed.values()],
+                    list(shown.values()), "faster by [%]", colour=charts.COLOURS[2]),
+        Table(("change", "time>", "faster>"),
+              [(what, format_seconds(changed[what][0]), gain) for what, gain in shown.items()]),
+    )  # fmt: skip
+
+
+def provenance(system: SystemSpec) -> Folded:
+    """Return the values of a chip and of a system, with their sources."""
+    return Folded("Where every number of the chip and the system comes from",
+                  list(_declared(system)))  # fmt: skip
+
+
+def _declared(system: SystemSpec) -> Iterator[Table]:
+    chip = system.chip
+    declared = (
+        (chip.name, chip, chip.provenance, chip.sources),
+        (system.name, system, system.provenance, system.sources),
+    )
+    for name, declaration, origins, sources in declared:
+        rows = [
+            (entry.path, value_text(entry.value, entry.unit), origin_text(entry))
+            for entry in declared_values(declaration, origins)
+        ]
+        yield Table(("value", "is>", "from"), rows, name)
+        if sources:
+            yield Table(("source", "title", "where"),
+                        [(key, one.title, one.url or "/".join(filter(None, (one.repo, one.path))))
+                         for key, one in sources.items()])  # fmt: skip
+
+
+def constants(calibration: Calibration, name: str = "") -> Folded:
+    """Return the constants of the cost model with their intervals."""
+    rows = []
+    for key, value in vars(calibration).items():
+        if not isinstance(value, float):
+            continue
+        low, high = calibration.intervals.get(key, (value, value))
+        unit = unit_of(key)
+        spread = "" if low == high else f"{value_text(low, unit)} to {value_text(high, unit)}"
+        rows.append((words(key), value_text(float(f"{value:.4g}"), unit), spread))
+    whose = ", ".join(filter(None, (name, f"family {calibration.family}")))
+    heading = f"Constants of the cost model: {whose}"
+    return Folded(heading, [Table(("constant", "value>", "interval>"), rows)])

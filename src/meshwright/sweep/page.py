@@ -1,0 +1,240 @@
+"""The report of a sweep: heat maps, the best points, and what became of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from meshwright.base.units import format_si
+from meshwright.report.page import charts
+from meshwright.report.page.parts import Chart, Folded, Page, Part, Section, Table, Text, Tile
+from meshwright.report.page.pieces import count_chart
+from meshwright.report.screen import counted
+from meshwright.spec.sweep import Better, HeatMap, SweepSpec
+from meshwright.sweep.choice import Choice, Record, choices, has_value, text_of, with_unit
+from meshwright.sweep.questions import QUESTIONS
+from meshwright.sweep.report import (
+    best_of,
+    cells_of,
+    counts_of,
+    of,
+    part_of,
+    reasons,
+    records,
+)
+from meshwright.sweep.run import Swept
+
+MOST_ROWS = 1000
+"""Points that a table lists."""
+LESS_IS_BETTER = ("_s", "_bytes", "_w", "_usd", "_units")
+"""Ends of the names of results of which the least is best."""
+
+
+def sweep_page(
+    sweep: SweepSpec, swept: Swept, chosen: Sequence[Choice] = (), *, version: str = "",
+    command: str = "",
+) -> Page:  # fmt: skip
+    """Return the report of a sweep.
+
+    Parameters
+    ----------
+    chosen
+        The best points under limits that were asked for beside those of the file.
+    """
+    found = records(swept)
+    every = [*chosen, *_chosen(sweep, found)]
+    sections = (
+        Section("map", "How does it vary?", list(_map_parts(sweep, swept))),
+        Section("best", "Which points are best?", list(_best_parts(sweep, found, every))),
+        Section("counts", "What became of the points?", list(_count_parts(swept, found))),
+        Section("points", "All points", list(_point_parts(sweep, found))),
+        Section("says", "What it says", [Text(text.strip()) for text in _remarks(sweep)]),
+    )
+    varied = " x ".join(f"{len(values)} {name}" for name, values in sweep.sides.items())
+    fixed = ", ".join(f"{name} {value}" for name, value in sweep.fixed.items())
+    return Page(
+        title=f"Sweep: {sweep.name}",
+        subtitle=f"{counted(len(found), 'point')}: {varied}" + (f"; {fixed}" if fixed else ""),
+        tiles=list(_tiles(sweep, swept, found, every)),
+        sections=[section for section in sections if section.parts],
+        warnings=() if swept.is_complete else ("interrupted: some points are not asked yet",),
+        command=command,
+        version=version,
+    )
+
+
+def _remarks(sweep: SweepSpec) -> list[str]:
+    told = [] if sweep.report is None else list(sweep.report.remarks)
+    return [*([sweep.about] if sweep.about else []), *told]
+
+
+def _chosen(sweep: SweepSpec, found: Sequence[Record]) -> Iterator[Choice]:
+    """Yield the best points that the file asks for."""
+    for objective in () if sweep.report is None else sweep.report.choose:
+        yield from choices(objective, sweep, found)
+
+
+def _shown(sweep: SweepSpec, found: Sequence[Record]) -> list[str]:
+    """Return the results that count: those of the file, else the first that points have."""
+    named = [] if sweep.heat_map is None else [sweep.heat_map.shows]
+    if sweep.report is not None:
+        named += [*sweep.report.shows, *(shown.shows for shown in sweep.report.heat_maps)]
+    known = [name for name in QUESTIONS[sweep.ask].values
+             if any(has_value(record, name) for record in found)]  # fmt: skip
+    return [name for name in dict.fromkeys(named) if name in known] or known[:1]
+
+
+def _best(name: str, found: Sequence[Record]) -> Record | None:
+    """Return the best point by a result: the least of what should be small, else the most."""
+    if not _is_least(name):
+        return best_of(found, name)
+    have = [record for record in found if has_value(record, name)]
+    return min(have, key=lambda record: float(record[name]), default=None)
+
+
+def _is_least(name: str) -> bool:
+    return name.endswith(LESS_IS_BETTER) and "per_s" not in name
+
+
+def _point(sweep: SweepSpec, record: Record) -> str:
+    return ", ".join(f"{name} {record[name]}" for name in sweep.sides)
+
+
+def _tiles(
+    sweep: SweepSpec, swept: Swept, found: Sequence[Record], every: Sequence[Choice]
+) -> Iterator[Tile]:
+    counts = counts_of(swept)
+    have = counts.get("found", 0)
+    others = ", ".join(f"{number:,} {status}" for status, number in counts.items()
+                       if status != "found")  # fmt: skip
+    yield Tile("How many points have a plan?", f"{have:,} of {len(found):,}", others, "counts")
+    for name in _shown(sweep, found)[:4]:
+        best = _best(name, found)
+        if best is not None:
+            which = "least" if _is_least(name) else "most"
+            yield Tile(f"Where is the {which} {name}?", with_unit(name, float(best[name])),
+                       _point(sweep, best), "best")  # fmt: skip
+    for choice in every[:4]:
+        asked = text_of(choice.objective) + (f", {choice.group}" if choice.group else "")
+        answer = "no point" if not choice.best else _point(sweep, choice.best[0])
+        yield Tile(f"Which point has the {asked}?", answer,
+                   f"{choice.num_within} of {choice.num_found} points within the limits", "best",
+                   "" if choice.best else "bad")  # fmt: skip
+    why = reasons(found)
+    if why:
+        reason, number = next(iter(why.items()))
+        yield Tile("Why have the others none?", reason, f"{number:,} points", "counts")
+
+
+def _map_parts(sweep: SweepSpec, swept: Swept) -> Iterator[Part]:
+    """Yield the heat maps of the file; without any, the first result over the first two sides."""
+    maps = [] if sweep.heat_map is None else [sweep.heat_map]
+    report = sweep.report
+    for shown in () if report is None else report.heat_maps:
+        if report is None or report.each in shown.both:
+            maps.append(shown)
+            continue
+        for value in sweep.sides[report.each]:
+            part = part_of(swept, report.each, value)
+            yield from _map(sweep.model_copy(update={"name": str(value)}), shown, part)
+    if not maps and report is None:
+        names = _shown(sweep, records(swept))
+        sides = sorted(sweep.sides, key=lambda side: -len(sweep.sides[side]))
+        if names and len(sides) > 1:
+            better: Better = "lowest" if _is_least(names[0]) else "highest"
+            maps = [HeatMap(rows=sides[0], columns=sides[1], shows=names[0], better=better)]
+        elif names:
+            yield from _bars(sides[0], names[0], records(swept))
+    for shown in maps:
+        yield from _map(sweep, shown, swept)
+
+
+def _map(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> Iterator[Chart]:
+    """Yield a heat map, where any cell of it has a value."""
+    cells = cells_of(sweep, shown, swept)
+    if not cells.values:
+        return
+    places = list(cells.values)
+    amounts = list(cells.values.values())
+    texts = [cells.text(*place) for place in places]
+    low, high = min(amounts), max(amounts)
+    least, most = places[amounts.index(low)], places[amounts.index(high)]
+    yield Chart(
+        cells.title,
+        f"Least: {shown.rows} {least[0]}, {shown.columns} {least[1]}, {cells.text(*least)}; most: "
+        f"{shown.rows} {most[0]}, {shown.columns} {most[1]}, {cells.text(*most)}; {cells.scale}",
+        charts.heat(
+            [row for row, _ in places], [column for _, column in places], amounts, texts,
+            [cells.notes.get(place, "") for place in places], list(cells.rows),
+            list(cells.columns), shown.rows, shown.columns, shown.shows,
+        ),
+        Table((shown.rows, *(f"{column}>" for column in cells.columns)),
+              [(row, *(cells.text(row, column) for column in cells.columns))
+               for row in cells.rows]),
+    )  # fmt: skip
+
+
+def _bars(side: str, name: str, found: Sequence[Record]) -> Iterator[Chart]:
+    """Yield a bar a point, where one field alone varies."""
+    have = [record for record in found if has_value(record, name)]
+    shown = [with_unit(name, float(record[name])).removeprefix(name).strip() for record in have]
+    labels = [f"{side} {record[side]}" for record in have]
+    yield Chart(
+        f"{name}, by {side}",
+        "; ".join(f"{label}: {text}" for label, text in zip(labels, shown, strict=True)),
+        charts.bars(labels, [float(record[name]) for record in have], shown, name),
+    )
+
+
+def _best_parts(
+    sweep: SweepSpec, found: Sequence[Record], every: Sequence[Choice]
+) -> Iterator[Part]:
+    for choice in every:
+        objective, where = choice.objective, f"{choice.group}: " if choice.group else ""
+        rows = [(*(str(record[side]) for side in sweep.sides), str(record.get("plan", "")),
+                 *(_amount(record, name) for name in objective.names))
+                for record in choice.best]  # fmt: skip
+        head = (*sweep.sides, "plan", *(f"{name}>" for name in objective.names))
+        yield Table(head, rows, f"{where}{text_of(objective)}: {choice.num_within} of "
+                    f"{choice.num_found} within the limits")  # fmt: skip
+    names, report = _shown(sweep, found), sweep.report
+    groups = [("", found)] if report is None else [
+        (str(value), of(found, report.each, value)) for value in sweep.sides[report.each]
+    ]  # fmt: skip
+    rows = []
+    for group, here in groups:
+        for name in names:
+            best = _best(name, here)
+            if best is not None:
+                which = f"{'least' if _is_least(name) else 'most'} {name}"
+                rows.append((group, which, *(str(best[side]) for side in sweep.sides),
+                             str(best.get("plan", "")),
+                             *(_amount(best, other) for other in names)))  # fmt: skip
+    if rows:
+        head = ("", "best by", *sweep.sides, "plan", *(f"{name}>" for name in names))
+        yield Table(head, rows, "The best point by each result, and what it has of the others")
+
+
+def _amount(record: Record, name: str) -> str:
+    return format_si(float(record[name]), "").strip() if has_value(record, name) else ""
+
+
+def _count_parts(swept: Swept, found: Sequence[Record]) -> Iterator[Part]:
+    yield count_chart("How the points ended", counts_of(swept), "points")
+    if why := reasons(found):
+        yield count_chart("Why points have no result", why, "points")
+
+
+def _point_parts(sweep: SweepSpec, found: Sequence[Record]) -> Iterator[Part]:
+    names = [name for name in QUESTIONS[sweep.ask].values
+             if any(has_value(record, name) for record in found)]  # fmt: skip
+    rows = [
+        (*(str(record[side]) for side in sweep.sides), str(record["status"]),
+         *(_amount(record, name) for name in names),
+         str(record.get("plan", record.get("reason", ""))))
+        for record in found[:MOST_ROWS]
+    ]  # fmt: skip
+    head = (*sweep.sides, "", *(f"{name}>" for name in names), "plan, or why there is none")
+    summary = "Every point with its results"
+    if len(found) > MOST_ROWS:
+        summary = f"The first {MOST_ROWS:,} of {len(found):,} points; --csv writes all"
+    yield Folded(summary, [Table(head, rows)])

@@ -1,0 +1,36 @@
+"""The step of a plan over time on any system: on a grid with the links that its axes share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from meshwright.base.errors import UnsupportedError
+from meshwright.network.placement import Choice
+from meshwright.train.answer import Plan
+from meshwright.train.question import problem_of
+from meshwright.train.timeline import StepTimeline, plan_timeline, step_timeline
+from meshwright.wafer.placing import price_as_placed
+from meshwright.wafer.price import choice_network, physical_network
+
+
+def timeline(plan: Plan) -> StepTimeline:
+    """Return what each pipeline stage of the best candidate does when, and what it holds.
+
+    Raises
+    ------
+    UnsupportedError
+        The placement that the plan states does not fit its system.
+    """
+    if plan.best.placement is None:
+        return plan_timeline(plan)
+    problem = problem_of(plan)
+    price = price_as_placed(problem, plan.best, physical_network(problem))
+    if price is None:
+        raise UnsupportedError("the placement of the plan does not fit the devices of its system")
+    choice = Choice(price.ranks.axes, price.ranks.shapes)
+    slowdown = {axis: np.array([times]) for axis, times in price.contention.slowdown.items()}
+    network = replace(choice_network(problem, [(plan.best.strategy, [choice])]), slowdown=slowdown)
+    at_pace = problem.at_pace(price.work.pace, price.work.most_work)
+    return step_timeline(at_pace, price.contended, network, fidelity="contended")

@@ -1,0 +1,83 @@
+"""The report of a plan of serving: the numbers of the answer, and what starts it."""
+
+from dataclasses import replace
+
+import pytest
+from report_pages import EVIL, charts_of, check_names_are_text, check_page, parts_of, values_of
+
+from meshwright import serve
+from meshwright.api import plan
+from meshwright.report.page.parts import Code
+from meshwright.serve.page import problem_of
+from meshwright.spec.model import ModelSpec
+
+ASKED = {"on": "8xH100", "batch": 64, "decode": True}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return serve("llama3-8b", context="4k", max_latency="30 ms", framework="vllm", **ASKED)
+
+
+def test_charts_hold_the_numbers_of_the_answer(found) -> None:
+    page, price = found.page(), found.best.estimate
+    check_page(page)
+    shown = charts_of(page)
+    times = values_of(shown["Time per output token"])
+    assert sum(row["amount"] for row in times) == pytest.approx(price.latency_s)
+    memory = values_of(shown["Memory of the fullest device"])
+    assert sum(row["amount"] for row in memory) * 2**30 == pytest.approx(price.memory_bytes)
+    front = shown["Throughput against latency"]
+    points = {(row["x"], row["y"]) for row in values_of(front)}
+    assert (1e3 * price.latency_s, price.tokens_per_s_per_device) in points
+    assert len(points) in (len(found.front.plans), len(found.front.plans) + 1)
+    lines = [layer["encoding"]["x"]["datum"] for layer in front.spec["layer"] if "data" in layer]
+    assert lines == [30.0]
+
+
+def test_each_question_is_answered(found) -> None:
+    asked = " ".join(tile.question for tile in found.page().tiles)
+    for word in ("fit", "fast", "limits", "Why not", "twice the network", "launch", "sure", "cost"):
+        assert word in asked
+
+
+def test_the_problem_of_a_plan_prices_it_as_before(found) -> None:
+    from meshwright.serve.serve import serving_candidate
+
+    best = found.best
+    again = serving_candidate(
+        problem_of(found), best.strategy, best.structure, best.estimate.num_groups
+    )
+    assert again == best
+
+
+def test_requests_show_both_times() -> None:
+    both = serve("llama3-8b", prefill=True, prompt="1k", answer="256", **ASKED)
+    page = both.page()
+    check_page(page)
+    points = values_of(charts_of(page)["Throughput against the time to the first token"])
+    assert points[-1]["x"] == 1e3 * both.best.estimate.first_token_s
+
+
+def test_prompts_have_a_page() -> None:
+    page = serve("llama3-8b", on="8xH100", batch=8, prefill=True, prompt="1k").page()
+    check_page(page)
+    assert "Time to the first token" in charts_of(page)
+
+
+def test_the_report_has_the_command_of_the_server(tmp_path) -> None:
+    path = tmp_path / "serving.html"
+    plan("llama3-8b", context="4k", framework="vllm", report=str(path), **ASKED)
+    text = path.read_text("utf-8")
+    assert "vllm serve" in text
+    assert "--tensor-parallel-size" in text
+
+
+def test_names_are_text(found) -> None:
+    model = ModelSpec.model_validate(found.model.model_dump() | {"name": EVIL})
+    check_names_are_text(found.page(), replace(found, model=model).page())
+
+
+def test_files_that_are_given_are_shown(found) -> None:
+    page = found.page(launch_files={"vllm.sh": "vllm serve"}, launch_command="export")
+    assert Code("vllm serve", "vllm.sh") in list(parts_of(page))

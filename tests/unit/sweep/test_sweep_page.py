@@ -1,0 +1,87 @@
+"""The report of a sweep: its cells, its best points, and why others have none."""
+
+import pytest
+from report_pages import EVIL, charts_of, check_names_are_text, check_page, values_of
+
+from meshwright.api import sweep
+from meshwright.spec.sweep import HeatMap, Objective, SweepReport, SweepSpec
+from meshwright.sweep.page import sweep_page
+from meshwright.sweep.run import Store, points_of, run
+
+SWEEP = SweepSpec(
+    name="sizes",
+    ask="plan",
+    fixed={"model": "gpt2-medium", "seq": 512},
+    vary={"on": ("8xA100", "8xH100", "none"), "global_batch": (8, 16)},
+    heat_map=HeatMap(rows="on", columns="global_batch", shows="step_time_s", better="lowest"),
+)
+SPEED = {"8xA100": 1.0, "8xH100": 2.0}
+
+
+def answer(point):
+    if point["on"] == "none":
+        return {"status": "nothing fits", "reason": f"{point['on']} is too small"}
+    return {"status": "found", "plan": "tp1", "step_time_s": point["global_batch"] / SPEED[
+        point["on"]], "mfu": 0.1 * SPEED[point["on"]]}  # fmt: skip
+
+
+def asked(spec):
+    with Store(None) as store:
+        return run("plan", answer, points_of(spec), store, version="1")
+
+
+@pytest.fixture(scope="module")
+def swept():
+    return asked(SWEEP)
+
+
+def test_cells_are_the_results(swept) -> None:
+    page = sweep_page(SWEEP, swept)
+    check_page(page)
+    (cells,) = [chart for title, chart in charts_of(page).items() if "step_time_s" in title]
+    found = {(row["row"], row["column"]): row["amount"] for row in values_of(cells)}
+    assert found == {("8xA100", "8"): 8.0, ("8xA100", "16"): 16.0,
+                     ("8xH100", "8"): 4.0, ("8xH100", "16"): 8.0}  # fmt: skip
+    assert page.tiles[1].answer == "step_time_s 4 s"
+    assert page.tiles[1].note == "on 8xH100, global_batch 8"
+    ends = values_of(charts_of(page)["How the points ended"])
+    assert {row["label"]: row["amount"] for row in ends} == {"found": 4, "nothing fits": 2}
+    why = values_of(charts_of(page)["Why points have no result"])
+    assert [row["label"] for row in why] == ["none is too small"]
+
+
+def test_sections_of_a_file_have_their_own_maps_and_choices(swept) -> None:
+    report = SweepReport(
+        each="on", shows=("mfu",), choose=(Objective(least="step_time_s", at_least={"mfu": 0.2}),),
+        heat_maps=(HeatMap(rows="on", columns="global_batch", shows="mfu"),), remarks=("Fast.",),
+    )  # fmt: skip
+    page = sweep_page(SWEEP.model_copy(update={"report": report}), swept)
+    check_page(page)
+    chosen = [tile for tile in page.tiles if tile.section == "best" and "8xH100" in tile.question]
+    assert [tile.answer for tile in chosen] == ["on 8xH100, global_batch 8"]
+    assert page.sections[-1].key == "says"
+
+
+def test_one_field_has_bars() -> None:
+    alone = SWEEP.model_copy(
+        update={"vary": {"on": ("8xA100",), "global_batch": (8, 16)}, "heat_map": None}
+    )
+    page = sweep_page(alone, asked(alone))
+    check_page(page)
+    single = SweepSpec(name="x", ask="plan", fixed={"on": "8xA100"}, vary={"global_batch": (8, 16)})
+    bars = charts_of(sweep_page(single, asked(single)))["step_time_s, by global_batch"]
+    assert [row["amount"] for row in values_of(bars)] == [8.0, 16.0]
+
+
+def test_names_are_text(swept) -> None:
+    evil = SWEEP.model_copy(update={"name": EVIL})
+    check_names_are_text(sweep_page(SWEEP, swept), sweep_page(evil, swept))
+
+
+def test_a_file_is_swept_into_a_page(tmp_path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text("name: x\nask: plan\nfixed: {model: gpt2-medium, seq: 512, on: 8xA100}\n"
+                    "vary:\n  global_batch: [8, 16]\n")  # fmt: skip
+    target = tmp_path / "sweep.html"
+    sweep(str(path), report=str(target), most="mfu")
+    assert "Which point has the most mfu?" in target.read_text("utf-8")

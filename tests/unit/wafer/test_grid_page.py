@@ -1,0 +1,33 @@
+"""The report of a plan on a wafer: where it runs, and which links carry most."""
+
+import pytest
+from report_pages import charts_of, check_page, parts_of, values_of
+
+from meshwright.api import plan
+from meshwright.report.page.parts import Picture
+
+
+def test_a_plan_on_a_wafer_has_its_map_and_its_links(tmp_path) -> None:
+    path = tmp_path / "wafer.html"
+    found = plan(
+        "gpt2-medium", on="wafer-4x8", seq=1024, global_batch=32, pp=1, cp=1, mbs=4,
+        simulated=1, report=str(path),
+    )  # fmt: skip
+    assert "data:image/svg+xml" in path.read_text("utf-8")
+    placement, price = found.best.placement, found.best.estimate
+    page = found.page(map_svg="<svg/>")
+    check_page(page)
+    assert any(isinstance(part, Picture) for part in parts_of(page))
+    assert "where" in {tile.section for tile in page.tiles}
+    steps = [row["amount"] for row in values_of(charts_of(page)["Time of a step, by fidelity"])]
+    assert steps == [placement.closed_form_s, price.step_time_s, found.best.simulated_s]
+    rows = values_of(charts_of(page)["The hottest links"])
+    names = list(dict.fromkeys(row["row"] for row in rows))
+    for name, link in zip(names, placement.hottest_links, strict=True):
+        parts = [row["amount"] for row in rows if row["row"] == name]
+        assert sum(parts) == pytest.approx(sum(link.by_axis_s.values()))
+
+
+def test_a_plan_off_grids_has_no_map() -> None:
+    page = plan("llama3-8b", on="8xH100", seq="8k", global_batch=64, tp=1, pp=1, cp=1).page()
+    assert "where" not in {section.key for section in page.sections}
