@@ -187,3 +187,19 @@ def test_a_search_ends_when_nobody_waits(server, monkeypatch):
 
 
 STATE = (None, None, 0.0)
+
+
+def test_a_search_that_is_stopped_answers_with_the_best_so_far(server):
+    server.to_stop.add("this one")
+    body = {"options": {**QUESTION, "on": "64xH100"}, "search": "this one"}
+    _, content = call(server, "POST", "/api/search", body)
+    found = json.loads(content.splitlines()[-1])
+    assert not found["answer"]["coverage"]["is_complete"]
+    assert found["answer"]["coverage"]["gap"] > 0.0
+    assert not server.to_stop
+
+
+def test_the_page_can_stop_a_search(server):
+    assert ask(server, "stop", search="that one") == {}
+    assert server.to_stop == {"that one"}
+    server.to_stop.clear()

@@ -142,10 +142,13 @@ async function ask() {
   at("answer").classList.add("stale");
   try {
     const progress = (text) => say(`searching: ${text}`);
+    const search = at("stop").value = crypto.randomUUID();
+    at("stop").hidden = what !== "search";
     const found = what === "search"
-      ? await lines("/api/search", { options }, own.signal, progress)
+      ? await lines("/api/search", { options, search }, own.signal, progress)
       : await (await post("/api/estimate", { options }, own.signal)).json();
     if (own.signal.aborted) return;
+    at("stop").hidden = true;
     tellFaults(found.error);
     if (found.error) return say("", "failed");
     show(found);
@@ -155,6 +158,7 @@ async function ask() {
     if (!own.signal.aborted && what === "search") await findFront(options, own.signal);
   } catch (fault) {
     if (own.signal.aborted) return;
+    at("stop").hidden = true;
     say("", "failed");
     tellFaults({ faults: [], message: `the explorer does not answer: ${fault.message}` });
   }
@@ -329,6 +333,7 @@ async function begin() {
   readState();
   for (const event of ["input", "change"]) at("question").addEventListener(event, askSoon);
   at("question").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
+  at("stop").addEventListener("click", () => post("/api/stop", { search: at("stop").value }));
   at("edit").addEventListener("click", () => edit(answer.plans[0].options));
   at("pin").addEventListener("click", () => pin(answer.plans[0].options));
   at("json").addEventListener("click", () => save("plan.json", new Blob([JSON.stringify(answer.answer, null, 2)], { type: "application/json" })));
