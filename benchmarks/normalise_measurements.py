@@ -31,13 +31,32 @@ DRAWN_LENGTHS = {"InferenceX dump": 0.8}
 """Benchmarks that draw the lengths of requests: --random-range-ratio of SemiAnalysis InferenceX,
 benchmarks/benchmark_lib.sh."""
 DATE = re.compile(r"(20\d\d)-?(0[1-9]|1[0-2])(?!\d)")
+LTS = re.compile(r"golden_values_lts_dgx_?a100")
+LTS_DATES = ("2024-01", "2025-09")
+"""Months of the images on which Megatron-LM tests its LTS lane: PyTorch containers 24.01
+(``Dockerfile.ci.lts``), then 25.09 (``docker/.ngc_version.lts``). Files of values name no image:
+those of the second are taken to be the ones that leave out the time of the first step (49 or 99
+values), or hold a resumed run alone (``_2nd``)."""
 VERSION = re.compile(r"(\d\d\.\d\d) NeMo Container|NeMo (\d\d\.\d\d)|\((v\d+\.\d+)\)")
+GIB_OVER_GB = 2.0**30 / 1e9
+IN_GIB = {
+    "doc/en/train_performance.md": "GB of this page are GiB: it serves 20 B parameters of 16 bits, "
+    "40.2e9 bytes, in 39 GB (Web_demo)",
+}
+"""By path of a source whose "GB" raw rows read as 1e9 bytes: why they are GiB."""
 _TPU = "training/trillium"
+_MEGATRON = "tests/functional_tests/test_cases/gpt/gpt3_mcore_te_tp2_pp2"
 STATED: Mapping[str, Mapping[str, Any]] = {
     f"{_TPU}/Llama3.1-70B-MaxText/v6e-32": {"optimizer": ("adam-bf16", "weight_dtype bfloat16")},
     **{
         f"{_TPU}/Gemma3-12B-MaxText/{slices}v6e-256": {"logit_tiles": (16, "num_vocab_tiling 16")}
         for slices in ("", "2x-", "4x-")
+    },
+    **{
+        f"{_MEGATRON}{kind}_defer_embedding_wgrad_compute": {
+            "deferred_logit_gradients": (2, "wgrad-deferral-limit 2")
+        }
+        for kind in ("", "_resume_torch_dist")
     },
 }
 """By folder of a source: options of its launch file that raw rows leave out, as fields of the
@@ -93,6 +112,12 @@ def dated(row: dict[str, Any]) -> dict[str, Any]:
     found = {"date": "-".join(date.groups())} if date else {}
     if (paper := ARXIV.search(title)) and not date:
         found["date"] = f"20{paper[1]}-{paper[2]}"
+    path = row.get("source", {}).get("path") or ""
+    if LTS.search(path):
+        steps = row["measured"].get("n_iterations")
+        found["date"] = LTS_DATES["_2nd" in path or steps in (49, 99)]
+    if path in IN_GIB and (stated := row["measured"].get("memory_bytes_per_chip")):
+        found["measured"] = row["measured"] | {"memory_bytes_per_chip": stated * GIB_OVER_GB}
     if row.get("origin") in DRAWN_LENGTHS:
         found["shortest_share"] = DRAWN_LENGTHS[row["origin"]]
     if row.get("measured_on"):
@@ -106,7 +131,7 @@ def dated(row: dict[str, Any]) -> dict[str, Any]:
     if stated := STATED.get(folder):
         values = {name: value for name, (value, _) in stated.items()}
         found["software"] = row.get("software", {}) | values
-    return {**found, **row, **({"software": found["software"]} if "software" in found else {})}
+    return {**found, **row, **{key: found[key] for key in ("software", "measured") if key in found}}
 
 
 def explained(rows: list[Row]) -> list[Row]:
@@ -115,6 +140,8 @@ def explained(rows: list[Row]) -> list[Row]:
     for row in rows:
         stated = STATED.get((row.source.path or "").rpartition("/")[0], {})
         why = {f"software.{name}": words for name, (_, words) in stated.items()}
+        if row.source.path in IN_GIB and row.measured.memory_bytes_per_chip:
+            why["measured.memory_bytes_per_chip"] = IN_GIB[row.source.path]
         found.append(row.model_copy(update={"reasons": {**row.reasons, **why}}) if why else row)
     return found
 

@@ -294,7 +294,10 @@ def _workload(row: Row, habits: Habits, degrees: Degrees, system: SystemSpec) ->
 
 def _stated_memory(row: Row) -> dict[str, object]:
     """Return what a row states of the tensors that its software keeps."""
-    names = ("keeps_cast_inputs", "narrow_activation_inputs", "dropout", "logit_tiles")
+    names = (
+        "keeps_cast_inputs", "narrow_activation_inputs", "dropout", "deterministic",
+        "deferred_logit_gradients", "logit_tiles",
+    )  # fmt: skip
     return {n: found for n in names if (found := getattr(row.software, n)) is not None}
 
 
@@ -313,7 +316,9 @@ def _software(
         changes["fused_gradient_accumulation"] = False
     changes |= _stated_memory(row)
     if row.software.compiled_loss:
-        changes |= {"fp32_logit_copies": 1.0, "fp32_split_logit_copies": 1.0}
+        in_place = stack.fp32_logit_copies < 1.0
+        copies = stack.fp32_logit_copies + 1.0 if in_place else 1.0
+        changes |= {"fp32_logit_copies": copies, "fp32_split_logit_copies": copies}
     return stack.model_copy(update=changes)
 
 

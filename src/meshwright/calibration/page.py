@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import log
+from math import ceil, log
 
 from meshwright.base.units import format_bytes
 from meshwright.calibration.errors import (
@@ -42,7 +42,7 @@ from meshwright.report.page.pieces import GIB, count_chart
 from meshwright.report.screen import counted, percent
 
 NUM_MISSES = 20
-"""Rows that are drawn as misses, and listed."""
+"""Rows that are listed as misses, and drawn as such: of few rows one in ten."""
 ERROR = "median |ln(predicted / measured)| [%]"
 
 
@@ -145,8 +145,9 @@ def _agreement(
     """
     errors = [log(predicted / measured) for predicted, measured in values]
     order = sorted(range(len(entries)), key=lambda place: -abs(errors[place]))
+    marked = min(NUM_MISSES, ceil(len(entries) / 10))
     kinds = [
-        "largest misses" if number < NUM_MISSES
+        "largest misses" if number < marked
         else "frozen: seen by no fit" if is_frozen(entries[place].row) else "other rows"
         for number, place in enumerate(order)
     ]  # fmt: skip
@@ -154,7 +155,7 @@ def _agreement(
     return Chart(
         title,
         f"{len(entries):,} rows, {inside:.0%} of them within 20 %; on the line predictions are "
-        f"right; the {min(NUM_MISSES, len(entries))} largest misses are marked",
+        f"right; the {counted(marked, 'largest miss', 'largest misses')} marked",
         charts.agreement(
             [entries[place].row.id for place in order], [values[place][1] for place in order],
             [values[place][0] for place in order], kinds, f"measured {what} [{unit}]",

@@ -36,7 +36,7 @@ from meshwright.calibration.rows import (
 )
 from meshwright.catalog.files import find_name, read_json
 from meshwright.catalog.models import known_names, load_model
-from meshwright.catalog.systems import chip_names
+from meshwright.catalog.systems import chip_names, load_chip
 from meshwright.graph.recompute import MODULES, TENSORS
 from meshwright.sharding.strategy import Recompute
 from meshwright.spec.model import ModelSpec
@@ -177,13 +177,12 @@ def row_of(stated: StatedRow) -> Row:
         "model": model_of(stated.model),
         "hardware": hardware,
         **recomputation_of(stated.recompute),
-        "parallelism": parallelism_of(stated.parallelism, stated.features),
+        "parallelism": parallelism_of(stated.parallelism, stated.features, stated.model.layers),
         "flops_counting": flops_rule_of(stated.flops_counting),
         "measured": measured_of(stated.measured),
         "offload": "activations" if "activation offload" in (stated.notes or "").lower() else None,
     }
-    if stated.features.get("transformer-impl") == "local" and stated.flash_attention is None:
-        changes["flash_attention"] = "use-flash-attn" in stated.features
+    changes["flash_attention"], reasons["flash_attention"] = attention_of(stated, hardware)
     if stated.is_serving:
         if not stated.is_one_user:
             changes["framework"] = server_name_of(stated, hardware)
@@ -301,7 +300,7 @@ _FRAMEWORKS = (
     (r"torchtitan", "torchtitan"),
     (r"maxtext|pax|jax|levanter", "maxtext"),
     (r"internevo", "internevo"),
-    (r"megatron|korthikanti", _EARLY_MEGATRON),
+    (r"megatron|korthikanti|flagscale", _EARLY_MEGATRON),
     (r"fsdp|pytorch|hugging|accelerate|lit-?gpt|axolotl", "fsdp"),
 )
 _SERVERS = (
@@ -375,6 +374,37 @@ def _first_of(patterns: Sequence[tuple[str, Meaning]], *texts: str | None) -> Me
     return None
 
 
+_SAME_BITS_SINCE = "2024-10"
+"""Since then at the latest Transformer Engine has attention that gives the same bits each time and
+is not materialised on chips before Hopper: flash-attn 2.4.1; cuDNN has it on Hopper alone.
+
+Source: NVIDIA/TransformerEngine, ``get_attention_backend``, filter of determinism.
+"""
+_BEFORE_HOPPER = ("volta", "turing", "ampere", "ada")
+
+
+def attention_of(row: StatedRow, hardware: HardwareFields) -> tuple[bool | None, str | None]:
+    """Return whether attention is fused, as stated or as options of Megatron choose; and why.
+
+    The local implementation materialises scores unless it is told otherwise; in deterministic mode
+    Transformer Engine takes what gives the same bits each time.
+    """
+    if row.flash_attention is not None:
+        return row.flash_attention, None
+    if row.features.get("transformer-impl") == "local":
+        return "use-flash-attn" in row.features, "transformer-impl local"
+    is_early = (row.date or _SAME_BITS_SINCE) < _SAME_BITS_SINCE and _is_before_hopper(hardware)
+    if is_early and row.features.get("deterministic-mode"):
+        return False, f"deterministic-mode, before {_SAME_BITS_SINCE}"
+    return None, None
+
+
+def _is_before_hopper(hardware: HardwareFields) -> bool:
+    """Return whether the chip of a row is known to be of an earlier family than Hopper."""
+    chip = hardware.chip
+    return chip in chip_names() and load_chip(chip).family in _BEFORE_HOPPER
+
+
 _MEMORY_OPTIONS = {
     "FP8_PARAMS": "narrow_parameters", "FP8_PARAM_GATHER": "narrow_parameters",
     "FP8_ACT": "narrow_activation_inputs", "FP8_ACTIVATION": "narrow_activation_inputs",
@@ -412,6 +442,10 @@ def software_of(row: StatedRow, framework: str | None) -> tuple[SoftwareFields, 
         found["optimizer"] = "adam-amp-o2", "AMP at level O2"
     if framework == "fsdp" and "internevo" in (row.source.repo or "").lower():
         found["optimizer"] = "internevo-adam", "InternEvo's optimizer around FSDP"
+    if row.features.get("cross-entropy-loss-fusion"):
+        found["compiled_loss"] = True, "cross-entropy-loss-fusion"
+    if row.features.get("deterministic-mode"):
+        found["deterministic"] = True, "deterministic-mode"
     if "vanilla tp" in notes:
         found["async_tp"] = False, "vanilla TP"
     if framework == "llm-foundry" and "mode pure" in notes:
@@ -450,7 +484,7 @@ def precision_of(text: str | None) -> PrecisionFields | None:
     activation: DType | None = "bf16" if "bf16" in words else None
     if "fp16" in words or "float16" in words.replace("bfloat16", ""):
         activation = "fp16"
-    elif re.fullmatch(r"(fp|tf|float)32", words.strip()):
+    elif activation is None and re.match(r"(fp|tf|float)32\b", words.strip()):
         activation = "fp32"
     return PrecisionFields(
         activation=activation,
@@ -519,11 +553,14 @@ def measured_of(stated: MeasuredFields) -> MeasuredFields:
     return stated.model_copy(update={"memory_of_last_stage": True})
 
 
-def parallelism_of(stated: StatedParallelism, features: Mapping[str, Any]) -> ParallelismFields:
+def parallelism_of(
+    stated: StatedParallelism, features: Mapping[str, Any], layers: int | None = None
+) -> ParallelismFields:
     """Return the plan; MaxText may shard over slices too (``dcn_fsdp_parallelism``).
 
     Full sharding (``fsdp``) is ZeRO 3 whatever stage is named beside it. Megatron may have several
-    instances of its distributed optimizer, each over a part of the ranks.
+    instances of its distributed optimizer, each over a part of the ranks; layers that it leaves out
+    of the first and of the last stage count as those of the embedding and of the head.
     """
     known = ParallelismFields.model_validate(stated.model_dump(exclude={"raw"}))
     changes: dict[str, Any] = {}
@@ -537,6 +574,13 @@ def parallelism_of(stated: StatedParallelism, features: Mapping[str, Any]) -> Pa
     for name, field in (("ASYM_PP_EMBED", "embedding_layers"), ("ASYM_PP_LOSS", "head_layers")):
         if _is_on(features.get(name)):
             changes[field] = 1
+    first, last = (
+        int(features.get(f"decoder-{end}-pipeline-num-layers") or 0) for end in ("first", "last")
+    )
+    if layers and first and last and (known.pp or 1) > len((first, last)):
+        middle, rest = divmod(layers - first - last, (known.pp or 1) - len((first, last)))
+        if rest == 0 and middle >= max(first, last):
+            changes |= {"embedding_layers": middle - first, "head_layers": middle - last}
     if known.fsdp and known.zero_stage in (1, 2):
         changes["zero_stage"] = 3
     return known.model_copy(update=changes)

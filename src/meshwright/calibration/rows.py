@@ -156,7 +156,8 @@ class SoftwareFields(Fields):
     async_tp: Flag = None
     packed_sequences: Flag = None
     compiled_loss: Flag = None
-    """The cross entropy is compiled: one FP32 copy of the logits."""
+    """The cross entropy is compiled: PyTorch's holds one FP32 copy of the logits, one that is made
+    in place otherwise one more."""
     bf16_reductions: Flag = None
     """Full sharding reduces gradients in bf16."""
     separate_accumulation: Flag = None
@@ -170,6 +171,10 @@ class SoftwareFields(Fields):
     narrow_parameters: Flag = None
     """Weights rest in 8 bits beside their FP32 copy."""
     dropout: Flag = None
+    deterministic: Flag = None
+    """Kernels give the same bits each time."""
+    deferred_logit_gradients: Count = None
+    """Micro-batches whose gradients of logits wait for that of the last product's weights."""
     logit_tiles: Count = None
     """Parts in which logits are made one after the other."""
     drafts_tokens: Flag = None

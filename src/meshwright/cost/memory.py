@@ -21,6 +21,19 @@ from meshwright.sharding.strategy import PlanOptions, StrategyOf
 from meshwright.spec.system import HostLink
 from meshwright.spec.workload import OptimizerPreset
 
+MIB = 2.0**20
+DETERMINISTIC_WORKSPACE_BYTES = 32.0 * MIB
+WORKSPACE_BYTES = {
+    **dict.fromkeys(("volta", "turing", "ampere", "ada"), 8.125 * MIB),
+    **dict.fromkeys(("hopper", "blackwell"), DETERMINISTIC_WORKSPACE_BYTES),
+}
+"""Of one handle of cuBLAS, by family of chips; it stays in the allocator.
+
+Source: PyTorch, CUDA semantics, cuBLAS workspaces: ``:4096:2:16:8``, on Hopper ``:4096:8``, which
+deterministic products need anywhere.
+"""
+HANDLES = 2.0
+"""Of cuBLAS: one of the thread that goes forward, one of the thread that goes backward."""
 GATHERED_LAYERS = 2.0
 """Layers that ZeRO-3 holds whole at a time: the one at work and the next one."""
 
@@ -71,7 +84,7 @@ def resident_bytes(
 def memory_use(
     state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset,
     *, capacity_bytes: float, margin_fraction: Num, buffer_bytes: Num,
-    communicator_bytes: Num = 0.0, allocator_factor: Num = 1.0,
+    communicator_bytes: Num = 0.0, allocator_factor: Num = 1.0, workspace_bytes: float = 0.0,
 ) -> MemoryUse:  # fmt: skip
     """Return the memory of one device of a stage in training.
 
@@ -99,7 +112,8 @@ def memory_use(
     # Weights gathered for the layers at work, or for the whole stage.
     part_at_work = GATHERED_LAYERS / larger(state.num_layers, GATHERED_LAYERS)
     whole_stage = state.all_params * optimizer.gathered_weight_bytes_per_param
-    whole_layers = whole_stage * part_at_work
+    live = optimizer.live_params * optimizer.gathered_weight_bytes_per_param
+    whole_layers = smaller(larger(whole_stage * part_at_work, live), whole_stage)
     gathered = weights * 0.0
     if stage >= 3:
         gathered = whole_layers if structure.reshard_after_forward else whole_stage
@@ -114,7 +128,8 @@ def memory_use(
         activations = state.kept_bytes * part_at_work
     gradients = gradients + messages
     activations = activations + state.hosted_bytes * part_at_work
-    in_tensors = weights + gradients + states + gathered + activations + state.working_bytes
+    working = state.working_bytes + workspace_bytes
+    in_tensors = weights + gradients + states + gathered + activations + working
     zero = weights * 0.0
     return MemoryUse({
         MemoryPart.WEIGHTS: weights,
@@ -122,7 +137,7 @@ def memory_use(
         MemoryPart.OPTIMIZER: states,
         MemoryPart.GATHERED_WEIGHTS: gathered,
         MemoryPart.ACTIVATIONS: activations,
-        MemoryPart.WORKING: state.working_bytes + zero,
+        MemoryPart.WORKING: working + zero,
         MemoryPart.FRAGMENTATION: (allocator_factor - 1.0) * in_tensors,
         MemoryPart.BUFFERS: buffer_bytes + communicator_bytes * state.num_communicators + zero,
         MemoryPart.MARGIN: margin_fraction * capacity_bytes + zero,
@@ -251,6 +266,15 @@ def host_of(problem: Problem) -> HostLink:
     return host
 
 
+def workspace_bytes(problem: Problem) -> float:
+    """Return what libraries of matrix products hold on one device [bytes]."""
+    family = problem.system.chip.family
+    of_handle = WORKSPACE_BYTES.get(family, 0.0)
+    if problem.workload.software.deterministic and of_handle:
+        of_handle = DETERMINISTIC_WORKSPACE_BYTES
+    return HANDLES * of_handle
+
+
 def step_memory(
     problem: Problem, structure: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
 ) -> tuple[MemoryUse, ...]:
@@ -263,6 +287,7 @@ def step_memory(
             buffer_bytes=problem.calibration.communication_buffer_bytes,
             communicator_bytes=problem.calibration.communicator_bytes,
             allocator_factor=problem.calibration.allocator_factor,
+            workspace_bytes=workspace_bytes(problem),
         )
         for state in states
     )  # fmt: skip

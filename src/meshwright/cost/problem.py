@@ -127,8 +127,10 @@ class ProblemOf(ABC, Generic[Work]):
         software = self.workload.software
         return build_graph(
             self.model, dropout=software.dropout, flash_attention=software.flash_attention,
+            keeps_gates=software.eager, norms_in_steps=software.eager and software.norms_in_steps,
             fp32_logit_copies=software.fp32_logit_copies,
             fp32_split_logit_copies=software.fp32_split_logit_copies,
+            deferred_logit_gradients=software.deferred_logit_gradients,
         )  # fmt: skip
 
     @cached_property

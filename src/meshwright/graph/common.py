@@ -7,6 +7,7 @@ where it is priced.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from meshwright.graph.op import Op, OpKind, Tensor
@@ -19,6 +20,9 @@ MASK_WORD_BYTES = 1.0
 """A dropout mask is kept as one byte for each element."""
 MASK_WORDS = 0.5
 """Traffic of such a mask in words of two bytes."""
+
+GATED_WORDS = (3.0, 5.0)
+"""Traffic of an activation with its product of gate and up."""
 
 
 def hidden_activation(name: str) -> Tensor:
@@ -73,6 +77,30 @@ def residual_add_op(
     )
 
 
+def with_kept_gate(op: Op) -> Op:
+    """Return an operator of a layer, which also keeps what the activation of its gate wrote.
+
+    So do two kernels where a library or a compiler has one.
+    """
+    if op.kind is not OpKind.ELEMENTWISE or op.words_per_element != GATED_WORDS:
+        return op
+    return replace(op, saved=(*op.saved, replace(op.output, name=f"{op.name}.gate")))
+
+
+def with_norm_in_steps(op: Op) -> Op:
+    """Return an operator of a layer, its norm as the models of Hugging Face write it.
+
+    Its kernels keep their input in FP32 and the normalised rows.
+
+    Source: huggingface/transformers, ``modeling_llama.py``, ``LlamaRMSNorm``.
+    """
+    if op.kind is not OpKind.NORM:
+        return op
+    widened = (Tensor(f"{op.name}.{t.name}.fp32", t.dims, 4.0) for t in op.saved)
+    rows = (Tensor(f"{op.name}.{t.name}.normalised", t.dims) for t in op.saved)
+    return replace(op, saved=(*widened, *rows))
+
+
 def sum_op(name: str, parts: tuple[Tensor, ...], region: str) -> Op:
     """Return the plain sum of tensors; its gradient is a copy that costs nothing."""
     return Op(
@@ -97,7 +125,7 @@ def activation_op(name: str, source: Tensor, output: Tensor, *, gated: bool, reg
         inputs=(source,),
         output=output,
         saved=(source,),
-        words_per_element=(3.0, 5.0) if gated else (2.0, 3.0),
+        words_per_element=GATED_WORDS if gated else (2.0, 3.0),
         region=region,
     )
 

@@ -22,6 +22,8 @@ from meshwright.graph.common import (
     product_op,
     residual_add_op,
     sum_op,
+    with_kept_gate,
+    with_norm_in_steps,
 )
 from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, Tensor
 from meshwright.graph.recurrence import RECURRENCE, recurrence_ops, recurrence_sizes
@@ -372,8 +374,9 @@ def _dropout(source: Tensor) -> Op:
 
 
 def head_graph(
-    model: ModelSpec, *, fp32_logit_copies: float = 1.0, fp32_split_logit_copies: float = 1.0
-) -> LayerGraph:
+    model: ModelSpec, *, fp32_logit_copies: float = 1.0, fp32_split_logit_copies: float = 1.0,
+    deferred_logit_gradients: int = 0,
+) -> LayerGraph:  # fmt: skip
     """Return the final norm, the logits, and the cross-entropy over the vocabulary."""
     stream = hidden_activation("head.input")
     ops: list[Op] = []
@@ -384,6 +387,11 @@ def head_graph(
     weight = TABLE if model.tied_embeddings else ""
     logits = product_op(scores.name, stream, (scores,), EDGE, bias=model.head_bias, weight=weight)
     loss = _loss(logits.output, fp32_logit_copies, fp32_split_logit_copies)
+    waiting = [
+        Tensor(f"head.deferred_gradient_{number}", scores.dims)
+        for number in range(deferred_logit_gradients)
+    ]
+    loss = replace(loss, saved=(*loss.saved, *waiting))
     return LayerGraph((*ops, logits, loss), 1, edge_sizes(model))
 
 
@@ -410,7 +418,9 @@ def _loss(logits: Tensor, fp32_copies: float, fp32_split_copies: float) -> Op:
 
 def build_graph(
     model: ModelSpec, *, dropout: bool = False, flash_attention: bool = True,
+    keeps_gates: bool = False, norms_in_steps: bool = False,
     fp32_logit_copies: float = 1.0, fp32_split_logit_copies: float = 1.0,
+    deferred_logit_gradients: int = 0,
 ) -> OpGraph:  # fmt: skip
     """Return the operators of one step: each kind of layer once, and both ends.
 
@@ -420,27 +430,34 @@ def build_graph(
         Dropout on the branches of each layer, on attention probabilities and on the embedding.
     flash_attention
         The score matrix never reaches memory; otherwise it is materialised and kept.
+    keeps_gates
+        A gated network keeps what the activation of its gate wrote too.
+    norms_in_steps
+        Norms by root mean squares are written out, and keep two of their steps.
     fp32_logit_copies
         FP32 copies of the logits that the loss holds at its worst moment.
     fp32_split_logit_copies
         The same where tp splits the logits.
+    deferred_logit_gradients
+        Micro-batches whose gradients of logits wait for that of the last product's weights.
     """
-    layers = tuple(
-        LayerGraph(
-            _layer_ops(model, spec, dropout=dropout, flash_attention=flash_attention),
-            count,
-            _layer_sizes(model, spec),
-        )
-        for spec, count in zip(model.layer_kinds, model.layer_counts, strict=True)
-        if count
-    )
+    layers = []
+    for spec, count in zip(model.layer_kinds, model.layer_counts, strict=True):
+        ops = _layer_ops(model, spec, dropout=dropout, flash_attention=flash_attention)
+        if keeps_gates:
+            ops = tuple(map(with_kept_gate, ops))
+        if norms_in_steps and model.norm == "rms":
+            ops = tuple(map(with_norm_in_steps, ops))
+        if count:
+            layers.append(LayerGraph(ops, count, _layer_sizes(model, spec)))
     return OpGraph(
-        layers=layers,
+        layers=tuple(layers),
         embedding=embedding_graph(model, dropout=dropout),
         head=head_graph(
             model,
             fp32_logit_copies=fp32_logit_copies,
             fp32_split_logit_copies=fp32_split_logit_copies,
+            deferred_logit_gradients=deferred_logit_gradients,
         ),
         tied=model.tied_embeddings,
     )

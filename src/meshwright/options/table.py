@@ -676,7 +676,7 @@ COMMANDS["serve"] = Command(
     tuple(o for o in COMMANDS["plan"].options
           if o in (*FIXED, *SERVING) or o.name in (
               "model", "on", "network", "rent", "framework", "precision", "weights", "imbalance",
-              "cuda_graphs", "calibration", "top", "out", "force")),
+              "cuda_graphs", "calibration", "top", "out", "report", "force")),
 )  # fmt: skip
 """A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
 PYTHON_ONLY = ("serve",)

@@ -9,12 +9,7 @@ import numpy as np
 
 from meshwright.base.arrays import column
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.catalog.calibration import (
-    ErrorRecord,
-    load_calibration,
-    load_serving,
-    serving_record,
-)
+from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
 from meshwright.report.page import charts
 from meshwright.report.page.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
@@ -169,12 +164,10 @@ def _sureness(plan: ServingPlan) -> tuple[str, str]:
     record = serving_record(plan.calibration)
     if record is None or not plan.best.estimate.is_calibrated:
         return "Not calibrated", "the constants of this chip were not fitted to measurements"
-    known = record.servers.get(plan.server)
-    errors: ErrorRecord = record.left_out
-    whose = "of sources left out of the fit"
-    if known is not None:
-        errors, whose = known.left_out, f"of {plan.server}, left out of the fit"
-    return f"Median error {percent(errors.median)}", whose
+    if (known := record.servers.get(plan.server)) is not None:
+        median = percent(known.left_out.median)
+        return f"Median error {median}", f"of {plan.server}, left out of the fit"
+    return f"Median error {percent(record.left_out.median)}", "of sources left out of the fit"
 
 
 def _cost(plan: ServingPlan) -> str:

@@ -314,13 +314,13 @@ def with_drafts(
 
 def price_requests(
     problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, prompt: Num,
-    answer: Num, shape: PassShape | None = None,
+    answer: Num, shape: PassShape | None = None, waiting: Num = 0.0,
 ) -> RequestPasses:  # fmt: skip
     """Return the passes of groups of requests in flight.
 
     Of n answers n / answer length end in a step, and as many prompts pass: a pass carries that
-    many, at least one, and no more than its tokens have room for. Products, elementwise work and
-    collectives see the tokens of both kinds, attention each kind on its own.
+    many, or those that wait, at least one, and no more than its tokens have room for. Products,
+    elementwise work and collectives see the tokens of both kinds, attention each kind on its own.
 
     Parameters
     ----------
@@ -330,12 +330,14 @@ def price_requests(
         Tokens of a request.
     shape
         Of the pass of answers, where it is not that of the workload.
+    waiting
+        Prompts that wait together, where they are more than those that come in a step.
     """
     shape, server, mine = shape or problem.shape, problem.server, strategy.micro_batch_size
     answers = price_passes(problem, structure, strategy, shape)
     prompt_alone = replace(shape, new_tokens=prompt, past_tokens=0.0, answered_share=1.0)
     steps = answer / problem.tokens_per_step
-    together = larger(smaller(mine / steps, room_of_pass(server, prompt)), 1.0)
+    together = larger(larger(mine / steps, waiting), 1.0)
     together = smaller(together, room_of_pass(server, prompt))
     alone = price_passes(
         problem, structure, replace(strategy, micro_batch_size=0.0 * mine + 1.0), prompt_alone

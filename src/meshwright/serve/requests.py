@@ -11,7 +11,7 @@ where the cost of attention is linear in the length of the cache.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 
@@ -144,21 +144,24 @@ class Serving:
         groups = smaller(self.strategy.pp, larger(at_once, 1.0))
         mine = at_once / groups + 0.0 * prompt
         shape = replace(self.problem.shape, new_tokens=1.0, past_tokens=self._middle(requests))
-        made = price_requests(
-            self.problem, self.structure, self._columns(mine), prompt, answer, shape
+        passing = partial(
+            price_requests, self.problem, self.structure, self._columns(mine), prompt, answer, shape
         )
-        loop = loop_of(
-            made, self.strategy, at_once, (prompt, answer), groups, self.problem,
-            are_equal=requests.are_equal,
+        followed = partial(
+            loop_of, strategy=self.strategy, clients=at_once, request=(prompt, answer),
+            groups=groups, problem=self.problem, are_equal=requests.are_equal,
         )  # fmt: skip
+        # Prompts that are sent at once fill their passes.
+        made, filled = passing(), passing(waiting=at_once)
+        wave = followed(filled)
         stays = requests.are_equal and not self.server.mixes_phases
-        state = together(loop) if stays else steady(loop)
+        made, state = (filled, together(wave)) if stays else (made, steady(followed(made)))
         step_s = round_s(made.mean(state.prompts_of_step / groups), self.strategy.pp, groups)
         host_s = self.problem.constants.host_prompt_s
         per_s = at_once / (state.first_s + host_s + (answer - 1.0) * step_s)
         per_s = where(is_queue, at_once / (answer * step_s), per_s)
         waits_s = (clients - at_once) / per_s
-        first_s = state.first_s if stays else after_first_wave(loop, state, requests.rounds)
+        first_s = state.first_s if stays else after_first_wave(wave, state, requests.rounds)
         first_s = first_s + host_s + waits_s
         return Served(room, at_once, first_s, step_s, np.inf + step_s, per_s)
 

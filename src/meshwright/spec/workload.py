@@ -67,6 +67,11 @@ class OptimizerPreset(Declaration):
     """Held in addition to the state while the update runs, and kept by the allocator after it."""
     bucket_params: float = Field(default=0.0, ge=0)
     """Gradients that are copied into one message, in addition to those that are kept."""
+    live_params: float = Field(default=0.0, ge=0)
+    """Gathered parameters that full sharding leaves in place.
+
+    Source: DeepSpeed configuration JSON, ``stage3_max_live_parameters``.
+    """
     step_traffic_bytes_per_param: float = Field(default=28.0, ge=0)
     """HBM traffic of one optimizer step for each parameter of the shard."""
     row_state_bytes: Bytes | None = None
@@ -183,6 +188,11 @@ class SoftwareStack(Declaration):
     FlashAttention-1, Triton)."""
     eager: bool = False
     """Each elementwise operator is a kernel of its own; otherwise a library or a compiler fuses."""
+    norms_in_steps: bool = False
+    """Norms by root mean squares are several kernels where operators are kernels of their own.
+
+    Source: huggingface/transformers, ``modeling_llama.py``, ``LlamaRMSNorm``.
+    """
     selective_recompute: SelectiveRecompute = "attention"
     """What selective recomputation repeats: the attention core; every second product and all
     elementwise operators, but not the core; or all but the products."""
@@ -201,6 +211,8 @@ class SoftwareStack(Declaration):
     Source: BF16_Optimizer under pipelines, microsoft/DeepSpeed deepspeed/runtime/pipe/engine.py.
     """
     dropout: bool = False
+    deterministic: bool = False
+    """Kernels give the same bits each time: products have the workspace for it."""
     compiled: bool = False
     """Elementwise operators are fused by a compiler."""
     cuda_graphs: bool = False
@@ -219,6 +231,11 @@ class SoftwareStack(Declaration):
     their gradient, that of the logits; the narrow gradient comes after them)."""
     fp32_split_logit_copies: float = Field(default=1.0, ge=0)
     """The same where tp splits the logits: 3.5 of PyTorch."""
+    deferred_logit_gradients: int = Field(default=0, ge=0)
+    """Micro-batches whose gradients of logits wait for that of the last product's weights.
+
+    Source: megatron-core, ``defer_embedding_wgrad_compute`` with ``wgrad_deferral_limit``.
+    """
     logit_tiles: Count = 1
     """Parts in which logits and their loss are made one after the other, each gone before the next:
     a compiled loop over tokens.

@@ -166,6 +166,20 @@ def _other_parts(plan: PartitionPlan) -> Iterator[Part]:
         yield Table(("change", "what", "price"), rows,
                     "What would help, the cheapest in device seconds first; then what changes the "
                     "numbers")  # fmt: skip
+        priced = [(offer, 1e3 * offer.latency_s) for offer in plan.proposals
+                  if offer.latency_s is not None]  # fmt: skip
+        if len(priced) > 1:
+            yield Chart(
+                "Devices against time, of what would help",
+                f"From {min(offer.num_devices for offer, _ in priced):,} devices to "
+                f"{max(offer.num_devices for offer, _ in priced):,}",
+                charts.points(
+                    [offer.what for offer, _ in priced],
+                    [float(offer.num_devices) for offer, _ in priced],
+                    [latency for _, latency in priced], [offer.kind for offer, _ in priced],
+                    "devices of one pipeline", f"time {latency_of(plan)} [ms]",
+                ),
+            )  # fmt: skip
     if len(plan.levels) > 1:
         yield _of(levels_table(plan.levels), "Each level of memory")
     if len(plan.batches) > 1:

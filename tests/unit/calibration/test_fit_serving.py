@@ -96,4 +96,4 @@ def test_what_no_row_tells_is_as_expected():
         assert getattr(found, free.name) == pytest.approx(free.prior)
     seen = load_serving("hopper", load_server("llama.cpp"), "calibrated")
     assert seen.weight_read_share != found.weight_read_share
-    assert seen.collective_start_share == found.collective_start_share
+    assert seen.expert_rate_share == found.expert_rate_share

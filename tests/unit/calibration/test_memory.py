@@ -230,6 +230,10 @@ def test_words_of_recomputation(words, fields):
     assert (row.recompute, row.recompute_modules, row.offloaded_tensors) == fields
 
 
+UNEVEN = {"decoder-first-pipeline-num-layers": 4, "decoder-last-pipeline-num-layers": 8}
+"""Of 32 layers 10 are left for each of two stages: 6 and 2 more than the ends have."""
+
+
 @pytest.mark.parametrize(
     ("changes", "field", "value"),
     [
@@ -240,6 +244,8 @@ def test_words_of_recomputation(words, fields):
          "dp_shard", 4),
         ({"features": {"ASYM_PP_EMBED": "True"}}, "embedding_layers", 1),
         ({"features": {"ASYM_PP_LOSS": "True"}}, "head_layers", 1),
+        ({"parallelism": {"pp": 4}, "features": UNEVEN}, "embedding_layers", 6),
+        ({"parallelism": {"pp": 4}, "features": UNEVEN}, "head_layers", 2),
     ],
 )  # fmt: skip
 def test_words_of_a_plan(changes, field, value):
@@ -260,6 +266,8 @@ def test_words_of_a_plan(changes, field, value):
         (MEGATRON, "dropout", True),
         ({"features": MEGATRON["features"] | {"attention-dropout": 0, "hidden-dropout": 0}},
          "dropout", False),
+        ({"features": {"deterministic-mode": True}}, "deterministic", True),
+        ({"features": {"cross-entropy-loss-fusion": True}}, "compiled_loss", True),
     ],
 )  # fmt: skip
 def test_words_of_what_software_keeps(changes, field, value):
@@ -267,8 +275,45 @@ def test_words_of_what_software_keeps(changes, field, value):
 
 
 @pytest.mark.parametrize(
+    ("changes", "fused"),
+    [
+        ({"date": "2024-01", "chip": "A100 SXM 80GB"}, False),
+        ({"date": "2024-01", "chip": "H100 SXM 80GB"}, None),
+        ({"date": "2025-09", "chip": "A100 SXM 80GB"}, None),
+        ({"chip": "A100 SXM 80GB"}, None),
+        ({"date": "2024-01", "chip": "A100 SXM 80GB", "flash_attention": True}, True),
+        ({"date": "2024-01", "chip": "A100 SXM 80GB", "features": {}}, None),
+        ({"chip": "A100 SXM 80GB", "features": {"transformer-impl": "local"}}, False),
+    ],
+)
+def test_the_same_bits_each_time_took_materialised_scores_once(changes, fused):
+    features = {"deterministic-mode": True, "transformer-impl": "transformer_engine"}
+    hardware = {"chip_id": changes.pop("chip"), "chips": 8}
+    row = row_of(**{"features": features, "hardware": hardware} | changes)
+    assert row.flash_attention is fused
+
+
+def test_a_loss_made_in_place_holds_one_more_copy_where_it_is_compiled():
+    features = MEGATRON["features"] | {"cross-entropy-loss-fusion": True}
+    plain, compiled = (
+        job_of(row_of(**MEGATRON | changes), "uncalibrated").problem.workload.software
+        for changes in ({}, {"features": features})
+    )
+    assert compiled.fp32_logit_copies == plain.fp32_logit_copies + 1.0 == 1.5
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("fp32 (TF32 peak 495)", "fp32"), ("tf32", "fp32"), ("bf16 (fp32 grad accumulation)", "bf16")],
+)
+def test_precision_may_be_followed_by_a_remark(text, expected):
+    assert row_of(precision=text).precision.activation == expected
+
+
+@pytest.mark.parametrize(
     ("path", "name"),
     [("a/llama2_7b-deepspeed/README.md", "deepspeed"), ("a/n64_nemo/x.txt", "megatron-bridge"),
+     ("a/aquila2_7b-flagscale/README.md", "megatron"),
      ("a/llama3_8B-megatron/README.md", "megatron"), ("a/n1_pytorch/x.txt", None)],
 )  # fmt: skip
 def test_a_folder_names_the_framework(path, name):

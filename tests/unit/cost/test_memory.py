@@ -55,6 +55,16 @@ def test_each_zero_stage_shards_one_thing_more(stage, weights, gradients, states
     assert found[MemoryPart.GATHERED_WEIGHTS] == gathered
 
 
+@pytest.mark.parametrize(("live", "gathered"), [(0, 240), (100, 240), (300, 300), (5000, 960)])
+def test_full_sharding_may_leave_parameters_in_place(live, gathered):
+    """Two of eight layers are 240 of 960; more than all of them there cannot be."""
+    found = memory_use(
+        STATE, SHARDS, PlanOptions(zero_stage=3), ADAM.model_copy(update={"live_params": live}),
+        capacity_bytes=10_000.0, margin_fraction=0.06, buffer_bytes=7.0,
+    )  # fmt: skip
+    assert found[MemoryPart.GATHERED_WEIGHTS] == 2 * gathered
+
+
 def test_the_rest_is_activations_in_flight_a_transient_buffers_and_the_margin():
     found = use(1)
     assert found[MemoryPart.ACTIVATIONS] == 300

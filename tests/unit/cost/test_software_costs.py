@@ -7,6 +7,7 @@ import pytest
 
 from meshwright.catalog.models import load_model, model_entry, read_config
 from meshwright.catalog.workloads import load_optimizer
+from meshwright.cost.memory import workspace_bytes
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.step import price_one
@@ -145,6 +146,45 @@ def test_copies_of_whole_logits_count_where_nothing_splits_them():
     logits = problem().workload.sequence_length * problem().model.vocab_size
     assert copied - plain == pytest.approx(4.0 * 1.5 * logits, rel=1e-3)
     assert split == plain
+
+
+def test_gradients_of_logits_may_wait():
+    """Two of them, of two bytes, each of the shard of tp."""
+    waiting, plain = problem(deferred_logit_gradients=2), problem()
+    logits = 2048 * plain.model.vocab_size / float(PLAN.tp)
+    found, usual = memory(waiting)[0][MemoryPart.WORKING], memory(plain)[0][MemoryPart.WORKING]
+    assert found - usual == pytest.approx(2 * 2 * logits, rel=1e-3)
+    assert compute_s(waiting) == compute_s(plain)
+
+
+@pytest.mark.parametrize(
+    ("system", "deterministic", "handle_mib"),
+    [("8xA100", False, 8.125), ("8xA100", True, 32), ("8xH100", False, 32), ("8xMI300X", True, 0)],
+)
+def test_libraries_of_products_have_a_workspace_for_each_direction(
+    system, deterministic, handle_mib
+):
+    asked = problem(system=system, deterministic=deterministic)
+    assert workspace_bytes(asked) == 2 * handle_mib * 2**20
+
+
+@pytest.mark.parametrize(
+    ("software", "more"),
+    [
+        ({}, 0),
+        ({"eager": True}, 2 * 11008),
+        ({"eager": True, "norms_in_steps": True}, 2 * 11008 + 2 * 4 * 4096),
+        ({"norms_in_steps": True}, 0),
+    ],
+)
+def test_plain_modules_keep_gates_and_steps_of_norms(software, more):
+    """Llama 2 7B: the gate 2 bytes; of each norm 4 and 2 bytes in the place of 2."""
+    plan = make_strategy(dp_shard=8, micro_batch_size=1)
+    found, plain = (
+        memory(problem(model="llama2-7b", **changes), STRUCTURE, plan)[0][MemoryPart.ACTIVATIONS]
+        for changes in (software, {})
+    )
+    assert found - plain == pytest.approx(32 * 2048 * more)
 
 
 def test_stages_may_keep_what_they_sent():

@@ -126,6 +126,19 @@ def test_in_a_pipeline_too_a_server_takes_its_time_for_each_sequence_not_each_to
     assert found.step_s[0] == pytest.approx(found.at_once[0], rel=1e-2)
 
 
+def test_prompts_that_are_sent_at_once_fill_their_passes():
+    """Two passes of 128 prompts each: the mean one has its token after one pass and a half."""
+    apart = load_server("sglang")
+    one = serving(server=apart)
+    one = replace(one, problem=replace(one.problem, server=apart))
+    columns = (np.array([value]) for value in (64.0, 256.0, 256.0))
+    found = one.served(Requests(*columns, is_closed_loop=True, are_equal=True))
+    full_s, step_s = pass_s(one, 128, 64.0, 0.0), pass_s(one, 256, 1.0, 64.0 + 128.0)
+    assert found.prompt_s[0] == pytest.approx(1.5 * full_s + step_s, rel=0.05)
+    # One by one each of them would read all weights.
+    assert found.prompt_s[0] < 0.5 * 128 * pass_s(one, 1, 64.0, 0.0)
+
+
 def test_columns_are_rows_one_by_one():
     one = serving()
     prompts, answers, batches = [128.0, 2048.0, 512.0], [128.0, 64.0, 512.0], [1.0, 16.0, 300.0]

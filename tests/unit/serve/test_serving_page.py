@@ -6,7 +6,6 @@ import pytest
 from report_pages import EVIL, charts_of, check_names_are_text, check_page, parts_of, values_of
 
 from meshwright import serve
-from meshwright.api import plan
 from meshwright.report.page.parts import Code
 from meshwright.serve.page import problem_of
 from meshwright.spec.model import ModelSpec
@@ -67,7 +66,7 @@ def test_prompts_have_a_page() -> None:
 
 def test_the_report_has_the_command_of_the_server(tmp_path) -> None:
     path = tmp_path / "serving.html"
-    plan("llama3-8b", context="4k", framework="vllm", report=str(path), **ASKED)
+    serve("llama3-8b", context="4k", framework="vllm", report=str(path), **ASKED)
     text = path.read_text("utf-8")
     assert "vllm serve" in text
     assert "--tensor-parallel-size" in text

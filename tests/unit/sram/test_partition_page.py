@@ -63,6 +63,18 @@ def test_a_model_shows_its_time_and_its_batches() -> None:
     assert points == {(1e3 * batch.latency_s, batch.tokens_per_s) for batch in plan.batches}
 
 
+def test_what_would_help_is_weighed() -> None:
+    plan = partition("llama3-70b", on="1xWSE-3", seq="4k")
+    page = plan.page()
+    check_page(page)
+    priced = [offer for offer in plan.proposals if offer.latency_s is not None]
+    assert len(priced) > 1
+    points = values_of(charts_of(page)["Devices against time, of what would help"])
+    assert {(row["label"], row["x"], row["y"]) for row in points} == {
+        (offer.what, offer.num_devices, 1e3 * offer.latency_s) for offer in priced
+    }
+
+
 def test_names_are_text() -> None:
     plan = cut("block", 1.0e6, 1.5e6)
     check_names_are_text(plan.page(), replace(plan, source=EVIL).page())

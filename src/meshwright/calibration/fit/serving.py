@@ -37,8 +37,9 @@ OF_CHIPS = (
     Free("few_rows_rate_share", 0.7, 0.5, 0.02, 1.2),
     Free("weight_read_share", 0.9, 0.25, 0.5, 1.15),
     Free("cache_read_share", 0.9, 0.25, 0.4, 1.15),
+    Free("collective_start_share", 1.0, 1.0, 0.2, 16.0),
 )
-"""One for each family of chips."""
+"""One for each family of chips; collectives start by libraries of their vendors."""
 OF_SERVERS = (
     Free("host_step_s", 1e-3, 2.0, 1e-5, 0.02),
     Free("host_sequence_s", 2e-5, 2.0, 1e-7, 1e-3),
@@ -49,7 +50,6 @@ OF_SERVERS = (
 """One for each server."""
 SHARED = (
     Free("core_pull", 2.5, 0.7, 1.0, 8.0),
-    Free("collective_start_share", 1.0, 1.0, 0.2, 4.0),
     Free("expert_rate_share", 0.46, 0.4, 0.1, 0.9),
     Free("prompts_together", 2.0, 0.5, 1.0, 8.0),
 )

@@ -164,8 +164,8 @@ def points(
 ) -> Spec:  # fmt: skip
     """Return points by kind, in colour and in shape, the first ones on top; a line at a limit of x.
 
-    An axis is logarithmic where its values span more than ``WIDE``; ``is_brushed``: an area of the
-    chart can be selected.
+    An axis is logarithmic where its values span more than ``WIDE``. With ``is_brushed`` an area
+    that a reader draws selects points.
     """
     kind_names = list(dict.fromkeys(kinds))
     drawn: Spec = {
@@ -269,7 +269,7 @@ def spans(
         height={"step": ROW},
         encoding={"y": y, "tooltip": tips},
         layer=[
-            {"mark": {"type": "bar", "color": MARK, "opacity": 0.35, "height": 10},
+            {"mark": {"type": "bar", "color": MARK, "opacity": 0.5, "height": 10},
              "encoding": {"x": x, "x2": {"field": "high"}}},
             {"mark": {"type": "tick", "color": MARK, "thickness": 3, "height": 16},
              "encoding": {"x": axis("middle", title)}},
