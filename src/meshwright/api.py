@@ -12,6 +12,7 @@ import inspect
 import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -162,10 +163,15 @@ def _map(found: Plan) -> dict[str, Any]:
     from meshwright.wafer.svg import wafer_svg
     from meshwright.wafer.timeline import timeline as of_plan
 
-    try:
-        return {"map_svg": wafer_svg(draw(found)), "line": of_plan(found)}
-    except UnsupportedError:
-        return {}
+    made: dict[str, Callable[[], object]] = {
+        "map_svg": lambda: wafer_svg(draw(found)),
+        "line": lambda: of_plan(found),
+    }
+    shown: dict[str, Any] = {}
+    for name, make in made.items():
+        with suppress(UnsupportedError):
+            shown[name] = make()
+    return shown
 
 
 def _server_launch(found: ServingPlan | DisaggregatedPlan) -> dict[str, Any]:

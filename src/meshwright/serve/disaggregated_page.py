@@ -34,7 +34,8 @@ def disaggregated_page(
         Section("space", "What was searched?", list(_space_parts(plan))),
         Section("sure", "How sure is it?", [provenance(plan.system)]),
         Section("launch", "What to launch",
-                [Code(launch_command, "write these files")] * bool(launch_command)
+                [Text(f"Workers of both kinds: {best.text}.")]
+                + [Code(launch_command, "write these files")] * bool(launch_command)
                 + [Code(text, name) for name, text in (launch_files or {}).items()]),
     )  # fmt: skip
     return Page(

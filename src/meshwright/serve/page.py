@@ -152,7 +152,8 @@ def _against(plan: ServingPlan) -> tuple[str, str]:
     cover = plan.coverage
     searched = "" if cover is None else f"{cover.num_candidates:,} plans covered, none is better"
     if not plan.runners_up:
-        return "No other one fits", searched
+        others = 0 if cover is None else cover.num_priced - plan.num_too_slow - 1
+        return f"It leads {others:,} others" if others > 0 else "No other one fits", searched
     ours, other = plan.best.estimate, plan.runners_up[0].estimate
     if plan.objective == "latency":
         slower = other.latency_s / ours.latency_s - 1.0

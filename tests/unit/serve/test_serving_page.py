@@ -80,3 +80,9 @@ def test_names_are_text(found) -> None:
 def test_files_that_are_given_are_shown(found) -> None:
     page = found.page(launch_files={"vllm.sh": "vllm serve"}, launch_command="export")
     assert Code("vllm serve", "vllm.sh") in list(parts_of(page))
+
+
+def test_a_plan_without_a_ranking_still_leads_the_others(found) -> None:
+    others = found.coverage.num_priced - found.num_too_slow - 1
+    tiles = {tile.question: tile.answer for tile in replace(found, runners_up=()).page().tiles}
+    assert tiles["Why not another plan?"] == f"It leads {others:,} others"
