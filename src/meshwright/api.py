@@ -190,10 +190,10 @@ def _server_launch(found: ServingPlan | DisaggregatedPlan) -> dict[str, Any]:
 
 
 def report_of(found: Plan) -> str:
-    """Return the report of a plan as HTML, with the files that start it."""
+    """Return the report of a plan as HTML, with all that other rooms add."""
     from meshwright.report.page.html import html_of
 
-    return html_of(found.page(**_launch(found)))
+    return html_of(found.page(**_beside(found)))
 
 
 def _launch(found: Plan) -> dict[str, Any]:

@@ -85,6 +85,16 @@ def test_a_new_question_ends_the_search_before_it(page, address):
     assert page.complaints() == []
 
 
+def test_a_search_can_be_stopped_with_the_best_so_far(page, address):
+    page.open(at(address, mode="search", model="deepseek-v3", on="4096xH800", seq="4k",
+                 global_batch="15360"))  # fmt: skip
+    page.until("/plans covered, best \\d/.test(document.getElementById('status').textContent)")
+    page.press("#stop")
+    assert "interrupted" in answer(page)
+    assert not page.one("#stop").is_displayed()
+    assert page.complaints() == []
+
+
 def test_brushing_the_pareto_chart_lists_the_plans_behind_it(page, address):
     page.open(at(address, mode="search", **SMALL))
     answer(page)

@@ -178,7 +178,7 @@ def test_tests_with_a_browser_run_alone(mw, monkeypatch):
 
     called = []
     monkeypatch.setattr(shutil, "which", lambda name: name)
-    monkeypatch.setattr(subprocess, "call", lambda words: called.append(words) or 0)
+    monkeypatch.setattr(subprocess, "call", lambda words, env=None: called.append(words) or 0)
     monkeypatch.setattr(mw.os, "chdir", lambda path: None)
     assert mw.run_tests(["--browser"]) == 0
     python = mw.in_environment("browser", "bin", "python")

@@ -1,7 +1,8 @@
 """What the page is told: each function takes what the page sends and returns plain data.
 
-An answer holds the plan as ``--json`` prints it, its report as parts (``report/page/parts.py``),
-and the leading plans with the options that state them.
+An answer holds the plan as ``--json`` prints it, the first screen of its report as data
+(``report/page/parts.py``), and the leading plans with the options that state them; the sections of
+the report follow when the page asks for them.
 """
 
 from __future__ import annotations
@@ -72,16 +73,17 @@ def _question(options: Mapping[str, str], start: Start) -> tuple[int, Any]:
 
 
 def answer_record(found: Plan) -> Record:
-    """Return a plan with its report and the leading plans."""
+    """Return a plan with the first screen of its report and the leading plans."""
     from meshwright.frameworks.registry import target_for
     from meshwright.options.stated import strategy_texts
     from meshwright.report.answer_file import plain_data
+    from meshwright.train.page import first_screen
     from meshwright.train.plan_file import to_data
 
     asked = found.system.num_alive, found.workload.software
     return {
         "answer": to_data(found),
-        "page": plain_data(found.page()),
+        "page": plain_data(first_screen(found)),
         "plans": [_entry(entry, asked) for entry in (found.best, *found.runners_up)],
         "texts": strategy_texts(found.best.strategy, found.best.structure),
         "target": target_for(found.workload.software.framework or "", found.best.launches_with),
@@ -102,6 +104,13 @@ def _entry(entry: Candidate, asked: tuple[int, Any]) -> Record:
         "cells": [format_seconds(price.step_time_s), format_bytes(price.memory_bytes),
                   f"{price.mfu_causal:.1%}"],
     }  # fmt: skip
+
+
+def sections(text: str) -> Record:
+    """Return the sections of the report of a plan: what takes longer than the first screen."""
+    from meshwright.report.answer_file import plain_data
+
+    return {"sections": [plain_data(section) for section in _plan(text).page().sections]}
 
 
 def progress_record(counts: Counts, best: Best, left_s: float) -> Record:
@@ -125,15 +134,12 @@ def side_by_side(questions: Sequence[Mapping[str, str]], start: Start) -> Record
 
 def picture(text: str, axis: str | None) -> Record:
     """Return a plan on its grid as SVG, and the axes whose groups it can colour."""
-    from meshwright.report.answer_file import plain_data
-    from meshwright.wafer.picture import draw, hottest_links
+    from meshwright.wafer.picture import draw
     from meshwright.wafer.svg import wafer_svg
 
     plan = _plan(text)
-    drawn = draw(plan, axis)
     axes = plan.best.placement.axes if plan.best.placement else ()
-    table = plain_data(hottest_links(drawn))
-    return {"svg": wafer_svg(drawn), "axes": list(axes), "table": table}
+    return {"svg": wafer_svg(draw(plan, axis)), "axes": list(axes)}
 
 
 def report(text: str) -> str:

@@ -62,6 +62,8 @@ class Explorer(ThreadingHTTPServer):
     def __init__(self, start: Start, port: int = 0) -> None:
         self.start = start
         self.token = secrets.token_urlsafe(24)
+        self.to_stop: set[str] = set()
+        """Searches, by the name that the page gave them, whose best so far is enough."""
         super().__init__((HOST, port), Handler)
 
     @property
@@ -178,22 +180,34 @@ class Handler(BaseHTTPRequestHandler):
         """Send an answer that takes no time to speak of."""
         self._send_record(work)
 
-    def answer_in_lines(self, work: Callable[[Any], Mapping[str, Any]]) -> None:
+    def answer_in_lines(
+        self, work: Callable[[Any], Mapping[str, Any]], given: Mapping[str, Any]
+    ) -> None:
         """Send a line of JSON for each step of a search, then its answer.
 
-        The search ends when the page closes the connection: it asks something else by then.
+        The search ends when the page closes the connection: it asks something else by then. Where
+        the page stops it, it is interrupted as by Ctrl-C, and answers with the best so far.
         """
         self._head(HTTPStatus.OK, {"Content-Type": "application/x-ndjson"})
 
         def progress(*state: Any) -> None:
             if self._is_gone():
                 raise Cancelled
+            if given.get("search") in self.server.to_stop:
+                raise KeyboardInterrupt
             self._line(answers.progress_record(*state))
 
         try:
             self._line(_told(lambda: work(progress)))
-        except (Cancelled, OSError):
+        except (Cancelled, KeyboardInterrupt, OSError):
             self.close_connection = True
+        finally:
+            self.server.to_stop.discard(str(given.get("search")))
+
+    def stop(self, search: str) -> None:
+        """Let a search answer with the best so far."""
+        self.server.to_stop.add(search)
+        self._send_record(dict)
 
     def answer_file(self, kind: str, work: Callable[[], bytes]) -> None:
         """Send a file to keep; a refusal is JSON."""
@@ -264,11 +278,15 @@ ANSWERS: Mapping[str, Callable[[Handler, Mapping[str, Any]], None]] = {
     "/api/estimate": lambda page, given: page.answer_at_once(
         lambda: answers.estimate(_options(given), page.server.start)
     ),
-    "/api/search": lambda page, given: page.answer_in_lines(
-        lambda progress: answers.search(_options(given), page.server.start, progress)
+    "/api/sections": lambda page, given: page.answer_at_once(
+        lambda: answers.sections(str(given.get("plan")))
     ),
+    "/api/search": lambda page, given: page.answer_in_lines(
+        lambda progress: answers.search(_options(given), page.server.start, progress), given
+    ),
+    "/api/stop": lambda page, given: page.stop(str(given.get("search"))),
     "/api/front": lambda page, given: page.answer_in_lines(
-        lambda progress: answers.front(_options(given), page.server.start, progress)
+        lambda progress: answers.front(_options(given), page.server.start, progress), given
     ),
     "/api/side_by_side": lambda page, given: page.answer_at_once(
         lambda: answers.side_by_side(_questions(given), page.server.start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_days, format_seconds, format_si
@@ -91,18 +92,29 @@ def plan_page(
         Section("cost", "What does it cost?", list(_cost_parts(plan))),
         Section("launch", "What to launch", launch),
     )  # fmt: skip
+    page = _first_screen(plan, helps, launch_command)
+    return replace(page, sections=[section for section in sections if section.parts])
+
+
+# ------------------------------------------------------------------------------- the first screen
+
+
+def first_screen(plan: Plan) -> Page:
+    """Return the report of a plan without its sections: what can be told at once."""
+    problem = problem_of(plan)
+    return _first_screen(plan, changes(problem, plan.best.strategy, plan.best.structure))
+
+
+def _first_screen(plan: Plan, helps: Sequence[Change], launch_command: str = "") -> Page:
     return Page(
         title=f"{plan.model.name} on {plan.system.name}",
         subtitle=question_line(plan),
         tiles=list(_tiles(plan, helps, launch_command)),
-        sections=[section for section in sections if section.parts],
+        sections=(),
         warnings=plan.warnings,
         command=plan.command,
         version=plan.version,
     )
-
-
-# ------------------------------------------------------------------------------- the first screen
 
 
 def _tiles(plan: Plan, helps: Sequence[Change], launch_command: str) -> Iterator[Tile]:

@@ -13,7 +13,6 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.base.units import format_seconds
-from meshwright.report.page.parts import Table
 from meshwright.report.screen import WIDTH
 from meshwright.topology.network import Network
 from meshwright.train.answer import Plan
@@ -25,8 +24,6 @@ LINK = 4
 """Columns of text between two devices."""
 MOST_GROUPS = 24
 """Groups that are named; letters on the devices name the others."""
-MOST_LISTED = 12
-"""Links of the table of the hottest ones."""
 LEAST_SHOWN = 0.005
 """Share of a link from which an axis is named."""
 MOST_OTHERS = 6
@@ -122,15 +119,6 @@ def load_in_words(picture: WaferMap, link: int) -> str:
     ranked = sorted(parts.items(), key=lambda part: -part[1])
     named = ", ".join(f"{axis} {share:.0%}" for axis, share in ranked if share >= LEAST_SHOWN)
     return f"{float(picture.load_share[link]):.0%}" + (f" ({named})" if named else "")
-
-
-def hottest_links(picture: WaferMap) -> Table:
-    """Return the links that are busy the most, as a table."""
-    network = picture.network
-    hot = np.argsort(-picture.load_share, kind="stable")[:MOST_LISTED].tolist()
-    rows = [(str(network.source[link]), str(network.target[link]), load_in_words(picture, link))
-            for link in hot if picture.load_share[link] > 0]  # fmt: skip
-    return Table(("from>", "to>", "busy"), rows, f"The hottest links; {picture.load_note}")
 
 
 def place_of(network: Network) -> FloatArray:

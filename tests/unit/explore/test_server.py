@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import socket
 import threading
 import time
@@ -107,7 +108,11 @@ def test_what_is_no_question_is_refused(server, body, path):
 
 def test_an_estimate_is_the_plan_with_its_report(server):
     found = ask(server, "estimate", options={**QUESTION, "zero": "3"})
-    kinds = {part["kind"] for section in found["page"]["sections"] for part in section["parts"]}
+    assert {"How fast is it?", "Does it fit?"} <= {
+        tile["question"] for tile in found["page"]["tiles"]
+    }
+    sections = ask(server, "sections", plan=json.dumps(found["answer"]))["sections"]
+    kinds = {part["kind"] for section in sections for part in section["parts"]}
     assert {"text", "code", "table", "chart"} <= kinds
     assert found["plans"][0]["options"] == {"zero": "3"}
     assert found["texts"]["dp"] == "8"
@@ -159,8 +164,7 @@ def test_a_plan_on_a_grid_has_a_map_with_what_links_carry(server):
     plan = json.dumps(ask(server, "estimate", options=options)["answer"])
     drawn = ask(server, "picture", plan=plan)
     assert drawn["axes"] == ["tp", "dp_shard"]
-    assert "(tp " in drawn["table"]["rows"][0][2]
-    assert drawn["table"]["rows"][0][2] in drawn["svg"]
+    assert re.search(r"<title>\d+ to \d+: \d+% \(tp \d+%.*\)</title>", drawn["svg"])
 
 
 def test_options_of_a_placed_plan_state_no_order_of_axes(server):
@@ -209,3 +213,19 @@ def test_a_search_ends_when_nobody_waits(server, monkeypatch):
 
 
 STATE = (None, None, 0.0)
+
+
+def test_a_search_that_is_stopped_answers_with_the_best_so_far(server):
+    server.to_stop.add("this one")
+    body = {"options": {**QUESTION, "on": "64xH100"}, "search": "this one"}
+    _, content = call(server, "POST", "/api/search", body)
+    found = json.loads(content.splitlines()[-1])
+    assert not found["answer"]["coverage"]["is_complete"]
+    assert found["answer"]["coverage"]["gap"] > 0.0
+    assert not server.to_stop
+
+
+def test_the_page_can_stop_a_search(server):
+    assert ask(server, "stop", search="that one") == {}
+    assert server.to_stop == {"that one"}
+    server.to_stop.clear()

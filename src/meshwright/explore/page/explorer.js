@@ -2,6 +2,7 @@
 // The explorer: a form made from the table of options, one question at a time, its answer drawn.
 const at = (id) => document.getElementById(id);
 const later = 120; // from the last key to the question [ms]
+const settled = 250; // from an answer to its sections: not for one that is changed at once [ms]
 const most = 6; // pinned plans
 let catalog, answer = null, asked = "", controller = null, timer = 0, front = null;
 let pins = [];
@@ -141,10 +142,13 @@ async function ask() {
   at("answer").classList.add("stale");
   try {
     const progress = (text) => say(`searching: ${text}`);
+    const search = at("stop").value = crypto.randomUUID();
+    at("stop").hidden = what !== "search";
     const found = what === "search"
-      ? await lines("/api/search", { options }, own.signal, progress)
+      ? await lines("/api/search", { options, search }, own.signal, progress)
       : await (await post("/api/estimate", { options }, own.signal)).json();
     if (own.signal.aborted) return;
+    at("stop").hidden = true;
     tellFaults(found.error);
     if (found.error) return say("", "failed");
     show(found);
@@ -154,6 +158,7 @@ async function ask() {
     if (!own.signal.aborted && what === "search") await findFront(options, own.signal);
   } catch (fault) {
     if (own.signal.aborted) return;
+    at("stop").hidden = true;
     say("", "failed");
     tellFaults({ faults: [], message: `the explorer does not answer: ${fault.message}` });
   }
@@ -189,9 +194,13 @@ function show(found) {
 }
 
 async function drawSections(found, signal) {
-  await new Promise((resume) => setTimeout(resume));
+  await new Promise((resume) => setTimeout(resume, settled));
   if (signal.aborted) return;
-  await redraw(at("sections"), sections(found.page));
+  const plan = JSON.stringify(found.answer);
+  const { sections, error } = await (await post("/api/sections", { plan }, signal)).json();
+  if (signal.aborted) return;
+  if (error) tellFaults(error);
+  else await redraw(at("sections"), sectionsOf(sections));
   if (signal.aborted) return;
   at("wafer").hidden = !found.answer.best.placement;
   if (found.answer.best.placement) await drawMap("", signal);
@@ -267,7 +276,6 @@ async function drawMap(axis, signal) {
     if (link) at("link").textContent = `link ${link.querySelector("title").textContent}`;
   });
   if (!axis) at("axis").replaceChildren(...found.axes.map((name) => element("option", { value: name }, name)));
-  at("hot").replaceChildren(...drawn([found.table]));
 }
 
 // -------------------------------------------------------------------------------- pinned plans
@@ -325,6 +333,7 @@ async function begin() {
   readState();
   for (const event of ["input", "change"]) at("question").addEventListener(event, askSoon);
   at("question").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
+  at("stop").addEventListener("click", () => post("/api/stop", { search: at("stop").value }));
   at("edit").addEventListener("click", () => edit(answer.plans[0].options));
   at("pin").addEventListener("click", () => pin(answer.plans[0].options));
   at("json").addEventListener("click", () => save("plan.json", new Blob([JSON.stringify(answer.answer, null, 2)], { type: "application/json" })));
@@ -333,7 +342,7 @@ async function begin() {
   at("axis").addEventListener("change", () => drawMap(at("axis").value));
   at("answer").addEventListener("click", (event) => {
     const key = event.target.dataset.section;
-    if (!key) return;
+    if (!key || !at(key)) return;
     event.preventDefault();
     at(key).scrollIntoView();
     at(key).focus({ preventScroll: true });

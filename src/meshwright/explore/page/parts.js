@@ -42,6 +42,11 @@ const drawers = {
     element("p", { class: "says" }, part.says),
     ...(part.table ? [element("details", {}, element("summary", {}, "The numbers"), drawers.table(part.table))] : []),
   ),
+  picture: (part) => element(
+    "figure", {},
+    element("figcaption", {}, part.title),
+    element("img", { src: `data:image/svg+xml,${encodeURIComponent(part.svg)}`, alt: part.says }),
+  ),
   folded: (part) => element("details", {}, element("summary", {}, part.summary), ...drawn(part.parts)),
 };
 
@@ -64,8 +69,8 @@ function tiles(page) {
   )));
 }
 
-function sections(page) {
-  return page.sections.map((section) => element(
+function sectionsOf(sections) {
+  return sections.map((section) => element(
     "section", { id: section.key, "aria-labelledby": `${section.key}-title`, tabindex: "-1" },
     element("h2", { id: `${section.key}-title` }, section.title),
     ...drawn(section.parts),

@@ -168,20 +168,20 @@ def points(
     that a reader draws selects points.
     """
     kind_names = list(dict.fromkeys(kinds))
-    brush: Spec = {"params": [{"name": "brush", "select": "interval"}]} if is_brushed else {}
-    chosen = {"condition": {"param": "brush", "value": 0.9}, "value": 0.25}
-    drawn = {
-        **brush,
-        "mark": {"type": "point", "filled": True, "size": 90},
+    drawn: Spec = {
+        "mark": {"type": "point", "filled": True, "size": 90, "opacity": 0.9},
         "encoding": {
             "x": axis("x", x_title, scale=_scale(xs)),
             "y": axis("y", y_title, scale=_scale(ys)),
             "color": names("kind", "", scale={"domain": kind_names, "range": _range(kind_names)}),
             "shape": names("kind", ""),
-            "opacity": chosen if is_brushed else {"value": 0.9},
             "tooltip": [names("label", "plan"), tip("x", x_title), tip("y", y_title)],
         },
     }
+    if is_brushed:
+        drawn["params"] = [{"name": "brush", "select": "interval"}]
+        chosen = {"condition": {"param": "brush", "value": 0.9}, "value": 0.25}
+        drawn["encoding"] |= {"opacity": chosen}
     data = columns(label=labels[::-1], x=xs[::-1], y=ys[::-1], kind=kinds[::-1])
     return chart(data=data, height=260, layer=[drawn, *_limit("x", limit, limit_name)])
 
