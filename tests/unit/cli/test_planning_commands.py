@@ -168,7 +168,7 @@ def test_the_verdict_comes_first(capsys):
     lines = printed(capsys, 0, "plan", *QUESTION).splitlines()
     assert lines[0].startswith("gpt2-355m on 8xH100: sequence 1,024, global batch 64")
     assert next(filter(None, lines[1:])).startswith("FITS  ")
-    assert any(line.startswith("plan      tp") for line in lines[:8])
+    assert any(line.startswith("plan      tp") for line in lines[:9])
     lines = printed(capsys, 3, "fit", *TOO_LARGE).splitlines()
     assert next(filter(None, lines[1:])).startswith("NO FIT  ")
 
