@@ -81,7 +81,7 @@ def _against(plan: DisaggregatedPlan) -> str:
     ratio = plan.speedup
     if ratio is None:
         return "None of them keeps the limits"
-    return f"{abs(ratio - 1.0):.0%} {'slower' if ratio >= 1.0 else 'faster'}"
+    return f"Apart is {abs(ratio - 1.0):.0%} {'faster' if ratio >= 1.0 else 'slower'}"
 
 
 def _workers(best: Deployment) -> Table:
