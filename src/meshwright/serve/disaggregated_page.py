@@ -6,7 +6,13 @@ from collections.abc import Iterator, Mapping
 
 from meshwright.base.units import format_bytes, format_number, format_seconds
 from meshwright.report.page.parts import Code, Page, Part, Section, Table, Text, Tile
-from meshwright.report.page.pieces import count_chart, memory_chart, provenance, time_chart
+from meshwright.report.page.pieces import (
+    count_chart,
+    launch_parts,
+    memory_chart,
+    provenance,
+    time_chart,
+)
 from meshwright.report.screen import counted, per_million_tokens, rent_rate
 from meshwright.serve.answer import Deployment, DisaggregatedPlan, WorkerPool
 from meshwright.serve.report import question_line, verdict
@@ -34,9 +40,8 @@ def disaggregated_page(
         Section("space", "What was searched?", list(_space_parts(plan))),
         Section("sure", "How sure is it?", [provenance(plan.system)]),
         Section("launch", "What to launch",
-                [Text(f"Workers of both kinds: {best.text}.")]
-                + [Code(launch_command, "write these files")] * bool(launch_command)
-                + [Code(text, name) for name, text in (launch_files or {}).items()]),
+                list(launch_parts(f"Workers of both kinds: {best.text}.", launch_files,
+                                  launch_command))),
     )  # fmt: skip
     return Page(
         title=f"{plan.model.name} served on {plan.system.name}, prefill and decode apart",

@@ -15,11 +15,14 @@ from meshwright.report.page import charts
 from meshwright.report.page.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
 from meshwright.report.page.pieces import (
     GIB,
+    Gains,
     constants,
     count_chart,
-    gain_chart,
+    gain_parts,
     largest,
+    launch_parts,
     memory_chart,
+    network_tile,
     provenance,
     time_chart,
 )
@@ -32,10 +35,6 @@ from meshwright.sharding.strategy import stack
 from meshwright.spec.doubled import doubled
 from meshwright.spec.workload import Decode
 
-Gains = Mapping[str, tuple[float, float]]
-"""By change of the system: latency with it [s], and the fraction that it saves."""
-SHOWN_GAIN = 0.002
-"""Smaller gains of a better system are not shown."""
 MILLI = 1e3
 
 
@@ -53,17 +52,19 @@ def serving_page(
     """
     problem = problem_of(plan)
     gains = _gains(problem, plan.best)
+    better = f"{_latency(plan)} of the same plan on a better system"
+    launches = f"Launches {launches_text(plan)}."
     sections = (
         Section("plan", "The plan", list(_plan_parts(plan))),
         Section("memory", "Does it fit?", list(_memory_parts(plan))),
         Section("time", "How fast, and what limits it?", list(_time_parts(plan))),
-        Section("change", "What if the system were better?", list(_change_parts(plan, gains))),
+        Section("change", "What if the system were better?", list(gain_parts(better, gains))),
         Section("others", "Why not another plan?", list(_other_parts(plan))),
         Section("space", "What was searched?", list(_space_parts(plan))),
         Section("sure", "How sure is it?", list(_sure_parts(plan, problem))),
         Section("cost", "What does it cost?", list(_cost_parts(plan))),
         Section("launch", "What to launch",
-                list(_launch_parts(plan, launch_files, launch_command))),
+                list(launch_parts(launches, launch_files, launch_command))),
     )  # fmt: skip
     return Page(
         title=f"{plan.model.name} served on {plan.system.name}",
@@ -129,17 +130,7 @@ def _tiles(plan: ServingPlan, gains: Gains, launch_command: str) -> Iterator[Til
     )  # fmt: skip
     yield Tile("What limits it?", largest(price.time_parts_s, price.latency_s),
                f"share of {_latency(plan)}", "time")  # fmt: skip
-    if gains:
-        what, (_, most) = next(iter(gains.items()))
-        network = {name: gain for name, (_, gain) in gains.items() if "matrix" not in name
-                   and plan.system.chip.main_memory.name not in name}  # fmt: skip
-        best = max(network, key=lambda name: network[name], default="")
-        yield Tile(
-            "What if it had twice the network?",
-            f"{best}: {network[best]:.1%} faster" if best and network[best] > SHOWN_GAIN
-            else "Less than 0.2 % faster",
-            f"most gain: {what}, {most:.1%} faster", "change",
-        )  # fmt: skip
+    yield network_tile(plan.system, gains)
     yield Tile("Why not another plan?", *_against(plan), "others")
     yield Tile("How sure is it?", *_sureness(plan), "sure")
     yield Tile("What does it cost?", _cost(plan), rent_rate(plan.system.chip,
@@ -217,14 +208,6 @@ def _time_parts(plan: ServingPlan) -> Iterator[Part]:
     if plan.requests_per_s is not None:
         rows.append(("requests/s", format_number(plan.requests_per_s)))
     yield Table(("measure", "value>"), rows, "Speed")
-
-
-def _change_parts(plan: ServingPlan, gains: Gains) -> Iterator[Part]:
-    shown = {what: entry for what, entry in gains.items() if entry[1] > SHOWN_GAIN}
-    if shown:
-        yield gain_chart(f"{_latency(plan)} of the same plan on a better system", shown)
-        return
-    yield Text("Twice of any one resource makes this plan less than 0.2 % faster.")
 
 
 def _other_parts(plan: ServingPlan) -> Iterator[Part]:
@@ -334,13 +317,3 @@ def _cost_parts(plan: ServingPlan) -> Iterator[Part]:
     yield Text(f"{_cost(plan)}.")
     if rate := rent_rate(plan.system.chip, plan.best.estimate.num_devices_used):
         yield Text(f"Rent: {rate}.")
-
-
-def _launch_parts(
-    plan: ServingPlan, files: Mapping[str, str] | None, launch_command: str
-) -> Iterator[Part]:
-    yield Text(f"Launches {launches_text(plan)}.")
-    if launch_command:
-        yield Code(launch_command, "write these files")
-    for name, text in (files or {}).items():
-        yield Code(text, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.spec.system import ChipSpec, SystemSpec
+from meshwright.spec.system import ChipSpec, NetworkLevel, SystemSpec
 
 FACTOR = 2.0
 """Each resource is doubled in turn."""
@@ -33,7 +33,12 @@ def doubled(system: SystemSpec) -> Iterator[tuple[str, SystemSpec]]:
             update={"bandwidth_bytes_per_s": level.bandwidth_bytes_per_s * FACTOR}
         )
         levels = (*system.levels[:index], wider, *system.levels[index + 1 :])
-        yield f"twice the {level.name} bandwidth", system.model_copy(update={"levels": levels})
+        yield of_level(level), system.model_copy(update={"levels": levels})
+
+
+def of_level(level: NetworkLevel) -> str:
+    """Return how to call twice of a network level."""
+    return f"twice the {level.name} bandwidth"
 
 
 def _with_chip(system: SystemSpec, chip: ChipSpec) -> SystemSpec:

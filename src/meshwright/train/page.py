@@ -22,11 +22,14 @@ from meshwright.report.page.parts import (
 )
 from meshwright.report.page.pieces import (
     GIB,
+    Gains,
     constants,
     count_chart,
-    gain_chart,
+    gain_parts,
     largest,
+    launch_parts,
     memory_chart,
+    network_tile,
     provenance,
     ranked,
     time_chart,
@@ -41,16 +44,15 @@ from meshwright.train.report import (
     question_line,
     shortage,
 )
-from meshwright.train.report_detail import BUSY, node_name
-from meshwright.train.robustness import Change, changes
+from meshwright.train.report_detail import BUSY, bound_in_words, node_name
+from meshwright.train.robustness import changes
 from meshwright.train.timeline import StepTimeline, plan_timeline
 from meshwright.train.timeline_charts import memory_charts, timeline_charts
 
 if TYPE_CHECKING:
     from meshwright.train.explain import Explanation
 
-SHOWN_GAIN = 0.002
-"""Smaller gains of a better system are not shown."""
+BETTER = "The same plan on a better system"
 
 
 def plan_page(
@@ -78,21 +80,22 @@ def plan_page(
     if line is None and plan.best.placement is None:
         line = plan_timeline(plan)
     problem = problem_of(plan)
-    helps = changes(problem, plan.best.strategy, plan.best.structure)
-    launch = list(_launch_parts(plan, launch_files, launch_command))
+    gains = _gains(plan, problem)
+    launches = f"Launches {launches_in_words(plan)}."
+    launch = list(launch_parts(launches, launch_files, launch_command))
     sections = (
         Section("plan", "The plan", list(_plan_parts(plan))),
         Section("memory", "Does it fit?", list(_memory_parts(plan, line))),
         Section("time", "How fast, and what limits it?", list(_time_parts(plan, line))),
         Section("where", "Where does it run?", list(_where_parts(plan, map_svg))),
-        Section("change", "What if the system were better?", list(_change_parts(helps))),
+        Section("change", "What if the system were better?", list(gain_parts(BETTER, gains))),
         Section("others", "Why not another plan?", list(_other_parts(plan, explanation, front))),
         Section("space", "What was searched?", list(_space_parts(plan))),
         Section("sure", "How sure is it?", list(_sure_parts(plan, problem))),
         Section("cost", "What does it cost?", list(_cost_parts(plan))),
         Section("launch", "What to launch", launch),
     )  # fmt: skip
-    page = _first_screen(plan, helps, launch_command)
+    page = _first_screen(plan, gains, launch_command)
     return replace(page, sections=[section for section in sections if section.parts])
 
 
@@ -101,15 +104,20 @@ def plan_page(
 
 def first_screen(plan: Plan) -> Page:
     """Return the report of a plan without its sections: what can be told at once."""
-    problem = problem_of(plan)
-    return _first_screen(plan, changes(problem, plan.best.strategy, plan.best.structure))
+    return _first_screen(plan, _gains(plan, problem_of(plan)))
 
 
-def _first_screen(plan: Plan, helps: Sequence[Change], launch_command: str = "") -> Page:
+def _gains(plan: Plan, problem: Problem) -> Gains:
+    """Return what a better system gains the same plan, the most first."""
+    found = changes(problem, plan.best.strategy, plan.best.structure)
+    return {change.what: (change.step_time_s, change.faster_by_fraction) for change in found}
+
+
+def _first_screen(plan: Plan, gains: Gains, launch_command: str = "") -> Page:
     return Page(
         title=f"{plan.model.name} on {plan.system.name}",
         subtitle=question_line(plan),
-        tiles=list(_tiles(plan, helps, launch_command)),
+        tiles=list(_tiles(plan, gains, launch_command)),
         sections=(),
         warnings=plan.warnings,
         command=plan.command,
@@ -117,7 +125,7 @@ def _first_screen(plan: Plan, helps: Sequence[Change], launch_command: str = "")
     )
 
 
-def _tiles(plan: Plan, helps: Sequence[Change], launch_command: str) -> Iterator[Tile]:
+def _tiles(plan: Plan, gains: Gains, launch_command: str) -> Iterator[Tile]:
     """Yield the questions that everybody asks, each with its answer."""
     price = plan.best.estimate
     used, room = format_bytes(price.memory_bytes), format_bytes(price.memory_capacity_bytes)
@@ -134,13 +142,7 @@ def _tiles(plan: Plan, helps: Sequence[Change], launch_command: str) -> Iterator
     yield Tile(
         "What limits it?", largest(price.time_parts_s, price.step_time_s), "share of a step", "time"
     )
-    best = max(helps, key=lambda change: change.faster_by_fraction, default=None)
-    if best is not None and best.faster_by_fraction > SHOWN_GAIN:
-        network = _network(helps)
-        yield Tile(
-            "What if it had twice the network?", network or "Less than 0.2 % faster",
-            f"most gain: {best.what}, {best.faster_by_fraction:.1%} faster", "change",
-        )  # fmt: skip
+    yield network_tile(plan.system, gains)
     if (placement := plan.best.placement) is not None and placement.hottest_links:
         waits = max(placement.slowdown.values(), default=1.0)
         yield Tile(
@@ -155,15 +157,6 @@ def _tiles(plan: Plan, helps: Sequence[Change], launch_command: str) -> Iterator
                "launch")  # fmt: skip
 
 
-def _network(helps: Sequence[Change]) -> str:
-    """Return the gain of the best of the networks, where one is worth a word."""
-    gains = [c for c in helps if "bandwidth" in c.what and "HBM" not in c.what.upper()]
-    best = max(gains, key=lambda change: change.faster_by_fraction, default=None)
-    if best is None or best.faster_by_fraction <= SHOWN_GAIN:
-        return ""
-    return f"{best.what}: {best.faster_by_fraction:.1%} faster"
-
-
 def _against(plan: Plan) -> tuple[str, str]:
     """Return how the runner-up compares, and how much was searched."""
     cover = plan.coverage
@@ -171,7 +164,9 @@ def _against(plan: Plan) -> tuple[str, str]:
     if cover is not None:
         searched += f", gap {cover.gap:.1%}" if cover.is_complete else ", interrupted"
     if not plan.runners_up:
-        return "Only this one was priced" if cover is None else "No other one fits", searched
+        others = 0 if cover is None else cover.num_priced - 1
+        alone = "Only this one was priced" if cover is None else "No other one fits"
+        return f"It leads {others:,} others" if others > 0 else alone, searched
     ours = plan.best.estimate.step_time_s
     fastest = min(plan.runners_up, key=lambda entry: entry.estimate.step_time_s)
     slower = fastest.estimate.step_time_s / ours - 1.0
@@ -306,17 +301,6 @@ def _ends(link: HotLink, placement: Placement) -> str:
     return " to ".join(ends)
 
 
-def _change_parts(helps: Sequence[Change]) -> Iterator[Part]:
-    shown = [change for change in helps if change.faster_by_fraction > SHOWN_GAIN]
-    if not shown:
-        yield Text("Twice of any one resource makes this plan less than 0.2 % faster.")
-        return
-    yield gain_chart(
-        "The same plan on a better system",
-        {change.what: (change.step_time_s, change.faster_by_fraction) for change in shown},
-    )
-
-
 def _other_parts(
     plan: Plan, explanation: Explanation | None, front: Sequence[Candidate]
 ) -> Iterator[Part]:
@@ -409,14 +393,12 @@ def _space_parts(plan: Plan) -> Iterator[Part]:
         "over memory": cover.num_over_memory, "beyond the bound": cover.num_beyond_bound,
         "dominated": cover.num_dominated,
     }  # fmt: skip
-    proof = (
-        f"Every one of {cover.num_candidates:,} plans is accounted for; nothing is faster than "
-        f"{format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%})"
-        if cover.is_complete
-        else f"The search was interrupted; nothing can be faster than "
-        f"{format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%})"
+    covered = f"Every one of {cover.num_candidates:,} plans is accounted for"
+    head = covered if cover.is_complete else "The search was interrupted"
+    yield Text(
+        f"{head}; {bound_in_words(plan, cover)}. The proof is of the model of cost; it took "
+        f"{format_seconds(cover.elapsed_s)}."
     )
-    yield Text(f"{proof}. The proof is of the model of cost; {format_seconds(cover.elapsed_s)}.")
     yield count_chart("What became of the plans", parts, "plans")
     if cover.num_refused:
         frequent = sorted(cover.num_refused.items(), key=lambda item: -item[1])
@@ -466,16 +448,6 @@ def _cost_parts(plan: Plan) -> Iterator[Part]:
                   [(name, format_si(part, "J"), share)
                    for (name, part), share in zip(parts.items(), shares, strict=True)]),
         )  # fmt: skip
-
-
-def _launch_parts(
-    plan: Plan, files: Mapping[str, str] | None, launch_command: str
-) -> Iterator[Part]:
-    yield Text(f"Launches {launches_in_words(plan)}.")
-    if launch_command:
-        yield Code(launch_command, "write these files")
-    for name, text in (files or {}).items():
-        yield Code(text, name)
 
 
 # --------------------------------------------------------------------------------- side by side

@@ -176,16 +176,14 @@ def proof_lines(plan: Plan) -> Iterator[str]:
     if cover is None:
         return
     refused = sum(cover.num_refused.values())
-    # Placed plans share links, which the search does not see.
-    nothing = "nothing" if plan.best.placement is None else "without contention nothing"
     head = "proof: " if cover.is_complete else "interrupted, best so far: "
     text = (
         f"{cover.num_candidates:,} candidates = {cover.num_priced:,} priced + {refused:,} refused "
         f"by rule + {cover.num_over_memory:,} over memory + {cover.num_beyond_bound:,} beyond the "
-        f"bound + {cover.num_dominated:,} dominated; {nothing} is faster than "
-        f"{format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%}); {cover.elapsed_s:.2f} s"
+        f"bound + {cover.num_dominated:,} dominated; {bound_in_words(plan, cover)}; "
+        f"{cover.elapsed_s:.2f} s"
     )
-    yield from wrapped(head, text + _tie_clause(plan, cover))
+    yield from wrapped(head, text)
     robust = plan.robustness
     if robust is not None:
         drawn = ""
@@ -219,6 +217,14 @@ def _criteria(plan: Plan, robust: Robustness) -> str:
     if not found:
         return ""
     return f"; {', '.join(found)}: all within 1 % of plan 1 or beyond what the constants can tell"
+
+
+def bound_in_words(plan: Plan, cover: Coverage) -> str:
+    """Return what no plan is faster than, and why the chosen one may be slower."""
+    # Placed plans share links, which the search does not see.
+    nothing = "nothing" if plan.best.placement is None else "without contention nothing"
+    bound = f"{format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%})"
+    return f"{nothing} is faster than {bound}{_tie_clause(plan, cover)}"
 
 
 def _tie_clause(plan: Plan, cover: Coverage) -> str:

@@ -106,3 +106,27 @@ def test_a_page_without_charts_carries_no_script(tmp_path) -> None:
     assert "<script" not in html_of(page)
     write_page(page, tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size < 20_000
+
+
+def test_memory_is_no_network_whatever_it_is_called() -> None:
+    asked = {"seq": "1k", "global_batch": 8, "precision": "bf16"}
+    for on in ("1xL4", "8xL4"):
+        answer = plan("gpt2-medium", on=on, **asked)
+        tile = next(t for t in answer.page().tiles if "network" in t.question)
+        names = {f"twice the {level.name} bandwidth" for level in answer.system.levels}
+        assert tile.answer.partition(":")[0] in names | {"Less than 0.2 % faster", "It has none"}
+
+
+def test_one_plan_asked_for_is_not_the_only_one_that_fits(found) -> None:
+    alone = type(found)(**{**vars(found), "runners_up": ()})
+    tile = next(t for t in alone.page().tiles if t.question == "Why not another plan?")
+    assert tile.answer == f"It leads {found.coverage.num_priced - 1:,} others"
+
+
+def test_the_bound_is_told_with_the_reason_why_a_slower_plan_leads(found) -> None:
+    best = found.best
+    fast = best.estimate.step_time_s / 1.04
+    cover = type(found.coverage)(**{**vars(found.coverage), "lower_bound_s": fast})
+    slower = type(found)(**{**vars(found), "coverage": cover})
+    (space,) = (s for s in slower.page().sections if s.key == "space")
+    assert "the plan is 4.0% behind that: what is simpler leads" in space.parts[0].text

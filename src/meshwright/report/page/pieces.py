@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.report.declared_values import declared_values, origin_text, unit_of, value_text
 from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart, Folded, Table
+from meshwright.report.page.parts import Chart, Code, Folded, Part, Table, Text, Tile
 from meshwright.report.screen import words
+from meshwright.spec.doubled import of_level
 
 if TYPE_CHECKING:
     from meshwright.spec.calibration import Calibration
     from meshwright.spec.system import SystemSpec
 
 GIB = 2.0**30
+Gains = Mapping[str, tuple[float, float]]
+"""By change of the system: the time with it [s], and the fraction that it saves."""
+SHOWN_GAIN = 0.002
+"""Smaller gains of a better system are not shown."""
 
 
 def ranked(parts: Mapping[str, float]) -> dict[str, float]:
@@ -79,10 +84,26 @@ def count_chart(title: str, counts: Mapping[str, int], things: str) -> Chart:
     )
 
 
-def gain_chart(title: str, changed: Mapping[str, tuple[float, float]]) -> Chart:
-    """Return what changes gain: by change, the time with it [s] and the fraction saved."""
+def network_tile(system: SystemSpec, gains: Gains) -> Tile:
+    """Return what twice of the best of the networks gains, beside the largest gain of all."""
+    links = {name: gains[name][1] for name in map(of_level, system.levels) if name in gains}
+    best = max(links, key=lambda name: links[name], default="")
+    answer = "Less than 0.2 % faster" if links else "It has none"
+    if links and links[best] > SHOWN_GAIN:
+        answer = f"{best}: {links[best]:.1%} faster"
+    most = max(gains, key=lambda name: gains[name][1])
+    note = f"most gain: {most}, {gains[most][1]:.1%} faster"
+    return Tile("What if it had twice the network?", answer, note, "change")
+
+
+def gain_parts(title: str, gains: Gains) -> Iterator[Part]:
+    """Yield what changes of the system gain the same plan."""
+    changed = {what: entry for what, entry in gains.items() if entry[1] > SHOWN_GAIN}
+    if not changed:
+        yield Text("Twice of any one resource makes this plan less than 0.2 % faster.")
+        return
     shown = {what: f"{gain:.1%}" for what, (_, gain) in changed.items()}
-    return Chart(
+    yield Chart(
         title,
         "; ".join(f"{what}: {gain} faster" for what, gain in shown.items()),
         charts.bars(list(shown), [100.0 * gain for _, gain in changed.values()],
@@ -90,6 +111,17 @@ def gain_chart(title: str, changed: Mapping[str, tuple[float, float]]) -> Chart:
         Table(("change", "time>", "faster>"),
               [(what, format_seconds(changed[what][0]), gain) for what, gain in shown.items()]),
     )  # fmt: skip
+
+
+def launch_parts(
+    launches: str, files: Mapping[str, str] | None, command: str
+) -> Iterator[Part]:  # fmt: skip
+    """Yield what starts a plan in words, the command that writes its files, and these."""
+    yield Text(launches)
+    if command:
+        yield Code(command, "write these files")
+    for name, text in (files or {}).items():
+        yield Code(text, name)
 
 
 def provenance(system: SystemSpec) -> Folded:
