@@ -10,11 +10,11 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from meshwright.base.registry import Registry
-from meshwright.report.chart import bar_chart
 from meshwright.report.declared_values import declared_values, origin_text, value_text
 from meshwright.report.markdown import markdown_table
 from meshwright.report.screen import wrapped
 from meshwright.spec.system import SystemSpec
+from meshwright_papers.studies.drawing import Drawing, drawing_svg
 
 AGREE_WITHIN = 0.15
 """Share by which a figure of ours may differ from a published one and still agree."""
@@ -113,10 +113,8 @@ class Table:
     name: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
-    named_by: tuple[str, ...]
-    """Columns that name a bar of its chart."""
-    drawn: str
-    """Column that the chart draws."""
+    drawing: Drawing | None = None
+    """How it is drawn, where it is."""
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -257,18 +255,10 @@ def _counts(verdicts: Iterable[Verdict | None]) -> str:
 
 
 def table_svg(table: Table) -> str:
-    """Return a bar chart of the column that a table draws; empty where it holds no numbers.
-
-    Rows without a value are left out. Bars of negative values go left of a common zero.
-    """
-    place = {column: index for index, column in enumerate(table.columns)}
-    bars = [
-        (" ".join(str(row[place[name]]) for name in table.named_by), float(row[place[table.drawn]]))
-        for row in table.rows
-        if isinstance(row[place[table.drawn]], int | float)
-    ]
-    title = f"{table.name}: {table.drawn}"
-    return bar_chart(title, [(name, amount, shown(amount)) for name, amount in bars])
+    """Return the chart of a table; empty where it has none, or no numbers."""
+    if table.drawing is None:
+        return ""
+    return drawing_svg(table.columns, table.rows, table.drawing)
 
 
 class Collection:
