@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from textwrap import wrap
 from typing import Any
 from xml.etree import ElementTree
@@ -128,7 +128,7 @@ def _clean(element: ElementTree.Element) -> None:
             del element.attrib[name]
         elif name in PLACES:
             element.set(name, NUMBER.sub(lambda found: f"{float(found[0]):.4g}", value))
-    kept = [part for child in element for part in _seen(child)]
+    kept = _together(part for child in element for part in _seen(child))
     element[:] = kept
     if element.tag == GROUP and kept:
         for name in sorted(INHERITED & kept[0].attrib.keys() - element.attrib.keys()):
@@ -136,6 +136,22 @@ def _clean(element: ElementTree.Element) -> None:
                 element.set(name, kept[0].attrib[name])
                 for child in kept:
                     del child.attrib[name]
+
+
+def _together(parts: Iterable[ElementTree.Element]) -> list[ElementTree.Element]:
+    """Return parts, where shapes after one another that look alike are one."""
+    kept: list[ElementTree.Element] = []
+    for part in parts:
+        shape = part.attrib.pop("d", None)
+        if shape and kept and kept[-1].tag == part.tag and "transform" not in part.attrib:
+            last = {name: value for name, value in kept[-1].attrib.items() if name != "d"}
+            if last == part.attrib:
+                kept[-1].set("d", kept[-1].get("d", "") + shape)
+                continue
+        if shape:
+            part.set("d", shape)
+        kept.append(part)
+    return kept
 
 
 def _seen(element: ElementTree.Element) -> Iterator[ElementTree.Element]:

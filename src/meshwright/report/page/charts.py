@@ -28,6 +28,10 @@ WIDE = 10.0
 """Largest over least value, from which an axis of points is logarithmic."""
 SMALL = 0.02
 """Axes that end nearer to 0 have numbers with prefixes."""
+RATIOS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+"""Ticks of ratios."""
+UPRIGHT = "M0,-1L0,1"
+"""A stroke, as the shape of a mark."""
 ROOM = 1.2
 """Length of an axis over its longest bar, which leaves room for words."""
 
@@ -273,6 +277,80 @@ def spans(
              "encoding": {"x": x, "x2": {"field": "high"}}},
             {"mark": {"type": "tick", "color": MARK, "thickness": 3, "height": 16},
              "encoding": {"x": axis("middle", title)}},
+        ],
+    )  # fmt: skip
+
+
+def strips(
+    rows: Sequence[str], ratios: Sequence[float], kinds: Sequence[str], row_order: Sequence[str],
+    title: str,
+) -> Spec:  # fmt: skip
+    """Return a row of thin marks for each name, above it a bar over the middle half and a median.
+
+    Parameters
+    ----------
+    ratios
+        Drawn on a logarithmic axis with a line at 1.
+    row_order
+        The names from top to bottom, each once.
+    """
+    ends = [min(*ratios, 1.0) / ROOM, max(*ratios, 1.0) * ROOM]
+    x = axis("ratio", title, scale={"type": "log", "domain": ends, "nice": False})
+    x["axis"] = {"values": [tick for tick in RATIOS if ends[0] <= tick <= ends[1]]}
+    kind_names = list(dict.fromkeys(kinds))
+    y = names("row", axis={"labelLimit": LABEL}) | {"sort": list(row_order)}
+    colour = names("kind", scale={"domain": kind_names, "range": _range(kind_names)})
+    thin = {"type": "tick", "thickness": 1, "height": 14, "opacity": 0.45}
+    half = {"type": "bar", "height": 5, "color": COLOURS[7]}
+    middle = {"type": "tick", "thickness": 3, "height": 16, "color": ACCENT}
+    line = {"type": "rule", "strokeDash": [5, 4], "color": COLOURS[7]}
+    told = [names("row", "of"), tip("ratio", title)]
+    whole = {"aggregate": "q1"}, {"field": "ratio", "aggregate": "q3"}
+    return chart(
+        data=columns(row=rows, ratio=[float(f"{ratio:.4g}") for ratio in ratios], kind=kinds),
+        height={"step": ROW},
+        layer=[
+            {"data": {"values": [{}]}, "mark": line, "encoding": {"x": x | {"datum": 1.0}}},
+            {"mark": thin, "encoding": {"y": y, "x": x, "color": colour, "tooltip": told}},
+            {"mark": half, "encoding": {"y": y, "x": x | whole[0], "x2": whole[1]}},
+            {"mark": middle, "encoding": {"y": y, "x": x | {"aggregate": "median"}}},
+        ],
+    )  # fmt: skip
+
+
+def spreads(
+    rows: Sequence[str], kinds: Sequence[str], firsts: Sequence[float], lasts: Sequence[float],
+    ends: tuple[str, str], title: str,
+) -> Spec:  # fmt: skip
+    """Return a line in each row and kind, from a point to a stroke, on a logarithmic axis.
+
+    Parameters
+    ----------
+    ends
+        What the point and the stroke are.
+    """
+    kind_names = list(dict.fromkeys(kinds))
+    x = axis("first", title, scale={"type": "log", "nice": False})
+    base = {"y": names("row", axis={"labelLimit": LABEL}),
+            "yOffset": names("kind", scale={"domain": kind_names}),
+            "color": names("kind", scale={"domain": kind_names,
+                                          "range": _range(kind_names)})}  # fmt: skip
+    legend = {"title": None, "symbolStrokeColor": COLOURS[7], "symbolFillColor": COLOURS[7]}
+    shape = {"type": "nominal", "legend": legend,
+             "scale": {"domain": list(ends), "range": ["circle", UPRIGHT]}}  # fmt: skip
+    point = {"type": "point", "size": 50, "opacity": 1}
+    return chart(
+        data=columns(row=rows, kind=kinds, first=firsts, last=lasts),
+        height={"step": ROW // 2, "for": "offset"},
+        encoding={"tooltip": [names("row", "of"), names("kind", ""), tip("first", ends[0]),
+                              tip("last", ends[1])]},
+        layer=[
+            {"mark": {"type": "rule", "strokeWidth": 2},
+             "encoding": base | {"x": x, "x2": {"field": "last"}}},
+            {"mark": point | {"filled": True},
+             "encoding": base | {"x": x, "shape": shape | {"datum": ends[0]}}},
+            {"mark": point,
+             "encoding": base | {"x": x | {"field": "last"}, "shape": shape | {"datum": ends[1]}}},
         ],
     )  # fmt: skip
 
