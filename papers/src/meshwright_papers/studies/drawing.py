@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from meshwright.base.units import format_si
 from meshwright.report.page import charts
-from meshwright.report.page.charts import ACCENT, COLOURS, MARK, ROW, Spec, names
+from meshwright.report.page.charts import ACCENT, COLOURS, CROSS, MARK, ROW, Spec, names
 from meshwright.report.svg import INK, svg_of
 from meshwright_papers.studies.columns import RATIO, SAVED, SHARE, unit_of, words_of
 
@@ -77,7 +77,6 @@ LEGEND = 110
 """Letters of the names in a line of a legend, at most."""
 EDGE = 8
 """From the end of an axis to the crosses of what has no number [px]."""
-CROSS = "M-1,-1L1,1M-1,1L1,-1"
 DIGITS = (
     (1.5, (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5)),
     (4.0, (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)),

@@ -30,8 +30,8 @@ SMALL = 0.02
 """Axes that end nearer to 0 have numbers with prefixes."""
 RATIOS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 """Ticks of ratios."""
-UPRIGHT = "M0,-1L0,1"
-"""A stroke, as the shape of a mark."""
+UPRIGHT, CROSS = "M0,-1L0,1", "M-1,-1L1,1M-1,1L1,-1"
+"""Shapes of marks: a stroke, and what does not fit."""
 ROOM = 1.2
 """Length of an axis over its longest bar, which leaves room for words."""
 
@@ -219,7 +219,8 @@ def agreement(
 def heat(
     rows: Sequence[str], columns_: Sequence[str], amounts: Sequence[float], shown: Sequence[str],
     notes: Sequence[str], row_order: Sequence[str], column_order: Sequence[str],
-    row_title: str, column_title: str, title: str,
+    row_title: str, column_title: str, title: str, *,
+    misfits: Sequence[tuple[str, str]] = (),
 ) -> Spec:  # fmt: skip
     """Return cells whose colour is an amount, each with it in words; steps of ratios if wide.
 
@@ -229,6 +230,8 @@ def heat(
         What else the amount of a cell stands for: in its tooltip.
     title
         Of the amounts.
+    misfits
+        Row and column of what fits nothing: a cross.
     """
     is_wide = 0.0 < WIDE * min(amounts) < max(amounts)
     middle = (min(amounts) * max(amounts)) ** 0.5 if is_wide else (min(amounts) + max(amounts)) / 2
@@ -242,6 +245,13 @@ def heat(
     )
     ink = {"condition": {"test": f"datum.amount > {middle!r}", "value": "#ffffff"},
            "value": "#1b1f27"}  # fmt: skip
+    crosses = {
+        "data": {"values": [{"row": row, "column": column} for row, column in misfits]},
+        "mark": {"type": "point", "size": 60, "color": COLOURS[7]},
+        "encoding": base | {"shape": {"datum": "nothing fits", "type": "nominal", "title": None,
+                                      "scale": {"range": [CROSS]}},
+                            "tooltip": {"value": "nothing fits"}},
+    }  # fmt: skip
     return chart(
         data=columns(row=rows, column=columns_, amount=amounts, shown=shown, note=notes),
         height={"step": 34},
@@ -250,6 +260,7 @@ def heat(
         layer=[
             {"mark": {"type": "rect", "stroke": "#ffffff"}, "encoding": base | {"color": colour}},
             {"mark": "text", "encoding": base | {"text": {"field": "shown"}, "color": ink}},
+            *([crosses] if misfits else []),
         ],
     )  # fmt: skip
 
