@@ -398,7 +398,7 @@ def _points(sweep: SweepSpec, report: SweepReport, found: Sequence[Record]) -> I
     why = reasons(found)
     if why:
         yield ""
-        yield "Empty cells:"
+        yield "Cells without a value:"
         yield ""
         yield from table(("why", "points"), why.items())
 
