@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import UnknownNameError
@@ -109,12 +110,16 @@ def _spread(errors: FloatArray) -> tuple[float, float] | None:
     return float(median), float(p90)
 
 
-def kernel_data(found: KernelValidation) -> dict[str, Any]:
+class KernelValidationRecord(TypedDict):
+    """Errors of the curves of single kernels."""
+
+    kernels: Sequence[KernelErrors]
+    variants: Sequence[KernelErrors]
+
+
+def kernel_data(found: KernelValidation) -> KernelValidationRecord:
     """Return the errors for a program."""
-    return {
-        "kernels": [asdict(entry) for entry in found.by_chip],
-        "variants": [asdict(entry) for entry in found.by_variant],
-    }
+    return {"kernels": found.by_chip, "variants": found.by_variant}
 
 
 HEAD = ("kernel", "chip", "variant", "rows", "fitted", "p90", "held back", "its p90",
