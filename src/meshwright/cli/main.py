@@ -128,9 +128,9 @@ def run(words: Sequence[str]) -> int:
 
 def function_of(name: str) -> Callable[[argparse.Namespace], int]:
     """Return what runs a command: ``plan`` is ``plan`` of ``cli.answers``."""
-    module = {"show": "show", "study": "study", "explore": "explore"}.get(
-        name.split()[0], "answers"
-    )
+    modules = {"show": "show", "study": "study", "explore": "explore",
+               "show completion": "completion"}  # fmt: skip
+    module = modules.get(name) or modules.get(name.split()[0], "answers")
     found = getattr(import_module(f"meshwright.cli.{module}"), name.replace(" ", "_"))
     return cast(Callable[[argparse.Namespace], int], found)
 
