@@ -173,10 +173,10 @@ def _markdown(head: Sequence[str], rows: Any, *, words: int) -> Iterator[str]:
 
 INTRODUCTION = """# Curves of single kernels
 
-Written by `meshwright validate --kernels --document docs/kernels.md`. Published times of single
-kernels are held against curves: a few physical numbers for each chip and variant that turn a shape
-into seconds (`spec/kernels.py` says what each of them is, `cost/kernels` how it enters). They are
-shares of what the data sheet says, and times of the hardware and its libraries, so that a chip
+Written by `meshwright validate --kernels --document docs/results/kernels.md`. Published times of
+single kernels are held against curves: a few physical numbers for each chip and variant that turn a
+shape into seconds (`spec/kernels.py` says what each of them is, `cost/kernels` how it enters). They
+are shares of what the data sheet says, and times of the hardware and its libraries, so that a chip
 without rows draws the mean of its family, else of its vendor.
 """
 KNOWN = (
@@ -221,8 +221,9 @@ of the chip on the mean of others' curves.
 each number is drawn towards what is expected of it, so that one that no row tells stays there.
 
 Single times tell nothing of hosts that launch late, of clocks under a power cap in long runs, or of
-kernels that share a chip: those remain with the constants of [whole steps](calibration.md).
-Steps are not priced by these curves: it was [tried](calibration.md#what-the-rows-forced).
+kernels that share a chip: those remain with the constants of [whole
+steps](../explanation/calibration.md). Steps are not priced by these curves: it was
+[tried](../explanation/calibration.md#what-the-rows-forced).
 """
 TABLES = """`validate --kernels --measurements FILE.csv` takes one kind of kernel a file (CSV, also
 gzipped) with these columns and any others; times in microseconds, sizes in bytes. `held_back` is 1

@@ -158,12 +158,12 @@ class Validation(Shown):
 
 INTRODUCTION = """# Validation
 
-Written by `meshwright validate --document docs/validation.md`. Each published row is predicted
-from its stated configuration alone. Errors are |ln(predicted / measured)| of the throughput: 5 %
-is a factor of 1.05 either way; a bias above 0 is predicted too fast. Left out: constants fitted
-anew without that source, and without other sources of its vendor. Not named: the same question
-without `--framework` and what goes with it, as `plan` asks it where nobody says what runs it.
-Frozen: sources that nobody looked at before constants and intervals were made.
+Written by `meshwright validate --document docs/results/validation.md`. Each published row is
+predicted from its stated configuration alone. Errors are |ln(predicted / measured)| of the
+throughput: 5 % is a factor of 1.05 either way; a bias above 0 is predicted too fast. Left out:
+constants fitted anew without that source, and without other sources of its vendor. Not named: the
+same question without `--framework` and what goes with it, as `plan` asks it where nobody says what
+runs it. Frozen: sources that nobody looked at before constants and intervals were made.
 """
 INTERVALS = """## Intervals
 
@@ -181,19 +181,20 @@ their median. Ranks: mean rank correlation of throughput inside sweeps.
 """
 SERVING_INTRODUCTION = """# Validation of serving
 
-Written by `meshwright validate --document docs/validation.md`, next to that file. Each published
-row is predicted from its stated configuration alone: throughput of a batch of equal requests that
-start together, or of a queue that keeps the server busy, and both times of clients that each send a
-request when the one before has ended. Errors are |ln(predicted / measured)|; a
+Written by `meshwright validate --document docs/results/validation.md`, next to that file. Each
+published row is predicted from its stated configuration alone: throughput of a batch of equal
+requests that start together, or of a queue that keeps the server busy, and both times of clients
+that each send a request when the one before has ended. Errors are |ln(predicted / measured)|; a
 bias above 0 is predicted too fast. Left out: constants of serving fitted without that source,
-server or family of chips. How rows become jobs, and what is priced: [serving](serving.md).
+server or family of chips. How rows become jobs, and what is priced:
+[serving](../explanation/serving.md).
 """
 SRAM_INTRODUCTION = """Tokens per second of one user, as published, against layers cut into the
-fewest stages that fit SRAM ([partition](partition.md)); factors are predicted / published. Left
-out: constants fitted without that row. Two constants of chips (the time of a sum over the cores of
-a wafer, and of a language unit) and one of software (tokens that a pass yields where drafts are
-checked) carry all rows. Plain: the same row, read as if none were. No throughput of SN40L is among
-our sources.
+fewest stages that fit SRAM ([partition](../explanation/partition.md)); factors are predicted /
+published. Left out: constants fitted without that row. Two constants of chips
+(the time of a sum over the cores of a wafer, and of a language unit) and one of software (tokens
+that a pass yields where drafts are checked) carry all rows. Plain: the same row, read as if none
+were. No throughput of SN40L is among our sources.
 """
 MEMORY = """What sources state of the fullest device, against what is predicted; left out: constants
 of memory fitted without that source. A row that ran must fit, one that did not must not.
