@@ -55,6 +55,7 @@ def test_the_committed_constants_are_those_of_the_fit(found):
         assert low < value < high
 
 
+@pytest.mark.slow
 def test_without_drafts_the_largest_model_is_out_of_reach(found):
     """What is assumed of the row of 405B is told beside it: plain, it would be 3 times slower."""
     row = next(row for row in published_sram_rows() if row.id == "cerebras/405b")
