@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.dataflow.answer import GraphAnswer, GraphPlan, kernel_records
+from meshwright.dataflow.answer import (
+    GraphAnswer,
+    GraphPlan,
+    SplitKernelRecord,
+    kernel_records,
+)
 from meshwright.dataflow.energy import total_w
 from meshwright.dataflow.linpack import GridRun, GridRuns
 from meshwright.dataflow.report import degrees
@@ -95,7 +99,7 @@ def _plan_text(best: GraphPlan) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _time_parts(found: GraphAnswer, kernels: list[dict[str, Any]]) -> Iterator[Part]:
+def _time_parts(found: GraphAnswer, kernels: list[SplitKernelRecord]) -> Iterator[Part]:
     best = found.plans.best
     yield time_chart("Time of a step", best.parts_s, best.step_s)
     if best.sharding is not None:
@@ -130,7 +134,7 @@ def _time_parts(found: GraphAnswer, kernels: list[dict[str, Any]]) -> Iterator[P
         )
 
 
-def _kernel_parts(kernels: list[dict[str, Any]]) -> Iterator[Part]:
+def _kernel_parts(kernels: list[SplitKernelRecord]) -> Iterator[Part]:
     if not kernels:
         return
     rows = []

@@ -563,6 +563,11 @@ COMMANDS: dict[str, Command] = {
         "JSON Schema of an answer as --json prints it",
         (Option("schema", "plan, serving-plan, ...; without one, the names", kind="argument"),),
     ),
+    "show completion": Command(
+        "a script with which a shell completes commands, options and names",
+        (Option("shell", "bash, zsh, fish or tcsh; without one, where each looks for its script",
+                kind="argument"),),
+    ),
     "show collectives": Command(
         "time of each collective algorithm on a group",
         (
@@ -681,7 +686,7 @@ COMMANDS["serve"] = Command(
 """A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
 PYTHON_ONLY = ("serve",)
 FAMILIES = {
-    "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives "
-    "and topologies"
+    "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives, "
+    "topologies and completion of shells"
 }
 """First words under which several commands come."""
