@@ -11,7 +11,7 @@ from meshwright.report.page.pieces import count_chart
 from meshwright.report.screen import counted
 from meshwright.spec.sweep import Better, HeatMap, SweepSpec
 from meshwright.sweep.choice import Choice, Record, choices, has_value, text_of, with_unit
-from meshwright.sweep.quantities import QUANTITIES
+from meshwright.sweep.quantities import QUANTITIES, field_of
 from meshwright.sweep.questions import QUESTIONS
 from meshwright.sweep.report import (
     best_of,
@@ -171,13 +171,13 @@ def _map(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> Iterator[Chart]:
     )  # fmt: skip
 
 
-def _bars(side: str, name: str, found: Sequence[Record]) -> Iterator[Chart]:
+def _bars(field: str, name: str, found: Sequence[Record]) -> Iterator[Chart]:
     """Yield a bar a point, where one field alone varies."""
     have = [record for record in found if has_value(record, name)]
     shown = [_with_unit(name, record) for record in have]
-    labels = [f"{side} {record[side]}" for record in have]
+    labels = [f"{field} {record[field]}" for record in have]
     yield Chart(
-        f"{QUANTITIES[name].words[:1].upper()}{QUANTITIES[name].words[1:]} by {side}",
+        f"{QUANTITIES[name].words[:1].upper()}{QUANTITIES[name].words[1:]} by {field_of(field).words}",
         "; ".join(f"{label}: {text}" for label, text in zip(labels, shown, strict=True)),
         charts.bars(
             labels, [float(record[name]) for record in have], shown, QUANTITIES[name].title

@@ -53,3 +53,15 @@ QUANTITIES: Mapping[str, Quantity] = {
     "lower_bound_s": Quantity("lower bound of a step", "s", LESS),
     "dead_devices": Quantity("dead devices", "", LESS),
 }
+FIELDS: Mapping[str, Quantity] = {
+    "on": Quantity("system"),
+    "seq": Quantity("sequence", "tokens"),
+    "global_batch": Quantity("global batch", "sequences"),
+    "logic_area": Quantity("logic area", "mm2"),
+}
+"""Fields that vary and are not called by their names."""
+
+
+def field_of(name: str) -> Quantity:
+    """Return what a field is that varies."""
+    return FIELDS.get(name) or Quantity(name.replace("_", " "))

@@ -28,7 +28,7 @@ from meshwright.sweep.choice import (
     has_value,
     text_of,
 )
-from meshwright.sweep.quantities import QUANTITIES
+from meshwright.sweep.quantities import QUANTITIES, field_of
 from meshwright.sweep.run import Swept
 
 WAITING = "not asked yet"
@@ -96,17 +96,16 @@ def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
         values, told = _shares(values, shown), f"{told}, as a share of the best of its column"
     misfits = _misfits(shown, swept) - values.keys()
     rows, columns = (
-        tuple(name for name in map(str, sweep.sides[side])
+        tuple(name for name in map(str, sweep.sides[field])
               if any(cell[at] == name for cell in (*values, *misfits)))
-        for at, side in enumerate((shown.rows, shown.columns))
+        for at, field in enumerate(shown.both)
     )  # fmt: skip
-    words = (quantity.words, shown.rows, shown.columns)
-    what, down, across = (word.replace("_", " ") for word in words)
+    what, (down, across) = quantity.words, map(field_of, shown.both)
     return HeatCells(
-        title=f"{what[:1].upper()}{what[1:]} by {down} and {across}",
+        title=f"{what[:1].upper()}{what[1:]} by {down.words} and {across.words}",
         subtitle=f"{sweep.name}: {told}",
-        row_field=down,
-        column_field=across,
+        row_field=down.title,
+        column_field=across.title,
         rows=rows,
         columns=columns,
         values=values,

@@ -78,7 +78,7 @@ def bars(
     longest = max((*amounts, limit or 0.0), default=0.0)
     room = {"domainMax": ROOM * longest or 1.0, "nice": False}
     base = {"y": names("label", axis={"labelLimit": LABEL}),
-            "x": axis("amount", title, scale=room, axis=_numbers(longest))}  # fmt: skip
+            "x": axis("amount", title, scale=room, axis=_numbers(amounts, longest))}  # fmt: skip
     text = {"type": "text", "align": "left", "dx": 4}
     return chart(
         data=columns(label=labels, amount=amounts, shown=shown),
@@ -116,7 +116,7 @@ def stacked(
         "mark": "bar",
         "encoding": {
             "y": names("row", row_title, axis={"labelLimit": LABEL}),
-            "x": axis("amount", title, axis=_numbers(longest)),
+            "x": axis("amount", title, axis=_numbers(amount, longest)),
             "color": names("part", "part", scale={"domain": list(parts), "range": _range(parts)}),
             "order": {"field": "order"},
             "tooltip": [names("row", row_title), names("part", "part"),
@@ -126,9 +126,12 @@ def stacked(
     return chart(data=data, height={"step": ROW}, layer=[segments, *_limit("x", limit, limit_name)])
 
 
-def _numbers(longest: float) -> Spec:
-    """Return how an axis writes its numbers: small ones with a prefix, such as 20m."""
-    return {"format": "~s"} if 0.0 < longest < SMALL else {}
+def _numbers(amounts: Sequence[float], longest: float) -> Spec:
+    """Return how an axis writes its numbers: small ones with a prefix (20m), counts whole."""
+    ticks: Spec = {"tickCount": TICKS, "labelFlush": True}
+    if 0.0 < longest < SMALL:
+        return ticks | {"format": "~s"}
+    return ticks | ({"tickMinStep": 1} if all(amount % 1 == 0 for amount in amounts) else {})
 
 
 def _limit(channel: str, limit: float | None, name: str) -> list[Spec]:
