@@ -176,8 +176,9 @@ def _bars(field: str, name: str, found: Sequence[Record]) -> Iterator[Chart]:
     have = [record for record in found if has_value(record, name)]
     shown = [_with_unit(name, record) for record in have]
     labels = [f"{field} {record[field]}" for record in have]
+    what = QUANTITIES[name].words
     yield Chart(
-        f"{QUANTITIES[name].words[:1].upper()}{QUANTITIES[name].words[1:]} by {field_of(field).words}",
+        f"{what[:1].upper()}{what[1:]} by {field_of(field).words}",
         "; ".join(f"{label}: {text}" for label, text in zip(labels, shown, strict=True)),
         charts.bars(
             labels, [float(record[name]) for record in have], shown, QUANTITIES[name].title

@@ -94,7 +94,7 @@ def test_one_field_has_bars() -> None:
     page = sweep_page(alone, asked(alone))
     check_page(page)
     single = SweepSpec(name="x", ask="plan", fixed={"on": "8xA100"}, vary={"global_batch": (8, 16)})
-    bars = charts_of(sweep_page(single, asked(single)))["Time of a step by global_batch"]
+    bars = charts_of(sweep_page(single, asked(single)))["Time of a step by global batch"]
     assert [row["amount"] for row in values_of(bars)] == [8.0, 16.0]
 
 
