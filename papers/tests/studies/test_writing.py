@@ -1,16 +1,13 @@
 """Charts of studies: every row is drawn, in words, with its misfits and where two are equal."""
 
 import re
-import subprocess
 import sys
 from xml.etree import ElementTree
 
 import pytest
 
-from meshwright.base.errors import UnsupportedError
 from meshwright.cli.main import main
 from meshwright.report.page.charts import COLOURS
-from meshwright.report.svg import check_drawable, svg_of
 from meshwright_papers.studies.columns import COLUMNS
 from meshwright_papers.studies.drawing import Drawing, drawing_spec, drawing_svg
 from meshwright_papers.studies.study import Table, table_svg
@@ -172,24 +169,8 @@ def test_words_of_columns_are_no_names_of_columns():
     assert not [one for one in COLUMNS.values() if "_" in one.words]
 
 
-def test_equal_input_gives_equal_bytes_in_another_process():
-    code = (
-        "from meshwright.report.svg import svg_of; print(svg_of({'data': {'values': [{'a': 1}]},"
-        "'mark': 'bar', 'encoding': {'x': {'field': 'a', 'type': 'quantitative'}}}, 'T'), end='')"
-    )
-    told = {
-        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout
-        for _ in range(2)
-    }
-    assert len(told) == 1
-
-
 def test_without_the_extra_nothing_begins(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'meshwright\[plot\]'"):
-        check_drawable()
-    with pytest.raises(UnsupportedError, match="plot"):
-        svg_of({}, "T")
     assert main(["study", "temp-throughput", "--out", str(tmp_path / "x")]) != 0
     assert "pip install 'meshwright[plot]'" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
