@@ -12,19 +12,22 @@ from typing_extensions import TypedDict
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import UnknownNameError
+from meshwright.base.records import Brief, Rows, Scalar
 from meshwright.calibration.fit.report import text_table
 from meshwright.calibration.kernel_rows import FOLDER, KINDS
 from meshwright.calibration.kernels import Timings, groups_of, place_of, predicted_s
 from meshwright.catalog.kernels import KernelCurves
+from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
 from meshwright.report.screen import percent
 
 if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
     from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
-class KernelErrors:
+class KernelErrors(Brief):
     """Errors |ln(predicted / measured)| of some rows of one kernel: median and 90th percentile."""
 
     kernel: str
@@ -38,6 +41,17 @@ class KernelErrors:
     """Of all rows on the curve of other chips; None: no other chip has one."""
     bias: float
     """Median of ln(predicted / measured): below 0 is predicted too fast."""
+
+    def record(self) -> dict[str, Scalar]:
+        """Return the errors; of each kind of rows median and 90th percentile."""
+        found: dict[str, Scalar] = {
+            "kernel": self.kernel, "chip": self.chip, "variant": self.variant, "rows": self.rows,
+            "bias": self.bias,
+        }  # fmt: skip
+        for name in ("fitted", "held_back", "left_out"):
+            pair = getattr(self, name) or (None, None)
+            found |= {f"{name}_median": pair[0], f"{name}_p90": pair[1]}
+        return found
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,22 @@ class KernelValidation(Shown):
         from meshwright.calibration.page import kernels_page
 
         return kernels_page(self)
+
+    def brief(self) -> str:
+        """Return how many rows of how many kernels there are."""
+        rows = sum(entry.rows for entry in self.by_chip)
+        names = dict.fromkeys(entry.kernel for entry in self.by_chip)
+        return f"{rows:,} rows, {len(self.by_variant)} variants of {', '.join(names)}"
+
+    def records(self) -> Rows:
+        """Return the errors of each kernel, chip and variant."""
+        return [entry.record() for entry in self.by_variant]
+
+    def plot_errors(self) -> Figure:
+        """Draw the median error of each kernel and chip, |ln(predicted / measured)| [%]."""
+        from meshwright.calibration.page import kernels_chart
+
+        return figure(kernels_chart(self))
 
 
 def kernel_validation(tables: Sequence[Timings], curves: KernelCurves) -> KernelValidation:

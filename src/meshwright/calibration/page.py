@@ -16,7 +16,7 @@ from meshwright.calibration.errors import (
     memory_errors_by_group,
 )
 from meshwright.calibration.kernel_report import KernelErrors, KernelValidation
-from meshwright.calibration.picture import coverage_chart, error_chart, per_chip, ratio_chart
+from meshwright.calibration.picture import coverage_spec, error_spec, per_chip, ratio_spec
 from meshwright.calibration.prediction import Prediction
 from meshwright.calibration.report import (
     TRAITS,
@@ -164,11 +164,18 @@ def _agreement(
     )  # fmt: skip
 
 
+def agreement_of(found: Validation) -> Chart | None:
+    """Return predicted over measured throughput of training; None: no row has both."""
+    known = _known(found.trained)
+    if not known:
+        return None
+    values = [per_chip(entry) for entry in known]
+    return _agreement("Throughput of training", known, values, "throughput of a chip", "tokens/s")
+
+
 def _agree_parts(found: Validation) -> Iterator[Part]:
     known = _known(found.trained)
-    if known:
-        yield _agreement("Throughput of training", known, [per_chip(entry) for entry in known],
-                         "throughput of a chip", "tokens/s")  # fmt: skip
+    yield from filter(None, [agreement_of(found)])
     sram = _known(found.sram)
     if sram:
         yield _agreement("Speed of one user, from SRAM", sram, _totals(sram), "speed",
@@ -194,22 +201,31 @@ def _has_errors(errors: Mapping[str, Errors]) -> bool:
     return any(one.median_abs_log_error is not None for one in errors.values())
 
 
-def _source_parts(found: Validation, record: FitRecord | None) -> Iterator[Part]:
-    names = list(by_group(found.trained))
-    errors = {name: found.groups[name] for name in names}
+def errors_chart(found: Validation) -> Chart | None:
+    """Return the errors of each source of training, left out too; None: no row has one."""
+    errors = {name: found.groups[name] for name in by_group(found.trained)}
     if not _has_errors(errors):
+        return None
+    record = fit_record(found.calibration)
+    return Chart(
+        "Errors of each source (rows)", f"{_least_and_most(errors)}; from the median to the 90th "
+        "percentile, and of constants fitted without the source",
+        error_spec(errors, {} if record is None else record.groups),
+    )  # fmt: skip
+
+
+def _source_parts(found: Validation, record: FitRecord | None) -> Iterator[Part]:
+    drawn = errors_chart(found)
+    if drawn is None:
         return
-    known = [entry for entry in found.trained if entry.log_error is not None]
     yield Chart(
         "Predicted over measured throughput by source (rows)",
         "A thin stroke a row; the bar holds the middle half, the thick stroke is the median",
-        ratio_chart(known),
+        ratio_spec(_known(found.trained)),
     )
-    groups = {} if record is None else record.groups
-    yield Chart(
-        "Errors of each source (rows)", f"{_least_and_most(errors)}; from the median to the 90th "
-        "percentile, and of constants fitted without the source", error_chart(errors, groups),
-    )  # fmt: skip
+    yield drawn
+    names = list(by_group(found.trained))
+    errors = {name: found.groups[name] for name in names}
     rows = []
     for name in names:
         group = None if record is None else record.groups.get(name)
@@ -248,7 +264,7 @@ def _coverage(title: str, groups: Mapping[str, GroupRecord]) -> Iterator[Chart]:
     enough = sum(share >= SHARE for share in known.values())
     yield Chart(
         title, f"{enough} of {len(known)} sources have four of five rows inside (the line)",
-        coverage_chart(groups),
+        coverage_spec(groups),
     )  # fmt: skip
 
 
@@ -278,16 +294,24 @@ def _inside(entry: Prediction) -> str:
     return "yes" if low <= entry.measured_tokens_per_s <= high else "no"
 
 
-def _memory_parts(found: Validation) -> Iterator[Part]:
+def memory_of(found: Validation) -> Chart | None:
+    """Return predicted over measured memory; None: no row has both."""
     known = [entry for entry in found.trained if entry.memory_log_error is not None]
     if not known:
-        return
+        return None
     values = [
         (entry.memory.predicted_bytes / GIB, (entry.memory.measured_bytes or 0.0) / GIB)
         for entry in known
         if entry.memory is not None
     ]
-    yield _agreement("Memory of the fullest device", known, values, "memory", "GiB")
+    return _agreement("Memory of the fullest device", known, values, "memory", "GiB")
+
+
+def _memory_parts(found: Validation) -> Iterator[Part]:
+    drawn = memory_of(found)
+    if drawn is None:
+        return
+    yield drawn
     errors = memory_errors_by_group(found.trained)
     rows = [
         (name, f"{one.rows:,}", percent(one.median), percent(one.p90),
@@ -307,17 +331,24 @@ def _memory_parts(found: Validation) -> Iterator[Part]:
                     "Wrongly predicted to fit, or not to")  # fmt: skip
 
 
-def _serving_parts(found: Validation) -> Iterator[Part]:
+def serving_of(found: Validation) -> Chart | None:
+    """Return predicted over measured throughput of serving; None: no row has both."""
     known = _known(found.served)
     if not known:
+        return None
+    return _agreement("Throughput of serving", known, _totals(known), "throughput", "tokens/s")
+
+
+def _serving_parts(found: Validation) -> Iterator[Part]:
+    drawn = serving_of(found)
+    if drawn is None:
         return
-    yield _agreement("Throughput of serving", known, _totals(known), "throughput",
-                     "tokens/s")  # fmt: skip
+    yield drawn
     record = serving_record(found.calibration)
     for view, errors in views_of(found.served).items():
         if view in ("server", "chip") and _has_errors(errors):
             yield Chart(f"Errors of throughput by {view} (rows)", _least_and_most(errors),
-                        error_chart(errors, {}))  # fmt: skip
+                        error_spec(errors, {}))  # fmt: skip
     if record is not None:
         rows = [
             (name, f"{group.rows:,}", percent(group.left_out.median), percent(group.left_out.p90),
@@ -344,17 +375,26 @@ def _refusal_parts(found: Validation) -> Iterator[Part]:
 # ----------------------------------------------------------------------------------------- kernels
 
 
-def kernels_page(found: KernelValidation) -> Page:
-    """Return the report of curves of kernels against measured times."""
-    ordered = sorted(found.by_chip, key=lambda entry: -_median(entry))
+def kernels_chart(found: KernelValidation) -> Chart:
+    """Return the median error of each kernel and chip."""
+    ordered = _by_error(found)
     names = [f"{entry.kernel} on {entry.chip} ({entry.rows:,})" for entry in ordered]
     medians = [_median(entry) for entry in ordered]
-    chart = Chart(
+    return Chart(
         "Median error of each kernel and chip (rows)",
         f"From {percent(medians[-1])} ({names[-1]}) to {percent(medians[0])} ({names[0]})",
         charts.bars(names, [100.0 * median for median in medians],
                     [percent(median) for median in medians], ERROR),
     )  # fmt: skip
+
+
+def _by_error(found: KernelValidation) -> list[KernelErrors]:
+    return sorted(found.by_chip, key=lambda entry: -_median(entry))
+
+
+def kernels_page(found: KernelValidation) -> Page:
+    """Return the report of curves of kernels against measured times."""
+    ordered = _by_error(found)
     head = ("kernel", "chip", "variant", "rows>", "median>", "p90>", "held back>", "p90>",
             "chip left out>", "p90>", "bias>")  # fmt: skip
     tables = [
@@ -374,7 +414,8 @@ def kernels_page(found: KernelValidation) -> Page:
             Tile("Which is furthest off?", f"{most.kernel} on {most.chip}",
                  f"median {percent(_median(most))}", "kernels"),
         ],
-        sections=[Section("kernels", "How large are errors, by kernel?", [chart, *tables])],
+        sections=[Section("kernels", "How large are errors, by kernel?",
+                          [kernels_chart(found), *tables])],
         command=found.command,
         version=found.version,
     )  # fmt: skip

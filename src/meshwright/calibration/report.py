@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, NotRequired, Protocol
 from typing_extensions import TypedDict
 
 from meshwright.base.errors import Fault
+from meshwright.base.records import Rows
 from meshwright.calibration.errors import (
     Errors,
     Family,
@@ -53,10 +54,12 @@ from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.workloads import load_server, server_names
 from meshwright.cost.parts import MemoryPart
 from meshwright.report.markdown import markdown_table
+from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
 from meshwright.report.screen import percent
 
 if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
     from meshwright.report.page.parts import Page
 
 GIB = 2.0**30
@@ -99,6 +102,46 @@ class Validation(Shown):
         from meshwright.calibration.page import validation_page
 
         return validation_page(self)
+
+    def brief(self) -> str:
+        """Return how far off predictions are, and what their intervals hold."""
+        held = self.intervals
+        lines = [
+            f"{len(self.predictions):,} rows, {self.calibration} constants",
+            f"median over sources of the median error: {percent(self.median_of_medians)}; nine of "
+            f"ten rows within {percent(self.overall.p90_abs_log_error)}",
+        ]
+        if held.rows and held.covered is not None:
+            lines.append(f"80 % intervals hold {held.covered:.1%} of {held.rows} rows")
+        return "\n".join(lines)
+
+    def records(self) -> Rows:
+        """Return the rows, each with what is predicted and what was measured."""
+        return [entry.record() for entry in self.predictions]
+
+    def plot_agreement(self) -> Figure:
+        """Draw predicted over measured throughput of every row of training [tokens/s]."""
+        from meshwright.calibration.page import agreement_of
+
+        return figure(agreement_of(self), "no row of training could be predicted")
+
+    def plot_serving(self) -> Figure:
+        """Draw predicted over measured throughput of every row of serving [tokens/s]."""
+        from meshwright.calibration.page import serving_of
+
+        return figure(serving_of(self), "no row of serving could be predicted")
+
+    def plot_memory(self) -> Figure:
+        """Draw predicted over measured memory of the fullest device [GiB]."""
+        from meshwright.calibration.page import memory_of
+
+        return figure(memory_of(self), "no row states a memory that could be predicted")
+
+    def plot_errors(self) -> Figure:
+        """Draw the median error of each source, |ln(predicted / measured)| [%]."""
+        from meshwright.calibration.page import errors_chart
+
+        return figure(errors_chart(self), "no row of training could be predicted")
 
     @cached_property
     def groups(self) -> dict[str, Errors]:

@@ -403,7 +403,8 @@ def sweep(args: Namespace) -> int:
     from meshwright.sweep.choice import choice_lines
     from meshwright.sweep.report import counts_of, sweep_data, sweep_lines
 
-    asked, swept, chosen = api._swept(args, _call(args))
+    found = api.sweep.answer(args, _call(args))
+    asked, swept, chosen = found.asked, found.swept, found.chosen
     lines = [*sweep_lines(asked, swept), *[""] * bool(chosen)]
     lines += [line for choice in chosen for line in choice_lines(asked, choice)]
     show(lines, sweep_data(asked, swept, chosen) if args.json else None, args.json)

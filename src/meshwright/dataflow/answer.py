@@ -10,22 +10,27 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import TypedDict
 
+from meshwright.base.records import Brief, Rows
+from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.layouts import TensorLayout, payload_bytes
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.dataflow.sharding import GraphSharding
 from meshwright.dataflow.stages import Stage
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, factors
+from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
+from meshwright.report.screen import counted
 
 if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
     from meshwright.report.page.parts import Page
 
 SLOWER = "slower by its bound"
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Refusal(Brief):
     """Degrees without a plan."""
 
     reason: str
@@ -34,7 +39,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class GraphPlan:
+class GraphPlan(Brief):
     """Degrees, how kernels are split, and what a step takes."""
 
     tp: int
@@ -93,9 +98,16 @@ class GraphPlan:
         """Over all replicas."""
         return self.num_passes * self.dp / self.step_s
 
+    def brief(self) -> str:
+        """Return degrees, time and memory."""
+        return (
+            f"tp{self.tp} pp{self.pp} dp{self.dp}: {format_seconds(self.step_s)} a step, "
+            f"{format_bytes(self.held_bytes)} on the fullest device"
+        )
+
 
 @dataclass(frozen=True)
-class Traffic:
+class Traffic(Brief):
     """What all devices together move in one step."""
 
     memory_bytes: float
@@ -105,7 +117,7 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class GraphPlans:
+class GraphPlans(Brief):
     """Plans in the order of their time, how the space was covered, and a bound for all of it."""
 
     plans: tuple[GraphPlan, ...]
@@ -128,6 +140,10 @@ class GraphPlans:
             return 0.0
         return self.best.step_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0.0 else inf
 
+    def brief(self) -> str:
+        """Return how many plans there are, and the fastest."""
+        return f"{counted(len(self.plans), 'plan')}, gap {self.gap:.1%}; {self.best.brief()}"
+
 
 @dataclass(frozen=True)
 class GraphAnswer(Shown):
@@ -146,6 +162,56 @@ class GraphAnswer(Shown):
         from meshwright.dataflow.page import graph_page
 
         return graph_page(self)
+
+    def brief(self) -> str:
+        """Return the fastest plan, and how it is proved."""
+        often = f" x {self.graph.repeats}" if self.graph.repeats > 1 else ""
+        return (
+            f"{self.graph.name}{often} on {self.machine.spec.name}\n{self.plans.best.brief()}\n"
+            f"{counted(len(self.plans.plans), 'plan')} priced, gap {self.plans.gap:.1%}"
+        )
+
+    def records(self) -> Rows:
+        """Return the plans, the fastest first."""
+        rows = [plan_record(plan) for plan in self.plans.plans]
+        return [{name: value for name, value in row.items() if isinstance(value, int | float)}
+                for row in rows]  # fmt: skip
+
+    def plot_time(self) -> Figure:
+        """Draw what a step consists of [s]."""
+        from meshwright.dataflow.page import time_of
+
+        return figure(time_of(self))
+
+    def plot_memory(self) -> Figure:
+        """Draw what fills the fullest device, against its capacity [GiB]."""
+        from meshwright.dataflow.page import memory_of
+
+        return figure(memory_of(self.machine, self.plans.best.held_bytes))
+
+    def plot_kernels(self) -> Figure:
+        """Draw the time of each kernel in one pass [s]."""
+        from meshwright.dataflow.page import kernels_of
+
+        return figure(kernels_of(self), "the graph is cut into stages: plot_stages()")
+
+    def plot_stages(self) -> Figure:
+        """Draw the time of each stage in one pass [s]."""
+        from meshwright.dataflow.page import stages_of
+
+        return figure(stages_of(self), "the graph is not cut into stages: plot_kernels()")
+
+    def plot_ranking(self) -> Figure:
+        """Draw the step of the leading degrees in its parts [s]."""
+        from meshwright.dataflow.page import ranking_of
+
+        return figure(ranking_of(self), "only one plan fits")
+
+    def plot_power(self) -> Figure:
+        """Draw the mean power of chips, memory and links over a step [W]."""
+        from meshwright.dataflow.page import power_of
+
+        return figure(power_of(self), f"power of {self.machine.spec.chip.name} is not known")
 
 
 class DegreesRecord(TypedDict):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 from typing_extensions import TypedDict
 
+from meshwright.base.records import Listed, Rows, Scalar
 from meshwright.calibration.fit.memory import (
     GIB,
     MemoryFit,
@@ -68,12 +70,41 @@ class FittedRecord(TypedDict, total=False):
     sram: SramRecord
 
 
-class Fitted(NamedTuple):
+@dataclass(frozen=True)
+class Fitted(Listed):
     """A calibration file, with lines for a reader and data for a program."""
 
     text: str
     lines: list[str]
     data: dict[str, Any]
+
+    def brief(self) -> str:
+        """Return the first lines for a reader."""
+        return "\n".join(self.lines[:3])
+
+    def records(self) -> Rows:
+        """Return the sources of the rows, or the kernels, with their errors."""
+        if "kernels" in self.data:
+            return [_flat(entry) for entry in self.data["variants"]]
+        fits = [self.data, *(self.data[name] for name in ("serving", "sram") if name in self.data)]
+        return [
+            {"source": name, **_flat(group)}
+            for fit in fits
+            for name, group in fit.get("groups", {}).items()
+        ]
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return a record with the parts of its records beside the rest: ``left_out_median``."""
+    found: dict[str, Scalar] = {}
+    for name, value in record.items():
+        if isinstance(value, list | tuple):
+            value = dict(zip(("median", "p90"), value, strict=True))
+        if isinstance(value, Mapping):
+            found |= {f"{name}_{part}": amount for part, amount in value.items()}
+        else:
+            found[name] = value
+    return found
 
 
 def fitted(rows: Sequence[Row], name: str, command: str) -> Fitted:

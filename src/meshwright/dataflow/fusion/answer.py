@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import TypedDict
 
+from meshwright.base.records import Brief, Rows, scalars
 from meshwright.dataflow.fusion.cores import CoreGrid
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
 from meshwright.spec.system import DType
 
 if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
     from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Brief):
     """The best candidate, and what became of all."""
 
     number: int
@@ -39,7 +42,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(Brief):
     """Kernels that are on the chip together; seconds and bytes are those of one sequence."""
 
     kernels: tuple[str, ...]
@@ -77,7 +80,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class SearchCounts:
+class SearchCounts(Brief):
     """How much was searched."""
 
     num_ideals: int
@@ -92,7 +95,7 @@ class SearchCounts:
 
 
 @dataclass(frozen=True)
-class Fusion:
+class Fusion(Brief):
     """The best partitions of a problem."""
 
     fidelity: ClassVar[str] = "closed_form"
@@ -130,7 +133,7 @@ class Fusion:
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(Brief):
     """A chip, and one direction of the links between such chips."""
 
     name: str
@@ -141,7 +144,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class FusionQuestion:
+class FusionQuestion(Brief):
     """What is fused, and where."""
 
     graph: DataflowGraph
@@ -181,6 +184,44 @@ class FusionAnswer(Shown):
         from meshwright.dataflow.fusion.page import fusion_page
 
         return fusion_page(self)
+
+    def brief(self) -> str:
+        """Return the lead of the screen."""
+        from meshwright.dataflow.fusion.report import fusion_screen
+
+        return fusion_screen(self).lead
+
+    def records(self) -> Rows:
+        """Return the partitions in the order of time, for one sequence."""
+        return [
+            {"kernels": ", ".join(part.kernels), "limit": part.limit, "time_s": part.time_s,
+             **scalars(part)}
+            for part in self.choice.fusion.partitions
+        ]  # fmt: skip
+
+    def plot_time(self) -> Figure:
+        """Draw the seconds of one sequence by cause: compute, DRAM and network that show."""
+        from meshwright.dataflow.fusion.page import time_of
+
+        return figure(time_of(self))
+
+    def plot_partitions(self) -> Figure:
+        """Draw the time of each partition by cause, for one sequence [s]."""
+        from meshwright.dataflow.fusion.page import partitions_of
+
+        return figure(partitions_of(self))
+
+    def plot_memory(self) -> Figure:
+        """Draw the SRAM of each partition, against the capacity [MiB]."""
+        from meshwright.dataflow.fusion.page import sram_of
+
+        return figure(sram_of(self))
+
+    def plot_moved(self) -> Figure:
+        """Draw the bytes between chip and DRAM of each partition [MiB]."""
+        from meshwright.dataflow.fusion.page import moved_of
+
+        return figure(moved_of(self))
 
     @property
     def gap(self) -> float:
