@@ -117,7 +117,7 @@ def test_errors_of_each_source_are_drawn_twice(entries):
     }
     errors = {name: errors_of(part) for name, part in by_group(entries).items()}
     values = error_spec(errors, groups)["data"]["values"]
-    left_out = [value for value in values if value["kind"] != "predicted"]
+    left_out = [value for value in values if value["of"] != "predicted"]
     assert len(values) == 3 + 1
     (twice,) = left_out
     assert twice["row"] == "torchtitan (4, alone with its chips)"
