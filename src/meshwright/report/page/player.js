@@ -1,0 +1,234 @@
+"use strict";
+// Plays a walk: what members hold after each frame, and what travels between them during it.
+for (const player of document.querySelectorAll(".player")) {
+  const { members, tensors, frames, alone_bytes: alone, num_devices: devices } =
+    JSON.parse(player.querySelector("script").textContent);
+  const one = (selector) => player.querySelector(selector);
+  const stage = one(".stage"), scrub = one(".scrub"), play = one(".play"), speed = one(".speed");
+  const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
+  const frameMs = 1600, size = 44;
+  let at = 0, timer = 0, run = 0;
+
+  function make(name, attributes = {}, ...inside) {
+    const svg = ["svg", "path", "rect", "g", "text"].includes(name);
+    const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    made.append(...inside);
+    return made;
+  }
+
+  function bytes(value) {
+    for (const [unit, of] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]])
+      if (value >= of) return `${(value / of).toFixed(1)} ${unit}`;
+    return `${Math.round(value)} B`;
+  }
+
+  // What every member holds after each frame: tensor -> groups of parts, from the changes.
+  const states = [];
+  for (const frame of frames) {
+    const before = states.at(-1) || members.map(() => new Map());
+    states.push(before.map((held, member) => {
+      const now = new Map(held);
+      for (const [tensor, groups] of Object.entries(frame.changes[member])) {
+        if (groups.length) now.set(Number(tensor), groups); else now.delete(Number(tensor));
+      }
+      return now;
+    }));
+  }
+  // Tensors that a member shows: those that anybody holds in the same phase.
+  const phases = new Map();
+  frames.forEach((frame, number) => {
+    const seen = phases.get(frame.phase) || new Set();
+    states[number].forEach((held) => held.forEach((_, tensor) => seen.add(tensor)));
+    frame.messages.forEach((message) => seen.add(message.tensor));
+    phases.set(frame.phase, seen);
+  });
+
+  const across = 1 + Math.max(...members.map((member) => member.column));
+  const down = 1 + Math.max(...members.map((member) => member.row));
+  stage.classList.toggle("turns", across > down);
+  const arrows = make("svg", { class: "arrows", "aria-hidden": "true" });
+  const boxes = members.map((member, number) => {
+    const box = make("div", { class: number < devices ? "member" : "member switch" });
+    box.style.setProperty("--c", member.column + 1);
+    box.style.setProperty("--r", member.row + 1);
+    const bar = (kind) => make("div", { class: `bar ${kind}` }, make("i"), make("span"));
+    box.append(make("strong", {}, member.name), make("div", { class: "bars" }, bar("held"), bar("sent")), make("p", { class: "does" }),
+      make("div", { class: "slots" }));
+    return box;
+  });
+  stage.append(...boxes, arrows);
+
+  function cells(tensor, parts) {
+    const wide = size / tensor.columns, high = size / tensor.rows;
+    return parts.map((part) => {
+      const x = (part % tensor.columns) * wide, y = Math.floor(part / tensor.columns) * high;
+      return `M${x} ${y}h${wide}v${high}h${-wide}z`;
+    }).join("");
+  }
+
+  // Which parts of a tensor: up to two by number, more (or a tile of a grid) as a count.
+  function some(tensor, parts) {
+    const isGrid = tensor.rows > 1 && tensor.columns > 1;
+    return parts.length < 3 && !isGrid ? `[${parts.join(",")}]` : ` ${parts.length}/${tensor.rows * tensor.columns}`;
+  }
+
+  function label(tensor, groups) {
+    const parts = groups.flatMap(([those]) => those).sort((a, b) => a - b), all = tensor.rows * tensor.columns;
+    const terms = groups.filter(([, of]) => of > 0 && of < devices);
+    let text = tensor.name;
+    if (parts.length < all) text += some(tensor, parts);
+    return terms.length ? `${text} Σ${Math.max(...terms.map(([, of]) => of))}` : text;
+  }
+
+  function slot(number, groups, fresh) {
+    const tensor = tensors[number];
+    const grid = cells(tensor, [...Array(tensor.rows * tensor.columns).keys()]);
+    const drawing = make("svg", { viewBox: `-1 -1 ${size + 2} ${size + 2}`, class: tensor.role });
+    for (const [parts, of] of groups)
+      drawing.append(make("path", { d: cells(tensor, parts), class: of > 0 && of < devices ? "term" : "whole" }));
+    drawing.append(make("path", { d: grid, class: "grid" }));
+    const text = groups.length ? label(tensor, groups) : tensor.name;
+    return make("div", { class: `slot${groups.length ? "" : " none"}${fresh ? " fresh" : ""}`, title: tensor.about },
+      drawing, make("span", {}, text));
+  }
+
+  function fill(state, frame, number) {
+    const shown = [...phases.get(frame.phase)].sort((a, b) => a - b);
+    boxes.forEach((box, member) => {
+      const held = state[member], changed = frame.changes[member];
+      box.querySelector(".slots").replaceChildren(...shown.map(
+        (tensor) => slot(tensor, held.get(tensor) || [], number > 0 && tensor in changed && held.has(tensor))));
+      box.querySelector(".does").textContent = frame.computes[member];
+      for (const [kind, value] of [["held", frame.held[member]], ["sent", frame.sent[member]]]) {
+        const share = alone ? value / alone : 0, bar = box.querySelector(`.bar.${kind}`);
+        bar.querySelector("i").style.width = `${Math.min(100 * share, 100)}%`;
+        const percent = alone && kind === "held" ? ` (${Math.round(100 * share)} %)` : "";
+        bar.querySelector("span").textContent = `${kind} ${bytes(value)}${percent}`;
+      }
+    });
+  }
+
+  // The way of a message: straight from box to box, or in a bow past those in between.
+  function way(message, lane) {
+    const frame = stage.getBoundingClientRect();
+    const [from, to] = [message.source, message.destination].map((member) => {
+      const box = boxes[member].getBoundingClientRect();
+      return { x: box.x - frame.x + box.width / 2, y: box.y - frame.y + box.height / 2, w: box.width / 2, h: box.height / 2 };
+    });
+    const dx = to.x - from.x, dy = to.y - from.y, far = Math.hypot(dx, dy) || 1;
+    const sameRow = Math.abs(dy) < 2, sameColumn = Math.abs(dx) < 2;
+    const gapX = Math.abs(dx) - from.w - to.w, gapY = Math.abs(dy) - from.h - to.h;
+    const side = Math.abs(dx) < Math.abs(dy) ? 34 + 66 * lane : 11 + 22 * lane, nx = (-dy / far) * side, ny = (dx / far) * side;
+    if ((sameRow && gapX > 2 * Math.min(from.w, to.w)) || (sameColumn && gapY > 2 * Math.min(from.h, to.h))) {
+      const bow = 34 + 14 * lane;
+      if (sameRow) {
+        const y = from.y + from.h, low = from.y + Math.max(from.h, to.h) + bow;
+        return `M${from.x} ${y}C${from.x} ${low} ${to.x} ${low} ${to.x} ${to.y + to.h + 3}`;
+      }
+      const x = from.x + from.w, right = from.x + from.w + bow;
+      return `M${x} ${from.y}C${right} ${from.y} ${right} ${to.y} ${to.x + to.w + 3} ${to.y}`;
+    }
+    const reach = (end) => Math.min(end.w / Math.abs(dx / far || 1e-9), end.h / Math.abs(dy / far || 1e-9));
+    const start = reach(from) + 1, stop = far - reach(to) - 3;
+    const point = (length) => `${from.x + (dx / far) * length + nx} ${from.y + (dy / far) * length + ny}`;
+    return `M${point(start)}L${point(Math.max(stop, start + 4))}`;
+  }
+
+  function draw(frame) {
+    arrows.replaceChildren();
+    const lanes = new Map();
+    return frame.messages.map((message) => {
+      const pair = `${message.source}>${message.destination}`, lane = lanes.get(pair) || 0;
+      lanes.set(pair, lane + 1);
+      const tensor = tensors[message.tensor];
+      const line = make("path", { d: way(message, lane), class: `line ${tensor.role}`, "marker-end": "url(#arrow)" });
+      const text = message.parts.length < tensor.rows * tensor.columns ? tensor.name + some(tensor, message.parts) : tensor.name;
+      const wide = 8 + 6.6 * text.length;
+      const token = make("g", { class: `token ${tensor.role}${message.adds ? " adds" : ""}` },
+        make("rect", { x: -wide / 2, y: -9, width: wide, height: 18, rx: 4 }), make("text", { y: 4 }, message.adds ? `+${text}` : text));
+      arrows.append(line, token);
+      return { line, token, length: line.getTotalLength() };
+    });
+  }
+
+  function place(drawn, share) {
+    for (const { line, token, length } of drawn) {
+      const { x, y } = line.getPointAtLength(length * share);
+      token.setAttribute("transform", `translate(${x} ${y})`);
+    }
+  }
+
+  function show(number, moves) {
+    cancelAnimationFrame(run);
+    at = Math.min(Math.max(number, 0), frames.length - 1);
+    const frame = frames[at], travels = moves && at > 0 && frame.messages.length && !calm.matches;
+    scrub.value = at;
+    scrub.setAttribute("aria-valuetext", `${at + 1} of ${frames.length}: ${frame.phase}, ${frame.title}`);
+    one(".count").textContent = `${at + 1} of ${frames.length}`;
+    one(".phase").textContent = `${frame.phase}: ${frame.title}`;
+    one(".caption").textContent = frame.caption;
+    player.querySelectorAll(".frames [aria-current]").forEach((entry) => entry.removeAttribute("aria-current"));
+    player.querySelectorAll(".frames button")[at].setAttribute("aria-current", "step");
+    fill(states[travels ? at - 1 : at], frame, at);
+    const drawn = draw(frame);
+    place(drawn, 0.5);
+    if (!travels) return;
+    const started = performance.now(), lasts = 0.7 * frameMs / Number(speed.value);
+    const move = (now) => {
+      const share = Math.min((now - started) / lasts, 1);
+      place(drawn, share);
+      if (share < 1) run = requestAnimationFrame(move);
+      else { fill(states[at], frame, at); place(drawn, 0.5); }
+    };
+    run = requestAnimationFrame(move);
+  }
+
+  function pause() {
+    clearTimeout(timer);
+    timer = 0;
+    play.textContent = "Play";
+    one(".told").setAttribute("aria-live", "polite");
+  }
+
+  function next() {
+    if (at === frames.length - 1) { pause(); return; }
+    show(at + 1, true);
+    timer = setTimeout(next, frameMs / Number(speed.value));
+  }
+
+  function toggle() {
+    if (timer) { pause(); return; }
+    play.textContent = "Pause";
+    one(".told").setAttribute("aria-live", "off");
+    if (at === frames.length - 1) show(0, false);
+    timer = setTimeout(next, 300);
+  }
+
+  function step(by) { pause(); show(at + by, by > 0); }
+
+  play.addEventListener("click", toggle);
+  one(".back").addEventListener("click", () => step(-1));
+  one(".forward").addEventListener("click", () => step(1));
+  scrub.max = frames.length - 1;
+  scrub.addEventListener("input", () => { pause(); show(Number(scrub.value), false); });
+  player.querySelectorAll(".frames button").forEach((entry, number) => entry.addEventListener("click", () => {
+    pause();
+    show(number, true);
+    one(".controls").scrollIntoView({ block: "nearest" });
+  }));
+  document.addEventListener("keydown", (event) => {
+    const target = event.target;
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    if (target !== document.body && !player.contains(target)) return;
+    if (target.matches("select, .wide") || (event.key === " " && target.matches("button, summary"))) return;
+    const does = { " ": toggle, ArrowLeft: () => step(-1), ArrowRight: () => step(1), Home: () => step(-at),
+      End: () => { pause(); show(frames.length - 1, false); } }[event.key];
+    if (!does) return;
+    event.preventDefault();
+    does();
+  });
+  new ResizeObserver(() => place(draw(frames[at]), 0.5)).observe(stage);
+  show(0, false);
+  player.dataset.state = "ready";
+}
