@@ -15,13 +15,12 @@ from meshwright.catalog.models import load_model
 from meshwright.collectives.registry import collective_algorithms, least_sent_bytes
 from meshwright.report.walks.block import block_walk
 from meshwright.report.walks.collective import (
-    MOST_CELLS,
+    can_be_followed,
     collective_walk,
     group_of,
     runs_on,
-    steps_of,
 )
-from meshwright.report.walks.named import dense_layer
+from meshwright.report.walks.named import dense_layer, usual_shape
 from meshwright.report.walks.stream import Layer, stream_walk
 from meshwright.sharding.strategy import Streamed
 from meshwright.spec.collective import CollectiveKind
@@ -35,16 +34,6 @@ MIB = 2.0**20
 
 
 QUICK = ((3,), (4,), (2, 2), (4, 2))
-
-
-def can_be_followed(name, shape):
-    """Whether an algorithm runs on such a group, in few enough parts."""
-    algorithm = collective_algorithms[name]
-    kind = runs_on(algorithm, shape)
-    if kind is None:
-        return False
-    steps = steps_of(algorithm, group_of(shape, kind))
-    return steps.num_parts * steps.size * (len(steps.steps) + 1) <= MOST_CELLS
 
 
 def case(name, shape):
@@ -102,6 +91,10 @@ def test_replay_finds_a_message_of_what_is_not_there():
     late = type(walk)(**{**vars(walk), "frames": (walk.frames[0], *walk.frames[2:])})
     with pytest.raises(AssertionError, match="is not there"):
         list(replayed(late))
+
+
+def test_every_algorithm_has_a_group_on_which_it_can_be_followed():
+    assert [n for n in collective_algorithms if not can_be_followed(n, usual_shape(n))] == []
 
 
 @pytest.mark.parametrize(("name", "shape"), COLLECTIVES)

@@ -243,6 +243,7 @@ def show_walk(args: argparse.Namespace) -> int:
         idle_options,
         shape_of_text,
         walk_of,
+        walks_beside,
     )
     from meshwright.report.walks.shown import walk_lines, walk_page
     from meshwright.sharding.strategy import Streamed
@@ -267,7 +268,8 @@ def show_walk(args: argparse.Namespace) -> int:
     reading.done()
     walk = walk_of(question)
     if path is not None:
-        write_page(walk_page(walk, command_line()), path, force=args.force)
+        page = walk_page(walk, walks_beside(question), command_line())
+        write_page(page, path, force=args.force)
     show(walk_lines(walk), plain_data(walk), args.json)
     return 0
 

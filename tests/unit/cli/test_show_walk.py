@@ -95,6 +95,6 @@ def test_a_page_that_is_there_stays_unless_it_is_forced(capsys, tmp_path):
     assert main(words) == 2
     assert path.read_text("utf-8") == "mine"
     assert main([*words, "--force"]) == 0
-    assert "ring all gather" in path.read_text("utf-8")
+    assert "Ring all-gather" in path.read_text("utf-8")
     assert main(["show", "walk", "ring_all_gather", "--report", str(tmp_path / "walk.md")]) == 2
     assert "does not end in .html" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_changes_from_frame_to_frame_add_up_to_what_is_held(name):
 
 @pytest.mark.parametrize("name", WALKS)
 def test_a_page_is_whole_and_asks_for_nothing(name):
-    page = walk_page(WALKS[name], "meshwright show walk")
+    page = walk_page(WALKS[name], [WALKS[name]], "meshwright show walk")
     check_page(page)
     text = html_of(page)
     assert "default-src 'none'" in text

@@ -46,7 +46,11 @@ for (const player of document.querySelectorAll(".player")) {
 
   const across = 1 + Math.max(...members.map((member) => member.column));
   const down = 1 + Math.max(...members.map((member) => member.row));
+  const many = Math.max(...[...phases.values()].map((seen) => seen.size)) > 8;
   stage.classList.toggle("turns", across > down);
+  stage.classList.toggle("many", many);
+  for (const [name, value] of Object.entries({ across, down, gap: across > 5 ? "2.9rem" : "4.8rem" }))
+    stage.style.setProperty(`--${name}`, value);
   const arrows = make("svg", { class: "arrows", "aria-hidden": "true" });
   const boxes = members.map((member, number) => {
     const box = make("div", { class: number < devices ? "member" : "member switch" });
@@ -93,12 +97,16 @@ for (const player of document.querySelectorAll(".player")) {
       drawing, make("span", {}, text));
   }
 
-  function fill(state, frame, number) {
+  function fill(state, frame, isDone) {
     const shown = [...phases.get(frame.phase)].sort((a, b) => a - b);
     boxes.forEach((box, member) => {
       const held = state[member], changed = frame.changes[member];
-      box.querySelector(".slots").replaceChildren(...shown.map(
-        (tensor) => slot(tensor, held.get(tensor) || [], number > 0 && tensor in changed && held.has(tensor))));
+      box.querySelector(".slots").replaceChildren(...shown.flatMap((tensor, place) => {
+        const isNew = isDone && tensor in changed && held.has(tensor);
+        const made = slot(tensor, held.get(tensor) || [], isNew);
+        const breaks = many && place > 0 && tensors[tensor].role !== tensors[shown[place - 1]].role;
+        return breaks ? [make("hr"), made] : [made];
+      }));
       box.querySelector(".does").textContent = frame.computes[member];
       for (const [kind, value] of [["held", frame.held[member]], ["sent", frame.sent[member]]]) {
         const share = alone ? value / alone : 0, bar = box.querySelector(`.bar.${kind}`);
@@ -111,28 +119,36 @@ for (const player of document.querySelectorAll(".player")) {
 
   // The way of a message: straight from box to box, or in a bow past those in between.
   function way(message, lane) {
-    const frame = stage.getBoundingClientRect();
-    const [from, to] = [message.source, message.destination].map((member) => {
-      const box = boxes[member].getBoundingClientRect();
-      return { x: box.x - frame.x + box.width / 2, y: box.y - frame.y + box.height / 2, w: box.width / 2, h: box.height / 2 };
+    const origin = stage.getBoundingClientRect();
+    const areas = boxes.map((box) => {
+      const { left, right, top, bottom } = box.getBoundingClientRect();
+      return { l: left - origin.x, r: right - origin.x, t: top - origin.y, b: bottom - origin.y };
     });
-    const dx = to.x - from.x, dy = to.y - from.y, far = Math.hypot(dx, dy) || 1;
-    const sameRow = Math.abs(dy) < 2, sameColumn = Math.abs(dx) < 2;
-    const gapX = Math.abs(dx) - from.w - to.w, gapY = Math.abs(dy) - from.h - to.h;
-    const side = Math.abs(dx) < Math.abs(dy) ? 34 + 66 * lane : 11 + 22 * lane, nx = (-dy / far) * side, ny = (dx / far) * side;
-    if ((sameRow && gapX > 2 * Math.min(from.w, to.w)) || (sameColumn && gapY > 2 * Math.min(from.h, to.h))) {
-      const bow = 34 + 14 * lane;
-      if (sameRow) {
-        const y = from.y + from.h, low = from.y + Math.max(from.h, to.h) + bow;
-        return `M${from.x} ${y}C${from.x} ${low} ${to.x} ${low} ${to.x} ${to.y + to.h + 3}`;
+    const from = areas[message.source], to = areas[message.destination];
+    const [low, high] = [Math.max(from.l, to.l), Math.min(from.r, to.r)];
+    const [upper, lower] = [Math.max(from.t, to.t), Math.min(from.b, to.b)];
+    const crosses = (left, right, top, bottom) => areas.some((a) => a !== from && a !== to &&
+      a.l < right && a.r > left && a.t < bottom && a.b > top);
+    if (high > low) { // one above the other
+      const x = (low + high) / 2, isDown = to.t > from.t, near = isDown ? from.b : from.t, far = isDown ? to.t : to.b;
+      if (crosses(x, x, Math.min(near, far), Math.max(near, far))) {
+        const right = Math.max(from.r, to.r) + 34 + 14 * lane, [y, end] = [from, to].map((a) => (a.t + a.b) / 2);
+        return `M${from.r} ${y}C${right} ${y} ${right} ${end} ${to.r + 3} ${end}`;
       }
-      const x = from.x + from.w, right = from.x + from.w + bow;
-      return `M${x} ${from.y}C${right} ${from.y} ${right} ${to.y} ${to.x + to.w + 3} ${to.y}`;
+      const at = x + (isDown ? -1 : 1) * (34 + 66 * lane);
+      return `M${at} ${near}L${at} ${far + (isDown ? -3 : 3)}`;
     }
-    const reach = (end) => Math.min(end.w / Math.abs(dx / far || 1e-9), end.h / Math.abs(dy / far || 1e-9));
-    const start = reach(from) + 1, stop = far - reach(to) - 3;
-    const point = (length) => `${from.x + (dx / far) * length + nx} ${from.y + (dy / far) * length + ny}`;
-    return `M${point(start)}L${point(Math.max(stop, start + 4))}`;
+    if (lower > upper) { // side by side
+      const y = (upper + lower) / 2, isRight = to.l > from.l, near = isRight ? from.r : from.l, far = isRight ? to.l : to.r;
+      if (crosses(Math.min(near, far), Math.max(near, far), y, y)) {
+        const down = Math.max(from.b, to.b) + 34 + 14 * lane, [x, end] = [from, to].map((a) => (a.l + a.r) / 2);
+        return `M${x} ${from.b}C${x} ${down} ${end} ${down} ${end} ${to.b + 3}`;
+      }
+      const at = y + (isRight ? 1 : -1) * (11 + 22 * lane);
+      return `M${near} ${at}L${far + (isRight ? -3 : 3)} ${at}`;
+    }
+    const corner = (area, other) => [other.l > area.r ? area.r : area.l, other.t > area.b ? area.b : area.t];
+    return `M${corner(from, to).join(" ")}L${corner(to, from).join(" ")}`;
   }
 
   function draw(frame) {
@@ -142,19 +158,22 @@ for (const player of document.querySelectorAll(".player")) {
       const pair = `${message.source}>${message.destination}`, lane = lanes.get(pair) || 0;
       lanes.set(pair, lane + 1);
       const tensor = tensors[message.tensor];
-      const line = make("path", { d: way(message, lane), class: `line ${tensor.role}`, "marker-end": "url(#arrow)" });
+      const d = way(message, lane), [x, y, toX, toY] = d.match(/[-\d.]+/g).map(Number);
+      const isSlanted = d.includes("L") && x !== toX && y !== toY; // two of them would rest on the same place
+      const line = make("path", { d, class: `line ${tensor.role}`, "marker-end": "url(#arrow)" });
       const text = message.parts.length < tensor.rows * tensor.columns ? tensor.name + some(tensor, message.parts) : tensor.name;
-      const wide = 8 + 6.6 * text.length;
+      const wide = Math.max(30, 10 + 6.6 * (text.length + message.adds));
       const token = make("g", { class: `token ${tensor.role}${message.adds ? " adds" : ""}` },
         make("rect", { x: -wide / 2, y: -9, width: wide, height: 18, rx: 4 }), make("text", { y: 4 }, message.adds ? `+${text}` : text));
       arrows.append(line, token);
-      return { line, token, length: line.getTotalLength() };
+      return { line, token, length: line.getTotalLength(), rests: isSlanted ? 0.3 : 0.5 };
     });
   }
 
+  // Without a share of the way, where tokens rest.
   function place(drawn, share) {
-    for (const { line, token, length } of drawn) {
-      const { x, y } = line.getPointAtLength(length * share);
+    for (const { line, token, length, rests } of drawn) {
+      const { x, y } = line.getPointAtLength(length * (share ?? rests));
       token.setAttribute("transform", `translate(${x} ${y})`);
     }
   }
@@ -170,16 +189,16 @@ for (const player of document.querySelectorAll(".player")) {
     one(".caption").textContent = frame.caption;
     player.querySelectorAll(".frames [aria-current]").forEach((entry) => entry.removeAttribute("aria-current"));
     player.querySelectorAll(".frames button")[at].setAttribute("aria-current", "step");
-    fill(states[travels ? at - 1 : at], frame, at);
+    fill(states[travels ? at - 1 : at], frame, at > 0 && !travels);
     const drawn = draw(frame);
-    place(drawn, 0.5);
+    place(drawn);
     if (!travels) return;
     const started = performance.now(), lasts = 0.7 * frameMs / Number(speed.value);
     const move = (now) => {
       const share = Math.min((now - started) / lasts, 1);
       place(drawn, share);
       if (share < 1) run = requestAnimationFrame(move);
-      else { fill(states[at], frame, at); place(drawn, 0.5); }
+      else { fill(states[at], frame, true); place(drawn); }
     };
     run = requestAnimationFrame(move);
   }
@@ -228,7 +247,7 @@ for (const player of document.querySelectorAll(".player")) {
     event.preventDefault();
     does();
   });
-  new ResizeObserver(() => place(draw(frames[at]), 0.5)).observe(stage);
+  new ResizeObserver(() => place(draw(frames[at]))).observe(stage);
   show(0, false);
   player.dataset.state = "ready";
 }

@@ -117,6 +117,7 @@ def block_walk(
     how = "tensor and sequence parallelism" if sequence_parallel else "tensor parallelism"
     return Walk(
         name=name,
+        variant=how,
         title=f"A transformer block under {how}, {size} devices",
         asked=f"One layer of {model}, {num_tokens:,} tokens, forward and backward",
         members=loop_of([f"device {member}" for member in range(size)]),
@@ -367,11 +368,24 @@ class _Block:
         before = list(self.recorder.sent)
         kind = words_of(call.kind)
         title = f"{kind} of {name}"
-        play(self.recorder, self._steps(call.kind), name, phase, Captions(title, call.kind, name))
+        captions = Captions(call.kind, name, title, self._why(call, name))
+        play(self.recorder, self._steps(call.kind), name, phase, captions)
         sent = max(now - then for now, then in zip(self.recorder.sent, before, strict=True))
         whole = self.recorder.tensors[name].num_bytes
         where = site_words(call.site)
         self.exchanges.append(Exchange(kind, name, phase, where, whole, sent))
+
+    def _why(self, call: CollectiveCall, name: str) -> str:
+        """Return what the four-case rule found: what is there, and what is needed where."""
+        site = site_words(call.site.partition(":")[0])
+        own = "columns" if self.recorder.tensors[name].columns > 1 else "tokens"
+        if call.kind is CollectiveKind.ALL_GATHER:
+            return f"Each device has its own {own} of {name}, and needs all of it for: {site}."
+        where = f"for its own {own}" if call.kind is CollectiveKind.REDUCE_SCATTER else "in full"
+        return (
+            f"{name} is a sum of {self.size} terms, one on each device, and each device needs it "
+            f"{where} for: {site}."
+        )
 
     def once_a_step(self) -> Iterator[Exchange]:
         """Yield the collectives of weight gradients, which run once for all micro-batches."""
@@ -428,8 +442,8 @@ class _Block:
             caption = "Attention works head by head: each device has heads of its own"
             caption += ", and nothing is sent." if self.size > 1 else "."
         else:
-            what = "The norm" if op.kind is OpKind.NORM else "This operator"
-            caption = f"{what} makes {made} from {read}: " + self._share(outputs[0])
+            how = "row by row" if op.kind is OpKind.NORM else "element by element"
+            caption = f"{made} from {read}, {how}: {self._share(outputs[0])}"
         return caption, computes
 
     def _share(self, output: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt, prod
 
 from meshwright.base.errors import Fault, SpecError
@@ -156,20 +156,26 @@ def play(recorder: Recorder, steps: Steps, tensor: str, phase: str, captions: Ca
             at_end = member < steps.size and part in wanted[member]
             if not is_alive(number, reads.get(at, ()), writes.get(at, ()), at_end=at_end):
                 recorder.drop(member, tensor, (part,))
-        title = f"{captions.title}, step {number + 1} of {len(steps.steps)}"
-        recorder.frame(phase, title, captions.of(step))
+        title = f"step {number + 1} of {len(steps.steps)}"
+        what = f"{captions.title}, " if captions.title else ""
+        recorder.frame(phase, f"{what}{title}", captions.of(step))
 
 
 @dataclass(frozen=True)
 class Captions:
     """What the frames of a collective say."""
 
-    title: str
     kind: CollectiveKind
     tensor: str
+    title: str = ""
+    why: str = ""
+    """What it is for, before what happens in a step."""
 
     def of(self, step: Step) -> str:
         """Return the caption of a step."""
+        return f"{self.why} {self._happens(step)}".strip()
+
+    def _happens(self, step: Step) -> str:
         adds = {adds for *_, adds in step.messages}
         copied = {
             CollectiveKind.ALL_TO_ALL: f"Parts of {self.tensor} are on their way to the members "
@@ -207,7 +213,7 @@ ENDS = {
 }
 SHAPES = {"switch": "behind switches", "mesh": "on a mesh", "torus": "on a torus"}
 """Kinds of levels, in the order in which they are tried."""
-TRIED = ((4,), (2, 2), (4, 2), (3, 3), (4, 3))
+TRIED = ((4,), (4, 2), (2, 2), (3, 3), (4, 3))
 """Shapes of which one is named where another does not do."""
 
 
@@ -235,13 +241,14 @@ def collective_walk(name: str, shape: Sequence[int], num_bytes: float) -> Walk:
     at_start = ENDS[steps.kind]
     words = words_of(steps.kind)
     recorder.frame(words, "at the start", f"{at_start[0].upper()}{at_start[1:]}.")
-    play(recorder, steps, tensor.name, words, Captions(words, steps.kind, tensor.name))
+    play(recorder, steps, tensor.name, words, Captions(steps.kind, tensor.name))
     exchange = Exchange(
         words, tensor.name, words, name, num_bytes, max(recorder.sent[: steps.size])
     )
     return Walk(
         name=name,
-        title=f"{name.replace('_', ' ')}, {sides_text(shape)} members {SHAPES[kind]}",
+        variant=name,
+        title=f"{spoken(name)}, {sides_text(shape)} members {SHAPES[kind]}",
         asked=f"{words} of {format_bytes(num_bytes)}: {at_start}",
         members=_places(shape_of(group), kind, has_switch=has_switch),
         num_devices=steps.size,
@@ -251,6 +258,19 @@ def collective_walk(name: str, shape: Sequence[int], num_bytes: float) -> Walk:
         alone_bytes=num_bytes,
         notes=("Parts that nobody reads again are dropped from the picture.",),
     )
+
+
+def spoken(name: str) -> str:
+    """Return the name of an algorithm in words: ``Two way ring all-gather``."""
+    kind = collective_algorithms[name].kind
+    return f"{name.removesuffix(kind)}{words_of(kind)}".replace("_", " ").capitalize()
+
+
+def can_be_followed(name: str, shape: Sequence[int]) -> bool:
+    """Return whether an algorithm runs on a group, in few enough parts to be followed."""
+    algorithm = collective_algorithms[name]
+    kind = runs_on(algorithm, shape)
+    return kind is not None and not _is_long(steps_of(algorithm, group_of(shape, kind)))
 
 
 def sides_text(shape: Sequence[int]) -> str:
@@ -288,9 +308,12 @@ def _nearly_square(number: int) -> int:
     return next(rows for rows in range(isqrt(number), 0, -1) if number % rows == 0)
 
 
+def _is_long(steps: Steps) -> bool:
+    return steps.num_parts * steps.size * (len(steps.steps) + 1) > MOST_CELLS
+
+
 def _check_length(name: str, steps: Steps) -> None:
-    cells = steps.num_parts * steps.size * (len(steps.steps) + 1)
-    if cells > MOST_CELLS:
+    if _is_long(steps):
         message = f"{steps.num_parts} parts on {steps.size} members in {len(steps.steps)} steps"
         fix = "fewer members, or the algorithm without pieces"
         raise SpecError(Fault("--group", f"{name}: {message} are more than can be followed", fix))
@@ -299,7 +322,7 @@ def _check_length(name: str, steps: Steps) -> None:
 def _places(shape: Sequence[int], kind: str, *, has_switch: bool) -> tuple[Member, ...]:
     """Return members as their levels lie: in columns and rows, one level as a row or a loop.
 
-    A switch that adds lies below.
+    A switch that adds lies between the rows.
     """
     names = [f"member {number}" for number in range(prod(shape))]
     if len(shape) == 1:
@@ -309,6 +332,7 @@ def _places(shape: Sequence[int], kind: str, *, has_switch: bool) -> tuple[Membe
             Member(name, place[0], sum(c * prod(shape[1:k]) for k, c in enumerate(place) if k))
             for name, place in zip(names, coordinates_of(tuple(shape)), strict=True)
         )
-    if has_switch:
-        members += (Member("switch", 0, max(member.row for member in members) + 1),)
+    if has_switch:  # between two rows, or below one
+        members = tuple(replace(member, row=2 * member.row) for member in members)
+        members += (Member("switch", 0, 1),)
     return members

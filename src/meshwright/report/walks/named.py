@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -12,7 +12,13 @@ from meshwright.collectives.registry import collective_algorithms
 from meshwright.graph.op import LayerGraph, OpKind
 from meshwright.graph.transformer import build_graph
 from meshwright.report.walks.block import KNOWN_KINDS, block_walk
-from meshwright.report.walks.collective import TRIED, collective_walk, runs_on
+from meshwright.report.walks.collective import (
+    TRIED,
+    can_be_followed,
+    collective_walk,
+    runs_on,
+    spoken,
+)
 from meshwright.report.walks.stream import Layer, stream_walk
 from meshwright.report.walks.walk import Walk
 from meshwright.sharding.strategy import Streamed
@@ -36,7 +42,7 @@ def walk_names() -> dict[str, str]:
     """Return the names of all walks with what each shows."""
     found = dict(ABOUT)
     for name in collective_algorithms:
-        found[name] = name.replace("_", " ")
+        found[name] = spoken(name)
     return found
 
 
@@ -69,11 +75,36 @@ def walk_of(question: WalkQuestion) -> Walk:
         form = question.form or STREAMS[name]
         size, product = _one_size(question, 8), _first_product(question)
         return stream_walk(name, form, size, product, question.streamed)
-    shape = question.shape
-    if shape is None:
-        algorithm = collective_algorithms[name]
-        shape = next(sides for sides in TRIED if runs_on(algorithm, sides))
-    return collective_walk(name, shape, question.num_bytes)
+    return collective_walk(name, question.shape or usual_shape(name), question.num_bytes)
+
+
+def walks_beside(question: WalkQuestion) -> list[Walk]:
+    """Return the walk that is asked for among those that answer the same question otherwise.
+
+    A block with and without sequence parallelism, a layer under every form of a stream, every
+    algorithm of a collective on the same group.
+    """
+    name = question.name
+    if name in BLOCKS:
+        return [walk_of(replace(question, name=other)) for other in BLOCKS]
+    if name in STREAMS:
+        return [walk_of(replace(question, form=form)) for form in streams]
+    return list(_same_kind(replace(question, shape=question.shape or usual_shape(name))))
+
+
+def _same_kind(question: WalkQuestion) -> Iterator[Walk]:
+    """Yield the walks of all algorithms of a kind on the same group that can be followed."""
+    asked = collective_algorithms[question.name]
+    assert question.shape is not None
+    for name, algorithm in collective_algorithms.items():
+        is_same = runs_on(algorithm, question.shape) == runs_on(asked, question.shape)
+        if algorithm.kind is asked.kind and is_same and can_be_followed(name, question.shape):
+            yield walk_of(replace(question, name=name))
+
+
+def usual_shape(name: str) -> tuple[int, ...]:
+    """Return a group on which an algorithm runs and can be followed."""
+    return next((shape for shape in TRIED if can_be_followed(name, shape)), TRIED[0])
 
 
 def _one_size(question: WalkQuestion, default: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -79,9 +80,18 @@ def held_text(walk: Walk, frame: Frame) -> str:
     """Return the most that a member holds during a frame, and the most that one has sent."""
     held = max(frame.held_bytes[: walk.num_devices])
     return (
-        f"a member holds {format_bytes(held)} at most, {held / walk.alone_bytes:.0%} of one device "
-        f"alone; has sent {format_bytes(max(frame.sent_bytes[: walk.num_devices]))}"
+        f"a member holds {format_bytes(held)} at most, {held / walk.alone_bytes:.0%} of "
+        f"{alone_text(walk)}; has sent {format_bytes(max(frame.sent_bytes[: walk.num_devices]))}"
     )
+
+
+def alone_text(walk: Walk) -> str:
+    """Return what the bytes held are compared with."""
+    return "the full tensor" if _is_data_only(walk) else "one device alone"
+
+
+def _is_data_only(walk: Walk) -> bool:
+    return all(tensor.role == "data" for tensor in walk.tensors)
 
 
 def cells_of(exchange: Exchange) -> tuple[str, ...]:
@@ -99,8 +109,14 @@ def cells_of(exchange: Exchange) -> tuple[str, ...]:
 # --------------------------------------------------------------------------------- the page
 
 
-def walk_page(walk: Walk, command: str = "") -> Page:
-    """Return the page of a walk."""
+def walk_page(walk: Walk, beside: Sequence[Walk] = (), command: str = "") -> Page:
+    """Return the page of a walk.
+
+    Parameters
+    ----------
+    beside
+        Walks that answer the same question otherwise, itself among them.
+    """
     head = ("collective", "tensor", "phase", "where", "full tensor>", "sent by a member>")
     rows = [cells_of(exchange) for exchange in walk.exchanges]
     tensors = [
@@ -121,6 +137,7 @@ def walk_page(walk: Walk, command: str = "") -> Page:
         sections=[
             Section("walk", "Step by step", [player]),
             Section("sent", "What is communicated, and where", [Table(head, rows)]),
+            *([Section("beside", "Side by side", [_side_by_side(beside)])] if beside else []),
             Section(
                 "tensors",
                 "Tensors",
@@ -131,6 +148,26 @@ def walk_page(walk: Walk, command: str = "") -> Page:
         command=command,
         version=version(),
     )  # fmt: skip
+
+
+def _side_by_side(walks: Sequence[Walk]) -> Table:
+    """Return what each of several walks sends and holds."""
+    phases = {frame.phase: None for frame in walks[0].frames}
+    first = next(iter(phases))
+    kept = [f"held after {first}>"] if len(phases) > 1 else []
+    head = ("", "steps that send>", "longest way>", "sent by a member>", "held at most>", *kept)
+    rows = [
+        (
+            walk.variant,
+            str(walk.num_steps),
+            f"{walk.num_hops} link" + "s" * (walk.num_hops != 1),
+            format_bytes(walk.sent_bytes),
+            format_bytes(walk.most_held_bytes),
+            *([format_bytes(walk.kept_bytes(first))] if kept else []),
+        )
+        for walk in walks
+    ]
+    return Table(head, rows)
 
 
 def _closing(walk: Walk, frame: Frame) -> str:
@@ -154,22 +191,23 @@ def _tiles(walk: Walk) -> Iterator[Tile]:
     phases = dict.fromkeys(exchange.phase for exchange in walked)
     for phase in phases:
         of_phase = [exchange for exchange in walked if exchange.phase == phase]
-        counts = {kind: sum(e.kind == kind for e in of_phase) for kind in
-                  dict.fromkeys(e.kind for e in of_phase)}  # fmt: skip
+        counts = Counter(exchange.kind for exchange in of_phase)
         sent = sum(exchange.sent_bytes for exchange in of_phase)
-        yield Tile(
-            f"What is sent, {phase}?",
-            ", ".join(f"{number} {kind}{'s' * (number > 1)}" for kind, number in counts.items()),
-            f"{format_bytes(sent)} by a member",
-            "sent",
-        )
+        answer = ", ".join(f"{n} {kind}{'s' * (n > 1)}" for kind, n in counts.items())
+        if len(of_phase) == 1:
+            answer = f"{of_phase[0].kind} of {of_phase[0].tensor}"
+        question = f"What is sent, {phase}?" if len(phases) > 1 else "What is sent?"
+        answer = answer[:1].upper() + answer[1:]
+        yield Tile(question, answer, f"{format_bytes(sent)} by a member", "sent")
     most = walk.most_held_bytes
     yield Tile(
         "What does a member hold at most?",
-        f"{format_bytes(most)}, {most / walk.alone_bytes:.0%} of one device alone",
-        f"one alone: {format_bytes(walk.alone_bytes)}",
+        f"{format_bytes(most)}, {most / walk.alone_bytes:.0%} of {alone_text(walk)}",
+        f"{alone_text(walk)}: {format_bytes(walk.alone_bytes)}",
         "walk",
     )
+    if _is_data_only(walk):
+        return
     doubled = replicated_at_rest(walk)
     yield Tile(
         "Is anything held twice at rest?",

@@ -119,6 +119,7 @@ def stream_walk(
     place = loop_of if rounds.is_cycle else row_of
     return Walk(
         name=name,
+        variant=form,
         title=f"{TITLES.get(name, name)}: Y = X W on {num_members} devices in "
         + ("a cycle" if rounds.is_cycle else "a line"),
         asked=f"{layer.name}: {sides.travels} travels in the form {form}, {sides.stays} stays",

@@ -112,6 +112,8 @@ class Walk:
     """A whole walk."""
 
     name: str
+    variant: str
+    """What tells it from others that answer the same question: a form, an algorithm."""
     title: str
     asked: str
     """What it shows, in a line."""
@@ -131,6 +133,30 @@ class Walk:
     def most_held_bytes(self) -> float:
         """The most that any member holds during any frame [bytes]."""
         return max(max(frame.held_bytes[: self.num_devices]) for frame in self.frames)
+
+    @property
+    def num_steps(self) -> int:
+        """Frames in which anything is sent."""
+        return sum(bool(frame.messages) for frame in self.frames)
+
+    @property
+    def num_hops(self) -> int:
+        """Links of the longest message."""
+        return max((m.num_hops for frame in self.frames for m in frame.messages), default=0)
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that the member sends that sends most."""
+        return max(self.frames[-1].sent_bytes[: self.num_devices])
+
+    def kept_bytes(self, phase: str) -> float:
+        """Return the most that a member still holds at the end of a phase [bytes]."""
+        last = [frame for frame in self.frames if frame.phase == phase][-1]
+        part_bytes = {tensor.name: tensor.part_bytes for tensor in self.tensors}
+        return max(
+            sum(part_bytes[group.tensor] * len(group.parts) for group in held)
+            for held in last.held[: self.num_devices]
+        )
 
     def tensor(self, name: str) -> WalkTensor:
         """Return a tensor by its name."""
