@@ -249,7 +249,7 @@ def test_a_stream_sends_and_holds_its_closed_forms(form, n, streamed):
 MODELS = (
     "gpt3-175b", "llama3-8b", "gemma2-2b", "olmo2-7b", "deepseek-v3", "falcon-40b", "bloom-176b",
     "mpt-7b", "qwen3-8b", "phi3-mini", "opt-125m", "glm4-9b", "gemma3-4b", "pythia-1b",
-    "gpt-neox-20b",
+    "gpt-neox-20b", "olmo2-1b", "deepseek-v2-lite",
 )  # fmt: skip
 """One of each kind: norms before and after, parallel branches, latent attention, biases."""
 
@@ -333,7 +333,9 @@ def test_every_dense_model_has_its_walk(name, sequence_parallel):
     for _ in replayed(walk):
         pass
     weights = {t.name for t in walk.tensors if t.role == "weight"}
+    everybody = frozenset(range(2))
     for held in walk.frames[-1].held:
+        assert set(contents(held).values()) <= {frozenset(), everybody}
         assert {tensor for tensor, _ in contents(held)} == {
             *weights, *(f"d{name}" for name in weights), "dX",
         }  # fmt: skip

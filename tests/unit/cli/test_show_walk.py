@@ -43,7 +43,8 @@ def test_lines_tell_what_is_sent_and_held(capsys):
     assert "3 forward: all-gather of N, step 1 of 3" in text
     assert "sent: N[0] 0>1, N[1] 1>2, N[2] 2>3, N[3] 3>0" in text
     assert "of one device alone; has sent 12.0 MiB" in text
-    assert "all-gather N forward attention, qkv, input 48.0 MiB in full, 36.0 MiB sent" in text
+    row = "all-gather; N; forward; attention, qkv, input; tokens x hidden; split by tokens to whole"
+    assert f"{row} 48.0 MiB in full, 36.0 MiB sent by a member" in text
 
 
 def test_data_holds_every_frame(capsys):

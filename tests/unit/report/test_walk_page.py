@@ -94,6 +94,17 @@ def test_a_recorder_refuses_what_nobody_can_do():
         recorder.frame("", "", "")
 
 
+def test_terms_and_whole_numbers_are_not_mixed():
+    tensor = WalkTensor("T", "", "data", 1, 1, 8.0)
+    for first in (True, False):
+        recorder = Recorder(1, [tensor])
+        recorder.make(0, "T", [0], is_term=first)
+        recorder.frame("", "", "")
+        recorder.make(0, "T", [0], is_term=not first)
+        with pytest.raises(ValueError, match="something else"):
+            recorder.frame("", "", "")
+
+
 def test_bytes_held_count_what_arrives():
     tensor = WalkTensor("T", "", "data", 1, 2, 8.0)
     recorder = Recorder(2, [tensor])

@@ -7,13 +7,22 @@ collective are those of its algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.collectives.registry import collective_algorithms, least_sent_bytes
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
+from meshwright.report.walks.block_words import (
+    backward_caption,
+    change_text,
+    forward_caption,
+    need_caption,
+    opening,
+    site_words,
+    symbol,
+)
 from meshwright.report.walks.collective import (
     REDUCTIONS,
     Captions,
@@ -44,57 +53,9 @@ from meshwright.spec.collective import CollectiveKind
 
 AXIS = "tp"
 WORD_BYTES = 2.0
-SYMBOLS = {
-    "layer_input": "X",
-    "attention.norm.output": "N",
-    "attention.query": "Q",
-    "attention.key": "K",
-    "attention.value": "V",
-    "attention.qk_norm.query": "Qn",
-    "attention.qk_norm.key": "Kn",
-    "attention.rotary.query": "Qr",
-    "attention.rotary.key": "Kr",
-    "attention.core.log_sum_exp": "L",
-    "attention.heads": "A",
-    "attention.output": "O",
-    "attention.post_norm.output": "P",
-    "residual.attention.output": "R",
-    "feed_forward.norm.output": "M",
-    "feed_forward.up": "U",
-    "feed_forward.activation": "G",
-    "feed_forward.down": "D",
-    "feed_forward.post_norm.output": "E",
-    "residual.network.output": "Y",
-    "residual.output": "Y",
-}
-"""Of the tensors of a block; a weight is W with the letter of its output, a gradient has a d."""
 KNOWN_KINDS = (OpKind.MATMUL, OpKind.NORM, OpKind.ELEMENTWISE, OpKind.ATTENTION)
-
-
-def symbol(name: str) -> str:
-    """Return the symbol of a tensor of the graph."""
-    if name.endswith(".gradient"):
-        return "d" + symbol(name.removesuffix(".gradient"))
-    if name.endswith(".weight"):
-        return "W" + symbol(name.removesuffix(".weight")).lower()
-    return SYMBOLS.get(name, name)
-
-
-def op_words(op: Op) -> str:
-    """Return what an operator is called in words: ``feed-forward, up``."""
-    return site_words(op.name)
-
-
-def site_words(site: str) -> str:
-    """Return where something happens in words."""
-    text = site.replace("feed_forward", "feed-forward").replace(": ", ", ")
-    return text.replace(".", ", ").replace("_", " ")
-
-
-def _listed(names: Iterable[str]) -> str:
-    """Return symbols as a list: Q, K and V."""
-    *first, last = list(names)
-    return f"{', '.join(first)} and {last}" if first else last
+DEALT_WHOLE = ("query_heads", "kv_heads", "ffn")
+"""What tensor parallelism deals out in whole units."""
 
 
 def block_walk(
@@ -109,11 +70,8 @@ def block_walk(
         Tokens of one micro-batch, a single sequence [tokens].
     """
     _check(layer, size, num_tokens)
-    options = PlanOptions(sequence_parallel=sequence_parallel)
-    told = _Block(layer, options, size, num_tokens)
-    told.walk()
+    told = _Block(layer, PlanOptions(sequence_parallel=sequence_parallel), size, num_tokens)
     alone = _Block(layer, PlanOptions(sequence_parallel=False), 1, num_tokens)
-    alone.walk()
     how = "tensor and sequence parallelism" if sequence_parallel else "tensor parallelism"
     return Walk(
         name=name,
@@ -124,12 +82,12 @@ def block_walk(
         num_devices=size,
         tensors=tuple(told.recorder.tensors.values()),
         frames=tuple(told.recorder.frames),
-        exchanges=tuple(told.exchanges) + tuple(told.once_a_step()),
+        exchanges=tuple(told.exchanges),
         alone_bytes=max(max(frame.held_bytes) for frame in alone.recorder.frames),
         notes=(
             "Matrices only: gains of norms and biases are neither drawn nor counted.",
-            "Numbers of two bytes (statistics of attention four), no optimizer state, no dropout.",
-            "A collective is that of a ring; every other algorithm moves the same parts.",
+            "Numbers of two bytes (statistics four), no optimizer state, no dropout.",
+            "A collective is that of a ring; every other algorithm leaves the same parts.",
         ),
     )
 
@@ -139,7 +97,8 @@ def _check(layer: LayerGraph, size: int, num_tokens: int) -> None:
     if others := sorted({op.kind for op in layer.ops} - set(KNOWN_KINDS)):
         message = f"its layer has operators of kind {', '.join(others)}"
         raise SpecError(Fault("--model", message, "a dense transformer, such as gpt3-175b"))
-    sizes = {"tokens": num_tokens, **{d: n for d, n in layer.sizes.items() if d in _UNITS}}
+    sizes = {dim: number for dim, number in layer.sizes.items() if dim in DEALT_WHOLE}
+    sizes["tokens"] = num_tokens
     cut = [f"{number} {dim.replace('_', ' ')}" for dim, number in sizes.items() if number % size]
     if cut:
         shared = gcd(*sizes.values())
@@ -147,16 +106,12 @@ def _check(layer: LayerGraph, size: int, num_tokens: int) -> None:
         raise SpecError(Fault("--group", f"{size} devices do not divide {' and '.join(cut)}", fix))
 
 
-_UNITS = ("query_heads", "kv_heads", "ffn")
-"""What tensor parallelism deals out whole."""
-
-
 @dataclass(frozen=True)
 class _Cut:
     """How a tensor is cut over the group in this walk."""
 
-    is_split: bool
-    """At rest; otherwise every member has all of it."""
+    dim: str | None
+    """The dim that is split at rest; None: every member has all of it."""
     num_parts: int
 
 
@@ -166,30 +121,27 @@ class _Block:
     def __init__(self, layer: LayerGraph, options: PlanOptions, size: int, num_tokens: int) -> None:
         self.layer, self.options, self.size = layer, options, size
         self.sizes: dict[str, float] = {**layer.sizes, "tokens": float(num_tokens)}
-        self.forward = self._calls(forward_calls(layer, options))
-        self.backward = self._calls(backward_calls(layer, options))
-        self.moved = {call.tensor.name for call in (*self.forward, *self.backward)}
         self.recorder = Recorder(size)
+        self.cuts: dict[str, _Cut] = {}
         self.exchanges: list[Exchange] = []
-        self.passing: list[str] = []
-        """Numbers that only the next operator reads, such as statistics of a norm."""
-        self.saved = self._last_savers()
-        self.rest: dict[str, _Cut] = {}
+        self.forward = self._active(forward_calls(layer, options))
+        self.backward = self._active(backward_calls(layer, options))
+        self._moved = {call.tensor.name for call in (*self.forward, *self.backward)}
+        self._kept_for = _first_savers(layer)
+        self._mixed = self._mixed_gradients()
+        self._passing: list[str] = []  # numbers of the next operator only, such as statistics
+        self._tell_forward()
+        self._tell_backward()
+        self.exchanges += self._once_a_step()
 
-    def _calls(self, calls: Iterable[CollectiveCall]) -> list[CollectiveCall]:
+    def _active(self, calls: Iterable[CollectiveCall]) -> list[CollectiveCall]:
         return [call for call in calls if call.axis == AXIS and self.size > 1]
 
-    def _last_savers(self) -> dict[str, int]:
-        """Return by tensor the first operator that kept it: the last that needs it backward."""
-        first: dict[str, int] = {}
-        for number, op in enumerate(self.layer.ops):
-            for tensor in op.saved:
-                first.setdefault(tensor.name, number)
-        return first
+    # ------------------------------------------------------------------------------- tensors
 
-    # --- tensors
-
-    def declare(self, tensor: Tensor, *, is_weight: bool = False, of: Tensor | None = None) -> str:
+    def _declare(
+        self, tensor: Tensor, *, role: Role = "activation", of: Tensor | None = None
+    ) -> str:
         """Make a tensor known, cut as it is anywhere in the walk, and return its symbol.
 
         Parameters
@@ -198,287 +150,252 @@ class _Block:
             The tensor whose gradient it is, which is sharded alike.
         """
         name = symbol(tensor.name)
-        if name in self.recorder.tensors:
+        if name in self.cuts:
             return name
-        source = of or tensor
+        is_weight = (of or tensor).name.endswith(".weight")
         sharding = weight_sharding if is_weight else activation_sharding
-        dim = sharding(source, self.options).dim_of(AXIS) if self.size > 1 else None
-        is_cut = dim is not None or tensor.name in self.moved
+        dim = sharding(of or tensor, self.options).dim_of(AXIS) if self.size > 1 else None
+        is_cut = dim is not None or tensor.name in self._moved
         num_parts = self.size if is_cut else 1
-        along = len(tensor.dims) - 1 if dim is None else tensor.dims.index(dim)
-        is_columns = dim is not None and along > 0
-        rows, columns = (1, num_parts) if is_columns else (num_parts, 1)
-        elements = prod(self.sizes[d] for d in tensor.dims)
-        num_bytes = elements * (tensor.word_bytes or WORD_BYTES)
-        role: Role = "gradient" if of else "weight" if is_weight else "activation"
-        about = f"{tensor.name}, " + " x ".join(tensor.dims)
-        self.recorder.tensors[name] = WalkTensor(
-            name, about, role, rows, columns, num_bytes / num_parts
-        )
-        self.rest[name] = _Cut(dim is not None, num_parts)
+        is_by_columns = dim is not None and tensor.dims.index(dim) > 0
+        rows, columns = (1, num_parts) if is_by_columns else (num_parts, 1)
+        part_bytes = self._bytes(tensor) / num_parts
+        about = f"{tensor.name}, {_dims_text(tensor)}"
+        self.recorder.tensors[name] = WalkTensor(name, about, role, rows, columns, part_bytes)
+        self.cuts[name] = _Cut(dim, num_parts)
         return name
 
-    def own(self, name: str, member: int) -> Sequence[int]:
-        """Return the parts that a member has of a tensor at rest."""
-        cut = self.rest[name]
-        return (member,) if cut.is_split else range(cut.num_parts)
+    def _bytes(self, tensor: Tensor) -> float:
+        """Return the bytes of a whole tensor."""
+        return prod(self.sizes[dim] for dim in tensor.dims) * (tensor.word_bytes or WORD_BYTES)
 
-    def everywhere(self, name: str, *, partial: bool = False) -> None:
+    def _declare_terms(self, name: str) -> str:
+        """Make the terms of a gradient known that other operators add whole numbers to."""
+        terms = f"{name}'"
+        whole = self.recorder.tensors[name]
+        self.recorder.tensors[terms] = replace(whole, name=terms, about=f"terms of {name}")
+        self.cuts[terms] = self.cuts[name]
+        return terms
+
+    def _own(self, name: str, member: int) -> Sequence[int]:
+        """Return the parts that a member has of a tensor at rest."""
+        cut = self.cuts[name]
+        return range(cut.num_parts) if cut.dim is None else (member,)
+
+    def _make(self, name: str, *, is_term: bool = False) -> None:
         """Let every member make a tensor: its own part, or all of it as a term of a sum."""
         for member in range(self.size):
-            parts = range(self.rest[name].num_parts) if partial else self.own(name, member)
-            self.recorder.make(member, name, parts, is_term=partial)
+            parts = range(self.cuts[name].num_parts) if is_term else self._own(name, member)
+            self.recorder.make(member, name, parts, is_term=is_term)
 
-    def forget(self, name: str) -> None:
-        """Let every member drop a tensor before the next frame."""
-        for member in range(self.size):
-            self.recorder.forget(member, name)
-
-    def drop(self, names: Iterable[str]) -> None:
+    def _drop(self, names: Iterable[str]) -> None:
         """Let every member drop tensors at the end of this frame."""
         for name in names:
             for member in range(self.size):
-                self.recorder.drop(member, name, range(self.rest[name].num_parts))
+                self.recorder.drop(member, name, range(self.cuts[name].num_parts))
 
-    def to_rest(self, name: str) -> None:
-        """Let every member keep its own part only, from this frame on."""
+    def _keep_own(self, name: str) -> None:
+        """Let every member keep its own part only, from the end of this frame on."""
         for member in range(self.size):
-            own = set(self.own(name, member))
-            parts = [p for p in range(self.rest[name].num_parts) if p not in own]
-            self.recorder.drop(member, name, parts)
+            own = self._own(name, member)
+            others = [part for part in range(self.cuts[name].num_parts) if part not in own]
+            self.recorder.drop(member, name, others)
 
-    # --- the walk
+    def _part(self, name: str, member: int) -> str:
+        """Return what a member has of a tensor at rest."""
+        return name if self.cuts[name].dim is None else f"{name}[{member}]"
 
-    def walk(self) -> None:
-        """Tell the forward pass, then the backward pass."""
+    # -------------------------------------------------------------------------- forward pass
+
+    def _tell_forward(self) -> None:
         for op in self.layer.ops:
             for weight, _ in matrices(op) if op.kind is OpKind.MATMUL else ():
-                self.everywhere(self.declare(weight, is_weight=True))
-        self.everywhere(self.declare(self.layer.input))
-        self.recorder.frame("forward", "before the layer", self._opening())
+                self._make(self._declare(weight, role="weight"))
+        source = self._declare(self.layer.input)
+        self._make(source)
+        self.recorder.frame("forward", "before the layer", opening(self.cuts[source].dim))
         for number, op in enumerate(self.layer.ops):
-            self._forward(number, op)
-        last = self.layer.ops[-1]
-        made = symbol(last.output.name)
-        self.forget(made)
-        self.everywhere(self.declare(gradient_of(last.output), of=last.output))
-        self.recorder.frame(
-            "backward",
-            "the gradient arrives",
-            f"{made} has gone on to the next layer, and d{made} comes back from there. What the "
-            "backward pass needs is still held, as it rests.",
-        )
-        for number in reversed(range(len(self.layer.ops))):
-            self._backward(number, self.layer.ops[number])
-        self._play_calls(self.backward, "layer input gradient", "backward")
+            fed = self._play_for(op.name, self.forward, "forward")
+            self._forward(number, op, is_fed=fed)
 
-    def _opening(self) -> str:
-        split = self.rest[symbol(self.layer.input.name)].is_split
-        tokens = (
-            "X is split by tokens: no activation is held twice."
-            if split
-            else "X is there in full on every device."
-        )
-        return (
-            "Each device has its own columns or rows of every weight, whole heads of attention "
-            f"among them. {tokens}"
-        )
-
-    def _needed(self, calls: Iterable[CollectiveCall], op: Op) -> Iterator[CollectiveCall]:
-        return (call for call in calls if call.site.partition(":")[0] == op.name)
-
-    def _forward(self, number: int, op: Op) -> None:
-        for call in self._needed(self.forward, op):
-            self._play(call, "forward")
-        partial = self._partial_outputs(op)
-        for output in op.outputs:
-            self.everywhere(self.declare(output), partial=output.name in partial)
-        inputs = {tensor.name for tensor in op.inputs}
-        made = {tensor.name for tensor in op.outputs}
+    def _forward(self, number: int, op: Op, *, is_fed: bool) -> None:
+        """Tell an operator: what it makes, and what is held on after it."""
+        terms = self._outputs_as_terms(op)
+        outputs = [self._declare(output) for output in op.outputs]
+        for output, name in zip(op.outputs, outputs, strict=True):
+            self._make(name, is_term=output.name in terms)
+        known = {tensor.name for tensor in (*op.inputs, *op.outputs)}
         for tensor in op.saved:
-            if tensor.name not in inputs | made:
-                self.everywhere(self.declare(tensor))
+            if tensor.name not in known:
+                self._make(self._declare(tensor))
         for tensor in op.inputs:
-            self._settle_input(number, tensor)
+            self._settle(tensor, self.layer.ops[number + 1 :])
         self._drop_passing()
-        needed = any(self._needed(self.forward, op))
-        self.recorder.frame("forward", op_words(op), *self._told(op, partial, needed=needed))
+        verb = "a term of" if terms else "makes"
+        computes = [
+            f"{verb} " + ", ".join(n if terms else self._part(n, member) for n in outputs)
+            for member in range(self.size)
+        ]
+        dim = self.cuts[outputs[0]].dim
+        caption = forward_caption(op, dim, self.size, is_term=bool(terms), is_fed=is_fed)
+        self.recorder.frame("forward", site_words(op.name), caption, computes)
 
-    def _partial_outputs(self, op: Op) -> set[str]:
+    def _outputs_as_terms(self, op: Op) -> set[str]:
         """Return the outputs that arise as terms of a sum over the group."""
         if op.kind is not OpKind.MATMUL or self.size == 1:
             return set()
         products = forward_products(op, self.options)
         return {output.name for _, output, product in products if AXIS in product.local.partial}
 
-    def _settle_input(self, number: int, tensor: Tensor) -> None:
-        """Drop what nobody reads again; keep for the backward pass the part that rests."""
-        name, later = symbol(tensor.name), self.layer.ops[number + 1 :]
+    def _settle(self, tensor: Tensor, later: Sequence[Op]) -> None:
+        """Drop what nobody reads again; of what the backward pass needs keep the part at rest."""
         if any(tensor.name == read.name for op in later for read in op.inputs):
             return
-        if tensor.name in self.saved:
-            self.to_rest(name)
+        if tensor.name in self._kept_for:
+            self._keep_own(symbol(tensor.name))
         else:
-            self.drop([name])
-
-    def _backward(self, number: int, op: Op) -> None:
-        self._play_calls(self.backward, op.name, "backward")
-        layouts = dict(input_gradients(op, self.options))
-        made = []
-        for tensor in op.inputs:
-            name = self.declare(gradient_of(tensor), of=tensor)
-            is_partial = self._is_partial(layouts[tensor.name])
-            self.everywhere(name, partial=is_partial)
-            made.append((name, is_partial))
-        weights = []
-        if op.kind is OpKind.MATMUL:
-            for weight, _ in weight_gradients(op, self.options):
-                if len(weight.dims) > 1:
-                    weights.append(self.declare(gradient_of(weight), is_weight=True, of=weight))
-                    self.everywhere(weights[-1])
-        self.drop(symbol(gradient_of(output).name) for output in op.outputs)
-        self.drop(symbol(kept) for kept, saver in self.saved.items() if saver == number)
-        self._drop_passing()
-        self.recorder.frame("backward", op_words(op), *self._told_back(op, made, weights))
+            self._drop([symbol(tensor.name)])
 
     def _drop_passing(self) -> None:
-        self.drop(self.passing)
-        self.passing = []
+        self._drop(self._passing)
+        self._passing = []
 
-    def _is_partial(self, layout: Sharding) -> bool:
+    # ------------------------------------------------------------------------- backward pass
+
+    def _tell_backward(self) -> None:
+        last = self.layer.ops[-1].output
+        made, gradient = (
+            symbol(last.name),
+            self._declare(gradient_of(last), role="gradient", of=last),
+        )
+        for member in range(self.size):
+            self.recorder.forget(member, made)
+        self._make(gradient)
+        caption = (
+            f"{made} has gone on to the next layer, and {gradient} comes back from there. What the "
+            "backward pass needs is still held, as it rests."
+        )
+        self.recorder.frame("backward", "the gradient arrives", caption)
+        for number, op in reversed(list(enumerate(self.layer.ops))):
+            self._play_for(op.name, self.backward, "backward")
+            self._backward(number, op)
+        self._play_for("layer input gradient", self.backward, "backward")
+
+    def _mixed_gradients(self) -> set[str]:
+        """Return the gradients to which one operator adds terms of a sum, and another does not."""
+        found: dict[str, set[bool]] = {}
+        for op in self.layer.ops:
+            for name, layout in input_gradients(op, self.options):
+                found.setdefault(f"d{symbol(name)}", set()).add(self._is_term(layout))
+        return {name for name, kinds in found.items() if len(kinds) > 1}
+
+    def _is_term(self, layout: Sharding) -> bool:
         return self.size > 1 and AXIS in layout.partial
 
-    # --- collectives
+    def _backward(self, number: int, op: Op) -> None:
+        """Tell an operator backward: the gradients that it makes, and what is dropped after it."""
+        layouts = dict(input_gradients(op, self.options))
+        made: dict[str, bool] = {}
+        for tensor in op.inputs:
+            name = self._declare(gradient_of(tensor), role="gradient", of=tensor)
+            is_term = self._is_term(layouts[tensor.name])
+            if is_term and name in self._mixed:
+                name = self._declare_terms(name)
+            made[name] = is_term
+        adds = any(self.recorder.parts_of(0, name) for name in made)
+        for name, is_term in made.items():
+            self._make(name, is_term=is_term)
+        weights = self._weight_gradients(op)
+        self._drop(symbol(gradient_of(output).name) for output in op.outputs)
+        self._drop(symbol(name) for name, saver in self._kept_for.items() if saver == number)
+        self._drop_passing()
+        computes = [
+            "makes " + ", ".join([
+                *(f"a term of {n}" if is_term else self._part(n, member)
+                  for n, is_term in made.items()),
+                *(self._part(n, member) for n in weights),
+            ])
+            for member in range(self.size)
+        ]  # fmt: skip
+        is_split = self.cuts[next(iter(made))].dim is not None
+        caption = backward_caption(op, made, weights, self.size, is_split=is_split, adds=adds)
+        self.recorder.frame("backward", site_words(op.name), caption, computes)
 
-    def _play_calls(self, calls: Sequence[CollectiveCall], site: str, phase: str) -> None:
-        for call in calls:
-            if call.site.partition(":")[0] == site:
-                self._play(call, phase)
+    def _weight_gradients(self, op: Op) -> list[str]:
+        """Let every member make the gradients of its own part of each weight matrix."""
+        if op.kind is not OpKind.MATMUL:
+            return []
+        weights = [w for w, _ in weight_gradients(op, self.options) if len(w.dims) > 1]
+        names = [self._declare(gradient_of(w), role="gradient", of=w) for w in weights]
+        for name in names:
+            self._make(name)
+        return names
+
+    # --------------------------------------------------------------------------- collectives
+
+    def _play_for(self, site: str, calls: Sequence[CollectiveCall], phase: str) -> bool:
+        """Tell the collectives that an operator needs first; return whether there are any."""
+        needed = [call for call in calls if call.site.partition(":")[0] == site]
+        for call in needed:
+            self._play(call, phase, site)
+        return bool(needed)
+
+    def _play(self, call: CollectiveCall, phase: str, site: str) -> None:
+        """Tell a collective step by step, on the parts that the tensor is cut into."""
+        whole = name = symbol(call.tensor.name)
+        if name in self._mixed:
+            name = f"{name}'"
+        if name not in self.cuts:
+            self._make(self._declare(call.tensor), is_term=call.kind in REDUCTIONS)
+            self.recorder.frame(phase, name, f"Each device makes its own term of {name}.")
+            self._passing.append(name)
+        before, dim = list(self.recorder.sent), self.cuts[name].dim
+        why = need_caption(call.kind, name, dim, self.size, site_words(site))
+        kind = words_of(call.kind)
+        captions = Captions(call.kind, name, f"{kind} of {name}", why)
+        play(self.recorder, self._steps(call.kind), name, phase, captions)
+        sent = max(now - then for now, then in zip(self.recorder.sent, before, strict=True))
+        self.exchanges.append(
+            Exchange(
+                kind,
+                name,
+                phase,
+                site_words(call.site),
+                _dims_text(call.tensor),
+                change_text(call.kind, dim),
+                self._bytes(call.tensor),
+                sent,
+            )
+        )
+        if name != whole:
+            self._make(whole)
+            self._drop([name])
+            self.recorder.frame(phase, whole, f"The sums in {name} are added to {whole}.")
 
     def _steps(self, kind: CollectiveKind) -> Steps:
         return steps_of(collective_algorithms[f"ring_{kind}"], group_of((self.size,), "switch"))
 
-    def _play(self, call: CollectiveCall, phase: str) -> None:
-        """Tell a collective step by step, on the parts that the tensor is cut into."""
-        name = symbol(call.tensor.name)
-        if name not in self.recorder.tensors:
-            self.everywhere(self.declare(call.tensor), partial=call.kind in REDUCTIONS)
-            self.recorder.frame(phase, name, f"Each device makes its own term of {name}.")
-            self.passing.append(name)
-        before = list(self.recorder.sent)
-        kind = words_of(call.kind)
-        title = f"{kind} of {name}"
-        captions = Captions(call.kind, name, title, self._why(call, name))
-        play(self.recorder, self._steps(call.kind), name, phase, captions)
-        sent = max(now - then for now, then in zip(self.recorder.sent, before, strict=True))
-        whole = self.recorder.tensors[name].num_bytes
-        where = site_words(call.site)
-        self.exchanges.append(Exchange(kind, name, phase, where, whole, sent))
+    def _once_a_step(self) -> list[Exchange]:
+        """Return the collectives of weight gradients, which run once for all micro-batches."""
+        return [
+            Exchange(
+                words_of(call.kind), call.tensor.name, "once a step", site_words(call.site),
+                _dims_text(call.tensor), change_text(call.kind, None), self._bytes(call.tensor),
+                float(least_sent_bytes(call.kind, self._bytes(call.tensor), float(self.size))),
+                is_walked=False,
+            )
+            for call in self._active(sync_calls(self.layer, self.options))
+        ]  # fmt: skip
 
-    def _why(self, call: CollectiveCall, name: str) -> str:
-        """Return what the four-case rule found: what is there, and what is needed where."""
-        site = site_words(call.site.partition(":")[0])
-        own = "columns" if self.recorder.tensors[name].columns > 1 else "tokens"
-        if call.kind is CollectiveKind.ALL_GATHER:
-            return f"Each device has its own {own} of {name}, and needs all of it for: {site}."
-        where = f"for its own {own}" if call.kind is CollectiveKind.REDUCE_SCATTER else "in full"
-        return (
-            f"{name} is a sum of {self.size} terms, one on each device, and each device needs it "
-            f"{where} for: {site}."
-        )
 
-    def once_a_step(self) -> Iterator[Exchange]:
-        """Yield the collectives of weight gradients, which run once for all micro-batches."""
-        for call in sync_calls(self.layer, self.options):
-            if call.axis == AXIS and self.size > 1:
-                num_bytes = WORD_BYTES * prod(self.sizes[d] for d in call.tensor.dims)
-                yield Exchange(
-                    words_of(call.kind), call.tensor.name, "once a step",
-                    site_words(call.site), num_bytes,
-                    float(least_sent_bytes(call.kind, num_bytes, float(self.size))),
-                    is_walked=False,
-                )  # fmt: skip
+def _first_savers(layer: LayerGraph) -> dict[str, int]:
+    """Return by tensor the first operator that keeps it: the last that needs it backward."""
+    found: dict[str, int] = {}
+    for number, op in enumerate(layer.ops):
+        for tensor in op.saved:
+            found.setdefault(tensor.name, number)
+    return found
 
-    # --- words
 
-    def _part(self, name: str, member: int) -> str:
-        return f"{name}[{member}]" if self.rest[name].is_split else name
-
-    def _told(
-        self, op: Op, partial: set[str], *, needed: bool
-    ) -> tuple[str, list[str]]:  # fmt: skip
-        """Return the caption of an operator, and what each member computes.
-
-        Parameters
-        ----------
-        needed
-            Whether something had to be sent before it.
-        """
-        outputs = [symbol(t.name) for t in op.outputs]
-        inputs = [symbol(t.name) for t in op.inputs]
-        computes = []
-        for member in range(self.size):
-            own = ", ".join(outputs if partial else [self._part(name, member) for name in outputs])
-            computes.append(f"a term of {own}" if partial else f"makes {own}")
-        made, read = _listed(outputs), _listed(inputs)
-        split = self.rest[outputs[0]].is_split
-        if op.kind is OpKind.MATMUL:
-            weights = _listed(symbol(weight.name) for weight, _ in matrices(op))
-            if partial:
-                caption = (
-                    f"Each device multiplies its columns of {read} by its rows of {weights}. The "
-                    f"result is as large as {made}, but one term of a sum of {self.size}."
-                )
-            elif split:
-                caption = (
-                    f"Each device multiplies {read} by its own columns of {weights} and has its "
-                    f"own columns of {made}."
-                )
-            else:
-                caption = f"Every device multiplies {read} by {weights}."
-            if self.size > 1 and not needed:
-                caption += " Nothing had to be sent before."
-        elif op.kind is OpKind.ATTENTION:
-            caption = "Attention works head by head: each device has heads of its own"
-            caption += ", and nothing is sent." if self.size > 1 else "."
-        else:
-            how = "row by row" if op.kind is OpKind.NORM else "element by element"
-            caption = f"{made} from {read}, {how}: {self._share(outputs[0])}"
-        return caption, computes
-
-    def _share(self, output: str) -> str:
-        """Return which share of an operator between products each device computes."""
-        if not self.rest[output].is_split:
-            return "every device does all of it, the same on each."
-        is_columns = self.recorder.tensors[output].columns > 1
-        return "each device its own " + ("columns." if is_columns else "tokens.")
-
-    def _told_back(
-        self, op: Op, made: list[tuple[str, bool]], weights: list[str]
-    ) -> tuple[str, list[str]]:
-        """Return the caption of an operator in the backward pass, and what each computes.
-
-        Gradients of one tensor from several operators add up.
-        """
-        gradients = dict(made)
-        computes = []
-        for member in range(self.size):
-            parts = [
-                f"a term of {name}" if is_partial else self._part(name, member)
-                for name, is_partial in gradients.items()
-            ]
-            parts += [self._part(name, member) for name in weights]
-            computes.append("makes " + ", ".join(parts))
-        outputs = _listed(f"d{symbol(t.name)}" for t in op.outputs)
-        there = [name for name in gradients if self.recorder.parts_of(0, name)]
-        verb = "adds to" if there else "makes"
-        names = _listed(gradients)
-        if any(gradients.values()):
-            caption = f"From {outputs} each device makes a term of {names}, a sum of {self.size}"
-        elif self.rest[made[0][0]].is_split:
-            caption = f"From {outputs} each device {verb} its part of {names}"
-        else:
-            caption = f"From {outputs} every device {verb} {names}, the same on each"
-        if weights:
-            caption += f", and makes {_listed(weights)} for the weights that it has"
-        return f"{caption}.", computes
+def _dims_text(tensor: Tensor) -> str:
+    return " x ".join(tensor.dims)

@@ -243,7 +243,7 @@ def collective_walk(name: str, shape: Sequence[int], num_bytes: float) -> Walk:
     recorder.frame(words, "at the start", f"{at_start[0].upper()}{at_start[1:]}.")
     play(recorder, steps, tensor.name, words, Captions(steps.kind, tensor.name))
     exchange = Exchange(
-        words, tensor.name, words, name, num_bytes, max(recorder.sent[: steps.size])
+        words, tensor.name, words, name, "", "", num_bytes, max(recorder.sent[: steps.size])
     )
     return Walk(
         name=name,

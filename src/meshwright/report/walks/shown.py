@@ -28,8 +28,8 @@ def walk_lines(walk: Walk) -> Iterator[str]:
             yield from _indented(text)
     yield ""
     for exchange in walk.exchanges:
-        yield from _indented(" ".join(cells_of(exchange)[:4]), "")
-        _, _, _, _, full, sent = cells_of(exchange)
+        *words, full, sent = cells_of(exchange)
+        yield from _indented("; ".join(filter(None, words)), "")
         yield from _indented(f"{full} in full, {sent} sent by a member")
     for note in walk.notes:
         yield from _indented(note, "")
@@ -94,13 +94,19 @@ def _is_data_only(walk: Walk) -> bool:
     return all(tensor.role == "data" for tensor in walk.tensors)
 
 
+HEAD = ("collective", "tensor", "phase", "where", "dims", "layout", "full tensor>",
+        "sent by a member>")  # fmt: skip
+
+
 def cells_of(exchange: Exchange) -> tuple[str, ...]:
-    """Return a row of the table of what is communicated."""
+    """Return a row of the table of what is communicated, under ``HEAD``."""
     return (
         exchange.kind,
         exchange.tensor,
         exchange.phase,
         exchange.where,
+        exchange.dims,
+        exchange.change,
         format_bytes(exchange.num_bytes),
         format_bytes(exchange.sent_bytes),
     )
@@ -117,8 +123,7 @@ def walk_page(walk: Walk, beside: Sequence[Walk] = (), command: str = "") -> Pag
     beside
         Walks that answer the same question otherwise, itself among them.
     """
-    head = ("collective", "tensor", "phase", "where", "full tensor>", "sent by a member>")
-    rows = [cells_of(exchange) for exchange in walk.exchanges]
+    sent = _without_empty(HEAD, [cells_of(exchange) for exchange in walk.exchanges])
     tensors = [
         (t.name, t.about, t.role, _cut_text(t), format_bytes(t.num_bytes)) for t in walk.tensors
     ]
@@ -136,7 +141,7 @@ def walk_page(walk: Walk, beside: Sequence[Walk] = (), command: str = "") -> Pag
         tiles=list(_tiles(walk)),
         sections=[
             Section("walk", "Step by step", [player]),
-            Section("sent", "What is communicated, and where", [Table(head, rows)]),
+            Section("sent", "What is communicated, and where", [sent]),
             *([Section("beside", "Side by side", [_side_by_side(beside)])] if beside else []),
             Section(
                 "tensors",
@@ -148,6 +153,12 @@ def walk_page(walk: Walk, beside: Sequence[Walk] = (), command: str = "") -> Pag
         command=command,
         version=version(),
     )  # fmt: skip
+
+
+def _without_empty(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table without the columns in which no row has anything."""
+    used = [index for index in range(len(head)) if any(row[index] for row in rows)]
+    return Table([head[index] for index in used], [[row[index] for index in used] for row in rows])
 
 
 def _side_by_side(walks: Sequence[Walk]) -> Table:

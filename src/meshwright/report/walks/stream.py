@@ -115,6 +115,7 @@ def stream_walk(
     _backward(recorder, sides)
     whole = recorder.tensors[sides.travels].num_bytes
     kind = "tensor stream"
+    dims = "in x out" if streamed is Streamed.WEIGHTS else "tokens x in"
     backward_sent = max(recorder.sent) - forward_sent
     place = loop_of if rounds.is_cycle else row_of
     return Walk(
@@ -128,12 +129,14 @@ def stream_walk(
         tensors=tuple(recorder.tensors.values()),
         frames=tuple(recorder.frames),
         exchanges=(
-            Exchange(kind, sides.travels, "forward", "Y = X W", whole, forward_sent),
+            Exchange(kind, sides.travels, "forward", "Y = X W", dims, "", whole, forward_sent),
             Exchange(
                 kind,
                 f"{sides.travels}, d{sides.travels}",
                 "backward",
                 "dX = dY Wᵀ, dW = Xᵀ dY",
+                dims,
+                "",
                 2 * whole,
                 backward_sent,
             ),

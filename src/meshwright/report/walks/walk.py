@@ -99,6 +99,10 @@ class Exchange:
     phase: str
     where: str
     """The operator that needs it."""
+    dims: str
+    """Of the full tensor: ``tokens x hidden``."""
+    change: str
+    """How it is laid out before and after, where that is one layout: ``tokens to whole``."""
     num_bytes: float
     """Of the full tensor on one rank, as :class:`CollectiveKind` counts."""
     sent_bytes: float
@@ -232,9 +236,9 @@ class Recorder:
             del self._held[member][tensor, part]
         for member, tensor, parts, terms in self._made:
             for part in parts:
-                self._put(member, tensor, part, terms, adds=bool(terms))
+                self._make(member, (tensor, part), terms)
         for message, part, terms in arriving:
-            self._put(message.destination, message.tensor, part, terms, adds=message.adds)
+            self._arrive(message, part, terms)
         for held, seen in zip(self._held, during, strict=True):
             seen.update(held)
         for member, tensor, part in self._dropped:
@@ -256,13 +260,27 @@ class Recorder:
         )
         self._made, self._messages, self._moved, self._dropped = [], [], set(), set()
 
-    def _put(self, member: int, tensor: str, part: int, terms: Terms, *, adds: bool) -> None:
-        held = self._held[member]
-        if adds and (there := held.get((tensor, part))) is not None:
-            if there & terms:
-                raise ValueError(f"member {member} adds a term of {tensor}[{part}] twice")
+    def _make(self, member: int, at: tuple[str, int], terms: Terms) -> None:
+        """Let a member make a part, or add to what is there: its own numbers, or other terms."""
+        there = self._held[member].get(at)
+        if there is not None:
+            is_added_before = bool(terms) and terms < there
+            if bool(there) != bool(terms) or is_added_before:
+                raise ValueError(
+                    f"member {member} adds to {at[0]}[{at[1]}], which is something else"
+                )
             terms = there | terms
-        held[tensor, part] = terms
+        self._held[member][at] = terms
+
+    def _arrive(self, message: Message, part: int, terms: Terms) -> None:
+        """Let a part replace what the receiver has, or add its terms to the terms there."""
+        held, at = self._held[message.destination], (message.tensor, part)
+        there = held.get(at) if message.adds else None
+        if there is not None:
+            if there & terms or not there:
+                raise ValueError(f"member {message.destination} adds {at[0]}[{part}] twice")
+            terms = there | terms
+        held[at] = terms
 
     def _listed(self, held: Mapping[tuple[str, int], Terms]) -> tuple[Held, ...]:
         grouped: defaultdict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
