@@ -297,6 +297,19 @@ def test_bytes_of_gpt3_by_hand():
     assert walk.frames[-1].sent_bytes == (8 * 36 * MIB,) * 4
 
 
+def test_what_gpt3_keeps_by_hand():
+    """Q, K, V and A of 48 MiB are always split, as are U and G of four times that.
+
+    X, N, R, M and Y are split by tokens only. Statistics of attention are 2,048 x 96 numbers of
+    four bytes.
+    """
+    weights, split, statistics = 864 * MIB, (4 + 2 * 4) * 48 * MIB / 4, 2048 * 96 * 4 / 4
+    for sequence_parallel, share in ((True, 4), (False, 1)):
+        walk = block(4, sequence_parallel=sequence_parallel, num_tokens=2048)
+        kept = weights + split + statistics + 5 * 48 * MIB / share
+        assert walk.kept_bytes("forward") == kept
+
+
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_nothing_at_rest_is_held_twice_under_sequence_parallelism(size):
     """Only what is gathered is, until the product that needs it is done."""

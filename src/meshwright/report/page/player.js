@@ -49,7 +49,7 @@ for (const player of document.querySelectorAll(".player")) {
   const many = Math.max(...[...phases.values()].map((seen) => seen.size)) > 8;
   stage.classList.toggle("turns", across > down);
   stage.classList.toggle("many", many);
-  for (const [name, value] of Object.entries({ across, down, gap: across > 5 ? "2.9rem" : "4.8rem" }))
+  for (const [name, value] of Object.entries({ across, down, gap: across > 5 ? "3.5rem" : "4.8rem" }))
     stage.style.setProperty(`--${name}`, value);
   const arrows = make("svg", { class: "arrows", "aria-hidden": "true" });
   const boxes = members.map((member, number) => {
@@ -162,7 +162,7 @@ for (const player of document.querySelectorAll(".player")) {
       const isSlanted = d.includes("L") && x !== toX && y !== toY; // two of them would rest on the same place
       const line = make("path", { d, class: `line ${tensor.role}`, "marker-end": "url(#arrow)" });
       const text = message.parts.length < tensor.rows * tensor.columns ? tensor.name + some(tensor, message.parts) : tensor.name;
-      const wide = Math.max(30, 10 + 6.6 * (text.length + message.adds));
+      const wide = Math.max(28, 7 + 6.1 * (text.length + message.adds));
       const token = make("g", { class: `token ${tensor.role}${message.adds ? " adds" : ""}` },
         make("rect", { x: -wide / 2, y: -9, width: wide, height: 18, rx: 4 }), make("text", { y: 4 }, message.adds ? `+${text}` : text));
       arrows.append(line, token);

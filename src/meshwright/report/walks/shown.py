@@ -142,7 +142,7 @@ def walk_page(walk: Walk, beside: Sequence[Walk] = (), command: str = "") -> Pag
         sections=[
             Section("walk", "Step by step", [player]),
             Section("sent", "What is communicated, and where", [sent]),
-            *([Section("beside", "Side by side", [_side_by_side(beside)])] if beside else []),
+            *([Section("beside", "Side by side", [_side_by_side(walk, beside)])] if beside else []),
             Section(
                 "tensors",
                 "Tensors",
@@ -161,15 +161,15 @@ def _without_empty(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     return Table([head[index] for index in used], [[row[index] for index in used] for row in rows])
 
 
-def _side_by_side(walks: Sequence[Walk]) -> Table:
-    """Return what each of several walks sends and holds."""
-    phases = {frame.phase: None for frame in walks[0].frames}
+def _side_by_side(shown: Walk, walks: Sequence[Walk]) -> Table:
+    """Return what each of several walks sends and holds, the one that is shown among them."""
+    phases = {frame.phase: None for frame in shown.frames}
     first = next(iter(phases))
     kept = [f"held after {first}>"] if len(phases) > 1 else []
     head = ("", "steps that send>", "longest way>", "sent by a member>", "held at most>", *kept)
     rows = [
         (
-            walk.variant,
+            walk.variant + (" (shown)" if walk.variant == shown.variant else ""),
             str(walk.num_steps),
             f"{walk.num_hops} link" + "s" * (walk.num_hops != 1),
             format_bytes(walk.sent_bytes),

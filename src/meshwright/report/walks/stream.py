@@ -82,6 +82,15 @@ class _Sides:
         ]
         return [*found, *gradients]
 
+    def product(self, member: int, item: int) -> str:
+        """Return what a member multiplies in the forward pass."""
+        parts = {self.stays: member, self.travels: item}
+        return f"X{parts['X']} W{parts['W']}"
+
+    def gradient(self, name: str, part: int) -> str:
+        """Return what a part adds to the gradient of the other tensor."""
+        return f"X{part}ᵀ dY" if name == "X" else f"dY W{part}ᵀ"
+
     def tile(self, member: int, item: int) -> int:
         """Return the part of Y that a member makes with an item."""
         members, items = self.rounds.num_members, self.rounds.num_items
@@ -204,7 +213,7 @@ def _forward(recorder: Recorder, sides: _Sides) -> None:
         computes = []
         for member, items in enumerate(used):
             recorder.make(member, "Y", [sides.tile(member, item) for item in items])
-            computes.append(f"{sides.stays}{member} · {_items(sides.travels, items)}")
+            computes.append(_joined(sides.product(member, item) for item in items))
         _send_items(recorder, sides, turn)
         caption = f"Each device multiplies its part of {sides.stays} by one of {sides.travels}"
         caption += (
@@ -215,8 +224,8 @@ def _forward(recorder: Recorder, sides: _Sides) -> None:
         recorder.frame("forward", f"round {turn + 1} of {last + 1}", caption, computes)
 
 
-def _items(name: str, items: Iterable[int]) -> str:
-    return " + ".join(f"{name}{item}" for item in items)
+def _joined(terms: Iterable[str]) -> str:
+    return " + ".join(terms)
 
 
 def _way(rounds: StreamRounds, turn: int) -> str:
@@ -251,8 +260,8 @@ def _backward(recorder: Recorder, sides: _Sides) -> None:
             recorder.make(member, f"d{stays}", (member,))
             recorder.make(member, f"d{travels}", made, is_term=True)
             computes.append(
-                f"adds {_items(travels, items)} to d{stays}{member}; "
-                f"a term of {_items('d' + travels, made)}"
+                f"d{stays}{member} += {_joined(sides.gradient(travels, item) for item in items)}; "
+                f"d{travels}{','.join(map(str, made))} += {sides.gradient(stays, member)}"
             )
         _send_items(recorder, sides, turn)
         for send in returning[turn]:
