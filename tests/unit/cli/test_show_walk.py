@@ -25,10 +25,11 @@ def test_names_are_those_of_blocks_streams_and_collectives(capsys):
     "words",
     [
         ("tp",), ("tp-sp", "--model", "llama3-8b", "--group", "8", "--seq", "8k"), ("tspp",),
+        ("tp-sp", "--model", "olmo2-7b", "--group", "8"),
         ("tatp", "--form", "cycle", "--streamed", "inputs"), ("ring_all_reduce",),
         ("even_wave_all_gather", "--group", "2x4"), ("in_network_all_reduce", "--size", "1", "GiB"),
     ],
-    ids=lambda words: words[0],
+    ids=" ".join,
 )  # fmt: skip
 def test_lines_fit_a_terminal_and_a_page_stays_small(capsys, tmp_path, words):
     path = tmp_path / "walk.html"
@@ -74,6 +75,7 @@ def test_data_holds_every_frame(capsys):
         (("tatp", "--group", "2x4"), ["--group", "no sides", "such as 8"]),
         (("tp", "--group", "5"), ["--group", "5 devices do not divide", "96 query heads",
                                   "divisor of 32"]),
+        (("tp", "--group", "16"), ["--group", "16 devices", "at most 8"]),
         (("tp", "--group", "1"), ["--group", "1 members", "2 to 16"]),
         (("tp", "--group", "four"), ["--group", "'four' is no group", "2x4"]),
         (("tp", "--model", "mixtral-8x7b"), ["--model", "route", "gpt3-175b"]),

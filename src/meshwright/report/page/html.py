@@ -25,6 +25,7 @@ def _drawn(template: str, page: Page, **more: object) -> str:
         loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
+    templates.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
     return templates.get_template(template).render(page=page, **more)
 
 

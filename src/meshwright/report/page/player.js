@@ -7,6 +7,7 @@ for (const player of document.querySelectorAll(".player")) {
   const stage = one(".stage"), scrub = one(".scrub"), play = one(".play"), speed = one(".speed");
   const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
   const frameMs = 1600, size = 44;
+  const entries = [...player.querySelectorAll(".frames li")]; // every frame in words
   let at = 0, timer = 0, run = 0;
 
   function make(name, attributes = {}, ...inside) {
@@ -22,6 +23,9 @@ for (const player of document.querySelectorAll(".player")) {
       if (value >= of) return `${(value / of).toFixed(1)} ${unit}`;
     return `${Math.round(value)} B`;
   }
+
+  for (const frame of frames)
+    frame.messages = frame.messages.map(([source, destination, tensor, parts, adds]) => ({ source, destination, tensor, parts, adds }));
 
   // What every member holds after each frame: tensor -> groups of parts, from the changes.
   const states = [];
@@ -107,7 +111,7 @@ for (const player of document.querySelectorAll(".player")) {
         const breaks = many && place > 0 && tensors[tensor].role !== tensors[shown[place - 1]].role;
         return breaks ? [make("hr"), made] : [made];
       }));
-      box.querySelector(".does").textContent = frame.computes[member];
+      box.querySelector(".does").textContent = frame.computes[member] || "";
       for (const [kind, value] of [["held", frame.held[member]], ["sent", frame.sent[member]]]) {
         const share = alone ? value / alone : 0, bar = box.querySelector(`.bar.${kind}`);
         bar.querySelector("i").style.width = `${Math.min(100 * share, 100)}%`;
@@ -183,12 +187,13 @@ for (const player of document.querySelectorAll(".player")) {
     at = Math.min(Math.max(number, 0), frames.length - 1);
     const frame = frames[at], travels = moves && at > 0 && frame.messages.length && !calm.matches;
     scrub.value = at;
-    scrub.setAttribute("aria-valuetext", `${at + 1} of ${frames.length}: ${frame.phase}, ${frame.title}`);
+    const [heading, caption] = ["button", ".text"].map((part) => entries[at].querySelector(part).textContent);
+    scrub.setAttribute("aria-valuetext", `${at + 1} of ${frames.length}, ${heading}`);
     one(".count").textContent = `${at + 1} of ${frames.length}`;
-    one(".phase").textContent = `${frame.phase}: ${frame.title}`;
-    one(".caption").textContent = frame.caption;
+    one(".phase").textContent = heading;
+    one(".caption").textContent = caption;
     player.querySelectorAll(".frames [aria-current]").forEach((entry) => entry.removeAttribute("aria-current"));
-    player.querySelectorAll(".frames button")[at].setAttribute("aria-current", "step");
+    entries[at].querySelector("button").setAttribute("aria-current", "step");
     fill(states[travels ? at - 1 : at], frame, at > 0 && !travels);
     const drawn = draw(frame);
     place(drawn);
@@ -231,7 +236,7 @@ for (const player of document.querySelectorAll(".player")) {
   one(".forward").addEventListener("click", () => step(1));
   scrub.max = frames.length - 1;
   scrub.addEventListener("input", () => { pause(); show(Number(scrub.value), false); });
-  player.querySelectorAll(".frames button").forEach((entry, number) => entry.addEventListener("click", () => {
+  entries.forEach((entry, number) => entry.querySelector("button").addEventListener("click", () => {
     pause();
     show(number, true);
     one(".controls").scrollIntoView({ block: "nearest" });

@@ -54,6 +54,7 @@ from meshwright.spec.collective import CollectiveKind
 AXIS = "tp"
 WORD_BYTES = 2.0
 KNOWN_KINDS = (OpKind.MATMUL, OpKind.NORM, OpKind.ELEMENTWISE, OpKind.ATTENTION)
+MOST_DEVICES = 8
 DEALT_WHOLE = ("query_heads", "kv_heads", "ffn")
 """What tensor parallelism deals out in whole units."""
 
@@ -97,6 +98,9 @@ def _check(layer: LayerGraph, size: int, num_tokens: int) -> None:
     if others := sorted({op.kind for op in layer.ops} - set(KNOWN_KINDS)):
         message = f"its layer has operators of kind {', '.join(others)}"
         raise SpecError(Fault("--model", message, "a dense transformer, such as gpt3-175b"))
+    if size > MOST_DEVICES:
+        message = f"a block on {size} devices is more than can be followed"
+        raise SpecError(Fault("--group", message, f"at most {MOST_DEVICES}"))
     sizes = {dim: number for dim, number in layer.sizes.items() if dim in DEALT_WHOLE}
     sizes["tokens"] = num_tokens
     cut = [f"{number} {dim.replace('_', ' ')}" for dim, number in sizes.items() if number % size]

@@ -250,7 +250,7 @@ def replicated_at_rest(walk: Walk) -> list[str]:
 
 
 def player_data(walk: Walk) -> dict[str, Any]:
-    """Return a walk as the player of the page reads it: frames as changes of what is held."""
+    """Return a walk as the player reads it: frames as changes of what is held, words beside it."""
     number = {tensor.name: index for index, tensor in enumerate(walk.tensors)}
     frames, before = [], [dict[str, list[list[Any]]]() for _ in walk.members]
     for frame in walk.frames:
@@ -258,12 +258,9 @@ def player_data(walk: Walk) -> dict[str, Any]:
         frames.append(
             {
                 "phase": frame.phase,
-                "title": frame.title,
-                "caption": frame.caption,
-                "computes": list(frame.computes),
+                "computes": list(frame.computes) if any(frame.computes) else [],
                 "messages": [
-                    {"source": m.source, "destination": m.destination, "tensor": number[m.tensor],
-                     "parts": list(m.parts), "adds": m.adds}
+                    [m.source, m.destination, number[m.tensor], list(m.parts), m.adds]
                     for m in frame.messages
                 ],
                 "changes": [
