@@ -91,8 +91,10 @@ def test_keys_step_and_play(page, walks):
     body.send_keys(Keys.ARROW_LEFT)
     assert at(page)[0] == 2
     body.send_keys(Keys.END)
+    assert at(page)[0] == 2  # of the page, not of the player
+    page.one(".forward").send_keys(Keys.END)
     assert at(page)[0] == 10
-    body.send_keys(Keys.HOME)
+    page.one(".forward").send_keys(Keys.HOME)
     assert at(page)[0] == 1
     page.one(".scrub").send_keys(Keys.ARROW_RIGHT)
     assert at(page)[0] == 2

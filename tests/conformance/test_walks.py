@@ -4,6 +4,7 @@ The replay here knows nothing of how a walk is made. It starts from what the fir
 carries the messages; what members make themselves it reads from the frame.
 """
 
+from collections import Counter
 from itertools import pairwise
 from math import prod
 
@@ -22,7 +23,8 @@ from meshwright.report.walks.collective import (
 )
 from meshwright.report.walks.named import dense_layer, usual_shape
 from meshwright.report.walks.stream import Layer, stream_walk
-from meshwright.sharding.strategy import Streamed
+from meshwright.sharding.derivation import derive_calls
+from meshwright.sharding.strategy import PlanOptions, Streamed
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import streams
 
@@ -335,6 +337,20 @@ def test_nothing_at_rest_is_held_twice_under_sequence_parallelism(size):
 def test_plain_tensor_parallelism_holds_the_residual_stream_on_every_device():
     start = block(4, sequence_parallel=False).frames[0]
     assert all(("X", 0) in contents(held) for held in start.held)
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("name", sampled(MODELS, 6))
+def test_a_block_has_the_collectives_that_are_priced(name, sequence_parallel):
+    model, options = load_model(name), PlanOptions(sequence_parallel=sequence_parallel)
+    walk = block(2, sequence_parallel=sequence_parallel, model=model)
+    calls = derive_calls(dense_layer(model), options, {"tp"})
+    priced = Counter(str(call.kind) for call in calls if call.axis == "tp")
+    assert Counter(e.kind.replace("-", "_") for e in walk.exchanges) == priced
+    for exchange in walk.exchanges:
+        kind = CollectiveKind(exchange.kind.replace("-", "_"))
+        least = least_sent_bytes(kind, exchange.num_bytes, 2.0)
+        assert exchange.sent_bytes == pytest.approx(least)
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])

@@ -241,13 +241,14 @@ for (const player of document.querySelectorAll(".player")) {
     show(number, true);
     one(".controls").scrollIntoView({ block: "nearest" });
   }));
+  // Keys work inside of the player; space and arrows also where nothing has the focus.
   document.addEventListener("keydown", (event) => {
-    const target = event.target;
-    if (event.altKey || event.ctrlKey || event.metaKey) return;
-    if (target !== document.body && !player.contains(target)) return;
-    if (target.matches("select, .wide") || (event.key === " " && target.matches("button, summary"))) return;
-    const does = { " ": toggle, ArrowLeft: () => step(-1), ArrowRight: () => step(1), Home: () => step(-at),
-      End: () => { pause(); show(frames.length - 1, false); } }[event.key];
+    const target = event.target, isInside = player.contains(target);
+    if (event.altKey || event.ctrlKey || event.metaKey || !(isInside || target === document.body)) return;
+    if (target.matches("select") || (event.key === " " && target.matches("button"))) return;
+    const anywhere = { " ": toggle, ArrowLeft: () => step(-1), ArrowRight: () => step(1) };
+    const inside = { Home: () => step(-at), End: () => step(frames.length) };
+    const does = anywhere[event.key] || (isInside && inside[event.key]);
     if (!does) return;
     event.preventDefault();
     does();
