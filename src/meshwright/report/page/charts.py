@@ -238,9 +238,8 @@ def heat(
         "x": names("column", column_title) | {"sort": list(column_order),
                                               "axis": {"labelAngle": 0, "orient": "top"}},
     }  # fmt: skip
-    colour = axis(
-        "amount", title, scale={"scheme": "blues", "type": "log" if is_wide else "linear"}
-    )
+    colour = {"field": "amount", "type": "quantitative", "title": title,
+              "scale": {"scheme": "blues", "type": "log" if is_wide else "linear"}}  # fmt: skip
     ink = {"condition": {"test": f"datum.amount > {middle!r}", "value": "#ffffff"},
            "value": "#1b1f27"}  # fmt: skip
     return chart(
