@@ -147,10 +147,7 @@ def test_plots_are_the_charts_of_the_report(name, made):
         answer = mw.estimate("gpt2-medium", **ASKED, tp=2, pp=4)  # the plan of the timeline
     shown = charts_of(answer.page())
     for spec in drawn.values():
-        (values,) = [rows for rows in spec["datasets"].values() if len(rows) > 1 or rows != [{}]][
-            :1
-        ]
-        assert values == shown[spec["title"]["text"]].spec["data"]["values"]
+        assert shown[spec["title"]["text"]].spec["data"]["values"] in spec["datasets"].values()
 
 
 def test_most_answers_have_plots(made):
