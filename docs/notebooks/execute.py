@@ -21,7 +21,10 @@ from PIL import Image
 from traitlets import default
 
 FOLDER = Path(__file__).parent
-START = "import altair, pandas; altair.renderers.enable('svg'); pandas.options.display.width = 100"
+START = "; ".join(
+    ("import altair, pandas", "altair.renderers.enable('svg')",
+     "pandas.options.display.width = 100", "pandas.options.display.max_colwidth = 90")
+)  # fmt: skip
 """Readers of the docs see pictures; whoever runs a notebook has charts that answer the mouse."""
 MOST_BYTES = 150_000
 """Of a notebook."""
