@@ -17,9 +17,9 @@ def cells(name):
 
 
 def test_the_page_lists_every_notebook():
-    page = (DOCS / "notebooks.md").read_text("utf-8")
+    page = (DOCS / "how_to" / "notebooks.md").read_text("utf-8")
     assert NAMES == ["calibrate", "dataflow", "fine_tune", "serve", "train", "wafer"]
-    assert [name for name in NAMES if f"(notebooks/{name}.ipynb)" not in page] == []
+    assert [name for name in NAMES if f"(../notebooks/{name}.ipynb)" not in page] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

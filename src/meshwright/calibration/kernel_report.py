@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import UnknownNameError
@@ -139,12 +140,16 @@ def _spread(errors: FloatArray) -> tuple[float, float] | None:
     return float(median), float(p90)
 
 
-def kernel_data(found: KernelValidation) -> dict[str, Any]:
+class KernelValidationRecord(TypedDict):
+    """Errors of the curves of single kernels."""
+
+    kernels: Sequence[KernelErrors]
+    variants: Sequence[KernelErrors]
+
+
+def kernel_data(found: KernelValidation) -> KernelValidationRecord:
     """Return the errors for a program."""
-    return {
-        "kernels": [asdict(entry) for entry in found.by_chip],
-        "variants": [asdict(entry) for entry in found.by_variant],
-    }
+    return {"kernels": found.by_chip, "variants": found.by_variant}
 
 
 HEAD = ("kernel", "chip", "variant", "rows", "fitted", "p90", "held back", "its p90",
@@ -198,10 +203,10 @@ def _markdown(head: Sequence[str], rows: Any, *, words: int) -> Iterator[str]:
 
 INTRODUCTION = """# Curves of single kernels
 
-Written by `meshwright validate --kernels --document docs/kernels.md`. Published times of single
-kernels are held against curves: a few physical numbers for each chip and variant that turn a shape
-into seconds (`spec/kernels.py` says what each of them is, `cost/kernels` how it enters). They are
-shares of what the data sheet says, and times of the hardware and its libraries, so that a chip
+Written by `meshwright validate --kernels --document docs/results/kernels.md`. Published times of
+single kernels are held against curves: a few physical numbers for each chip and variant that turn a
+shape into seconds (`spec/kernels.py` says what each of them is, `cost/kernels` how it enters). They
+are shares of what the data sheet says, and times of the hardware and its libraries, so that a chip
 without rows draws the mean of its family, else of its vendor.
 """
 KNOWN = (
@@ -246,8 +251,9 @@ of the chip on the mean of others' curves.
 each number is drawn towards what is expected of it, so that one that no row tells stays there.
 
 Single times tell nothing of hosts that launch late, of clocks under a power cap in long runs, or of
-kernels that share a chip: those remain with the constants of [whole steps](calibration.md).
-Steps are not priced by these curves: it was [tried](calibration.md#what-the-rows-forced).
+kernels that share a chip: those remain with the constants of [whole
+steps](../explanation/calibration.md). Steps are not priced by these curves: it was
+[tried](../explanation/calibration.md#what-the-rows-forced).
 """
 TABLES = """`validate --kernels --measurements FILE.csv` takes one kind of kernel a file (CSV, also
 gzipped) with these columns and any others; times in microseconds, sizes in bytes. `held_back` is 1

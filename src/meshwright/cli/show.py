@@ -4,16 +4,46 @@ from __future__ import annotations
 
 import argparse
 
-from meshwright.base.errors import Fault, SpecError
-from meshwright.cli.main import show
+from meshwright.base.errors import Fault, SpecError, UnknownNameError
+from meshwright.cli.main import command_line, show
 
 SCHEMAS = {
-    "plan": ("meshwright.train.answer", "Plan"),
-    "serving-plan": ("meshwright.serve.answer", "ServingPlan"),
-    "disaggregated-plan": ("meshwright.serve.answer", "DisaggregatedPlan"),
-    "partition-plan": ("meshwright.sram.answer", "PartitionPlan"),
+    "plan": ("train.answer", "Plan"),
+    "front": ("train.records", "FrontRecord"),
+    "replan": ("train.answer", "Replan"),
+    "deadline": ("train.answer", "Deadline"),
+    "serving-plan": ("serve.answer", "ServingPlan"),
+    "disaggregated-plan": ("serve.answer", "DisaggregatedPlan"),
+    "graph-plans": ("dataflow.answer", "GraphPlansRecord"),
+    "linpack": ("dataflow.linpack", "LinpackRecord"),
+    "fit": ("train.records", "FitRecord"),
+    "check": ("train.records", "CheckRecord"),
+    "comparison": ("train.compare", "ComparisonRecord"),
+    "explanation": ("train.records", "ExplanationRecord"),
+    "diagnosis": ("train.measured.diagnose", "Diagnosis"),
+    "profile": ("frameworks.profile_report", "ProfileRecord"),
+    "timeline": ("train.timeline_report", "TimelineRecord"),
+    "simulation": ("wafer.report", "SimulationRecord"),
+    "placement": ("wafer.stated", "PlacementRecord"),
+    "placements": ("wafer.stated", "PlacementsRecord"),
+    "flows": ("report.flows", "FlowsRecord"),
+    "routes": ("report.flows", "RoutesRecord"),
+    "partition-plan": ("sram.answer", "PartitionPlan"),
+    "fusion": ("dataflow.fusion.answer", "FusionRecord"),
+    "job": ("frameworks.reading.report", "JobRecord"),
+    "graph": ("dataflow.report", "GraphRecord"),
+    "sweep": ("sweep.report", "SweepRecord"),
+    "validation": ("calibration.report", "ValidationRecord"),
+    "kernel-validation": ("calibration.kernel_report", "KernelValidationRecord"),
+    "calibration": ("calibration.fit.report", "FittedRecord"),
+    "measurement": ("measure.report", "MeasuredRecord"),
+    "collectives": ("report.collectives", "CollectivesRecord"),
+    "topologies": ("report.topologies", "TopologiesRecord"),
+    "walk": ("report.walks.walk", "Walk"),
+    "failure": ("report.failure", "Failure"),
 }
 """By name: where the record of an answer is declared."""
+STREAMED = ("weights", "inputs")
 MOST_DEVICES = 10_000
 """Beyond this the shapes of a dragonfly take long to try."""
 
@@ -122,7 +152,6 @@ def show_schema(args: argparse.Namespace) -> int:
     """Print the JSON Schema of an answer, or the names of all."""
     from importlib import import_module
 
-    from meshwright.base.errors import UnknownNameError
     from meshwright.report.schema import schema_of
 
     if args.schema is None:
@@ -131,7 +160,8 @@ def show_schema(args: argparse.Namespace) -> int:
     if args.schema not in SCHEMAS:
         raise UnknownNameError("schema", args.schema, SCHEMAS)
     module, kind = SCHEMAS[args.schema]
-    show((), schema_of(getattr(import_module(module), kind), args.schema), as_json=True)
+    record = getattr(import_module(f"meshwright.{module}"), kind)
+    show((), schema_of(record, args.schema), as_json=True)
     return 0
 
 
@@ -223,6 +253,55 @@ def _faults_of_list(listed: tuple[int, ...], num_devices: int) -> list[Fault]:
     ]
     twice = sorted({one for one in listed if listed.count(one) > 1})
     return faults + [Fault("--group", f"device {one} is named twice") for one in twice]
+
+
+def show_walk(args: argparse.Namespace) -> int:
+    """Print a walk frame by frame, or the names of all; write its page."""
+    from meshwright.report.walks.named import walk_names
+
+    if args.walk is None:
+        names = walk_names()
+        show([f"{name:<38} {about}" for name, about in names.items()], names, args.json)
+        return 0
+    from meshwright.catalog.models import load_model
+    from meshwright.options.question import Reading, one_of, output_file, quantity, whole_number
+    from meshwright.report.answer_file import plain_data
+    from meshwright.report.page.html import write_page
+    from meshwright.report.walks.named import (
+        WalkQuestion,
+        form_of,
+        idle_options,
+        shape_of_text,
+        walk_of,
+        walks_beside,
+    )
+    from meshwright.report.walks.shown import walk_lines, walk_page
+    from meshwright.sharding.strategy import Streamed
+
+    if args.walk not in walk_names():
+        raise UnknownNameError("walk", args.walk, walk_names())
+    reading = Reading()
+    path = reading.value(lambda: output_file(args, "report", ".html"))
+    for fault in idle_options(args.walk, vars(args)):
+        reading.fault(fault.path, fault.message, fault.fix)
+    question = WalkQuestion(
+        name=args.walk,
+        shape=None if args.group is None else reading.value(shape_of_text, args.group),
+        model=reading.value(load_model, args.model or "gpt3-175b"),
+        num_tokens=reading.value(whole_number, "--seq", args.seq or "2048", kilo=1024),
+        num_bytes=reading.value(quantity, "--size", " ".join(args.size or ["64MiB"]), "bytes"),
+        form=reading.value(form_of, args.form),
+        streamed=Streamed(
+            reading.value(one_of, "--streamed", args.streamed or "weights", STREAMED) or "weights"
+        ),
+    )
+    reading.done()
+    walk = walk_of(question)
+    if path is not None:
+        page = walk_page(walk, walks_beside(question), command_line())
+        write_page(page, path, force=args.force)
+    show(walk_lines(walk), plain_data(walk), args.json)
+    return 0
 
 
 def show_graph(args: argparse.Namespace) -> int:

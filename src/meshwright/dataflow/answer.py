@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from typing_extensions import TypedDict
 
 from meshwright.base.records import Brief, Rows
 from meshwright.base.units import format_bytes, format_seconds
@@ -172,7 +174,8 @@ class GraphAnswer(Shown):
     def records(self) -> Rows:
         """Return the plans, the fastest first."""
         rows = [plan_record(plan) for plan in self.plans.plans]
-        return [{name: value for name, value in row.items() if name != "parts_s"} for row in rows]
+        return [{name: value for name, value in row.items() if isinstance(value, int | float)}
+                for row in rows]  # fmt: skip
 
     def plot_time(self) -> Figure:
         """Draw what a step consists of [s]."""
@@ -211,6 +214,86 @@ class GraphAnswer(Shown):
         return figure(power_of(self), f"power of {self.machine.spec.chip.name} is not known")
 
 
+class DegreesRecord(TypedDict):
+    """Degrees, seconds and memory of a plan of a graph."""
+
+    layers_per_stage: int
+    tp: int
+    pp: int
+    dp: int
+    num_passes: int
+    step_s: float
+    passes_per_s: float
+    parts_s: Mapping[str, float]
+    """They sum to ``step_s``."""
+    stage_s: float
+    send_s: float
+    held_bytes: float
+    lower_bound_s: float
+    """No plan of these degrees takes less."""
+
+
+class CollectiveRecord(TypedDict):
+    """A collective behind a kernel."""
+
+    kind: str
+    num_bytes: float
+    time_s: float
+    readers: Sequence[str]
+    """Kernels that need what it makes."""
+    leaves: bool
+    """Whether the outside needs it."""
+
+
+class SplitKernelRecord(TypedDict):
+    """What a kernel takes by itself, and how it is split."""
+
+    name: str
+    time_s: float
+    split: str | None
+    """The dim that is split."""
+    writes: str
+    leaves: str | None
+    """Layout in which the outside gets it."""
+    collectives: Sequence[CollectiveRecord]
+
+
+class StageRecord(TypedDict):
+    """Kernels of one stage of a graph that is cut."""
+
+    kernels: Sequence[str]
+    busy_s: float
+    send_s: float
+
+
+class BestGraphPlanRecord(DegreesRecord):
+    """The best plan of a graph in full."""
+
+    moved: Traffic
+    power_w: Mapping[str, float | None]
+    """Of chips, memory and links."""
+    kernels: Sequence[SplitKernelRecord]
+    stages: Sequence[StageRecord]
+
+
+class GraphPlansRecord(TypedDict):
+    """The best plan of a graph in full, and the next ones in short."""
+
+    graph: str
+    repeats: int
+    system: str
+    fidelity: str
+    is_calibrated: bool
+    lower_bound_s: float
+    """No plan of the space takes less."""
+    gap: float
+    num_priced: int
+    refused: Mapping[str, int]
+    """Degrees by the reason why they have no plan."""
+    best: BestGraphPlanRecord
+    others: Sequence[DegreesRecord]
+
+
 def plans_record(
     graph: DataflowGraph,
     system: CalibratedSystem,
@@ -218,7 +301,7 @@ def plans_record(
     power_w: Mapping[str, float | None],
     *,
     top: int,
-) -> dict[str, Any]:
+) -> GraphPlansRecord:
     """Return the best plan in full, and the next ones in short."""
     return {
         "graph": graph.name,
@@ -229,11 +312,11 @@ def plans_record(
         "lower_bound_s": plans.lower_bound_s,
         "gap": plans.gap,
         "num_priced": len(plans.plans),
-        "refused": dict(plans.refused),
+        "refused": plans.refused,
         "best": {
             **plan_record(plans.best),
-            "moved": asdict(plans.moved),
-            "power_w": dict(power_w),
+            "moved": plans.moved,
+            "power_w": power_w,
             "kernels": list(kernel_records(graph, plans.best)),
             "stages": [
                 {
@@ -248,18 +331,29 @@ def plans_record(
     }
 
 
-def plan_record(plan: GraphPlan) -> dict[str, Any]:
+def plan_record(plan: GraphPlan) -> DegreesRecord:
     """Return degrees, seconds and memory of a plan."""
-    names = ("tp", "pp", "dp", "num_passes", "step_s", "passes_per_s", "parts_s", "stage_s",
-             "send_s", "held_bytes", "lower_bound_s")  # fmt: skip
-    return {"layers_per_stage": plan.layers, **{name: getattr(plan, name) for name in names}}
+    return {
+        "layers_per_stage": plan.layers,
+        "tp": plan.tp,
+        "pp": plan.pp,
+        "dp": plan.dp,
+        "num_passes": plan.num_passes,
+        "step_s": plan.step_s,
+        "passes_per_s": plan.passes_per_s,
+        "parts_s": plan.parts_s,
+        "stage_s": plan.stage_s,
+        "send_s": plan.send_s,
+        "held_bytes": plan.held_bytes,
+        "lower_bound_s": plan.lower_bound_s,
+    }
 
 
-def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[dict[str, Any]]:
+def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[SplitKernelRecord]:
     """Yield what each kernel takes by itself, how it is split, and the collectives behind it."""
     if plan.sharding is None:
         return
-    sent: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    sent: dict[str, list[CollectiveRecord]] = defaultdict(list)
     for placed in plan.sharding.changes:
         if (kind := placed.change.kind) is not None:
             sent[placed.producer].append(

@@ -12,12 +12,13 @@ manual page of HPL_pdfact: a panel takes b log2(P) (latency + (2 b + 4) words) +
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from meshwright.base.arrays import FloatArray, ceil_div
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
@@ -351,8 +352,36 @@ def _words(size: int) -> DataflowGraph:
     return hpl(size, size, word_bytes=WORD_BYTES)
 
 
-def linpack_record(found: GridRuns, *, top: int) -> dict[str, Any]:
-    """Return the runs as data, in SI units."""
+class GridRunRecord(TypedDict):
+    """One grid of processes."""
+
+    rows: int
+    columns: int
+    neighbours: Literal["row", "column"]
+    """Along what ranks are counted."""
+    run_s: float
+    parts_s: Mapping[str, float]
+    held_bytes: float
+
+
+class LinpackRecord(TypedDict):
+    """Runs of Linpack on grids of processes, fastest first."""
+
+    graph: str
+    system: str
+    fidelity: str
+    is_calibrated: bool
+    num_priced: int
+    refused: Mapping[str, int]
+    """Grids by the reason why they do not run."""
+    lower_bound_s: float
+    flops_per_s: float
+    """Of the fastest."""
+    runs: Sequence[GridRunRecord]
+
+
+def linpack_record(found: GridRuns, *, top: int) -> LinpackRecord:
+    """Return the runs as data."""
     return {
         "graph": f"hpl-{found.size}x{found.block}",
         "system": found.system.spec.name,
@@ -368,7 +397,7 @@ def linpack_record(found: GridRuns, *, top: int) -> dict[str, Any]:
                 "columns": run.grid.columns,
                 "neighbours": "row" if run.grid.is_row_major else "column",
                 "run_s": run.run_s,
-                "parts_s": dict(run.parts_s),
+                "parts_s": run.parts_s,
                 "held_bytes": run.held_bytes,
             }
             for run in found.runs[:top]

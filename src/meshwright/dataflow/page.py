@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.dataflow.answer import GraphAnswer, GraphPlan, kernel_records
+from meshwright.dataflow.answer import (
+    GraphAnswer,
+    GraphPlan,
+    SplitKernelRecord,
+    kernel_records,
+)
 from meshwright.dataflow.energy import total_w
 from meshwright.dataflow.linpack import GridRun, GridRuns
 from meshwright.dataflow.report import degrees
@@ -149,7 +153,7 @@ def _time_parts(found: GraphAnswer) -> Iterator[Part]:
     yield from filter(None, [kernels_of(found), stages_of(found)])
 
 
-def _kernel_parts(kernels: list[dict[str, Any]]) -> Iterator[Part]:
+def _kernel_parts(kernels: list[SplitKernelRecord]) -> Iterator[Part]:
     if not kernels:
         return
     rows = []

@@ -563,6 +563,11 @@ COMMANDS: dict[str, Command] = {
         "JSON Schema of an answer as --json prints it",
         (Option("schema", "plan, serving-plan, ...; without one, the names", kind="argument"),),
     ),
+    "show completion": Command(
+        "a script with which a shell completes commands, options and names",
+        (Option("shell", "bash, zsh, fish or tcsh; without one, where each looks for its script",
+                kind="argument"),),
+    ),
     "show collectives": Command(
         "time of each collective algorithm on a group",
         (
@@ -573,6 +578,23 @@ COMMANDS: dict[str, Command] = {
             Option("group", "members of the group: their number, or devices as 0,1,2,8",
                    "N|LIST", is_required=True),
             Option("stride", "devices from member to member (1)", kind="number", default=1),
+        ),
+    ),
+    "show walk": Command(
+        "who holds, computes and sends what, frame by frame",
+        (
+            Option("walk", "tp, tp-sp, tspp, tatp or a collective algorithm; without one, the "
+                   "names", kind="argument"),
+            Option("group", "members: their number, or the sides of a block as 2x4", "N|RxC"),
+            Option("model", "of whose layers it is told (gpt3-175b)", "MODEL"),
+            Option("seq", f"tokens of the sequence (2048); {BINARY}", "TOKENS"),
+            Option("form", "of a tensor stream: ring, folded_ring, hold, stream, cycle", "NAME"),
+            Option("streamed", "which tensor travels (weights)",
+                   choices=("weights", "inputs")),
+            Option("size", "of a collective: bytes of the full tensor (64 MiB)", "BYTES",
+                   kind="values"),
+            replace(REPORT, help="write a page to play, to step through and to scrub"),
+            FORCE,
         ),
     ),
     "show graph": Command(
@@ -681,7 +703,7 @@ COMMANDS["serve"] = Command(
 """A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
 PYTHON_ONLY = ("serve",)
 FAMILIES = {
-    "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives "
-    "and topologies"
+    "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives, "
+    "topologies, walks and completion of shells"
 }
 """First words under which several commands come."""

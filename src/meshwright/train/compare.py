@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from typing_extensions import TypedDict
+
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.records import Brief, Rows
 from meshwright.base.registry import Registry, version
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Mapper, Problem
-from meshwright.report.answer_file import plain_data
 from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
 from meshwright.search.exhaustive import Progress
@@ -111,7 +112,31 @@ class Comparison(Shown):
         return self.entries[0]
 
 
-def comparison_data(found: Comparison) -> dict[str, object]:
+class EntryRecord(TypedDict):
+    """The best plan of a recipe."""
+
+    recipe: str
+    title: str
+    source: str
+    mapper: str | None
+    """Who places it on a grid."""
+    best: Candidate | None
+    lower_bound_s: float | None
+    """No plan of the recipe takes less."""
+    speedup_of_ours: float | None
+    why_none: str
+    search_s: float
+
+
+class ComparisonRecord(TypedDict):
+    """The best plan of each recipe."""
+
+    model: str
+    system: str
+    entries: Sequence[EntryRecord]
+
+
+def comparison_data(found: Comparison) -> ComparisonRecord:
     """Return a comparison as plain data."""
     return {
         "model": found.model.name,
@@ -122,7 +147,7 @@ def comparison_data(found: Comparison) -> dict[str, object]:
                 "title": entry.title,
                 "source": entry.source,
                 "mapper": entry.mapper,
-                "best": None if entry.best is None else plain_data(entry.best),
+                "best": entry.best,
                 "lower_bound_s": entry.lower_bound_s,
                 "speedup_of_ours": entry.speedup_of(found.ours),
                 "why_none": entry.why_none,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.units import format_seconds
@@ -54,7 +54,40 @@ def _times(placement: Placement, contended_s: float, simulated_s: float) -> str:
     )
 
 
-def simulation_data(plan: Plan, step: SimulatedStep, network: Network) -> dict[str, Any]:
+class LinkUse(TypedDict):
+    """Share of the bandwidth of all links that is used."""
+
+    mean: float
+    largest: float
+    over_time: Sequence[float]
+    """Of all, in each tenth of the played step."""
+
+
+class BusyLink(TypedDict):
+    """One of the links that carry most."""
+
+    source: int
+    target: int
+    utilisation: float
+
+
+class SimulationRecord(TypedDict):
+    """A step simulated on a grid of devices."""
+
+    plan: str
+    fidelity: str
+    step_time_s: float
+    time_parts_s: Mapping[str, float]
+    contended_s: float
+    closed_form_s: float | None
+    num_tasks: int
+    num_micro_batches: int
+    num_micro_batches_played: int
+    link_utilisation: LinkUse
+    busiest_links: Sequence[BusyLink]
+
+
+def simulation_data(plan: Plan, step: SimulatedStep, network: Network) -> SimulationRecord:
     """Return a simulated step as plain data."""
     used = link_utilisation(step.timeline, network)
     placement = plan.best.placement

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
@@ -28,6 +28,7 @@ from meshwright.calibration.rows import (
 from meshwright.calibration.serving import predict_all
 from meshwright.catalog.calibration import fit_record, serving_record
 from meshwright.cli.main import main
+from meshwright.report.answer_file import plain_data
 
 
 def test_what_is_not_stated_is_none():
@@ -97,6 +98,7 @@ PLACES += [(name, None) for name in StatedRow.model_fields]
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), ODD), min_size=1, max_size=3))
+@example([(("software", "deferred_logit_gradients"), 2**31)])
 def test_any_row_is_judged_or_refused(changes):
     entry = copy.deepcopy(WHOLE)
     for (part, name), value in changes:
@@ -108,7 +110,7 @@ def test_any_row_is_judged_or_refused(changes):
     assert len(rows) + bool(faults) == 1
     found = Validation(tuple(predict_all(rows, "calibrated")), "calibrated", tuple(faults))
     assert list(validation_lines(found))
-    json.dumps(validation_data(found), allow_nan=False)
+    json.dumps(plain_data(validation_data(found)), allow_nan=False)
 
 
 @pytest.mark.parametrize(("entries", "status"), [([WHOLE], 0), ([WHOLE, {"id": 1, "batch": -1}], 2),

@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from meshwright.base.records import Listed, Rows, Scalar
 from meshwright.calibration.fit.memory import (
     GIB,
@@ -35,7 +37,37 @@ from meshwright.calibration.fit.sram import SramFit, fit_sram
 from meshwright.calibration.fit.training import BASE, Fit, fit, fit_rows
 from meshwright.calibration.prediction import predict
 from meshwright.calibration.rows import Row
+from meshwright.catalog.calibration import (
+    CoverageRecord,
+    GroupRecord,
+    MemoryRecord,
+    PooledErrorRecord,
+    ServingRecord,
+    SramRecord,
+)
 from meshwright.report.screen import percent, screen_width
+from meshwright.spec.calibration import Spread
+
+
+class FittedRecord(TypedDict, total=False):
+    """Errors of a fit on its own rows and on each source left out, of what was fitted."""
+
+    num_rows: int
+    fitted: PooledErrorRecord
+    left_out: PooledErrorRecord
+    left_out_alone: PooledErrorRecord | None
+    """Sources whose chips no other source has; they are not part of ``left_out``."""
+    unnamed: PooledErrorRecord | None
+    """Left out, and priced without their framework."""
+    spread: Spread | None
+    intervals: Mapping[str, CoverageRecord]
+    """By what rows have in common."""
+    groups: Mapping[str, GroupRecord]
+    """By source."""
+    memory: MemoryRecord | None
+    """Null: no row stated memory."""
+    serving: ServingRecord
+    sram: SramRecord
 
 
 @dataclass(frozen=True)
