@@ -186,7 +186,7 @@ def points(
             "x": axis("x", x_title, scale=_scale(xs)),
             "y": axis("y", y_title, scale=_scale(ys)),
             "color": names("kind", "", scale={"domain": kind_names, "range": _range(kind_names)}),
-            "shape": names("kind", ""),
+            "shape": names("kind", "", scale={"domain": kind_names}),
             "tooltip": [named("label", "plan"), tip("x", x_title), tip("y", y_title)],
         },
     }
@@ -248,9 +248,8 @@ def heat(
         "x": names("column", column_title) | {"sort": list(column_order),
                                               "axis": {"labelAngle": 0, "orient": "top"}},
     }  # fmt: skip
-    colour = axis(
-        "amount", title, scale={"scheme": "blues", "type": "log" if is_wide else "linear"}
-    )
+    colour = {"field": "amount", "type": "quantitative", "title": title,
+              "scale": {"scheme": "blues", "type": "log" if is_wide else "linear"}}  # fmt: skip
     ink = {"condition": {"test": f"datum.amount > {middle!r}", "value": "#ffffff"},
            "value": "#1b1f27"}  # fmt: skip
     crosses = {
