@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from meshwright.api import calibrate as calibrate
     from meshwright.api import check as check
     from meshwright.api import compare as compare
-    from meshwright.api import estimate as estimate
-    from meshwright.api import explain as explain
     from meshwright.api import export as export
     from meshwright.api import fit as fit
     from meshwright.api import fuse as fuse
@@ -26,16 +24,19 @@ if TYPE_CHECKING:
     from meshwright.api import measure as measure
     from meshwright.api import partition as partition
     from meshwright.api import place as place
-    from meshwright.api import plan as plan
     from meshwright.api import read as read
     from meshwright.api import route as route
-    from meshwright.api import serve as serve
     from meshwright.api import simulate as simulate
     from meshwright.api import sweep as sweep
     from meshwright.api import timeline as timeline
-    from meshwright.api import validate as validate
     from meshwright.base.errors import MeshwrightError as MeshwrightError
+    from meshwright.options import verbs
 
+    plan: verbs.PlanVerb
+    estimate: verbs.EstimateVerb
+    serve: verbs.ServeVerb
+    explain: verbs.ExplainVerb
+    validate: verbs.ValidateVerb
     __version__: str
 
 __all__ = [

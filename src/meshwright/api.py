@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from meshwright.calibration.report import Validation
     from meshwright.calibration.rows import Row
     from meshwright.dataflow.answer import GraphAnswer
-    from meshwright.dataflow.fusion.answer import FusionQuestion
+    from meshwright.dataflow.fusion.answer import FusionAnswer, FusionQuestion
     from meshwright.dataflow.linpack import GridRuns
     from meshwright.measure.run import MeasuredMachine
     from meshwright.options.question import Question, Reading
@@ -1025,7 +1025,7 @@ def _partition_workload(args: Namespace, system: SystemSpec | None) -> Workload:
 
 @verb
 @reported
-def fuse(args: Namespace, call: Call) -> Any:
+def fuse(args: Namespace, call: Call) -> FusionAnswer:
     """Return kernels fused into partitions that run on one chip after the other."""
     from meshwright.base.registry import version
     from meshwright.dataflow.fusion.fuse import fuse_graph

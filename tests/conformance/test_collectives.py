@@ -6,13 +6,13 @@ from collections import defaultdict, deque
 
 import numpy as np
 import pytest
+from oracles.collective_data import starting_data, wanted_data
 from oracles.occupied_bound import occupied_lower_bound_s
 from sampled import one_in
 
 from meshwright.collectives.bounds import lower_bound_s
 from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import Algorithm, collective_algorithms
-from meshwright.spec.collective import CollectiveKind
 
 OPTIMISM = 0.02
 """How far the form of a pipeline may lie below its replay: pieces that just miss a free link."""
@@ -88,44 +88,6 @@ def scaled(group, **changes):
 
 
 ARRIVAL, TRY = 0, 1
-REDUCTIONS = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
-
-
-def starting_data(kind, size, num_chunks):
-    """Return (member, chunk) -> the contributions it holds before the collective."""
-    per_owner = num_chunks // size
-    if kind in REDUCTIONS:
-        return {(r, c): frozenset([r]) for r in range(size) for c in range(num_chunks)}
-    if kind is CollectiveKind.ALL_GATHER:
-        return {(c // per_owner, c): frozenset([c // per_owner]) for c in range(num_chunks)}
-    if kind is CollectiveKind.ALL_TO_ALL:
-        ids = range(size * num_chunks)
-        return {(c // num_chunks, c): frozenset([c // num_chunks]) for c in ids}
-    if kind is CollectiveKind.BROADCAST:
-        return {(0, c): frozenset([0]) for c in range(num_chunks)}
-    return {(r, r * num_chunks + c): frozenset([r]) for r in range(size) for c in range(num_chunks)}
-
-
-def wanted_data(kind, size, num_chunks):
-    """Return (member, chunk) -> what it must hold at the end."""
-    everybody, per_owner = frozenset(range(size)), num_chunks // size
-    every = [(r, c) for r in range(size) for c in range(num_chunks)]
-    if kind is CollectiveKind.ALL_REDUCE:
-        return dict.fromkeys(every, everybody)
-    if kind is CollectiveKind.REDUCE_SCATTER:
-        return {(c // per_owner, c): everybody for c in range(num_chunks)}
-    if kind is CollectiveKind.ALL_GATHER:
-        return {(r, c): frozenset([c // per_owner]) for r, c in every}
-    if kind is CollectiveKind.ALL_TO_ALL:
-        ids = range(size * num_chunks)
-        return {((c % num_chunks) // per_owner, c): frozenset([c // num_chunks]) for c in ids}
-    if kind is CollectiveKind.BROADCAST:
-        return {(r, c): frozenset([0]) for r, c in every}
-    return {
-        (r + 1, r * num_chunks + c): frozenset([r])
-        for r in range(size - 1)
-        for c in range(num_chunks)
-    }
 
 
 def final_data(kind, size, num_chunks, transfers):

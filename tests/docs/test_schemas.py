@@ -105,6 +105,7 @@ PRINTED = [
     ("calibration", "calibrate rows.json"),
     ("collectives", "show collectives --on 8xH100 --group 8 --size 1 GiB"),
     ("topologies", "show topologies --devices 8"),
+    ("walk", "show walk tatp --group 4"),
     ("failure", "plan no-such-model --on 8xH100 --seq 1k --global-batch 8"),
 ]  # fmt: skip
 

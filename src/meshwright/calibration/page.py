@@ -207,11 +207,12 @@ def errors_chart(found: Validation) -> Chart | None:
     if not _has_errors(errors):
         return None
     record = fit_record(found.calibration)
+    left_out = "" if record is None else ", and of constants fitted without the source"
     return Chart(
-        "Errors of each source (rows)", f"{_least_and_most(errors)}; from the median to the 90th "
-        "percentile, and of constants fitted without the source",
+        "Errors of each source (rows)",
+        f"{_least_and_most(errors)}; from the median to the 90th percentile{left_out}",
         error_spec(errors, {} if record is None else record.groups),
-    )  # fmt: skip
+    )
 
 
 def _source_parts(found: Validation, record: FitRecord | None) -> Iterator[Part]:

@@ -138,7 +138,7 @@ class Validation(Shown):
         return figure(memory_of(self), "no row states a memory that could be predicted")
 
     def plot_errors(self) -> Figure:
-        """Draw the median error of each source, |ln(predicted / measured)| [%]."""
+        """Draw the errors of each source, |ln(predicted / measured)| [%]: median to p90."""
         from meshwright.calibration.page import errors_chart
 
         return figure(errors_chart(self), "no row of training could be predicted")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from meshwright.base.errors import Fault, SpecError
-from meshwright.cli.main import show
+from meshwright.base.errors import Fault, SpecError, UnknownNameError
+from meshwright.cli.main import command_line, show
 
 SCHEMAS = {
     "plan": ("train.answer", "Plan"),
@@ -39,9 +39,11 @@ SCHEMAS = {
     "measurement": ("measure.report", "MeasuredRecord"),
     "collectives": ("report.collectives", "CollectivesRecord"),
     "topologies": ("report.topologies", "TopologiesRecord"),
+    "walk": ("report.walks.walk", "Walk"),
     "failure": ("report.failure", "Failure"),
 }
 """By name: where the record of an answer is declared."""
+STREAMED = ("weights", "inputs")
 MOST_DEVICES = 10_000
 """Beyond this the shapes of a dragonfly take long to try."""
 
@@ -150,7 +152,6 @@ def show_schema(args: argparse.Namespace) -> int:
     """Print the JSON Schema of an answer, or the names of all."""
     from importlib import import_module
 
-    from meshwright.base.errors import UnknownNameError
     from meshwright.report.schema import schema_of
 
     if args.schema is None:
@@ -252,6 +253,55 @@ def _faults_of_list(listed: tuple[int, ...], num_devices: int) -> list[Fault]:
     ]
     twice = sorted({one for one in listed if listed.count(one) > 1})
     return faults + [Fault("--group", f"device {one} is named twice") for one in twice]
+
+
+def show_walk(args: argparse.Namespace) -> int:
+    """Print a walk frame by frame, or the names of all; write its page."""
+    from meshwright.report.walks.named import walk_names
+
+    if args.walk is None:
+        names = walk_names()
+        show([f"{name:<38} {about}" for name, about in names.items()], names, args.json)
+        return 0
+    from meshwright.catalog.models import load_model
+    from meshwright.options.question import Reading, one_of, output_file, quantity, whole_number
+    from meshwright.report.answer_file import plain_data
+    from meshwright.report.page.html import write_page
+    from meshwright.report.walks.named import (
+        WalkQuestion,
+        form_of,
+        idle_options,
+        shape_of_text,
+        walk_of,
+        walks_beside,
+    )
+    from meshwright.report.walks.shown import walk_lines, walk_page
+    from meshwright.sharding.strategy import Streamed
+
+    if args.walk not in walk_names():
+        raise UnknownNameError("walk", args.walk, walk_names())
+    reading = Reading()
+    path = reading.value(lambda: output_file(args, "report", ".html"))
+    for fault in idle_options(args.walk, vars(args)):
+        reading.fault(fault.path, fault.message, fault.fix)
+    question = WalkQuestion(
+        name=args.walk,
+        shape=None if args.group is None else reading.value(shape_of_text, args.group),
+        model=reading.value(load_model, args.model or "gpt3-175b"),
+        num_tokens=reading.value(whole_number, "--seq", args.seq or "2048", kilo=1024),
+        num_bytes=reading.value(quantity, "--size", " ".join(args.size or ["64MiB"]), "bytes"),
+        form=reading.value(form_of, args.form),
+        streamed=Streamed(
+            reading.value(one_of, "--streamed", args.streamed or "weights", STREAMED) or "weights"
+        ),
+    )
+    reading.done()
+    walk = walk_of(question)
+    if path is not None:
+        page = walk_page(walk, walks_beside(question), command_line())
+        write_page(page, path, force=args.force)
+    show(walk_lines(walk), plain_data(walk), args.json)
+    return 0
 
 
 def show_graph(args: argparse.Namespace) -> int:

@@ -580,6 +580,23 @@ COMMANDS: dict[str, Command] = {
             Option("stride", "devices from member to member (1)", kind="number", default=1),
         ),
     ),
+    "show walk": Command(
+        "who holds, computes and sends what, frame by frame",
+        (
+            Option("walk", "tp, tp-sp, tspp, tatp or a collective algorithm; without one, the "
+                   "names", kind="argument"),
+            Option("group", "members: their number, or the sides of a block as 2x4", "N|RxC"),
+            Option("model", "of whose layers it is told (gpt3-175b)", "MODEL"),
+            Option("seq", f"tokens of the sequence (2048); {BINARY}", "TOKENS"),
+            Option("form", "of a tensor stream: ring, folded_ring, hold, stream, cycle", "NAME"),
+            Option("streamed", "which tensor travels (weights)",
+                   choices=("weights", "inputs")),
+            Option("size", "of a collective: bytes of the full tensor (64 MiB)", "BYTES",
+                   kind="values"),
+            replace(REPORT, help="write a page to play, to step through and to scrub"),
+            FORCE,
+        ),
+    ),
     "show graph": Command(
         "kernels of a computation, and how they may be split",
         (
@@ -687,6 +704,6 @@ COMMANDS["serve"] = Command(
 PYTHON_ONLY = ("serve",)
 FAMILIES = {
     "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives, "
-    "topologies and completion of shells"
+    "topologies, walks and completion of shells"
 }
 """First words under which several commands come."""

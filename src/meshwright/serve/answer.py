@@ -324,10 +324,8 @@ class DisaggregatedPlan(Shown):
         return disaggregated_page(self, **more)
 
     def brief(self) -> str:
-        """Return the lead of the screen."""
-        from meshwright.serve.report import disaggregated_screen
-
-        return disaggregated_screen(self).lead
+        """Return the workers, and what they do."""
+        return f"{self.model.name} on {self.system.name}: {self.best.brief()}"
 
     def records(self) -> Rows:
         """Return the deployments: this one, then those of other sizes of workers."""

@@ -341,6 +341,11 @@ def backward_calls(layer: LayerGraph, structure: PlanOptions) -> list[Collective
     return ledger.calls
 
 
+def input_gradients(op: Op, structure: PlanOptions) -> list[tuple[str, Sharding]]:
+    """Return the layout in which an operator leaves its part of the gradient of each input."""
+    return _BACKWARD_STEPS[op.kind](op, Ledger(structure, Phase.INPUT_GRADIENT))
+
+
 def gradient_of(tensor: Tensor) -> Tensor:
     """Return the gradient of a tensor."""
     return replace(tensor, name=f"{tensor.name}.gradient")

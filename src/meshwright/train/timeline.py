@@ -172,7 +172,7 @@ class StepTimeline(Listed):
 
     def brief(self) -> str:
         """Return the time of the step, and how long the stages idle."""
-        idle = self.bubble_s / self.step_time_s
+        idle = (self.bubble_s / self.step_time_s).round(4) + 0.0  # no -0.0 %
         return (
             f"{format_seconds(self.step_time_s)} a step with the schedule played, "
             f"{format_seconds(self.priced_s)} as priced\n"

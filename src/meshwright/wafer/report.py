@@ -128,18 +128,15 @@ def utilisation_over_time(step: SimulatedStep, network: Network) -> list[float]:
 
 
 def links_chart(step: SimulatedStep, network: Network) -> Chart:
-    """Return how much the links carry over the played step, and how many are in use."""
+    """Return how much the links carry over the played step."""
     used = link_use(step.timeline, network, NUM_PARTS)
-    shown = {"of their bandwidth": used.load_fraction, "of the links in use": used.busy_fraction}
-    at_s = used.edges_s[:-1].tolist()
+    load = 100.0 * used.load_fraction
     return Chart(
         "Links over the step",
-        f"Means over {network.num_links:,} links: they carry "
-        f"{float(used.load_fraction.mean()):.1%} of their bandwidth, "
-        f"{float(used.busy_fraction.mean()):.1%} of them are in use",
+        f"Mean of {network.num_links:,} links: they carry {load.mean():.1f} % of what they could, "
+        f"{load.max():.1f} % at the most",
         charts.lines(
-            [name for name in shown for _ in at_s], at_s * len(shown),
-            [100.0 * float(share) for shares in shown.values() for share in shares],
-            "time of a step [s]", "share [%]", series_title="", is_stepped=True,
+            ["all links"] * NUM_PARTS, used.edges_s[:-1].tolist(), load.tolist(),
+            "time of a step [s]", "of their bandwidth [%]", series_title="", is_stepped=True,
         ),
     )  # fmt: skip

@@ -786,7 +786,7 @@ class SimulatedPlan(Listed):
         return figure(time_chart("Time of a step, simulated", step.time_parts_s, step.step_time_s))
 
     def plot_links(self) -> Figure:
-        """Draw how much the links carry over the step, and how many of them are in use [%]."""
+        """Draw how much the links carry over the step, of their bandwidth [%]."""
         from meshwright.wafer.report import links_chart
 
         return figure(links_chart(self.step, self.network))

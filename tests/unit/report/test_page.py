@@ -12,7 +12,18 @@ from meshwright import plan
 from meshwright.base.errors import SpecError
 from meshwright.report.page import charts
 from meshwright.report.page.html import card_of, html_of, write_page
-from meshwright.report.page.parts import Chart, Code, Folded, Page, Section, Table, Text, Tile
+from meshwright.report.page.parts import (
+    Chart,
+    Code,
+    Folded,
+    Page,
+    Player,
+    Section,
+    Step,
+    Table,
+    Text,
+    Tile,
+)
 from meshwright.spec.model import ModelSpec
 
 MOST_BYTES = 1.5e6
@@ -22,7 +33,8 @@ def everywhere(text: str) -> Page:
     """A page that shows one text in each place."""
     table = Table((text, text + ">"), [(text, text)], text)
     chart = Chart(text, text, charts.bars([text], [1.0], [text], text), table)
-    parts = [Text(text), Code(text, text), table, chart, Folded(text, [Text(text), chart])]
+    player = Player(text, text, text, {text: text}, [Step(text, text, text)])
+    parts = [Text(text), Code(text, text), table, chart, player, Folded(text, [Text(text), chart])]
     tile = Tile(text, text, text, "one", "good")
     return Page(text, text, [tile], [Section("one", text, parts)], [text], text, text)
 

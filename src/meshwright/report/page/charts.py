@@ -193,7 +193,7 @@ def points(
             "x": axis("x", x_title, scale=_scale(xs)),
             "y": axis("y", y_title, scale=_scale(ys)),
             "color": names("kind", "", scale={"domain": kind_names, "range": _range(kind_names)}),
-            "shape": names("kind", ""),
+            "shape": names("kind", "", scale={"domain": kind_names}),
             "tooltip": [named("label", "plan"), tip("x", x_title), tip("y", y_title)],
         },
     }

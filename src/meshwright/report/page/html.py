@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from meshwright.base.files import write_whole
-from meshwright.report.page.parts import Chart, Folded, Page, Part
+from meshwright.report.page.parts import Chart, Folded, Page, Part, Player
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
@@ -25,6 +25,7 @@ def _drawn(template: str, page: Page, **more: object) -> str:
         loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
+    templates.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
     return templates.get_template(template).render(page=page, **more)
 
 
@@ -35,13 +36,14 @@ def card_of(page: Page) -> str:
 
 def html_of(page: Page) -> str:
     """Return a report as HTML."""
-    has_charts = any(isinstance(part, Chart) for part in _all_parts(page))
+    kinds = {type(part) for part in _all_parts(page)}
+    drawn = [name for kind, name in ((Chart, "page"), (Player, "player")) if kind in kinds]
     return _drawn(
         "page.html",
         page,
-        scripts=[_file(f"vega/{name}") for name in SCRIPTS] if has_charts else [],
-        style=_file("page.css"),
-        script=_file("page.js") if has_charts else "",
+        scripts=[_file(f"vega/{name}") for name in SCRIPTS] if Chart in kinds else [],
+        style="".join(_file(f"{name}.css") for name in dict.fromkeys(("page", *drawn))),
+        script="".join(_file(f"{name}.js") for name in drawn),
         data_uri=lambda svg: "data:image/svg+xml;base64," + b64encode(svg.encode()).decode(),
     )
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 WIDTH = 720
 """Of a chart outside of a page, names and legend included [px]."""
+LEGEND_COLUMNS = 5
 INK, GRID = "#757575", "#75757540"
 """Text and lines that are read on white and on black."""
 
@@ -60,7 +61,7 @@ def _config() -> dict[str, object]:
         "background": "transparent",
         "view": {"stroke": GRID},
         "axis": told | lines,
-        "legend": told,
+        "legend": told | {"orient": "top", "columns": LEGEND_COLUMNS},
         "title": {"color": INK, "subtitleColor": INK, "fontSize": 14},
         "text": {"color": INK},
     }

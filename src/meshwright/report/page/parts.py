@@ -68,6 +68,27 @@ class Picture(Kind):
 
 
 @dataclass(frozen=True)
+class Step:
+    """One frame of a player in words."""
+
+    title: str
+    text: str
+    sent: str = ""
+
+
+@dataclass(frozen=True)
+class Player(Kind):
+    """A walk to play, to step through and to scrub, and every frame of it in words."""
+
+    title: str
+    says: str
+    legend: str
+    data: Mapping[str, Any]
+    """As ``player.js`` reads it."""
+    steps: Sequence[Step]
+
+
+@dataclass(frozen=True)
 class Folded(Kind):
     """Parts behind a line that opens them."""
 
@@ -75,7 +96,7 @@ class Folded(Kind):
     parts: Sequence[Part]
 
 
-Part = Text | Code | Table | Chart | Picture | Folded
+Part = Text | Code | Table | Chart | Picture | Player | Folded
 
 
 @dataclass(frozen=True)

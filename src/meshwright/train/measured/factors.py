@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, Num
+from meshwright.base.records import Brief, Listed, Rows, scalars
 from meshwright.cost.problem import Distances, Problem
 from meshwright.cost.step import price_columns
+from meshwright.report.screen import counted, words
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.calibration import Calibration, CalibrationOf, calibration_columns
 
@@ -192,7 +194,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Factor:
+class Factor(Brief):
     """How much longer the work on one resource takes than calibrated."""
 
     resource: str
@@ -207,7 +209,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Factors:
+class Factors(Listed):
     """The factors that measurements suggest, with all that is known about their errors."""
 
     num_measurements: int
@@ -215,6 +217,15 @@ class Factors:
     """One for each resource, in their order."""
     log_covariance: tuple[tuple[float, ...], ...]
     """Of the logarithms of the factors."""
+
+    def brief(self) -> str:
+        """Return how much longer the work on each resource takes."""
+        shown = ", ".join(f"{words(one.resource)} {one.factor:.2f}x" for one in self.factors)
+        return f"{counted(self.num_measurements, 'measured job')}: {shown}"
+
+    def records(self) -> Rows:
+        """Return the factor of each resource with its intervals."""
+        return [scalars(one) for one in self.factors]
 
     @property
     def values(self) -> FloatArray:

@@ -1,0 +1,88 @@
+"""What verbs return by their options, for type checkers: ``mw.plan(..., pareto=True)`` is a front.
+
+Files that start a server, in place of a model, are typed as training: ask with ``isinstance``.
+"""
+
+# Options are keywords of any kind: a call that fits several lines is of the first.
+# mypy: disable-error-code="overload-overlap"
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol, overload
+
+if TYPE_CHECKING:
+    from meshwright.calibration.kernel_report import KernelValidation
+    from meshwright.calibration.report import Validation
+    from meshwright.dataflow.answer import GraphAnswer
+    from meshwright.dataflow.linpack import GridRuns
+    from meshwright.frameworks.profile import Profile
+    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
+    from meshwright.train.answer import Deadline, Front, Plan, Replan
+    from meshwright.train.explain import Explanation
+    from meshwright.train.measured.diagnose import Diagnosis
+
+
+class PlanVerb(Protocol):
+    """``mw.plan``."""
+
+    @overload
+    def __call__(self, *model: object, pareto: Literal[True], **options: object) -> Front: ...
+    @overload
+    def __call__(self, *model: object, within: str, **options: object) -> Deadline: ...
+    @overload
+    def __call__(self, *, without: int | str, **options: object) -> Replan: ...
+    @overload
+    def __call__(self, *, graph: object, process_grid: str, **options: object) -> GridRuns: ...
+    @overload
+    def __call__(self, *, graph: object, **options: object) -> GraphAnswer: ...
+    @overload
+    def __call__(
+        self, *model: object, disaggregated: Literal[True], **options: object
+    ) -> DisaggregatedPlan: ...
+    @overload
+    def __call__(self, *model: object, decode: Literal[True], **options: object) -> ServingPlan: ...
+    @overload
+    def __call__(
+        self, *model: object, prefill: Literal[True], **options: object
+    ) -> ServingPlan: ...
+    @overload
+    def __call__(self, *model: object, **options: object) -> Plan: ...
+
+
+class EstimateVerb(Protocol):
+    """``mw.estimate``."""
+
+    def __call__(self, *model: object, **options: object) -> Plan:
+        """Return the price of one given strategy."""
+        ...
+
+
+class ServeVerb(Protocol):
+    """``mw.serve``."""
+
+    @overload
+    def __call__(
+        self, *model: object, disaggregated: Literal[True], **options: object
+    ) -> DisaggregatedPlan: ...
+    @overload
+    def __call__(self, *model: object, **options: object) -> ServingPlan: ...
+
+
+class ExplainVerb(Protocol):
+    """``mw.explain``."""
+
+    @overload
+    def __call__(self, *plan: object, measured: str, **options: object) -> Diagnosis: ...
+    @overload
+    def __call__(self, *plan: object, trace: str, **options: object) -> Profile: ...
+    @overload
+    def __call__(self, *plan: object, **options: object) -> Explanation: ...
+
+
+class ValidateVerb(Protocol):
+    """``mw.validate``."""
+
+    @overload
+    def __call__(self, *, kernels: Literal[True], **options: object) -> KernelValidation: ...
+    @overload
+    def __call__(self, **options: object) -> Validation: ...
