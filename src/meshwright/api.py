@@ -67,10 +67,9 @@ class Verb(Generic[T]):
 
     def __init__(self, name: str, answer: Callable[[Namespace, Call], T]) -> None:
         self.name, self.answer = name, answer
-        command = COMMANDS[name]
-        about = "\n".join(f"    {o.name}: {o.help}" for o in command.options if not o.is_hidden)
         self.__name__ = self.__qualname__ = name
-        self.__doc__ = f"{command.help[:1].upper()}{command.help[1:]}.\n\n{about}\n"
+        returned = inspect.signature(answer).return_annotation
+        self.__doc__ = COMMANDS[name].docstring(answer.__doc__ or "", returned)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -216,7 +215,7 @@ SEARCH_ONLY = ("pareto", "per_operator")
 def plan(
     args: Namespace, call: Call
 ) -> Plan | ServingPlan | DisaggregatedPlan | Front | Replan | Deadline | GraphAnswer | GridRuns:
-    """Return the best plan of the whole space; see ``COMMANDS`` for the options."""
+    """Return the best plan of the whole space."""
     from meshwright.options.job_files import with_job
     from meshwright.options.question import (
         Reading,

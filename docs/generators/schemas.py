@@ -1,0 +1,50 @@
+"""The published JSON Schemas: what each describes, its fields, and the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from generators.markdown import escaped, page, table
+
+FOLDER = Path(__file__).parents[1] / "schemas"
+INTRODUCTION = """`meshwright show schema NAME` prints the JSON Schema (draft 2020-12) of an answer
+as `--json` prints it; these are the same files. What the fields mean stands in
+[a plan as JSON](../plan_json.md)."""
+
+
+def pages() -> dict[str, str]:
+    """Return one page with all schemas."""
+    parts = [INTRODUCTION]
+    for path in sorted(FOLDER.glob("*.json")):
+        schema = json.loads(path.read_text(encoding="utf-8"))
+        parts += [f"## {path.stem}", described(schema, path)]
+    return {"schemas/index.md": page("JSON Schemas", *parts)}
+
+
+def described(schema: dict[str, Any], path: Path) -> str:
+    """Return a schema: its file and its fields."""
+    about = escaped(schema.get("description", "").partition("\n\n")[0])
+    needed = schema.get("required", ())
+    rows = [
+        (f"`{name}`", type_of(field), "yes" if name in needed else "",
+         escaped(field.get("description", "").partition("\n\n")[0]))
+        for name, field in schema.get("properties", {}).items()
+    ]  # fmt: skip
+    link = f"{{download}}`{path.name} <../../schemas/{path.name}>`, `{schema['$id']}`."
+    fields = table(("field", "type", "always there", "meaning"), rows) if rows else ""
+    return "\n\n".join(filter(None, (about, link, fields)))
+
+
+def type_of(field: dict[str, Any]) -> str:
+    """Return the type of a field in words."""
+    if "$ref" in field:
+        return f"`{field['$ref'].rpartition('/')[2]}`"
+    if "anyOf" in field:
+        return " or ".join(dict.fromkeys(map(type_of, field["anyOf"])))
+    if "const" in field:
+        return f"`{json.dumps(field['const'])}`"
+    if field.get("type") == "array" and isinstance(field.get("items"), dict):
+        return f"array of {type_of(field['items'])}"
+    return str(field.get("type", "any"))
