@@ -35,6 +35,7 @@ numpydoc_show_class_members = False
 html_theme = "furo"
 html_title = "meshwright"
 html_static_path = ["static"]
+html_favicon = "static/icon.svg"
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 html_copy_source = False

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from generators.markdown import block, escaped, page, source_text, table
+from generators.markdown import block, escaped, page, prose, source_text, table
 from meshwright.base.units import format_bytes, format_si
 from meshwright.catalog.frameworks import framework_names, framework_versions, load_framework
 from meshwright.catalog.models import load_model, model_entry, model_names
@@ -170,7 +170,7 @@ def declaration(entry: Any, sources: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
     notes = [f"* {escaped(note)}" for note in entry.notes] if hasattr(entry, "notes") else []
     named = [f"* {escaped(key)}: {source_text(source)}" for key, source in sources.items()]
-    return [table(("value", "", "from"), rows), "\n".join(named), "\n".join(notes)]
+    return [table(("field", "value", "from"), rows), "\n".join(named), "\n".join(notes)]
 
 
 def sources_list(sources: Iterable[Any]) -> str:
@@ -269,22 +269,3 @@ def registry_page(title: str, about: str, entries: Mapping[str, Any]) -> str:
         parts += [f"## {kind.__name__}", listed, prose(inspect.getdoc(kind) or ""),
                   f"In `{kind.__module__}`."]  # fmt: skip
     return page(title, *parts)
-
-
-def prose(docstring: str) -> str:
-    """Return a docstring as Markdown: text, and sections of NumPy's form as paragraphs."""
-    text = re.sub(r"^(\w[\w ]+)\n-+$", r"**\1**\n", docstring, flags=re.MULTILINE)
-    return "\n\n".join(map(escaped_but_code, text.split("\n\n")))
-
-
-def escaped_but_code(text: str) -> str:
-    """Escape all but literals."""
-    pieces = re.split(r"(``.+?``|\*\*\w[\w ]+\*\*)", " ".join(text.split()))
-    return "".join(piece if i % 2 else escaped_piece(piece) for i, piece in enumerate(pieces))
-
-
-def escaped_piece(text: str) -> str:
-    """Escape text, and keep the spaces at its ends."""
-    core = escaped(text)
-    lead = " " if text[:1].isspace() else ""
-    return lead + core + (" " if core and text[-1:].isspace() else "")

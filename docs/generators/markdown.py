@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+SPECIAL = re.compile(r"([\\`*_\[\]<>|~$#{}])")
+
 
 class Source(Protocol):
     """Where a number was published."""
@@ -19,7 +21,24 @@ class Source(Protocol):
 
 def escaped(text: str) -> str:
     """Return text that Markdown leaves as it is."""
-    return re.sub(r"([\\`*_\[\]<>|~$#{}])", r"\\\1", " ".join(text.split()))
+    return _escaped(" ".join(text.split()))
+
+
+def prose(docstring: str) -> str:
+    """Return a docstring as Markdown: its paragraphs, titles of its sections, literals."""
+    titled = re.sub(r"^(\w[\w ]+)\n-+$", r"**\1**\n", docstring, flags=re.MULTILINE)
+    return "\n\n".join(map(_paragraph, titled.split("\n\n")))
+
+
+def _paragraph(text: str) -> str:
+    """Escape all but titles and literals."""
+    pieces = re.split(r"(``.+?``|\*\*\w[\w ]+\*\*)", " ".join(text.split()))
+    return "".join(piece if i % 2 else _escaped(piece) for i, piece in enumerate(pieces))
+
+
+def _escaped(text: str) -> str:
+    """Return text that Markdown leaves as it is, spaces included."""
+    return SPECIAL.sub(r"\\\1", text)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

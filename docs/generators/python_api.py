@@ -64,12 +64,12 @@ def index(functions: list[str]) -> str:
         "Python",
         "Each command is a function of the same name with the same options as keyword arguments. "
         "A model, a system or a workload may be a name, a path or a declaration; an option that is "
-        "unknown or wrong raises a `MeshwrightError` that names the nearest one. "
-        "[Answers](answers/index.md) are plain data.",
+        "unknown or wrong raises a `MeshwrightError` that names the nearest one.",
         "```python\nimport meshwright as mw\n\n"
         'plan = mw.plan("llama3-8b", on="8xH100", seq="8k", global_batch=64)\n'
         "print(plan.best.text, plan.best.estimate.step_time_s)\n```",
         table(("function", "does"), rows),
+        "[Answers](answers/index.md) are plain data.",
         "## Errors",
         directive("autoexception", f"{PACKAGE}.MeshwrightError"),
     )

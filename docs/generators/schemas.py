@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from generators.markdown import escaped, page, table
+from generators.markdown import page, prose, table
 
 FOLDER = Path(__file__).parents[1] / "schemas"
 INTRODUCTION = """`meshwright show schema NAME` prints the JSON Schema (draft 2020-12) of an answer
@@ -25,16 +25,19 @@ def pages() -> dict[str, str]:
 
 def described(schema: dict[str, Any], path: Path) -> str:
     """Return a schema: its file and its fields."""
-    about = escaped(schema.get("description", "").partition("\n\n")[0])
-    needed = schema.get("required", ())
+    about = first_paragraph(schema)
     rows = [
-        (f"`{name}`", type_of(field), "yes" if name in needed else "",
-         escaped(field.get("description", "").partition("\n\n")[0]))
+        (f"`{name}`", type_of(field), first_paragraph(field))
         for name, field in schema.get("properties", {}).items()
-    ]  # fmt: skip
+    ]
     link = f"{{download}}`{path.name} <../../schemas/{path.name}>`, `{schema['$id']}`."
-    fields = table(("field", "type", "always there", "meaning"), rows) if rows else ""
+    fields = table(("field", "type", "meaning"), rows) if rows else ""
     return "\n\n".join(filter(None, (about, link, fields)))
+
+
+def first_paragraph(described: dict[str, Any]) -> str:
+    """Return what a schema or a field says of itself."""
+    return prose(described.get("description", "").partition("\n\n")[0])
 
 
 def type_of(field: dict[str, Any]) -> str:
