@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import pathlib
 import re
 import sys
 import types
@@ -122,7 +121,7 @@ def types_page(room: str, kinds: list[type]) -> str:
     for kind in kinds:
         parts += [
             f"## {kind.__name__}",
-            directive("autoclass", full_name(kind), "members", "undoc-members",
+            directive("autoclass", f"{full_name(kind)}()", "members", "undoc-members",
                       exclude_members="model_config"),
         ]  # fmt: skip
     return page(f"{PACKAGE}.{room}", *parts)
@@ -214,11 +213,19 @@ def imported_from(module: ModuleType) -> dict[str, str]:
     """Return where a module takes names of the package from, also those for annotations alone."""
     return {
         alias.asname or alias.name: node.module
-        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        for node in nodes_of(module.__name__)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE)
         for alias in node.names
         if node.module
     }
+
+
+@cache
+def nodes_of(place: str) -> tuple[ast.AST, ...]:
+    """Return all parts of the source of a module, or nothing where it is none of the package."""
+    if not place.startswith(PACKAGE) or find_spec(place) is None:
+        return ()
+    return tuple(ast.walk(ast.parse(inspect.getsource(import_module(place)))))
 
 
 # ------------------------------------------------------------------------------------ in Sphinx
@@ -249,19 +256,39 @@ def name_classes(app: Any, tree: nodes.document) -> None:
         kind = next(named_classes(name, module), None) or classes_by_name().get(name)
         if kind in answer_types():
             reference["reftarget"] = full_name(kind)
-        elif kind is None and is_known(reference["reftarget"], module):
+        elif kind is None and is_plain(reference["reftarget"], module):
             reference.replace_self(reference.children)
 
 
-def is_known(target: str, module: ModuleType) -> bool:
-    """Return whether a name is that of an alias, of a type variable or of another package."""
+def is_plain(target: str, module: ModuleType) -> bool:
+    """Return whether a name is that of an alias or a function, or comes from another package."""
     place, _, name = target.rpartition(".")
-    found = getattr(sys.modules.get(place, module), name, None)
-    if found is None and not place:
-        found = getattr(module, target, None) or getattr(pathlib, target, None)
-    return found is not None and not (
-        inspect.isclass(found) and found.__module__.startswith(f"{PACKAGE}.")
-    )
+    place = place or imported_from(module).get(name) or module.__name__
+    return name in defined_in(place) or name in taken_from_others(module)
+
+
+@cache
+def defined_in(place: str) -> set[str]:
+    """Return what a module of the package defines besides classes, aliases among it."""
+    found: set[str] = set()
+    for node in nodes_of(place):
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+@cache
+def taken_from_others(module: ModuleType) -> set[str]:
+    """Return the names that a module takes from other packages."""
+    return {
+        alias.asname or alias.name
+        for node in nodes_of(module.__name__)
+        if isinstance(node, ast.ImportFrom) and not (node.module or "").startswith(PACKAGE)
+        for alias in node.names
+    }
 
 
 def without_page(app: Any, env: Any, node: pending_xref, content: nodes.Node) -> nodes.Node | None:
