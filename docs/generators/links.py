@@ -64,12 +64,12 @@ def tree(name: str, text: str) -> str:
         for link in LINK.findall(text)
     ]
     in_order = reversed(dict.fromkeys(reversed(linked)))  # lists stand at the end of pages
-    branch = [page for page in in_order if page.endswith(".md")
+    branch = [page for page in in_order if page.endswith((".md", ".ipynb"))
               and (is_below(page, folder) or (name == "index" and page in OF_PROJECT.values()))
               and page != f"{name}.md"]  # fmt: skip
     if not branch:
         return ""
-    entries = "\n".join(f"/{page.removesuffix('.md')}" for page in branch)
+    entries = "\n".join(f"/{posixpath.splitext(page)[0]}" for page in branch)
     return f"\n\n```{{toctree}}\n:hidden:\n\n{entries}\n```\n"
 
 
