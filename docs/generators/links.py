@@ -1,6 +1,6 @@
 """From Markdown that reads well in the repository to pages of the site.
 
-A page owns the folder of its name (``commands.md`` the folder ``commands``, ``index.md`` its own);
+A page holds the folder of its name (``commands.md`` the folder ``commands``, ``index.md`` its own);
 the pages of that folder that it links to are its branch of the site's tree. Links to the root of
 the repository lead to where the site has these pages, and code blocks with a file name get a
 caption.
@@ -58,22 +58,27 @@ def placed(link: str, name: str) -> str:
 
 def tree(name: str, text: str) -> str:
     """Return the branch of the site's tree that a page holds, as a list that is not shown."""
-    folder = posixpath.dirname(name) if posixpath.basename(name) == "index" else name
     linked = [
         posixpath.normpath(posixpath.join(posixpath.dirname(name), link))
         for link in LINK.findall(text)
     ]
     in_order = reversed(dict.fromkeys(reversed(linked)))  # lists stand at the end of pages
-    branch = [page for page in in_order if page.endswith((".md", ".ipynb"))
-              and (is_below(page, folder) or (name == "index" and page in OF_PROJECT.values()))
-              and page != f"{name}.md"]  # fmt: skip
+    branch = [page for page in in_order if page.endswith((".md", ".ipynb")) and holds(name, page)]
     if not branch:
         return ""
     entries = "\n".join(f"/{posixpath.splitext(page)[0]}" for page in branch)
     return f"\n\n```{{toctree}}\n:hidden:\n\n{entries}\n```\n"
 
 
-def is_below(page: str, folder: str) -> bool:
-    """Return whether a page lies in a folder, or is the index of a folder in it."""
+def holds(name: str, page: str) -> bool:
+    """Return whether a page holds another one: it lies in its folder, or is the index of one there.
+
+    ``index`` holds its own folder, any other page the folder of its name beside it or at the top;
+    the first page of all holds those of the project as well.
+    """
+    folder, base = posixpath.split(name)
     parent, file = posixpath.split(page)
-    return parent == folder or (file == "index.md" and posixpath.dirname(parent) == folder)
+    own = (folder,) if base == "index" else (name, base)
+    is_below = parent in own or (file == "index.md" and posixpath.dirname(parent) in own)
+    is_of_project = name == "index" and page in OF_PROJECT.values()
+    return page != f"{name}.md" and (is_below or is_of_project)
