@@ -1,4 +1,4 @@
-"""The step of the best plan of each recipe, models on wafers: the table of ``docs/baselines.md``.
+"""Writes the table of docs/explanation/baselines.md: the best plan of each recipe on wafers.
 
 Run: python benchmarks/baselines.py [--write]
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import meshwright as mw
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "baselines.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "baselines.md"
 RECIPES = ("product-stream", "line-stream", "cycle-ring", "temp", "megatron-3")
 CASES = (
     ("gpt3-76b", "6x8", 2048),

@@ -3,7 +3,7 @@
 Run: python benchmarks/mesh_collectives.py [--simulate] [--write]
 
 ``--simulate`` runs the winners through the flow simulation as well; ``--write``
-puts the tables into docs/mesh_collectives.md, between the marks that stand there.
+puts the tables into docs/explanation/mesh_collectives.md, between the marks that stand there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KINDS = (
     CollectiveKind.ALL_REDUCE,
     CollectiveKind.ALL_TO_ALL,
 )
-PAGE = Path(__file__).parents[1] / "docs" / "mesh_collectives.md"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "mesh_collectives.md"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 
 

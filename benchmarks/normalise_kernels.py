@@ -2,12 +2,12 @@
 
     python benchmarks/normalise_kernels.py FOLDER
 
-``FOLDER`` holds tables (``gemm.csv.gz``, ...) with the columns that ``docs/kernels.md`` lists. Of
-each chip and variant so many shapes are kept, the first ones in the order of a hash of the shape,
-so that chips share shapes; a quarter of all shapes, by another hash, is held back from fits. No row
-is chosen by its time. Left out are rows that mean something else: experts spread over devices on an
-A100, where the source does not divide their work, and collectives over several nodes or over
-pairs of linked devices.
+``FOLDER`` holds tables (``gemm.csv.gz``, ...) with the columns that ``docs/results/kernels.md``
+lists. Of each chip and variant so many shapes are kept, the first ones in the order of a hash of
+the shape, so that chips share shapes; a quarter of all shapes, by another hash, is held back from
+fits. No row is chosen by its time. Left out are rows that mean something else: experts spread over
+devices on an A100, where the source does not divide their work, and collectives over several nodes
+or over pairs of linked devices.
 """
 
 from __future__ import annotations

@@ -2,14 +2,13 @@
 
     python benchmarks/normalise_measurements.py RAW.json [--onto TABLE.json] --out TABLE.json
 
-``RAW.json`` is an array of rows as ``docs/calibration.md`` describes them, or a raw table in which
-rows name shared parts by their index (those that the stored tables were made from:
-``git show fcc2b49:src/meshwright/validation/data/training.json``, and ``inference.json``). Each
-row is read as a user's file is, gets the date of its software from the title of its source, and
-keeps the words that were read (``reasons``). Rows name their parts by index in the result too.
-Of a file that says which rows are ``complete`` only those are taken, and of requests those with
-a length; ``--onto`` puts them behind
-the rows of a table that is stored.
+``RAW.json`` is an array of rows as ``docs/explanation/calibration.md`` describes them, or a raw
+table in which rows name shared parts by their index (those that the stored tables were made from:
+``git show fcc2b49:src/meshwright/validation/data/training.json``, and ``inference.json``). Each row
+is read as a user's file is, gets the date of its software from the title of its source, and keeps
+the words that were read (``reasons``). Rows name their parts by index in the result too. Of a file
+that says which rows are ``complete`` only those are taken, and of requests those with a length;
+``--onto`` puts them behind the rows of a table that is stored.
 """
 
 from __future__ import annotations

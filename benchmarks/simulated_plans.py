@@ -1,4 +1,4 @@
-"""Simulated over contended steps of the five leading plans: a table of ``docs/simulation.md``.
+"""Writes a table of docs/explanation/simulation.md: simulated over contended steps of plans.
 
 Run: python benchmarks/simulated_plans.py [--write]
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import meshwright as mw
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "simulation.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "simulation.md"
 CASES = (
     ("llama3-70b", "wafer-4x8", 4096, 128),
     ("gpt3-175b", "wafer-8x8", 2048, 512),

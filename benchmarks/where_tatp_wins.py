@@ -1,4 +1,4 @@
-"""Writes docs/where_tatp_wins.md: where tensor streams win and where not, over 200 machines.
+"""Writes docs/results/where_tatp_wins.md: where tensor streams win, over 200 machines.
 
 Run: python benchmarks/where_tatp_wins.py
 """
@@ -23,7 +23,7 @@ from stream_schemes import (
 
 from meshwright.streams.round_model import round_link_s
 
-PAGE = Path(__file__).parents[1] / "docs" / "where_tatp_wins.md"
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "where_tatp_wins.md"
 HIDDEN = (4096.0, 12288.0)
 LAYERS = [
     layer
@@ -273,8 +273,8 @@ RIVAL_HEAD = [
 PAGE_TEXT = """# Where TATP wins, and where not
 
 Written by `python benchmarks/where_tatp_wins.py`; do not edit. The times are closed forms of
-`meshwright.streams` (their rounds are proven by replay, see [streams](streams.md)) and of plain
-gathers beside computation. Nothing here was measured on hardware.
+`meshwright.streams` (their rounds are proven by replay, see [streams](../explanation/streams.md))
+and of plain gathers beside computation. Nothing here was measured on hardware.
 
 ## What is compared
 

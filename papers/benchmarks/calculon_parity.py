@@ -1,4 +1,4 @@
-"""Writes docs/calculon_parity.md: the peer's 50 reference points beside ours.
+"""Writes docs/results/calculon_parity.md: the peer's 50 reference points beside ours.
 
 A provider prices points; each provider is one group of columns. A difference above 5 % must come
 with its reason, or the script fails.
@@ -21,7 +21,7 @@ from meshwright_papers.calculon.executions import executions_from_rows
 from meshwright_papers.calculon.machine import application_named, system_named
 from meshwright_papers.calculon.step import REFUSALS, evaluate
 
-PAGE = ROOT / "docs" / "calculon_parity.md"
+PAGE = ROOT / "docs" / "results" / "calculon_parity.md"
 
 
 @dataclass(frozen=True)

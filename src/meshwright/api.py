@@ -35,13 +35,11 @@ if TYPE_CHECKING:
     from meshwright.search.exhaustive import Progress
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
     from meshwright.spec.model import ModelSpec
-    from meshwright.spec.sweep import SweepSpec
     from meshwright.spec.system import SystemSpec
     from meshwright.spec.workload import Workload
     from meshwright.sram.answer import PartitionPlan
     from meshwright.sram.partition import Cut
-    from meshwright.sweep.choice import Choice
-    from meshwright.sweep.run import Swept
+    from meshwright.sweep.answer import SweepAnswer
     from meshwright.train.answer import Candidate, Deadline, Front, Plan, Replan
     from meshwright.train.compare import Comparison
     from meshwright.train.estimate import Placer
@@ -1136,17 +1134,13 @@ def _read_program(args: Namespace) -> Any:
 
 
 @verb
-def sweep(args: Namespace, call: Call) -> Swept:
+def sweep(args: Namespace, call: Call) -> SweepAnswer:
     """Return one question answered over all combinations of what varies."""
-    return _swept(args, call)[1]
-
-
-def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice, ...]]:
-    """Return what a file asks, its answers and the best of them; write what the options name."""
     from meshwright.base.files import write_all, write_whole
     from meshwright.base.registry import version
     from meshwright.options.question import Reading, output_file
     from meshwright.report.heat_map import heat_svg
+    from meshwright.sweep.answer import SweepAnswer
     from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.questions import QUESTIONS, checked
     from meshwright.sweep.report import cells_of, records, sweep_csv
@@ -1189,12 +1183,9 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
         drawn = heat_svg(cells_of(asked, asked.heat_map, swept))
         write_whole(picture, drawn, force=args.force)
     chosen = () if objective is None else tuple(choices(objective, asked, records(swept)))
+    found = SweepAnswer(asked, swept, chosen, version(), call.command)
     if report is not None and is_page:
-        from meshwright.report.page.html import write_page
-        from meshwright.sweep.page import sweep_page
-
-        page = sweep_page(asked, swept, chosen, version=version(), command=call.command)
-        write_page(page, report, force=args.force)
+        found.report(report, force=args.force)
     elif report is not None and asked.report is not None:
         from meshwright.sweep.report import document
 
@@ -1202,7 +1193,7 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept, tuple[Choice,
         text, pictures = document(asked, asked.report, swept, report.stem, again)
         files = {f"{report.stem}/{name}": drawn for name, drawn in pictures.items()}
         write_all(report.parent, files | {report.name: text}, force=args.force)
-    return asked, swept, chosen
+    return found
 
 
 def _number_of_workers(text: str) -> int:

@@ -59,7 +59,7 @@ def test_every_command_has_a_function(name):
 
 def test_every_module_of_the_folder_serves_the_commands():
     modules = {path.stem for path in Path(cli.__file__).parent.glob("*.py")}
-    assert modules == {"__init__", "main", "answers", "explore", "show", "study"}
+    assert modules == {"__init__", "main", "answers", "completion", "explore", "show", "study"}
 
 
 @pytest.mark.parametrize("name", VERBS)

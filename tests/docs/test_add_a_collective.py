@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "add_a_collective.md"
+PAGE = ROOT / "docs" / "how_to" / "add_a_collective.md"
 RUN = """
 import sys
 import pytest

@@ -1,4 +1,4 @@
-"""The table of docs/baselines.md is what its command writes."""
+"""The table of docs/explanation/baselines.md is what its command writes."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/plan_json.md against real output of the commands, and against the declared fields."""
+"""docs/reference/plan_json.md against real output of the commands, and the declared fields."""
 
 import json
 import re
@@ -37,7 +37,9 @@ from meshwright.train.measured import factors
 from meshwright.train.measured.diagnose import Diagnosis, Improvement, Loss
 from meshwright.train.robustness import Change
 
-PAGE = (Path(__file__).parents[2] / "docs" / "plan_json.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "plan_json.md").read_text(
+    encoding="utf-8"
+)
 ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| (.*?)\|", re.MULTILINE)
 LINK = re.compile(r"\[([\w -]+)\]\(#([\w-]+)\)")
 SECTIONS = {

@@ -1,31 +1,143 @@
 """Published schemas: what commands print keeps to them, and they are those of this version."""
 
 import json
+import shlex
 from pathlib import Path
 
 import jsonschema
 import pytest
+from sampled import one_in
 
+from meshwright.catalog.systems import load_system
 from meshwright.cli.main import main
 from meshwright.cli.show import SCHEMAS
-from meshwright.report.answer_file import FORMAT
+from meshwright.measure.constants import Constant
+from meshwright.measure.report import measured_record
+from meshwright.measure.run import MeasuredMachine
+from meshwright.report.answer_file import FORMAT, plain_data
+from meshwright.report.schema import schema_of
+from meshwright.spec.measured import Machine, Measured, Timing
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
-TRAIN = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
+ON_GPUS = "--on 8xH100 --seq 1024 --global-batch 64"
+TRAIN = f"gpt2-medium {ON_GPUS}"
+ON_WAFER = "gpt3-6.7b --on wafer-4x8 --seq 2048 --global-batch 32"
+SERVE = "llama3-8b --on 8xH100"
+ROW = {
+    "id": "m", "group": "mine", "framework": "megatron-lm",
+    "model": {"name": "own", "seq": 2048, "layers": 4, "hidden": 1024, "heads": 8, "ffn": 4096,
+              "vocab": 32000},
+    "hardware": {"chip": "H100", "chips": 8}, "parallelism": {"tp": 2, "pp": 2, "zero_stage": 1},
+    "global_batch": 16, "micro_batch": 1, "precision": "bf16",
+    "measured": {"tokens_per_s_per_chip": 8500.0, "memory_bytes_per_chip": 3e10},
+}  # fmt: skip
+FILES = {
+    "sweep.yaml": "name: batches\nask: plan\nfixed: {model: gpt2-medium, seq: 512, on: 8xA100}\n"
+    "vary:\n  global_batch: [8, 16]\n",
+    "flows.json": json.dumps({
+        "name": "one",
+        "links": [{"id": "a", "bw_Bps": 1e9, "lat_s": 0.0, "src": "x", "dst": "y"},
+                  {"id": "b", "bw_Bps": 1e9, "lat_s": 0.0, "src": "y", "dst": "x"}],
+        "flows": [{"id": 0, "bytes": 8.0, "src": "x", "dst": "y", "route": ["a"]},
+                  {"id": 1, "bytes": 8.0, "src": "y", "dst": "x", "route": ["b"], "after": [0],
+                   "start_s": 1.0}],
+    }),
+    "rows.json": json.dumps([ROW]),
+    "odd_rows.json": json.dumps([ROW, {"id": 1, "batch": -1}]),
+    "train.sh": "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 --hidden-size 1024 "
+    "--num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 "
+    "--micro-batch-size 4 --global-batch-size 64 --train-iters 100 --log-throughput\n",
+    "trace.json": json.dumps({"traceEvents": [
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 100,
+         "pid": 1, "tid": 1},
+        {"ph": "X", "cat": "kernel", "name": "ampere_bf16_gemm", "ts": 5, "dur": 60, "pid": 0,
+         "tid": 7, "args": {"device": 0, "stream": 7}},
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#2", "ts": 100, "dur": 100,
+         "pid": 1, "tid": 1},
+        {"ph": "X", "cat": "kernel", "name": "ampere_bf16_gemm", "ts": 105, "dur": 60, "pid": 0,
+         "tid": 7, "args": {"device": 0, "stream": 7}},
+    ]}),
+    "gemm.csv": "chip,dtype,m,n,k,latency_us\n"
+    + "".join(f"H100 SXM,bfloat16,{2**n},4096,4096,{3 + 2**n / 40}\n" for n in range(3, 15)),
+}  # fmt: skip
+"""What some of the commands read."""
+PLANS = {
+    "plan.json": f"estimate {TRAIN} --pp 2",
+    "wafer.json": f"estimate {ON_WAFER} --dp 2 --tatp 16",
+    "place.json": "place wafer.json",
+}
+"""Commands that write what others read, in order."""
 PRINTED = [
-    ("plan", ["plan", *TRAIN]),
-    ("plan", ["estimate", *TRAIN, "--tp", "2", "--offload", "optimizer"]),
-    ("plan", ["plan", "gpt3-6.7b", "--on", "wafer-4x8", "--seq", "2048", "--global-batch", "32",
-              "--simulated", "0"]),
-    ("serving-plan", ["plan", "llama3-8b", "--on", "8xH100", "--decode", "--batch", "64",
-                      "--context", "4k"]),
-    ("serving-plan", ["plan", "llama3-8b", "--on", "8xH100", "--prefill", "--batch", "8",
-                      "--prompt", "4k"]),
-    ("disaggregated-plan", ["plan", "llama3-8b", "--on", "8xH100", "--decode", "--prefill",
-                            "--batch", "8", "--prompt", "4k", "--answer", "64", "--disaggregated",
-                            "--max-ttft", "1s"]),
-    ("partition-plan", ["partition", "llama3-8b", "--on", "4xWSE-3", "--seq", "4096"]),
+    ("plan", f"plan {TRAIN}"),
+    ("plan", f"estimate {TRAIN} --tp 2 --offload optimizer"),
+    ("plan", f"plan {ON_WAFER} --simulated 0"),
+    ("front", f"plan {TRAIN} --pareto"),
+    ("replan", "plan --from plan.json --without 1"),
+    ("deadline", f"plan {TRAIN} --within 1h --tokens 1M"),
+    ("serving-plan", f"plan {SERVE} --decode --batch 64 --context 4k"),
+    ("serving-plan", f"plan {SERVE} --prefill --batch 8 --prompt 4k"),
+    ("disaggregated-plan", f"plan {SERVE} --decode --prefill --batch 8 --prompt 4k --answer 64 "
+                           "--disaggregated --max-ttft 1s"),
+    ("graph-plans", "plan --graph gpt3-175b-layer --on 8xH100"),
+    ("linpack", "plan --graph hpl-40000x512 --on 8xH100 --process-grid any"),
+    ("fit", f"fit {TRAIN} --tp 2"),
+    ("fit", "fit llama3-70b --on 8xH100 --seq 8k --global-batch 64"),
+    ("check", f"check {TRAIN} --tp 2"),
+    ("check", f"check {TRAIN} --tp 3"),
+    ("comparison", f"compare {TRAIN}"),
+    ("explanation", "explain plan.json"),
+    ("diagnosis", "explain plan.json --measured 2s"),
+    ("profile", "explain plan.json --trace trace.json"),
+    ("timeline", "simulate plan.json"),
+    ("simulation", "simulate wafer.json"),
+    ("placement", "place wafer.json"),
+    ("placements", "place wafer.json place.json"),
+    ("flows", "simulate flows flows.json"),
+    ("routes", "route flows.json"),
+    ("partition-plan", "partition llama3-8b --on 4xWSE-3 --seq 4096"),
+    ("fusion", "fuse gpt3-175b-layer --on SN10"),
+    ("job", "read train.sh"),
+    ("graph", "show graph dlrm-a"),
+    ("sweep", "sweep sweep.yaml --least step_time_s"),
+    ("validation", "validate --measurements odd_rows.json"),
+    ("kernel-validation", "validate --kernels --measurements gemm.csv"),
+    ("kernel-validation", "calibrate gemm.csv --kernels"),
+    ("calibration", "calibrate rows.json"),
+    ("collectives", "show collectives --on 8xH100 --group 8 --size 1 GiB"),
+    ("topologies", "show topologies --devices 8"),
+    ("walk", "show walk tatp --group 4"),
+    ("walk", "show walk tp-sp"),
+    ("failure", "plan no-such-model --on 8xH100 --seq 1k --global-batch 8"),
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with the files that commands read."""
+    made = tmp_path_factory.mktemp("asked")
+    for name, text in FILES.items():
+        (made / name).write_text(text, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        for name, command in PLANS.items():
+            assert main([*shlex.split(command), "--out", name]) == 0
+    return made
+
+
+def closed(schema):
+    """Return a schema that refuses fields of which it does not tell."""
+    if isinstance(schema, list):
+        return [closed(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: closed(entry) for name, entry in schema.items()}
+    if isinstance(found.get("properties"), dict) and found.get("type") == "object":
+        found.setdefault("additionalProperties", False)
+    return found
+
+
+def schema(name):
+    return json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -33,17 +145,49 @@ def test_published_schemas_are_those_of_this_version(name, capsys):
     assert main(["show", "schema", name]) == 0
     text = capsys.readouterr().out
     assert (FOLDER / f"{name}.json").read_text("utf-8") == text
-    assert json.loads(text)["$id"] == f"urn:meshwright:{name}:{FORMAT}"
+    found = json.loads(text)
+    assert found["$id"] == f"urn:meshwright:{name}:{FORMAT}"
+    jsonschema.Draft202012Validator.check_schema(found)
+
+
+def test_every_schema_is_published_and_tried():
     assert {path.stem for path in FOLDER.iterdir()} == set(SCHEMAS)
+    assert {name for name, _ in PRINTED} | {"measurement"} == set(SCHEMAS)
 
 
-@pytest.mark.parametrize(("name", "words"), PRINTED)
-def test_answers_keep_to_their_schema(name, words, capsys):
-    assert main([*words, "--json"]) in (0, 3)
+@pytest.mark.parametrize(
+    ("name", "command"),
+    one_in(4, [pytest.param(*entry, id=" ".join(entry)[:40]) for entry in PRINTED]),
+)
+def test_answers_keep_to_their_schema(name, command, folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert main([*shlex.split(command), "--json"]) in (0, 2, 3)
     answer = json.loads(capsys.readouterr().out)
-    schema = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(answer, schema)
-    broken = answer | {"version": 1.5}
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(broken, schema)
+    validator = jsonschema.Draft202012Validator(closed(schema(name)))
+    assert [error.message[:300] for error in validator.iter_errors(answer)] == []
+    for field in schema(name)["properties"]:
+        if field in answer:
+            assert not validator.is_valid(answer | {field: object()})
+
+
+def test_what_is_measured_keeps_to_its_schema():
+    row = Timing(
+        kernel="matmul", shape=(8, 8, 8), dtype="bf16", median_s=1e-6, p25_s=1e-6, p75_s=1e-6,
+        num_samples=9,
+    )  # fmt: skip
+    about = Machine(
+        device="NVIDIA H100 80GB HBM3", kind="cuda", num_devices=8, devices_per_host=8,
+        memory_bytes=8e10, host_cores=96, torch="2.9",
+    )  # fmt: skip
+    measured = Measured(machine=about, taken_s=1.0, rows=(row,))
+    constants = (Constant("gemm_efficiency", 0.5, 0.4, 0.6, "one row"),)
+    machine = MeasuredMachine(measured, load_system("8xH100"), True, constants, (Path("a.yaml"),))
+    answer = plain_data(measured_record(machine), with_defaults=True)
+    validator = jsonschema.Draft202012Validator(closed(schema("measurement")))
+    assert [error.message[:300] for error in validator.iter_errors(answer)] == []
+
+
+def test_a_schema_tells_what_stands_under_a_field():
+    found = schema("fit")["properties"]["memory_bytes"]["description"]
+    assert found == "Of the fullest device."
+    assert schema_of(Constant, "constant")["properties"]["low"]["type"] == "number"

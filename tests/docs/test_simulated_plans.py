@@ -1,4 +1,4 @@
-"""The table of simulated plans in docs/simulation.md is what its command writes, and is close."""
+"""The simulated plans of docs/explanation/simulation.md are what its command writes, and close."""
 
 import sys
 from pathlib import Path

@@ -111,6 +111,7 @@ def test_a_field_that_is_left_out_is_a_fault_or_is_named_as_a_default(seed):
             assert name in stated or model == read_config(whole)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.sampled_from(SEEDS), data=st.data(), changes=st.integers(2, 5))
 def test_several_mutations_never_raise_anything_else(seed, data, changes):
@@ -172,6 +173,7 @@ QUANTIZED = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(stated=st.sampled_from(QUANTIZED), data=st.data(), changes=st.integers(1, 3))
 def test_mutated_quantisation_is_refused_by_field_or_has_a_width(stated, data, changes):

@@ -3,6 +3,7 @@
 from argparse import Namespace
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,7 @@ DEGREES = ("tp", "cp", "pp", "ep", "etp", "tatp", "num_virtual_stages", "micro_b
            "dp_shard", "dp_replicate")  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     st.fixed_dictionaries(dict.fromkeys(DEGREES, degree)),
     structures(),

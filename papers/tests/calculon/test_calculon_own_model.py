@@ -59,7 +59,7 @@ def test_terms_sum_to_both_prices(script, own):
 
 def test_the_page_has_all_points(own):
     points = own[0]
-    text = (ROOT / "docs" / "calculon_parity.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "results" / "calculon_parity.md").read_text(encoding="utf-8")
     section = text.split("## Own model")[1]
     assert all(f"\n| {point.name} | " in section for point in points)
 

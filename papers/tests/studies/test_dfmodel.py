@@ -22,6 +22,8 @@ from meshwright_papers.studies.dfmodel.stored_runs import (
     stored_runs,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("network", ["2D torus", "3D torus"])
 def test_the_search_finds_what_trying_everything_finds(monkeypatch, network):

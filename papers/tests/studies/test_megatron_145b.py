@@ -4,6 +4,8 @@ import pytest
 
 from meshwright_papers.studies.megatron_145b import RUN, WAYS, best, rows
 
+pytestmark = pytest.mark.slow
+
 
 def test_measured_samples_follow_from_the_published_rate():
     """96 B s l h^2 (1 + s/6h + V/16lh) FLOP with recomputation, 148 TFLOP/s on 1,536 chips."""

@@ -31,7 +31,7 @@ TEMP = tuple(name for name in studies if name.startswith("temp-"))
 LONG = (*TEMP, "crossover", "dfmodel", "textbook-3d")
 
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "results"
 ALONE = (*SAMPLE, *(published.case.name for published in strategies.PUBLISHED))
 """Cases whose rows of a table do not depend on which other cases ran."""
 

@@ -6,7 +6,6 @@ A :class:`Fault` is one thing wrong at one place; an error carries all faults of
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -82,26 +81,6 @@ def nearest(name: str, known: Iterable[str], *, most: int = 3) -> str:
         return f"did you mean {' or '.join(near)}?"
     listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
     return f"known: {listed}" if names else "none is known"
-
-
-def failure_record(error: Exception) -> dict[str, object]:
-    """Return the error as data: its kind, its message, and each fault with path and fix."""
-    faults = error.faults if isinstance(error, SpecError | UnsupportedError) else ()
-    return {
-        "kind": kind_of(error),
-        "message": message_of(error),
-        "faults": [
-            {"path": fault.path, "message": fault.message, "fix": fault.fix} for fault in faults
-        ],
-    }
-
-
-def kind_of(error: Exception) -> str:
-    """Return the kind in lower case: ``spec``, ``unknown_name``, ``infeasible``, ``usage``."""
-    if isinstance(error, OSError):
-        return "file"
-    name = type(error).__name__.removesuffix("Error")
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def message_of(error: Exception) -> str:

@@ -46,6 +46,22 @@ class Errors:
 
 
 @dataclass(frozen=True)
+class PooledErrors(Errors):
+    """Errors of the rows of several sources."""
+
+    median_of_medians: float | None
+    """Over sources."""
+
+
+@dataclass(frozen=True)
+class FigureErrors(Errors):
+    """Errors of one figure of serving."""
+
+    inside: float | None
+    """Share of rows within their interval."""
+
+
+@dataclass(frozen=True)
 class Family:
     """Rows that differ only in the plan, and what choosing among them costs."""
 

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import UnknownNameError
+from meshwright.base.records import Brief, Rows, Scalar
 from meshwright.calibration.fit.report import text_table
 from meshwright.calibration.kernel_rows import FOLDER, KINDS
 from meshwright.calibration.kernels import Timings, groups_of, place_of, predicted_s
 from meshwright.catalog.kernels import KernelCurves
+from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
 from meshwright.report.screen import percent
 
 if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
     from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
-class KernelErrors:
+class KernelErrors(Brief):
     """Errors |ln(predicted / measured)| of some rows of one kernel: median and 90th percentile."""
 
     kernel: str
@@ -37,6 +41,17 @@ class KernelErrors:
     """Of all rows on the curve of other chips; None: no other chip has one."""
     bias: float
     """Median of ln(predicted / measured): below 0 is predicted too fast."""
+
+    def record(self) -> dict[str, Scalar]:
+        """Return the errors; of each kind of rows median and 90th percentile."""
+        found: dict[str, Scalar] = {
+            "kernel": self.kernel, "chip": self.chip, "variant": self.variant, "rows": self.rows,
+            "bias": self.bias,
+        }  # fmt: skip
+        for name in ("fitted", "held_back", "left_out"):
+            pair = getattr(self, name) or (None, None)
+            found |= {f"{name}_median": pair[0], f"{name}_p90": pair[1]}
+        return found
 
 
 @dataclass(frozen=True)
@@ -53,6 +68,22 @@ class KernelValidation(Shown):
         from meshwright.calibration.page import kernels_page
 
         return kernels_page(self)
+
+    def brief(self) -> str:
+        """Return how many rows of how many kernels there are."""
+        rows = sum(entry.rows for entry in self.by_chip)
+        names = dict.fromkeys(entry.kernel for entry in self.by_chip)
+        return f"{rows:,} rows, {len(self.by_variant)} variants of {', '.join(names)}"
+
+    def records(self) -> Rows:
+        """Return the errors of each kernel, chip and variant."""
+        return [entry.record() for entry in self.by_variant]
+
+    def plot_errors(self) -> Figure:
+        """Draw the median error of each kernel and chip, |ln(predicted / measured)| [%]."""
+        from meshwright.calibration.page import kernels_chart
+
+        return figure(kernels_chart(self))
 
 
 def kernel_validation(tables: Sequence[Timings], curves: KernelCurves) -> KernelValidation:
@@ -109,12 +140,16 @@ def _spread(errors: FloatArray) -> tuple[float, float] | None:
     return float(median), float(p90)
 
 
-def kernel_data(found: KernelValidation) -> dict[str, Any]:
+class KernelValidationRecord(TypedDict):
+    """Errors of the curves of single kernels."""
+
+    kernels: Sequence[KernelErrors]
+    variants: Sequence[KernelErrors]
+
+
+def kernel_data(found: KernelValidation) -> KernelValidationRecord:
     """Return the errors for a program."""
-    return {
-        "kernels": [asdict(entry) for entry in found.by_chip],
-        "variants": [asdict(entry) for entry in found.by_variant],
-    }
+    return {"kernels": found.by_chip, "variants": found.by_variant}
 
 
 HEAD = ("kernel", "chip", "variant", "rows", "fitted", "p90", "held back", "its p90",
@@ -168,10 +203,10 @@ def _markdown(head: Sequence[str], rows: Any, *, words: int) -> Iterator[str]:
 
 INTRODUCTION = """# Curves of single kernels
 
-Written by `meshwright validate --kernels --document docs/kernels.md`. Published times of single
-kernels are held against curves: a few physical numbers for each chip and variant that turn a shape
-into seconds (`spec/kernels.py` says what each of them is, `cost/kernels` how it enters). They are
-shares of what the data sheet says, and times of the hardware and its libraries, so that a chip
+Written by `meshwright validate --kernels --document docs/results/kernels.md`. Published times of
+single kernels are held against curves: a few physical numbers for each chip and variant that turn a
+shape into seconds (`spec/kernels.py` says what each of them is, `cost/kernels` how it enters). They
+are shares of what the data sheet says, and times of the hardware and its libraries, so that a chip
 without rows draws the mean of its family, else of its vendor.
 """
 KNOWN = (
@@ -216,8 +251,9 @@ of the chip on the mean of others' curves.
 each number is drawn towards what is expected of it, so that one that no row tells stays there.
 
 Single times tell nothing of hosts that launch late, of clocks under a power cap in long runs, or of
-kernels that share a chip: those remain with the constants of [whole steps](calibration.md).
-Steps are not priced by these curves: it was [tried](calibration.md#what-the-rows-forced).
+kernels that share a chip: those remain with the constants of [whole
+steps](../explanation/calibration.md). Steps are not priced by these curves: it was
+[tried](../explanation/calibration.md#what-the-rows-forced).
 """
 TABLES = """`validate --kernels --measurements FILE.csv` takes one kind of kernel a file (CSV, also
 gzipped) with these columns and any others; times in microseconds, sizes in bytes. `held_back` is 1

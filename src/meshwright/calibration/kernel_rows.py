@@ -39,7 +39,7 @@ Columns = dict[str, Any]
 def read_timings(path: Path) -> list[Timings]:
     """Return the rows of a table (CSV, also gzipped) by kernel.
 
-    The header says what was measured: docs/kernels.md lists the columns of each kind.
+    The header says what was measured: docs/results/kernels.md lists the columns of each kind.
 
     Raises
     ------
@@ -107,7 +107,8 @@ def _prepared(cells: Columns, path: Path) -> Iterator[tuple[tuple[str, ...], Col
     kind = min(missing, key=lambda kind: len(missing[kind]) / len(KINDS[kind][0]))
     lacks = ", ".join(missing[kind])
     message = f"are those of no kind of kernel; as {kind} it lacks {lacks}"
-    raise SpecError(Fault("columns", message, "docs/kernels.md lists them"), origin=str(path))
+    fix = "docs/results/kernels.md lists them"
+    raise SpecError(Fault("columns", message, fix), origin=str(path))
 
 
 def _number(cells: Columns, name: str, faults: list[Fault], empty: float | None) -> FloatArray:

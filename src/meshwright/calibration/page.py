@@ -164,11 +164,18 @@ def _agreement(
     )  # fmt: skip
 
 
+def agreement_of(found: Validation) -> Chart | None:
+    """Return predicted over measured throughput of training; None: no row has both."""
+    known = _known(found.trained)
+    if not known:
+        return None
+    values = [per_chip(entry) for entry in known]
+    return _agreement("Throughput of training", known, values, "throughput of a chip", "tokens/s")
+
+
 def _agree_parts(found: Validation) -> Iterator[Part]:
     known = _known(found.trained)
-    if known:
-        yield _agreement("Throughput of training", known, [per_chip(entry) for entry in known],
-                         "throughput of a chip", "tokens/s")  # fmt: skip
+    yield from filter(None, [agreement_of(found)])
     sram = _known(found.sram)
     if sram:
         yield _agreement("Speed of one user, from SRAM", sram, _totals(sram), "speed",
@@ -205,12 +212,21 @@ def _has_errors(errors: Mapping[str, Errors]) -> bool:
     return any(one.median_abs_log_error is not None for one in errors.values())
 
 
+def errors_chart(found: Validation) -> Chart | None:
+    """Return the median error of each source of training; None: no row has one."""
+    errors = {name: found.groups[name] for name in by_group(found.trained)}
+    if not _has_errors(errors):
+        return None
+    return _error_bars("Median error of each source (rows)", errors)
+
+
 def _source_parts(found: Validation, record: FitRecord | None) -> Iterator[Part]:
+    drawn = errors_chart(found)
+    if drawn is None:
+        return
+    yield drawn
     names = list(by_group(found.trained))
     errors = {name: found.groups[name] for name in names}
-    if not _has_errors(errors):
-        return
-    yield _error_bars("Median error of each source (rows)", errors)
     rows = []
     for name in names:
         group = None if record is None else record.groups.get(name)
@@ -286,16 +302,24 @@ def _inside(entry: Prediction) -> str:
     return "yes" if low <= entry.measured_tokens_per_s <= high else "no"
 
 
-def _memory_parts(found: Validation) -> Iterator[Part]:
+def memory_of(found: Validation) -> Chart | None:
+    """Return predicted over measured memory; None: no row has both."""
     known = [entry for entry in found.trained if entry.memory_log_error is not None]
     if not known:
-        return
+        return None
     values = [
         (entry.memory.predicted_bytes / GIB, (entry.memory.measured_bytes or 0.0) / GIB)
         for entry in known
         if entry.memory is not None
     ]
-    yield _agreement("Memory of the fullest device", known, values, "memory", "GiB")
+    return _agreement("Memory of the fullest device", known, values, "memory", "GiB")
+
+
+def _memory_parts(found: Validation) -> Iterator[Part]:
+    drawn = memory_of(found)
+    if drawn is None:
+        return
+    yield drawn
     errors = memory_errors_by_group(found.trained)
     rows = [
         (name, f"{one.rows:,}", percent(one.median), percent(one.p90),
@@ -315,12 +339,19 @@ def _memory_parts(found: Validation) -> Iterator[Part]:
                     "Wrongly predicted to fit, or not to")  # fmt: skip
 
 
-def _serving_parts(found: Validation) -> Iterator[Part]:
+def serving_of(found: Validation) -> Chart | None:
+    """Return predicted over measured throughput of serving; None: no row has both."""
     known = _known(found.served)
     if not known:
+        return None
+    return _agreement("Throughput of serving", known, _totals(known), "throughput", "tokens/s")
+
+
+def _serving_parts(found: Validation) -> Iterator[Part]:
+    drawn = serving_of(found)
+    if drawn is None:
         return
-    yield _agreement("Throughput of serving", known, _totals(known), "throughput",
-                     "tokens/s")  # fmt: skip
+    yield drawn
     record = serving_record(found.calibration)
     for view, errors in views_of(found.served).items():
         if view in ("server", "chip") and _has_errors(errors):
@@ -352,17 +383,26 @@ def _refusal_parts(found: Validation) -> Iterator[Part]:
 # ----------------------------------------------------------------------------------------- kernels
 
 
-def kernels_page(found: KernelValidation) -> Page:
-    """Return the report of curves of kernels against measured times."""
-    ordered = sorted(found.by_chip, key=lambda entry: -_median(entry))
+def kernels_chart(found: KernelValidation) -> Chart:
+    """Return the median error of each kernel and chip."""
+    ordered = _by_error(found)
     names = [f"{entry.kernel} on {entry.chip} ({entry.rows:,})" for entry in ordered]
     medians = [_median(entry) for entry in ordered]
-    chart = Chart(
+    return Chart(
         "Median error of each kernel and chip (rows)",
         f"From {percent(medians[-1])} ({names[-1]}) to {percent(medians[0])} ({names[0]})",
         charts.bars(names, [100.0 * median for median in medians],
                     [percent(median) for median in medians], ERROR),
     )  # fmt: skip
+
+
+def _by_error(found: KernelValidation) -> list[KernelErrors]:
+    return sorted(found.by_chip, key=lambda entry: -_median(entry))
+
+
+def kernels_page(found: KernelValidation) -> Page:
+    """Return the report of curves of kernels against measured times."""
+    ordered = _by_error(found)
     head = ("kernel", "chip", "variant", "rows>", "median>", "p90>", "held back>", "p90>",
             "chip left out>", "p90>", "bias>")  # fmt: skip
     tables = [
@@ -382,7 +422,8 @@ def kernels_page(found: KernelValidation) -> Page:
             Tile("Which is furthest off?", f"{most.kernel} on {most.chip}",
                  f"median {percent(_median(most))}", "kernels"),
         ],
-        sections=[Section("kernels", "How large are errors, by kernel?", [chart, *tables])],
+        sections=[Section("kernels", "How large are errors, by kernel?",
+                          [kernels_chart(found), *tables])],
         command=found.command,
         version=found.version,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError
+from meshwright.base.records import Brief, Scalar
 from meshwright.calibration.jobs import Job, Reason, RefusedError, job_of
 from meshwright.calibration.rows import FlopsRule, Row
 from meshwright.cost.memory import fullest
@@ -198,7 +199,7 @@ DID_NOT_FIT = "oom"
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Brief):
     """A row with what the model predicts; all that is not known is None."""
 
     row: Row
@@ -213,6 +214,30 @@ class Prediction:
     """Between which throughputs four of five such rows lie [tokens/s]."""
     refused: Reason | None = None
     detail: str = ""
+
+    def brief(self) -> str:
+        """Return what is predicted beside what was measured, or why nothing is."""
+        if self.refused is not None:
+            return f"{self.row.id}: {self.refused}: {self.detail}"
+        shown = {"predicted": self.predicted_tokens_per_s, "measured": self.measured_tokens_per_s}
+        told = [f"{name} {v:,.0f} tokens/s" for name, v in shown.items() if v is not None]
+        return f"{self.row.id}: {', '.join(told)}"
+
+    def record(self) -> dict[str, Scalar]:
+        """Return the row, what is predicted and what was measured."""
+        low, high = self.interval or (None, None)
+        memory = self.memory
+        return {
+            "id": self.row.id, "source": self.row.group, "model": self.row.model.name,
+            "chip": self.row.hardware.chip, "chips": self.row.hardware.chips,
+            "predicted_tokens_per_s": self.predicted_tokens_per_s,
+            "measured_tokens_per_s": self.measured_tokens_per_s,
+            "interval_low_tokens_per_s": low, "interval_high_tokens_per_s": high,
+            "log_error": self.log_error,
+            "predicted_bytes": None if memory is None else memory.predicted_bytes,
+            "measured_bytes": None if memory is None else memory.measured_bytes,
+            "fits": self.fits, "refused": None if self.refused is None else str(self.refused),
+        }  # fmt: skip
 
     @property
     def fits(self) -> bool | None:

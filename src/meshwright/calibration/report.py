@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, NotRequired, Protocol
+
+from typing_extensions import TypedDict
 
 from meshwright.base.errors import Fault
+from meshwright.base.records import Rows
 from meshwright.calibration.errors import (
     Errors,
     Family,
+    FigureErrors,
     Intervals,
+    PooledErrors,
     by_group,
     errors_of,
     families_of,
@@ -39,6 +44,7 @@ from meshwright.catalog.calibration import (
     ErrorRecord,
     FitRecord,
     GroupRecord,
+    MemoryErrorRecord,
     ServingRecord,
     fit_record,
     serving_record,
@@ -48,10 +54,12 @@ from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.workloads import load_server, server_names
 from meshwright.cost.parts import MemoryPart
 from meshwright.report.markdown import markdown_table
+from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
 from meshwright.report.screen import percent
 
 if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
     from meshwright.report.page.parts import Page
 
 GIB = 2.0**30
@@ -94,6 +102,46 @@ class Validation(Shown):
         from meshwright.calibration.page import validation_page
 
         return validation_page(self)
+
+    def brief(self) -> str:
+        """Return how far off predictions are, and what their intervals hold."""
+        held = self.intervals
+        lines = [
+            f"{len(self.predictions):,} rows, {self.calibration} constants",
+            f"median over sources of the median error: {percent(self.median_of_medians)}; nine of "
+            f"ten rows within {percent(self.overall.p90_abs_log_error)}",
+        ]
+        if held.rows and held.covered is not None:
+            lines.append(f"80 % intervals hold {held.covered:.1%} of {held.rows} rows")
+        return "\n".join(lines)
+
+    def records(self) -> Rows:
+        """Return the rows, each with what is predicted and what was measured."""
+        return [entry.record() for entry in self.predictions]
+
+    def plot_agreement(self) -> Figure:
+        """Draw predicted over measured throughput of every row of training [tokens/s]."""
+        from meshwright.calibration.page import agreement_of
+
+        return figure(agreement_of(self), "no row of training could be predicted")
+
+    def plot_serving(self) -> Figure:
+        """Draw predicted over measured throughput of every row of serving [tokens/s]."""
+        from meshwright.calibration.page import serving_of
+
+        return figure(serving_of(self), "no row of serving could be predicted")
+
+    def plot_memory(self) -> Figure:
+        """Draw predicted over measured memory of the fullest device [GiB]."""
+        from meshwright.calibration.page import memory_of
+
+        return figure(memory_of(self), "no row states a memory that could be predicted")
+
+    def plot_errors(self) -> Figure:
+        """Draw the median error of each source, |ln(predicted / measured)| [%]."""
+        from meshwright.calibration.page import errors_chart
+
+        return figure(errors_chart(self), "no row of training could be predicted")
 
     @cached_property
     def groups(self) -> dict[str, Errors]:
@@ -153,12 +201,12 @@ class Validation(Shown):
 
 INTRODUCTION = """# Validation
 
-Written by `meshwright validate --document docs/validation.md`. Each published row is predicted
-from its stated configuration alone. Errors are |ln(predicted / measured)| of the throughput: 5 %
-is a factor of 1.05 either way; a bias above 0 is predicted too fast. Left out: constants fitted
-anew without that source, and without other sources of its vendor. Not named: the same question
-without `--framework` and what goes with it, as `plan` asks it where nobody says what runs it.
-Frozen: sources that nobody looked at before constants and intervals were made.
+Written by `meshwright validate --document docs/results/validation.md`. Each published row is
+predicted from its stated configuration alone. Errors are |ln(predicted / measured)| of the
+throughput: 5 % is a factor of 1.05 either way; a bias above 0 is predicted too fast. Left out:
+constants fitted anew without that source, and without other sources of its vendor. Not named: the
+same question without `--framework` and what goes with it, as `plan` asks it where nobody says what
+runs it. Frozen: sources that nobody looked at before constants and intervals were made.
 """
 INTERVALS = """## Intervals
 
@@ -176,19 +224,20 @@ their median. Ranks: mean rank correlation of throughput inside sweeps.
 """
 SERVING_INTRODUCTION = """# Validation of serving
 
-Written by `meshwright validate --document docs/validation.md`, next to that file. Each published
-row is predicted from its stated configuration alone: throughput of a batch of equal requests that
-start together, or of a queue that keeps the server busy, and both times of clients that each send a
-request when the one before has ended. Errors are |ln(predicted / measured)|; a
+Written by `meshwright validate --document docs/results/validation.md`, next to that file. Each
+published row is predicted from its stated configuration alone: throughput of a batch of equal
+requests that start together, or of a queue that keeps the server busy, and both times of clients
+that each send a request when the one before has ended. Errors are |ln(predicted / measured)|; a
 bias above 0 is predicted too fast. Left out: constants of serving fitted without that source,
-server or family of chips. How rows become jobs, and what is priced: [serving](serving.md).
+server or family of chips. How rows become jobs, and what is priced:
+[serving](../explanation/serving.md).
 """
 SRAM_INTRODUCTION = """Tokens per second of one user, as published, against layers cut into the
-fewest stages that fit SRAM ([partition](partition.md)); factors are predicted / published. Left
-out: constants fitted without that row. Two constants of chips (the time of a sum over the cores of
-a wafer, and of a language unit) and one of software (tokens that a pass yields where drafts are
-checked) carry all rows. Plain: the same row, read as if none were. No throughput of SN40L is among
-our sources.
+fewest stages that fit SRAM ([partition](../explanation/partition.md)); factors are predicted /
+published. Left out: constants fitted without that row. Two constants of chips
+(the time of a sum over the cores of a wafer, and of a language unit) and one of software (tokens
+that a pass yields where drafts are checked) carry all rows. Plain: the same row, read as if none
+were. No throughput of SN40L is among our sources.
 """
 MEMORY = """What sources state of the fullest device, against what is predicted; left out: constants
 of memory fitted without that source. A row that ran must fit, one that did not must not.
@@ -218,36 +267,92 @@ def _markdown(
     yield ""
 
 
-def validation_data(found: Validation) -> dict[str, Any]:
+class RowRecord(TypedDict):
+    """Throughput of a row, predicted and measured."""
+
+    id: str
+    predicted_tokens_per_s: float | None
+    measured_tokens_per_s: float | None
+    interval: tuple[float, float] | None
+    """Between which throughputs four of five such rows lie [tokens/s]."""
+    refused: str | None
+    """Why it is not predicted."""
+
+
+class MemoryOfRow(TypedDict):
+    """Memory of a row, predicted and measured."""
+
+    id: str
+    predicted_bytes: float
+    measured_bytes: float | None
+    counting: str
+    """What the measurement counts."""
+    fits: bool | None
+    parts_bytes: Mapping[str, float]
+
+
+class MemoryOfRows(TypedDict):
+    """Memory of the rows that state it, and errors by source."""
+
+    overall: MemoryErrorRecord
+    groups: Mapping[str, MemoryErrorRecord]
+    rows: Sequence[MemoryOfRow]
+
+
+class ServingErrors(TypedDict):
+    """Errors of rows of serving: of all, of each figure, and by each view."""
+
+    overall: Errors
+    figures: Mapping[str, Mapping[str, FigureErrors]]
+    """By figure: of rows that may be fitted (``seen``), and of ``frozen`` ones."""
+    by_server: Mapping[str, Errors]
+    by_chip: Mapping[str, Errors]
+    by_batch: Mapping[str, Errors]
+    by_model: Mapping[str, Errors]
+
+
+class ValidationRecord(TypedDict):
+    """Predictions of measured rows, and their errors by source."""
+
+    groups: Mapping[str, Errors]
+    overall: PooledErrors
+    rows: Sequence[RowRecord]
+    bad_rows: Sequence[Fault]
+    memory: MemoryOfRows
+    inference: NotRequired[ServingErrors]
+    sram: NotRequired[Errors]
+    """Of machines that serve from SRAM."""
+
+
+def validation_data(found: Validation) -> ValidationRecord:
     """Return a validation for programs."""
-    served = {"inference": _serving_data(found.served, found.calibration)} if found.served else {}
-    sram = {"sram": asdict(errors_of(found.sram))} if found.sram else {}
-    return (
-        {
-            "groups": {name: asdict(errors) for name, errors in found.groups.items()},
-            "overall": asdict(found.overall) | {"median_of_medians": found.median_of_medians},
-            "rows": [
-                {
-                    "id": entry.row.id,
-                    "predicted_tokens_per_s": entry.predicted_tokens_per_s,
-                    "measured_tokens_per_s": entry.measured_tokens_per_s,
-                    "interval": entry.interval,
-                    "refused": None if entry.refused is None else str(entry.refused),
-                }
-                for entry in found.predictions
-            ],
-            "bad_rows": [asdict(fault) for fault in found.bad_rows],
-            "memory": memory_data(found.trained),
-        }
-        | served
-        | sram
-    )
+    overall = PooledErrors(**vars(found.overall), median_of_medians=found.median_of_medians)
+    data: ValidationRecord = {
+        "groups": found.groups,
+        "overall": overall,
+        "rows": [
+            {
+                "id": entry.row.id,
+                "predicted_tokens_per_s": entry.predicted_tokens_per_s,
+                "measured_tokens_per_s": entry.measured_tokens_per_s,
+                "interval": entry.interval,
+                "refused": None if entry.refused is None else str(entry.refused),
+            }
+            for entry in found.predictions
+        ],
+        "bad_rows": found.bad_rows,
+        "memory": memory_data(found.trained),
+    }
+    if found.served:
+        data["inference"] = _serving_data(found.served, found.calibration)
+    if found.sram:
+        data["sram"] = errors_of(found.sram)
+    return data
 
 
-def memory_data(predictions: Sequence[Prediction]) -> dict[str, Any]:
+def memory_data(predictions: Sequence[Prediction]) -> MemoryOfRows:
     """Return the memory of a validation for programs: errors, and each row in its parts."""
-    by_group = memory_errors_by_group(predictions)
-    groups = {name: found.model_dump() for name, found in by_group.items()}
+    groups = dict(memory_errors_by_group(predictions))
     return {
         "overall": groups.pop("all rows"),
         "groups": groups,
@@ -266,14 +371,17 @@ def memory_data(predictions: Sequence[Prediction]) -> dict[str, Any]:
     }
 
 
-def _serving_data(predictions: Sequence[Prediction], calibration: str) -> dict[str, Any]:
-    """Return the errors of serving for programs: of all rows, and by each view."""
-    views = {
-        f"by_{view}": {name: asdict(errors) for name, errors in parts.items()}
-        for view, parts in views_of(predictions).items()
+def _serving_data(predictions: Sequence[Prediction], calibration: str) -> ServingErrors:
+    """Return the errors of serving for programs."""
+    views = views_of(predictions)
+    return {
+        "overall": errors_of(predictions),
+        "figures": figures_data(figures_of(predictions, calibration)),
+        "by_server": views["server"],
+        "by_chip": views["chip"],
+        "by_batch": views["batch"],
+        "by_model": views["model"],
     }
-    figures = figures_data(figures_of(predictions, calibration))
-    return {"overall": asdict(errors_of(predictions)), "figures": figures, **views}
 
 
 # on a screen

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from meshwright.calibration.errors import TIE, Errors, errors_of, intervals_of
+from meshwright.calibration.errors import TIE, Errors, FigureErrors, errors_of, intervals_of
 from meshwright.calibration.prediction import Prediction
 from meshwright.calibration.rows import Row, is_frozen
 from meshwright.calibration.serving import (
@@ -82,11 +82,11 @@ VIEWS: dict[str, Callable[[Row], str]] = {
 """By which figures are told apart."""
 
 
-def figures_data(figures: Figures) -> dict[str, Any]:
+def figures_data(figures: Figures) -> dict[str, dict[str, FigureErrors]]:
     """Return the errors of each figure for programs: of rows that may be fitted, and of frozen."""
     return {
         name: {
-            kind: asdict(errors_of(rows)) | {"inside": intervals_of(rows).covered}
+            kind: FigureErrors(**vars(errors_of(rows)), inside=intervals_of(rows).covered)
             for kind, rows in (("seen", _seen(entries)), ("frozen", _frozen(entries)))
             if rows
         }

@@ -289,7 +289,7 @@ def _find_family(config: Mapping[str, Any], origin: str) -> Family:
         raise SpecError(faults, origin=origin)
     if label in _RECURRENT:
         message = f"{label} has recurrent layers that are neither Mamba 2 nor the gated delta rule"
-        fix = "not priced; a computation of your own can be: see docs/graphs.md"
+        fix = "not priced; a computation of your own can be: see docs/how_to/graphs.md"
         raise SpecError(Fault("model_type", message, fix), origin=origin)
     named = f"{label} ({architecture})" if architecture not in ("", label) else label
     near, missing, unknown = _nearest_family(config, label)

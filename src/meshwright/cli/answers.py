@@ -111,42 +111,33 @@ def _show_serving(found: ServingPlan | DisaggregatedPlan, args: Namespace) -> in
 
 
 def _show_front(found: Front, args: Namespace) -> int:
-    from meshwright.report.answer_file import plain_data
+    from meshwright.train.records import front_record
     from meshwright.train.report import front_screen
     from meshwright.train.report_detail import front_lines
 
-    data = {"front": [plain_data(c) for c in found.candidates],
-            "left_out": list(found.left_out)}  # fmt: skip
     show_screen(
         lambda: front_screen(found.candidates, found.left_out),
-        lambda: front_lines(found.candidates, found.left_out), lambda: data, args,
+        lambda: front_lines(found.candidates, found.left_out), lambda: front_record(found), args,
     )  # fmt: skip
     return 0
 
 
 def _show_replan(found: Any, args: Namespace) -> int:
-    from meshwright.train import plan_file as files
+    from meshwright.report.answer_file import plain_data
     from meshwright.train.explain import what_would_change
     from meshwright.train.report import replan_screen
     from meshwright.train.report_detail import plan_lines
 
-    data = {
-        "num_lost": found.num_lost,
-        "throughput_fraction": found.throughput_fraction,
-        "changed": list(found.changed),
-        "moved_bytes_per_device": found.moved_bytes_per_device,
-        "plan": files.to_data(found.plan),
-    }
     show_screen(
         lambda: replan_screen(found, next_command=next_command(args)),
-        lambda: plan_lines(found.plan, what_would_change(found.plan)), lambda: data, args,
+        lambda: plan_lines(found.plan, what_would_change(found.plan)), lambda: plain_data(found),
+        args,
     )  # fmt: skip
     return 0
 
 
 def _show_deadline(found: Deadline, args: Namespace) -> int:
     from meshwright.report.answer_file import plain_data
-    from meshwright.train import plan_file as files
     from meshwright.train.explain import what_would_change
     from meshwright.train.report import deadline_screen
     from meshwright.train.report_detail import plan_lines
@@ -156,7 +147,7 @@ def _show_deadline(found: Deadline, args: Namespace) -> int:
     show_screen(
         lambda: deadline_screen(found, next_command=after),
         lambda: plan_lines(found.plan, what_would_change(found.plan)),
-        lambda: plain_data(found) | {"plan": files.to_data(found.plan)}, args,
+        lambda: plain_data(found), args,
     )  # fmt: skip
     return 0 if found.is_in_time else NOTHING_FITS
 
@@ -180,7 +171,7 @@ def estimate(args: Namespace) -> int:
 
 def fit(args: Namespace) -> int:
     """Print the memory of one strategy; 3 where it does not fit."""
-    from meshwright.report.answer_file import plain_data
+    from meshwright.train.records import fit_record
     from meshwright.train.report import fit_screen
     from meshwright.train.report_detail import device_lines
 
@@ -191,40 +182,26 @@ def fit(args: Namespace) -> int:
         from meshwright.train.explain import what_would_fit
 
         advice = what_would_fit(found)
-    data = {
-        "plan": found.best.text,
-        "fits": price.fits,
-        "memory_bytes": price.memory_bytes,
-        "memory_capacity_bytes": price.memory_capacity_bytes,
-        "memory_parts_bytes": dict(price.memory_parts_bytes),
-        "fullest_stage": price.fullest_stage,
-        "host_bytes_per_device": price.host_bytes_per_device,
-        "host_capacity_bytes_per_device": price.host_capacity_bytes_per_device,
-        "would_fit": [plain_data(entry) for entry in advice],
-    }
     show_screen(
         lambda: fit_screen(found, advice, next_command=question_line(args)),
-        lambda: device_lines(found.best), lambda: data, args,
+        lambda: device_lines(found.best), lambda: fit_record(found, advice), args,
     )  # fmt: skip
     return 0 if price.fits else NOTHING_FITS
 
 
 def check(args: Namespace) -> int:
     """Print each broken rule with the nearest legal change; 0 when legal, 2 otherwise."""
+    from meshwright.train.records import check_record
+
     text, faults = api._checked(args)
-    data = {
-        "plan": text,
-        "is_legal": not faults,
-        "faults": [{"rule": f.path, "message": f.message, "fix": f.fix} for f in faults],
-    }
     verdict = "legal" if not faults else f"refused by {len(faults)} rule(s)"
     lines = [f"{text}: {verdict}"]
     lines += [
         f"  {f.path}: {f.message}" + (f"\n    nearest legal: {f.fix}" if f.fix else "")
         for f in faults
     ]
-    show(lines, data, args.json)
-    return 2 if faults else 0
+    show(lines, check_record(text, faults), args.json)
+    return BAD_INPUT if faults else 0
 
 
 def compare(args: Namespace) -> int:
@@ -244,8 +221,6 @@ def compare(args: Namespace) -> int:
 
 def explain(args: Namespace) -> int:
     """Print why a plan is what it is, or where a measured step loses time."""
-    from dataclasses import asdict
-
     found, answer = api._explained(args, _call(args))
     if args.trace is not None:
         from meshwright.frameworks.profile_report import profile_lines, profile_record
@@ -256,21 +231,12 @@ def explain(args: Namespace) -> int:
         from meshwright.train.measured.diagnose import diagnosis_lines
 
         lines = diagnosis_lines(found, answer, is_whole=args.detail)
-        show(lines, asdict(answer) if args.json else None, args.json)
+        show(lines, answer, args.json)
         return 0
-    from meshwright.report.answer_file import plain_data
+    from meshwright.train.records import explanation_record
     from meshwright.train.report import explain_screen
     from meshwright.train.report_detail import explain_lines
 
-    trials = None if found.robustness is None else found.robustness.trials
-    data = {
-        "plan": found.best.text,
-        "limits": dict(answer.shares),
-        "would_change": [asdict(change) for change in answer.changes],
-        "why_not": [plain_data(why) for why in answer.why_not],
-        "not_possible": dict(answer.not_possible),
-        "trials": None if trials is None else asdict(trials),
-    }
     verb = "simulate" if found.best.placement else "export"
     target = "" if found.best.placement else " megatron"
     after = f"meshwright {verb} {args.model}{target}"
@@ -279,7 +245,8 @@ def explain(args: Namespace) -> int:
         after = asked.replace(" explain ", " estimate ", 1) + " --out plan.json"
     show_screen(
         lambda: explain_screen(found, answer, next_command=after),
-        lambda: chain(explain_lines(found, answer), _map_lines(found, args)), lambda: data, args,
+        lambda: chain(explain_lines(found, answer), _map_lines(found, args)),
+        lambda: explanation_record(found, answer), args,
     )  # fmt: skip
     return 0
 
@@ -433,14 +400,14 @@ def _show_job(found: Job, args: Namespace) -> int:
 
 def sweep(args: Namespace) -> int:
     """Print a sweep; 3 where no point has a plan or is within limits, 130 where Ctrl-C came."""
-    from meshwright.sweep.choice import choice_lines, choice_record
+    from meshwright.sweep.choice import choice_lines
     from meshwright.sweep.report import counts_of, sweep_data, sweep_lines
 
-    asked, swept, chosen = api._swept(args, _call(args))
+    found = api.sweep.answer(args, _call(args))
+    asked, swept, chosen = found.asked, found.swept, found.chosen
     lines = [*sweep_lines(asked, swept), *[""] * bool(chosen)]
     lines += [line for choice in chosen for line in choice_lines(asked, choice)]
-    data = sweep_data(asked, swept) | {"chosen": [choice_record(choice) for choice in chosen]}
-    show(lines, data if args.json else None, args.json)
+    show(lines, sweep_data(asked, swept, chosen) if args.json else None, args.json)
     if not swept.is_complete:
         return INTERRUPTED
     is_empty = any(not choice.best for choice in chosen)
@@ -454,8 +421,7 @@ def validate(args: Namespace) -> int:
 
     found = api.validate.answer(args, _call(args))
     if isinstance(found, KernelValidation):
-        data = kernel_data(found) if args.json else None
-        show(kernel_lines(found, detail=args.detail), data, args.json)
+        show(kernel_lines(found, detail=args.detail), kernel_data(found), args.json)
         return 0
     data = validation_data(found) if args.json else None
     show(validation_lines(found, detail=args.detail), data, args.json)

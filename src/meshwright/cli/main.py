@@ -23,7 +23,6 @@ from meshwright.base.errors import (
     MeshwrightError,
     UnknownNameError,
     UsageError,
-    failure_record,
     message_of,
     nearest,
 )
@@ -129,9 +128,9 @@ def run(words: Sequence[str]) -> int:
 
 def function_of(name: str) -> Callable[[argparse.Namespace], int]:
     """Return what runs a command: ``plan`` is ``plan`` of ``cli.answers``."""
-    module = {"show": "show", "study": "study", "explore": "explore"}.get(
-        name.split()[0], "answers"
-    )
+    modules = {"show": "show", "study": "study", "explore": "explore",
+               "show completion": "completion"}  # fmt: skip
+    module = modules.get(name) or modules.get(name.split()[0], "answers")
     found = getattr(import_module(f"meshwright.cli.{module}"), name.replace(" ", "_"))
     return cast(Callable[[argparse.Namespace], int], found)
 
@@ -210,7 +209,9 @@ def show(lines: Iterable[str], data: object, as_json: bool) -> None:
     if as_json:
         import json
 
-        print(json.dumps(data, indent=2))
+        from meshwright.report.answer_file import plain_data
+
+        print(json.dumps(plain_data(data, with_defaults=True), indent=2))
     else:
         print("\n".join(lines))
 
@@ -299,9 +300,9 @@ def report_failure(error: Exception, *, as_json: bool) -> None:
     """Print an error for a person, at the width of a terminal, or for a program."""
     wipe()
     if as_json:
-        import json
+        from meshwright.report.failure import failure
 
-        print(json.dumps({"error": failure_record(error)}, indent=2))
+        show((), failure(error), as_json=True)
         return
     text = f"error: {message_of(error)}"
     if sys.stderr.isatty():

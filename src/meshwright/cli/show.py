@@ -8,10 +8,39 @@ from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.cli.main import command_line, show
 
 SCHEMAS = {
-    "plan": ("meshwright.train.answer", "Plan"),
-    "serving-plan": ("meshwright.serve.answer", "ServingPlan"),
-    "disaggregated-plan": ("meshwright.serve.answer", "DisaggregatedPlan"),
-    "partition-plan": ("meshwright.sram.answer", "PartitionPlan"),
+    "plan": ("train.answer", "Plan"),
+    "front": ("train.records", "FrontRecord"),
+    "replan": ("train.answer", "Replan"),
+    "deadline": ("train.answer", "Deadline"),
+    "serving-plan": ("serve.answer", "ServingPlan"),
+    "disaggregated-plan": ("serve.answer", "DisaggregatedPlan"),
+    "graph-plans": ("dataflow.answer", "GraphPlansRecord"),
+    "linpack": ("dataflow.linpack", "LinpackRecord"),
+    "fit": ("train.records", "FitRecord"),
+    "check": ("train.records", "CheckRecord"),
+    "comparison": ("train.compare", "ComparisonRecord"),
+    "explanation": ("train.records", "ExplanationRecord"),
+    "diagnosis": ("train.measured.diagnose", "Diagnosis"),
+    "profile": ("frameworks.profile_report", "ProfileRecord"),
+    "timeline": ("train.timeline_report", "TimelineRecord"),
+    "simulation": ("wafer.report", "SimulationRecord"),
+    "placement": ("wafer.stated", "PlacementRecord"),
+    "placements": ("wafer.stated", "PlacementsRecord"),
+    "flows": ("report.flows", "FlowsRecord"),
+    "routes": ("report.flows", "RoutesRecord"),
+    "partition-plan": ("sram.answer", "PartitionPlan"),
+    "fusion": ("dataflow.fusion.answer", "FusionRecord"),
+    "job": ("frameworks.reading.report", "JobRecord"),
+    "graph": ("dataflow.report", "GraphRecord"),
+    "sweep": ("sweep.report", "SweepRecord"),
+    "validation": ("calibration.report", "ValidationRecord"),
+    "kernel-validation": ("calibration.kernel_report", "KernelValidationRecord"),
+    "calibration": ("calibration.fit.report", "FittedRecord"),
+    "measurement": ("measure.report", "MeasuredRecord"),
+    "collectives": ("report.collectives", "CollectivesRecord"),
+    "topologies": ("report.topologies", "TopologiesRecord"),
+    "walk": ("report.walks.walk", "Walk"),
+    "failure": ("report.failure", "Failure"),
 }
 """By name: where the record of an answer is declared."""
 STREAMED = ("weights", "inputs")
@@ -131,7 +160,8 @@ def show_schema(args: argparse.Namespace) -> int:
     if args.schema not in SCHEMAS:
         raise UnknownNameError("schema", args.schema, SCHEMAS)
     module, kind = SCHEMAS[args.schema]
-    show((), schema_of(getattr(import_module(module), kind), args.schema), as_json=True)
+    record = getattr(import_module(f"meshwright.{module}"), kind)
+    show((), schema_of(record, args.schema), as_json=True)
     return 0
 
 

@@ -585,9 +585,9 @@ def blocked_product_s(
     cores
         The cores, their arrays and their network.
 
-    Source: derived in docs/die.md; links counted one by one in the tests. Multicasts as in van de
-    Geijn and Watts 1997 (SUMMA), Concurrency: Practice and Experience 9(4).
-    Valid for: operands that are in the SRAM of the chip.
+    Source: derived in docs/explanation/die.md; links counted one by one in the tests. Multicasts as
+    in van de Geijn and Watts 1997 (SUMMA), Concurrency: Practice and Experience 9(4). Valid for:
+    operands that are in the SRAM of the chip.
     """
     high, wide = cores.rows, cores.columns
     cycle_s = 2.0 * cores.num_cores * high * wide / peak

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from typing_extensions import TypedDict
+
+from meshwright.base.records import Brief, Rows
+from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.layouts import TensorLayout, payload_bytes
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.dataflow.sharding import GraphSharding
 from meshwright.dataflow.stages import Stage
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, factors
+from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
+from meshwright.report.screen import counted
 
 if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
     from meshwright.report.page.parts import Page
 
 SLOWER = "slower by its bound"
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Refusal(Brief):
     """Degrees without a plan."""
 
     reason: str
@@ -32,7 +39,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class GraphPlan:
+class GraphPlan(Brief):
     """Degrees, how kernels are split, and what a step takes."""
 
     tp: int
@@ -91,9 +98,16 @@ class GraphPlan:
         """Over all replicas."""
         return self.num_passes * self.dp / self.step_s
 
+    def brief(self) -> str:
+        """Return degrees, time and memory."""
+        return (
+            f"tp{self.tp} pp{self.pp} dp{self.dp}: {format_seconds(self.step_s)} a step, "
+            f"{format_bytes(self.held_bytes)} on the fullest device"
+        )
+
 
 @dataclass(frozen=True)
-class Traffic:
+class Traffic(Brief):
     """What all devices together move in one step."""
 
     memory_bytes: float
@@ -103,7 +117,7 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class GraphPlans:
+class GraphPlans(Brief):
     """Plans in the order of their time, how the space was covered, and a bound for all of it."""
 
     plans: tuple[GraphPlan, ...]
@@ -126,6 +140,10 @@ class GraphPlans:
             return 0.0
         return self.best.step_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0.0 else inf
 
+    def brief(self) -> str:
+        """Return how many plans there are, and the fastest."""
+        return f"{counted(len(self.plans), 'plan')}, gap {self.gap:.1%}; {self.best.brief()}"
+
 
 @dataclass(frozen=True)
 class GraphAnswer(Shown):
@@ -145,6 +163,136 @@ class GraphAnswer(Shown):
 
         return graph_page(self)
 
+    def brief(self) -> str:
+        """Return the fastest plan, and how it is proved."""
+        often = f" x {self.graph.repeats}" if self.graph.repeats > 1 else ""
+        return (
+            f"{self.graph.name}{often} on {self.machine.spec.name}\n{self.plans.best.brief()}\n"
+            f"{counted(len(self.plans.plans), 'plan')} priced, gap {self.plans.gap:.1%}"
+        )
+
+    def records(self) -> Rows:
+        """Return the plans, the fastest first."""
+        rows = [plan_record(plan) for plan in self.plans.plans]
+        return [{name: value for name, value in row.items() if isinstance(value, int | float)}
+                for row in rows]  # fmt: skip
+
+    def plot_time(self) -> Figure:
+        """Draw what a step consists of [s]."""
+        from meshwright.dataflow.page import time_of
+
+        return figure(time_of(self))
+
+    def plot_memory(self) -> Figure:
+        """Draw what fills the fullest device, against its capacity [GiB]."""
+        from meshwright.dataflow.page import memory_of
+
+        return figure(memory_of(self.machine, self.plans.best.held_bytes))
+
+    def plot_kernels(self) -> Figure:
+        """Draw the time of each kernel in one pass [s]."""
+        from meshwright.dataflow.page import kernels_of
+
+        return figure(kernels_of(self), "the graph is cut into stages: plot_stages()")
+
+    def plot_stages(self) -> Figure:
+        """Draw the time of each stage in one pass [s]."""
+        from meshwright.dataflow.page import stages_of
+
+        return figure(stages_of(self), "the graph is not cut into stages: plot_kernels()")
+
+    def plot_ranking(self) -> Figure:
+        """Draw the step of the leading degrees in its parts [s]."""
+        from meshwright.dataflow.page import ranking_of
+
+        return figure(ranking_of(self), "only one plan fits")
+
+    def plot_power(self) -> Figure:
+        """Draw the mean power of chips, memory and links over a step [W]."""
+        from meshwright.dataflow.page import power_of
+
+        return figure(power_of(self), f"power of {self.machine.spec.chip.name} is not known")
+
+
+class DegreesRecord(TypedDict):
+    """Degrees, seconds and memory of a plan of a graph."""
+
+    layers_per_stage: int
+    tp: int
+    pp: int
+    dp: int
+    num_passes: int
+    step_s: float
+    passes_per_s: float
+    parts_s: Mapping[str, float]
+    """They sum to ``step_s``."""
+    stage_s: float
+    send_s: float
+    held_bytes: float
+    lower_bound_s: float
+    """No plan of these degrees takes less."""
+
+
+class CollectiveRecord(TypedDict):
+    """A collective behind a kernel."""
+
+    kind: str
+    num_bytes: float
+    time_s: float
+    readers: Sequence[str]
+    """Kernels that need what it makes."""
+    leaves: bool
+    """Whether the outside needs it."""
+
+
+class SplitKernelRecord(TypedDict):
+    """What a kernel takes by itself, and how it is split."""
+
+    name: str
+    time_s: float
+    split: str | None
+    """The dim that is split."""
+    writes: str
+    leaves: str | None
+    """Layout in which the outside gets it."""
+    collectives: Sequence[CollectiveRecord]
+
+
+class StageRecord(TypedDict):
+    """Kernels of one stage of a graph that is cut."""
+
+    kernels: Sequence[str]
+    busy_s: float
+    send_s: float
+
+
+class BestGraphPlanRecord(DegreesRecord):
+    """The best plan of a graph in full."""
+
+    moved: Traffic
+    power_w: Mapping[str, float | None]
+    """Of chips, memory and links."""
+    kernels: Sequence[SplitKernelRecord]
+    stages: Sequence[StageRecord]
+
+
+class GraphPlansRecord(TypedDict):
+    """The best plan of a graph in full, and the next ones in short."""
+
+    graph: str
+    repeats: int
+    system: str
+    fidelity: str
+    is_calibrated: bool
+    lower_bound_s: float
+    """No plan of the space takes less."""
+    gap: float
+    num_priced: int
+    refused: Mapping[str, int]
+    """Degrees by the reason why they have no plan."""
+    best: BestGraphPlanRecord
+    others: Sequence[DegreesRecord]
+
 
 def plans_record(
     graph: DataflowGraph,
@@ -153,7 +301,7 @@ def plans_record(
     power_w: Mapping[str, float | None],
     *,
     top: int,
-) -> dict[str, Any]:
+) -> GraphPlansRecord:
     """Return the best plan in full, and the next ones in short."""
     return {
         "graph": graph.name,
@@ -164,11 +312,11 @@ def plans_record(
         "lower_bound_s": plans.lower_bound_s,
         "gap": plans.gap,
         "num_priced": len(plans.plans),
-        "refused": dict(plans.refused),
+        "refused": plans.refused,
         "best": {
             **plan_record(plans.best),
-            "moved": asdict(plans.moved),
-            "power_w": dict(power_w),
+            "moved": plans.moved,
+            "power_w": power_w,
             "kernels": list(kernel_records(graph, plans.best)),
             "stages": [
                 {
@@ -183,18 +331,29 @@ def plans_record(
     }
 
 
-def plan_record(plan: GraphPlan) -> dict[str, Any]:
+def plan_record(plan: GraphPlan) -> DegreesRecord:
     """Return degrees, seconds and memory of a plan."""
-    names = ("tp", "pp", "dp", "num_passes", "step_s", "passes_per_s", "parts_s", "stage_s",
-             "send_s", "held_bytes", "lower_bound_s")  # fmt: skip
-    return {"layers_per_stage": plan.layers, **{name: getattr(plan, name) for name in names}}
+    return {
+        "layers_per_stage": plan.layers,
+        "tp": plan.tp,
+        "pp": plan.pp,
+        "dp": plan.dp,
+        "num_passes": plan.num_passes,
+        "step_s": plan.step_s,
+        "passes_per_s": plan.passes_per_s,
+        "parts_s": plan.parts_s,
+        "stage_s": plan.stage_s,
+        "send_s": plan.send_s,
+        "held_bytes": plan.held_bytes,
+        "lower_bound_s": plan.lower_bound_s,
+    }
 
 
-def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[dict[str, Any]]:
+def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[SplitKernelRecord]:
     """Yield what each kernel takes by itself, how it is split, and the collectives behind it."""
     if plan.sharding is None:
         return
-    sent: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    sent: dict[str, list[CollectiveRecord]] = defaultdict(list)
     for placed in plan.sharding.changes:
         if (kind := placed.change.kind) is not None:
             sent[placed.producer].append(

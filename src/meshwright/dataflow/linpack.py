@@ -12,26 +12,30 @@ manual page of HPL_pdfact: a panel takes b log2(P) (latency + (2 b + 4) words) +
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from meshwright.base.arrays import FloatArray, ceil_div
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
+from meshwright.base.records import Brief, Rows
 from meshwright.base.registry import version
 from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.cost.operator import matmul_compute_s
 from meshwright.dataflow.roofline import CalibratedSystem, Links
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.workloads import hpl
+from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
 from meshwright.report.screen import memory_lines, time_lines
 from meshwright.spec.collective import CollectiveKind
 
 if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
     from meshwright.report.page.parts import Page
 
 WORD_BYTES = 8.0
@@ -147,7 +151,7 @@ def solution_flops(size: int) -> float:
 
 
 @dataclass(frozen=True)
-class GridRun:
+class GridRun(Brief):
     """A run on one grid."""
 
     grid: ProcessGrid
@@ -182,6 +186,35 @@ class GridRuns(Shown):
         from meshwright.dataflow.page import linpack_page
 
         return linpack_page(self)
+
+    def brief(self) -> str:
+        """Return the fastest grid."""
+        return (
+            f"hpl-{self.size}x{self.block} on {self.system.spec.name}: grid {self.best.grid}\n"
+            f"{format_seconds(self.best.run_s)}, {format_si(self.flops_per_s, 'FLOP/s')}; "
+            f"{len(self.runs)} grids priced"
+        )
+
+    def records(self) -> Rows:
+        """Return the grids, the fastest first."""
+        return [
+            {"rows": run.grid.rows, "columns": run.grid.columns,
+             "neighbours": "row" if run.grid.is_row_major else "column", "run_s": run.run_s,
+             "held_bytes": run.held_bytes}
+            for run in self.runs
+        ]  # fmt: skip
+
+    def plot_time(self) -> Figure:
+        """Draw what the run consists of [s]."""
+        from meshwright.dataflow.page import run_of
+
+        return figure(run_of(self))
+
+    def plot_ranking(self) -> Figure:
+        """Draw the run on the leading grids in its parts, against its work alone [s]."""
+        from meshwright.dataflow.page import grids_of
+
+        return figure(grids_of(self), "only one grid fits")
 
     @property
     def best(self) -> GridRun:
@@ -319,8 +352,36 @@ def _words(size: int) -> DataflowGraph:
     return hpl(size, size, word_bytes=WORD_BYTES)
 
 
-def linpack_record(found: GridRuns, *, top: int) -> dict[str, Any]:
-    """Return the runs as data, in SI units."""
+class GridRunRecord(TypedDict):
+    """One grid of processes."""
+
+    rows: int
+    columns: int
+    neighbours: Literal["row", "column"]
+    """Along what ranks are counted."""
+    run_s: float
+    parts_s: Mapping[str, float]
+    held_bytes: float
+
+
+class LinpackRecord(TypedDict):
+    """Runs of Linpack on grids of processes, fastest first."""
+
+    graph: str
+    system: str
+    fidelity: str
+    is_calibrated: bool
+    num_priced: int
+    refused: Mapping[str, int]
+    """Grids by the reason why they do not run."""
+    lower_bound_s: float
+    flops_per_s: float
+    """Of the fastest."""
+    runs: Sequence[GridRunRecord]
+
+
+def linpack_record(found: GridRuns, *, top: int) -> LinpackRecord:
+    """Return the runs as data."""
     return {
         "graph": f"hpl-{found.size}x{found.block}",
         "system": found.system.spec.name,
@@ -336,7 +397,7 @@ def linpack_record(found: GridRuns, *, top: int) -> dict[str, Any]:
                 "columns": run.grid.columns,
                 "neighbours": "row" if run.grid.is_row_major else "column",
                 "run_s": run.run_s,
-                "parts_s": dict(run.parts_s),
+                "parts_s": run.parts_s,
                 "held_bytes": run.held_bytes,
             }
             for run in found.runs[:top]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.dataflow.answer import GraphAnswer, GraphPlan, kernel_records
+from meshwright.dataflow.answer import (
+    GraphAnswer,
+    GraphPlan,
+    SplitKernelRecord,
+    kernel_records,
+)
 from meshwright.dataflow.energy import total_w
 from meshwright.dataflow.linpack import GridRun, GridRuns
 from meshwright.dataflow.report import degrees
@@ -38,10 +42,10 @@ def graph_page(found: GraphAnswer) -> Page:
     kernels = list(kernel_records(graph, best))
     sections = (
         Section("plan", "The plan", [Code(degrees(best), "degrees"), Text(_plan_text(best))]),
-        Section("memory", "Does it fit?", [_memory(found.machine, best.held_bytes)]),
-        Section("time", "How fast, and what limits it?", list(_time_parts(found, kernels))),
+        Section("memory", "Does it fit?", [memory_of(found.machine, best.held_bytes)]),
+        Section("time", "How fast, and what limits it?", list(_time_parts(found))),
         Section("kernels", "What does each kernel do?", list(_kernel_parts(kernels))),
-        Section("others", "Why not another plan?", list(_plan_rows(found))),
+        Section("others", "Why not another plan?", list(filter(None, [ranking_of(found)]))),
         Section("space", "What was searched?", list(_space_parts(found))),
         Section("sure", "How sure is it?", _sure(found.machine)),
         Section("power", "What power does it draw?", list(_power_parts(found))),
@@ -95,42 +99,61 @@ def _plan_text(best: GraphPlan) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _time_parts(found: GraphAnswer, kernels: list[dict[str, Any]]) -> Iterator[Part]:
+def time_of(found: GraphAnswer) -> Chart:
+    """Return what a step consists of."""
     best = found.plans.best
-    yield time_chart("Time of a step", best.parts_s, best.step_s)
+    return time_chart("Time of a step", best.parts_s, best.step_s)
+
+
+def kernels_of(found: GraphAnswer) -> Chart | None:
+    """Return the time of each kernel in one pass; None: the graph is cut into stages."""
+    kernels = list(kernel_records(found.graph, found.plans.best))
+    if not kernels:
+        return None
+    ordered = sorted(kernels, key=lambda record: -record["time_s"])[:MOST_KERNELS]
+    names = [record["name"] for record in ordered]
+    times = [record["time_s"] for record in ordered]
+    left = len(kernels) - len(ordered)
+    return Chart(
+        "Time of each kernel, in one pass",
+        f"The longest: {names[0]}, {format_seconds(times[0])}"
+        + (f"; {left} shorter ones are in the table of kernels" if left else ""),
+        charts.bars(names, times, [format_seconds(time) for time in times], "time [s]"),
+    )
+
+
+def stages_of(found: GraphAnswer) -> Chart | None:
+    """Return the time of each stage in one pass; None: the graph is not cut."""
+    best = found.plans.best
+    if not best.stages:
+        return None
+    names = [f"stage {number}" for number in range(1, len(best.stages) + 1)]
+    parts = {"busy": [stage.busy for stage in best.stages],
+             "send": [stage.send for stage in best.stages]}  # fmt: skip
+    rows = [
+        (name, format_seconds(stage.busy), format_seconds(stage.send),
+         ", ".join(found.graph.kernels[number].name for number in stage.kernels))
+        for name, stage in zip(names, best.stages, strict=True)
+    ]  # fmt: skip
+    return Chart(
+        "Time of each stage, in one pass",
+        f"The slowest takes {format_seconds(best.stage_s)}; sending overlaps the other passes",
+        charts.stacked(names, parts, "time [s]", row_title=""),
+        Table(("", "busy>", "sends>", "kernels"), rows),
+    )
+
+
+def _time_parts(found: GraphAnswer) -> Iterator[Part]:
+    best = found.plans.best
+    yield time_of(found)
     if best.sharding is not None:
         sent_s = best.layers * sum(change.cost for change in best.sharding.changes)
         yield Text(f"A pass through a stage takes {format_seconds(best.stage_s)}; changes of "
                    f"layout in it {format_seconds(sent_s)}.")  # fmt: skip
-    if kernels:
-        ordered = sorted(kernels, key=lambda record: -record["time_s"])[:MOST_KERNELS]
-        names = [record["name"] for record in ordered]
-        times = [record["time_s"] for record in ordered]
-        left = len(kernels) - len(ordered)
-        yield Chart(
-            "Time of each kernel, in one pass",
-            f"The longest: {names[0]}, {format_seconds(times[0])}"
-            + (f"; {left} shorter ones are in the table of kernels" if left else ""),
-            charts.bars(names, times, [format_seconds(time) for time in times], "time [s]"),
-        )
-    if best.stages:
-        names = [f"stage {number}" for number in range(1, len(best.stages) + 1)]
-        parts = {"busy": [stage.busy for stage in best.stages],
-                 "send": [stage.send for stage in best.stages]}  # fmt: skip
-        rows = [
-            (name, format_seconds(stage.busy), format_seconds(stage.send),
-             ", ".join(found.graph.kernels[number].name for number in stage.kernels))
-            for name, stage in zip(names, best.stages, strict=True)
-        ]  # fmt: skip
-        yield Chart(
-            "Time of each stage, in one pass",
-            f"The slowest takes {format_seconds(best.stage_s)}; sending overlaps the other passes",
-            charts.stacked(names, parts, "time [s]", row_title=""),
-            Table(("", "busy>", "sends>", "kernels"), rows),
-        )
+    yield from filter(None, [kernels_of(found), stages_of(found)])
 
 
-def _kernel_parts(kernels: list[dict[str, Any]]) -> Iterator[Part]:
+def _kernel_parts(kernels: list[SplitKernelRecord]) -> Iterator[Part]:
     if not kernels:
         return
     rows = []
@@ -146,17 +169,18 @@ def _kernel_parts(kernels: list[dict[str, Any]]) -> Iterator[Part]:
     yield Table(("kernel", "time>", "split over", "writes", "collectives behind it"), rows)
 
 
-def _plan_rows(found: GraphAnswer) -> Iterator[Part]:
+def ranking_of(found: GraphAnswer) -> Chart | None:
+    """Return the step of the leading degrees in its parts; None: there is one plan."""
     plans = found.plans.plans
     if len(plans) == 1:
-        return
+        return None
     shown = plans[:MOST_PLANS]
     names = [degrees(plan) for plan in shown]
     parts = [ranked(plan.parts_s) for plan in shown]
     every = list(dict.fromkeys(name for one in parts for name in one))
     left = len(plans) - len(shown)
     rest = f"; {left} slower ones are left out" if left else ""
-    yield Chart(
+    return Chart(
         "Time of a step, by degrees",
         f"{names[0]} {format_seconds(shown[0].step_s)}; {names[1]} "
         f"{format_seconds(shown[1].step_s)}{rest}",
@@ -182,17 +206,23 @@ def _space_parts(found: GraphAnswer) -> Iterator[Part]:
         yield count_chart("What became of the degrees", counts, "degrees")
 
 
-def _power_parts(found: GraphAnswer) -> Iterator[Part]:
+def power_of(found: GraphAnswer) -> Chart | None:
+    """Return the mean power over a step; None: it is not known."""
     known = {words(name.removesuffix("_w")): part
              for name, part in found.power_w.items() if part is not None}  # fmt: skip
-    if known:
-        shown = [format_si(part, "W") for part in known.values()]
-        yield Chart(
-            "Mean power over a step",
-            "; ".join(f"{name} {text}" for name, text in zip(known, shown, strict=True)),
-            charts.bars(list(known), list(known.values()), shown, "power [W]",
-                        colour=charts.COLOURS[1]),
-        )  # fmt: skip
+    if not known:
+        return None
+    shown = [format_si(part, "W") for part in known.values()]
+    return Chart(
+        "Mean power over a step",
+        "; ".join(f"{name} {text}" for name, text in zip(known, shown, strict=True)),
+        charts.bars(list(known), list(known.values()), shown, "power [W]",
+                    colour=charts.COLOURS[1]),
+    )  # fmt: skip
+
+
+def _power_parts(found: GraphAnswer) -> Iterator[Part]:
+    yield from filter(None, [power_of(found)])
     moved = found.plans.moved
     yield Text(f"All devices together move {format_bytes(moved.memory_bytes)} in and out of their "
                f"memories and {format_bytes(moved.link_bytes)} over links in a step.")  # fmt: skip
@@ -201,7 +231,8 @@ def _power_parts(found: GraphAnswer) -> Iterator[Part]:
 # ------------------------------------------------------------------------------ what both pages say
 
 
-def _memory(machine: CalibratedSystem, held_bytes: float) -> Chart:
+def memory_of(machine: CalibratedSystem, held_bytes: float) -> Chart:
+    """Return what fills the fullest device."""
     capacity = machine.spec.chip.main_memory.capacity_bytes
     parts = {"weights and tensors": held_bytes,
              "margin and buffers": capacity - machine.usable_bytes}  # fmt: skip
@@ -236,13 +267,13 @@ def _sure(machine: CalibratedSystem) -> list[Part]:
 def linpack_page(found: GridRuns) -> Page:
     """Return the report of Linpack on grids of devices."""
     best, machine = found.best, found.system
-    memory = _memory(machine, best.held_bytes)
+    memory = memory_of(machine, best.held_bytes)
     sections = (
         Section("plan", "The grid", [Code(str(best.grid), "rows x columns of devices")]),
         Section("memory", "Does it fit?", [memory]),
         Section("time", "How fast, and what limits it?",
-                [time_chart("Time of the run", best.parts_s, best.run_s)]),
-        Section("others", "Why not another grid?", list(_grid_parts(found))),
+                [run_of(found)]),
+        Section("others", "Why not another grid?", list(filter(None, [grids_of(found)]))),
         Section("sure", "How sure is it?", _sure(machine)),
     )  # fmt: skip
     return Page(
@@ -254,6 +285,11 @@ def linpack_page(found: GridRuns) -> Page:
         command=found.command,
         version=found.version,
     )
+
+
+def run_of(found: GridRuns) -> Chart:
+    """Return what the run consists of."""
+    return time_chart("Time of the run", found.best.parts_s, found.best.run_s)
 
 
 def _grid_tiles(found: GridRuns) -> Iterator[Tile]:
@@ -275,13 +311,14 @@ def _grid_tiles(found: GridRuns) -> Iterator[Tile]:
                "plan")  # fmt: skip
 
 
-def _grid_parts(found: GridRuns) -> Iterator[Part]:
+def grids_of(found: GridRuns) -> Chart | None:
+    """Return the run on the leading grids in its parts; None: there is one grid."""
     if len(found.runs) == 1:
-        return
+        return None
     shown: tuple[GridRun, ...] = found.runs[:MOST_PLANS]
     parts = [ranked(run.parts_s) for run in shown]
     every = list(dict.fromkeys(name for one in parts for name in one))
-    yield Chart(
+    return Chart(
         "Time of the run, by grid",
         f"{shown[0].grid} {format_seconds(shown[0].run_s)}; work alone takes "
         f"{format_seconds(found.lower_bound_s)} (the line)",

@@ -6,9 +6,10 @@ moves and holds, and how it may be split.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
-from typing import Any
+
+from typing_extensions import TypedDict
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.dataflow.answer import GraphPlan, GraphPlans, kernel_records
@@ -118,13 +119,42 @@ MOST_LETTERS = 44
 """A longer name of a kernel has a line of its own."""
 
 
-def graph_record(graph: DataflowGraph) -> dict[str, Any]:
-    """Return a graph as data, in SI units, one repetition but for the totals."""
+class KernelRecord(TypedDict):
+    """A kernel of a graph, of one repetition."""
+
+    name: str
+    phase: str
+    unit: str
+    reads: Sequence[str]
+    dims: Sequence[str]
+    flops: float
+    written_bytes: float
+    weight_bytes: float
+    splits: Sequence[str]
+    """Dims over which it may be split."""
+
+
+class GraphRecord(TypedDict):
+    """A graph, one repetition but for the totals."""
+
+    name: str
+    repeats: int
+    tiled: str
+    dims: Mapping[str, int]
+    num_kernels: int
+    num_tensors: int
+    num_parameters: float
+    flops: float
+    kernels: Sequence[KernelRecord]
+
+
+def graph_record(graph: DataflowGraph) -> GraphRecord:
+    """Return a graph as data."""
     return {
         "name": graph.name,
         "repeats": graph.repeats,
         "tiled": graph.tiled,
-        "dims": dict(graph.sizes),
+        "dims": graph.sizes,
         "num_kernels": len(graph.kernels),
         "num_tensors": len(graph.edges),
         "num_parameters": graph.num_parameters,
@@ -182,11 +212,10 @@ def graph_lines(graph: DataflowGraph) -> Iterator[str]:
         yield from _kernel_lines(record, width, len(head))
 
 
-def _kernel_lines(record: dict[str, Any], width: int, indent: int) -> Iterator[str]:
+def _kernel_lines(record: KernelRecord, width: int, indent: int) -> Iterator[str]:
     """Yield a kernel on one line, and on further ones where its dims are many."""
-    flops, written, held = (
-        _short(record[key]) for key in ("flops", "written_bytes", "weight_bytes")
-    )
+    counts = record["flops"], record["written_bytes"], record["weight_bytes"]
+    flops, written, held = map(_short, counts)
     name = record["name"]
     if len(name) > width:
         yield name
@@ -197,7 +226,7 @@ def _kernel_lines(record: dict[str, Any], width: int, indent: int) -> Iterator[s
     yield from (" " * indent + line for line in splits[1:])
 
 
-def _kernel_record(graph: DataflowGraph, kernel: Kernel) -> dict[str, Any]:
+def _kernel_record(graph: DataflowGraph, kernel: Kernel) -> KernelRecord:
     splits = (split.dim for split in splits_of(kernel))
     return {
         "name": kernel.name,

@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from meshwright.base.errors import MeshwrightError, UsageError, failure_record
+from meshwright.base.errors import MeshwrightError, UsageError
 from meshwright.explore import answers
 from meshwright.explore.question import Start, catalog
+from meshwright.report.answer_file import plain_data
+from meshwright.report.failure import failure
 
 HOST = "127.0.0.1"
 OWN = Path(__file__).parent / "page"
@@ -214,7 +216,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             content = work()
         except (MeshwrightError, OSError) as error:
-            record = {"error": failure_record(error)}
+            record = _refusal(error)
             self._send_record(lambda: record)
         else:
             self._send(HTTPStatus.OK, content, {"Content-Type": kind})
@@ -254,14 +256,19 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
 
+def _refusal(error: Exception) -> dict[str, Any]:
+    record: dict[str, Any] = plain_data(failure(error))
+    return record
+
+
 def _told(work: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return an answer, or what is wrong with the question."""
     try:
         return work()
     except (MeshwrightError, OSError) as error:
-        return {"error": failure_record(error)}
+        return _refusal(error)
     except MemoryError:
-        return {"error": failure_record(UsageError("memory is short for this question"))}
+        return _refusal(UsageError("memory is short for this question"))
 
 
 def _options(given: Mapping[str, Any]) -> Mapping[str, str]:

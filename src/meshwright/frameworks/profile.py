@@ -24,6 +24,10 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import kind_of_file, unreadable
+from meshwright.base.records import Listed, Rows
+from meshwright.base.units import format_seconds
+from meshwright.report.page.pieces import largest
+from meshwright.report.screen import counted
 
 
 class Work(StrEnum):
@@ -76,7 +80,7 @@ MICRO = 1e-6
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Listed):
     """Where the mean step of a trace goes; parts and the time of nothing sum to the step."""
 
     step_s: float
@@ -90,6 +94,24 @@ class Profile:
     """Of each kind of communication, behind computation [s]."""
     idle_s: float
     """Nothing is under way: the host prepares, or waits [s]."""
+
+    def brief(self) -> str:
+        """Return the mean step, and its largest parts."""
+        steps = counted(self.num_steps, "step") if self.num_steps else "no step named"
+        parts = {str(kind): seconds for kind, seconds in self.parts_s.items()}
+        return (
+            f"{format_seconds(self.step_s)} a step ({steps}): "
+            f"{largest(parts | {'nothing under way': self.idle_s}, self.step_s)}"
+        )
+
+    def records(self) -> Rows:
+        """Return the kinds of work with their time; of communication what shows and what hides."""
+        kinds = dict.fromkeys((*self.parts_s, *self.hidden_s))
+        return [
+            {"part": str(kind), "time_s": self.parts_s.get(kind, 0.0),
+             "hidden_s": self.hidden_s.get(kind, 0.0)}
+            for kind in kinds
+        ]  # fmt: skip
 
 
 @dataclass

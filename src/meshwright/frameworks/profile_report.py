@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from typing_extensions import TypedDict
 
 from meshwright.base.units import format_seconds
 from meshwright.cost.parts import TimePart
@@ -82,7 +83,20 @@ def profile_lines(profile: Profile, plan: Plan) -> Iterator[str]:
         yield f"  hidden behind computation: {named}"
 
 
-def profile_record(profile: Profile, plan: Plan) -> dict[str, Any]:
+class ProfileRecord(TypedDict):
+    """A measured trace beside the price of its plan."""
+
+    plan: str
+    step_s: float
+    predicted_step_s: float
+    num_steps: int
+    on_device: bool
+    parts: Sequence[Share]
+    hidden_s: Mapping[str, float]
+    """Behind computation, by kind."""
+
+
+def profile_record(profile: Profile, plan: Plan) -> ProfileRecord:
     """Return the same as data."""
     return {
         "plan": plan.best.text,
@@ -90,6 +104,6 @@ def profile_record(profile: Profile, plan: Plan) -> dict[str, Any]:
         "predicted_step_s": plan.best.estimate.step_time_s,
         "num_steps": profile.num_steps,
         "on_device": profile.on_device,
-        "parts": [vars(share) for share in shares(profile, plan)],
+        "parts": shares(profile, plan),
         "hidden_s": {str(kind): seconds for kind, seconds in profile.hidden_s.items()},
     }

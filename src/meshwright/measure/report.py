@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator, Sequence
+
+from typing_extensions import TypedDict
 
 from meshwright.base.units import format_seconds, format_si
 from meshwright.collectives.registry import least_sent_bytes
@@ -19,7 +19,7 @@ from meshwright.measure.constants import (
 from meshwright.measure.run import MeasuredMachine
 from meshwright.report.screen import Screen, Table, counted
 from meshwright.spec.collective import CollectiveKind
-from meshwright.spec.measured import Timing
+from meshwright.spec.measured import Machine, Timing
 
 
 def measured_screen(found: MeasuredMachine) -> Screen:
@@ -80,15 +80,29 @@ def rate_text(row: Timing) -> str:
     return ""
 
 
-def measured_record(found: MeasuredMachine) -> dict[str, Any]:
+class MeasuredRecord(TypedDict):
+    """What was measured on a machine, and the constants that follow."""
+
+    machine: Machine
+    chip: str | None
+    """Of the catalog, where it is known."""
+    constants: Sequence[Constant]
+    unexplained: float | None
+    taken_s: float
+    left_out: Sequence[str]
+    rows: Sequence[Timing]
+    files: Sequence[str]
+
+
+def measured_record(found: MeasuredMachine) -> MeasuredRecord:
     """Return the answer as data."""
     return {
-        "machine": found.measured.machine.model_dump(),
+        "machine": found.measured.machine,
         "chip": found.system.chip.name if found.is_known else None,
-        "constants": [asdict(constant) for constant in found.constants],
+        "constants": found.constants,
         "unexplained": found.measured.unexplained,
         "taken_s": found.measured.taken_s,
-        "left_out": list(found.measured.left_out),
-        "rows": [row.model_dump() for row in found.measured.rows],
+        "left_out": found.measured.left_out,
+        "rows": found.measured.rows,
         "files": [str(path) for path in found.files],
     }

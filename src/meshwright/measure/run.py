@@ -8,6 +8,8 @@ from pathlib import Path
 
 from meshwright.base.errors import SpecError
 from meshwright.base.files import in_the_way, write_all
+from meshwright.base.records import Listed, Rows, scalars
+from meshwright.base.units import format_seconds
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.graphs.torch_export import torch_or_refusal
 from meshwright.catalog.systems import load_system
@@ -29,7 +31,7 @@ UNKNOWN_TYPES: tuple[DType, ...] = ("fp32", "tf32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
-class MeasuredMachine:
+class MeasuredMachine(Listed):
     """What a run found, and where it is written."""
 
     measured: Measured
@@ -38,6 +40,19 @@ class MeasuredMachine:
     """Whether chip and system are those of the catalog."""
     constants: tuple[Constant, ...]
     files: tuple[Path, ...]
+
+    def brief(self) -> str:
+        """Return what machine it is, and how much was measured."""
+        machine, measured = self.measured.machine, self.measured
+        return (
+            f"{machine.num_devices} x {machine.device}: {len(measured.rows)} rows in "
+            f"{format_seconds(measured.taken_s)}, {len(self.constants)} constants\n"
+            f"{', '.join(map(str, self.files))}"
+        )
+
+    def records(self) -> Rows:
+        """Return the constants with their ranges."""
+        return [scalars(constant) for constant in self.constants]
 
 
 def measure(

@@ -11,6 +11,8 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.compiled import as_written
 from meshwright.base.errors import Fault, SpecError
+from meshwright.base.records import Brief, Listed, Rows
+from meshwright.base.units import format_seconds
 from meshwright.network.routing import Routes, make_routes
 from meshwright.network.simulation.fluid import run_tasks
 from meshwright.network.simulation.tasks import deepest_latency_s, flow_graph
@@ -72,7 +74,7 @@ def network_of_links(scenario: FlowScenario) -> Network:
 
 
 @dataclass(frozen=True)
-class Phase:
+class Phase(Brief):
     """Flows that wait for equally many others one after the other: they are in flight together."""
 
     flows: IntArray
@@ -85,7 +87,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class RoutedFlows:
+class RoutedFlows(Listed):
     """A scenario with a route for each flow, or for each part of one."""
 
     scenario: FlowScenario
@@ -99,6 +101,26 @@ class RoutedFlows:
         """Return how long each link carries something [s]."""
         seconds: FloatArray = self.load_bytes / self.network.bandwidth_bytes_per_s
         return seconds
+
+    def brief(self) -> str:
+        """Return how long the busiest link takes, and what no routing can beat."""
+        routed_s = sum(phase.certificate.z_s for phase in self.phases)
+        bound_s = sum(phase.certificate.bound_s for phase in self.phases)
+        return (
+            f"{self.scenario.name}: {len(self.scenario.flow_ids)} flows routed over "
+            f"{len(self.scenario.link_ids)} links\nthe busiest link takes "
+            f"{format_seconds(routed_s)}; no routing is below {format_seconds(bound_s)}"
+        )
+
+    def records(self) -> Rows:
+        """Return the links with what they carry."""
+        rows = zip(self.scenario.link_ids, self.scenario.bandwidth_bytes_per_s.tolist(),
+                   self.load_bytes.tolist(), self.busy_s.tolist(), strict=True)  # fmt: skip
+        return [
+            {"id": str(link), "bandwidth_bytes_per_s": bandwidth, "carried_bytes": carried,
+             "busy_s": busy_s}
+            for link, bandwidth, carried, busy_s in rows
+        ]  # fmt: skip
 
 
 def route_flows(

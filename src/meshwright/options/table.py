@@ -563,6 +563,11 @@ COMMANDS: dict[str, Command] = {
         "JSON Schema of an answer as --json prints it",
         (Option("schema", "plan, serving-plan, ...; without one, the names", kind="argument"),),
     ),
+    "show completion": Command(
+        "a script with which a shell completes commands, options and names",
+        (Option("shell", "bash, zsh, fish or tcsh; without one, where each looks for its script",
+                kind="argument"),),
+    ),
     "show collectives": Command(
         "time of each collective algorithm on a group",
         (
@@ -699,6 +704,6 @@ COMMANDS["serve"] = Command(
 PYTHON_ONLY = ("serve",)
 FAMILIES = {
     "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives, "
-    "walks and topologies"
+    "walks, topologies and completion of shells"
 }
 """First words under which several commands come."""

@@ -1,7 +1,7 @@
 """Answers of every question as plain data and as JSON files, whole or not at all.
 
-Field names are stable and carry their unit; ``docs/plan_json.md`` lists them. Values that are not
-known (energy without a power figure, money without a price) are null, never zero.
+Field names are stable and carry their unit; ``docs/reference/plan_json.md`` lists them. Values that
+are not known (energy without a power figure, money without a price) are null, never zero.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+
+from typing_extensions import TypedDict
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.collectives.bounds import TimedAlgorithm
@@ -40,6 +40,27 @@ def collectives_lines(
             yield f"  {row.name:<36} {time:>10} {bus:>15} {row.bound_fraction:>12.0%}"
 
 
+class SpanRecord(TypedDict):
+    """A level that a group spans."""
+
+    level: str
+    size: float
+    bandwidth_bytes_per_s: float
+    latency_s: float
+
+
+class CollectivesRecord(TypedDict):
+    """Algorithms of every kind of collective on a group, fastest first."""
+
+    system: str
+    stride: int
+    num_bytes: float
+    fidelity: str
+    devices: Sequence[int]
+    spans: Sequence[SpanRecord]
+    collectives: Mapping[str, Sequence[TimedAlgorithm]]
+
+
 def collectives_record(
     system: str,
     stride: int,
@@ -48,9 +69,9 @@ def collectives_record(
     group: Group[float] | None,
     comparison: Comparison,
     devices: Sequence[int],
-) -> dict[str, Any]:
-    """Return the same as data, in SI units."""
-    spans = [
+) -> CollectivesRecord:
+    """Return the same as data."""
+    spans: list[SpanRecord] = [
         {
             "level": level.name,
             "size": float(span.size),
@@ -64,7 +85,7 @@ def collectives_record(
         "stride": stride,
         "num_bytes": num_bytes,
         "fidelity": "closed_form" if group else "simulated",
-        "devices": list(devices),
+        "devices": devices,
         "spans": spans,
-        "collectives": {kind: [asdict(row) for row in rows] for kind, rows in comparison.items()},
+        "collectives": comparison,
     }

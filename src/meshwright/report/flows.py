@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import NotRequired, cast
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.catalog.flow_files import written_scenario
@@ -64,7 +65,40 @@ def _table_of_links(scenario: FlowScenario, timeline: Timeline) -> Iterator[str]
         )
 
 
-def flow_record(scenario: FlowScenario, timeline: Timeline) -> dict[str, Any]:
+class FlowRecord(TypedDict):
+    """When a flow begins and ends."""
+
+    id: str | int
+    begin_s: float
+    finish_s: float
+
+
+class LinkRecord(TypedDict):
+    """What a link carries when."""
+
+    id: str | int
+    carried_bytes: float
+    utilisation: float
+    changes: Sequence[Sequence[float]]
+    """Pairs: from when [s], at which rate [B/s]."""
+
+
+class PlayedFlows(TypedDict):
+    """A scenario of flows, played."""
+
+    name: str
+    makespan_s: float
+    flows: Sequence[FlowRecord]
+    links: Sequence[LinkRecord]
+
+
+class FlowsRecord(TypedDict):
+    """Scenarios of flows, played."""
+
+    scenarios: Sequence[PlayedFlows]
+
+
+def flow_record(scenario: FlowScenario, timeline: Timeline) -> PlayedFlows:
     """Return when each flow begins and ends, and what each link carries when, as data."""
     spans = zip(scenario.flow_ids, timeline.start_s.tolist(), timeline.end_s.tolist(), strict=True)
     carried = timeline.carried_bytes(len(scenario.link_ids))
@@ -116,9 +150,61 @@ def routed_lines(routed: RoutedFlows) -> Iterator[str]:
     yield ""
 
 
-def routed_record(routed: RoutedFlows) -> dict[str, Any]:
+class PhaseRecord(TypedDict):
+    """How well the flows of a phase are routed: time of the busiest link."""
+
+    num_flows: int
+    stated_s: float | None
+    """On the routes of the file."""
+    default_s: float
+    routed_s: float
+    bound_s: float
+    """No routing is below."""
+    bound_method: str
+
+
+class LoadedLink(TypedDict):
+    """A link as a flow file holds it, with its load."""
+
+    id: str | int
+    bw_Bps: float
+    lat_s: float
+    src: NotRequired[str | int]
+    dst: NotRequired[str | int]
+    carried_bytes: float
+    busy_s: float
+
+
+class RoutedFlow(TypedDict):
+    """A flow as a flow file holds it, with its route."""
+
+    id: str | int
+    bytes: float
+    start_s: NotRequired[float]
+    src: NotRequired[str | int]
+    dst: NotRequired[str | int | Sequence[str | int]]
+    after: NotRequired[Sequence[str | int]]
+    route: NotRequired[Sequence[str | int]]
+
+
+class RoutedScenario(TypedDict):
+    """A scenario with its routes as a flow file holds it, with loads and proofs."""
+
+    name: str
+    phases: Sequence[PhaseRecord]
+    links: Sequence[LoadedLink]
+    flows: Sequence[RoutedFlow]
+
+
+class RoutesRecord(TypedDict):
+    """Scenarios with their routes."""
+
+    scenarios: Sequence[RoutedScenario]
+
+
+def routed_record(routed: RoutedFlows) -> RoutedScenario:
     """Return a scenario with its routes as a flow file holds it, with loads and proofs."""
-    phases = [
+    phases: list[PhaseRecord] = [
         {
             "num_flows": len(phase.flows),
             "stated_s": phase.stated_s,
@@ -134,4 +220,4 @@ def routed_record(routed: RoutedFlows) -> dict[str, Any]:
         record["links"], routed.load_bytes.tolist(), routed.busy_s.tolist(), strict=True
     ):
         link |= {"carried_bytes": num_bytes, "busy_s": busy_s}
-    return record
+    return cast(RoutedScenario, record)

@@ -5,7 +5,12 @@ Derived from the declared records, so that it cannot drift from them.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
+from functools import cache
+from itertools import pairwise
+from textwrap import dedent
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
@@ -18,11 +23,17 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Answers(GenerateJsonSchema):
-    """Records with the properties that are written beside their fields (``DERIVED``)."""
+    """Records with the text under their fields, and properties written with them (``DERIVED``)."""
+
+    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
+        return _told(schema["cls"], super().typed_dict_schema(schema))
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        return _told(schema["cls"], super().model_schema(schema))
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
-        found = super().dataclass_schema(schema)
         kind = schema["cls"]
+        found = _told(kind, super().dataclass_schema(schema))
         for name, source in getattr(kind, "DERIVED", {}).items():
             holds = get_type_hints(getattr(kind, source).fget)["return"]
             found["properties"][name] = TypeAdapter(holds).json_schema(mode=self.mode)
@@ -36,9 +47,39 @@ class _Answers(GenerateJsonSchema):
         return {"$schema": DIALECT, **found}
 
 
+def _told(kind: type, schema: JsonSchemaValue) -> JsonSchemaValue:
+    """Return the schema of a record with the text under each of its fields."""
+    for base in kind.__mro__ if dataclasses.is_dataclass(kind) else (kind, *_bases(kind)):
+        for name, text in _texts(base).items():
+            if name in schema.get("properties", {}):
+                schema["properties"][name].setdefault("description", text)
+    return schema
+
+
+def _bases(kind: type) -> tuple[type, ...]:
+    """Return the records that a typed dictionary or a declaration extends."""
+    return tuple(getattr(kind, "__orig_bases__", ())) + kind.__mro__[1:]
+
+
+@cache
+def _texts(kind: type) -> dict[str, str]:
+    """Return the text that stands under each field of a class."""
+    try:
+        body = ast.parse(dedent(inspect.getsource(kind))).body[0]
+    except (OSError, TypeError):
+        return {}
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(text.value.value)
+        for field, text in pairwise(body.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }  # fmt: skip
+
+
 def schema_of(kind: type, name: str) -> dict[str, Any]:
     """Return the JSON Schema of a record as it is printed, of this version of the layout."""
-    assert dataclasses.is_dataclass(kind)
     found = TypeAdapter(kind).json_schema(
         by_alias=False, schema_generator=_Answers, mode="serialization"
     )

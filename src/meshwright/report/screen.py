@@ -140,6 +140,12 @@ class Screen:
         """Add an empty line, which is left out first."""
         self.rows.append(Row("", "", spare=9))
 
+    @property
+    def lead(self) -> str:
+        """The title and the sentences set in bold: the answer, without what to run next."""
+        bold = [row for row in self.rows if "bold" in row.style and row.label != "next"]
+        return "\n".join([self.title, *(f"{row.label}: {row.content}" for row in bold)])
+
     def draw(self, file: IO[str] | None = None) -> None:
         """Print the screen."""
         console = _console(file)

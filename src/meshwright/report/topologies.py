@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+
+from typing_extensions import TypedDict
 
 from meshwright.base.units import format_si
 from meshwright.topology.network import Topology
@@ -29,7 +30,30 @@ def topologies_lines(num_devices: int, shaped: Shaped) -> Iterator[str]:
         )
 
 
-def topologies_record(num_devices: int, shaped: Shaped) -> dict[str, Any]:
+class NetworkRecord(TypedDict):
+    """Closed forms of a topology."""
+
+    num_links: int
+    diameter: int
+    bisection_bytes_per_s: float
+    bisection_is_exact: bool
+
+
+class TopologyRecord(NetworkRecord):
+    """A topology in its usual shape, with links of 1 byte/s."""
+
+    shape: str
+
+
+class TopologiesRecord(TypedDict):
+    """Every topology in its usual shape for a number of devices."""
+
+    num_devices: int
+    topologies: Mapping[str, TopologyRecord | None]
+    """Null: it has no shape for so many."""
+
+
+def topologies_record(num_devices: int, shaped: Shaped) -> TopologiesRecord:
     """Return the same as data; a link carries 1 byte/s."""
     return {
         "num_devices": num_devices,
@@ -52,8 +76,8 @@ def network_line(topology: Topology) -> str:
     )
 
 
-def network_record(topology: Topology) -> dict[str, Any]:
-    """Return the closed forms of a topology, in SI units."""
+def network_record(topology: Topology) -> NetworkRecord:
+    """Return the closed forms of a topology."""
     return {
         "num_links": topology.num_links,
         "diameter": topology.diameter,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.base.records import Brief
 from meshwright.cost.communication import AxisPlacement
 from meshwright.sharding.strategy import (
     AXES,
@@ -68,7 +69,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Coverage:
+class Coverage(Brief):
     """How the space was covered; the numbers sum to ``num_candidates``."""
 
     num_candidates: int

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from meshwright.base.records import Brief, Listed, Rows, Scalar, scalars
+from meshwright.base.units import format_bytes, format_seconds
 from meshwright.report.answer_file import FORMAT, AnswerFile
+from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
 from meshwright.search.exhaustive import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy
@@ -20,11 +23,12 @@ from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
 
 if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
     from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
-class ServingEstimate:
+class ServingEstimate(Brief):
     """The price of one way of serving; parts sum to their wholes."""
 
     fidelity: str
@@ -62,9 +66,18 @@ class ServingEstimate:
         """Whether the fullest device holds it."""
         return self.memory_bytes <= self.memory_capacity_bytes
 
+    def brief(self) -> str:
+        """Return whether it fits, and how fast it is."""
+        used, room = format_bytes(self.memory_bytes), format_bytes(self.memory_capacity_bytes)
+        return (
+            f"{'fits' if self.fits else 'does not fit'}, {used} of {room}; "
+            f"{self.tokens_per_s:,.0f} tokens/s, {format_seconds(self.latency_s)} a pass, "
+            f"{self.tokens_per_s_per_user:,.1f} tokens/s for each user"
+        )
+
 
 @dataclass(frozen=True)
-class ServingCandidate:
+class ServingCandidate(Brief):
     """One way of serving, priced."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {"plan": "text"}
@@ -79,9 +92,23 @@ class ServingCandidate:
         """The plan string."""
         return serving_string(self.strategy, self.structure, self.estimate.num_groups)
 
+    def brief(self) -> str:
+        """Return the plan string and the price."""
+        return f"{self.text}\n{self.estimate.brief()}"
+
+    def record(self) -> dict[str, Scalar]:
+        """Return the plan string, the price and the degrees, by the names of ``--json``."""
+        price = self.estimate
+        return {
+            "plan": self.text, "tokens_per_s": price.tokens_per_s, "latency_s": price.latency_s,
+            "fits": price.fits, **scalars(price),
+            **{name: int(degree) for name, degree in vars(self.strategy).items()},
+            "launches_with": ", ".join(self.launches_with),
+        }  # fmt: skip
+
 
 @dataclass(frozen=True)
-class ServingFront:
+class ServingFront(Listed):
     """Ways of serving that no other one beats for the system and for one user; equal lengths."""
 
     plans: tuple[str, ...]
@@ -92,6 +119,20 @@ class ServingFront:
     sequences_in_flight: tuple[float, ...]
     first_token_s: tuple[float, ...] = ()
     """Of requests: mean time to the first token; else empty."""
+
+    def brief(self) -> str:
+        """Return how many plans there are, and their ends."""
+        rates, users = self.tokens_per_s_per_device, self.tokens_per_s_per_user
+        return (
+            f"{len(self.plans)} plans: up to {max(rates):,.1f} tokens/s a device, up to "
+            f"{max(users):,.1f} tokens/s for each user"
+        )
+
+    def records(self) -> Rows:
+        """Return the plans."""
+        columns = {name: values for name, values in vars(self).items() if values}
+        names = ["plan" if name == "plans" else name for name in columns]
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -123,9 +164,45 @@ class ServingPlan(Shown):
 
         return serving_page(self, **more)
 
-    def __repr__(self) -> str:
-        rate = f"{self.best.estimate.tokens_per_s:,.0f} tokens/s"
-        return f"<ServingPlan {self.model.name} on {self.system.name}: {self.best.text}, {rate}>"
+    def brief(self) -> str:
+        """Return the lead of the screen."""
+        from meshwright.serve.report import serving_screen
+
+        return serving_screen(self).lead
+
+    def records(self) -> Rows:
+        """Return the ranking: this plan, then its runners-up."""
+        return [entry.record() for entry in (self.best, *self.runners_up)]
+
+    def plot_time(self) -> Figure:
+        """Draw what the time per output token, or to the first one, consists of [s]."""
+        from meshwright.serve.page import time_of
+
+        return figure(time_of(self))
+
+    def plot_memory(self) -> Figure:
+        """Draw what fills the fullest device, against its capacity [GiB]."""
+        from meshwright.serve.page import memory_of
+
+        return figure(memory_of(self))
+
+    def plot_front(self, against: str = "latency") -> Figure:
+        """Draw the plans that none beats, in throughput of a device and time of a user.
+
+        Parameters
+        ----------
+        against
+            ``latency`` (of a token; of prefill to the first one), or ``first_token``.
+        """
+        from meshwright.serve.page import front_of
+
+        return figure(front_of(self, against), "there is no front of more than one plan in it")
+
+    def plot_gains(self) -> Figure:
+        """Draw how much faster the same plan is with twice of each resource [%]."""
+        from meshwright.serve.page import gains_of
+
+        return figure(gains_of(self), "twice of any one resource gains less than 0.2 %")
 
     @property
     def requests_per_s(self) -> float | None:
@@ -164,7 +241,7 @@ def serving_string(strategy: Strategy, structure: PlanOptions, num_groups: int) 
 
 
 @dataclass(frozen=True)
-class WorkerPool:
+class WorkerPool(Brief):
     """All workers of one kind, prefill or decode."""
 
     number: int
@@ -175,7 +252,7 @@ class WorkerPool:
 
 
 @dataclass(frozen=True)
-class Deployment:
+class Deployment(Brief):
     """Workers of prefill beside workers of decode, and what becomes of a request."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {"plan": "text"}
@@ -202,6 +279,21 @@ class Deployment:
         """The deployment in the field's words: ``3P`` and ``5D`` with the split of each."""
         pools = (("P", self.prefill), ("D", self.decode))
         return " + ".join(f"{pool.number}{name} ({pool.worker.text})" for name, pool in pools)
+
+    def brief(self) -> str:
+        """Return the workers, and what they do."""
+        return (
+            f"{self.text}\n{self.tokens_per_s:,.0f} tokens/s, TTFT "
+            f"{format_seconds(self.first_token_s)}, TPOT {format_seconds(self.latency_s)}"
+        )
+
+    def record(self) -> dict[str, Scalar]:
+        """Return the plan string, the workers and the price, by the names of ``--json``."""
+        workers: dict[str, Scalar] = {}
+        for name, pool in (("prefill", self.prefill), ("decode", self.decode)):
+            workers |= {f"num_{name}_workers": pool.number, f"{name}_plan": pool.worker.text,
+                        f"{name}_busy_share": pool.busy_share}  # fmt: skip
+        return scalars(self) | workers
 
 
 @dataclass(frozen=True)
@@ -231,9 +323,27 @@ class DisaggregatedPlan(Shown):
 
         return disaggregated_page(self, **more)
 
-    def __repr__(self) -> str:
-        rate = f"{self.best.tokens_per_s:,.0f} tokens/s"
-        return f"<DisaggregatedPlan {self.model.name}: {self.best.text}, {rate}>"
+    def brief(self) -> str:
+        """Return the lead of the screen."""
+        from meshwright.serve.report import disaggregated_screen
+
+        return disaggregated_screen(self).lead
+
+    def records(self) -> Rows:
+        """Return the deployments: this one, then those of other sizes of workers."""
+        return [entry.record() for entry in (self.best, *self.runners_up)]
+
+    def plot_first_token(self) -> Figure:
+        """Draw what the time to the first token consists of [s]."""
+        from meshwright.serve.disaggregated_page import first_token_of
+
+        return figure(first_token_of(self.best))
+
+    def plot_time(self) -> Figure:
+        """Draw what the time per output token consists of [s]."""
+        from meshwright.serve.disaggregated_page import time_of
+
+        return figure(time_of(self.best))
 
     @property
     def speedup(self) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from meshwright.base.units import format_bytes, format_number, format_seconds
-from meshwright.report.page.parts import Code, Page, Part, Section, Table, Text, Tile
+from meshwright.report.page.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
 from meshwright.report.page.pieces import (
     count_chart,
     launch_parts,
@@ -106,10 +106,20 @@ def _memory_parts(best: Deployment) -> Iterator[Part]:
         )
 
 
-def _time_parts(best: Deployment) -> Iterator[Part]:
-    yield time_chart("Time to the first token", best.first_token_parts_s, best.first_token_s)
+def first_token_of(best: Deployment) -> Chart:
+    """Return what the time to the first token consists of."""
+    return time_chart("Time to the first token", best.first_token_parts_s, best.first_token_s)
+
+
+def time_of(best: Deployment) -> Chart:
+    """Return what the time per output token consists of."""
     price = best.decode.worker.estimate
-    yield time_chart("Time per output token", price.time_parts_s, price.latency_s)
+    return time_chart("Time per output token", price.time_parts_s, price.latency_s)
+
+
+def _time_parts(best: Deployment) -> Iterator[Part]:
+    yield first_token_of(best)
+    yield time_of(best)
     growing = counted(best.sequences_in_flight, "answer grows", "answers grow")
     yield Text(f"{growing} at once; {best.tokens_per_s_per_device:,.1f} tokens/s a device.")
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.base.arrays import column
+from meshwright.base.errors import UnknownNameError
 from meshwright.base.units import format_bytes, format_number, format_seconds
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
@@ -18,6 +19,7 @@ from meshwright.report.page.pieces import (
     Gains,
     constants,
     count_chart,
+    gain_chart,
     gain_parts,
     largest,
     launch_parts,
@@ -52,13 +54,13 @@ def serving_page(
     """
     problem = problem_of(plan)
     gains = _gains(problem, plan.best)
-    better = f"{_latency(plan)} of the same plan on a better system"
     launches = f"Launches {launches_text(plan)}."
     sections = (
         Section("plan", "The plan", list(_plan_parts(plan))),
         Section("memory", "Does it fit?", list(_memory_parts(plan))),
         Section("time", "How fast, and what limits it?", list(_time_parts(plan))),
-        Section("change", "What if the system were better?", list(gain_parts(better, gains))),
+        Section("change", "What if the system were better?",
+                list(gain_parts(_better(plan), gains))),
         Section("others", "Why not another plan?", list(_other_parts(plan))),
         Section("space", "What was searched?", list(_space_parts(plan))),
         Section("sure", "How sure is it?", list(_sure_parts(plan, problem))),
@@ -84,6 +86,15 @@ def problem_of(plan: ServingPlan) -> ServingProblem:
         plan.model, plan.system, plan.workload, load_calibration(family, plan.calibration),
         constants=load_serving(family, server, plan.calibration), server=server,
     )  # fmt: skip
+
+
+def _better(plan: ServingPlan) -> str:
+    return f"{_latency(plan)} of the same plan on a better system"
+
+
+def gains_of(plan: ServingPlan) -> Chart | None:
+    """Return what a better system gains; None: no single change gains anything."""
+    return gain_chart(_better(plan), _gains(problem_of(plan), plan.best))
 
 
 def _gains(problem: ServingProblem, best: ServingCandidate) -> Gains:
@@ -181,19 +192,34 @@ def _plan_parts(plan: ServingPlan) -> Iterator[Part]:
     )
 
 
-def _memory_parts(plan: ServingPlan) -> Iterator[Part]:
+def memory_of(plan: ServingPlan) -> Chart:
+    """Return what fills the fullest device."""
     price = plan.best.estimate
     stage = f" ({price.fullest_stage} stage)" if plan.best.strategy.pp > 1 else ""
-    yield memory_chart(f"Memory of the fullest device{stage}", price.memory_parts_bytes,
-                       price.memory_capacity_bytes)  # fmt: skip
+    title = f"Memory of the fullest device{stage}"
+    return memory_chart(title, price.memory_parts_bytes, price.memory_capacity_bytes)
+
+
+def _memory_parts(plan: ServingPlan) -> Iterator[Part]:
+    price = plan.best.estimate
+    yield memory_of(plan)
     yield Text(f"The KV cache of all replicas together has room for {price.most_sequences:,} "
                "sequences of full length.")  # fmt: skip
 
 
-def _time_parts(plan: ServingPlan) -> Iterator[Part]:
+def _what(plan: ServingPlan) -> str:
+    return "Time per output token" if plan.is_decode else "Time to the first token"
+
+
+def time_of(plan: ServingPlan) -> Chart:
+    """Return what the latency consists of."""
     price = plan.best.estimate
-    what = "Time per output token" if plan.is_decode else "Time to the first token"
-    yield time_chart(what, price.time_parts_s, price.latency_s)
+    return time_chart(_what(plan), price.time_parts_s, price.latency_s)
+
+
+def _time_parts(plan: ServingPlan) -> Iterator[Part]:
+    price, what = plan.best.estimate, _what(plan)
+    yield time_of(plan)
     name = max(price.time_parts_s, key=lambda part: price.time_parts_s[part])
     yield Text(f"The largest part is {REMEDIES[name]}.")
     rows = [
@@ -211,8 +237,7 @@ def _time_parts(plan: ServingPlan) -> Iterator[Part]:
 
 
 def _other_parts(plan: ServingPlan) -> Iterator[Part]:
-    if plan.front is not None and len(plan.front.plans) > 1:
-        yield from _front_parts(plan)
+    yield from filter(None, [front_of(plan, against) for against in AGAINST])
     ranking = (plan.best, *plan.runners_up)
     if len(ranking) == 1:
         return
@@ -228,24 +253,37 @@ def _other_parts(plan: ServingPlan) -> Iterator[Part]:
     yield Table(head, rows, f"The leading plans, by {plan.objective}")
 
 
-def _front_parts(plan: ServingPlan) -> Iterator[Part]:
-    """Yield throughput against latency: of every plan that none beats in both."""
+AGAINST = ("latency", "first_token")
+"""Times that throughput is weighed against."""
+
+
+def front_of(plan: ServingPlan, against: str) -> Chart | None:
+    """Return throughput against a time, of every plan that none beats in both; None: no such front.
+
+    Raises
+    ------
+    UnknownNameError
+        No such time is weighed.
+    """
+    if against not in AGAINST:
+        raise UnknownNameError("time", str(against), AGAINST)
     front, price, work = plan.front, plan.best.estimate, plan.workload
-    assert front is not None
-    limit_s = (
-        work.max_time_per_output_token_s
-        if isinstance(work, Decode)
-        else work.max_time_to_first_token_s
-    )
-    yield _front_chart(
-        "Throughput against latency", plan, front.latency_s, price.latency_s, limit_s,
-        _latency(plan),
+    if front is None or len(front.plans) < 2:
+        return None
+    if against == "latency":
+        limit_s = (
+            work.max_time_per_output_token_s
+            if isinstance(work, Decode)
+            else work.max_time_to_first_token_s
+        )
+        return _front_chart("Throughput against latency", plan, front.latency_s, price.latency_s,
+                            limit_s, _latency(plan))  # fmt: skip
+    if not front.first_token_s or price.first_token_s is None or not isinstance(work, Decode):
+        return None
+    return _front_chart(
+        "Throughput against the time to the first token", plan, front.first_token_s,
+        price.first_token_s, work.max_time_to_first_token_s, "TTFT",
     )  # fmt: skip
-    if front.first_token_s and price.first_token_s is not None and isinstance(work, Decode):
-        yield _front_chart(
-            "Throughput against the time to the first token", plan, front.first_token_s,
-            price.first_token_s, work.max_time_to_first_token_s, "TTFT",
-        )  # fmt: skip
 
 
 def _front_chart(

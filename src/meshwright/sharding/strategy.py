@@ -14,6 +14,7 @@ from typing import Generic
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, N
+from meshwright.base.records import Brief
 
 
 class ContextKind(StrEnum):
@@ -108,7 +109,7 @@ EXPERT_AXES = ("etp", "ep", "edp", "edp_shard", "edp_replicate")
 
 
 @dataclass(frozen=True)
-class PlanOptions:
+class PlanOptions(Brief):
     """The categorical choices of a plan.
 
     ``axis_order`` lists the axes innermost first: the first one sits on the fastest level.

@@ -8,6 +8,7 @@ text file the same field is written without the suffix and with the unit in the 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -20,6 +21,7 @@ from pydantic import (
 )
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.base.records import Brief
 from meshwright.base.units import parse_quantity
 
 _SUFFIXES = (
@@ -34,7 +36,7 @@ def file_key(field_name: str) -> str:
     return field_name.removesuffix(suffix)
 
 
-class Declaration(BaseModel):
+class Declaration(Brief, BaseModel):
     """A frozen declaration; unknown fields are refused, all faults are found at once."""
 
     model_config = ConfigDict(
@@ -46,6 +48,16 @@ class Declaration(BaseModel):
         allow_inf_nan=False,
         strict=False,
     )
+
+    def told(self) -> Iterator[tuple[str, Any]]:
+        """Yield the fields that differ from their default, by name."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if value != field.default:
+                yield name, value
+
+    def __str__(self) -> str:
+        return repr(self)
 
 
 D = TypeVar("D", bound=Declaration)

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.base.arrays import FloatArray
+from meshwright.base.records import Brief
 
 Label = int | str
 """Names a link, a flow or a node."""
 
 
 @dataclass(frozen=True)
-class FlowScenario:
+class FlowScenario(Brief):
     """Flows and the links they share, as columns."""
 
     name: str
@@ -30,6 +31,10 @@ class FlowScenario:
     """Links of each flow, as indices in ``link_ids``: a path or a tree; None where it has none."""
     after: tuple[tuple[int, ...], ...]
     """Flows that each flow waits for, as indices in ``flow_ids``."""
+
+    def brief(self) -> str:
+        """Return how many flows share how many links."""
+        return f"{self.name}: {len(self.flow_ids)} flows over {len(self.link_ids)} links"
 
 
 def depths_of(after: Sequence[Sequence[int]]) -> list[int]:

@@ -10,17 +10,20 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
+from meshwright.base.records import Brief, Rows, scalars
 from meshwright.report.answer_file import FORMAT
+from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
 from meshwright.spec.workload import Decode, Prefill, Training
 from meshwright.sram.rates import Rates
 
 if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
     from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
-class PartitionStage:
+class PartitionStage(Brief):
     """What the devices of one stage load, set aside and send; each of them the same."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {
@@ -68,7 +71,7 @@ class PartitionStage:
 
 
 @dataclass(frozen=True)
-class PartitionProof:
+class PartitionProof(Brief):
     """Why no cut needs fewer stages."""
 
     num_stages: int | None
@@ -80,7 +83,7 @@ class PartitionProof:
 
 
 @dataclass(frozen=True)
-class PartitionLevel:
+class PartitionLevel(Brief):
     """The same question at one level of the memory of the chip."""
 
     name: str
@@ -93,7 +96,7 @@ class PartitionLevel:
 
 
 @dataclass(frozen=True)
-class PartitionBatch:
+class PartitionBatch(Brief):
     """The same question with another batch."""
 
     batch_size: int
@@ -105,7 +108,7 @@ class PartitionBatch:
 
 
 @dataclass(frozen=True)
-class Proposal:
+class Proposal(Brief):
     """A change that makes the layers fit."""
 
     kind: str
@@ -172,6 +175,34 @@ class PartitionPlan(Shown):
         from meshwright.sram.page import partition_page
 
         return partition_page(self)
+
+    def brief(self) -> str:
+        """Return the lead of the screen."""
+        from meshwright.sram.report import partition_screen
+
+        return partition_screen(self).lead
+
+    def records(self) -> Rows:
+        """Return the stages; none where a layer fits no device."""
+        return [scalars(stage) for stage in self.stages]
+
+    def plot_memory(self) -> Figure:
+        """Draw what fills a device of each stage, against its room [GiB or MiB]."""
+        from meshwright.sram.page import memory_of
+
+        return figure(memory_of(self), "a layer fits no device")
+
+    def plot_time(self) -> Figure:
+        """Draw the time of one group on each stage [s]."""
+        from meshwright.sram.page import stages_of
+
+        return figure(stages_of(self), "no times are known: name a system")
+
+    def plot_batches(self) -> Figure:
+        """Draw the batches that none beats, in time and tokens/s."""
+        from meshwright.sram.page import batches_of
+
+        return figure(batches_of(self), "no other batch was priced")
 
     @property
     def fits(self) -> bool:

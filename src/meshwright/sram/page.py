@@ -109,15 +109,19 @@ def _shown(plan: PartitionPlan) -> tuple[list[Alike], list[str]]:
 
 
 def _memory_parts(plan: PartitionPlan) -> Iterator[Part]:
+    yield memory_of(plan) or Text(f"There is no cut: {verdict(plan)}.")
+
+
+def memory_of(plan: PartitionPlan) -> Chart | None:
+    """Return what fills a device of each stage; None: a layer fits no device."""
     if not plan.stages:
-        yield Text(f"There is no cut: {verdict(plan)}.")
-        return
+        return None
     runs, names = _shown(plan)
     each = [run.stages[0].parts_bytes for run in runs]
     parts = list(dict.fromkeys(name for one in each for name in one))
     unit, word = (GIB, "GiB") if plan.room_bytes >= GIB else (MIB, "MiB")
     number, fullest = fullest_stage(plan)
-    yield Chart(
+    return Chart(
         "Memory of a device of each stage",
         f"{verdict(plan)}; the fullest, {number}, holds {format_bytes(fullest.held_bytes)} of "
         f"{format_bytes(fullest.room_bytes)} ({fullest.filled_fraction:.1%}); alike stages share "
@@ -134,25 +138,31 @@ def _memory_parts(plan: PartitionPlan) -> Iterator[Part]:
     )  # fmt: skip
 
 
+def stages_of(plan: PartitionPlan) -> Chart | None:
+    """Return the time of one group on each stage; None: no times are known."""
+    if not any(stage.occupied_s for stage in plan.stages):
+        return None
+    runs, names = _shown(plan)
+    parts = {"work": [run.stages[0].work_s or 0.0 for run in runs],
+             "send": [run.stages[0].send_s or 0.0 for run in runs]}  # fmt: skip
+    slowest_s = max(stage.occupied_s for stage in plan.stages)
+    return Chart(
+        "Time of one group on each stage",
+        f"{format_seconds(slowest_s)} on the slowest stage, which sets the pace; alike stages "
+        "share a bar",
+        charts.stacked(names, {name: each for name, each in parts.items() if any(each)},
+                       "time [s]", row_title=""),
+        Table(("stage", "work>", "send>"),
+              [(name, format_seconds(work), format_seconds(send))
+               for name, work, send in zip(names, *parts.values(), strict=True)]),
+    )  # fmt: skip
+
+
 def _time_parts(plan: PartitionPlan) -> Iterator[Part]:
     if plan.rates is not None:
         what = latency_of(plan)
         yield time_chart(f"Time {what}", plan.rates.time_parts_s, plan.rates.latency_s)
-    if any(stage.occupied_s for stage in plan.stages):
-        runs, names = _shown(plan)
-        parts = {"work": [run.stages[0].work_s or 0.0 for run in runs],
-                 "send": [run.stages[0].send_s or 0.0 for run in runs]}  # fmt: skip
-        slowest_s = max(stage.occupied_s for stage in plan.stages)
-        yield Chart(
-            "Time of one group on each stage",
-            f"{format_seconds(slowest_s)} on the slowest stage, which sets the pace; alike stages "
-            "share a bar",
-            charts.stacked(names, {name: each for name, each in parts.items() if any(each)},
-                           "time [s]", row_title=""),
-            Table(("stage", "work>", "send>"),
-                  [(name, format_seconds(work), format_seconds(send))
-                   for name, work, send in zip(names, *parts.values(), strict=True)]),
-        )  # fmt: skip
+    yield from filter(None, [stages_of(plan)])
     for line in rate_lines(plan):
         yield Text(f"{line[:1].upper()}{line[1:]}.")
     load_s = [stage.load_s for stage in plan.stages if stage.load_s is not None]
@@ -182,24 +192,30 @@ def _other_parts(plan: PartitionPlan) -> Iterator[Part]:
             )  # fmt: skip
     if len(plan.levels) > 1:
         yield _of(levels_table(plan.levels), "Each level of memory")
-    if len(plan.batches) > 1:
-        yield Chart(
-            "Batches that none beats",
-            f"{len(plan.batches)} batches, from "
-            f"{format_seconds(min(batch.latency_s for batch in plan.batches))} {latency_of(plan)} "
-            f"to {max(batch.tokens_per_s for batch in plan.batches):,.0f} tokens/s of the system",
-            charts.points(
-                [f"batch {batch.batch_size}, {batch.num_groups} groups" for batch in plan.batches],
-                [1e3 * batch.latency_s for batch in plan.batches],
-                [batch.tokens_per_s for batch in plan.batches],
-                ["batch"] * len(plan.batches), f"time {latency_of(plan)} [ms]",
-                "tokens/s of the system",
-            ),
-            _of(batches_table(plan.batches)),
-        )  # fmt: skip
+    yield from filter(None, [batches_of(plan)])
     if plan.largest_batch:
         yield Text(f"Largest batch that fits {plan.num_devices_given} devices: "
                    f"{plan.largest_batch:,}.")  # fmt: skip
+
+
+def batches_of(plan: PartitionPlan) -> Chart | None:
+    """Return the batches that none beats; None: there is one."""
+    if len(plan.batches) < 2:
+        return None
+    return Chart(
+        "Batches that none beats",
+        f"{len(plan.batches)} batches, from "
+        f"{format_seconds(min(batch.latency_s for batch in plan.batches))} {latency_of(plan)} "
+        f"to {max(batch.tokens_per_s for batch in plan.batches):,.0f} tokens/s of the system",
+        charts.points(
+            [f"batch {batch.batch_size}, {batch.num_groups} groups" for batch in plan.batches],
+            [1e3 * batch.latency_s for batch in plan.batches],
+            [batch.tokens_per_s for batch in plan.batches],
+            ["batch"] * len(plan.batches), f"time {latency_of(plan)} [ms]",
+            "tokens/s of the system",
+        ),
+        _of(batches_table(plan.batches)),
+    )  # fmt: skip
 
 
 def _stage_parts(plan: PartitionPlan) -> Iterator[Part]:

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.base.arrays import Num, larger
+from meshwright.base.records import Brief
 from meshwright.cost.pipeline import jitter_fraction
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.workload import Decode, Training, Workload
 
 
 @dataclass(frozen=True)
-class StageSeconds:
+class StageSeconds(Brief):
     """One group of sequences on one stage."""
 
     work_s: float
@@ -28,7 +29,7 @@ class StageSeconds:
 
 
 @dataclass(frozen=True)
-class Rates:
+class Rates(Brief):
     """What a pipeline of stages yields, on all its replicas; parts sum to ``latency_s``."""
 
     latency_s: float

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.units import format_si
 from meshwright.report.screen import counted, wrapped
@@ -140,14 +142,30 @@ def choices(objective: Objective, sweep: SweepSpec, records: Sequence[Record]) -
         yield Choice(objective, group, tied, len(within), found)
 
 
-def choice_record(choice: Choice) -> dict[str, Any]:
+class ChoiceRecord(TypedDict):
+    """The best points of a sweep, of one section of its report where it has one."""
+
+    least: str | None
+    most: str | None
+    at_least: Mapping[str, float]
+    at_most: Mapping[str, float]
+    group: str | None
+    num_within: int
+    num_found: int
+    best: Sequence[Mapping[str, Any]]
+
+
+def choice_record(choice: Choice) -> ChoiceRecord:
     """Return a choice as data."""
     return {
-        **choice.objective.model_dump(),
+        "least": choice.objective.least,
+        "most": choice.objective.most,
+        "at_least": choice.objective.at_least,
+        "at_most": choice.objective.at_most,
         "group": choice.group or None,
         "num_within": choice.num_within,
         "num_found": choice.num_found,
-        "best": [dict(record) for record in choice.best],
+        "best": choice.best,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from meshwright.base.errors import UnknownNameError
 from meshwright.base.units import format_si
 from meshwright.report.page import charts
 from meshwright.report.page.parts import Chart, Folded, Page, Part, Section, Table, Text, Tile
@@ -138,14 +139,35 @@ def _map_parts(sweep: SweepSpec, swept: Swept) -> Iterator[Part]:
             yield from _map(sweep.model_copy(update={"name": str(value)}), shown, part)
     if not maps and report is None:
         names = _shown(sweep, records(swept))
-        sides = sorted(sweep.sides, key=lambda side: -len(sweep.sides[side]))
-        if names and len(sides) > 1:
-            better: Better = "lowest" if _is_least(names[0]) else "highest"
-            maps = [HeatMap(rows=sides[0], columns=sides[1], shows=names[0], better=better)]
-        elif names:
-            yield from _bars(sides[0], names[0], records(swept))
+        yield from _varied(sweep, swept, names[0]) if names else ()
     for shown in maps:
         yield from _map(sweep, shown, swept)
+
+
+def _varied(sweep: SweepSpec, swept: Swept, name: str) -> Iterator[Chart]:
+    """Yield a result over the two sides of most values, or over the only one."""
+    sides = sorted(sweep.sides, key=lambda side: -len(sweep.sides[side]))
+    if len(sides) == 1:
+        yield from _bars(sides[0], name, records(swept))
+        return
+    better: Better = "lowest" if _is_least(name) else "highest"
+    shown = HeatMap(rows=sides[0], columns=sides[1], shows=name, better=better)
+    yield from _map(sweep, shown, swept)
+
+
+def map_of(sweep: SweepSpec, swept: Swept, shows: str = "") -> Chart | None:
+    """Return a result over what varies; None: no point has one.
+
+    Raises
+    ------
+    UnknownNameError
+        The question has no such result.
+    """
+    if shows and shows not in QUESTIONS[sweep.ask].values:
+        raise UnknownNameError("result", shows, QUESTIONS[sweep.ask].values)
+    if shows:
+        return next(_varied(sweep, swept, shows), None)
+    return next((part for part in _map_parts(sweep, swept) if isinstance(part, Chart)), None)
 
 
 def _map(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> Iterator[Chart]:

@@ -12,12 +12,23 @@ from math import exp, log
 from statistics import fmean, median
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from meshwright.base.units import format_seconds, format_si
 from meshwright.report.heat_map import HeatCells, heat_lines, heat_svg
 from meshwright.report.markdown import markdown_table
 from meshwright.report.screen import wrapped
 from meshwright.spec.sweep import Compared, HeatMap, Objective, SweepReport, SweepSpec
-from meshwright.sweep.choice import UNITS, Record, choices, has_value, text_of
+from meshwright.sweep.choice import (
+    UNITS,
+    Choice,
+    ChoiceRecord,
+    Record,
+    choice_record,
+    choices,
+    has_value,
+    text_of,
+)
 from meshwright.sweep.run import Swept
 
 WAITING = "not asked yet"
@@ -31,7 +42,21 @@ def records(swept: Swept) -> list[dict[str, Any]]:
     ]
 
 
-def sweep_data(sweep: SweepSpec, swept: Swept) -> dict[str, Any]:
+class SweepRecord(TypedDict):
+    """One question answered over all combinations of what varies."""
+
+    name: str
+    ask: str
+    is_complete: bool
+    num_points: int
+    num_new: int
+    """Of the points: asked this time, not read from a file."""
+    points: Sequence[Mapping[str, Any]]
+    """What varies, and the results by name; ``status`` says whether there is one."""
+    chosen: Sequence[ChoiceRecord]
+
+
+def sweep_data(sweep: SweepSpec, swept: Swept, chosen: Sequence[Choice]) -> SweepRecord:
     """Return a sweep for programs."""
     return {
         "name": sweep.name,
@@ -40,6 +65,7 @@ def sweep_data(sweep: SweepSpec, swept: Swept) -> dict[str, Any]:
         "num_points": len(swept.points),
         "num_new": swept.num_new,
         "points": records(swept),
+        "chosen": [choice_record(choice) for choice in chosen],
     }
 
 

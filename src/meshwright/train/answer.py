@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from meshwright.base.errors import UnsupportedError
+from meshwright.base.records import Brief, Rows, Scalar, scalars
+from meshwright.base.units import format_bytes, format_seconds
 from meshwright.report.answer_file import FORMAT
+from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
 from meshwright.search.exhaustive import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string
@@ -16,11 +20,13 @@ from meshwright.spec.workload import Training
 from meshwright.train.measured.factors import Factors
 
 if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
     from meshwright.report.page.parts import Page
+    from meshwright.train.timeline import StepTimeline
 
 
 @dataclass(frozen=True)
-class OperatorOption:
+class OperatorOption(Brief):
     """One way to split a micro-batch of the whole model over the devices."""
 
     text: str
@@ -34,7 +40,7 @@ class OperatorOption:
 
 
 @dataclass(frozen=True)
-class OperatorRun:
+class OperatorRun(Brief):
     """Layers in a row whose group of operators has the same option."""
 
     operators: tuple[str, ...]
@@ -46,7 +52,7 @@ class OperatorRun:
 
 
 @dataclass(frozen=True)
-class OperatorPlan:
+class OperatorPlan(Brief):
     """The best options of all operators, with their price and the two proofs."""
 
     options: tuple[OperatorOption, ...]
@@ -80,7 +86,7 @@ class OperatorPlan:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Brief):
     """The price of one strategy; parts sum to their wholes."""
 
     fidelity: str
@@ -140,9 +146,18 @@ class Estimate:
         """Whether the fullest device and its host hold it."""
         return self.device_shortage_bytes == self.host_shortage_bytes == 0.0
 
+    def brief(self) -> str:
+        """Return whether it fits, and how fast it is."""
+        used, room = format_bytes(self.memory_bytes), format_bytes(self.memory_capacity_bytes)
+        return (
+            f"{'fits' if self.fits else 'does not fit'}, {used} of {room}; "
+            f"{format_seconds(self.step_time_s)} a step, {self.tokens_per_s:,.0f} tokens/s, "
+            f"MFU {self.mfu_causal:.1%}"
+        )
+
 
 @dataclass(frozen=True)
-class Segment:
+class Segment(Brief):
     """A run of layers that share one strategy and structure; today one segment is the model."""
 
     first_layer: int
@@ -152,7 +167,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class HotLink:
+class HotLink(Brief):
     """A link that carries much, and who keeps it busy in the backward pass of a micro-batch."""
 
     source: int
@@ -162,7 +177,7 @@ class HotLink:
 
 
 @dataclass(frozen=True)
-class Placement:
+class Placement(Brief):
     """Where the ranks run on a grid of devices, and what that does to their links."""
 
     grid_shape: tuple[int, ...]
@@ -195,7 +210,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Brief):
     """One way to do the work, priced."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {"plan": "text"}
@@ -223,9 +238,25 @@ class Candidate:
         """The plan string."""
         return plan_string(self.strategy, self.structure)
 
+    def brief(self) -> str:
+        """Return the plan string and the price."""
+        return f"{self.text}\n{self.estimate.brief()}"
+
+    def record(self) -> dict[str, Scalar]:
+        """Return the plan string, the price and the degrees, by the names of ``--json``."""
+        price, interval_s = self.estimate, self.estimate.interval_s or (None, None)
+        found: dict[str, Scalar] = {
+            "plan": self.text, "step_time_s": price.step_time_s, "interval_low_s": interval_s[0],
+            "interval_high_s": interval_s[1], "fits": price.fits, **scalars(price),
+            **{name: int(degree) for name, degree in vars(self.strategy).items()},
+            "simulated_s": self.simulated_s, "launches_with": ", ".join(self.launches_with),
+        }  # fmt: skip
+        found.pop("interval_s", None)
+        return found
+
 
 @dataclass(frozen=True)
-class Trials:
+class Trials(Brief):
     """Plans to run for a few steps each, where the model alone cannot decide between them."""
 
     run: tuple[str, ...]
@@ -237,7 +268,7 @@ class Trials:
 
 
 @dataclass(frozen=True)
-class Robustness:
+class Robustness(Brief):
     """How sensitive the choice is to the uncertainty of the calibrated constants."""
 
     num_draws: int
@@ -255,7 +286,7 @@ class Robustness:
 
 
 @dataclass(frozen=True)
-class WhyNot:
+class WhyNot(Brief):
     """The best plan with something that the chosen one lacks, and what it would cost."""
 
     question: str
@@ -305,13 +336,85 @@ class Plan(Shown):
 
         return plan_page(self, **more)
 
-    def __repr__(self) -> str:
-        step_s = f"{self.best.estimate.step_time_s:.3g} s a step"
-        return f"<Plan {self.model.name} on {self.system.name}: {self.best.text}, {step_s}>"
+    def brief(self) -> str:
+        """Return the lead of the screen."""
+        from meshwright.train.report import plan_screen
+
+        return plan_screen(self).lead
+
+    def records(self) -> Rows:
+        """Return the ranking: this plan, then its runners-up."""
+        return [entry.record() for entry in (self.best, *self.runners_up)]
+
+    def plot_time(self) -> Figure:
+        """Draw what a step consists of: bars of computation, communication and waiting [s]."""
+        from meshwright.train.page import time_of
+
+        return figure(time_of(self))
+
+    def plot_memory(self) -> Figure:
+        """Draw what fills the fullest device, against its capacity [GiB]."""
+        from meshwright.train.page import memory_of
+
+        return figure(memory_of(self))
+
+    def plot_stages(self) -> Figure:
+        """Draw the memory of every pipeline stage, against the capacity [GiB]."""
+        return self._line().plot_stages()
+
+    def plot_memory_over_step(self) -> Figure:
+        """Draw the memory of a device of each pipeline stage over a step [GiB over s]."""
+        return self._line().plot_memory()
+
+    def plot_timeline(self) -> Figure:
+        """Draw what each pipeline stage does over a step; of a long one how it begins.
+
+        Of a plan that is placed on a grid, ``mw.timeline(plan)`` draws it.
+        """
+        return self._line().plot_timeline()
+
+    def _line(self) -> StepTimeline:
+        """Return the step over time."""
+        from meshwright.train.timeline import plan_timeline
+
+        if self.best.placement is not None:
+            raise UnsupportedError(
+                "the plan is placed on a grid, whose links its axes share: mw.timeline(plan) plays "
+                "its step, and has plot_timeline(), plot_memory() and plot_stages()"
+            )
+        return plan_timeline(self)
+
+    def plot_energy(self) -> Figure:
+        """Draw what the energy of a step consists of [kJ], where it is known."""
+        from meshwright.train.page import energy_of
+
+        return figure(energy_of(self), f"energy of {self.system.chip.name} is not known")
+
+    def plot_ranking(self) -> Figure:
+        """Draw the leading plans: the interval of each step time, and what is expected [s]."""
+        from meshwright.train.page import intervals_of
+
+        return figure(
+            intervals_of(self),
+            "only one plan was priced" if not self.runners_up else
+            f"the constants of {self.system.chip.name} were not fitted to measurements",
+        )  # fmt: skip
+
+    def plot_gains(self) -> Figure:
+        """Draw how much faster the same plan is with twice of each resource [%]."""
+        from meshwright.train.page import gains_of
+
+        return figure(gains_of(self), "twice of any one resource gains less than 0.2 %")
+
+    def plot_space(self) -> Figure:
+        """Draw what became of all plans: priced, refused by a rule, over memory, bounded away."""
+        from meshwright.train.page import space_of
+
+        return figure(space_of(self), "no space was searched, the plan was stated")
 
 
 @dataclass(frozen=True)
-class SizeTried:
+class SizeTried(Brief):
     """What a whole run takes on a number of devices."""
 
     num_devices: int
@@ -345,6 +448,22 @@ class Deadline(Shown):
 
         return deadline_page(self, **more)
 
+    def brief(self) -> str:
+        """Return the lead of the screen."""
+        from meshwright.train.report import deadline_screen
+
+        return deadline_screen(self).lead
+
+    def records(self) -> Rows:
+        """Return the numbers of devices that were tried, with the time of the whole run."""
+        return [scalars(one) for one in self.tried]
+
+    def plot_devices(self) -> Figure:
+        """Draw the time of the whole run by number of devices, against what is allowed [days]."""
+        from meshwright.train.other_pages import devices_of
+
+        return figure(devices_of(self))
+
 
 @dataclass(frozen=True)
 class Replan(Shown):
@@ -365,6 +484,16 @@ class Replan(Shown):
 
         return replan_page(self, **more)
 
+    def brief(self) -> str:
+        """Return the lead of the screen."""
+        from meshwright.train.report import replan_screen
+
+        return replan_screen(self).lead
+
+    def records(self) -> Rows:
+        """Return the ranking of the new plan."""
+        return self.plan.records()
+
 
 @dataclass(frozen=True)
 class Front(Shown):
@@ -384,3 +513,25 @@ class Front(Shown):
         from meshwright.train.other_pages import front_page
 
         return front_page(self)
+
+    def brief(self) -> str:
+        """Return how many plans there are, from which to which."""
+        from meshwright.train.report import front_in_brief
+
+        return front_in_brief(self)
+
+    def records(self) -> Rows:
+        """Return the plans, the fastest first."""
+        return [entry.record() for entry in self.candidates]
+
+    def plot_front(self, against: str = "memory") -> Figure:
+        """Draw the plans in step time and something else.
+
+        Parameters
+        ----------
+        against
+            ``memory``, ``energy`` or ``money``.
+        """
+        from meshwright.train.other_pages import weighed_of
+
+        return figure(weighed_of(self, against), f"{against} of {self.system.name} is not known")

@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from typing_extensions import TypedDict
+
 from meshwright.base.errors import InfeasibleError
+from meshwright.base.records import Brief, Rows
 from meshwright.base.registry import Registry, version
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Mapper, Problem
-from meshwright.report.answer_file import plain_data
+from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
 from meshwright.search.exhaustive import Progress
 from meshwright.sharding.space import Choices
@@ -28,11 +31,12 @@ from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_fixed, make_problem
 
 if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
     from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Brief):
     """The best plan of one recipe, or why it has none."""
 
     recipe: str
@@ -53,6 +57,10 @@ class Entry:
             return None
         return self.best.estimate.step_time_s / ours.best.estimate.step_time_s
 
+    def brief(self) -> str:
+        """Return the recipe and its best plan, or why it has none."""
+        return f"{self.recipe}: {self.why_none if self.best is None else self.best.brief()}"
+
 
 @dataclass(frozen=True)
 class Comparison(Shown):
@@ -71,13 +79,64 @@ class Comparison(Shown):
 
         return comparison_page(self)
 
+    def brief(self) -> str:
+        """Return the lead of the screen, and the recipe that comes next."""
+        from meshwright.train.report import comparison_in_brief
+
+        return comparison_in_brief(self)
+
+    def records(self) -> Rows:
+        """Return the best plan of each recipe, ours first; of some there is none."""
+        return [
+            {"recipe": entry.recipe, "mapper": entry.mapper,
+             "speedup_of_ours": entry.speedup_of(self.ours), "why_none": entry.why_none or None,
+             **({} if entry.best is None else entry.best.record()), "title": entry.title}
+            for entry in self.entries
+        ]  # fmt: skip
+
+    def plot_time(self) -> Figure:
+        """Draw the step of each recipe in its parts beside ours [s]."""
+        from meshwright.train.compare_page import time_of
+
+        return figure(time_of(self), self.ours.why_none)
+
+    def plot_ranking(self) -> Figure:
+        """Draw the recipes: the interval of each step time, and what is expected [s]."""
+        from meshwright.train.compare_page import intervals_of
+
+        return figure(intervals_of(self), "fewer than two recipes have a plan with an interval")
+
     @property
     def ours(self) -> Entry:
         """The plan for which everything is free."""
         return self.entries[0]
 
 
-def comparison_data(found: Comparison) -> dict[str, object]:
+class EntryRecord(TypedDict):
+    """The best plan of a recipe."""
+
+    recipe: str
+    title: str
+    source: str
+    mapper: str | None
+    """Who places it on a grid."""
+    best: Candidate | None
+    lower_bound_s: float | None
+    """No plan of the recipe takes less."""
+    speedup_of_ours: float | None
+    why_none: str
+    search_s: float
+
+
+class ComparisonRecord(TypedDict):
+    """The best plan of each recipe."""
+
+    model: str
+    system: str
+    entries: Sequence[EntryRecord]
+
+
+def comparison_data(found: Comparison) -> ComparisonRecord:
     """Return a comparison as plain data."""
     return {
         "model": found.model.name,
@@ -88,7 +147,7 @@ def comparison_data(found: Comparison) -> dict[str, object]:
                 "title": entry.title,
                 "source": entry.source,
                 "mapper": entry.mapper,
-                "best": None if entry.best is None else plain_data(entry.best),
+                "best": entry.best,
                 "lower_bound_s": entry.lower_bound_s,
                 "speedup_of_ours": entry.speedup_of(found.ours),
                 "why_none": entry.why_none,

@@ -116,16 +116,15 @@ def _cost(found: Comparison, best: Candidate) -> str:
     return ", ".join(known)
 
 
-def _recipe_parts(found: Comparison) -> Iterator[Part]:
+def time_of(found: Comparison) -> Chart | None:
+    """Return the step of each recipe in its parts; None: nothing fits."""
     if found.ours.best is None:
-        yield Text(f"Nothing fits even when everything is free: {found.ours.why_none}")
-        return
-    ours_s = found.ours.best.estimate.step_time_s
+        return None
     pairs = [(found.ours, found.ours.best), *_others(found)]
     steps = [best.estimate.step_time_s for _, best in pairs]
     each = [ranked(best.estimate.time_parts_s) for _, best in pairs]
     parts = list(dict.fromkeys(name for one in each for name in one))
-    yield Chart(
+    return Chart(
         "Time of a step, by recipe",
         "; ".join(f"{_name(entry)} {format_seconds(step)}"
                   for (entry, _), step in zip(pairs, steps, strict=True))
@@ -133,14 +132,23 @@ def _recipe_parts(found: Comparison) -> Iterator[Part]:
         charts.stacked(
             [_name(entry) for entry, _ in pairs],
             {name: [one.get(name, 0.0) for one in each] for name in parts},
-            "time of a step [s]", row_title="", limit=ours_s, limit_name="ours [s]",
+            "time of a step [s]", row_title="", limit=steps[0], limit_name="ours [s]",
         ),
         Table(("recipe", *(f"{name}>" for name in parts)),
               [(_name(entry), *(format_seconds(one[name]) if name in one else "" for name in parts))
                for (entry, _), one in zip(pairs, each, strict=True)]),
     )  # fmt: skip
+
+
+def _recipe_parts(found: Comparison) -> Iterator[Part]:
+    if found.ours.best is None:
+        yield Text(f"Nothing fits even when everything is free: {found.ours.why_none}")
+        return
+    yield from filter(None, [time_of(found)])
+    pairs = [(found.ours, found.ours.best), *_others(found)]
+    steps = [best.estimate.step_time_s for _, best in pairs]
     rows = [
-        (_name(entry), format_seconds(step), f"{step / ours_s:.2f}x",
+        (_name(entry), format_seconds(step), f"{step / steps[0]:.2f}x",
          f"{best.estimate.memory_bytes / GIB:.1f}", f"{best.estimate.mfu_causal:.1%}",
          "" if best.estimate.tokens_per_j is None else f"{best.estimate.tokens_per_j:.2f}",
          _cost(found, best), best.text)
@@ -164,27 +172,33 @@ def _lost_parts(found: Comparison) -> Iterator[Part]:
         yield Table(("recipe", "what it does", "longer than ours"), rows)
 
 
-def _sure_parts(found: Comparison) -> Iterator[Part]:
+def intervals_of(found: Comparison) -> Chart | None:
+    """Return the intervals of the recipes; None: fewer than two are known."""
     pairs = [(found.ours, found.ours.best), *_others(found)]
     known = [
         (_name(entry), best.estimate.interval_s, best.estimate.step_time_s)
         for entry, best in pairs
         if best is not None and best.estimate.interval_s is not None
     ]
-    if len(known) > 1:
-        yield Chart(
-            "Intervals of the recipes",
-            "Where four of five measurements of each plan lie; errors of plans of one job move "
-            "together, so that plans whose intervals overlap may still differ",
-            charts.spans(
-                [name for name, _, _ in known], [span[0] for _, span, _ in known],
-                [step for _, _, step in known], [span[1] for _, span, _ in known],
-                "time of a step [s]",
-            ),
-            Table(("recipe", "from>", "step>", "to>"),
-                  [(name, format_seconds(span[0]), format_seconds(step), format_seconds(span[1]))
-                   for name, span, step in known]),
-        )  # fmt: skip
+    if len(known) < 2:
+        return None
+    return Chart(
+        "Intervals of the recipes",
+        "Where four of five measurements of each plan lie; errors of plans of one job move "
+        "together, so that plans whose intervals overlap may still differ",
+        charts.spans(
+            [name for name, _, _ in known], [span[0] for _, span, _ in known],
+            [step for _, _, step in known], [span[1] for _, span, _ in known],
+            "time of a step [s]",
+        ),
+        Table(("recipe", "from>", "step>", "to>"),
+              [(name, format_seconds(span[0]), format_seconds(step), format_seconds(span[1]))
+               for name, span, step in known]),
+    )  # fmt: skip
+
+
+def _sure_parts(found: Comparison) -> Iterator[Part]:
+    yield from filter(None, [intervals_of(found)])
     searched = [
         (_name(entry), "" if entry.lower_bound_s is None else format_seconds(entry.lower_bound_s),
          format_seconds(entry.search_s))

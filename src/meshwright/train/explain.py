@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from meshwright.base.errors import InfeasibleError, SpecError
+from meshwright.base.records import Rows, scalars
 from meshwright.cost.problem import Problem
+from meshwright.report.page.shown import Shown
 from meshwright.search.exhaustive import Counts
 from meshwright.sharding.space import Choices, divisors
 from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strategy
@@ -25,6 +27,8 @@ from meshwright.train.search import priced_families
 from meshwright.train.space import SearchSpace
 
 if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
+    from meshwright.report.page.parts import Page
     from meshwright.train.robustness import Change
 
 
@@ -87,7 +91,7 @@ def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
         else:
             impossible[name] = leaders.result.counts.summary
     shares = {name: t / price.step_time_s for name, t in price.time_parts_s.items()}
-    return Explanation(shares, what_would_change(plan), whys, impossible)
+    return Explanation(plan, shares, what_would_change(plan), whys, impossible)
 
 
 def _every_family(space: SearchSpace) -> AllFamilies | None:
@@ -162,9 +166,10 @@ def missing_features(
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Shown):
     """What there is to say about a plan."""
 
+    plan: Plan
     shares: Mapping[str, float]
     """Share of each part in the step."""
     changes: list[Change]
@@ -172,3 +177,21 @@ class Explanation:
     """The best plan with each thing that this one lacks, and each runner-up."""
     not_possible: Mapping[str, str]
     """What no legal plan that fits has, and why."""
+
+    def page(self) -> Page:
+        """Return the report of the plan, with the best plans that have what it lacks."""
+        return self.plan.page(explanation=self)
+
+    def brief(self) -> str:
+        """Return what limits the plan, and what would change it most."""
+        from meshwright.train.report import explanation_in_brief
+
+        return explanation_in_brief(self)
+
+    def records(self) -> Rows:
+        """Return what would change the plan: the step time with twice of each resource."""
+        return [scalars(change) for change in self.changes]
+
+    def plot_gains(self) -> Figure:
+        """Draw how much faster the same plan is with twice of each resource [%]."""
+        return self.plan.plot_gains()

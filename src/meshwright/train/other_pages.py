@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from meshwright.base.errors import UnknownNameError
 from meshwright.base.units import format_bytes, format_days, format_seconds
 from meshwright.report.page import charts
 from meshwright.report.page.parts import Chart, Page, Part, Section, Table, Text, Tile
@@ -95,21 +96,36 @@ def _cells(entry: Candidate) -> dict[str, str]:
 
 
 def _front_parts(found: Front) -> Iterator[Part]:
-    known = _known(found)
-    for name, amounts in known.items():
-        if name == "step":
-            continue
-        fastest, least = known["step"].index(min(known["step"])), amounts.index(min(amounts))
-        kinds = ["on the front"] * len(amounts)
-        kinds[least], kinds[fastest] = f"least {name}", "fastest"
-        ends = [_cells(found.candidates[place]) for place in (fastest, least)]
-        yield Chart(
-            f"Time against {name}",
-            f"From {ends[0]['step']} with {ends[0][name]} (the fastest) to {ends[1]['step']} with "
-            f"{ends[1][name]} (least {name})",
-            charts.points([entry.text for entry in found.candidates], known["step"], amounts, kinds,
-                          AMOUNTS["step"][0], AMOUNTS[name][0]),
-        )  # fmt: skip
+    for name in _known(found):
+        if name != "step":
+            yield from filter(None, [weighed_of(found, name)])
+
+
+def weighed_of(found: Front, name: str) -> Chart | None:
+    """Return step time against something else; None: that is not known of every plan.
+
+    Raises
+    ------
+    UnknownNameError
+        No such amount is weighed.
+    """
+    known, others = _known(found), [other for other in AMOUNTS if other != "step"]
+    if name not in others:
+        raise UnknownNameError("amount", str(name), others)
+    if name not in known:
+        return None
+    amounts = known[name]
+    fastest, least = known["step"].index(min(known["step"])), amounts.index(min(amounts))
+    kinds = ["on the front"] * len(amounts)
+    kinds[least], kinds[fastest] = f"least {name}", "fastest"
+    ends = [_cells(found.candidates[place]) for place in (fastest, least)]
+    return Chart(
+        f"Time against {name}",
+        f"From {ends[0]['step']} with {ends[0][name]} (the fastest) to {ends[1]['step']} with "
+        f"{ends[1][name]} (least {name})",
+        charts.points([entry.text for entry in found.candidates], known["step"], amounts, kinds,
+                      AMOUNTS["step"][0], AMOUNTS[name][0]),
+    )  # fmt: skip
 
 
 def _front_table(found: Front) -> Table:
@@ -164,18 +180,23 @@ def deadline_page(found: Deadline, **more: Any) -> Page:
     return _led_by(page, tile, section)
 
 
-def _tried_parts(found: Deadline) -> Iterator[Part]:
+def devices_of(found: Deadline) -> Chart:
+    """Return the time of the whole run by number of devices."""
     known = [(one.num_devices, one.run_s) for one in found.tried if one.run_s is not None]
     days = [run_s / DAY_S for _, run_s in known]
     shown = [format_days(run_s) for _, run_s in known]
     names = [f"{number:,} devices" for number, _ in known]
-    yield Chart(
+    return Chart(
         "The whole run, by number of devices",
         "; ".join(f"{name}: {text}" for name, text in zip(names, shown, strict=True))
         + f"; the line is at {format_days(found.within_s)}",
         charts.bars(names, days, shown, "time of the whole run [days]",
                     limit=found.within_s / DAY_S, limit_name="allowed [days]"),
     )  # fmt: skip
+
+
+def _tried_parts(found: Deadline) -> Iterator[Part]:
+    yield devices_of(found)
     without = [f"{one.num_devices:,}" for one in found.tried if one.run_s is None]
     if without:
         yield Text(f"No plan fits {' or '.join(without)} devices.")

@@ -25,6 +25,7 @@ from meshwright.report.page.pieces import (
     Gains,
     constants,
     count_chart,
+    gain_chart,
     gain_parts,
     largest,
     launch_parts,
@@ -105,6 +106,11 @@ def plan_page(
 def first_screen(plan: Plan) -> Page:
     """Return the report of a plan without its sections: what can be told at once."""
     return _first_screen(plan, _gains(plan, problem_of(plan)))
+
+
+def gains_of(plan: Plan) -> Chart | None:
+    """Return what a better system gains; None: no single change gains anything."""
+    return gain_chart(BETTER, _gains(plan, problem_of(plan)))
 
 
 def _gains(plan: Plan, problem: Problem) -> Gains:
@@ -208,11 +214,7 @@ def _plan_parts(plan: Plan) -> Iterator[Part]:
 
 def _memory_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
     price = plan.best.estimate
-    stage = f" ({price.fullest_stage} stage)" if plan.best.strategy.pp > 1 else ""
-    yield memory_chart(
-        f"Memory of the fullest device{stage}", price.memory_parts_bytes,
-        price.memory_capacity_bytes,
-    )  # fmt: skip
+    yield memory_of(plan)
     if price.host_bytes_per_device:
         room = price.host_capacity_bytes_per_device
         of = "" if room is None else f" of {format_bytes(room)}"
@@ -221,9 +223,23 @@ def _memory_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
         yield from memory_charts(line)
 
 
+def memory_of(plan: Plan) -> Chart:
+    """Return what fills the fullest device."""
+    price = plan.best.estimate
+    stage = f" ({price.fullest_stage} stage)" if plan.best.strategy.pp > 1 else ""
+    title = f"Memory of the fullest device{stage}"
+    return memory_chart(title, price.memory_parts_bytes, price.memory_capacity_bytes)
+
+
+def time_of(plan: Plan) -> Chart:
+    """Return what a step consists of."""
+    price = plan.best.estimate
+    return time_chart("Time of a step", price.time_parts_s, price.step_time_s)
+
+
 def _time_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
     price = plan.best.estimate
-    yield time_chart("Time of a step", price.time_parts_s, price.step_time_s)
+    yield time_of(plan)
     if line is not None:
         yield from timeline_charts(line)
     yield Table(
@@ -307,8 +323,8 @@ def _other_parts(
     ranking = (plan.best, *plan.runners_up)
     if len(ranking) > 1:
         yield _ranking(ranking)
-        if all(entry.estimate.interval_s for entry in ranking):
-            yield _interval_chart(ranking)
+        if (intervals := intervals_of(plan)) is not None:
+            yield intervals
     if front:
         yield front_chart([plan.best, *front])
     whys = plan.why_not if explanation is None else explanation.why_not
@@ -333,8 +349,12 @@ def _ranking(ranking: Sequence[Candidate]) -> Table:
     return Table(head, rows, "The leading plans side by side")
 
 
-def _interval_chart(ranking: Sequence[Candidate]) -> Chart:
-    ends = [entry.estimate.interval_s or (0.0, 0.0) for entry in ranking]
+def intervals_of(plan: Plan) -> Chart | None:
+    """Return the intervals of the leading plans; None: there is one alone, or they are unknown."""
+    ranking = (plan.best, *plan.runners_up)
+    ends = [entry.estimate.interval_s for entry in ranking if entry.estimate.interval_s is not None]
+    if not len(ranking) == len(ends) > 1:
+        return None
     return Chart(
         "Intervals of the leading plans",
         "Where four of five measurements of each lie; intervals that overlap cannot be told apart "
@@ -383,23 +403,30 @@ def _why_row(why: WhyNot) -> tuple[str, ...]:
     return why.question, step, f"{why.slower_by_fraction:+.1%}", because, why.candidate.text
 
 
+def space_of(plan: Plan) -> Chart | None:
+    """Return what became of all plans of the space; None: none was searched."""
+    cover = plan.coverage
+    if cover is None:
+        return None
+    parts = {
+        "priced": cover.num_priced, "refused by a rule": sum(cover.num_refused.values()),
+        "over memory": cover.num_over_memory, "beyond the bound": cover.num_beyond_bound,
+        "dominated": cover.num_dominated,
+    }  # fmt: skip
+    return count_chart("What became of the plans", parts, "plans")
+
+
 def _space_parts(plan: Plan) -> Iterator[Part]:
     cover = plan.coverage
     if cover is None:
         return
-    refused = sum(cover.num_refused.values())
-    parts = {
-        "priced": cover.num_priced, "refused by a rule": refused,
-        "over memory": cover.num_over_memory, "beyond the bound": cover.num_beyond_bound,
-        "dominated": cover.num_dominated,
-    }  # fmt: skip
     covered = f"Every one of {cover.num_candidates:,} plans is accounted for"
     head = covered if cover.is_complete else "The search was interrupted"
     yield Text(
         f"{head}; {bound_in_words(plan, cover)}. The proof is of the model of cost; it took "
         f"{format_seconds(cover.elapsed_s)}."
     )
-    yield count_chart("What became of the plans", parts, "plans")
+    yield from filter(None, [space_of(plan)])
     if cover.num_refused:
         frequent = sorted(cover.num_refused.items(), key=lambda item: -item[1])
         yield count_chart("Plans refused, by rule", dict(frequent), "plans")
@@ -435,19 +462,26 @@ def _cost_parts(plan: Plan) -> Iterator[Part]:
     yield Text(f"{answer} {note}.")
     if rate := rent_rate(plan.system.chip, price.num_devices_used):
         yield Text(f"Rent: {rate}.")
-    if price.energy_j and price.energy_parts_j and price.power_w:
-        parts = ranked(price.energy_parts_j)
-        shares = [f"{part / price.energy_j:.1%}" for part in parts.values()]
-        yield Chart(
-            "Energy of a step",
-            f"{format_si(price.energy_j, 'J')} at {format_si(price.power_w, 'W')}: "
-            + ", ".join(f"{name} {s}" for name, s in list(zip(parts, shares, strict=True))[:3]),
-            charts.bars(list(parts), [part / 1e3 for part in parts.values()], shares,
-                        "energy [kJ]", colour=charts.COLOURS[1]),
-            Table(("part", "energy>", "share>"),
-                  [(name, format_si(part, "J"), share)
-                   for (name, part), share in zip(parts.items(), shares, strict=True)]),
-        )  # fmt: skip
+    yield from filter(None, [energy_of(plan)])
+
+
+def energy_of(plan: Plan) -> Chart | None:
+    """Return what the energy of a step consists of; None: it is not known."""
+    price = plan.best.estimate
+    if not (price.energy_j and price.energy_parts_j and price.power_w):
+        return None
+    parts = ranked(price.energy_parts_j)
+    shares = [f"{part / price.energy_j:.1%}" for part in parts.values()]
+    return Chart(
+        "Energy of a step",
+        f"{format_si(price.energy_j, 'J')} at {format_si(price.power_w, 'W')}: "
+        + ", ".join(f"{name} {s}" for name, s in list(zip(parts, shares, strict=True))[:3]),
+        charts.bars(list(parts), [part / 1e3 for part in parts.values()], shares,
+                    "energy [kJ]", colour=charts.COLOURS[1]),
+        Table(("part", "energy>", "share>"),
+              [(name, format_si(part, "J"), share)
+               for (name, part), share in zip(parts.items(), shares, strict=True)]),
+    )  # fmt: skip
 
 
 # --------------------------------------------------------------------------------- side by side

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_days, format_seconds
 from meshwright.cost.problem import UNCALIBRATED_NOTE
+from meshwright.report.page.pieces import largest
 from meshwright.report.screen import (
     JOULES_PER_KWH,
     Bars,
@@ -348,6 +349,16 @@ def front_screen(found: Sequence[Candidate], unknown: Sequence[str], *, most: in
     return screen
 
 
+def front_in_brief(found: Front) -> str:
+    """Return how many plans none beats, and those at the ends: the fastest, and of least memory."""
+    by_time = sorted(found.candidates, key=lambda entry: entry.estimate.step_time_s)
+    by_memory = min(found.candidates, key=lambda entry: entry.estimate.memory_bytes)
+    ends = [f"{name}: {format_seconds(entry.estimate.step_time_s)} a step, "
+            f"{_gib(entry.estimate.memory_bytes)} GiB, {entry.text}"
+            for name, entry in (("fastest", by_time[0]), ("least memory", by_memory))]  # fmt: skip
+    return "\n".join([f"{question_line(found)}: {counted(len(by_time), 'plan')}", *ends])
+
+
 def replan_screen(changed: Replan, *, next_command: str = "") -> Screen:
     """Return the plan after a loss of devices, what the loss costs, and what moves."""
     screen = plan_screen(changed.plan, next_command=next_command)
@@ -421,6 +432,17 @@ def comparison_screen(found: Comparison, *, next_command: str = "") -> Screen:
     return screen
 
 
+def comparison_in_brief(found: Comparison) -> str:
+    """Return the lead of the screen of a comparison, and the recipe that comes next."""
+    ours, lead = found.ours, comparison_screen(found).lead
+    others = {entry.recipe: times for entry in found.entries[1:]
+              if (times := entry.speedup_of(ours)) is not None}  # fmt: skip
+    if not others:
+        return lead if ours.best is not None else f"{lead}\nNO FIT: {ours.why_none}"
+    name = min(others, key=lambda recipe: others[recipe])
+    return f"{lead}\nnext: {name}, {others[name]:.2f}x the time"
+
+
 def explain_screen(plan: Plan, explanation: Explanation, *, next_command: str = "") -> Screen:
     """Return why a plan is what it is: its time, what would help, and why not something else."""
     price = plan.best.estimate
@@ -450,6 +472,15 @@ def explain_screen(plan: Plan, explanation: Explanation, *, next_command: str = 
         _add_alternatives(screen, plan.best, plan.runners_up)
     _add_end(screen, plan.warnings, next_command)
     return screen
+
+
+def explanation_in_brief(found: Explanation) -> str:
+    """Return a plan, what limits it, and what would change it most."""
+    price, text = found.plan.best.estimate, f"{question_line(found.plan)}\n{found.plan.best.text}"
+    limits = largest(price.time_parts_s, price.step_time_s)
+    helps = max(found.changes, key=lambda change: change.faster_by_fraction)
+    return (f"{text}\n{format_seconds(price.step_time_s)} a step: {limits}; {helps.what}: "
+            f"{helps.faster_by_fraction:.1%} faster")  # fmt: skip
 
 
 def slower_in_words(slower: float) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import column, take_rows
+from meshwright.base.records import Brief
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns, price_one
 from meshwright.search.exhaustive import Found
@@ -68,7 +69,7 @@ def robustness(
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(Brief):
     """One changed resource, and the step time of the same plan with it."""
 
     what: str

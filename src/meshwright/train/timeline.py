@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray, read_only
+from meshwright.base.records import Brief, Listed, Rows
+from meshwright.base.units import format_seconds
 from meshwright.cost.communication import EXPOSED_PART, AxisNetwork
 from meshwright.cost.layer import LayerCost, price_layers, prices_of, recomputes_of
 from meshwright.cost.memory import StageState, shard_degrees, step_memory
@@ -24,12 +26,17 @@ from meshwright.cost.parts import TimePart, number_at
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import GradientSync, Priced, price_one, step_collectives, step_sync
+from meshwright.report.page.notebook import figure
+from meshwright.report.screen import counted
 from meshwright.schedule.pipeline_schedules import TaskKind, schedules
 from meshwright.schedule.timeline import KINDS, PassTimeline, StageTimes, build_timeline
 from meshwright.sharding.dealing import chunk_lengths, dealt_kinds
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind
 from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
+
+if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
 
 
 class StepTask(StrEnum):
@@ -86,7 +93,7 @@ _RELEASES = (TaskKind.BACKWARD, TaskKind.BACKWARD_WEIGHT)
 
 
 @dataclass(frozen=True)
-class StageMemory:
+class StageMemory(Brief):
     """Memory of one device of a stage over a step, which changes in steps."""
 
     at_s: FloatArray
@@ -103,7 +110,7 @@ class StageMemory:
 
 
 @dataclass(frozen=True)
-class StepTimeline:
+class StepTimeline(Listed):
     """A step as columns: one row for each task of a stage; tasks of one stage never overlap."""
 
     stage: IntArray
@@ -162,6 +169,47 @@ class StepTimeline:
         return {
             task: table[:, number] for number, task in enumerate(TASKS) if table[:, number].any()
         }
+
+    def brief(self) -> str:
+        """Return the time of the step, and how long the stages idle."""
+        idle = self.bubble_s / self.step_time_s
+        return (
+            f"{format_seconds(self.step_time_s)} a step with the schedule played, "
+            f"{format_seconds(self.priced_s)} as priced\n"
+            f"{counted(self.num_stages, 'pipeline stage')}, idle {idle.min():.1%} to "
+            f"{idle.max():.1%} of it; {len(self.stage):,} tasks of "
+            f"{counted(self.num_micro_batches, 'micro-batch', 'micro-batches')}"
+        )
+
+    def records(self) -> Rows:
+        """Return the tasks, stage by stage in the order of time."""
+        names = [str(task) for task in TASKS]
+        rows = zip(self.stage.tolist(), self.task.tolist(), self.micro_batch.tolist(),
+                   self.chunk.tolist(), self.start_s.tolist(), self.end_s.tolist(),
+                   strict=True)  # fmt: skip
+        return [
+            {"stage": stage, "task": names[task], "micro_batch": None if batch < 0 else batch,
+             "chunk": None if chunk < 0 else chunk, "start_s": start_s, "end_s": end_s}
+            for stage, task, batch, chunk, start_s, end_s in rows
+        ]  # fmt: skip
+
+    def plot_timeline(self) -> Figure:
+        """Draw what each pipeline stage does over the step; of a long one how it begins."""
+        from meshwright.train.timeline_charts import timeline_charts
+
+        return figure(next(timeline_charts(self)))
+
+    def plot_memory(self) -> Figure:
+        """Draw the memory of a device of each stage over the step [GiB over s]."""
+        from meshwright.train.timeline_charts import memory_chart
+
+        return figure(memory_chart(self))
+
+    def plot_stages(self) -> Figure:
+        """Draw the memory of every stage at its fullest, against the capacity [GiB]."""
+        from meshwright.train.timeline_charts import stages_chart
+
+        return figure(stages_chart(self), "the plan has one stage; plot_memory() draws it")
 
 
 def plan_timeline(plan: Plan) -> StepTimeline:

@@ -99,24 +99,35 @@ def _chart(title: str, line: StepTimeline, bars: _Bars) -> Chart:
 
 def memory_charts(line: StepTimeline) -> Iterator[Chart]:
     """Yield the memory of every stage at its fullest, and over the step."""
-    stages = [str(number) for number in range(line.num_stages)]
+    yield from filter(None, [stages_chart(line)])
+    yield memory_chart(line)
+
+
+def stages_chart(line: StepTimeline) -> Chart | None:
+    """Return the memory of every stage at its fullest; None: there is one stage."""
+    if line.num_stages == 1:
+        return None
+    stages = _names(line)
     resident = np.array([stage.resident_bytes for stage in line.memory]) / GIB
     peak = np.array([stage.peak_bytes for stage in line.memory]) / GIB
-    capacity = line.memory_capacity_bytes / GIB
-    fullest = int(peak.argmax())
-    if line.num_stages > 1:
-        parts = {"all the time": resident, "micro-batches in flight": peak - resident}
-        yield Chart(
-            "Memory of every pipeline stage",
-            f"One device of each stage at its fullest, against {capacity:.0f} GiB; the fullest is "
-            f"stage {fullest} with {format_bytes(float(peak[fullest]) * GIB)}. A stage between "
-            "the ends holds what the fullest of them holds",
-            charts.stacked(stages, {name: _rounded(sizes) for name, sizes in parts.items()},
-                           "memory [GiB]", row_title="stage", limit=capacity),
-            Table(("stage", "all the time [GiB]>", "at its fullest [GiB]>"),
-                  [(stage, f"{least:.1f}", f"{most:.1f}")
-                   for stage, least, most in zip(stages, resident, peak, strict=True)]),
-        )  # fmt: skip
+    capacity, fullest = line.memory_capacity_bytes / GIB, int(peak.argmax())
+    parts = {"all the time": resident, "micro-batches in flight": peak - resident}
+    return Chart(
+        "Memory of every pipeline stage",
+        f"One device of each stage at its fullest, against {capacity:.0f} GiB; the fullest is "
+        f"stage {fullest} with {format_bytes(float(peak[fullest]) * GIB)}. A stage between "
+        "the ends holds what the fullest of them holds",
+        charts.stacked(stages, {name: _rounded(sizes) for name, sizes in parts.items()},
+                       "memory [GiB]", row_title="stage", limit=capacity),
+        Table(("stage", "all the time [GiB]>", "at its fullest [GiB]>"),
+              [(stage, f"{least:.1f}", f"{most:.1f}")
+               for stage, least, most in zip(stages, resident, peak, strict=True)]),
+    )  # fmt: skip
+
+
+def memory_chart(line: StepTimeline) -> Chart:
+    """Return the memory of a device of each stage over the step; of many stages some."""
+    stages, capacity = _names(line), line.memory_capacity_bytes / GIB
     shown = sorted({*np.linspace(0, line.num_stages - 1, MOST_LINES).round().astype(int).tolist()})
     series, xs, ys = list[str](), list[float](), list[float]()
     for number in shown:
@@ -125,13 +136,17 @@ def memory_charts(line: StepTimeline) -> Iterator[Chart]:
         xs += [*_rounded(at_s), float(f"{line.step_time_s:.6g}")]
         ys += [*_rounded(sizes / GIB), float(f"{sizes[-1] / GIB:.6g}")]
     some = "" if len(shown) == line.num_stages else f" of {len(shown)} of {line.num_stages} stages"
-    yield Chart(
+    return Chart(
         "Memory over the step",
         f"One device{some}: activations come with each forward pass and go with its backward pass; "
         f"capacity {capacity:.0f} GiB",
         charts.lines(series, xs, ys, "time of a step [s]", "memory [GiB]",
                      series_title="stage", limit=capacity, is_stepped=True),
     )  # fmt: skip
+
+
+def _names(line: StepTimeline) -> list[str]:
+    return [str(number) for number in range(line.num_stages)]
 
 
 def _thinned(at_s: FloatArray, sizes: FloatArray) -> tuple[FloatArray, FloatArray]:

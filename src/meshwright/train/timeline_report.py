@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+
+from typing_extensions import TypedDict
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.report.screen import bar_lines, wrapped
@@ -57,8 +58,32 @@ def _stage_rows(line: StepTimeline) -> list[str]:
     ]
 
 
-def timeline_data(plan: Plan, line: StepTimeline) -> dict[str, Any]:
-    """Return a step over time as plain data, stage by stage."""
+class StageTimeline(TypedDict):
+    """What a stage does in a step."""
+
+    busy_s: float
+    idle_s: float
+    by_task_s: Mapping[str, float]
+    memory_peak_bytes: float
+    memory_resident_bytes: float
+
+
+class TimelineRecord(TypedDict):
+    """A step over time, stage by stage."""
+
+    plan: str
+    fidelity: str
+    step_time_s: float
+    """As the schedule was played."""
+    priced_s: float
+    """As the plan states it."""
+    num_micro_batches: int
+    num_tasks: int
+    stages: Sequence[StageTimeline]
+
+
+def timeline_data(plan: Plan, line: StepTimeline) -> TimelineRecord:
+    """Return a step over time as plain data."""
     seconds = line.seconds_by_task()
     return {
         "plan": plan.best.text,

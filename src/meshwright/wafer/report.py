@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.units import format_seconds
 from meshwright.network.simulation.timeline import link_use, link_utilisation
+from meshwright.report.page import charts
+from meshwright.report.page.parts import Chart
 from meshwright.report.screen import time_lines, wrapped
 from meshwright.topology.network import Network
 from meshwright.train.answer import Placement, Plan
@@ -17,7 +19,8 @@ from meshwright.train.report import question_line
 from meshwright.wafer.simulation import SimulatedStep
 
 NUM_SHOWN = 6
-NUM_BINS = 10
+NUM_BINS, NUM_PARTS = 10, 100
+"""Of a step, on a screen and in a chart."""
 
 
 def simulation_lines(plan: Plan, step: SimulatedStep, network: Network) -> Iterator[str]:
@@ -51,7 +54,40 @@ def _times(placement: Placement, contended_s: float, simulated_s: float) -> str:
     )
 
 
-def simulation_data(plan: Plan, step: SimulatedStep, network: Network) -> dict[str, Any]:
+class LinkUse(TypedDict):
+    """Share of the bandwidth of all links that is used."""
+
+    mean: float
+    largest: float
+    over_time: Sequence[float]
+    """Of all, in each tenth of the played step."""
+
+
+class BusyLink(TypedDict):
+    """One of the links that carry most."""
+
+    source: int
+    target: int
+    utilisation: float
+
+
+class SimulationRecord(TypedDict):
+    """A step simulated on a grid of devices."""
+
+    plan: str
+    fidelity: str
+    step_time_s: float
+    time_parts_s: Mapping[str, float]
+    contended_s: float
+    closed_form_s: float | None
+    num_tasks: int
+    num_micro_batches: int
+    num_micro_batches_played: int
+    link_utilisation: LinkUse
+    busiest_links: Sequence[BusyLink]
+
+
+def simulation_data(plan: Plan, step: SimulatedStep, network: Network) -> SimulationRecord:
     """Return a simulated step as plain data."""
     used = link_utilisation(step.timeline, network)
     placement = plan.best.placement
@@ -89,3 +125,21 @@ def _busiest(used: FloatArray) -> list[int]:
 def utilisation_over_time(step: SimulatedStep, network: Network) -> list[float]:
     """Return the share of all bandwidth that the links carry in each tenth of the played step."""
     return [float(load) for load in link_use(step.timeline, network, NUM_BINS).load_fraction]
+
+
+def links_chart(step: SimulatedStep, network: Network) -> Chart:
+    """Return how much the links carry over the played step, and how many are in use."""
+    used = link_use(step.timeline, network, NUM_PARTS)
+    shown = {"of their bandwidth": used.load_fraction, "of the links in use": used.busy_fraction}
+    at_s = used.edges_s[:-1].tolist()
+    return Chart(
+        "Links over the step",
+        f"Means over {network.num_links:,} links: they carry "
+        f"{float(used.load_fraction.mean()):.1%} of their bandwidth, "
+        f"{float(used.busy_fraction.mean()):.1%} of them are in use",
+        charts.lines(
+            [name for name in shown for _ in at_s], at_s * len(shown),
+            [100.0 * float(share) for shares in shown.values() for share in shares],
+            "time of a step [s]", "share [%]", series_title="", is_stepped=True,
+        ),
+    )  # fmt: skip

@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, zip_longest
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray, Num
 from meshwright.base.errors import UnsupportedError
+from meshwright.base.records import Listed, Rows
+from meshwright.base.units import format_seconds
 from meshwright.collectives.group import Group
 from meshwright.collectives.registry import affine_candidates, best_algorithm, collective_algorithms
 from meshwright.cost.communication import AxisNetwork, Collectives
@@ -29,6 +32,8 @@ from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.tasks import NONE, TaskGraph, TaskGraphBuilder
 from meshwright.network.simulation.timeline import Timeline, critical_path, seconds_by_track
 from meshwright.network.traffic import Demands, placed
+from meshwright.report.page.notebook import figure
+from meshwright.report.page.pieces import largest, time_chart
 from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
 from meshwright.sharding.dealing import chunk_lengths, dealt_kinds
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, Strategy, stack
@@ -68,6 +73,9 @@ COMPUTE = "compute"
 COMPUTED = ("compute_s", "recompute_s", "launch_s")
 _PART_OF_TRACK = {"tp": "tp_comm_s", "etp": "tp_comm_s", "cp": "cp_comm_s", "ep": "ep_comm_s",
                   "tatp": "tatp_stream_s", "pp": "pp_comm_s", "dp": "dp_comm_s"}  # fmt: skip
+
+if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
 
 
 @dataclass(frozen=True)
@@ -751,12 +759,37 @@ def _once_s(
 
 
 @dataclass(frozen=True)
-class SimulatedPlan:
+class SimulatedPlan(Listed):
     """A plan whose step was played on its network."""
 
     plan: Plan
     network: Network
     step: SimulatedStep
+
+    def brief(self) -> str:
+        """Return the time of the step, simulated and as priced, and its largest parts."""
+        price, step = self.plan.best.estimate, self.step
+        return (
+            f"{self.plan.model.name} on {self.plan.system.name}: {self.plan.best.text}\n"
+            f"{format_seconds(step.step_time_s)} a step simulated, "
+            f"{format_seconds(price.step_time_s)} as priced; {len(step.graph):,} tasks\n"
+            f"{largest(step.time_parts_s, step.step_time_s)}"
+        )
+
+    def records(self) -> Rows:
+        """Return the tasks that were played: what ran where, and when."""
+        return self.step.timeline.records()
+
+    def plot_time(self) -> Figure:
+        """Draw what the critical path of the step consists of [s]."""
+        step = self.step
+        return figure(time_chart("Time of a step, simulated", step.time_parts_s, step.step_time_s))
+
+    def plot_links(self) -> Figure:
+        """Draw how much the links carry over the step, and how many of them are in use [%]."""
+        from meshwright.wafer.report import links_chart
+
+        return figure(links_chart(self.step, self.network))
 
 
 def not_played(structure: PlanOptions) -> str:

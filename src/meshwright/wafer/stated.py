@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+
+from typing_extensions import TypedDict
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.units import format_seconds
@@ -84,7 +85,34 @@ def _faults(plan: Plan, placement: Placement, stated: PlacementFile) -> Iterator
             yield Fault(f"axes.{axis}", f"found {list(shape)}", fix)
 
 
-def placement_record(plan: Plan) -> dict[str, Any]:
+class PlacementRecord(TypedDict):
+    """A placement as a placement file holds it."""
+
+    plan: str
+    system: str
+    grid: Sequence[int]
+    axes: Mapping[str, Sequence[int]]
+    """By axis: sides of the block that its members fill, in units of inner blocks."""
+    devices: Sequence[int]
+    """Of each rank."""
+
+
+class PlayedPlacement(PlacementRecord):
+    """A placement, and the step that it gives."""
+
+    contended_s: float
+    simulated_s: float
+    slowdown: Mapping[str, float]
+    """By axis: time on shared links over that on links of its own."""
+
+
+PlacementsRecord = TypedDict(
+    "PlacementsRecord", {"as planned": PlayedPlacement, "as stated": PlayedPlacement}
+)
+"""A plan in two placements."""
+
+
+def placement_record(plan: Plan) -> PlacementRecord:
     """Return the placement of a plan as a placement file holds it."""
     placement = placement_of(plan)
     return {
@@ -126,7 +154,7 @@ def _slowdown(entry: Candidate) -> dict[str, float]:
     return {} if entry.placement is None else dict(entry.placement.slowdown)
 
 
-def compared_record(played: dict[str, SimulatedPlan]) -> dict[str, Any]:
+def compared_record(played: dict[str, SimulatedPlan]) -> dict[str, PlayedPlacement]:
     """Return the same as data."""
     return {
         name: {

@@ -18,6 +18,7 @@ from meshwright.calibration.prediction import Counting, RowMemory, predict
 from meshwright.calibration.reading import rows_of
 from meshwright.calibration.report import Validation, memory_data, validation_lines
 from meshwright.cost.parts import MemoryPart, MemoryUse
+from meshwright.report.answer_file import plain_data
 
 LLAMA = {"layers": 32, "hidden": 4096, "ffn": 14336, "ffn_gated": True, "heads": 32,
          "kv_heads": 8, "head_dim": 128, "vocab": 128256, "seq": 8192}  # fmt: skip
@@ -190,7 +191,7 @@ def test_memory_is_told_by_source_with_its_worst_rows_and_its_parts():
     assert any("torchtitan" in line for line in lines)
     assert any("Wrongly predicted to fit" in line for line in lines)
     assert all(len(line) <= 100 for line in lines)
-    data = memory_data(entries)
+    data = plain_data(memory_data(entries))
     assert data["overall"]["rows"] == data["groups"]["torchtitan"]["rows"] == 2
     parts = data["rows"][0]["parts_bytes"]
     assert set(parts) == set(MemoryPart)

@@ -28,6 +28,7 @@ from meshwright.calibration.rows import (
 from meshwright.calibration.serving import predict_all
 from meshwright.catalog.calibration import fit_record, serving_record
 from meshwright.cli.main import main
+from meshwright.report.answer_file import plain_data
 
 
 def test_what_is_not_stated_is_none():
@@ -108,7 +109,7 @@ def test_any_row_is_judged_or_refused(changes):
     assert len(rows) + bool(faults) == 1
     found = Validation(tuple(predict_all(rows, "calibrated")), "calibrated", tuple(faults))
     assert list(validation_lines(found))
-    json.dumps(validation_data(found), allow_nan=False)
+    json.dumps(plain_data(validation_data(found)), allow_nan=False)
 
 
 @pytest.mark.parametrize(("entries", "status"), [([WHOLE], 0), ([WHOLE, {"id": 1, "batch": -1}], 2),

@@ -22,6 +22,7 @@ from meshwright.calibration.serving import (
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_chip
 from meshwright.catalog.workloads import load_server
+from meshwright.report.answer_file import plain_data
 
 RECORD = json.loads(Path(__file__).with_name("recorded_serving.json").read_text("utf-8"))
 ALLOWED = 0.01
@@ -197,7 +198,7 @@ def test_both_kinds_of_rows_keep_their_order_and_the_headline_is_of_training():
     trained, served = published_rows()[0], row(id="served")
     rows = [served, trained, row(id="again")]
     found = Validation(tuple(predict_all(rows, "calibrated")), "calibrated")
-    data = validation_data(found)
+    data = plain_data(validation_data(found))
     assert [entry["id"] for entry in data["rows"]] == ["served", trained.id, "again"]
     assert set(data["groups"]) == {"mine", trained.group}
     assert data["overall"]["rows"] == 1
@@ -211,7 +212,9 @@ def test_both_kinds_of_rows_keep_their_order_and_the_headline_is_of_training():
 def test_a_file_of_requests_alone_has_its_own_headline():
     found = Validation(tuple(predict_served([row()], "calibrated")), "calibrated")
     expected = abs(log(found.predictions[0].predicted_tokens_per_s / (16 * 640 / 2.0)))
-    assert validation_data(found)["overall"]["median_of_medians"] == pytest.approx(expected)
+    assert plain_data(validation_data(found))["overall"]["median_of_medians"] == pytest.approx(
+        expected
+    )
 
 
 @pytest.mark.slow

@@ -129,6 +129,7 @@ def test_rows_held_out_are_covered(fitted):
     assert set(tested.kinds()) == {"framework named", "framework not named", *TRAITS} - {UNNAMED}
 
 
+@pytest.mark.slow
 def test_intervals_of_a_source_do_not_know_its_errors(fitted):
     """Errors of one source ten times as large widen the intervals of the others alone."""
     mine = np.array(fitted.rows.stacks) == "two"

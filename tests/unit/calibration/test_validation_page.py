@@ -15,6 +15,8 @@ from meshwright.calibration.rows import published_rows, published_serving_rows, 
 from meshwright.calibration.serving import predict_all
 from meshwright.report.page.parts import Table
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found():

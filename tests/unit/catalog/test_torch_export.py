@@ -337,6 +337,7 @@ def test_transposed_convolutions_have_a_window_for_each_point(stride, window, pa
     assert len(graph.kernels) == (1 if stride == window else 2)
 
 
+@pytest.mark.slow
 def test_norms_that_overwrite_statistics_are_read_on_the_cpu() -> None:
     """In training a norm needs the whole batch, in inference it is a function of each element."""
     layers = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True)

@@ -15,6 +15,7 @@ def output(capsys, *words):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_published_layer_over_all_tiles(capsys):
     data = json.loads(output(capsys, *PUBLISHED, "--json"))
     assert data["tile"] == 64
@@ -170,6 +171,7 @@ def test_narrow_numbers_are_faster_where_the_chip_says_so(capsys):
     assert cycles == pytest.approx(1979 / 989, rel=0.2)
 
 
+@pytest.mark.slow
 def test_long_partitions_are_named_by_their_largest_kernels(capsys):
     text = output(capsys, "gpt3-175b-layer", "--on", "SN10", "--tile", "64", "--tp", "8",
                   "--link", "25GB/s")  # fmt: skip

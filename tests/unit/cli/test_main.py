@@ -9,8 +9,9 @@ import pytest
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.cli import main as entry
-from meshwright.cli.main import failure_record, main
+from meshwright.cli.main import main
 from meshwright.options.table import Command, Option
+from meshwright.report.failure import failure
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_errors_as_json(command, capsys):
 
 
 def test_kind_of_an_infeasible_problem():
-    assert failure_record(InfeasibleError("no"))["kind"] == "infeasible"
+    assert failure(InfeasibleError("no"))["error"]["kind"] == "infeasible"
 
 
 def test_missing_file_is_bad_input(command, capsys, tmp_path):

@@ -6,6 +6,8 @@ import pytest
 
 from meshwright.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
 EXPLAINED = ["explain", *QUESTION, "--tp", "2"]
 JOBS = """\

@@ -209,6 +209,7 @@ WRITING = {
     ("sweep", "csv"): ["sweep.yaml"], ("sweep", "picture"): ["sweep.yaml"],
     ("sweep", "report"): ["sweep.yaml"], ("validate", "document"): [],
     ("validate", "report"): [], ("calibrate", "out"): [], ("measure", "out"): [],
+    ("show walk", "report"): ["tp"],
 }  # fmt: skip
 OF_FOLDERS = {("export", "out"), ("study", "out")}
 
@@ -225,7 +226,7 @@ def test_every_option_that_names_a_file_to_write_is_tried():
 def test_every_command_leaves_what_is_there(verb, name, capsys, tmp_path, monkeypatch):
     """Told before any work: a device under --force too, and a file of the user's without it."""
     monkeypatch.chdir(tmp_path)
-    words = [verb, *WRITING[verb, name], f"--{name}"]
+    words = [*verb.split(), *WRITING[verb, name], f"--{name}"]
     err = complaint(capsys, *words, "/dev/null", "--force")
     assert f"--{name}: '/dev/null' is a device (name a regular file)" in err
     suffixes = {"picture": ".svg", "report": ".html", "document": ".md"}
@@ -264,6 +265,7 @@ READING = [
     ["export", "FILE", "torch"], ["partition", "--layers", "FILE", "--capacity", "1GB"],
     ["fuse", "FILE", "--on", "SN10"], ["show", "model", "FILE"], ["show", "chip", "FILE"],
     ["show", "system", "FILE"], ["show", "graph", "FILE"], ["sweep", "FILE"],
+    ["show", "walk", "tp", "--model", "FILE"],
     ["validate", "--measurements", "FILE"], ["calibrate", "FILE"], ["read", "FILE"],
 ]  # fmt: skip
 

@@ -133,6 +133,7 @@ def test_a_search_tells_its_progress_and_then_its_answer(server):
     assert last["answer"]["coverage"]["gap"] == 0.0
 
 
+@pytest.mark.slow
 def test_a_front_is_a_chart_with_its_plans(server):
     _, content = call(server, "POST", "/api/front", {"options": QUESTION})
     found = json.loads(content.splitlines()[-1])

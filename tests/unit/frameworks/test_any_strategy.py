@@ -5,6 +5,7 @@ import re
 from ast import literal_eval
 from math import prod
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,6 +112,7 @@ def processes_in(text: str) -> int:
     return hosts * int(text.partition("--nproc-per-node=")[2].split()[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(degrees=degrees, structure=structures, target=st.sampled_from(FRAMEWORKS))
 def test_refused_with_reasons_or_consistent(make_plan, degrees, structure, target):

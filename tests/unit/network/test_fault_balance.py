@@ -65,6 +65,7 @@ def test_no_split_is_faster(speed, num_rows, room):
     assert finish(rows, speed) <= min(finish(split, speed) for split in possible) * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.05, 1.0), min_size=1, max_size=16), st.integers(1, 10))
 def test_many_rows_reach_the_mean_speed(speed, scale):
     speed = np.array(speed)

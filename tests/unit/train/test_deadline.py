@@ -158,6 +158,7 @@ def test_tokens_are_needed(capsys):
     assert "--tokens: is needed with --within" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_network_joins_hosts_where_there_are_several():
     asked = {"seq": 1024, "global_batch": 64, "tokens": "20B", "network": "400GbE"}
     one = mw.plan("gpt2-medium", on="4090", within="60d", **asked)

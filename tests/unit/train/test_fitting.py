@@ -101,6 +101,7 @@ def test_a_search_names_the_memory_that_is_the_limit():
     assert "Device memory is the limit" in shortage(system_of(device_gib=8.0))
 
 
+@pytest.mark.slow
 def test_a_search_with_fixed_choices_says_which_one_to_let_go():
     fixed = {"tp": [8], "recompute": [Recompute.NONE], "offload": [Offload.OPTIMIZER]}
     text = shortage(system_of(), **fixed)

@@ -21,6 +21,8 @@ from meshwright.wafer.price import physical_network
 from meshwright.wafer.simulation import simulate
 from meshwright.wafer.training import estimate, plan
 
+pytestmark = pytest.mark.slow
+
 MODEL = "gpt2-medium"
 FEW = {"pp": [1], "cp": [1], "micro_batch_size": [1], "recompute": ["none"], "zero_stage": [1],
        "tatp": [1]}  # fmt: skip

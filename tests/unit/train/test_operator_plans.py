@@ -9,6 +9,8 @@ from meshwright.train.question import training
 from meshwright.train.report_detail import operator_lines
 from meshwright.wafer.training import plan
 
+pytestmark = pytest.mark.slow
+
 GRID = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=4e9)
 SPEC = model(num_layers=4)
 

@@ -9,6 +9,8 @@ from meshwright.api import plan
 from meshwright.spec.model import ModelSpec
 from meshwright.train.plan_file import save
 
+pytestmark = pytest.mark.slow
+
 ASKED = {"on": "8xH100", "seq": "8k", "global_batch": 64}
 
 

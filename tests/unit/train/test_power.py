@@ -93,6 +93,7 @@ def test_what_knows_no_cap_refuses_one():
         plan(model, system, work, per_operator=True)
 
 
+@pytest.mark.slow
 def test_options_of_the_command_line(capsys):
     assert main(["plan", *QUESTION, "--max-power", "50W"]) == 3
     assert "50 W" in capsys.readouterr().err

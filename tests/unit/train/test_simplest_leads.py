@@ -14,6 +14,8 @@ from meshwright.train.question import make_problem, training
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
+pytestmark = pytest.mark.slow
+
 MODEL, SYSTEM = "llama3-8b", "16xH100"
 WORK = training(SYSTEM, sequence_length=4096, global_batch_size=64)
 FEW = {"recompute": ["none"], "micro_batch_size": [1], "context_kind": ["ring"]}

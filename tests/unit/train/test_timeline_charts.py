@@ -46,6 +46,7 @@ def test_memory_reaches_what_the_price_says(found):
     assert limits[0]["encoding"]["y"]["datum"] * 2**30 == pytest.approx(capacity)
 
 
+@pytest.mark.slow
 def test_a_long_step_of_many_stages_stays_small():
     found = estimate("gpt3-175b", on="1024xH100", seq="2k", global_batch=4096, tp=4, pp=32, mbs=1,
                      vpp=3, framework="megatron")  # fmt: skip

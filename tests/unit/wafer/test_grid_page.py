@@ -7,6 +7,7 @@ from meshwright.api import plan
 from meshwright.report.page.parts import Picture
 
 
+@pytest.mark.slow
 def test_a_plan_on_a_wafer_has_its_map_and_its_links(tmp_path) -> None:
     path = tmp_path / "wafer.html"
     found = plan(

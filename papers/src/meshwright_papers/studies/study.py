@@ -232,9 +232,9 @@ def document(studies: Mapping[str, tuple[str, str, StudyResult]]) -> str:
     lines = [
         "# Studies: published figures, rebuilt",
         "",
-        "Written by `meshwright study all --out docs`. A figure agrees within 15 % of what is",
-        "published; a gain if besides what it has over nothing lies within half of it; a range if",
-        "all of ours lie in it; what is `at most` or `up to` by our largest figure. A claim that",
+        "Written by `meshwright study all --out docs/results`. A figure agrees within 15 % of what",
+        "is published; a gain if besides what it has over nothing lies within half of it; a range",
+        "if all ours lie in it; what is `at most` or `up to` by our largest figure. A claim that",
         "holds under one of several declared settings is counted apart. Figures 13 and 16 to 19 of",
         "TEMP are read twice: with all that a plan may do searched for every system, and with what",
         "the paper describes: no pipeline inside a wafer (its section II-A), nothing recomputed,",

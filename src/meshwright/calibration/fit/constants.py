@@ -32,8 +32,9 @@ FREE = (
     Free("attention_scale", 0.9, 0.3, 0.3, 1.3, per_family=True, scales=ATTENTION),
     Free("portable_attention_efficiency", 0.6, 0.3, 0.3, 1.0, per_family=True),
     Free("narrow_matmul_efficiency", 0.9, 0.1, 0.6, 1.0),
-    # Rates of grouped products alone over those of ordinary ones, by the curves of docs/kernels.md
-    # in bf16: A100 0.50, GB200 0.60, B200 0.77, H200 1.07, H100 1.19; their mean and scatter.
+    # Rates of grouped products alone over those of ordinary ones, by the curves of
+    # docs/results/kernels.md in bf16: A100 0.50, GB200 0.60, B200 0.77, H200 1.07, H100 1.19;
+    # their mean and scatter.
     Free("grouped_matmul_efficiency", 0.78, 0.4, 0.2, 1.0),
     # By count: an input is cast, a scale is set.
     Free("expert_kernels", 2.0, 1.0, 0.1, 50.0),

@@ -123,4 +123,4 @@ def fitted_kernels(tables: Sequence[Timings], name: str, command: str) -> Fitted
     curves = fit_kernels(tables)
     found = kernel_validation(tables, curves)
     text = curves_text(curves, name, command)
-    return Fitted(text, list(kernel_lines(found, detail=False)), kernel_data(found))
+    return Fitted(text, list(kernel_lines(found, detail=False)), dict(kernel_data(found)))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
+from typing_extensions import TypedDict
+
+from meshwright.base.records import Listed, Rows, Scalar
 from meshwright.calibration.fit.memory import (
     GIB,
     MemoryFit,
@@ -33,15 +37,74 @@ from meshwright.calibration.fit.sram import SramFit, fit_sram
 from meshwright.calibration.fit.training import BASE, Fit, fit, fit_rows
 from meshwright.calibration.prediction import predict
 from meshwright.calibration.rows import Row
+from meshwright.catalog.calibration import (
+    CoverageRecord,
+    GroupRecord,
+    MemoryRecord,
+    PooledErrorRecord,
+    ServingRecord,
+    SramRecord,
+)
 from meshwright.report.screen import percent, screen_width
+from meshwright.spec.calibration import Spread
 
 
-class Fitted(NamedTuple):
+class FittedRecord(TypedDict, total=False):
+    """Errors of a fit on its own rows and on each source left out, of what was fitted."""
+
+    num_rows: int
+    fitted: PooledErrorRecord
+    left_out: PooledErrorRecord
+    left_out_alone: PooledErrorRecord | None
+    """Sources whose chips no other source has; they are not part of ``left_out``."""
+    unnamed: PooledErrorRecord | None
+    """Left out, and priced without their framework."""
+    spread: Spread | None
+    intervals: Mapping[str, CoverageRecord]
+    """By what rows have in common."""
+    groups: Mapping[str, GroupRecord]
+    """By source."""
+    memory: MemoryRecord | None
+    """Null: no row stated memory."""
+    serving: ServingRecord
+    sram: SramRecord
+
+
+@dataclass(frozen=True)
+class Fitted(Listed):
     """A calibration file, with lines for a reader and data for a program."""
 
     text: str
     lines: list[str]
     data: dict[str, Any]
+
+    def brief(self) -> str:
+        """Return the first lines for a reader."""
+        return "\n".join(self.lines[:3])
+
+    def records(self) -> Rows:
+        """Return the sources of the rows, or the kernels, with their errors."""
+        if "kernels" in self.data:
+            return [_flat(entry) for entry in self.data["variants"]]
+        fits = [self.data, *(self.data[name] for name in ("serving", "sram") if name in self.data)]
+        return [
+            {"source": name, **_flat(group)}
+            for fit in fits
+            for name, group in fit.get("groups", {}).items()
+        ]
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return a record with the parts of its records beside the rest: ``left_out_median``."""
+    found: dict[str, Scalar] = {}
+    for name, value in record.items():
+        if isinstance(value, list | tuple):
+            value = dict(zip(("median", "p90"), value, strict=True))
+        if isinstance(value, Mapping):
+            found |= {f"{name}_{part}": amount for part, amount in value.items()}
+        else:
+            found[name] = value
+    return found
 
 
 def fitted(rows: Sequence[Row], name: str, command: str) -> Fitted:

@@ -5,22 +5,27 @@ Data are in SI units; seconds and bytes are those of one sequence and one chip.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
+from typing_extensions import TypedDict
+
+from meshwright.base.records import Brief, Rows, scalars
 from meshwright.dataflow.fusion.cores import CoreGrid
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
 from meshwright.spec.system import DType
 
 if TYPE_CHECKING:
+    from meshwright.report.page.notebook import Figure
     from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Brief):
     """The best candidate, and what became of all."""
 
     number: int
@@ -37,7 +42,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(Brief):
     """Kernels that are on the chip together; seconds and bytes are those of one sequence."""
 
     kernels: tuple[str, ...]
@@ -75,7 +80,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class SearchCounts:
+class SearchCounts(Brief):
     """How much was searched."""
 
     num_ideals: int
@@ -90,7 +95,7 @@ class SearchCounts:
 
 
 @dataclass(frozen=True)
-class Fusion:
+class Fusion(Brief):
     """The best partitions of a problem."""
 
     fidelity: ClassVar[str] = "closed_form"
@@ -128,7 +133,7 @@ class Fusion:
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(Brief):
     """A chip, and one direction of the links between such chips."""
 
     name: str
@@ -139,7 +144,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class FusionQuestion:
+class FusionQuestion(Brief):
     """What is fused, and where."""
 
     graph: DataflowGraph
@@ -180,6 +185,44 @@ class FusionAnswer(Shown):
 
         return fusion_page(self)
 
+    def brief(self) -> str:
+        """Return the lead of the screen."""
+        from meshwright.dataflow.fusion.report import fusion_screen
+
+        return fusion_screen(self).lead
+
+    def records(self) -> Rows:
+        """Return the partitions in the order of time, for one sequence."""
+        return [
+            {"kernels": ", ".join(part.kernels), "limit": part.limit, "time_s": part.time_s,
+             **scalars(part)}
+            for part in self.choice.fusion.partitions
+        ]  # fmt: skip
+
+    def plot_time(self) -> Figure:
+        """Draw the seconds of one sequence by cause: compute, DRAM and network that show."""
+        from meshwright.dataflow.fusion.page import time_of
+
+        return figure(time_of(self))
+
+    def plot_partitions(self) -> Figure:
+        """Draw the time of each partition by cause, for one sequence [s]."""
+        from meshwright.dataflow.fusion.page import partitions_of
+
+        return figure(partitions_of(self))
+
+    def plot_memory(self) -> Figure:
+        """Draw the SRAM of each partition, against the capacity [MiB]."""
+        from meshwright.dataflow.fusion.page import sram_of
+
+        return figure(sram_of(self))
+
+    def plot_moved(self) -> Figure:
+        """Draw the bytes between chip and DRAM of each partition [MiB]."""
+        from meshwright.dataflow.fusion.page import moved_of
+
+        return figure(moved_of(self))
+
     @property
     def gap(self) -> float:
         """How far all that was tried may be from the best [1]."""
@@ -198,7 +241,87 @@ class FusionAnswer(Shown):
         return asked.graph.flops * self.sequences_per_s / (chips * asked.target.grid.flops_per_s)
 
 
-def fusion_to_data(answer: FusionAnswer) -> dict[str, Any]:
+class FusionCounts(TypedDict):
+    """How much was searched."""
+
+    num_ideals: int
+    num_steps: int
+    num_sets: int
+    """Different partitions that were priced."""
+    num_pairs: int
+    """Pairs (seconds, bytes) kept on the way."""
+    num_kept: int | None
+    """Kernels of a wide graph whose orders were all searched, for its bound; null: those of all
+    kernels were."""
+    tiles_fused: int
+    tiles_pruned: int
+    tiles_refused: int
+
+
+class PlacedKernelRecord(TypedDict):
+    """A kernel, and the cores that it has."""
+
+    name: str
+    cores: int
+
+
+class PartitionRecord(TypedDict):
+    """Kernels that are on the chip together; seconds and bytes are those of one sequence."""
+
+    limit: str
+    """What sets the pace."""
+    time_s: float
+    kernels: Sequence[PlacedKernelRecord]
+    compute_s: float
+    dram_s: float
+    network_s: float
+    fill_s: float
+    setup_s: float
+    """Reading weights, and reading and writing sums, spread over the micro-batch."""
+    sram_bytes: float
+    held_bytes: float
+    """Of the SRAM, before it is cut in parts: weights, and sums over all tiles."""
+    moved_bytes: float
+    """Between DRAM and chip, weights apart."""
+    weight_parts: int
+    """Parts in which the weights of a kernel that is alone pass through the SRAM."""
+
+
+class FusionRecord(TypedDict):
+    """Kernels fused into partitions that run on one chip after the other."""
+
+    graph: str
+    chip: str
+    rate_of: str
+    """Type of the numbers whose products the rate of the chip is of."""
+    rules: str
+    fidelity: str
+    is_calibrated: bool
+    kernel_by_kernel: bool
+    tp: int
+    pp: int
+    tile: int
+    repeats: int
+    micro_batch: int
+    time_s: float
+    """Of one sequence in steady state."""
+    parts_s: Mapping[str, float]
+    """They sum to ``time_s``."""
+    bound_s: float
+    """No partitions are faster."""
+    gap: float
+    sharding_gap: float
+    sequences_per_s: float
+    compute_share: float
+    sram_capacity_bytes: float
+    held_bytes: float
+    splits: Mapping[str, str | None]
+    """The dim over which each kernel is split."""
+    counts: FusionCounts
+    partitions: Sequence[PartitionRecord]
+
+
+def fusion_to_data(answer: FusionAnswer) -> FusionRecord:
     """Return an answer as data."""
     asked, fusion = answer.question, answer.choice.fusion
     return {
@@ -215,7 +338,7 @@ def fusion_to_data(answer: FusionAnswer) -> dict[str, Any]:
         "repeats": answer.question.repeats,
         "micro_batch": fusion.micro_batch,
         "time_s": fusion.time_s,
-        "parts_s": dict(fusion.parts_s),
+        "parts_s": fusion.parts_s,
         "bound_s": answer.choice.bound_s / asked.repeats,
         "gap": answer.gap,
         "sharding_gap": answer.sharding_gap,
@@ -223,9 +346,13 @@ def fusion_to_data(answer: FusionAnswer) -> dict[str, Any]:
         "compute_share": answer.compute_share,
         "sram_capacity_bytes": asked.target.grid.sram_bytes,
         "held_bytes": fusion.held_bytes,
-        "splits": dict(answer.splits),
+        "splits": answer.splits,
         "counts": {
-            **asdict(fusion.counts),
+            "num_ideals": fusion.counts.num_ideals,
+            "num_steps": fusion.counts.num_steps,
+            "num_sets": fusion.counts.num_sets,
+            "num_pairs": fusion.counts.num_pairs,
+            "num_kept": fusion.counts.num_kept,
             "tiles_fused": answer.choice.num_fused,
             "tiles_pruned": answer.choice.num_pruned,
             "tiles_refused": len(answer.choice.refused),
@@ -234,11 +361,19 @@ def fusion_to_data(answer: FusionAnswer) -> dict[str, Any]:
     }
 
 
-def _partition_record(part: Partition) -> dict[str, Any]:
+def _partition_record(part: Partition) -> PartitionRecord:
     kernels = zip(part.kernels, part.cores, strict=True)
     return {
         "limit": part.limit,
         "time_s": part.time_s,
-        **{key: value for key, value in asdict(part).items() if key != "cores"},
         "kernels": [{"name": name, "cores": cores} for name, cores in kernels],
+        "compute_s": part.compute_s,
+        "dram_s": part.dram_s,
+        "network_s": part.network_s,
+        "fill_s": part.fill_s,
+        "setup_s": part.setup_s,
+        "sram_bytes": part.sram_bytes,
+        "held_bytes": part.held_bytes,
+        "moved_bytes": part.moved_bytes,
+        "weight_parts": part.weight_parts,
     }

@@ -60,9 +60,20 @@ def _names(partitions: Sequence[Partition]) -> list[str]:
 
 
 def _time_parts(answer: FusionAnswer) -> Iterator[Part]:
-    fusion = answer.choice.fusion
     yield Text(f"{speed_line(answer)}.")
-    yield time_chart(f"Time of a {pass_of(answer)}", fusion.parts_s, fusion.time_s)
+    yield time_of(answer)
+    yield partitions_of(answer)
+
+
+def time_of(answer: FusionAnswer) -> Chart:
+    """Return the seconds of one sequence, or pass, by cause."""
+    fusion = answer.choice.fusion
+    return time_chart(f"Time of a {pass_of(answer)}", fusion.parts_s, fusion.time_s)
+
+
+def partitions_of(answer: FusionAnswer) -> Chart:
+    """Return the time of each partition by cause."""
+    fusion = answer.choice.fusion
     names, partitions = _names(fusion.partitions), fusion.partitions
     causes = {
         "compute": [part.compute_s for part in partitions],
@@ -75,7 +86,7 @@ def _time_parts(answer: FusionAnswer) -> Iterator[Part]:
     }  # fmt: skip
     shown = {name: each for name, each in causes.items() if any(each)}
     slowest = max(range(len(partitions)), key=lambda number: partitions[number].time_s)
-    yield Chart(
+    return Chart(
         f"Time of each partition, for one {pass_of(answer)}",
         f"The longest, {names[slowest]}, takes {format_seconds(partitions[slowest].time_s)}; "
         f"{partitions[slowest].limit} limits it",
@@ -87,30 +98,39 @@ def _time_parts(answer: FusionAnswer) -> Iterator[Part]:
     )  # fmt: skip
 
 
-def _memory_parts(answer: FusionAnswer) -> Iterator[Part]:
-    fusion, grid = answer.choice.fusion, answer.question.target.grid
-    names, partitions = _names(fusion.partitions), fusion.partitions
-    yield Chart(
+def sram_of(answer: FusionAnswer) -> Chart:
+    """Return the SRAM of each partition."""
+    partitions, capacity = answer.choice.fusion.partitions, answer.question.target.grid.sram_bytes
+    return Chart(
         "SRAM of each partition",
         f"{format_bytes(max(part.sram_bytes for part in partitions))} of "
-        f"{format_bytes(grid.sram_bytes)} in the fullest",
+        f"{format_bytes(capacity)} in the fullest",
         charts.bars(
-            names, [part.sram_bytes / MIB for part in partitions],
+            _names(partitions), [part.sram_bytes / MIB for part in partitions],
             [format_bytes(part.sram_bytes) for part in partitions], "SRAM [MiB]",
-            limit=grid.sram_bytes / MIB, limit_name="capacity [MiB]",
+            limit=capacity / MIB, limit_name="capacity [MiB]",
         ),
     )  # fmt: skip
-    yield Chart(
+
+
+def moved_of(answer: FusionAnswer) -> Chart:
+    """Return the bytes between chip and DRAM of each partition."""
+    partitions = answer.choice.fusion.partitions
+    return Chart(
         "Bytes between chip and DRAM, by partition",
         f"{format_bytes(sum(part.moved_bytes for part in partitions))} in all, weights apart",
         charts.bars(
-            names,
-            [part.moved_bytes / MIB for part in partitions],
-            [format_bytes(part.moved_bytes) for part in partitions],
-            "moved [MiB]",
+            _names(partitions), [part.moved_bytes / MIB for part in partitions],
+            [format_bytes(part.moved_bytes) for part in partitions], "moved [MiB]",
             colour=charts.COLOURS[1],
         ),
-    )
+    )  # fmt: skip
+
+
+def _memory_parts(answer: FusionAnswer) -> Iterator[Part]:
+    fusion, grid = answer.choice.fusion, answer.question.target.grid
+    yield sram_of(answer)
+    yield moved_of(answer)
     yield Text(f"Tensors of one {pass_of(answer)} take {format_bytes(fusion.held_bytes)} of "
                f"{format_bytes(grid.dram_bytes)} of DRAM.")  # fmt: skip
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.base.records import Listed, Rows
 from meshwright.base.registry import Registry
 from meshwright.frameworks.reading.given import Given, Statement
 from meshwright.frameworks.reading.launchers import Devices, Launch
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(Listed):
     """What files that start a job state."""
 
     framework: str
@@ -28,6 +29,20 @@ class Job:
     missing: tuple[Fault, ...] = ()
     """Options of this program that have to be stated beside the files."""
     notes: tuple[str, ...] = ()
+
+    def brief(self) -> str:
+        """Return what the job is, and what is still open."""
+        from meshwright.frameworks.reading.report import job_screen
+
+        return job_screen(self, next_command="").lead
+
+    def records(self) -> Rows:
+        """Return every statement of the files, whether a price depends on it, and its place."""
+        return [
+            {"option": one.option, "value": str(one.value), "is_read": is_read, "place": one.place}
+            for is_read, statements in ((True, self.read), (False, self.ignored))
+            for one in statements
+        ]
 
 
 @dataclass

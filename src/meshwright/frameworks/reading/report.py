@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from typing_extensions import TypedDict
 
 from meshwright.frameworks.reading.job import Job, readers
 from meshwright.report.screen import Screen, counted
@@ -51,21 +53,55 @@ def job_lines(job: Job) -> Iterator[str]:
         yield f"open: {fault}"
 
 
-def job_record(job: Job) -> dict[str, Any]:
-    """Return the job as data: options of this program by name, statements, what is open."""
-    from meshwright.report.answer_file import plain_data
+class DevicesRecord(TypedDict):
+    """Devices of a job; what is not stated is null."""
 
+    hosts: int | None
+    all: int | None
+    chip: str | None
+
+
+class StatementRecord(TypedDict):
+    """An option of a framework, as a file states it."""
+
+    option: str
+    value: Any
+    place: str | None
+    """File and line."""
+
+
+class OpenOption(TypedDict):
+    """What the files leave open."""
+
+    option: str
+    message: str
+    fix: str
+
+
+class JobRecord(TypedDict):
+    """The question that the files of a job ask."""
+
+    framework: str
+    kind: str
+    model: str | None
+    devices: DevicesRecord
+    options: Mapping[str, Any]
+    """Of this program, by name."""
+    read: Sequence[StatementRecord]
+    ignored: Sequence[StatementRecord]
+    missing: Sequence[OpenOption]
+    notes: Sequence[str]
+
+
+def job_record(job: Job) -> JobRecord:
+    """Return the job as data."""
     return {
         "framework": job.framework,
         "kind": job.kind,
         "model": _name(job.options.get("model")),
         "devices": {"hosts": job.devices.num_hosts, "all": job.devices.count,
                     "chip": job.devices.chip or None},
-        "options": {
-            name: value if isinstance(value, str | int | float | bool | Mapping)
-            else plain_data(value)
-            for name, value in job.options.items() if name != "model"
-        },
+        "options": {name: value for name, value in job.options.items() if name != "model"},
         "read": [_statement(one) for one in job.read],
         "ignored": [_statement(one) for one in job.ignored],
         "missing": [{"option": f.path, "message": f.message, "fix": f.fix} for f in job.missing],
@@ -73,7 +109,7 @@ def job_record(job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _statement(one: Any) -> dict[str, Any]:
+def _statement(one: Any) -> StatementRecord:
     return {"option": one.option, "value": one.value, "place": one.place or None}
 
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray
 from meshwright.base.errors import Fault, SpecError
+from meshwright.base.records import Listed, Rows
+from meshwright.base.units import format_si
 from meshwright.graph.kernels.kernel import Dims, Kernel, Operand, Weight, num_elements
 from meshwright.graph.op import Phase
 
@@ -29,7 +31,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class DataflowGraph:
+class DataflowGraph(Listed):
     """A computation, and how often it repeats: one layer of a model, or a whole workload.
 
     Kernels come after all that they read. What a layer reads from the layer before it is an input.
@@ -53,6 +55,21 @@ class DataflowGraph:
     """Inputs without a gradient: data, numbers of rows, tables of angles."""
     output_layouts: Mapping[str, str] = field(default_factory=dict)
     """The dim over which an output has to lie split, or ``whole``; the others are free."""
+
+    def brief(self) -> str:
+        """Return how large the graph is."""
+        often = f", {self.repeats} times" if self.repeats > 1 else ""
+        return f"{self.name}: {len(self.kernels)} kernels{often}, {format_si(self.flops, 'FLOP')}"
+
+    def records(self) -> Rows:
+        """Return the kernels, in an order in which they can run."""
+        return [
+            {"name": kernel.name, "phase": kernel.phase.value, "unit": kernel.unit.value,
+             "dims": " x ".join(kernel.dims), "flops": kernel.flops(self.sizes),
+             "written_bytes": self.tensor_bytes(kernel),
+             "weight_bytes": sum(self.tensor_bytes(weight) for weight in kernel.weights)}
+            for kernel in self.kernels
+        ]  # fmt: skip
 
     @cached_property
     def number(self) -> Mapping[str, int]:

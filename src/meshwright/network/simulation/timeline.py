@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.records import Listed, Rows
+from meshwright.base.units import format_seconds
 from meshwright.network.simulation.tasks import TaskGraph
 from meshwright.topology.network import Network
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(Listed):
     """A simulated run, as columns: one row for each task, and one for each change of a link."""
 
     task_name: tuple[str, ...]
@@ -29,6 +31,20 @@ class Timeline:
     """When it changed, in order of time [s]."""
     rate_bytes_per_s: FloatArray
     """What the link carries from then on [bytes/s]."""
+
+    def brief(self) -> str:
+        """Return when the last task ends."""
+        return f"{len(self.task_name):,} tasks end within {format_seconds(self.makespan_s)}"
+
+    def records(self) -> Rows:
+        """Return the tasks."""
+        rows = zip(self.task_name, self.device.tolist(), self.track.tolist(),
+                   self.start_s.tolist(), self.end_s.tolist(), strict=True)  # fmt: skip
+        return [
+            {"task": name, "device": device, "track": self.tracks[track], "start_s": start_s,
+             "end_s": end_s}
+            for name, device, track, start_s, end_s in rows
+        ]  # fmt: skip
 
     @property
     def makespan_s(self) -> float:

@@ -55,9 +55,14 @@ def tip(field: str, title: str) -> Spec:
     return {"field": field, "type": "quantitative", "title": title, "format": ".4~g"}
 
 
+def named(field: str, title: str) -> Spec:
+    """Return a name that is told where a reader points."""
+    return {"field": field, "type": "nominal", "title": title or None}
+
+
 def names(field: str, title: str = "", **more: Any) -> Spec:
     """Return a channel of names, in the order of the data."""
-    return {"field": field, "type": "nominal", "title": title or None, "sort": None, **more}
+    return named(field, title) | {"sort": None, **more}
 
 
 def bars(
@@ -84,7 +89,7 @@ def bars(
             {"mark": text, "encoding": base | {"text": {"field": "shown"}}},
             *_limit("x", limit, limit_name),
         ],
-        encoding={"tooltip": [names("label", "part"), names("shown", "amount")]},
+        encoding={"tooltip": [named("label", "part"), named("shown", "amount")]},
     )
 
 
@@ -115,7 +120,7 @@ def stacked(
             "x": axis("amount", title, axis=_numbers(longest)),
             "color": names("part", "part", scale={"domain": list(parts), "range": _range(parts)}),
             "order": {"field": "order"},
-            "tooltip": [names("row", row_title), names("part", "part"),
+            "tooltip": [named("row", row_title), named("part", "part"),
                         tip("amount", title)],
         },
     }  # fmt: skip
@@ -175,7 +180,7 @@ def points(
             "y": axis("y", y_title, scale=_scale(ys)),
             "color": names("kind", "", scale={"domain": kind_names, "range": _range(kind_names)}),
             "shape": names("kind", ""),
-            "tooltip": [names("label", "plan"), tip("x", x_title), tip("y", y_title)],
+            "tooltip": [named("label", "plan"), tip("x", x_title), tip("y", y_title)],
         },
     }
     if is_brushed:
@@ -241,8 +246,8 @@ def heat(
     return chart(
         data=columns(row=rows, column=columns_, amount=amounts, shown=shown, note=notes),
         height={"step": 34},
-        encoding={"tooltip": [names("row", row_title), names("column", column_title),
-                              names("shown", title), names("note", "from")]},
+        encoding={"tooltip": [named("row", row_title), named("column", column_title),
+                              named("shown", title), named("note", "from")]},
         layer=[
             {"mark": {"type": "rect", "stroke": "#ffffff"}, "encoding": base | {"color": colour}},
             {"mark": "text", "encoding": base | {"text": {"field": "shown"}, "color": ink}},
@@ -263,7 +268,7 @@ def spans(
     """Return a span and its middle for each name: an interval and what is expected."""
     y = names("label", axis={"labelLimit": LABEL})
     x = axis("low", title, scale={"zero": False})
-    tips = [names("label", "plan"), *(tip(end, end) for end in ("low", "middle", "high"))]
+    tips = [named("label", "plan"), *(tip(end, end) for end in ("low", "middle", "high"))]
     return chart(
         data=columns(label=labels, low=lows, middle=middles, high=highs),
         height={"step": ROW},
@@ -295,7 +300,7 @@ def timeline(
             "x2": {"field": "end"},
             "color": names("kind", "", scale={"domain": shown,
                                               "range": [colours[kind] for kind in shown]}),
-            "tooltip": [names("row", row_title), names("kind", "task"), names("label", "of"),
+            "tooltip": [named("row", row_title), named("kind", "task"), named("label", "of"),
                         tip("start", "from [s]"), tip("end", "to [s]")],
         },
     )  # fmt: skip

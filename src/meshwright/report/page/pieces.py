@@ -98,12 +98,18 @@ def network_tile(system: SystemSpec, gains: Gains) -> Tile:
 
 def gain_parts(title: str, gains: Gains) -> Iterator[Part]:
     """Yield what changes of the system gain the same plan."""
+    yield gain_chart(title, gains) or Text(
+        "Twice of any one resource makes this plan less than 0.2 % faster."
+    )
+
+
+def gain_chart(title: str, gains: Gains) -> Chart | None:
+    """Return what changes of the system gain the same plan; None: no more than 0.2 %."""
     changed = {what: entry for what, entry in gains.items() if entry[1] > SHOWN_GAIN}
     if not changed:
-        yield Text("Twice of any one resource makes this plan less than 0.2 % faster.")
-        return
+        return None
     shown = {what: f"{gain:.1%}" for what, (_, gain) in changed.items()}
-    yield Chart(
+    return Chart(
         title,
         "; ".join(f"{what}: {gain} faster" for what, gain in shown.items()),
         charts.bars(list(shown), [100.0 * gain for _, gain in changed.values()],

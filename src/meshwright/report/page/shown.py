@@ -1,16 +1,18 @@
-"""What every answer can do: a report, and how a notebook shows it."""
+"""What every answer with a report can do: a report, a table, and how a notebook shows it."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from meshwright.base.records import Listed
 
 if TYPE_CHECKING:
     from meshwright.report.page.parts import Page
 
 
-class Shown(ABC):
+class Shown(Listed):
     """An answer that has a report: its room says what stands there."""
 
     @abstractmethod

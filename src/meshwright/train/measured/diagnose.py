@@ -12,6 +12,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError
+from meshwright.base.records import Brief, Listed, Rows, scalars
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.cost.problem import Problem
 from meshwright.report.screen import WIDTH, screen_width, words, wrapped
@@ -47,7 +48,7 @@ from meshwright.train.robustness import NUM_DRAWS, SEED
 
 
 @dataclass(frozen=True)
-class Loss:
+class Loss(Brief):
     """What one resource adds to a step against its prediction."""
 
     resource: str
@@ -60,7 +61,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Improvement:
+class Improvement(Brief):
     """A single change of the plan, and what it gains under the factors of the measurement."""
 
     what: str
@@ -80,7 +81,7 @@ class Improvement:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Listed):
     """Where a measured step loses time, and what would win it back."""
 
     plan: str
@@ -107,6 +108,22 @@ class Diagnosis:
     measured_memory_bytes: float | None = None
     predicted_memory_bytes: float | None = None
     """Of the fullest device, without the margin that is left free [bytes]."""
+
+    def brief(self) -> str:
+        """Return the difference, where most of it lies, and the change that wins most back."""
+        ratio = self.measured_s / self.predicted_s - 1.0
+        lost = max(self.losses, key=lambda loss: abs(loss.lost_s))
+        text = (f"{self.plan}\n{format_seconds(self.measured_s)} measured, "
+                f"{format_seconds(self.predicted_s)} predicted ({ratio:+.1%}); most by "
+                f"{lost.resource}: {format_seconds(lost.lost_s)}")  # fmt: skip
+        if not self.changes:
+            return text
+        best = self.changes[0]
+        return f"{text}\n{best.what}: {best.faster_by_fraction:+.1%} faster, {best.plan}"
+
+    def records(self) -> Rows:
+        """Return the single changes that fit, the largest gain first."""
+        return [scalars(change) for change in self.changes]
 
 
 MOVED = ("tp", "cp", "pp", "dp_shard")

@@ -101,6 +101,7 @@ def test_programs_run_to_their_end(case):
     assert Replay(programs, program.groups).run() == []
 
 
+@pytest.mark.slow
 def test_a_message_that_nobody_sends_is_noticed():
     *_, program = made("1f1b")
     programs = [program.nodes(rank) for rank in range(program.num_ranks)]
