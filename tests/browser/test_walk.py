@@ -10,7 +10,7 @@ WALKS = {
     "tp": ["tp"],
     "tp-sp": ["tp-sp", "--group", "4"],
     "tatp": ["tatp", "--group", "8"],
-    "ring": ["tspp", "--group", "4"],
+    "ring": ["tspp", "--group", "4", "--streamed", "weights"],
     "wave": ["even_wave_all_reduce", "--group", "2x4"],
     "switch": ["in_network_all_reduce"],
 }
