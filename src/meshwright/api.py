@@ -1216,8 +1216,11 @@ def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
     from meshwright.calibration.serving import predict_all
     from meshwright.catalog.files import read_json
     from meshwright.options.question import output_file
+    from meshwright.report.svg import check_drawable
 
     target = output_file(args, "document", ".md")
+    if target is not None:
+        check_drawable()
     rows, faults = _rows(None), list[Fault]()
     if args.measurements is not None:
         rows, faults = judged(read_json(Path(args.measurements)), args.measurements)

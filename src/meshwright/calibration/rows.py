@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
 from meshwright.sharding.strategy import Offload, Recompute
 from meshwright.spec.system import DType
+from meshwright.spec.workload import MOST_DEFERRED
 
 ADAPTERS = "finetune-lora"
 """The task that trains adapters on frozen weights."""
@@ -173,7 +174,9 @@ class SoftwareFields(Fields):
     dropout: Flag = None
     deterministic: Flag = None
     """Kernels give the same bits each time."""
-    deferred_logit_gradients: Count = None
+    deferred_logit_gradients: Annotated[
+        Annotated[int, Strict(), Field(ge=1, le=MOST_DEFERRED)] | None, _MAYBE
+    ] = None
     """Micro-batches whose gradients of logits wait for that of the last product's weights."""
     logit_tiles: Count = None
     """Parts in which logits are made one after the other."""

@@ -704,6 +704,6 @@ COMMANDS["serve"] = Command(
 PYTHON_ONLY = ("serve",)
 FAMILIES = {
     "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives, "
-    "walks, topologies and completion of shells"
+    "topologies, walks and completion of shells"
 }
 """First words under which several commands come."""

@@ -175,6 +175,10 @@ class Launches(Declaration):
 SelectiveRecompute = Literal["attention", "half_of_products", "all_but_products"]
 
 
+MOST_DEFERRED = 4096
+"""Micro-batches whose gradients of logits may wait: of more no memory is large enough."""
+
+
 class SoftwareStack(Declaration):
     """The framework, as far as it changes time and memory."""
 
@@ -231,7 +235,7 @@ class SoftwareStack(Declaration):
     their gradient, that of the logits; the narrow gradient comes after them)."""
     fp32_split_logit_copies: float = Field(default=1.0, ge=0)
     """The same where tp splits the logits: 3.5 of PyTorch."""
-    deferred_logit_gradients: int = Field(default=0, ge=0)
+    deferred_logit_gradients: int = Field(default=0, ge=0, le=MOST_DEFERRED)
     """Micro-batches whose gradients of logits wait for that of the last product's weights.
 
     Source: megatron-core, ``defer_embedding_wgrad_compute`` with ``wgrad_deferral_limit``.

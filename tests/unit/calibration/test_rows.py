@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
@@ -98,6 +98,7 @@ PLACES += [(name, None) for name in StatedRow.model_fields]
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), ODD), min_size=1, max_size=3))
+@example([(("software", "deferred_logit_gradients"), 2**31)])
 def test_any_row_is_judged_or_refused(changes):
     entry = copy.deepcopy(WHOLE)
     for (part, name), value in changes:

@@ -208,8 +208,8 @@ WRITING = {
     ("read", "out"): ["torch.nn:Linear"], ("sweep", "out"): ["sweep.yaml"],
     ("sweep", "csv"): ["sweep.yaml"], ("sweep", "picture"): ["sweep.yaml"],
     ("sweep", "report"): ["sweep.yaml"], ("validate", "document"): [],
-    ("validate", "report"): [], ("calibrate", "out"): [], ("measure", "out"): [],
-    ("show walk", "report"): ["tp"],
+    ("show walk", "report"): ["tp"], ("validate", "report"): [],
+    ("calibrate", "out"): [], ("measure", "out"): [],
 }  # fmt: skip
 OF_FOLDERS = {("export", "out"), ("study", "out")}
 
