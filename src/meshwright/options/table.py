@@ -619,7 +619,7 @@ COMMANDS: dict[str, Command] = {
             Option("model", "of whose layers it is told (gpt3-175b)", "MODEL"),
             Option("seq", f"tokens of the sequence (2048); {BINARY}", "TOKENS"),
             Option("form", "of a tensor stream: ring, folded_ring, hold, stream, cycle", "NAME"),
-            Option("streamed", "which tensor travels (weights)",
+            Option("streamed", "which tensor travels (the smaller one)",
                    choices=("weights", "inputs")),
             Option("size", "of a collective: bytes of the full tensor (64 MiB)", "BYTES",
                    kind="values"),
