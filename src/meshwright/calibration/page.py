@@ -207,14 +207,12 @@ def errors_chart(found: Validation) -> Chart | None:
     if not _has_errors(errors):
         return None
     record = fit_record(found.calibration)
-    left_out = (
-        ""
-        if record is None
-        else (", and of constants fitted without the source; alone: no other source has its chips")
-    )
+    says = f"{_least_and_most(errors)}; from the median to the 90th percentile"
+    if record is not None:
+        says += ", and of constants fitted without the source; alone: no other has its chips"
     return Chart(
         "Errors of each source (rows)",
-        f"{_least_and_most(errors)}; from the median to the 90th percentile{left_out}",
+        says,
         error_spec(errors, {} if record is None else record.groups),
     )
 

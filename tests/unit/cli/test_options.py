@@ -265,6 +265,7 @@ READING = [
     ["export", "FILE", "torch"], ["partition", "--layers", "FILE", "--capacity", "1GB"],
     ["fuse", "FILE", "--on", "SN10"], ["show", "model", "FILE"], ["show", "chip", "FILE"],
     ["show", "system", "FILE"], ["show", "graph", "FILE"], ["sweep", "FILE"],
+    ["show", "walk", "tp", "--model", "FILE"],
     ["validate", "--measurements", "FILE"], ["calibrate", "FILE"], ["read", "FILE"],
 ]  # fmt: skip
 
