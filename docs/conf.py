@@ -45,4 +45,4 @@ html_show_sphinx = False
 html_theme_options = {"footer_icons": []}
 
 man_pages = manual_pages(author)
-man_show_urls = True
+man_show_urls = False

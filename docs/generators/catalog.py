@@ -30,7 +30,7 @@ from meshwright.topology.network import LinkSpec
 from meshwright.train.compare import recipes
 
 FOLDER = "catalog"
-NUM_SHOWN = 64
+NUM_SHOWN = 16
 """Devices of the topologies that are shown."""
 
 
@@ -148,16 +148,15 @@ def optimizers() -> str:
     found = [load_optimizer(name) for name in optimizer_names()]
     rows = []
     for preset in found:
-        values = [
-            f"{entry.path.replace('_', ' ')} {value_text(entry.value, entry.unit)}"
-            for entry in declared_values(preset, {}) if entry.value is not None
-        ]  # fmt: skip
-        rows.append((f"`{preset.name}`", escaped(", ".join(values)), escaped(preset.source)))
+        held = (preset.weight_bytes_per_param, preset.gradient_bytes_per_param,
+                preset.state_bytes_per_param)  # fmt: skip
+        numbers = [f"{value:g}" for value in held]
+        rows.append((f"`{preset.name}`", *numbers, escaped(preset.source)))
     return page(
         "Optimizers",
         "Bytes per parameter that a framework keeps, for `--optimizer`; `meshwright show optimizer "
-        "NAME` says where each stands.",
-        table(("preset", "values", "source"), rows),
+        "NAME` prints the rest.",
+        table(("preset", "weights", "gradients", "state", "source"), rows),
     )
 
 

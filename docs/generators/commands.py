@@ -22,7 +22,7 @@ def pages() -> dict[str, str]:
     found = {path_of(name): command_page(name, entry) for name, entry in command_table().items()}
     for family in FAMILIES:
         found[path_of(family)] = family_page(family)
-    return found
+    return found | {f"{FOLDER}/meshwright.md": program_page()}
 
 
 def path_of(name: str) -> str:
@@ -33,11 +33,28 @@ def path_of(name: str) -> str:
 def manual_pages(author: str) -> list[tuple[str, str, str, list[str], int]]:
     """Return what Sphinx is to write as manual pages: one of the program, one for each command."""
     about = "plan a large model on a real cluster or wafer"
-    found = [("reference/commands", "meshwright", about, [author], 1)]
+    found = [(f"reference/{FOLDER}/meshwright", "meshwright", about, [author], 1)]
     for name, command in command_table().items():
         document = f"reference/{path_of(name).removesuffix('.md')}"
         found.append((document, f"meshwright-{name.replace(' ', '-')}", command.help, [author], 1))
     return found
+
+
+def program_page() -> str:
+    """Return the page of the program itself, for the manual: its commands, a line each."""
+    listed = "\n\n".join(
+        f"`{name}`\n: {escaped(command.help)}" for name, command in command_table().items()
+    )
+    parts = (
+        "```text\nmeshwright [--version] COMMAND [options]\n```",
+        "Plan a large model on a real cluster or wafer: the best parallel strategy, its price, and "
+        "the proof.",
+        "## Commands",
+        listed,
+        "`meshwright COMMAND --help`, and a manual page `meshwright-COMMAND` each.",
+        EXIT_STATUS,
+    )
+    return "---\norphan: true\n---\n\n" + page("meshwright", *parts)
 
 
 def command_page(name: str, command: Command) -> str:

@@ -10,9 +10,10 @@ import pytest
 SITE = Path(__file__).parents[2] / "docs" / "_build" / "html"
 PAGES = (
     "index.html", "gallery.html", "reference/api/plan.html", "reference/commands/plan.html",
-    "reference/catalog/collectives.html", "results/where_tatp_wins.html",
+    "reference/catalog/collectives.html", "results/where_tatp_wins.html", "explanation/walks.html",
+    *(f"notebooks/{path.name}" for path in sorted(SITE.glob("notebooks/*.html"))[:1]),
 )  # fmt: skip
-"""Among them a page with a report in a frame, and pages with wide tables."""
+"""Among them pages with frames, with wide tables, and a notebook."""
 
 
 class Quiet(SimpleHTTPRequestHandler):
