@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from generators.markdown import escaped, page, table
@@ -93,11 +92,8 @@ def usage(name: str, command: Command) -> str:
 
 
 def described(option: Option, command: Command) -> str:
-    """Return one option: how it is typed, what it does, what it may be."""
-    names = {word for other in command.options for word in (other.name, *other.choices)}
-    starts_with_name = re.split(r"\W", option.help)[0] in names
-    about = escaped(option.help)
-    lines = [f"{about}." if starts_with_name else sentence(about), *facts(option, command)]
+    """Return one option: how it is typed, what it does in the words of ``--help``, its default."""
+    lines = [f"{escaped(option.help)}.", *facts(option, command)]
     return f"````{{option}} {typed(option)}\n{' '.join(lines)}\n````"
 
 
