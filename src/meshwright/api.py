@@ -30,10 +30,16 @@ if TYPE_CHECKING:
     from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.fusion.answer import FusionAnswer, FusionQuestion
     from meshwright.dataflow.linpack import GridRuns
+    from meshwright.frameworks.profile import Profile
+    from meshwright.frameworks.reading.job import Job
+    from meshwright.graph.kernels.graph import DataflowGraph
     from meshwright.measure.run import MeasuredMachine
+    from meshwright.network.flows import RoutedFlows
+    from meshwright.network.simulation.timeline import Timeline
     from meshwright.options.question import Question, Reading
     from meshwright.search.exhaustive import Progress
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
+    from meshwright.spec.flows import FlowScenario
     from meshwright.spec.model import ModelSpec
     from meshwright.spec.system import SystemSpec
     from meshwright.spec.workload import Workload
@@ -43,7 +49,11 @@ if TYPE_CHECKING:
     from meshwright.train.answer import Candidate, Deadline, Front, Plan, Replan
     from meshwright.train.compare import Comparison
     from meshwright.train.estimate import Placer
+    from meshwright.train.explain import Explanation
+    from meshwright.train.measured.diagnose import Diagnosis
     from meshwright.train.timeline import StepTimeline
+    from meshwright.wafer.simulation import SimulatedPlan
+    from meshwright.wafer.stated import PlacementRecord
 
 T = TypeVar("T")
 
@@ -67,10 +77,9 @@ class Verb(Generic[T]):
 
     def __init__(self, name: str, answer: Callable[[Namespace, Call], T]) -> None:
         self.name, self.answer = name, answer
-        command = COMMANDS[name]
-        about = "\n".join(f"    {o.name}: {o.help}" for o in command.options if not o.is_hidden)
         self.__name__ = self.__qualname__ = name
-        self.__doc__ = f"{command.help[:1].upper()}{command.help[1:]}.\n\n{about}\n"
+        returned = inspect.signature(answer).return_annotation
+        self.__doc__ = COMMANDS[name].docstring(answer.__doc__ or "", returned)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -216,7 +225,7 @@ SEARCH_ONLY = ("pareto", "per_operator")
 def plan(
     args: Namespace, call: Call
 ) -> Plan | ServingPlan | DisaggregatedPlan | Front | Replan | Deadline | GraphAnswer | GridRuns:
-    """Return the best plan of the whole space; see ``COMMANDS`` for the options."""
+    """Return the best plan of the whole space."""
     from meshwright.options.job_files import with_job
     from meshwright.options.question import (
         Reading,
@@ -600,9 +609,10 @@ def _factors(args: Namespace, asked: Question) -> Any:
 
 
 @verb
-def explain(args: Namespace, call: Call) -> Any:
+def explain(args: Namespace, call: Call) -> Explanation | Diagnosis | Profile:
     """Return why a plan is what it is; with ``measured`` or ``trace`` where a step loses time."""
-    return _explained(args, call)[1]
+    answer: Explanation | Diagnosis | Profile = _explained(args, call)[1]
+    return answer
 
 
 def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
@@ -713,12 +723,15 @@ def load(path: str | Path) -> Plan | ServingPlan | DisaggregatedPlan | ModelSpec
 
 
 @verb
-def simulate(args: Namespace, call: Call) -> Any:
+def simulate(
+    args: Namespace, call: Call
+) -> StepTimeline | SimulatedPlan | list[tuple[FlowScenario, Timeline]]:
     """Return the played step of a plan, or when each flow of each scenario of a file ends."""
     if args.what != "flows":
         if args.file is not None:
             raise UsageError(f"{args.file!r} is one too many: simulate PLAN.json")
-        return _played(args)[1]
+        step: StepTimeline | SimulatedPlan = _played(args)[1]
+        return step
     if args.picture is not None:
         raise UsageError("--picture: is of use with a plan only")
     if args.file is None:
@@ -743,7 +756,7 @@ MOST_PATHS = 1024
 
 
 @verb
-def route(args: Namespace, call: Call) -> Any:
+def route(args: Namespace, call: Call) -> list[RoutedFlows]:
     """Return routes of the flows of a file, with what each link carries and the proof."""
     from meshwright.base.files import write_whole
     from meshwright.catalog.flow_files import read_flow_file
@@ -778,7 +791,7 @@ def route(args: Namespace, call: Call) -> Any:
 
 
 @verb
-def place(args: Namespace, call: Call) -> Any:
+def place(args: Namespace, call: Call) -> PlacementRecord | dict[str, SimulatedPlan]:
     """Return a plan as it is placed and as a file places it, simulated both; or write a file."""
     import json
 
@@ -858,7 +871,7 @@ def _draw_stages(plan: Plan, path: Path, args: Namespace) -> None:
 
 
 @verb
-def export(args: Namespace, call: Call) -> Any:
+def export(args: Namespace, call: Call) -> dict[str, str] | list[Path]:
     """Write a plan as launch files and return their paths; ``print``: return the files as text."""
     from meshwright.frameworks.registry import export as write
     from meshwright.frameworks.registry import exporters, rendered
@@ -891,7 +904,7 @@ def export(args: Namespace, call: Call) -> Any:
     ))  # fmt: skip
 
 
-def _served(args: Namespace) -> Any:
+def _served(args: Namespace) -> dict[str, str] | list[Path]:
     """Return the command of a server for a plan of serving, as text or as a written file."""
     from meshwright.base.files import write_all
     from meshwright.frameworks.servers import served
@@ -1084,7 +1097,7 @@ def _fusion_question(args: Namespace) -> FusionQuestion:
 
 
 @verb
-def read(args: Namespace, call: Call) -> Any:
+def read(args: Namespace, call: Call) -> Job | DataflowGraph:
     """Return the job that files start; of a program, its graph."""
     from meshwright.catalog.graphs.programs import is_program
     from meshwright.options.job_files import is_job_file, read_files
@@ -1102,7 +1115,7 @@ def read(args: Namespace, call: Call) -> Any:
     return found
 
 
-def _read_program(args: Namespace) -> Any:
+def _read_program(args: Namespace) -> DataflowGraph:
     """Return the graph of a program."""
     from meshwright.base.files import write_whole
     from meshwright.catalog.graphs.files import graph_yaml
@@ -1216,8 +1229,11 @@ def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
     from meshwright.calibration.serving import predict_all
     from meshwright.catalog.files import read_json
     from meshwright.options.question import output_file
+    from meshwright.report.svg import check_drawable
 
     target = output_file(args, "document", ".md")
+    if target is not None:
+        check_drawable()
     rows, faults = _rows(None), list[Fault]()
     if args.measurements is not None:
         rows, faults = judged(read_json(Path(args.measurements)), args.measurements)

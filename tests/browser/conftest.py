@@ -116,8 +116,11 @@ class Page:
                     said.append(f"request to {address}")
         return said
 
-    def barriers(self) -> list[str]:
-        """Return what axe-core finds that some readers cannot see, read or reach."""
+    def barriers(self, *impacts: str) -> list[str]:
+        """Return what axe-core finds that some readers cannot see, read or reach.
+
+        With ``impacts`` only what is as bad as one of them, such as ``serious``.
+        """
         if not self.does("return Boolean(window.axe)"):
             self.driver.execute_cdp_cmd(
                 "Runtime.evaluate", {"expression": AXE.read_text(encoding="utf-8")}
@@ -129,6 +132,7 @@ class Page:
         return [
             f"{fault['id']}: {fault['help']}: {node['html'][:160]} {node['failureSummary']}"
             for fault in found
+            if not impacts or fault.get("impact") in impacts
             for node in fault["nodes"] or [{"html": "", "failureSummary": ""}]
         ]
 

@@ -10,7 +10,7 @@ WALKS = {
     "tp": ["tp"],
     "tp-sp": ["tp-sp", "--group", "4"],
     "tatp": ["tatp", "--group", "8"],
-    "ring": ["tspp", "--group", "4"],
+    "ring": ["tspp", "--group", "4", "--streamed", "weights"],
     "wave": ["even_wave_all_reduce", "--group", "2x4"],
     "switch": ["in_network_all_reduce"],
 }
@@ -98,6 +98,11 @@ def test_keys_step_and_play(page, walks):
     assert at(page)[0] == 1
     page.one(".scrub").send_keys(Keys.ARROW_RIGHT)
     assert at(page)[0] == 2
+    page.one(".held-by").send_keys(Keys.ARROW_RIGHT)
+    assert at(page)[0] == 3
+    page.does("document.querySelector('.frames').style.maxHeight = '5rem'")
+    page.one(".frames").send_keys(Keys.END, Keys.SPACE)
+    assert at(page)[0] == 3  # the list scrolls
     page.does("document.activeElement.blur()")
     body.send_keys(Keys.SPACE)
     assert page.text(".play") == "Pause"

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")])
 LONG = (
     "for_architects", "for_training", "dataflow", "simulation", "onchip", "graphs", "partition",
-    "from_my_job", "kernels", "recurrences",
+    "from_my_job", "kernels", "recurrences", "first_plan",
 )  # fmt: skip
 """Pages whose commands take seconds."""
 SHOWN_FILE = re.compile(r"^```\w+ title=(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -106,6 +106,7 @@ PRINTED = [
     ("collectives", "show collectives --on 8xH100 --group 8 --size 1 GiB"),
     ("topologies", "show topologies --devices 8"),
     ("walk", "show walk tatp --group 4"),
+    ("walk", "show walk tp-sp"),
     ("failure", "plan no-such-model --on 8xH100 --seq 1k --global-batch 8"),
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ from meshwright.calibration.errors import (
     memory_errors_by_group,
 )
 from meshwright.calibration.kernel_report import KernelErrors, KernelValidation
-from meshwright.calibration.picture import per_chip
+from meshwright.calibration.picture import coverage_chart, error_chart, per_chip, ratio_chart
 from meshwright.calibration.prediction import Prediction
 from meshwright.calibration.report import (
     TRAITS,
@@ -189,41 +189,47 @@ def _totals(entries: Sequence[Prediction]) -> list[tuple[float, float]]:
             for entry in entries]  # fmt: skip
 
 
-def _error_bars(title: str, errors: Mapping[str, Errors], colour: str = charts.MARK) -> Chart:
-    """Return the median error of each group, the largest first."""
+def _least_and_most(errors: Mapping[str, Errors]) -> str:
     known = {name: one.median_abs_log_error for name, one in errors.items()
              if one.median_abs_log_error is not None}  # fmt: skip
-    ordered = sorted(known, key=lambda name: -known[name])
-    return Chart(
-        title,
-        f"From {percent(known[ordered[-1]])} ({ordered[-1]}) to {percent(known[ordered[0]])} "
-        f"({ordered[0]})",
-        charts.bars(
-            [f"{name} ({errors[name].rows_used:,})" for name in ordered],
-            [100.0 * known[name] for name in ordered],
-            [f"{percent(known[name])}, p90 {percent(errors[name].p90_abs_log_error)}"
-             for name in ordered],
-            ERROR, colour=colour,
-        ),
-    )  # fmt: skip
+    ordered = sorted(known, key=lambda name: known[name])
+    return (f"Medians from {percent(known[ordered[0]])} ({ordered[0]}) to "
+            f"{percent(known[ordered[-1]])} ({ordered[-1]})")  # fmt: skip
 
 
 def _has_errors(errors: Mapping[str, Errors]) -> bool:
     return any(one.median_abs_log_error is not None for one in errors.values())
 
 
-def errors_chart(found: Validation) -> Chart | None:
-    """Return the median error of each source of training; None: no row has one."""
+def errors_of(found: Validation, record: FitRecord | None = None) -> Chart | None:
+    """Return the errors of each source of training; None: no row has one.
+
+    Parameters
+    ----------
+    record
+        Of the fit: the errors of constants fitted without each source.
+    """
     errors = {name: found.groups[name] for name in by_group(found.trained)}
     if not _has_errors(errors):
         return None
-    return _error_bars("Median error of each source (rows)", errors)
+    left_out = "" if record is None else ", and of constants fitted without the source"
+    return Chart(
+        "Errors of each source (rows)",
+        f"{_least_and_most(errors)}; from the median to the 90th percentile{left_out}",
+        error_chart(errors, {} if record is None else record.groups),
+    )
 
 
 def _source_parts(found: Validation, record: FitRecord | None) -> Iterator[Part]:
-    drawn = errors_chart(found)
+    drawn = errors_of(found, record)
     if drawn is None:
         return
+    known = [entry for entry in found.trained if entry.log_error is not None]
+    yield Chart(
+        "Predicted over measured throughput by source (rows)",
+        "A thin stroke a row; the bar holds the middle half, the thick stroke is the median",
+        ratio_chart(known),
+    )
     yield drawn
     names = list(by_group(found.trained))
     errors = {name: found.groups[name] for name in names}
@@ -262,17 +268,10 @@ def _coverage(title: str, groups: Mapping[str, GroupRecord]) -> Iterator[Chart]:
     known = {name: group.covered for name, group in groups.items() if group.covered is not None}
     if not known:
         return
-    ordered = sorted(known, key=lambda name: -known[name])
     enough = sum(share >= SHARE for share in known.values())
     yield Chart(
-        title,
-        f"{enough} of {len(known)} sources have four of five rows inside (the line)",
-        charts.bars(
-            [f"{name} ({groups[name].rows:,})" for name in ordered],
-            [100.0 * known[name] for name in ordered], [percent(known[name]) for name in ordered],
-            "rows inside [%]", colour=charts.COLOURS[2], limit=100.0 * SHARE,
-            limit_name="meant to be inside [%]",
-        ),
+        title, f"{enough} of {len(known)} sources have four of five rows inside (the line)",
+        coverage_chart(groups),
     )  # fmt: skip
 
 
@@ -355,8 +354,8 @@ def _serving_parts(found: Validation) -> Iterator[Part]:
     record = serving_record(found.calibration)
     for view, errors in views_of(found.served).items():
         if view in ("server", "chip") and _has_errors(errors):
-            yield _error_bars(f"Median error of throughput by {view} (rows)", errors,
-                              charts.COLOURS[4])  # fmt: skip
+            yield Chart(f"Errors of throughput by {view} (rows)", _least_and_most(errors),
+                        error_chart(errors, {}))  # fmt: skip
     if record is not None:
         rows = [
             (name, f"{group.rows:,}", percent(group.left_out.median), percent(group.left_out.p90),

@@ -1,93 +1,27 @@
-"""The validation as pictures: predicted against measured throughput, and errors by source."""
+"""The validation as charts: predicted over measured, errors and held intervals by source."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from meshwright.calibration.errors import by_group
+from meshwright.calibration.errors import SHARE, Errors, by_group, errors_of
 from meshwright.calibration.prediction import Prediction
-from meshwright.catalog.calibration import ErrorRecord, GroupRecord
-from meshwright.report.chart import (
-    COLOURS,
-    DASHED,
-    GREY,
-    INK,
-    Axis,
-    below,
-    beside,
-    line,
-    picture,
-    text,
-)
+from meshwright.calibration.rows import FROZEN, is_frozen
+from meshwright.catalog.calibration import GroupRecord
+from meshwright.report.page import charts
+from meshwright.report.page.charts import Spec
+from meshwright.report.screen import counted, percent
+from meshwright.report.svg import svg_of
 
-ACROSS = 4
-"""Panels beside each other."""
-PANEL, TALL, LEFT, TOP, RIGHT, BOTTOM = 190.0, 104.0, 76.0, 72.0, 24.0, 84.0
-BETWEEN, ABOVE = 22.0, 34.0
-"""From one panel to the next: beside each other, and one below another [px]."""
-ROOM = 1.15
-"""Factor that is left free beyond the smallest and the largest value."""
-BAND = 1.2
-"""Dashed lines lie at this factor from the measured value."""
-RATIOS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)
-"""Ticks of predicted over measured."""
-
-
-def scatter_svg(predictions: Sequence[Prediction]) -> str:
-    """Return predicted over measured throughput by measured one of a chip, a panel each source."""
-    points = [entry for entry in predictions if entry.log_error is not None]
-    rows = by_group(points)
-    measured = [per_chip(entry)[1] for entry in points] or [1.0, 10.0]
-    most = ROOM * max([2.0, *(math.exp(abs(entry.log_error or 0.0)) for entry in points)])
-    ends = (min(measured) / ROOM, max(measured) * ROOM)
-    parts = []
-    for number, (name, entries) in enumerate(rows.items()):
-        down, right = divmod(number, ACROSS)
-        left, top = LEFT + (PANEL + BETWEEN) * right, TOP + (TALL + ABOVE) * down
-        across = Axis(*ends, left, left + PANEL)
-        up = Axis(1.0 / most, most, top + TALL, top)
-        is_lowest = number + ACROSS >= len(rows)
-        parts += [
-            *_frame(across, up, is_lowest=is_lowest, is_first=right == 0),
-            text(left, top - 7, f"{name} ({len(entries)})"),
-            *_points(entries, across, up),
-        ]
-    columns, down = min(ACROSS, len(rows)), -(-len(rows) // ACROSS)
-    width, height = (PANEL + BETWEEN) * columns - BETWEEN, (TALL + ABOVE) * down - ABOVE
-    foot = TOP + height + 42
-    parts += [
-        text(LEFT + width / 2, foot, "measured, tokens/s of a chip", anchor="middle"),
-        text(22, TOP + height / 2, "predicted / measured", anchor="middle", turned=True),
-        text(LEFT, foot + 24, f"dashed: a factor of {BAND:g} off; in brackets: rows"),
-    ]
-    title = f"Predicted against measured: {len(points)} rows of {len(rows)} sources"
-    return picture(LEFT + width + RIGHT, TOP + height + BOTTOM, title, parts)
-
-
-def _frame(across: Axis, up: Axis, *, is_lowest: bool, is_first: bool) -> Iterator[str]:
-    """Yield the grid of a panel, its outer names, and where predictions are right or a band off."""
-    named = [(value, name * is_lowest) for value, name in across.ticks()]
-    yield from below(across, up.last, up.first, named)
-    ratios = ((value, f"{value:g}" * is_first) for value in RATIOS if up.low < value < up.high)
-    yield from beside(up, across.first, across.last, list(ratios))
-    for factor in (1.0 / BAND, 1.0, BAND):
-        y = up.place(factor)
-        yield line(across.first, y, across.last, y, GREY, "" if factor == 1.0 else DASHED)
-    yield (
-        f'<rect x="{across.first}" y="{up.last}" width="{PANEL}" height="{TALL}" fill="none" '
-        f'stroke="{INK}"/>'
-    )
-
-
-def _points(entries: Sequence[Prediction], across: Axis, up: Axis) -> Iterator[str]:
-    """Yield a point for each row, which says its name."""
-    yield f'<g fill="{COLOURS[0]}" fill-opacity="0.5">'
-    for entry in entries:
-        ratio = math.exp(entry.log_error or 0.0)
-        place = f'cx="{across.place(per_chip(entry)[1]):.1f}" cy="{up.place(ratio):.1f}"'
-        yield f'<circle {place} r="2.5"><title>{entry.row.id}</title></circle>'
-    yield "</g>"
+FITTED, LEFT_OUT = "predicted", "source left out of the fit"
+SEEN, UNSEEN = "rows of the fit", "frozen: seen by no fit"
+RATIO = "predicted over measured throughput"
+ENDS = ("median", "90th percentile")
+ERROR = "|ln(predicted / measured)| [%]"
+LEAST = 0.01
+"""Where errors are drawn that are smaller, since the axis is logarithmic [%]."""
+INSIDE = "rows inside their interval [%]"
 
 
 def per_chip(entry: Prediction) -> tuple[float, float]:
@@ -97,68 +31,88 @@ def per_chip(entry: Prediction) -> tuple[float, float]:
     return (entry.predicted_tokens_per_s or 0.0) / chips, (entry.measured_tokens_per_s or 0) / chips
 
 
-WIDTH, BARS_LEFT, BARS_TOP, ROW, BARS_RIGHT = 480.0, 170.0, 84.0, 40.0, 40.0
-NEAT = tuple(digit * 10.0**power for power in range(-4, 2) for digit in (1.0, 2.0, 5.0))
-"""Values of |ln(predicted / measured)| at which the axis has ticks, and may end."""
-LOOKS = (("fitted", "its rows in the fit", COLOURS[0], -7.0),
-         ("left_out", "source left out", COLOURS[1], 7.0))  # fmt: skip
-"""Which errors, what they are called, their colour, and how far from the middle of a row [px]."""
+def ratio_chart(predictions: Sequence[Prediction]) -> Spec:
+    """Return predicted over measured throughput of every row, a row for each source."""
+    known = [entry for entry in predictions if entry.log_error is not None]
+    groups = by_group(known)
+    labels = {name: f"{name} ({len(rows):,})" for name, rows in groups.items()}
+    order = _by_error({name: errors_of(rows) for name, rows in groups.items()})
+    return charts.strips(
+        [labels[entry.row.group] for entry in known],
+        [math.exp(entry.log_error or 0.0) for entry in known],
+        [UNSEEN if is_frozen(entry.row) else SEEN for entry in known],
+        [labels[name] for name in order], RATIO,
+    )  # fmt: skip
 
 
-def sources_svg(groups: Mapping[str, GroupRecord]) -> str:
-    """Return median and 90th percentile of the errors of each source."""
-    bottom = BARS_TOP + ROW * len(groups)
-    ticks = _ticks(groups)
-    axis = Axis(ticks[0], ticks[-1], BARS_LEFT, BARS_LEFT + WIDTH)
-    parts = [
-        *below(axis, BARS_TOP, bottom, [(value, f"{100.0 * value:g}%") for value in ticks]),
-        line(BARS_LEFT, bottom, BARS_LEFT + WIDTH, bottom, INK),
-        text(BARS_LEFT + WIDTH / 2, bottom + 42, "|ln(predicted / measured)|, logarithmic scale",
-             anchor="middle"),
-        *_bars_legend(),
-    ]  # fmt: skip
-    for number, (name, record) in enumerate(groups.items()):
-        y = BARS_TOP + ROW * (number + 0.5)
-        shown = f"{name} (1)" if record.alone else name
-        parts.append(text(BARS_LEFT - 12, y + 4, shown, anchor="end"))
-        for which, _, colour, away in LOOKS:
-            parts += _errors(getattr(record, which), axis, y + away, colour)
-    foot = bottom + 66
-    if any(record.alone for record in groups.values()):
-        parts.append(text(16, foot, "(1) no other source has rows of its chips"))
-    return picture(BARS_LEFT + WIDTH + BARS_RIGHT, foot + 16, "Errors of each source", parts)
+def error_chart(errors: Mapping[str, Errors], groups: Mapping[str, GroupRecord]) -> Spec:
+    """Return the errors of each source, and those of constants fitted without it.
+
+    Parameters
+    ----------
+    groups
+        What was found of each source when it was left out; empty where that is not known.
+    """
+    drawn: list[tuple[str, str, float | None, float | None]] = []
+    for name in _by_error(errors):
+        median, p90 = errors[name].median_abs_log_error, errors[name].p90_abs_log_error
+        left_out = groups[name].left_out if name in groups else None
+        alone = ", alone with its chips" if name in groups and groups[name].alone else ""
+        frozen = ", frozen" if name in FROZEN else ""
+        label = f"{name} ({errors[name].rows_used:,}{alone}{frozen})"
+        drawn.append((label, FITTED, median, p90))
+        if left_out is not None:
+            drawn.append((label, LEFT_OUT, left_out.median, left_out.p90))
+    known = [
+        (label, kind, max(100.0 * median, LEAST), max(100.0 * p90, LEAST))
+        for label, kind, median, p90 in drawn
+        if median is not None and p90 is not None
+    ]
+    rows, kinds, medians, p90s = zip(*known, strict=True)
+    return charts.spreads(rows, kinds, medians, p90s, ENDS, ERROR)
 
 
-def _ticks(groups: Mapping[str, GroupRecord]) -> list[float]:
-    """Return neat values from the last one below all errors to the first one above."""
-    drawn = [getattr(record, which) for record in groups.values() for which, *_ in LOOKS]
-    values = [value for errors in drawn for value in (errors.median, errors.p90) if value]
-    first = max([value for value in NEAT if value <= min(values, default=0.01)], default=NEAT[0])
-    last = min([value for value in NEAT if value > max(values, default=0.5)], default=NEAT[-1])
-    return [value for value in NEAT if first <= value <= last]
+def coverage_chart(groups: Mapping[str, GroupRecord]) -> Spec:
+    """Return the share of the rows of each source inside their intervals, and what is meant."""
+    held = {name: group.covered for name, group in groups.items() if group.covered is not None}
+    order = sorted(held, key=lambda name: -held[name])
+    return charts.bars(
+        [f"{name} ({groups[name].rows:,})" for name in order],
+        [100.0 * held[name] for name in order], [percent(held[name]) for name in order],
+        INSIDE, colour=charts.COLOURS[2], limit=100.0 * SHARE, limit_name="meant to be inside [%]",
+    )  # fmt: skip
 
 
-def _errors(errors: ErrorRecord, axis: Axis, y: float, colour: str) -> Iterator[str]:
-    """Yield a full point at the median, a line to the 90th percentile, and a ring there."""
-    if errors.median is None or errors.p90 is None:
-        return
-    median, p90 = axis.place(errors.median), axis.place(errors.p90)
-    yield line(median, y, p90, y, colour, ' stroke-width="2"')
-    yield f'<circle cx="{median:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>'
-    yield (
-        f'<circle cx="{p90:.1f}" cy="{y:.1f}" r="4" fill="#fff" stroke="{colour}" '
-        'stroke-width="2"/>'
-    )
+def _by_error(errors: Mapping[str, Errors]) -> list[str]:
+    """Return the sources that have an error, the least one first."""
+    known = {name: one.median_abs_log_error for name, one in errors.items()}
+    return sorted((name for name in known if known[name] is not None),
+                  key=lambda name: known[name] or 0.0)  # fmt: skip
 
 
-def _bars_legend() -> Iterator[str]:
-    """Yield what colours and marks mean."""
-    for number, (_, words, colour, _) in enumerate(LOOKS):
-        x = BARS_LEFT + 150 * number
-        yield f'<circle cx="{x + 5:.1f}" cy="50" r="5" fill="{colour}"/>'
-        yield text(x + 16, 54, words)
-    x = BARS_LEFT + 150 * len(LOOKS)
-    yield f'<circle cx="{x + 5:.1f}" cy="50" r="5" fill="{INK}"/>'
-    yield text(x + 16, 54, "median")
-    yield f'<circle cx="{x + 85:.1f}" cy="50" r="4" fill="#fff" stroke="{INK}" stroke-width="2"/>'
-    yield text(x + 96, 54, "90th percentile")
+def ratio_svg(predictions: Sequence[Prediction]) -> str:
+    """Return predicted over measured throughput by source as SVG."""
+    known = [entry for entry in predictions if entry.log_error is not None]
+    inside = sum(abs(entry.log_error or 0.0) <= math.log(1.2) for entry in known) / len(known)
+    return svg_of(
+        ratio_chart(known), "How far are predictions from measured throughput?",
+        f"{counted(len(known), 'row')} of training, a thin stroke each, by source (rows); grey: "
+        f"the middle half; thick: the median; {percent(inside)} of all are within a factor of 1.2",
+    )  # fmt: skip
+
+
+def error_svg(errors: Mapping[str, Errors], groups: Mapping[str, GroupRecord]) -> str:
+    """Return errors by source, fitted and left out, as SVG."""
+    return svg_of(
+        error_chart(errors, groups), "How large are errors, also where a source is new?",
+        "Of each source (rows), under the constants and under constants fitted without it",
+    )  # fmt: skip
+
+
+def coverage_svg(groups: Mapping[str, GroupRecord]) -> str:
+    """Return how intervals held each source as SVG."""
+    return svg_of(
+        coverage_chart(groups), "Do intervals hold what was measured?",
+        f"Rows of each source inside intervals that know nothing of it; dashed: {SHARE:.0%}, as "
+        "meant",
+    )  # fmt: skip

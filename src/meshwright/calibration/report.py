@@ -29,7 +29,7 @@ from meshwright.calibration.errors import (
     noise_of,
 )
 from meshwright.calibration.fit.report import text_table
-from meshwright.calibration.picture import scatter_svg, sources_svg
+from meshwright.calibration.picture import coverage_svg, error_svg, ratio_svg
 from meshwright.calibration.prediction import Prediction, predict, used_bytes
 from meshwright.calibration.rows import FROZEN, Row, SoftwareFields
 from meshwright.calibration.serving import predict_all, server_name_of
@@ -138,10 +138,10 @@ class Validation(Shown):
         return figure(memory_of(self), "no row states a memory that could be predicted")
 
     def plot_errors(self) -> AltairChart:
-        """Draw the median error of each source, |ln(predicted / measured)| [%]."""
-        from meshwright.calibration.page import errors_chart
+        """Draw the errors of each source, |ln(predicted / measured)| [%]: median to p90."""
+        from meshwright.calibration.page import errors_of
 
-        return figure(errors_chart(self), "no row of training could be predicted")
+        return figure(errors_of(self), "no row of training could be predicted")
 
     @cached_property
     def groups(self) -> dict[str, Errors]:
@@ -242,7 +242,8 @@ were. No throughput of SN40L is among our sources.
 MEMORY = """What sources state of the fullest device, against what is predicted; left out: constants
 of memory fitted without that source. A row that ran must fit, one that did not must not.
 """
-PICTURES = ("predicted against measured", "errors of each source")
+PICTURES = ("predicted over measured, by source", "errors of each source",
+            "rows inside their intervals")  # fmt: skip
 TRAITS = {
     "experts": "with experts", "narrow_words": "words of 8 bits or less",
     "unseen_family": "chips of a family that no other source has",
@@ -469,9 +470,12 @@ def document(
     record
         What the fit reached on sources left out; None: the constants were not fitted.
     """
-    pictures = {f"{stem}.svg": scatter_svg(found.trained)}
+    pictures = {f"{stem}.svg": ratio_svg(found.trained)}
     if record is not None:
-        pictures[f"{stem}_sources.svg"] = sources_svg(record.groups)
+        errors = {name: found.groups[name] for name in by_group(found.trained)}
+        pictures[f"{stem}_sources.svg"] = error_svg(errors, record.groups)
+        if record.spread is not None:
+            pictures[f"{stem}_intervals.svg"] = coverage_svg(record.groups)
     lines = [INTRODUCTION, *_training_lines(found, others, record, _markdown, list(pictures))]
     lines += _refusals(found.trained, _markdown)
     lines.append("## What sources leave unstated\n")
@@ -492,9 +496,9 @@ def _training_lines(
     yield "## By source\n"
     yield from _sources(found, others, record, table)
     yield SOURCES
-    yield from shown[1:]
+    yield from shown[1:2]
     if record is not None:
-        yield from _intervals(record, table)
+        yield from _intervals(record, table, shown[2:])
         yield from _frozen_intervals(found, others, table)
     yield from _memory(found, record, table)
     yield from _choices(found, table)
@@ -571,12 +575,13 @@ def _percents(errors: ErrorRecord) -> tuple[str, str, str]:
     return percent(errors.median), percent(errors.p90), percent(errors.bias, sign=True)
 
 
-def _intervals(record: FitRecord, table: Table) -> Iterator[str]:
+def _intervals(record: FitRecord, table: Table, pictures: Sequence[str]) -> Iterator[str]:
     """Yield how wide intervals are, and how they held sources left out."""
     spread = record.spread
     if spread is None:
         return
     yield INTERVALS
+    yield from pictures
     sides = (spread.slower, spread.faster)
     distances = [("any", *(percent(side.distance) for side in sides))] + [
         (f"{words}: times", *(f"{side.factors[name]:.2f}" for side in sides))

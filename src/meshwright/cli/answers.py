@@ -265,7 +265,7 @@ def simulate(args: Namespace) -> int:
     if args.what == "flows" or args.file is not None:
         from meshwright.report.flows import flow_lines, flow_record
 
-        runs = api.simulate.answer(args, _call(args))
+        runs: Any = api.simulate.answer(args, _call(args))
         lines = [line for scenario, timeline in runs for line in flow_lines(scenario, timeline)]
         records = [flow_record(scenario, timeline) for scenario, timeline in runs]
         show(lines, {"scenarios": records}, args.json)
@@ -299,7 +299,7 @@ def place(args: Namespace) -> int:
     """Print a plan in two placements, or where it is placed."""
     from meshwright.wafer.stated import compared_lines, compared_record
 
-    found = api.place.answer(args, _call(args))
+    found: Any = api.place.answer(args, _call(args))
     if args.file is None:
         lines = [f"{found['plan']} on {found['system']}"]
         lines += [f"{axis}: blocks of {'x'.join(map(str, shape))}"
@@ -313,7 +313,7 @@ def place(args: Namespace) -> int:
 
 def export(args: Namespace) -> int:
     """Write or print the files of a target, or list the targets."""
-    made = api.export.answer(args, _call(args))
+    made: Any = api.export.answer(args, _call(args))
     if args.plan is None:
         show([f"{name:<12} {title}" for name, title in made.items()], made, args.json)
     elif args.print:

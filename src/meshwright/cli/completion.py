@@ -90,10 +90,10 @@ def names_or_files(kind: str) -> dict[str, object]:
 KINDS = {
     "model": "model", "speculative_model": "model", "chip": "chip", "system": "system",
     "framework": "framework", "server": "server", "optimizer": "optimizer", "graph": "graph",
-    "schema": "schema", "shell": "shell", "target": "target",
+    "schema": "schema", "shell": "shell", "target": "target", "walk": "walk", "form": "form",
 }  # fmt: skip
 """What options name that have a file of the catalog, or a registry, behind them."""
-LISTED = ("framework", "server", "optimizer", "schema", "shell", "target")
+LISTED = ("framework", "server", "optimizer", "schema", "shell", "target", "walk", "form")
 """Those that have names only; of the others a file is as good."""
 
 
@@ -113,6 +113,8 @@ def names_of(kind: str) -> Sequence[str]:
     from meshwright.catalog.workloads import optimizer_names, server_names
     from meshwright.cli.show import SCHEMAS
     from meshwright.frameworks.registry import exporters
+    from meshwright.report.walks.named import walk_names
+    from meshwright.streams.forms import streams
 
     if kind == "system":
         sized = [f"{size}x{chip}" for chip in chip_names() for size in USUAL_SIZES]
@@ -121,6 +123,7 @@ def names_of(kind: str) -> Sequence[str]:
         "model": model_names, "chip": chip_names, "framework": framework_names,
         "server": server_names, "optimizer": optimizer_names, "graph": graph_names,
         "schema": lambda: tuple(SCHEMAS), "shell": lambda: tuple(INSTALL),
-        "target": lambda: tuple(exporters),
+        "target": lambda: tuple(exporters), "walk": lambda: tuple(walk_names()),
+        "form": lambda: tuple(streams),
     }  # fmt: skip
     return listed[kind]()

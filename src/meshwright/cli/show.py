@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.cli.main import command_line, show
+
+if TYPE_CHECKING:
+    from meshwright.sharding.strategy import Streamed
 
 SCHEMAS = {
     "plan": ("train.answer", "Plan"),
@@ -264,7 +268,7 @@ def show_walk(args: argparse.Namespace) -> int:
         show([f"{name:<38} {about}" for name, about in names.items()], names, args.json)
         return 0
     from meshwright.catalog.models import load_model
-    from meshwright.options.question import Reading, one_of, output_file, quantity, whole_number
+    from meshwright.options.question import Reading, output_file, quantity, whole_number
     from meshwright.report.answer_file import plain_data
     from meshwright.report.page.html import write_page
     from meshwright.report.walks.named import (
@@ -276,7 +280,6 @@ def show_walk(args: argparse.Namespace) -> int:
         walks_beside,
     )
     from meshwright.report.walks.shown import walk_lines, walk_page
-    from meshwright.sharding.strategy import Streamed
 
     if args.walk not in walk_names():
         raise UnknownNameError("walk", args.walk, walk_names())
@@ -291,9 +294,7 @@ def show_walk(args: argparse.Namespace) -> int:
         num_tokens=reading.value(whole_number, "--seq", args.seq or "2048", kilo=1024),
         num_bytes=reading.value(quantity, "--size", " ".join(args.size or ["64MiB"]), "bytes"),
         form=reading.value(form_of, args.form),
-        streamed=Streamed(
-            reading.value(one_of, "--streamed", args.streamed or "weights", STREAMED) or "weights"
-        ),
+        streamed=None if args.streamed is None else reading.value(_streamed, args.streamed),
     )
     reading.done()
     walk = walk_of(question)
@@ -302,6 +303,14 @@ def show_walk(args: argparse.Namespace) -> int:
         write_page(page, path, force=args.force)
     show(walk_lines(walk), plain_data(walk), args.json)
     return 0
+
+
+def _streamed(text: str) -> Streamed:
+    """Return which tensor travels."""
+    from meshwright.options.question import one_of
+    from meshwright.sharding.strategy import Streamed
+
+    return Streamed(one_of("--streamed", text, STREAMED))
 
 
 def show_graph(args: argparse.Namespace) -> int:

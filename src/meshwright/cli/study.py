@@ -48,6 +48,7 @@ def study(args: argparse.Namespace) -> int:
     from meshwright.base.errors import Fault, SpecError, UnknownNameError
     from meshwright.base.files import write_all
     from meshwright.cli.main import show
+    from meshwright.report.svg import check_drawable
 
     folder = None if args.out is None else Path(args.out)
     if folder is not None and folder.exists() and not folder.is_dir():
@@ -62,6 +63,8 @@ def study(args: argparse.Namespace) -> int:
         return 0
     if args.name != ALL and args.name not in titles:
         raise UnknownNameError("study", args.name, titles)
+    if folder is not None:
+        check_drawable()
     is_all = args.name == ALL
     results: dict[str, StudyResult] = {}
     files: dict[str, str] = {}

@@ -150,7 +150,7 @@ def report(text: str) -> str:
 def export(text: str, target: str) -> bytes:
     """Return the launch files of a plan as a ZIP archive."""
     args = options_from_keywords("export", {"plan": _plan(text), "target": target, "print": True})
-    files = api.export.answer(args, api.Call())
+    files: Any = api.export.answer(args, api.Call())
     archive = BytesIO()
     with ZipFile(archive, "w", ZIP_DEFLATED) as file:
         for name, content in files.items():

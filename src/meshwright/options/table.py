@@ -49,6 +49,18 @@ class Option:
         return "--" + self.name.rstrip("_").replace("_", "-")
 
     @property
+    def type_in_python(self) -> str:
+        """What its docstring says that it is: ``bool``, one of its choices, or as typed."""
+        if self.kind == "flag":
+            return "bool"
+        found = " | ".join(map(repr, self.choices)) or self.metavar or self.target.upper()
+        if self.kind in ("values", "again", "several"):
+            found = f"{found}, or several"
+        if self.default is not None:
+            return f"{found}, default {self.default!r}"
+        return found if self.kind == "needed" or self.is_required else f"{found}, optional"
+
+    @property
     def target(self) -> str:
         """Name of the value once it is read."""
         return self.dest or self.name
@@ -85,6 +97,24 @@ class Command:
     options: tuple[Option, ...]
     has_detail: bool = False
     """Whether its screen has more to show under ``--detail``."""
+
+    def docstring(self, answer: str, returned: str) -> str:
+        """Return the docstring of the verb in Python.
+
+        Parameters
+        ----------
+        answer
+            What the verb returns, in one sentence.
+        returned
+            The type of that.
+        """
+        lines = [f"{self.help[:1].upper()}{self.help[1:]}.", "", "Parameters", "----------"]
+        for option in self.options:
+            if not option.is_hidden:
+                lines += [f"{option.name} : {option.type_in_python}", f"    {option.help}"]
+        about = answer.partition("\n")[0].removeprefix("Return ")
+        lines += ["", "Returns", "-------", returned, f"    {about[:1].upper()}{about[1:]}"]
+        return "\n".join(lines) + "\n"
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Declare the options for a command line, and those of every screen."""
@@ -589,7 +619,7 @@ COMMANDS: dict[str, Command] = {
             Option("model", "of whose layers it is told (gpt3-175b)", "MODEL"),
             Option("seq", f"tokens of the sequence (2048); {BINARY}", "TOKENS"),
             Option("form", "of a tensor stream: ring, folded_ring, hold, stream, cycle", "NAME"),
-            Option("streamed", "which tensor travels (weights)",
+            Option("streamed", "which tensor travels (the smaller one)",
                    choices=("weights", "inputs")),
             Option("size", "of a collective: bytes of the full tensor (64 MiB)", "BYTES",
                    kind="values"),

@@ -1,4 +1,4 @@
-"""Charts as SVG: the page around them, shapes, words, axes, bars, and their colours.
+"""Pictures that are no charts as SVG: the page around them, shapes, words, and their colours.
 
 Every picture is one file without anything from outside, equal for equal input. Colours follow the
 reader's light or dark background. The heat scale runs from pale to dark on white and from dark to
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import colorsys
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from html import escape
 
 HEAT_STEPS = 10
@@ -91,49 +90,10 @@ _DARK = (
 )
 
 
-COLOURS = (
-    "#1b6ca8", "#d1495b", "#3d8b5f", "#c98a0c", "#6a4c93", "#2e4057", "#7d8794", "#b05f17",
-    "#0f8b8d", "#a8327d",
-)  # fmt: skip
-INK, GREY, GRID = "#222", "#888", "#ddd"
 TICK = 5.0
 """Length of a tick [px]."""
 NEAT = (1.0, 2.0, 5.0)
 """First digits of ticks."""
-SHORT = 50.0
-"""Largest over smallest value of an axis on which all ticks are named."""
-DASHED = ' stroke-dasharray="5 4"'
-
-
-@dataclass(frozen=True)
-class Axis:
-    """From values to pixels along one direction, on a logarithmic scale."""
-
-    low: float
-    high: float
-    first: float
-    """Place of ``low`` [px]."""
-    last: float
-    """Place of ``high`` [px]."""
-
-    def place(self, value: float) -> float:
-        """Return where a value lies [px]; values beyond the ends lie at the ends."""
-        at = min(max(value, self.low), self.high)
-        share = math.log(at / self.low) / math.log(self.high / self.low)
-        return self.first + share * (self.last - self.first)
-
-    def ticks(self) -> Iterator[tuple[float, str]]:
-        """Yield neat values between the ends, with their names; powers of ten alone have one."""
-        for power in range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1):
-            for digit in NEAT:
-                value = digit * 10.0**power
-                if self.low <= value <= self.high:
-                    yield value, f"{value:,.6g}" if digit == 1.0 or self.is_short else ""
-
-    @property
-    def is_short(self) -> bool:
-        """Whether there is room to name all ticks."""
-        return self.high / self.low < SHORT
 
 
 def neat_ticks(high: float, most: int) -> list[float]:
@@ -142,54 +102,6 @@ def neat_ticks(high: float, most: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = power * next(digit for digit in (*NEAT, 10.0) if digit * power >= rough * (1 - 1e-9))
     return [step * number for number in range(int(high / step * (1 + 1e-9)) + 1)]
-
-
-def picture(width: float, height: float, title: str, parts: Iterable[str]) -> str:
-    """Return a picture around its parts."""
-    size = f"{width:.0f} {height:.0f}"
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" width="{width:.0f}" '
-        f'height="{height:.0f}" font-family="sans-serif" font-size="12" role="img">'
-    )
-    paper = f'<rect width="{width:.0f}" height="{height:.0f}" fill="#fff"/>'
-    lines = [head, f"<title>{escape(title)}</title>", paper, text(16, 24, title, size=15), *parts]
-    return "\n".join([*lines, "</svg>"]) + "\n"
-
-
-def text(
-    x: float, y: float, words: str, *, anchor: str = "start", size: int = 12, fill: str = INK,
-    turned: bool = False,
-) -> str:  # fmt: skip
-    """Return words at a place; ``turned``: they read upwards."""
-    turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
-        f'fill="{fill}"{turn}>{escape(words)}</text>'
-    )
-
-
-def line(x1: float, y1: float, x2: float, y2: float, colour: str, more: str = "") -> str:
-    """Return a straight line."""
-    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-    return f'<line {ends} stroke="{colour}"{more}/>'
-
-
-def below(axis: Axis, top: float, bottom: float, values: Sequence[tuple[float, str]]) -> list[str]:
-    """Return ticks and grid lines of an axis that runs to the right, named below."""
-    found = []
-    for value, name in values:
-        x = axis.place(value)
-        found += [line(x, top, x, bottom + TICK, GRID), text(x, bottom + 19, name, anchor="middle")]
-    return found
-
-
-def beside(axis: Axis, left: float, right: float, values: Sequence[tuple[float, str]]) -> list[str]:
-    """Return ticks and grid lines of an axis that runs upwards, named on the left."""
-    found = []
-    for value, name in values:
-        y = axis.place(value)
-        found += [line(left - TICK, y, right, y, GRID), text(left - 9, y + 4, name, anchor="end")]
-    return found
 
 
 def page(
@@ -234,36 +146,3 @@ def rectangle(x: float, y: float, width: float, height: float, kind: str, tip: s
         f'height="{height:.1f}"/>'
     )
     return f"<g><title>{escape(tip)}</title>{shape}</g>" if tip else shape
-
-
-BAR_HEIGHT, BAR_STEP, LABEL_WIDTH, CHART_WIDTH = 14, 18, 120, 420
-CHARACTER_WIDTH = 6.4
-"""Of a label, at most on average, in the size of the charts [px]."""
-
-
-def bar_chart(title: str, bars: Sequence[tuple[str, float, str]]) -> str:
-    """Return horizontal bars of name, amount and printed amount; empty where there are none.
-
-    Bars of negative amounts go left of a common zero.
-    """
-    if not bars:
-        return ""
-    left = max(LABEL_WIDTH, *(CHARACTER_WIDTH * len(name) + 12 for name, _, _ in bars))
-    lowest = min(0.0, *(amount for _, amount, _ in bars))
-    scale = CHART_WIDTH / (max(0.0, *(amount for _, amount, _ in bars)) - lowest or 1.0)
-    height, width = BAR_STEP * len(bars) + 30, left + CHART_WIDTH + 80
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
-        f'font-family="sans-serif" font-size="11">',
-        f'<text x="{left:.0f}" y="14">{escape(title)}</text>',
-    ]
-    for number, (name, amount, printed) in enumerate(bars):
-        top = 22 + BAR_STEP * number
-        start, end = sorted((left - scale * lowest, left + scale * (amount - lowest)))
-        parts += [
-            f'<text x="{left - 6:.0f}" y="{top + 11}" text-anchor="end">{escape(name)}</text>',
-            f'<rect x="{start:.1f}" y="{top}" width="{end - start:.1f}" height="{BAR_HEIGHT}" '
-            f'fill="#4878a8"/>',
-            f'<text x="{end + 4:.1f}" y="{top + 11}">{printed}</text>',
-        ]
-    return "\n".join([*parts, "</svg>", ""])

@@ -10,11 +10,13 @@ from meshwright.base.units import format_si
 from meshwright.report.chart import HEAT_STEPS, label, page, rectangle
 from meshwright.report.screen import screen_width
 
-CELL_WIDTH, CELL_HEIGHT, LETTER = 96, 34, 7
-TOP, SWATCH = 62, 14
+CELL_WIDTH, CELL_HEIGHT, LETTER, TITLE_LETTER = 96, 34, 7, 10
+TOP, SWATCH = 98, 14
 WIDE = 10.0
 """Largest over least value, from which colours stand for ratios."""
-NOTHING = "-"
+NOTHING, MISFIT = "-", "\N{MULTIPLICATION SIGN}"
+MARKS = {MISFIT: "nothing fits", NOTHING: "has no such number"}
+"""What the marks of cells without a value say."""
 MUCH = 6
 """Step from which a cell is dark on white paper, and pale on black."""
 _TEXT = (
@@ -25,15 +27,19 @@ _TEXT = (
 
 @dataclass(frozen=True)
 class HeatCells:
-    """The cells of a heat map; those without a value hold nothing that fits."""
+    """The cells of a heat map; one without a value fits nothing, or has none of these numbers."""
 
     title: str
     row_field: str
+    column_field: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     values: Mapping[tuple[str, str], float]
     notes: Mapping[tuple[str, str], str]
     """What else the value of a cell stands for."""
+    subtitle: str = ""
+    misfits: frozenset[tuple[str, str]] = frozenset()
+    """Cells of which no point fits."""
     unit: str = ""
     """Of all values."""
 
@@ -48,9 +54,11 @@ class HeatCells:
         return f"{ends} {self.unit}".rstrip() + f", steps of equal {kind}"
 
     def text(self, row: str, column: str) -> str:
-        """Return the value of a cell in four characters or so."""
+        """Return the value of a cell in four characters or so; a cross where nothing fits."""
         value = self.values.get((row, column))
-        return NOTHING if value is None else format_si(value, "").strip()
+        if value is None:
+            return MISFIT if (row, column) in self.misfits else NOTHING
+        return format_si(value, "").strip()
 
     def step(self, row: str, column: str) -> int:
         """Return the step of the colour of a cell: 1 for the least value, 0 for none.
@@ -72,7 +80,7 @@ def heat_lines(cells: HeatCells) -> Iterator[str]:
     first = max(len(cells.row_field), *map(len, cells.rows))
     width = max(6, *(len(column) for column in cells.columns)) + 2
     each = max((screen_width() - first) // width, 1)
-    yield cells.title
+    yield cells.title + (f" ({cells.subtitle})" if cells.subtitle else "")
     for start in range(0, len(cells.columns), each):
         columns = cells.columns[start : start + each]
         yield f"{cells.row_field:<{first}}" + "".join(f"{name:>{width}}" for name in columns)
@@ -85,7 +93,9 @@ def heat_svg(cells: HeatCells) -> str:
     """Return the cells as a picture: dark for much; titles say what a cell stands for."""
     left = 24 + LETTER * max(len(cells.row_field), *map(len, cells.rows))
     width = max(CELL_WIDTH, 16 + LETTER * max(map(len, cells.columns)))
-    parts = [label(16, 20, cells.title, "note"), label(16, TOP - 10, cells.row_field, "note")]
+    parts = [label(16, 24, cells.title, "title"), label(16, 44, cells.subtitle, "note quiet"),
+             label(left, TOP - 28, cells.column_field, "note quiet"),
+             label(16, TOP - 10, cells.row_field, "note quiet")]  # fmt: skip
     middles = [left + width * (number + 0.5) for number in range(len(cells.columns))]
     for middle, column in zip(middles, cells.columns, strict=True):
         parts.append(label(middle, TOP - 10, column, "note", "middle"))
@@ -94,7 +104,7 @@ def heat_svg(cells: HeatCells) -> str:
         parts.append(label(16, top + 21, row, "note"))
         for middle, column in zip(middles, cells.columns, strict=True):
             step, value = cells.step(row, column), cells.text(row, column)
-            note = cells.notes.get((row, column), "nothing fits")
+            note = cells.notes.get((row, column), MARKS.get(value, ""))
             tip = f"{row}, {column}: {value}" + (f" ({note})" if note else "")
             x = middle - width / 2 + 1
             parts.append(rectangle(x, top + 1, width - 2, CELL_HEIGHT - 2, f"h{step}", tip))
@@ -106,7 +116,11 @@ def heat_svg(cells: HeatCells) -> str:
         for step in range(HEAT_STEPS if cells.values else 0)
     )
     parts.append(label(24 + SWATCH * HEAT_STEPS, below + 12, cells.scale, "note"))
-    words = max(len(cells.title), len(cells.scale) + SWATCH * HEAT_STEPS // LETTER)
-    whole = max(left + width * len(cells.columns), 24 + LETTER * words) + 24
-    height = below + SWATCH + 16
+    marked = {cells.text(row, column) for row in cells.rows for column in cells.columns}
+    told = "   ".join(f"{mark}  {words}" for mark, words in MARKS.items() if mark in marked)
+    parts += [label(16, below + 36, told, "note")] if told else []
+    words = max(len(cells.subtitle), len(cells.scale) + SWATCH * HEAT_STEPS // LETTER)
+    whole = max(left + width * len(cells.columns), 24 + LETTER * words,
+                24 + TITLE_LETTER * len(cells.title)) + 24  # fmt: skip
+    height = below + SWATCH + (40 if told else 16)
     return page(whole, height, cells.title, parts, style=_TEXT)

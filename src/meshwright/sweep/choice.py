@@ -13,17 +13,9 @@ from meshwright.base.records import Brief
 from meshwright.base.units import format_si
 from meshwright.report.screen import counted, wrapped
 from meshwright.spec.sweep import Objective, SweepSpec
+from meshwright.sweep.quantities import QUANTITIES
 
 Record = Mapping[str, Any]
-UNITS = {
-    "step_time_s": "s", "tokens_per_s": "tokens/s", "mfu": "of the peak",
-    "utilisation": "of the peak", "memory_bytes": "B", "power_w": "W",
-    "chips_power_w": "W", "memory_power_w": "W", "links_power_w": "W",
-    "tokens_per_j": "tokens/J", "cost_usd": "US$", "tokens_per_s_per_die": "tokens/s",
-    "passes_per_s": "passes/s", "passes_per_j": "passes/J", "price_units": "GB/s of DRAM in price",
-    "passes_per_s_per_price": "passes/s for the price of 1 GB/s of DRAM",
-}  # fmt: skip
-"""Of what a heat map may show, where it has one."""
 
 
 EQUAL = 1e-9
@@ -32,7 +24,7 @@ EQUAL = 1e-9
 
 def with_unit(name: str, value: float) -> str:
     """Return a result with its unit, where that is a word."""
-    unit = UNITS.get(name, "")
+    unit = QUANTITIES[name].unit
     return f"{name} {format_si(value, '' if ' ' in unit else unit)}".rstrip()
 
 

@@ -12,6 +12,7 @@ from meshwright.report.page.pieces import count_chart
 from meshwright.report.screen import counted
 from meshwright.spec.sweep import Better, HeatMap, SweepSpec
 from meshwright.sweep.choice import Choice, Record, choices, has_value, text_of, with_unit
+from meshwright.sweep.quantities import QUANTITIES, field_of
 from meshwright.sweep.questions import QUESTIONS
 from meshwright.sweep.report import (
     best_of,
@@ -26,8 +27,6 @@ from meshwright.sweep.run import Swept
 
 MOST_ROWS = 1000
 """Points that a table lists."""
-LESS_IS_BETTER = ("_s", "_bytes", "_w", "_usd", "_units")
-"""Ends of the names of results of which the least is best."""
 
 
 def sweep_page(
@@ -86,14 +85,10 @@ def _shown(sweep: SweepSpec, found: Sequence[Record]) -> list[str]:
 
 def _best(name: str, found: Sequence[Record]) -> Record | None:
     """Return the best point by a result: the least of what should be small, else the most."""
-    if not _is_least(name):
+    if not QUANTITIES[name].is_less_better:
         return best_of(found, name)
     have = [record for record in found if has_value(record, name)]
     return min(have, key=lambda record: float(record[name]), default=None)
-
-
-def _is_least(name: str) -> bool:
-    return name.endswith(LESS_IS_BETTER) and "per_s" not in name
 
 
 def _point(sweep: SweepSpec, record: Record) -> str:
@@ -111,9 +106,9 @@ def _tiles(
     for name in _shown(sweep, found)[:4]:
         best = _best(name, found)
         if best is not None:
-            which = "least" if _is_least(name) else "most"
-            yield Tile(f"Where is the {which} {name}?", with_unit(name, float(best[name])),
-                       _point(sweep, best), "best")  # fmt: skip
+            quantity = QUANTITIES[name]
+            yield Tile(f"Which point has the {quantity.best} {quantity.words}?",
+                       _with_unit(name, best), _point(sweep, best), "best")  # fmt: skip
     for choice in every[:4]:
         asked = text_of(choice.objective) + (f", {choice.group}" if choice.group else "")
         answer = "no point" if not choice.best else _point(sweep, choice.best[0])
@@ -150,7 +145,7 @@ def _varied(sweep: SweepSpec, swept: Swept, name: str) -> Iterator[Chart]:
     if len(sides) == 1:
         yield from _bars(sides[0], name, records(swept))
         return
-    better: Better = "lowest" if _is_least(name) else "highest"
+    better: Better = "lowest" if QUANTITIES[name].is_less_better else "highest"
     shown = HeatMap(rows=sides[0], columns=sides[1], shows=name, better=better)
     yield from _map(sweep, shown, swept)
 
@@ -175,35 +170,41 @@ def _map(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> Iterator[Chart]:
     cells = cells_of(sweep, shown, swept)
     if not cells.values:
         return
-    places = list(cells.values)
+    quantity, places = QUANTITIES[shown.shows], list(cells.values)
     amounts = list(cells.values.values())
     texts = [cells.text(*place) for place in places]
     low, high = min(amounts), max(amounts)
     least, most = places[amounts.index(low)], places[amounts.index(high)]
     yield Chart(
-        cells.title,
-        f"Least: {shown.rows} {least[0]}, {shown.columns} {least[1]}, {cells.text(*least)}; most: "
-        f"{shown.rows} {most[0]}, {shown.columns} {most[1]}, {cells.text(*most)}; {cells.scale}",
+        f"{cells.title} ({sweep.name})",
+        f"{cells.subtitle[:1].upper()}{cells.subtitle[1:]}. Least: {cells.row_field} {least[0]}, "
+        f"{cells.column_field} {least[1]}, {cells.text(*least)}; most: {cells.row_field} "
+        f"{most[0]}, {cells.column_field} {most[1]}, {cells.text(*most)}; {cells.scale}",
         charts.heat(
             [row for row, _ in places], [column for _, column in places], amounts, texts,
             [cells.notes.get(place, "") for place in places], list(cells.rows),
-            list(cells.columns), shown.rows, shown.columns, shown.shows,
+            list(cells.columns), cells.row_field, cells.column_field,
+            f"{quantity.words} [{cells.unit}]" if cells.unit else quantity.words,
+            misfits=sorted(cells.misfits),
         ),
-        Table((shown.rows, *(f"{column}>" for column in cells.columns)),
+        Table((cells.row_field, *(f"{column}>" for column in cells.columns)),
               [(row, *(cells.text(row, column) for column in cells.columns))
                for row in cells.rows]),
     )  # fmt: skip
 
 
-def _bars(side: str, name: str, found: Sequence[Record]) -> Iterator[Chart]:
+def _bars(field: str, name: str, found: Sequence[Record]) -> Iterator[Chart]:
     """Yield a bar a point, where one field alone varies."""
     have = [record for record in found if has_value(record, name)]
-    shown = [with_unit(name, float(record[name])).removeprefix(name).strip() for record in have]
-    labels = [f"{side} {record[side]}" for record in have]
+    shown = [_with_unit(name, record) for record in have]
+    labels = [f"{field} {record[field]}" for record in have]
+    what = QUANTITIES[name].words
     yield Chart(
-        f"{name}, by {side}",
+        f"{what[:1].upper()}{what[1:]} by {field_of(field).words}",
         "; ".join(f"{label}: {text}" for label, text in zip(labels, shown, strict=True)),
-        charts.bars(labels, [float(record[name]) for record in have], shown, name),
+        charts.bars(
+            labels, [float(record[name]) for record in have], shown, QUANTITIES[name].title
+        ),
     )
 
 
@@ -227,13 +228,17 @@ def _best_parts(
         for name in names:
             best = _best(name, here)
             if best is not None:
-                which = f"{'least' if _is_least(name) else 'most'} {name}"
+                which = f"{QUANTITIES[name].best} {QUANTITIES[name].words}"
                 rows.append((group, which, *(str(best[side]) for side in sweep.sides),
                              str(best.get("plan", "")),
                              *(_amount(best, other) for other in names)))  # fmt: skip
     if rows:
         head = ("", "best by", *sweep.sides, "plan", *(f"{name}>" for name in names))
         yield Table(head, rows, "The best point by each result, and what it has of the others")
+
+
+def _with_unit(name: str, record: Record) -> str:
+    return with_unit(name, float(record[name])).removeprefix(name).strip()
 
 
 def _amount(record: Record, name: str) -> str:

@@ -17,6 +17,7 @@ from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.spec.sweep import SweepSpec
 from meshwright.spec.system import SystemSpec
+from meshwright.sweep.quantities import PEER
 from meshwright.sweep.run import Point, Result, points_of
 from meshwright.sweep.systems import (
     DESIGN,
@@ -34,10 +35,6 @@ from meshwright.wafer.training import plan
 YES_OR_NO: Mapping[object, bool] = {"yes": True, "no": False, True: True, False: False}
 
 
-PEER = "peer_passes_per_s"
-"""The one result that needs the models of others."""
-
-
 @dataclass(frozen=True)
 class Question:
     """A question that points answer."""
@@ -47,7 +44,7 @@ class Question:
     optional: tuple[str, ...]
     answer: Callable[[Point], Result]
     values: tuple[str, ...]
-    """Names of the numbers in an answer."""
+    """Names of the numbers in an answer, each in ``QUANTITIES``."""
 
 
 _KNOWN: dict[tuple[object, ...], Result] = {}

@@ -20,7 +20,6 @@ from meshwright.report.markdown import markdown_table
 from meshwright.report.screen import wrapped
 from meshwright.spec.sweep import Compared, HeatMap, Objective, SweepReport, SweepSpec
 from meshwright.sweep.choice import (
-    UNITS,
     Choice,
     ChoiceRecord,
     Record,
@@ -29,6 +28,7 @@ from meshwright.sweep.choice import (
     has_value,
     text_of,
 )
+from meshwright.sweep.quantities import QUANTITIES, field_of
 from meshwright.sweep.run import Swept
 
 WAITING = "not asked yet"
@@ -80,14 +80,10 @@ def sweep_csv(swept: Swept) -> str:
     return text.getvalue()
 
 
-PRICED = ("price_units", "passes_per_s_per_price")
-"""What counts the price of memories, links and switches: chips of many makers have none."""
-
-
 def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
     """Return the best value of each cell, and which further fields gave it.
 
-    Rows and columns in which nothing fits are left out.
+    Rows and columns of which no cell has a value, nor a point that does not fit, are left out.
     """
     others = [name for name in sweep.sides if name not in (shown.rows, shown.columns)]
     every: dict[tuple[str, str], list[tuple[float, str]]] = {}
@@ -95,24 +91,40 @@ def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
         every.setdefault(cell, []).append((value, note))
     best = {cell: _shown_of(found, shown) for cell, found in every.items()}
     values = {cell: value for cell, (value, _) in best.items()}
-    told = f"{shown.better} of each cell"
+    quantity, told = QUANTITIES[shown.shows], f"{TOLD[shown.better]} of each cell"
     if shown.is_relative:
         values, told = _shares(values, shown), f"{told}, as a share of the best of its column"
-    if shown.shows in PRICED:
-        told += "; price of network and memory only"
+    misfits = _misfits(shown, swept) - values.keys()
     rows, columns = (
-        [name for name in map(str, sweep.sides[side]) if any(cell[at] == name for cell in values)]
-        for at, side in enumerate((shown.rows, shown.columns))
-    )
+        tuple(name for name in map(str, sweep.sides[field])
+              if any(cell[at] == name for cell in (*values, *misfits)))
+        for at, field in enumerate(shown.both)
+    )  # fmt: skip
+    what, (down, across) = quantity.words, map(field_of, shown.both)
     return HeatCells(
-        title=f"{sweep.name}: {shown.shows} ({told})",
-        row_field=shown.rows,
-        rows=tuple(rows),
-        columns=tuple(columns),
+        title=f"{what[:1].upper()}{what[1:]} by {down.words} and {across.words}",
+        subtitle=f"{sweep.name}: {told}",
+        row_field=down.title,
+        column_field=across.title,
+        rows=rows,
+        columns=columns,
         values=values,
         notes={cell: note for cell, (_, note) in best.items()},
-        unit="of the best of a column" if shown.is_relative else UNITS.get(shown.shows, ""),
+        misfits=frozenset(misfits),
+        unit="of the best of a column" if shown.is_relative else quantity.unit,
     )
+
+
+TOLD = {"highest": "highest", "lowest": "lowest", "mean": "mean", "p10": "what nine of ten reach"}
+"""Which value of a cell is shown, in words."""
+
+
+def _misfits(shown: HeatMap, swept: Swept) -> set[tuple[str, str]]:
+    """Return the cells of which no point fits."""
+    ends: dict[tuple[str, str], set[str]] = {}
+    for row in records(swept):
+        ends.setdefault((str(row[shown.rows]), str(row[shown.columns])), set()).add(row["status"])
+    return {cell for cell, found in ends.items() if found == {"nothing fits"}}
 
 
 def _shown_of(found: Sequence[tuple[float, str]], shown: HeatMap) -> tuple[float, str]:
@@ -410,7 +422,7 @@ def _points(sweep: SweepSpec, report: SweepReport, found: Sequence[Record]) -> I
     why = reasons(found)
     if why:
         yield ""
-        yield "Empty cells:"
+        yield "Cells without a value:"
         yield ""
         yield from table(("why", "points"), why.items())
 

@@ -6,13 +6,19 @@ from xml.etree import ElementTree
 
 import pytest
 
+from meshwright.calibration.errors import by_group, errors_of
 from meshwright.calibration.fit.report import text_table
-from meshwright.calibration.picture import scatter_svg, sources_svg
+from meshwright.calibration.picture import (
+    UNSEEN,
+    coverage_chart,
+    error_chart,
+    ratio_chart,
+    ratio_svg,
+)
 from meshwright.calibration.prediction import predict
 from meshwright.calibration.report import Others, Validation, document
 from meshwright.calibration.rows import published_rows
 from meshwright.catalog.calibration import ErrorRecord, GroupRecord, fit_record
-from meshwright.report.chart import Axis
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -37,7 +43,8 @@ def written(rows):
 
 def test_all_pictures_are_shown(written):
     shown = re.findall(r"!\[.*?\]\((.*?)\)", written["found.md"])
-    assert set(written) == {"found.md", *shown} == {"found.md", "found.svg", "found_sources.svg"}
+    pictures = {"found.svg", "found_sources.svg", "found_intervals.svg"}
+    assert set(written) == {"found.md", *shown} == {"found.md", *pictures}
 
 
 def test_each_table_is_whole(written):
@@ -68,50 +75,61 @@ def test_a_table_in_plain_text_fits_the_screen(monkeypatch):
     assert "y" * 30 in lines[1]
 
 
-def test_an_axis_is_logarithmic_and_ends_at_its_ends():
-    axis = Axis(1.0, 100.0, 0.0, 200.0)
-    assert [axis.place(value) for value in (1.0, 10.0, 100.0, 1e9)] == [0.0, 100.0, 200.0, 200.0]
-    assert [(round(value), name) for value, name in axis.ticks()] == [
-        (1, "1"), (2, ""), (5, ""), (10, "10"), (20, ""), (50, ""), (100, "100"),
-    ]  # fmt: skip
-    assert all(name for _, name in Axis(3.0, 30.0, 0.0, 1.0).ticks())
+@pytest.fixture(scope="module")
+def entries(rows):
+    return [entry for entry in predict(rows, "calibrated") if entry.log_error is not None]
 
 
-def test_each_source_has_a_panel_with_rows_above_its_middle_where_predictions_are_high(rows):
-    entries = [entry for entry in predict(rows, "calibrated") if entry.log_error is not None]
-    drawn = ElementTree.fromstring(scatter_svg(entries))
-    words = {text.text for text in drawn.iter(f"{SVG}text")}
-    assert {"megatron-sc21 (3)", "torchtitan (4)", "megatron-2020 (1)"} <= words
-    points = list(drawn.iter(f"{SVG}circle"))
-    assert [point.find(f"{SVG}title").text for point in points] == [e.row.id for e in entries]
-    boxes = [box for box in drawn.iter(f"{SVG}rect") if box.get("stroke")]
-    of_panels = [list(group) for group in drawn.iter(f"{SVG}g")]
-    assert len(boxes) == len(of_panels) == 3
-    middles = [float(box.get("y")) + float(box.get("height")) / 2 for box in boxes]
-    placed = zip(middles, of_panels, strict=True)
-    above = [middle - float(point.get("cy")) for middle, panel in placed for point in panel]
-    for height, entry in zip(above, entries, strict=True):
-        assert math.copysign(1.0, height) == math.copysign(1.0, entry.log_error)
-
-
-def test_the_axis_of_errors_ends_beyond_the_largest():
-    """Between 2 and 110 %: ticks at 2, 5, 10, 20, 50, 100 and 200 %."""
-    low, high = (ErrorRecord(median=m, p90=p, bias=0.0) for m, p in ((0.02, 0.1), (0.5, 1.1)))
-    groups = {"one": GroupRecord(rows=1, fitted=low, left_out=high, alone=False)}
-    words = [text.text for text in ElementTree.fromstring(sources_svg(groups)).iter(f"{SVG}text")]
-    assert words[1:8] == ["2%", "5%", "10%", "20%", "50%", "100%", "200%"]
-
-
-def test_errors_of_each_source_are_drawn_twice():
-    known = ErrorRecord(median=0.1, p90=0.2, bias=0.0)
-    unknown = ErrorRecord(median=None, p90=None, bias=None)
-    groups = {
-        "one": GroupRecord(rows=1, fitted=known, left_out=known, alone=True),
-        "two": GroupRecord(rows=1, fitted=known, left_out=unknown, alone=False),
+def test_each_row_is_a_stroke_beside_its_source_the_best_source_first(entries):
+    spec = ratio_chart(entries)
+    values = spec["data"]["values"]
+    labels = {"megatron-sc21 (3)", "torchtitan (4)", "megatron-2020 (1)"}
+    assert {value["row"] for value in values} == labels
+    ratios = [math.exp(entry.log_error) for entry in entries]
+    assert [value["ratio"] for value in values] == pytest.approx(ratios, rel=1e-3)
+    line, strokes, *_ = spec["layer"]
+    assert line["encoding"]["x"]["datum"] == 1.0
+    errors = {
+        name: errors_of(part).median_abs_log_error for name, part in by_group(entries).items()
     }
-    drawn = ElementTree.fromstring(sources_svg(groups))
-    words = [text.text for text in drawn.iter(f"{SVG}text")]
-    assert "one (1)" in words
-    assert "two" in words
-    legend = 4
-    assert len(list(drawn.iter(f"{SVG}circle"))) == legend + 2 * 3
+    order = sorted(errors, key=errors.get)
+    assert [name.split()[0] for name in strokes["encoding"]["y"]["sort"]] == order
+
+
+def test_rows_that_no_fit_saw_have_a_colour_of_their_own(rows):
+    frozen = predict(of_group("tpu-recipes", 2), "calibrated")
+    kinds = [value["kind"] for value in ratio_chart(frozen)["data"]["values"]]
+    assert set(kinds) == {UNSEEN}
+
+
+def test_a_picture_says_how_many_rows_it_shows(entries):
+    drawn = ElementTree.fromstring(ratio_svg(entries))
+    assert drawn[1].text.startswith(f"{len(entries)} rows of training")
+    strokes = [path.get("d").count("M") for path in drawn.iter(f"{SVG}path")]
+    assert len(entries) in strokes
+
+
+def test_errors_of_each_source_are_drawn_twice(entries):
+    known = ErrorRecord(median=0.1, p90=0.2, bias=0.0)
+    groups = {
+        "torchtitan": GroupRecord(rows=4, fitted=known, left_out=known, alone=True),
+        "megatron-2020": GroupRecord(rows=1, fitted=known, left_out=ErrorRecord(), alone=False),
+    }
+    errors = {name: errors_of(part) for name, part in by_group(entries).items()}
+    values = error_chart(errors, groups)["data"]["values"]
+    left_out = [value for value in values if value["kind"] != "predicted"]
+    assert len(values) == 3 + 1
+    (twice,) = left_out
+    assert twice["row"] == "torchtitan (4, alone with its chips)"
+    assert (twice["first"], twice["last"]) == pytest.approx((10.0, 20.0))
+
+
+def test_held_intervals_of_each_source_beside_what_is_meant():
+    none = ErrorRecord()
+    groups = {
+        name: GroupRecord(rows=2, fitted=none, left_out=none, alone=False, covered=covered)
+        for name, covered in (("a", 0.5), ("b", 1.0), ("c", None))
+    }
+    spec = coverage_chart(groups)
+    assert [value["label"] for value in spec["data"]["values"]] == ["b (2)", "a (2)"]
+    assert spec["layer"][-1]["encoding"]["x"]["datum"] == pytest.approx(80.0)

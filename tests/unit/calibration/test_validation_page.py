@@ -47,13 +47,15 @@ def test_points_lie_where_they_were_measured_and_predicted(found) -> None:
     ]
 
 
-def test_bars_are_the_errors_of_the_sources(found) -> None:
-    bars = values_of(charts_of(found.page())["Median error of each source (rows)"])
+def test_medians_are_the_errors_of_the_sources(found) -> None:
+    drawn = values_of(charts_of(found.page())["Errors of each source (rows)"])
     for name in ("megatron-sc21", "torchtitan"):
         entries = [entry for entry in found.trained if entry.row.group == name]
         errors = errors_of(entries)
-        (row,) = [row for row in bars if row["label"] == f"{name} ({errors.rows_used})"]
-        assert row["amount"] == pytest.approx(100.0 * errors.median_abs_log_error)
+        (row,) = [row for row in drawn if row["row"] == f"{name} ({errors.rows_used})"
+                  and row["kind"] == "predicted"]  # fmt: skip
+        assert row["first"] == pytest.approx(100.0 * errors.median_abs_log_error)
+        assert row["last"] == pytest.approx(100.0 * errors.p90_abs_log_error)
 
 
 def test_constants_that_were_not_fitted_have_a_page(found) -> None:

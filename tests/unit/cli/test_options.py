@@ -208,7 +208,8 @@ WRITING = {
     ("read", "out"): ["torch.nn:Linear"], ("sweep", "out"): ["sweep.yaml"],
     ("sweep", "csv"): ["sweep.yaml"], ("sweep", "picture"): ["sweep.yaml"],
     ("sweep", "report"): ["sweep.yaml"], ("validate", "document"): [],
-    ("show walk", "report"): ["tp"], ("validate", "report"): [], ("calibrate", "out"): [], ("measure", "out"): [],
+    ("show walk", "report"): ["tp"], ("validate", "report"): [],
+    ("calibrate", "out"): [], ("measure", "out"): [],
 }  # fmt: skip
 OF_FOLDERS = {("export", "out"), ("study", "out")}
 
@@ -264,6 +265,7 @@ READING = [
     ["export", "FILE", "torch"], ["partition", "--layers", "FILE", "--capacity", "1GB"],
     ["fuse", "FILE", "--on", "SN10"], ["show", "model", "FILE"], ["show", "chip", "FILE"],
     ["show", "system", "FILE"], ["show", "graph", "FILE"], ["sweep", "FILE"],
+    ["show", "walk", "tp", "--model", "FILE"],
     ["validate", "--measurements", "FILE"], ["calibrate", "FILE"], ["read", "FILE"],
 ]  # fmt: skip
 

@@ -49,7 +49,11 @@ def test_lines_tell_what_is_sent_and_held(capsys):
 
 
 def test_data_holds_every_frame(capsys):
-    walk = json.loads(output(capsys, "tatp", "--group", "4", "--form", "ring", "--json"))
+    walk = json.loads(
+        output(
+            capsys, *["tatp", "--group", "4", "--form", "ring", "--streamed", "weights", "--json"]
+        )
+    )
     assert [frame["title"] for frame in walk["frames"][:3]] == [
         "at rest", "round 1 of 4", "round 2 of 4",
     ]  # fmt: skip
@@ -62,6 +66,12 @@ def test_data_holds_every_frame(capsys):
         {"tensor": "W", "parts": [1], "terms_of": []},
     ]
     assert walk["most_held_bytes"] == max(max(f["held_bytes"]) for f in walk["frames"])
+
+
+@pytest.mark.parametrize(("seq", "travels"), [("2k", "X"), ("48k", "W"), ("64k", "W")])
+def test_the_smaller_tensor_travels_where_none_is_named(capsys, seq, travels):
+    """W of gpt3-175b has 49,152 columns: as many tokens of X have as many bytes."""
+    assert f": {travels} travels in the form stream" in output(capsys, "tatp", "--seq", seq)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from meshwright.report.heat_map import HeatCells
 def cells(*values):
     names = tuple(f"c{number}" for number in range(len(values)))
     found = {("r", name): value for name, value in zip(names, values, strict=True)}
-    return HeatCells("t", "row", ("r",), (*names, "empty"), found, {})
+    return HeatCells("t", "row", "column", ("r",), (*names, "empty"), found, {})
 
 
 def steps(shown):

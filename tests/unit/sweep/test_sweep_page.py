@@ -5,7 +5,9 @@ from report_pages import EVIL, charts_of, check_names_are_text, check_page, valu
 
 from meshwright.api import sweep
 from meshwright.spec.sweep import HeatMap, Objective, SweepReport, SweepSpec
-from meshwright.sweep.page import sweep_page
+from meshwright.sweep.page import _best, sweep_page
+from meshwright.sweep.quantities import QUANTITIES
+from meshwright.sweep.questions import QUESTIONS
 from meshwright.sweep.run import Store, points_of, run
 
 SWEEP = SweepSpec(
@@ -38,16 +40,39 @@ def swept():
 def test_cells_are_the_results(swept) -> None:
     page = sweep_page(SWEEP, swept)
     check_page(page)
-    (cells,) = [chart for title, chart in charts_of(page).items() if "step_time_s" in title]
+    (cells,) = [chart for title, chart in charts_of(page).items() if "Time of a step" in title]
     found = {(row["row"], row["column"]): row["amount"] for row in values_of(cells)}
     assert found == {("8xA100", "8"): 8.0, ("8xA100", "16"): 16.0,
                      ("8xH100", "8"): 4.0, ("8xH100", "16"): 8.0}  # fmt: skip
-    assert page.tiles[1].answer == "step_time_s 4 s"
+    assert page.tiles[1].question == "Which point has the least time of a step?"
+    assert page.tiles[1].answer == "4 s"
     assert page.tiles[1].note == "on 8xH100, global_batch 8"
     ends = values_of(charts_of(page)["How the points ended"])
     assert {row["label"]: row["amount"] for row in ends} == {"found": 4, "nothing fits": 2}
     why = values_of(charts_of(page)["Why points have no result"])
     assert [row["label"] for row in why] == ["none is too small"]
+
+
+def test_what_does_not_fit_is_a_cross(swept) -> None:
+    page = sweep_page(SWEEP, swept)
+    (cells,) = [chart for title, chart in charts_of(page).items() if "Time of a step" in title]
+    *_, crosses = cells.spec["layer"]
+    assert [tuple(row.values()) for row in crosses["data"]["values"]] == [
+        ("none", "16"), ("none", "8"),
+    ]  # fmt: skip
+    assert crosses["encoding"]["shape"]["datum"] == "nothing fits"
+
+
+@pytest.mark.parametrize("name", ["dead_devices", "power_w", "lower_bound_s", "mfu"])
+def test_which_value_is_best_is_said_of_the_quantity(name) -> None:
+    points = [{"status": "found", name: value} for value in (2.0, 1.0, 3.0)]
+    assert _best(name, points)[name] == (3.0 if name == "mfu" else 1.0)
+
+
+def test_every_result_of_every_question_is_known() -> None:
+    named = {name for question in QUESTIONS.values() for name in question.values}
+    assert named == QUANTITIES.keys()
+    assert not [one for one in QUANTITIES.values() if "_" in one.words]
 
 
 def test_sections_of_a_file_have_their_own_maps_and_choices(swept) -> None:
@@ -69,7 +94,7 @@ def test_one_field_has_bars() -> None:
     page = sweep_page(alone, asked(alone))
     check_page(page)
     single = SweepSpec(name="x", ask="plan", fixed={"on": "8xA100"}, vary={"global_batch": (8, 16)})
-    bars = charts_of(sweep_page(single, asked(single)))["step_time_s, by global_batch"]
+    bars = charts_of(sweep_page(single, asked(single)))["Time of a step by global batch"]
     assert [row["amount"] for row in values_of(bars)] == [8.0, 16.0]
 
 

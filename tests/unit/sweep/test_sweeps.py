@@ -429,13 +429,24 @@ def test_nothing_that_fits_anywhere_ends_with_3(tmp_path, capsys):
     assert "nothing fits" in capsys.readouterr().out
 
 
-def test_rows_in_which_nothing_fits_are_left_out_and_prices_say_of_what():
+def test_what_does_not_fit_is_crossed_and_what_has_no_value_is_left_out():
     with Store(None) as store:
         swept = run("plan", answer, points_of(SWEEP), store, version="1")
     whole = cells_of(SWEEP, SWEEP.heat_map, swept)
+    assert whole.misfits == {("8", "c"), ("16", "c")}
+    assert whole.columns == ("a", "b", "c")
+    assert [whole.text("8", name) for name in ("c", "d")] == ["\N{MULTIPLICATION SIGN}", "-"]
+    assert heat_svg(whole).count("\N{MULTIPLICATION SIGN}  nothing fits") == 1
     vary = {**SWEEP.vary, SWEEP.heat_map.rows: (*SWEEP.sides[SWEEP.heat_map.rows], "none")}
     more = cells_of(SWEEP.model_copy(update={"vary": vary}), SWEEP.heat_map, swept)
     assert more.rows == whole.rows
+
+
+def test_pictures_say_what_is_shown_of_what():
+    with Store(None) as store:
+        swept = run("plan", answer, points_of(SWEEP), store, version="1")
+    whole = cells_of(SWEEP, SWEEP.heat_map, swept)
+    assert whole.title == "Time of a step by global batch and seq name"
+    assert whole.subtitle == "batches: highest of each cell"
     priced = SWEEP.heat_map.model_copy(update={"shows": "passes_per_s_per_price"})
-    assert "network and memory only" in cells_of(SWEEP, priced, swept).title
-    assert "network and memory only" not in whole.title
+    assert "network and memory alone" in cells_of(SWEEP, priced, swept).title

@@ -11,6 +11,7 @@ from meshwright.catalog.models import load_model
 from meshwright.train.answer import Candidate
 from meshwright.train.question import training
 from meshwright.wafer.training import compare
+from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -41,6 +42,14 @@ SPACES: dict[str, dict[str, Sequence[object]]] = {
 BOOK = TextbookSetting()
 BOOK_DEVICES = (64, 256, 1024, 4096)
 BOOK_PARAMS = (7e9, 70e9, 200e9, 1e12)
+
+
+CHART = Drawing(
+    "From how many devices do context and expert parallelism pay?",
+    "Step of the best plan that may use them, over that of the best of dp, pp and tp alone",
+    "lines", ("with_cp_ep_s", "with_cp_s", "with_ep_s"), "devices", panels="model", across=2,
+    over="dp_pp_tp_s", measure="step, over dp, pp and tp alone",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,7 +132,7 @@ class Crossover:
         return StudyResult(
             lines=(*lines, "", *claim_lines(claims)),
             data={"rows": records(names, rows)},
-            tables=(Table("crossover", names, tuple(rows), ("model", "devices"), "axes"),),
+            tables=(Table("crossover", names, tuple(rows), CHART),),
             claims=claims,
             assumptions=f"{CHIP} in hosts of eight, {TOKENS:.0f} tokens a step, all other choices "
             "free; closed form, uncalibrated; axes: those of more than one device in the fastest "

@@ -15,6 +15,7 @@ from meshwright.train.answer import Candidate
 from meshwright.train.plan import plan
 from meshwright.train.question import training
 from meshwright_papers.studies.dfmodel.published_runs import LENGTH, RUNS, TP, predicted
+from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -43,6 +44,14 @@ WAYS: Mapping[str, Space] = {
     "ours: best of these degrees": DEGREES,
     "ours: best of all": {},
 }
+
+
+CHART = Drawing(
+    "How fast does GPT 145.6B train on 1,536 A100?",
+    f"A step of {RUN.batch:,} sequences: measured, as DFModel predicts, and by our plans",
+    "bars", ("samples_per_s",), "figure", measure="training throughput",
+    limit=(RUN.measured_samples_per_s, "measured"),
+)  # fmt: skip
 
 
 @cache
@@ -126,7 +135,7 @@ class Megatron145B:
         return StudyResult(
             lines=(*lines, *claim_lines(every)),
             data={"rows": records(COLUMNS, cells)},
-            tables=(Table("gpt-145.6b", COLUMNS, cells, ("figure",), "samples_per_s"),),
+            tables=(Table("gpt-145.6b", COLUMNS, cells, CHART),),
             claims=every,
             assumptions=f"{RUN.chips} A100 80 GB in hosts of eight, {RUN.batch} sequences of "
             f"{LENGTH} tokens; ours in closed form with calibrated constants, the peer's without "

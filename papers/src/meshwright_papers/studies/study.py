@@ -10,14 +10,16 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from meshwright.base.registry import Registry
-from meshwright.report.chart import bar_chart
 from meshwright.report.declared_values import declared_values, origin_text, value_text
 from meshwright.report.markdown import markdown_table
 from meshwright.report.screen import wrapped
 from meshwright.spec.system import SystemSpec
+from meshwright_papers.studies.drawing import Drawing, drawing_spec, drawing_svg
 
 AGREE_WITHIN = 0.15
 """Share by which a figure of ours may differ from a published one and still agree."""
+FOLDER = "studies/"
+"""Of tables and charts beside the document of all studies."""
 GAIN_WITHIN = 0.5
 """Share of a published gain by which ours may differ and still agree."""
 
@@ -113,10 +115,13 @@ class Table:
     name: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
-    named_by: tuple[str, ...]
-    """Columns that name a bar of its chart."""
-    drawn: str
-    """Column that the chart draws."""
+    drawing: Drawing | None = None
+    """How it is drawn, where it is."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it has a chart, and numbers for it."""
+        return bool(self.drawing and drawing_spec(self.columns, self.rows, self.drawing))
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -209,8 +214,16 @@ def assumed(system: SystemSpec) -> Iterator[str]:
                 yield f"{entry.path} {value_text(entry.value, entry.unit)} ({origin_text(entry)})"
 
 
-def study_markdown(name: str, title: str, source: str, result: StudyResult) -> str:
-    """Return one study as a section: its assumptions, verdicts and tables."""
+def study_markdown(
+    name: str, title: str, source: str, result: StudyResult, folder: str = ""
+) -> str:
+    """Return one study as a section: its assumptions, verdicts, charts and tables.
+
+    Parameters
+    ----------
+    folder
+        Of the charts, as the document links to them.
+    """
     lines = [f"## {name}", "", f"{title}. Source: {source}.", ""]
     if result.assumptions:
         lines += [f"Assumptions: {result.assumptions}.", ""]
@@ -219,6 +232,8 @@ def study_markdown(name: str, title: str, source: str, result: StudyResult) -> s
     if result.claims:
         lines += [*claims_markdown(result.claims), ""]
     for table in result.tables:
+        if table.drawing is not None and table.is_drawn:
+            lines += [f"![{table.drawing.title}]({folder}{table.name}.svg)", ""]
         lines += [*table_markdown(table), ""]
     if not result.tables:
         lines += ["```", *result.lines, "```", ""]
@@ -246,7 +261,7 @@ def document(studies: Mapping[str, tuple[str, str, StudyResult]]) -> str:
         f"As described {_counts(c.described_verdict for c in twice)}",
         "",
     ]
-    parts = [study_markdown(name, *entry) for name, entry in studies.items()]
+    parts = [study_markdown(name, *entry, folder=FOLDER) for name, entry in studies.items()]
     return "\n".join([*lines, *parts])
 
 
@@ -257,18 +272,10 @@ def _counts(verdicts: Iterable[Verdict | None]) -> str:
 
 
 def table_svg(table: Table) -> str:
-    """Return a bar chart of the column that a table draws; empty where it holds no numbers.
-
-    Rows without a value are left out. Bars of negative values go left of a common zero.
-    """
-    place = {column: index for index, column in enumerate(table.columns)}
-    bars = [
-        (" ".join(str(row[place[name]]) for name in table.named_by), float(row[place[table.drawn]]))
-        for row in table.rows
-        if isinstance(row[place[table.drawn]], int | float)
-    ]
-    title = f"{table.name}: {table.drawn}"
-    return bar_chart(title, [(name, amount, shown(amount)) for name, amount in bars])
+    """Return the chart of a table; empty where it has none, or no numbers."""
+    if table.drawing is None:
+        return ""
+    return drawing_svg(table.columns, table.rows, table.drawing)
 
 
 class Collection:
@@ -293,7 +300,7 @@ class Collection:
             than each study into a document of its own name.
         """
         found: dict[str, str] = {}
-        folder = "studies/" if one_document else ""
+        folder = FOLDER if one_document else ""
         for result in results.values():
             for table in result.tables:
                 found[f"{folder}{table.name}.csv"] = table_csv(table)

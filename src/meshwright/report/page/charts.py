@@ -28,6 +28,10 @@ WIDE = 10.0
 """Largest over least value, from which an axis of points is logarithmic."""
 SMALL = 0.02
 """Axes that end nearer to 0 have numbers with prefixes."""
+RATIOS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+"""Ticks of ratios."""
+UPRIGHT, CROSS = "M0,-1L0,1", "M-1,-1L1,1M-1,1L1,-1"
+"""Shapes of marks: a stroke, and what does not fit."""
 ROOM = 1.2
 """Length of an axis over its longest bar, which leaves room for words."""
 
@@ -79,7 +83,7 @@ def bars(
     longest = max((*amounts, limit or 0.0), default=0.0)
     room = {"domainMax": ROOM * longest or 1.0, "nice": False}
     base = {"y": names("label", axis={"labelLimit": LABEL}),
-            "x": axis("amount", title, scale=room, axis=_numbers(longest))}  # fmt: skip
+            "x": axis("amount", title, scale=room, axis=_numbers(amounts, longest))}  # fmt: skip
     text = {"type": "text", "align": "left", "dx": 4}
     return chart(
         data=columns(label=labels, amount=amounts, shown=shown),
@@ -117,7 +121,7 @@ def stacked(
         "mark": "bar",
         "encoding": {
             "y": names("row", row_title, axis={"labelLimit": LABEL}),
-            "x": axis("amount", title, axis=_numbers(longest)),
+            "x": axis("amount", title, axis=_numbers(amount, longest)),
             "color": names("part", "part", scale={"domain": list(parts), "range": _range(parts)}),
             "order": {"field": "order"},
             "tooltip": [named("row", row_title), named("part", "part"),
@@ -127,9 +131,12 @@ def stacked(
     return chart(data=data, height={"step": ROW}, layer=[segments, *_limit("x", limit, limit_name)])
 
 
-def _numbers(longest: float) -> Spec:
-    """Return how an axis writes its numbers: small ones with a prefix, such as 20m."""
-    return {"format": "~s"} if 0.0 < longest < SMALL else {}
+def _numbers(amounts: Sequence[float], longest: float) -> Spec:
+    """Return how an axis writes its numbers: small ones with a prefix (20m), counts whole."""
+    ticks: Spec = {"tickCount": TICKS, "labelFlush": True}
+    if 0.0 < longest < SMALL:
+        return ticks | {"format": "~s"}
+    return ticks | ({"tickMinStep": 1} if all(amount % 1 == 0 for amount in amounts) else {})
 
 
 def _limit(channel: str, limit: float | None, name: str) -> list[Spec]:
@@ -220,7 +227,8 @@ def agreement(
 def heat(
     rows: Sequence[str], columns_: Sequence[str], amounts: Sequence[float], shown: Sequence[str],
     notes: Sequence[str], row_order: Sequence[str], column_order: Sequence[str],
-    row_title: str, column_title: str, title: str,
+    row_title: str, column_title: str, title: str, *,
+    misfits: Sequence[tuple[str, str]] = (),
 ) -> Spec:  # fmt: skip
     """Return cells whose colour is an amount, each with it in words; steps of ratios if wide.
 
@@ -230,6 +238,8 @@ def heat(
         What else the amount of a cell stands for: in its tooltip.
     title
         Of the amounts.
+    misfits
+        Row and column of what fits nothing: a cross.
     """
     is_wide = 0.0 < WIDE * min(amounts) < max(amounts)
     middle = (min(amounts) * max(amounts)) ** 0.5 if is_wide else (min(amounts) + max(amounts)) / 2
@@ -242,6 +252,13 @@ def heat(
               "scale": {"scheme": "blues", "type": "log" if is_wide else "linear"}}  # fmt: skip
     ink = {"condition": {"test": f"datum.amount > {middle!r}", "value": "#ffffff"},
            "value": "#1b1f27"}  # fmt: skip
+    crosses = {
+        "data": {"values": [{"row": row, "column": column} for row, column in misfits]},
+        "mark": {"type": "point", "size": 60, "color": COLOURS[7]},
+        "encoding": base | {"shape": {"datum": "nothing fits", "type": "nominal", "title": None,
+                                      "scale": {"range": [CROSS]}},
+                            "tooltip": {"value": "nothing fits"}},
+    }  # fmt: skip
     return chart(
         data=columns(row=rows, column=columns_, amount=amounts, shown=shown, note=notes),
         height={"step": 34},
@@ -250,6 +267,7 @@ def heat(
         layer=[
             {"mark": {"type": "rect", "stroke": "#ffffff"}, "encoding": base | {"color": colour}},
             {"mark": "text", "encoding": base | {"text": {"field": "shown"}, "color": ink}},
+            *([crosses] if misfits else []),
         ],
     )  # fmt: skip
 
@@ -277,6 +295,80 @@ def spans(
              "encoding": {"x": x, "x2": {"field": "high"}}},
             {"mark": {"type": "tick", "color": MARK, "thickness": 3, "height": 16},
              "encoding": {"x": axis("middle", title)}},
+        ],
+    )  # fmt: skip
+
+
+def strips(
+    rows: Sequence[str], ratios: Sequence[float], kinds: Sequence[str], row_order: Sequence[str],
+    title: str,
+) -> Spec:  # fmt: skip
+    """Return a row of thin marks for each name, above it a bar over the middle half and a median.
+
+    Parameters
+    ----------
+    ratios
+        Drawn on a logarithmic axis with a line at 1.
+    row_order
+        The names from top to bottom, each once.
+    """
+    ends = [min(*ratios, 1.0) / ROOM, max(*ratios, 1.0) * ROOM]
+    x = axis("ratio", title, scale={"type": "log", "domain": ends, "nice": False})
+    x["axis"] = {"values": [tick for tick in RATIOS if ends[0] <= tick <= ends[1]]}
+    kind_names = list(dict.fromkeys(kinds))
+    y = names("row", axis={"labelLimit": LABEL}) | {"sort": list(row_order)}
+    colour = names("kind", scale={"domain": kind_names, "range": _range(kind_names)})
+    thin = {"type": "tick", "thickness": 1, "height": 14, "opacity": 0.45}
+    half = {"type": "bar", "height": 5, "color": COLOURS[7]}
+    middle = {"type": "tick", "thickness": 3, "height": 16, "color": ACCENT}
+    line = {"type": "rule", "strokeDash": [5, 4], "color": COLOURS[7]}
+    told = [names("row", "of"), tip("ratio", title)]
+    whole = {"aggregate": "q1"}, {"field": "ratio", "aggregate": "q3"}
+    return chart(
+        data=columns(row=rows, ratio=[float(f"{ratio:.4g}") for ratio in ratios], kind=kinds),
+        height={"step": ROW},
+        layer=[
+            {"data": {"values": [{}]}, "mark": line, "encoding": {"x": x | {"datum": 1.0}}},
+            {"mark": thin, "encoding": {"y": y, "x": x, "color": colour, "tooltip": told}},
+            {"mark": half, "encoding": {"y": y, "x": x | whole[0], "x2": whole[1]}},
+            {"mark": middle, "encoding": {"y": y, "x": x | {"aggregate": "median"}}},
+        ],
+    )  # fmt: skip
+
+
+def spreads(
+    rows: Sequence[str], kinds: Sequence[str], firsts: Sequence[float], lasts: Sequence[float],
+    ends: tuple[str, str], title: str,
+) -> Spec:  # fmt: skip
+    """Return a line in each row and kind, from a point to a stroke, on a logarithmic axis.
+
+    Parameters
+    ----------
+    ends
+        What the point and the stroke are.
+    """
+    kind_names = list(dict.fromkeys(kinds))
+    x = axis("first", title, scale={"type": "log", "nice": False})
+    base = {"y": names("row", axis={"labelLimit": LABEL}),
+            "yOffset": names("kind", scale={"domain": kind_names}),
+            "color": names("kind", scale={"domain": kind_names,
+                                          "range": _range(kind_names)})}  # fmt: skip
+    legend = {"title": None, "symbolStrokeColor": COLOURS[7], "symbolFillColor": COLOURS[7]}
+    shape = {"type": "nominal", "legend": legend,
+             "scale": {"domain": list(ends), "range": ["circle", UPRIGHT]}}  # fmt: skip
+    point = {"type": "point", "size": 50, "opacity": 1}
+    return chart(
+        data=columns(row=rows, kind=kinds, first=firsts, last=lasts),
+        height={"step": ROW // 2, "for": "offset"},
+        encoding={"tooltip": [names("row", "of"), names("kind", ""), tip("first", ends[0]),
+                              tip("last", ends[1])]},
+        layer=[
+            {"mark": {"type": "rule", "strokeWidth": 2},
+             "encoding": base | {"x": x, "x2": {"field": "last"}}},
+            {"mark": point | {"filled": True},
+             "encoding": base | {"x": x, "shape": shape | {"datum": ends[0]}}},
+            {"mark": point,
+             "encoding": base | {"x": x | {"field": "last"}, "shape": shape | {"datum": ends[1]}}},
         ],
     )  # fmt: skip
 

@@ -245,7 +245,9 @@ for (const player of document.querySelectorAll(".player")) {
   document.addEventListener("keydown", (event) => {
     const target = event.target, isInside = player.contains(target);
     if (event.altKey || event.ctrlKey || event.metaKey || !(isInside || target === document.body)) return;
-    if (target.matches("select") || (event.key === " " && target.matches("button"))) return;
+    const scrolls = target.scrollWidth > target.clientWidth || target.scrollHeight > target.clientHeight;
+    if (target.matches("select") || (target.matches("[tabindex]") && scrolls)) return; // keys of its own
+    if (event.key === " " && target.matches("button")) return;
     const anywhere = { " ": toggle, ArrowLeft: () => step(-1), ArrowRight: () => step(1) };
     const inside = { Home: () => step(-at), End: () => step(frames.length) };
     const does = anywhere[event.key] || (isInside && inside[event.key]);

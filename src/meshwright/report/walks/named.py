@@ -32,7 +32,7 @@ STREAMS = {"tspp": "ring", "tatp": "stream"}
 ABOUT: Mapping[str, str] = {
     "tp": "a transformer block under tensor parallelism",
     "tp-sp": "the same with sequence parallelism",
-    "tspp": "a linear layer whose weights stream round a ring",
+    "tspp": "a linear layer with its weights or inputs streaming round a ring",
     "tatp": "the same between neighbours on a line, in both directions",
 }
 MOST_MEMBERS = 16
@@ -57,7 +57,8 @@ class WalkQuestion:
     num_tokens: int
     num_bytes: float
     form: str | None
-    streamed: Streamed
+    streamed: Streamed | None
+    """None: the smaller tensor."""
 
 
 def walk_of(question: WalkQuestion) -> Walk:
@@ -74,7 +75,8 @@ def walk_of(question: WalkQuestion) -> Walk:
     if name in STREAMS:
         form = question.form or STREAMS[name]
         size, product = _one_size(question, 8), _first_product(question)
-        return stream_walk(name, form, size, product, question.streamed)
+        streamed = question.streamed or product.cheaper
+        return stream_walk(name, form, size, product, streamed)
     return collective_walk(name, question.shape or usual_shape(name), question.num_bytes)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from meshwright.base.units import format_bytes
 from meshwright.report.walks.walk import (
     Exchange,
     Recorder,
@@ -45,6 +46,14 @@ class Layer:
     def output_bytes(self) -> float:
         """Of Y [bytes]."""
         return WORD_BYTES * self.num_tokens * self.out_size
+
+    @property
+    def cheaper(self) -> Streamed:
+        """What sends less where it travels: the smaller tensor.
+
+        Source: selective transfer policy of TEMP (arXiv 2512.14256).
+        """
+        return Streamed.WEIGHTS if self.weight_bytes <= self.input_bytes else Streamed.INPUTS
 
 
 @dataclass(frozen=True)
@@ -151,11 +160,22 @@ def stream_walk(
             ),
         ),
         alone_bytes=0.0 if num_members == 1 else _alone_bytes(layer),
-        notes=(
-            "Each direction of a link carries one message a round, or one and a sum.",
-            "Gradients count two bytes a number; optimizer state is not shown.",
-        ),
+        notes=tuple(_notes(sides)),
     )
+
+
+def _notes(sides: _Sides) -> Iterator[str]:
+    """Yield what the picture leaves open, and which tensor would be cheaper to stream."""
+    layer, rounds = sides.layer, sides.rounds
+    cheaper = "W" if layer.cheaper is Streamed.WEIGHTS else "X"
+    yield (
+        f"X has {format_bytes(layer.input_bytes)}, W {format_bytes(layer.weight_bytes)}: "
+        f"streaming {cheaper} sends less."
+    )
+    yield "Each direction of a link carries one message a round, backward one and a sum."
+    yield "Numbers of two bytes, gradients too; no optimizer state."
+    if layer.num_tokens % rounds.num_items or layer.out_size % rounds.num_items:
+        yield f"Parts count as equal, though {rounds.num_items} do not divide the layer evenly."
 
 
 def _alone_bytes(layer: Layer) -> float:

@@ -19,6 +19,7 @@ from meshwright_papers.studies.dfmodel.published_runs import (
 )
 from meshwright_papers.studies.dfmodel.stored_runs import StoredRun, stored_runs
 from meshwright_papers.studies.dfmodel.trillion import NETWORKS, Found, search
+from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -33,6 +34,36 @@ from meshwright_papers.studies.study import (
 PUBLISHED = "seed"
 LIMITS = ((60.0, "a minute"), (1200.0, "20 minutes"))
 FASTER, CHEAPER, VENDOR, BY_KERNEL, ABOVE, MINUTES = 1.52, 1.59, 1.52, 6.13, 1.10, 20.0
+
+
+MAPPING_CHART = Drawing(
+    "How fast is each mapping of GPT-3 to eight SN10?",
+    "Forward pass under DFModel's rules, by the tokens of a tile",
+    "dots", ("samples_per_s",), "tile", colour="tp", panels="mapping", across=1,
+    apart="y", is_offset=False, measure="throughput",
+)  # fmt: skip
+NETWORK_CHART = Drawing(
+    "Which network trains a model of 1T parameters fastest?",
+    "1,024 SN30 under DFModel's rules, the best mapping of each network",
+    "bars", ("samples_per_s",), "network", measure="throughput",
+)  # fmt: skip
+MEMORY_CHART = Drawing(
+    "How much does fusing kernels bring with each memory?",
+    "Throughput under DFModel's rules, the slowest memory first",
+    "bars", ("fused_samples_per_s", "by_kernel_samples_per_s"), "memory", measure="throughput",
+)  # fmt: skip
+MEGATRON_CHART = Drawing(
+    "How far are DFModel and its rules from what was measured?",
+    "Megatron's runs on A100: measured, as DFModel publishes them, and its rules solved here",
+    "bars", ("measured_samples_per_s", "peer_samples_per_s", "samples_per_s"), "model",
+    measure="throughput",
+)  # fmt: skip
+STORED_CHART = Drawing(
+    "Do DFModel's rules, solved here, give what it published?",
+    "Every run that its repository stores: throughput or time, ours over its own",
+    "dots", ("ours_over_published",), "run",
+    misfit="no figure of ours or of theirs (why: in the table)",
+)  # fmt: skip
 
 
 def mapping_claims(mappings: Sequence[Mapping]) -> list[Claim]:
@@ -187,7 +218,7 @@ class Dfmodel:
 def _mapping_table(found: list[Mapping]) -> Table:
     rows = tuple((m.name, m.tp, m.pp, m.tile, m.samples_per_s) for m in found)
     columns = ("mapping", "tp", "pp", "tile", "samples_per_s")
-    return Table("dfmodel-mappings", columns, rows, ("mapping", "tp", "tile"), "samples_per_s")
+    return Table("dfmodel-mappings", columns, rows, MAPPING_CHART)
 
 
 def _network_table(found: list[Found]) -> Table:
@@ -198,7 +229,7 @@ def _network_table(found: list[Found]) -> Table:
     )  # fmt: skip
     columns = ("network", "tp", "pp", "dp", "tile", "micro_batch", "samples_per_s", "utilisation",
                "price_units")  # fmt: skip
-    return Table("dfmodel-networks", columns, rows, ("network",), "samples_per_s")
+    return Table("dfmodel-networks", columns, rows, NETWORK_CHART)
 
 
 def _memory_table(faster: dict[str, float], cheaper: dict[str, float]) -> Table:
@@ -212,7 +243,7 @@ def _memory_table(faster: dict[str, float], cheaper: dict[str, float]) -> Table:
     )  # fmt: skip
     columns = ("memory", "gb_per_s", "fused_samples_per_s", "by_kernel_samples_per_s", "gain",
                "gain_for_price")  # fmt: skip
-    return Table("dfmodel-memories", columns, rows, ("memory",), "gain")
+    return Table("dfmodel-memories", columns, rows, MEMORY_CHART)
 
 
 def _run_table(found: list[Prediction]) -> Table:
@@ -223,7 +254,7 @@ def _run_table(found: list[Prediction]) -> Table:
     )  # fmt: skip
     columns = ("model", "chips", "measured_samples_per_s", "peer_samples_per_s", "samples_per_s",
                "over_measured", "over_peer")  # fmt: skip
-    return Table("dfmodel-megatron", columns, rows, ("model",), "over_measured")
+    return Table("dfmodel-megatron", columns, rows, MEGATRON_CHART)
 
 
 def _stored_table(runs: list[StoredRun]) -> Table:
@@ -238,7 +269,7 @@ def _stored_table(runs: list[StoredRun]) -> Table:
         )
     columns = ("run", "unit", "published", "ours", "ours_over_published", "published_price_units",
                "price_units", "rules", "note")  # fmt: skip
-    return Table("dfmodel-runs", columns, tuple(rows), ("run",), "ours_over_published")
+    return Table("dfmodel-runs", columns, tuple(rows), STORED_CHART)
 
 
 def _stored_lines(table: Table) -> list[str]:

@@ -9,6 +9,7 @@ from meshwright.base.arrays import IntArray
 from meshwright.network.embeddings import block_embedding, hop_distances, sequential
 from meshwright.topology import grid
 from meshwright.topology.network import LinkSpec, Network
+from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -40,6 +41,19 @@ Row = tuple[float, ...]
 LINK_NAMES = ("dead_links", "connected", "groups_with_path", "regrouped", "throughput",
               "throughput_p5", "throughput_if_connected")  # fmt: skip
 CORE_NAMES = ("dead_cores", "equal_rows", "rebalanced")
+
+
+LINK_CHART = Drawing(
+    "How much throughput is left where links are dead?",
+    f"{NUM_MAPS} seeded maps of a 4x8 wafer, over the whole wafer; TEMP Fig. 20",
+    "lines", ("throughput", "throughput_p5", "throughput_if_connected"), "dead_links",
+    measure="throughput, of a whole wafer",
+)  # fmt: skip
+CORE_CHART = Drawing(
+    "How much throughput is left where cores are dead?",
+    f"{NUM_MAPS} seeded maps of a 4x8 wafer, over the whole wafer; TEMP Fig. 20",
+    "lines", ("equal_rows", "rebalanced"), "dead_cores", measure="throughput, of a whole wafer",
+)  # fmt: skip
 
 
 def mesh(rows: int, columns: int) -> Network:
@@ -89,8 +103,8 @@ class Faults:
                 "cores": records(CORE_NAMES, cores),
             },
             tables=(
-                Table("fig20_links", LINK_NAMES, links, ("dead_links",), "throughput"),
-                Table("fig20_cores", CORE_NAMES, cores, ("dead_cores",), "rebalanced"),
+                Table("fig20_links", LINK_NAMES, links, LINK_CHART),
+                Table("fig20_cores", CORE_NAMES, cores, CORE_CHART),
             ),
             claims=claims,
             assumptions=f"{NUM_MAPS} seeded maps of a 4x8 mesh, groups of 2x4; messages take "

@@ -10,6 +10,7 @@ from meshwright.spec.system import SystemSpec
 from meshwright.train.compare import Entry
 from meshwright.train.question import training
 from meshwright.wafer.training import compare
+from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -37,6 +38,14 @@ CLUSTER = "32xA100"
 SYSTEMS = ("GPU megatron-3", "wafer megatron-3", "wafer temp")
 PUBLISHED_OVER_GPU = 1.16
 PUBLISHED_SLOWER = 1.08
+
+
+CHART = Drawing(
+    "Is a wafer faster than GPUs of equal peak?",
+    "Step on the wafer over that of Megatron-3 on 32 A100; TEMP Fig. 15",
+    "dots", ("wafer_megatron-3_s", "wafer_temp_s"), "model", over="gpu_megatron-3_s",
+    measure="step, over that on GPUs",
+)  # fmt: skip
 
 
 def slow_wafer(hbm_bytes_per_s: float | None = None) -> SystemSpec:
@@ -142,7 +151,7 @@ class Gpus:
             machine=wafer(),
             lines=tuple(lines),
             data={"rows": records(names, table_rows)},
-            tables=(Table("fig15", names, table_rows, ("model",), names[-1]),),
+            tables=(Table("fig15", names, table_rows, CHART),),
             claims=claims,
             assumptions="dies of 312 TFLOP/s with the links and memory of Table I; 32 A100 of the "
             "catalog; 12 bytes of state a parameter on both; uncalibrated",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from meshwright.train.answer import Estimate
 from meshwright.train.compare import Entry
+from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -60,6 +61,20 @@ SAVED_COLUMNS = ("system", "reading", "power_percent", "time_percent", "energy_p
                  *(f"{label.lower()}_points" for label in PARTS))  # fmt: skip
 Table14 = Mapping[str, Mapping[str, Entry]]
 """Entries by case and system."""
+
+
+POWER_CHART = Drawing(
+    "What does the power of each plan go into?",
+    "Mean power of a wafer of 32 dies over a step; TEMP Fig. 14",
+    "stack", ("compute_w", "hbm_w", "d2d_w", "idle_w", "overhead_w"), "system", panels="model",
+    measure="power",
+)  # fmt: skip
+SAVED_CHART = Drawing(
+    "What of time, power and energy does TEMP need beside other systems?",
+    "TEMP over each system, in percent, mean over models; with idle power, and for operations only",
+    "dots", ("time_percent", "power_percent", "energy_percent"), "system", panels="reading",
+    across=2, measure="TEMP over the other", limit=(100.0, "equal"),
+)  # fmt: skip
 
 
 def power_w(entry: Entry, parts: Sequence[str] = ALL) -> float | None:
@@ -264,8 +279,8 @@ class Power:
                 "saved": records(SAVED_COLUMNS, saved),
             },
             tables=(
-                Table("fig14", COLUMNS, rows, ("model", "system"), "tokens_per_j"),
-                Table("fig14-saved", SAVED_COLUMNS, saved, ("system", "reading"), "energy_percent"),
+                Table("fig14", COLUMNS, rows, POWER_CHART),
+                Table("fig14-saved", SAVED_COLUMNS, saved, SAVED_CHART),
             ),
             claims=tuple(claims),
             assumptions=ASSUMPTIONS

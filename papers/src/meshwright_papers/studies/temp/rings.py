@@ -14,6 +14,7 @@ from meshwright.streams.forms import streams
 from meshwright.streams.round_model import round_link_s
 from meshwright.train.question import training
 from meshwright.wafer.training import compare
+from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -37,6 +38,18 @@ WAFERS = (("wafer-4x8", 8), ("wafer-6x8", 8), ("wafer-8x8", 8))
 """With the members of a stream."""
 PUBLISHED_LOSS = 0.3
 LONG, PUBLISHED_RATIO = 14_000, 3.0
+
+
+ROUND_CHART = Drawing(
+    "How long does a round of a stream take without the wrap of a ring?",
+    f"{MEMBERS} dies in a line, sub-tensors of 16 MB, by how relays switch; TEMP Fig. 5",
+    "bars", ("round_us",), "form", colour="switching",
+)  # fmt: skip
+LOSS_CHART = Drawing(
+    "What do rings lose whose members are not neighbours?",
+    "Share of the peak in a step, streams of eight dies; TEMP Fig. 7",
+    "bars", ("naive_mfu", "placed_mfu"), "wafer", measure="utilisation of the peak (MFU)",
+)  # fmt: skip
 
 
 def round_s(form: str, *, stores: bool) -> float:
@@ -90,9 +103,9 @@ class Rings:
         )
         tables = (
             Table("fig5_rounds", ("form", "switching", "round_us", "over_stream"), rounds,
-                  ("form", "switching"), "round_us"),
+                  ROUND_CHART),
             Table("fig7_utilisation", ("wafer", "degree", "naive_mfu", "placed_mfu", "loss"),
-                  losses, ("wafer",), "loss"),
+                  losses, LOSS_CHART),
         )  # fmt: skip
         claims = (*_round_claims(), _loss_claim([row[-1] for row in losses]), *_order_claims())
         return StudyResult(

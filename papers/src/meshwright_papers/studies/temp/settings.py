@@ -15,6 +15,7 @@ from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.train.answer import Candidate
 from meshwright.train.compare import Entry
 from meshwright.wafer.training import compare
+from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -109,6 +110,24 @@ BASELINES_ALONE = f"baselines alone: {SIMPLEST.name}"
 MODELS = ("GPT-3 6.7B", "Llama3 70B")
 Found = Mapping[str, Mapping[str, Entry]]
 """By model, then by system."""
+
+
+SPEEDUP_CHART = Drawing(
+    "Under which setting is TEMP as much faster as published?",
+    "Mean speedup over the six baselines of TEMP Fig. 13, on two models",
+    "dots", ("speedup",), "setting", limit=(PUBLISHED_SPEEDUP, "published"),
+)  # fmt: skip
+MIX_CHART = Drawing(
+    "Under which setting would the published mix be best?",
+    "How much slower it is than the best one; TEMP Figs. 17 and 18",
+    "bars", ("slower_by",), "case", colour="setting", misfit="no plan fits",
+)  # fmt: skip
+GPU_CHART = Drawing(
+    "Is a wafer faster than GPUs of equal peak, and with which memory?",
+    "Step on the wafer over that of Megatron-3 on 32 A100; TEMP Fig. 15",
+    "dots", ("wafer_megatron-3_s", "wafer_temp_s"), "hbm", panels="model", across=2,
+    over="gpu_megatron-3_s", measure="step, over that on GPUs",
+)  # fmt: skip
 
 
 @cache
@@ -341,8 +360,8 @@ class WaferSettings:
             if ours is not None
         )
         tables = (
-            Table("settings", names, rows, ("setting", "claim"), "ours"),
-            Table("settings_speedup", ("setting", "speedup"), drawn, ("setting",), "speedup"),
+            Table("settings", names, rows),
+            Table("settings_speedup", ("setting", "speedup"), drawn, SPEEDUP_CHART),
         )
         return StudyResult(
             machine=wafer(),
@@ -454,7 +473,7 @@ class MixSettings:
             machine=wafer(),
             lines=tuple(claim_lines(claims)),
             data={"rows": records(names, rows)},
-            tables=(Table("settings_mixes", names, rows, ("case", "setting"), "slower_by"),),
+            tables=(Table("settings_mixes", names, rows, MIX_CHART),),
             claims=claims,
             assumptions=f"{ASSUMPTIONS}; batch 32 for sequences of 16K",
         )
@@ -506,7 +525,7 @@ class GpuSettings:
             machine=wafer(),
             lines=tuple(claim_lines(claims)),
             data={"rows": records(names, rows)},
-            tables=(Table("settings_gpus", names, tuple(rows), ("model", "hbm"), names[-1]),),
+            tables=(Table("settings_gpus", names, tuple(rows), GPU_CHART),),
             claims=claims,
             assumptions="dies of 312 TFLOP/s with the links of Table I; 32 A100 of the catalog; 12 "
             f"bytes of state a parameter on both; models: {', '.join(MODELS)}",

@@ -28,6 +28,7 @@ from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.streams.forms import streams
 from meshwright.streams.round_model import StreamedTensor, forward_s
 from meshwright.wafer.training import compare
+from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -47,6 +48,19 @@ WHOLE_WAFER = Case("GPT-3 76B", "gpt3-76b", 2048)
 PUBLISHED_FASTEST, PUBLISHED_FRUGAL, PUBLISHED_BOTH = (8.0, 16.0), (4.0, 8.0), (4.0, 16.0)
 KNEE = 0.05
 """Share of the best tokens for each joule that a larger group may lose."""
+
+
+CURVE_CHART = Drawing(
+    "Up to which degree do tensor streams make a step faster?",
+    "Throughput by the dies that share a stream; HBM of 1 TB/s, and HBM that is never slow",
+    "lines", ("tokens_per_s",), "degree", colour="hbm", panels="case", apart="y",
+)  # fmt: skip
+BEST_CHART = Drawing(
+    "Which degree of streams is best, and by what?",
+    "The fastest, the most tokens/J, the largest product of both, and where speed bends",
+    "dots", ("fastest", "most_tokens_per_j", "best_of_both", "knee"), "case", panels="hbm",
+    across=2, measure="degree of the stream [dies]",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -163,10 +177,9 @@ class SweetSpot:
         names = ("case", "hbm", "degree", "tokens_per_s", "tokens_per_j")
         rows = tuple(row for curve in curves for row in _rows(curve))
         tables = (
-            Table("fig9", names, rows, ("case", "hbm", "degree"), "tokens_per_s"),
+            Table("fig9", names, rows, CURVE_CHART),
             Table("fig9_best", ("case", "hbm", "fastest", "most_tokens_per_j", "best_of_both",
-                                "knee"), tuple(_best_row(c) for c in curves), ("case", "hbm"),
-                  "fastest"),
+                                "knee"), tuple(_best_row(c) for c in curves), BEST_CHART),
         )  # fmt: skip
         claims = (*_layer_claims(layers), *_wafer_claims(wafers))
         lines = [f"{'best degree':<26} {'HBM':<10} {'fastest':>8} {'tokens/J':>9} {'both':>5} "

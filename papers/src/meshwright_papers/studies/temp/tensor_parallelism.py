@@ -13,6 +13,7 @@ from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import Plan
 from meshwright.wafer.simulation import simulate
 from meshwright.wafer.training import estimate
+from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -59,6 +60,19 @@ NOT_COUNTED = ("margin_bytes", "buffers_bytes", "gathered_weights_bytes")
 PUBLISHED_USE, PUBLISHED_USE_RANGE = 0.55, (0.33, 0.53)
 PUBLISHED_GROWTH = {"Llama3 70B": (1.4, "seed"), "GPT-3 175B": (2.1, "second-hand")}
 GIB = 2.0**30
+
+
+TIME_CHART = Drawing(
+    "How much of a step do the collectives of tensor parallelism take?",
+    "Megatron-1 with tp 8 and dp 4, nothing overlapped; TEMP Fig. 4",
+    "bars", ("collective_share",), "machine", colour="model",
+)  # fmt: skip
+MEMORY_CHART = Drawing(
+    "What does a die hold under tensor parallelism?",
+    "The fullest die, tp 8 and dp 4, with tokens whole, split, and state sharded; TEMP Fig. 4",
+    "bars", ("replicated_gib", "split_gib", "sharded_gib"), "model", measure="memory",
+    fits={"replicated_gib": "fits_replicated", "split_gib": "fits_split"},
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -167,7 +181,7 @@ def _time_table(times: list[Time]) -> Table:
         (t.model, t.machine.text, t.collective_share, t.link_use, t.link_use_while_sending)
         for t in times
     )
-    return Table("fig4_time", names, rows, ("model", "machine"), "collective_share")
+    return Table("fig4_time", names, rows, TIME_CHART)
 
 
 def _memory_table(held: list[Memory]) -> Table:
@@ -178,7 +192,7 @@ def _memory_table(held: list[Memory]) -> Table:
          m.replicated / m.sharded, m.fits_replicated, m.fits_split)
         for m in held
     )  # fmt: skip
-    return Table("fig4_memory", names, rows, ("model",), "growth_activations")
+    return Table("fig4_memory", names, rows, MEMORY_CHART)
 
 
 def _time_claims(times: list[Time]) -> tuple[Claim, ...]:

@@ -16,6 +16,7 @@ from meshwright.train.answer import Candidate
 from meshwright.train.compare import Entry
 from meshwright.train.question import training
 from meshwright.wafer.training import estimate
+from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -57,6 +58,25 @@ PUBLISHED_SPEEDUP = 1.7
 PUBLISHED_MEMORY = (0.49, 0.82)
 PUBLISHED_APART = 0.1
 SHORT_OF_MEMORY = ("GPT-3 76B", "Llama3 70B", "GPT-3 175B", "OPT 175B")
+
+
+SPEED_CHART = Drawing(
+    "How much slower than TEMP are other systems?",
+    "Step over that of TEMP on one wafer, read in two ways; TEMP Fig. 13",
+    "dots", ("over_temp",), "system", colour="reading", panels="model",
+)  # fmt: skip
+COLLECTIVE_CHART = Drawing(
+    "How much of the time of collectives is left?",
+    "Seconds by which communication lengthens a step, ours over theirs, by the HBM; TEMP Fig. 13",
+    "dots", ("shown_saved_pct",), "system", colour="reading", panels="hbm", across=2,
+    published="published_saved_pct",
+)  # fmt: skip
+STEP_CHART = Drawing(
+    "What do streams bring, and what their placement?",
+    "Step on one wafer, read in two ways; TEMP Fig. 16",
+    "dots", ("fsdp_smap_s", "streams_smap_s", "temp_s"), "model", panels="reading", across=2,
+    measure="step",
+)  # fmt: skip
 
 
 def collective_s(entry: Entry) -> float | None:
@@ -129,8 +149,9 @@ def throughput(*, with_hbm: bool) -> StudyResult:
             for case, entries in found.items()
             for name in entries
         ),
-        ("model", "reading", "system"),
-        "over_temp",
+        replace(
+            SPEED_CHART, subtitle=SPEED_CHART.subtitle + ("" if with_hbm else "; HBM never slow")
+        ),
     )
     claims = read_twice(
         *((*_speed_claims(found), *_memory_claims(found)) for found in read.values())
@@ -342,8 +363,7 @@ class Collectives:
             machine=wafer(),
             lines=tuple(claim_lines(claims)),
             data={"rows": records(names, rows)},
-            tables=(Table("fig13_collectives", names, tuple(rows), ("system", "reading", "hbm"),
-                          "links_busy_times"),),
+            tables=(Table("fig13_collectives", names, tuple(rows), COLLECTIVE_CHART),),
             claims=claims,
             assumptions=f"{ASSUMPTIONS}; shown: seconds by which communication lengthens a step; "
             "links: seconds for which the busiest link carries something, hidden or not, ours over "
@@ -458,7 +478,7 @@ class Ablation:
             machine=wafer(),
             lines=tuple(lines),
             data={"rows": records(names, rows)},
-            tables=(Table("fig16", names, tuple(rows), ("model", "reading"), "gain_streams"),),
+            tables=(Table("fig16", names, tuple(rows), STEP_CHART),),
             claims=claims,
             assumptions=ASSUMPTIONS,
         )

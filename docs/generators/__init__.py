@@ -1,0 +1,1 @@
+"""What Sphinx makes of the code while it builds the site; ``extension`` ties it together."""

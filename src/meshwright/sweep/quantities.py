@@ -1,0 +1,67 @@
+"""The numbers in answers of a sweep: what each is, its unit, and whether less of it is better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a number is."""
+
+    words: str
+    unit: str = ""
+    """As a reader says it; with a space in it the unit is a sentence, not a symbol."""
+    is_less_better: bool = False
+
+    @property
+    def title(self) -> str:
+        """The words with the unit, as an axis has them."""
+        return f"{self.words} [{self.unit}]" if self.unit else self.words
+
+    @property
+    def best(self) -> str:
+        """Which value is the best."""
+        return "least" if self.is_less_better else "most"
+
+
+LESS = True
+PEER = "peer_passes_per_s"
+"""The one result that needs the models of others."""
+QUANTITIES: Mapping[str, Quantity] = {
+    "step_time_s": Quantity("time of a step", "s", LESS),
+    "tokens_per_s": Quantity("throughput", "tokens/s"),
+    "tokens_per_s_per_die": Quantity("throughput of a die", "tokens/s"),
+    "passes_per_s": Quantity("throughput", "passes/s"),
+    PEER: Quantity("throughput by the rules of DFModel", "passes/s"),
+    "mfu": Quantity("utilisation", "of the peak"),
+    "utilisation": Quantity("utilisation", "of the peak"),
+    "memory_bytes": Quantity("memory of the fullest device", "B", LESS),
+    "power_w": Quantity("power", "W", LESS),
+    "chips_power_w": Quantity("power of the chips", "W", LESS),
+    "memory_power_w": Quantity("power of the memory", "W", LESS),
+    "links_power_w": Quantity("power of the links", "W", LESS),
+    "tokens_per_j": Quantity("tokens for each joule", "tokens/J"),
+    "passes_per_j": Quantity("passes for each joule", "passes/J"),
+    "cost_usd": Quantity("cost of a step", "US$", LESS),
+    "price_units": Quantity("price of network and memory alone", "GB/s of DRAM in price", LESS),
+    "passes_per_s_per_price": Quantity(
+        "throughput for the price of network and memory alone",
+        "passes/s for the price of 1 GB/s of DRAM",
+    ),
+    "lower_bound_s": Quantity("lower bound of a step", "s", LESS),
+    "dead_devices": Quantity("dead devices", "", LESS),
+}
+FIELDS: Mapping[str, Quantity] = {
+    "on": Quantity("system"),
+    "seq": Quantity("sequence", "tokens"),
+    "global_batch": Quantity("global batch", "sequences"),
+    "logic_area": Quantity("logic area", "mm2"),
+}
+"""Fields that vary and are not called by their names."""
+
+
+def field_of(name: str) -> Quantity:
+    """Return what a field is that varies."""
+    return FIELDS.get(name) or Quantity(name.replace("_", " "))
