@@ -125,7 +125,7 @@ def test_answers_have_short_names(found):
     assert len(repr(found)) < 300
     assert mw.__version__
     assert repr(mw.plan) == "<meshwright.plan>"
-    assert "global_batch : N, optional\n    sequences in a step" in mw.plan.__doc__.lower()
+    assert "global_batch : N, optional\n    sequences in a step" in mw.plan.__doc__
 
 
 RUN = {"on": "8xH100", "seq": 1024, "global_batch": 64}

@@ -57,7 +57,7 @@ def test_first_run_installs_and_later_runs_do_not(mw):
 def test_tests_bring_their_extra_and_serve_the_run_as_well(mw):
     mw.prepare("test")
     mw.prepare("run")
-    assert installs(mw) == [".[fast,plot,test]"]
+    assert installs(mw) == [".[fast,test]"]
 
 
 @pytest.mark.parametrize("changed", ["pyproject.toml", "papers/pyproject.toml"])
@@ -65,7 +65,7 @@ def test_a_changed_project_file_installs_again_into_the_same_environment(mw, cha
     mw.prepare("test")
     Path(mw.ROOT, changed).write_text("[project]\nname = 'changed'\n")
     mw.prepare("run")
-    assert installs(mw) == [".[fast,plot,test]", ".[fast,plot]"]
+    assert installs(mw) == [".[fast,test]", ".[fast,plot]"]
     assert sum("venv" in command for command in mw.commands) == 1
     assert not mw.is_stamped("test")
 

@@ -4,6 +4,7 @@ import re
 import sys
 from xml.etree import ElementTree
 
+import altair
 import pytest
 
 from meshwright.cli.main import main
@@ -38,9 +39,14 @@ def kind(layer):
     return layer["mark"] if isinstance(layer["mark"], str) else layer["mark"]["type"]
 
 
+def of_kind(spec, name):
+    """Return the layers whose entries are all of a kind."""
+    told = {"calculate": f'"{name}"', "as": "kind"}
+    return [layer for layer in panel(spec)["layer"] if told in layer.get("transform", ())]
+
+
 def crosses(spec):
-    shapes = [(layer, layer["encoding"].get("shape", {})) for layer in panel(spec)["layer"]]
-    return [layer for layer, shape in shapes if shape.get("datum") == "does not fit"]
+    return of_kind(spec, "does not fit")
 
 
 def words_of(svg):
@@ -58,7 +64,7 @@ def test_every_row_is_drawn_whether_it_has_a_number_or_not():
 
 def test_what_does_not_fit_is_a_cross_at_the_end_of_the_axis_and_in_the_legend():
     (cross,) = crosses(spec_of(colour="case"))
-    assert cross["transform"] == [{"filter": "!isValid(datum.value)"}]
+    assert cross["transform"][0] == {"filter": "!isValid(datum.value)"}
     assert 400 < cross["encoding"]["x"]["value"] < 430
     assert cross["encoding"]["shape"]["scale"]["domain"] == ["does not fit"]
     svg = drawing_svg(COLUMN_NAMES, ROWS, Drawing("T?", "", "dots", ("over_temp",), "system"))
@@ -93,8 +99,7 @@ def test_percent_saved_are_drawn_as_the_ratio_that_is_left_beside_the_published_
     values = spec["data"]["values"]
     assert [entry["value"] for entry in values] == pytest.approx([0.5, 10.0, 0.1, None])
     assert [entry["published"] for entry in values] == pytest.approx([0.62, 0.76, 0.82, None])
-    layer = next(one for one in spec["layer"] if one["encoding"].get("shape", {}).get("datum"))
-    assert layer["encoding"]["shape"]["datum"] == "published"
+    (layer,) = of_kind(spec, "published")
     assert layer["encoding"]["x"]["field"] == "published"
 
 
@@ -174,3 +179,14 @@ def test_without_the_extra_nothing_begins(monkeypatch, capsys, tmp_path):
     assert main(["study", "temp-throughput", "--out", str(tmp_path / "x")]) != 0
     assert "pip install 'meshwright[plot]'" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("more", [
+    {"colour": "case"}, {"panels": "case"}, {"mark": "bars", "values": ("temp_s",)},
+    {"values": ("shown_saved_pct",), "published": "published_saved_pct"},
+    {"mark": "stack", "values": ("temp_s", "over_temp")},
+    {"mark": "lines", "along": "over_temp", "rows": ROWS[:3], "values": ("temp_s", "over_temp")},
+])  # fmt: skip
+def test_charts_are_right_by_the_schema_of_vega_lite(more):
+    spec = spec_of(**more)
+    (altair.FacetChart if "facet" in spec else altair.LayerChart).from_dict(spec)

@@ -16,7 +16,7 @@ from meshwright.calibration.errors import (
     memory_errors_by_group,
 )
 from meshwright.calibration.kernel_report import KernelErrors, KernelValidation
-from meshwright.calibration.picture import coverage_chart, error_chart, per_chip, ratio_chart
+from meshwright.calibration.picture import coverage_spec, error_spec, per_chip, ratio_spec
 from meshwright.calibration.prediction import Prediction
 from meshwright.calibration.report import (
     TRAITS,
@@ -201,34 +201,27 @@ def _has_errors(errors: Mapping[str, Errors]) -> bool:
     return any(one.median_abs_log_error is not None for one in errors.values())
 
 
-def errors_of(found: Validation, record: FitRecord | None = None) -> Chart | None:
-    """Return the errors of each source of training; None: no row has one.
-
-    Parameters
-    ----------
-    record
-        Of the fit: the errors of constants fitted without each source.
-    """
+def errors_chart(found: Validation) -> Chart | None:
+    """Return the errors of each source of training, left out too; None: no row has one."""
     errors = {name: found.groups[name] for name in by_group(found.trained)}
     if not _has_errors(errors):
         return None
-    left_out = "" if record is None else ", and of constants fitted without the source"
+    record = fit_record(found.calibration)
     return Chart(
-        "Errors of each source (rows)",
-        f"{_least_and_most(errors)}; from the median to the 90th percentile{left_out}",
-        error_chart(errors, {} if record is None else record.groups),
-    )
+        "Errors of each source (rows)", f"{_least_and_most(errors)}; from the median to the 90th "
+        "percentile, and of constants fitted without the source",
+        error_spec(errors, {} if record is None else record.groups),
+    )  # fmt: skip
 
 
 def _source_parts(found: Validation, record: FitRecord | None) -> Iterator[Part]:
-    drawn = errors_of(found, record)
+    drawn = errors_chart(found)
     if drawn is None:
         return
-    known = [entry for entry in found.trained if entry.log_error is not None]
     yield Chart(
         "Predicted over measured throughput by source (rows)",
         "A thin stroke a row; the bar holds the middle half, the thick stroke is the median",
-        ratio_chart(known),
+        ratio_spec(_known(found.trained)),
     )
     yield drawn
     names = list(by_group(found.trained))
@@ -271,7 +264,7 @@ def _coverage(title: str, groups: Mapping[str, GroupRecord]) -> Iterator[Chart]:
     enough = sum(share >= SHARE for share in known.values())
     yield Chart(
         title, f"{enough} of {len(known)} sources have four of five rows inside (the line)",
-        coverage_chart(groups),
+        coverage_spec(groups),
     )  # fmt: skip
 
 
@@ -355,7 +348,7 @@ def _serving_parts(found: Validation) -> Iterator[Part]:
     for view, errors in views_of(found.served).items():
         if view in ("server", "chip") and _has_errors(errors):
             yield Chart(f"Errors of throughput by {view} (rows)", _least_and_most(errors),
-                        error_chart(errors, {}))  # fmt: skip
+                        error_spec(errors, {}))  # fmt: skip
     if record is not None:
         rows = [
             (name, f"{group.rows:,}", percent(group.left_out.median), percent(group.left_out.p90),

@@ -31,7 +31,7 @@ def per_chip(entry: Prediction) -> tuple[float, float]:
     return (entry.predicted_tokens_per_s or 0.0) / chips, (entry.measured_tokens_per_s or 0) / chips
 
 
-def ratio_chart(predictions: Sequence[Prediction]) -> Spec:
+def ratio_spec(predictions: Sequence[Prediction]) -> Spec:
     """Return predicted over measured throughput of every row, a row for each source."""
     known = [entry for entry in predictions if entry.log_error is not None]
     groups = by_group(known)
@@ -45,7 +45,7 @@ def ratio_chart(predictions: Sequence[Prediction]) -> Spec:
     )  # fmt: skip
 
 
-def error_chart(errors: Mapping[str, Errors], groups: Mapping[str, GroupRecord]) -> Spec:
+def error_spec(errors: Mapping[str, Errors], groups: Mapping[str, GroupRecord]) -> Spec:
     """Return the errors of each source, and those of constants fitted without it.
 
     Parameters
@@ -72,7 +72,7 @@ def error_chart(errors: Mapping[str, Errors], groups: Mapping[str, GroupRecord])
     return charts.spreads(rows, kinds, medians, p90s, ENDS, ERROR)
 
 
-def coverage_chart(groups: Mapping[str, GroupRecord]) -> Spec:
+def coverage_spec(groups: Mapping[str, GroupRecord]) -> Spec:
     """Return the share of the rows of each source inside their intervals, and what is meant."""
     held = {name: group.covered for name, group in groups.items() if group.covered is not None}
     order = sorted(held, key=lambda name: -held[name])
@@ -95,7 +95,7 @@ def ratio_svg(predictions: Sequence[Prediction]) -> str:
     known = [entry for entry in predictions if entry.log_error is not None]
     inside = sum(abs(entry.log_error or 0.0) <= math.log(1.2) for entry in known) / len(known)
     return svg_of(
-        ratio_chart(known), "How far are predictions from measured throughput?",
+        ratio_spec(known), "How far are predictions from measured throughput?",
         f"{counted(len(known), 'row')} of training, a thin stroke each, by source (rows); grey: "
         f"the middle half; thick: the median; {percent(inside)} of all are within a factor of 1.2",
     )  # fmt: skip
@@ -104,7 +104,7 @@ def ratio_svg(predictions: Sequence[Prediction]) -> str:
 def error_svg(errors: Mapping[str, Errors], groups: Mapping[str, GroupRecord]) -> str:
     """Return errors by source, fitted and left out, as SVG."""
     return svg_of(
-        error_chart(errors, groups), "How large are errors, also where a source is new?",
+        error_spec(errors, groups), "How large are errors, also where a source is new?",
         "Of each source (rows), under the constants and under constants fitted without it",
     )  # fmt: skip
 
@@ -112,7 +112,7 @@ def error_svg(errors: Mapping[str, Errors], groups: Mapping[str, GroupRecord]) -
 def coverage_svg(groups: Mapping[str, GroupRecord]) -> str:
     """Return how intervals held each source as SVG."""
     return svg_of(
-        coverage_chart(groups), "Do intervals hold what was measured?",
+        coverage_spec(groups), "Do intervals hold what was measured?",
         f"Rows of each source inside intervals that know nothing of it; dashed: {SHARE:.0%}, as "
         "meant",
     )  # fmt: skip

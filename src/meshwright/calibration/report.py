@@ -139,9 +139,9 @@ class Validation(Shown):
 
     def plot_errors(self) -> AltairChart:
         """Draw the errors of each source, |ln(predicted / measured)| [%]: median to p90."""
-        from meshwright.calibration.page import errors_of
+        from meshwright.calibration.page import errors_chart
 
-        return figure(errors_of(self), "no row of training could be predicted")
+        return figure(errors_chart(self), "no row of training could be predicted")
 
     @cached_property
     def groups(self) -> dict[str, Errors]:

@@ -10,12 +10,13 @@ from meshwright.base.units import format_si
 from meshwright.report.chart import HEAT_STEPS, label, page, rectangle
 from meshwright.report.screen import screen_width
 
-CELL_WIDTH, CELL_HEIGHT, LETTER, TITLE_LETTER = 96, 34, 7, 10
+CELL_WIDTH, CELL_HEIGHT, LETTER, TITLE_LETTER = 96, 34, 7, 11
 TOP, SWATCH = 98, 14
 WIDE = 10.0
 """Largest over least value, from which colours stand for ratios."""
+SMALL, PREFIXES = 1e-3, ((1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 NOTHING, MISFIT = "-", "\N{MULTIPLICATION SIGN}"
-MARKS = {MISFIT: "nothing fits", NOTHING: "has no such number"}
+MARKS = {MISFIT: "nothing fits", NOTHING: "refused, or without such a number"}
 """What the marks of cells without a value say."""
 MUCH = 6
 """Step from which a cell is dark on white paper, and pale on black."""
@@ -49,7 +50,7 @@ class HeatCells:
         if not self.values:
             return "nothing fits"
         low, high = min(self.values.values()), max(self.values.values())
-        ends = " to ".join(format_si(value, "").strip() for value in (low, high))
+        ends = " to ".join(self._short(value) for value in (low, high))
         kind = "ratios" if low > 0.0 and high > WIDE * low else "differences"
         return f"{ends} {self.unit}".rstrip() + f", steps of equal {kind}"
 
@@ -58,7 +59,15 @@ class HeatCells:
         value = self.values.get((row, column))
         if value is None:
             return MISFIT if (row, column) in self.misfits else NOTHING
-        return format_si(value, "").strip()
+        return self._short(value)
+
+    def _short(self, value: float) -> str:
+        """Return a value with a prefix: below 1 only in a map with values below ``SMALL``."""
+        least = min((one for one in self.values.values() if one > 0.0), default=1.0)
+        if not (least < SMALL and 0.0 < value < 1.0):
+            return format_si(value, "").strip()
+        factor, prefix = next((found for found in PREFIXES if value >= found[0]), PREFIXES[-1])
+        return f"{value / factor:.3g} {prefix}"
 
     def step(self, row: str, column: str) -> int:
         """Return the step of the colour of a cell: 1 for the least value, 0 for none.

@@ -9,11 +9,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.report.page.charts import Spec
+from meshwright.report.page.charts import MARK, Spec
 
 INK, QUIET, LINE, PAPER = "#1b1f27", "#525a68", "#d6dae1", "#ffffff"
-DARK = {INK: "#e6e9ef", QUIET: "#a9b1c0", LINE: "#343b48", PAPER: "#14171d"}
-"""The colours of words, grid and paper, and the same on a dark background."""
+DARK = {INK: "#e6e9ef", QUIET: "#a9b1c0", LINE: "#343b48", PAPER: "#14171d", MARK: "#3a9fe0"}
+"""The colours of words, grid, paper and most marks, and the same on a dark background."""
 FONT, MEASURED = "Arial, Helvetica, 'Liberation Sans', sans-serif", "Liberation Sans"
 """Fonts of equal widths; the package that draws has the one by which words are measured."""
 WIDTH = 520

@@ -10,9 +10,9 @@ from meshwright.calibration.errors import by_group, errors_of
 from meshwright.calibration.fit.report import text_table
 from meshwright.calibration.picture import (
     UNSEEN,
-    coverage_chart,
-    error_chart,
-    ratio_chart,
+    coverage_spec,
+    error_spec,
+    ratio_spec,
     ratio_svg,
 )
 from meshwright.calibration.prediction import predict
@@ -81,7 +81,7 @@ def entries(rows):
 
 
 def test_each_row_is_a_stroke_beside_its_source_the_best_source_first(entries):
-    spec = ratio_chart(entries)
+    spec = ratio_spec(entries)
     values = spec["data"]["values"]
     labels = {"megatron-sc21 (3)", "torchtitan (4)", "megatron-2020 (1)"}
     assert {value["row"] for value in values} == labels
@@ -98,7 +98,7 @@ def test_each_row_is_a_stroke_beside_its_source_the_best_source_first(entries):
 
 def test_rows_that_no_fit_saw_have_a_colour_of_their_own(rows):
     frozen = predict(of_group("tpu-recipes", 2), "calibrated")
-    kinds = [value["kind"] for value in ratio_chart(frozen)["data"]["values"]]
+    kinds = [value["kind"] for value in ratio_spec(frozen)["data"]["values"]]
     assert set(kinds) == {UNSEEN}
 
 
@@ -116,8 +116,8 @@ def test_errors_of_each_source_are_drawn_twice(entries):
         "megatron-2020": GroupRecord(rows=1, fitted=known, left_out=ErrorRecord(), alone=False),
     }
     errors = {name: errors_of(part) for name, part in by_group(entries).items()}
-    values = error_chart(errors, groups)["data"]["values"]
-    left_out = [value for value in values if value["kind"] != "predicted"]
+    values = error_spec(errors, groups)["data"]["values"]
+    left_out = [value for value in values if value["of"] != "predicted"]
     assert len(values) == 3 + 1
     (twice,) = left_out
     assert twice["row"] == "torchtitan (4, alone with its chips)"
@@ -130,6 +130,6 @@ def test_held_intervals_of_each_source_beside_what_is_meant():
         name: GroupRecord(rows=2, fitted=none, left_out=none, alone=False, covered=covered)
         for name, covered in (("a", 0.5), ("b", 1.0), ("c", None))
     }
-    spec = coverage_chart(groups)
+    spec = coverage_spec(groups)
     assert [value["label"] for value in spec["data"]["values"]] == ["b (2)", "a (2)"]
     assert spec["layer"][-1]["encoding"]["x"]["datum"] == pytest.approx(80.0)

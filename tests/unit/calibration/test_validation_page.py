@@ -53,7 +53,7 @@ def test_medians_are_the_errors_of_the_sources(found) -> None:
         entries = [entry for entry in found.trained if entry.row.group == name]
         errors = errors_of(entries)
         (row,) = [row for row in drawn if row["row"] == f"{name} ({errors.rows_used})"
-                  and row["kind"] == "predicted"]  # fmt: skip
+                  and row["of"] == "predicted"]  # fmt: skip
         assert row["first"] == pytest.approx(100.0 * errors.median_abs_log_error)
         assert row["last"] == pytest.approx(100.0 * errors.p90_abs_log_error)
 

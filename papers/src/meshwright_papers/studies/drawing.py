@@ -298,8 +298,8 @@ def _others(
     end = EDGE if how.mark in ("bars", "stack", "lines") else width - EDGE
 
     def layer(which: str, at: Spec, name: str) -> Spec:
-        shape = {"datum": name, "type": "nominal", "scale": scale, "legend": legend}
-        return {"transform": [{"filter": which}], "mark": mark,
+        shape = names("kind", scale=scale, legend=legend)
+        return {"transform": charts.kind_of(name, where=which), "mark": mark,
                 "encoding": {**place, channel: at, "shape": shape}}  # fmt: skip
 
     if how.published:

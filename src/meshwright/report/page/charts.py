@@ -6,6 +6,7 @@ grid take the colours of the page. Every axis has a title with its unit.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,6 +68,12 @@ def named(field: str, title: str) -> Spec:
 def names(field: str, title: str = "", **more: Any) -> Spec:
     """Return a channel of names, in the order of the data."""
     return named(field, title) | {"sort": None, **more}
+
+
+def kind_of(name: str, *, where: str = "") -> list[Spec]:
+    """Return transforms that give all entries one kind, of those alone for which a test holds."""
+    one = {"calculate": json.dumps(name), "as": "kind"}
+    return [{"filter": where}, one] if where else [one]
 
 
 def bars(
@@ -254,9 +261,9 @@ def heat(
            "value": "#1b1f27"}  # fmt: skip
     crosses = {
         "data": {"values": [{"row": row, "column": column} for row, column in misfits]},
+        "transform": kind_of("nothing fits"),
         "mark": {"type": "point", "size": 60, "color": COLOURS[7]},
-        "encoding": base | {"shape": {"datum": "nothing fits", "type": "nominal", "title": None,
-                                      "scale": {"range": [CROSS]}},
+        "encoding": base | {"shape": names("kind", scale={"range": [CROSS]}),
                             "tooltip": {"value": "nothing fits"}},
     }  # fmt: skip
     return chart(
@@ -322,13 +329,14 @@ def strips(
     half = {"type": "bar", "height": 5, "color": COLOURS[7]}
     middle = {"type": "tick", "thickness": 3, "height": 16, "color": ACCENT}
     line = {"type": "rule", "strokeDash": [5, 4], "color": COLOURS[7]}
-    told = [names("row", "of"), tip("ratio", title)]
+    told = [named("row", "of"), tip("ratio", title)]
     whole = {"aggregate": "q1"}, {"field": "ratio", "aggregate": "q3"}
+    at_one = {key: value for key, value in x.items() if key != "field"} | {"datum": 1.0}
     return chart(
         data=columns(row=rows, ratio=[float(f"{ratio:.4g}") for ratio in ratios], kind=kinds),
         height={"step": ROW},
         layer=[
-            {"data": {"values": [{}]}, "mark": line, "encoding": {"x": x | {"datum": 1.0}}},
+            {"data": {"values": [{}]}, "mark": line, "encoding": {"x": at_one}},
             {"mark": thin, "encoding": {"y": y, "x": x, "color": colour, "tooltip": told}},
             {"mark": half, "encoding": {"y": y, "x": x | whole[0], "x2": whole[1]}},
             {"mark": middle, "encoding": {"y": y, "x": x | {"aggregate": "median"}}},
@@ -348,27 +356,27 @@ def spreads(
         What the point and the stroke are.
     """
     kind_names = list(dict.fromkeys(kinds))
-    x = axis("first", title, scale={"type": "log", "nice": False})
+    x = axis("first", title, scale={"type": "log", "nice": False, "padding": 10})
     base = {"y": names("row", axis={"labelLimit": LABEL}),
-            "yOffset": names("kind", scale={"domain": kind_names}),
-            "color": names("kind", scale={"domain": kind_names,
+            "yOffset": names("of", scale={"domain": kind_names}),
+            "color": names("of", scale={"domain": kind_names,
                                           "range": _range(kind_names)})}  # fmt: skip
     legend = {"title": None, "symbolStrokeColor": COLOURS[7], "symbolFillColor": COLOURS[7]}
-    shape = {"type": "nominal", "legend": legend,
-             "scale": {"domain": list(ends), "range": ["circle", UPRIGHT]}}  # fmt: skip
+    shape = names("kind", legend=legend,
+                  scale={"domain": list(ends), "range": ["circle", UPRIGHT]})  # fmt: skip
     point = {"type": "point", "size": 50, "opacity": 1}
     return chart(
-        data=columns(row=rows, kind=kinds, first=firsts, last=lasts),
+        data=columns(row=rows, of=kinds, first=firsts, last=lasts),
         height={"step": ROW // 2, "for": "offset"},
-        encoding={"tooltip": [names("row", "of"), names("kind", ""), tip("first", ends[0]),
+        encoding={"tooltip": [named("row", "of"), named("of", ""), tip("first", ends[0]),
                               tip("last", ends[1])]},
         layer=[
             {"mark": {"type": "rule", "strokeWidth": 2},
              "encoding": base | {"x": x, "x2": {"field": "last"}}},
-            {"mark": point | {"filled": True},
-             "encoding": base | {"x": x, "shape": shape | {"datum": ends[0]}}},
-            {"mark": point,
-             "encoding": base | {"x": x | {"field": "last"}, "shape": shape | {"datum": ends[1]}}},
+            {"mark": point | {"filled": True}, "transform": kind_of(ends[0]),
+             "encoding": base | {"x": x, "shape": shape}},
+            {"mark": point, "transform": kind_of(ends[1]),
+             "encoding": base | {"x": x | {"field": "last"}, "shape": shape}},
         ],
     )  # fmt: skip
 
