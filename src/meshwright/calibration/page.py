@@ -207,11 +207,14 @@ def errors_chart(found: Validation) -> Chart | None:
     if not _has_errors(errors):
         return None
     record = fit_record(found.calibration)
+    says = f"{_least_and_most(errors)}; from the median to the 90th percentile"
+    if record is not None:
+        says += ", and of constants fitted without the source; alone: no other has its chips"
     return Chart(
-        "Errors of each source (rows)", f"{_least_and_most(errors)}; from the median to the 90th "
-        "percentile, and of constants fitted without the source",
+        "Errors of each source (rows)",
+        says,
         error_spec(errors, {} if record is None else record.groups),
-    )  # fmt: skip
+    )
 
 
 def _source_parts(found: Validation, record: FitRecord | None) -> Iterator[Part]:
@@ -220,7 +223,8 @@ def _source_parts(found: Validation, record: FitRecord | None) -> Iterator[Part]
         return
     yield Chart(
         "Predicted over measured throughput by source (rows)",
-        "A thin stroke a row; the bar holds the middle half, the thick stroke is the median",
+        "A thin stroke a row; the bar holds the middle half, the thick stroke is the median; "
+        "frozen: seen by no fit",
         ratio_spec(_known(found.trained)),
     )
     yield drawn

@@ -14,11 +14,11 @@ from meshwright.report.page.charts import Spec
 from meshwright.report.screen import counted, percent
 from meshwright.report.svg import svg_of
 
-FITTED, LEFT_OUT = "predicted", "source left out of the fit"
-SEEN, UNSEEN = "rows of the fit", "frozen: seen by no fit"
-RATIO = "predicted over measured throughput"
+FITTED, LEFT_OUT = "predicted", "source left out"
+SEEN, UNSEEN = "in the fit", "frozen"
+RATIO = "predicted over measured"
 ENDS = ("median", "90th percentile")
-ERROR = "|ln(predicted / measured)| [%]"
+ERROR = "error [%]"
 LEAST = 0.01
 """Where errors are drawn that are smaller, since the axis is logarithmic [%]."""
 INSIDE = "rows inside their interval [%]"
@@ -57,7 +57,7 @@ def error_spec(errors: Mapping[str, Errors], groups: Mapping[str, GroupRecord]) 
     for name in _by_error(errors):
         median, p90 = errors[name].median_abs_log_error, errors[name].p90_abs_log_error
         left_out = groups[name].left_out if name in groups else None
-        alone = ", alone with its chips" if name in groups and groups[name].alone else ""
+        alone = ", alone" if name in groups and groups[name].alone else ""
         frozen = ", frozen" if name in FROZEN else ""
         label = f"{name} ({errors[name].rows_used:,}{alone}{frozen})"
         drawn.append((label, FITTED, median, p90))
@@ -97,7 +97,8 @@ def ratio_svg(predictions: Sequence[Prediction]) -> str:
     return svg_of(
         ratio_spec(known), "How far are predictions from measured throughput?",
         f"{counted(len(known), 'row')} of training, a thin stroke each, by source (rows); grey: "
-        f"the middle half; thick: the median; {percent(inside)} of all are within a factor of 1.2",
+        f"the middle half; thick: the median; frozen: seen by no fit; {percent(inside)} of all are "
+        "within a factor of 1.2",
     )  # fmt: skip
 
 
@@ -105,7 +106,8 @@ def error_svg(errors: Mapping[str, Errors], groups: Mapping[str, GroupRecord]) -
     """Return errors by source, fitted and left out, as SVG."""
     return svg_of(
         error_spec(errors, groups), "How large are errors, also where a source is new?",
-        "Of each source (rows), under the constants and under constants fitted without it",
+        "|ln(predicted / measured)| of each source (rows), under the constants and under constants "
+        "fitted without it; alone: no other source has its chips; frozen: no fit has seen it",
     )  # fmt: skip
 
 

@@ -120,7 +120,7 @@ def test_errors_of_each_source_are_drawn_twice(entries):
     left_out = [value for value in values if value["of"] != "predicted"]
     assert len(values) == 3 + 1
     (twice,) = left_out
-    assert twice["row"] == "torchtitan (4, alone with its chips)"
+    assert twice["row"] == "torchtitan (4, alone)"
     assert (twice["first"], twice["last"]) == pytest.approx((10.0, 20.0))
 
 

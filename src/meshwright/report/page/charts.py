@@ -359,10 +359,10 @@ def spreads(
     x = axis("first", title, scale={"type": "log", "nice": False, "padding": 10})
     base = {"y": names("row", axis={"labelLimit": LABEL}),
             "yOffset": names("of", scale={"domain": kind_names}),
-            "color": names("of", scale={"domain": kind_names,
-                                          "range": _range(kind_names)})}  # fmt: skip
-    legend = {"title": None, "symbolStrokeColor": COLOURS[7], "symbolFillColor": COLOURS[7]}
-    shape = names("kind", legend=legend,
+            "color": names("of", legend={"columns": 1},
+                           scale={"domain": kind_names, "range": _range(kind_names)})}  # fmt: skip
+    grey = {"symbolStrokeColor": COLOURS[7], "symbolFillColor": COLOURS[7]}
+    shape = names("kind", legend={"title": None, "columns": 1, **grey},
                   scale={"domain": list(ends), "range": ["circle", UPRIGHT]})  # fmt: skip
     point = {"type": "point", "size": 50, "opacity": 1}
     return chart(
