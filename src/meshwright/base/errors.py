@@ -26,6 +26,9 @@ class Fault:
         hint = f" ({self.fix})" if self.fix else ""
         return f"{self.path}: {self.message}{hint}" if self.path else f"{self.message}{hint}"
 
+    def __repr__(self) -> str:
+        return f"<Fault {self}>"
+
 
 class SpecError(MeshwrightError, ValueError):
     """Bad input; lists every fault with the path of its field."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Scalar = str | int | float | bool | None
 Rows = list[dict[str, Scalar]]
-MOST_LETTERS = 300
-"""Of a ``repr``, about."""
+MOST_LETTERS, NEXT = 300, "\n  "
+"""Of a line of a ``repr``; what comes between lines."""
 MOST_ENTRIES = 3
 """Of a mapping or a sequence inside of a record."""
 LIBRARIES = ("pandas", "polars")
@@ -41,7 +41,7 @@ class Brief:
     def brief(self) -> str:
         """Return the record in one to three lines, the answer first."""
         shown = [f"{name}={_short(value)}" for name, value in self.told() if value is not None]
-        return shorten(", ".join(shown), MOST_LETTERS, placeholder=" ...")
+        return ", ".join(shown)
 
     def told(self) -> Iterator[tuple[str, Any]]:
         """Yield the fields that differ from their default, by name."""
@@ -54,8 +54,10 @@ class Brief:
             yield field.name, value
 
     def __repr__(self) -> str:
-        lines = "\n  ".join(self.brief().splitlines())
-        return f"<{type(self).__name__} {lines}>"
+        lines = [
+            shorten(line, MOST_LETTERS, placeholder=" ...") for line in self.brief().splitlines()
+        ]
+        return f"<{type(self).__name__} {NEXT.join(lines)}>"
 
 
 _PLAIN = (str, int, float, bool, Enum, type(None))

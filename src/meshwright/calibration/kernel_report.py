@@ -22,7 +22,7 @@ from meshwright.report.page.shown import Shown
 from meshwright.report.screen import percent
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import Figure
+    from meshwright.report.page.notebook import AltairChart
     from meshwright.report.page.parts import Page
 
 
@@ -79,7 +79,7 @@ class KernelValidation(Shown):
         """Return the errors of each kernel, chip and variant."""
         return [entry.record() for entry in self.by_variant]
 
-    def plot_errors(self) -> Figure:
+    def plot_errors(self) -> AltairChart:
         """Draw the median error of each kernel and chip, |ln(predicted / measured)| [%]."""
         from meshwright.calibration.page import kernels_chart
 

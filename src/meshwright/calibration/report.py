@@ -59,7 +59,7 @@ from meshwright.report.page.shown import Shown
 from meshwright.report.screen import percent
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import Figure
+    from meshwright.report.page.notebook import AltairChart
     from meshwright.report.page.parts import Page
 
 GIB = 2.0**30
@@ -119,25 +119,25 @@ class Validation(Shown):
         """Return the rows, each with what is predicted and what was measured."""
         return [entry.record() for entry in self.predictions]
 
-    def plot_agreement(self) -> Figure:
+    def plot_agreement(self) -> AltairChart:
         """Draw predicted over measured throughput of every row of training [tokens/s]."""
         from meshwright.calibration.page import agreement_of
 
         return figure(agreement_of(self), "no row of training could be predicted")
 
-    def plot_serving(self) -> Figure:
+    def plot_serving(self) -> AltairChart:
         """Draw predicted over measured throughput of every row of serving [tokens/s]."""
         from meshwright.calibration.page import serving_of
 
         return figure(serving_of(self), "no row of serving could be predicted")
 
-    def plot_memory(self) -> Figure:
+    def plot_memory(self) -> AltairChart:
         """Draw predicted over measured memory of the fullest device [GiB]."""
         from meshwright.calibration.page import memory_of
 
         return figure(memory_of(self), "no row states a memory that could be predicted")
 
-    def plot_errors(self) -> Figure:
+    def plot_errors(self) -> AltairChart:
         """Draw the errors of each source, |ln(predicted / measured)| [%]: median to p90."""
         from meshwright.calibration.page import errors_chart
 

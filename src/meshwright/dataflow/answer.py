@@ -23,7 +23,7 @@ from meshwright.report.page.shown import Shown
 from meshwright.report.screen import counted
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import Figure
+    from meshwright.report.page.notebook import AltairChart
     from meshwright.report.page.parts import Page
 
 SLOWER = "slower by its bound"
@@ -177,37 +177,37 @@ class GraphAnswer(Shown):
         return [{name: value for name, value in row.items() if isinstance(value, int | float)}
                 for row in rows]  # fmt: skip
 
-    def plot_time(self) -> Figure:
+    def plot_time(self) -> AltairChart:
         """Draw what a step consists of [s]."""
         from meshwright.dataflow.page import time_of
 
         return figure(time_of(self))
 
-    def plot_memory(self) -> Figure:
+    def plot_memory(self) -> AltairChart:
         """Draw what fills the fullest device, against its capacity [GiB]."""
         from meshwright.dataflow.page import memory_of
 
         return figure(memory_of(self.machine, self.plans.best.held_bytes))
 
-    def plot_kernels(self) -> Figure:
+    def plot_kernels(self) -> AltairChart:
         """Draw the time of each kernel in one pass [s]."""
         from meshwright.dataflow.page import kernels_of
 
         return figure(kernels_of(self), "the graph is cut into stages: plot_stages()")
 
-    def plot_stages(self) -> Figure:
+    def plot_stages(self) -> AltairChart:
         """Draw the time of each stage in one pass [s]."""
         from meshwright.dataflow.page import stages_of
 
         return figure(stages_of(self), "the graph is not cut into stages: plot_kernels()")
 
-    def plot_ranking(self) -> Figure:
+    def plot_ranking(self) -> AltairChart:
         """Draw the step of the leading degrees in its parts [s]."""
         from meshwright.dataflow.page import ranking_of
 
         return figure(ranking_of(self), "only one plan fits")
 
-    def plot_power(self) -> Figure:
+    def plot_power(self) -> AltairChart:
         """Draw the mean power of chips, memory and links over a step [W]."""
         from meshwright.dataflow.page import power_of
 

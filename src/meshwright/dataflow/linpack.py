@@ -35,7 +35,7 @@ from meshwright.report.screen import memory_lines, time_lines
 from meshwright.spec.collective import CollectiveKind
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import Figure
+    from meshwright.report.page.notebook import AltairChart
     from meshwright.report.page.parts import Page
 
 WORD_BYTES = 8.0
@@ -204,13 +204,13 @@ class GridRuns(Shown):
             for run in self.runs
         ]  # fmt: skip
 
-    def plot_time(self) -> Figure:
+    def plot_time(self) -> AltairChart:
         """Draw what the run consists of [s]."""
         from meshwright.dataflow.page import run_of
 
         return figure(run_of(self))
 
-    def plot_ranking(self) -> Figure:
+    def plot_ranking(self) -> AltairChart:
         """Draw the run on the leading grids in its parts, against its work alone [s]."""
         from meshwright.dataflow.page import grids_of
 

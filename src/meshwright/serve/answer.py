@@ -23,7 +23,7 @@ from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import Figure
+    from meshwright.report.page.notebook import AltairChart
     from meshwright.report.page.parts import Page
 
 
@@ -174,19 +174,19 @@ class ServingPlan(Shown):
         """Return the ranking: this plan, then its runners-up."""
         return [entry.record() for entry in (self.best, *self.runners_up)]
 
-    def plot_time(self) -> Figure:
+    def plot_time(self) -> AltairChart:
         """Draw what the time per output token, or to the first one, consists of [s]."""
         from meshwright.serve.page import time_of
 
         return figure(time_of(self))
 
-    def plot_memory(self) -> Figure:
+    def plot_memory(self) -> AltairChart:
         """Draw what fills the fullest device, against its capacity [GiB]."""
         from meshwright.serve.page import memory_of
 
         return figure(memory_of(self))
 
-    def plot_front(self, against: str = "latency") -> Figure:
+    def plot_front(self, against: str = "latency") -> AltairChart:
         """Draw the plans that none beats, in throughput of a device and time of a user.
 
         Parameters
@@ -198,7 +198,7 @@ class ServingPlan(Shown):
 
         return figure(front_of(self, against), "there is no front of more than one plan in it")
 
-    def plot_gains(self) -> Figure:
+    def plot_gains(self) -> AltairChart:
         """Draw how much faster the same plan is with twice of each resource [%]."""
         from meshwright.serve.page import gains_of
 
@@ -331,13 +331,13 @@ class DisaggregatedPlan(Shown):
         """Return the deployments: this one, then those of other sizes of workers."""
         return [entry.record() for entry in (self.best, *self.runners_up)]
 
-    def plot_first_token(self) -> Figure:
+    def plot_first_token(self) -> AltairChart:
         """Draw what the time to the first token consists of [s]."""
         from meshwright.serve.disaggregated_page import first_token_of
 
         return figure(first_token_of(self.best))
 
-    def plot_time(self) -> Figure:
+    def plot_time(self) -> AltairChart:
         """Draw what the time per output token consists of [s]."""
         from meshwright.serve.disaggregated_page import time_of
 

@@ -18,7 +18,7 @@ from meshwright.spec.workload import Decode, Prefill, Training
 from meshwright.sram.rates import Rates
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import Figure
+    from meshwright.report.page.notebook import AltairChart
     from meshwright.report.page.parts import Page
 
 
@@ -186,19 +186,19 @@ class PartitionPlan(Shown):
         """Return the stages; none where a layer fits no device."""
         return [scalars(stage) for stage in self.stages]
 
-    def plot_memory(self) -> Figure:
+    def plot_memory(self) -> AltairChart:
         """Draw what fills a device of each stage, against its room [GiB or MiB]."""
         from meshwright.sram.page import memory_of
 
         return figure(memory_of(self), "a layer fits no device")
 
-    def plot_time(self) -> Figure:
+    def plot_time(self) -> AltairChart:
         """Draw the time of one group on each stage [s]."""
         from meshwright.sram.page import stages_of
 
         return figure(stages_of(self), "no times are known: name a system")
 
-    def plot_batches(self) -> Figure:
+    def plot_batches(self) -> AltairChart:
         """Draw the batches that none beats, in time and tokens/s."""
         from meshwright.sram.page import batches_of
 

@@ -14,7 +14,7 @@ from meshwright.sweep.report import counts_of, records
 from meshwright.sweep.run import Point, Result, Swept
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import Figure
+    from meshwright.report.page.notebook import AltairChart
     from meshwright.report.page.parts import Page
 
 
@@ -67,7 +67,7 @@ class SweepAnswer(Shown):
         """Return the points with their results."""
         return records(self.swept)
 
-    def plot_map(self, shows: str = "") -> Figure:
+    def plot_map(self, shows: str = "") -> AltairChart:
         """Draw a result over what varies: colours over two fields, bars over one.
 
         Parameters

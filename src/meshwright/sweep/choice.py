@@ -9,6 +9,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.base.records import Brief
 from meshwright.base.units import format_si
 from meshwright.report.screen import counted, wrapped
 from meshwright.spec.sweep import Objective, SweepSpec
@@ -49,7 +50,7 @@ def has_value(record: Record, name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Brief):
     """The points that meet an objective best: more than one where they tie."""
 
     objective: Objective

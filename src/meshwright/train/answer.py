@@ -20,7 +20,7 @@ from meshwright.spec.workload import Training
 from meshwright.train.measured.factors import Factors
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import Figure
+    from meshwright.report.page.notebook import AltairChart
     from meshwright.report.page.parts import Page
     from meshwright.train.timeline import StepTimeline
 
@@ -346,27 +346,27 @@ class Plan(Shown):
         """Return the ranking: this plan, then its runners-up."""
         return [entry.record() for entry in (self.best, *self.runners_up)]
 
-    def plot_time(self) -> Figure:
+    def plot_time(self) -> AltairChart:
         """Draw what a step consists of: bars of computation, communication and waiting [s]."""
         from meshwright.train.page import time_of
 
         return figure(time_of(self))
 
-    def plot_memory(self) -> Figure:
+    def plot_memory(self) -> AltairChart:
         """Draw what fills the fullest device, against its capacity [GiB]."""
         from meshwright.train.page import memory_of
 
         return figure(memory_of(self))
 
-    def plot_stages(self) -> Figure:
+    def plot_stages(self) -> AltairChart:
         """Draw the memory of every pipeline stage, against the capacity [GiB]."""
         return self._line().plot_stages()
 
-    def plot_memory_over_step(self) -> Figure:
+    def plot_memory_over_step(self) -> AltairChart:
         """Draw the memory of a device of each pipeline stage over a step [GiB over s]."""
         return self._line().plot_memory()
 
-    def plot_timeline(self) -> Figure:
+    def plot_timeline(self) -> AltairChart:
         """Draw what each pipeline stage does over a step; of a long one how it begins.
 
         Of a plan that is placed on a grid, ``mw.timeline(plan)`` draws it.
@@ -384,13 +384,13 @@ class Plan(Shown):
             )
         return plan_timeline(self)
 
-    def plot_energy(self) -> Figure:
+    def plot_energy(self) -> AltairChart:
         """Draw what the energy of a step consists of [kJ], where it is known."""
         from meshwright.train.page import energy_of
 
         return figure(energy_of(self), f"energy of {self.system.chip.name} is not known")
 
-    def plot_ranking(self) -> Figure:
+    def plot_ranking(self) -> AltairChart:
         """Draw the leading plans: the interval of each step time, and what is expected [s]."""
         from meshwright.train.page import intervals_of
 
@@ -400,13 +400,13 @@ class Plan(Shown):
             f"the constants of {self.system.chip.name} were not fitted to measurements",
         )  # fmt: skip
 
-    def plot_gains(self) -> Figure:
+    def plot_gains(self) -> AltairChart:
         """Draw how much faster the same plan is with twice of each resource [%]."""
         from meshwright.train.page import gains_of
 
         return figure(gains_of(self), "twice of any one resource gains less than 0.2 %")
 
-    def plot_space(self) -> Figure:
+    def plot_space(self) -> AltairChart:
         """Draw what became of all plans: priced, refused by a rule, over memory, bounded away."""
         from meshwright.train.page import space_of
 
@@ -458,7 +458,7 @@ class Deadline(Shown):
         """Return the numbers of devices that were tried, with the time of the whole run."""
         return [scalars(one) for one in self.tried]
 
-    def plot_devices(self) -> Figure:
+    def plot_devices(self) -> AltairChart:
         """Draw the time of the whole run by number of devices, against what is allowed [days]."""
         from meshwright.train.other_pages import devices_of
 
@@ -524,7 +524,7 @@ class Front(Shown):
         """Return the plans, the fastest first."""
         return [entry.record() for entry in self.candidates]
 
-    def plot_front(self, against: str = "memory") -> Figure:
+    def plot_front(self, against: str = "memory") -> AltairChart:
         """Draw the plans in step time and something else.
 
         Parameters

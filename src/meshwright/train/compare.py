@@ -31,7 +31,7 @@ from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_fixed, make_problem
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import Figure
+    from meshwright.report.page.notebook import AltairChart
     from meshwright.report.page.parts import Page
 
 
@@ -94,13 +94,13 @@ class Comparison(Shown):
             for entry in self.entries
         ]  # fmt: skip
 
-    def plot_time(self) -> Figure:
+    def plot_time(self) -> AltairChart:
         """Draw the step of each recipe in its parts beside ours [s]."""
         from meshwright.train.compare_page import time_of
 
         return figure(time_of(self), self.ours.why_none)
 
-    def plot_ranking(self) -> Figure:
+    def plot_ranking(self) -> AltairChart:
         """Draw the recipes: the interval of each step time, and what is expected [s]."""
         from meshwright.train.compare_page import intervals_of
 

@@ -27,7 +27,7 @@ from meshwright.train.search import priced_families
 from meshwright.train.space import SearchSpace
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import Figure
+    from meshwright.report.page.notebook import AltairChart
     from meshwright.report.page.parts import Page
     from meshwright.train.robustness import Change
 
@@ -192,6 +192,6 @@ class Explanation(Shown):
         """Return what would change the plan: the step time with twice of each resource."""
         return [scalars(change) for change in self.changes]
 
-    def plot_gains(self) -> Figure:
+    def plot_gains(self) -> AltairChart:
         """Draw how much faster the same plan is with twice of each resource [%]."""
         return self.plan.plot_gains()

@@ -36,7 +36,7 @@ from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import Figure
+    from meshwright.report.page.notebook import AltairChart
 
 
 class StepTask(StrEnum):
@@ -193,19 +193,19 @@ class StepTimeline(Listed):
             for stage, task, batch, chunk, start_s, end_s in rows
         ]  # fmt: skip
 
-    def plot_timeline(self) -> Figure:
+    def plot_timeline(self) -> AltairChart:
         """Draw what each pipeline stage does over the step; of a long one how it begins."""
         from meshwright.train.timeline_charts import timeline_charts
 
         return figure(next(timeline_charts(self)))
 
-    def plot_memory(self) -> Figure:
+    def plot_memory(self) -> AltairChart:
         """Draw the memory of a device of each stage over the step [GiB over s]."""
         from meshwright.train.timeline_charts import memory_chart
 
         return figure(memory_chart(self))
 
-    def plot_stages(self) -> Figure:
+    def plot_stages(self) -> AltairChart:
         """Draw the memory of every stage at its fullest, against the capacity [GiB]."""
         from meshwright.train.timeline_charts import stages_chart
 

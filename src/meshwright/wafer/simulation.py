@@ -75,7 +75,7 @@ _PART_OF_TRACK = {"tp": "tp_comm_s", "etp": "tp_comm_s", "cp": "cp_comm_s", "ep"
                   "tatp": "tatp_stream_s", "pp": "pp_comm_s", "dp": "dp_comm_s"}  # fmt: skip
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import Figure
+    from meshwright.report.page.notebook import AltairChart
 
 
 @dataclass(frozen=True)
@@ -780,12 +780,12 @@ class SimulatedPlan(Listed):
         """Return the tasks that were played: what ran where, and when."""
         return self.step.timeline.records()
 
-    def plot_time(self) -> Figure:
+    def plot_time(self) -> AltairChart:
         """Draw what the critical path of the step consists of [s]."""
         step = self.step
         return figure(time_chart("Time of a step, simulated", step.time_parts_s, step.step_time_s))
 
-    def plot_links(self) -> Figure:
+    def plot_links(self) -> AltairChart:
         """Draw how much the links carry over the step, of their bandwidth [%]."""
         from meshwright.wafer.report import links_chart
 

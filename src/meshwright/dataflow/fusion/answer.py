@@ -20,7 +20,7 @@ from meshwright.report.page.shown import Shown
 from meshwright.spec.system import DType
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import Figure
+    from meshwright.report.page.notebook import AltairChart
     from meshwright.report.page.parts import Page
 
 
@@ -199,25 +199,25 @@ class FusionAnswer(Shown):
             for part in self.choice.fusion.partitions
         ]  # fmt: skip
 
-    def plot_time(self) -> Figure:
+    def plot_time(self) -> AltairChart:
         """Draw the seconds of one sequence by cause: compute, DRAM and network that show."""
         from meshwright.dataflow.fusion.page import time_of
 
         return figure(time_of(self))
 
-    def plot_partitions(self) -> Figure:
+    def plot_partitions(self) -> AltairChart:
         """Draw the time of each partition by cause, for one sequence [s]."""
         from meshwright.dataflow.fusion.page import partitions_of
 
         return figure(partitions_of(self))
 
-    def plot_memory(self) -> Figure:
+    def plot_memory(self) -> AltairChart:
         """Draw the SRAM of each partition, against the capacity [MiB]."""
         from meshwright.dataflow.fusion.page import sram_of
 
         return figure(sram_of(self))
 
-    def plot_moved(self) -> Figure:
+    def plot_moved(self) -> AltairChart:
         """Draw the bytes between chip and DRAM of each partition [MiB]."""
         from meshwright.dataflow.fusion.page import moved_of
 

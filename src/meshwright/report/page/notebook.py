@@ -11,7 +11,7 @@ from meshwright.report.page.parts import Chart
 if TYPE_CHECKING:
     import altair
 
-    Figure: TypeAlias = altair.Chart | altair.LayerChart
+    AltairChart: TypeAlias = altair.Chart | altair.LayerChart
 
 WIDTH = 720
 """Of a chart outside of a page, names and legend included [px]."""
@@ -20,7 +20,7 @@ INK, GRID = "#757575", "#75757540"
 """Text and lines that are read on white and on black."""
 
 
-def figure(chart: Chart | None, lacks: str = "") -> Figure:
+def figure(chart: Chart | None, lacks: str = "") -> AltairChart:
     """Return a chart of a report as a chart of Altair.
 
     Parameters
@@ -42,7 +42,7 @@ def figure(chart: Chart | None, lacks: str = "") -> Figure:
         raise UnsupportedError(message) from None
     title = {"text": chart.title, "subtitle": _lines(chart.says), "anchor": "start"}
     own = {"width": WIDTH, "title": title, "description": chart.says, "config": _config()}
-    found: Figure = altair.Chart.from_dict(deepcopy(dict(chart.spec)) | own)
+    found: AltairChart = altair.Chart.from_dict(deepcopy(dict(chart.spec)) | own)
     return found
 
 
