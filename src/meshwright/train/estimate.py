@@ -251,8 +251,9 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
     limit = best_measured_mfu(problem.system.chip.name, work.precision.matmul)
     if limit is not None and price.mfu_full > limit:
         notes.append(
-            f"outside the evidence: MFU {price.mfu_full:.0%} is above the best reported for "
-            f"{problem.system.chip.name} in {work.precision.matmul} ({limit:.0%})"
+            f"outside the evidence: MFU {price.mfu_full:.0%}, attention counted in full as in "
+            f"publications, is above the best reported for {problem.system.chip.name} in "
+            f"{work.precision.matmul} ({limit:.0%})"
         )
     slowest, placement = problem.system.slowest_speed_factor, best.placement
     if slowest < 1.0 and placement is None:
