@@ -91,8 +91,10 @@ def _by_error(errors: Mapping[str, Errors]) -> list[str]:
 
 
 def ratio_svg(predictions: Sequence[Prediction]) -> str:
-    """Return predicted over measured throughput by source as SVG."""
+    """Return predicted over measured throughput by source as SVG; empty where no row has both."""
     known = [entry for entry in predictions if entry.log_error is not None]
+    if not known:
+        return ""
     inside = sum(abs(entry.log_error or 0.0) <= math.log(1.2) for entry in known) / len(known)
     return svg_of(
         ratio_spec(known), "How far are predictions from measured throughput?",
@@ -103,7 +105,9 @@ def ratio_svg(predictions: Sequence[Prediction]) -> str:
 
 
 def error_svg(errors: Mapping[str, Errors], groups: Mapping[str, GroupRecord]) -> str:
-    """Return errors by source, fitted and left out, as SVG."""
+    """Return errors by source, fitted and left out, as SVG; empty where no source has one."""
+    if not _by_error(errors):
+        return ""
     return svg_of(
         error_spec(errors, groups), "How large are errors, also where a source is new?",
         "|ln(predicted / measured)| of each source (rows), under the constants and under constants "

@@ -242,8 +242,9 @@ were. No throughput of SN40L is among our sources.
 MEMORY = """What sources state of the fullest device, against what is predicted; left out: constants
 of memory fitted without that source. A row that ran must fit, one that did not must not.
 """
-PICTURES = ("predicted over measured, by source", "errors of each source",
-            "rows inside their intervals")  # fmt: skip
+PICTURES = {"": "predicted over measured, by source", "_sources": "errors of each source",
+            "_intervals": "rows inside their intervals"}  # fmt: skip
+"""What each picture shows, by the end of its name."""
 TRAITS = {
     "experts": "with experts", "narrow_words": "words of 8 bits or less",
     "unseen_family": "chips of a family that no other source has",
@@ -410,7 +411,7 @@ def validation_lines(found: Validation, *, detail: bool = True) -> Iterator[str]
         refused = sum(entry.refused is not None for entry in found.predictions)
         yield f"{refused} rows refused. Memory, plans, the worst rows and why: --detail"
         return
-    lines = [*_training_lines(found, None, record, text_table)] if found.trained else []
+    lines = [*_training_lines(found, None, record, text_table, {})] if found.trained else []
     lines += _serving_lines(found, None, serving, text_table) if found.served else []
     lines += _sram_lines(found, text_table) if found.sram else []
     lines += _refusals(found.predictions, text_table)
@@ -470,35 +471,42 @@ def document(
     record
         What the fit reached on sources left out; None: the constants were not fitted.
     """
-    pictures = {f"{stem}.svg": ratio_svg(found.trained)}
+    drawn = {"": ratio_svg(found.trained)}
     if record is not None:
         errors = {name: found.groups[name] for name in by_group(found.trained)}
-        pictures[f"{stem}_sources.svg"] = error_svg(errors, record.groups)
+        drawn["_sources"] = error_svg(errors, record.groups)
         if record.spread is not None:
-            pictures[f"{stem}_intervals.svg"] = coverage_svg(record.groups)
-    lines = [INTRODUCTION, *_training_lines(found, others, record, _markdown, list(pictures))]
+            drawn["_intervals"] = coverage_svg(record.groups)
+    pictures = {end: f"{stem}{end}.svg" for end, svg in drawn.items() if svg}
+    lines = [INTRODUCTION, *_training_lines(found, others, record, _markdown, pictures)]
     lines += _refusals(found.trained, _markdown)
     lines.append("## What sources leave unstated\n")
     used = dict.fromkeys(e.row.framework for e in found.trained if e.job and e.row.framework)
     defaults = [(name, load_framework(name).why) for name in used]
     lines += _markdown(("framework", "default"), defaults, words=2)
-    return {f"{stem}.md": "\n".join(lines) + "\n"} | pictures
+    files = {f"{stem}.md": "\n".join(lines) + "\n"}
+    return files | {name: drawn[end] for end, name in pictures.items()}
+
+
+def _picture(pictures: Mapping[str, str], end: str) -> Iterator[str]:
+    """Yield a picture as a document shows it, where there is one."""
+    if end in pictures:
+        yield f"![{PICTURES[end]}]({pictures[end]})\n"
 
 
 def _training_lines(
     found: Validation, others: Others | None, record: FitRecord | None, table: Table,
-    pictures: Sequence[str] = (),
+    pictures: Mapping[str, str],
 ) -> Iterator[str]:  # fmt: skip
     """Yield the validation of training, around its pictures where there are any."""
-    shown = [f"![{words}]({name})\n" for words, name in zip(PICTURES, pictures, strict=False)]
     yield from _headline(found, others, record, table)
-    yield from shown[:1]
+    yield from _picture(pictures, "")
     yield "## By source\n"
     yield from _sources(found, others, record, table)
     yield SOURCES
-    yield from shown[1:2]
+    yield from _picture(pictures, "_sources")
     if record is not None:
-        yield from _intervals(record, table, shown[2:])
+        yield from _intervals(record, table, pictures)
         yield from _frozen_intervals(found, others, table)
     yield from _memory(found, record, table)
     yield from _choices(found, table)
@@ -575,13 +583,13 @@ def _percents(errors: ErrorRecord) -> tuple[str, str, str]:
     return percent(errors.median), percent(errors.p90), percent(errors.bias, sign=True)
 
 
-def _intervals(record: FitRecord, table: Table, pictures: Sequence[str]) -> Iterator[str]:
+def _intervals(record: FitRecord, table: Table, pictures: Mapping[str, str]) -> Iterator[str]:
     """Yield how wide intervals are, and how they held sources left out."""
     spread = record.spread
     if spread is None:
         return
     yield INTERVALS
-    yield from pictures
+    yield from _picture(pictures, "_intervals")
     sides = (spread.slower, spread.faster)
     distances = [("any", *(percent(side.distance) for side in sides))] + [
         (f"{words}: times", *(f"{side.factors[name]:.2f}" for side in sides))

@@ -17,7 +17,7 @@ from meshwright.calibration.picture import (
 )
 from meshwright.calibration.prediction import predict
 from meshwright.calibration.report import Others, Validation, document
-from meshwright.calibration.rows import published_rows
+from meshwright.calibration.rows import HardwareFields, published_rows
 from meshwright.catalog.calibration import ErrorRecord, GroupRecord, fit_record
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -62,6 +62,16 @@ def test_constants_that_were_not_fitted_tell_no_source_left_out(rows):
     told = document(found, Others(found, found), None, "found")
     assert set(told) == {"found.md", "found.svg"}
     assert "## Intervals" not in told["found.md"]
+
+
+def test_rows_that_cannot_be_predicted_have_a_document_without_their_pictures(rows):
+    unknown = [row.model_copy(update={"hardware": HardwareFields(chip="none")}) for row in rows]
+    found = Validation(tuple(predict(unknown, "calibrated")), "calibrated")
+    told = document(found, Others(found, found), fit_record("calibrated"), "found")
+    assert set(told) == {"found.md", "found_intervals.svg"}
+    assert re.findall(r"!\[(.*?)\]\((.*?)\)", told["found.md"]) == [
+        ("rows inside their intervals", "found_intervals.svg")
+    ]
 
 
 def test_a_table_in_plain_text_fits_the_screen(monkeypatch):
