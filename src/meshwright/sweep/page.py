@@ -194,8 +194,10 @@ def _map(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> Iterator[Chart]:
 
 
 def _bars(field: str, name: str, found: Sequence[Record]) -> Iterator[Chart]:
-    """Yield a bar a point, where one field alone varies."""
+    """Yield a bar a point where one field alone varies, and any point has a value."""
     have = [record for record in found if has_value(record, name)]
+    if not have:
+        return
     shown = [_with_unit(name, record) for record in have]
     labels = [f"{field} {record[field]}" for record in have]
     what = QUANTITIES[name].words

@@ -6,7 +6,7 @@ from report_pages import EVIL, charts_of, check_names_are_text, check_page, valu
 from meshwright.api import sweep
 from meshwright.report.page import charts
 from meshwright.spec.sweep import HeatMap, Objective, SweepReport, SweepSpec
-from meshwright.sweep.page import _best, sweep_page
+from meshwright.sweep.page import _best, map_of, sweep_page
 from meshwright.sweep.quantities import QUANTITIES
 from meshwright.sweep.questions import QUESTIONS
 from meshwright.sweep.run import Store, points_of, run
@@ -52,6 +52,12 @@ def test_cells_are_the_results(swept) -> None:
     assert {row["label"]: row["amount"] for row in ends} == {"found": 4, "nothing fits": 2}
     why = values_of(charts_of(page)["Why points have no result"])
     assert [row["label"] for row in why] == ["none is too small"]
+
+
+def test_a_result_that_no_point_has_is_not_drawn(swept) -> None:
+    single = SweepSpec(name="x", ask="plan", fixed={"on": "8xA100"}, vary={"global_batch": (8, 16)})
+    assert map_of(single, asked(single), "power_w") is None
+    assert map_of(SWEEP, swept, "power_w") is None
 
 
 def test_what_does_not_fit_is_a_cross(swept) -> None:
