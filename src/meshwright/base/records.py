@@ -131,7 +131,9 @@ def columns_of(rows: Rows) -> dict[str, list[Scalar]]:
 
 
 def _alike(values: list[Scalar]) -> list[Scalar]:
-    """Return whole numbers as floats where others are floats."""
+    """Return numbers as text where others are text, whole ones as floats where others are."""
+    if any(isinstance(value, str) for value in values):
+        return [None if value is None else str(value) for value in values]
     if any(isinstance(value, float) for value in values):
         return [float(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values]
     return values

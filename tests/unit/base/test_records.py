@@ -86,6 +86,13 @@ def test_columns_hold_what_some_rows_lack():
     assert columns_of(rows) == {"a": [1.0, 2.5], "b": [True, None], "c": [None, "x"]}
 
 
+def test_a_column_with_texts_is_text():
+    """A sweep may vary ``seq: [4096, 8k]``."""
+    rows = [{"seq": 4096}, {"seq": "8k"}, {}]
+    assert columns_of(rows) == {"seq": ["4096", "8k", None]}
+    assert Told(rows).to_dataframe("polars")["seq"].to_list() == ["4096", "8k", None]
+
+
 def test_both_libraries_get_the_same_table():
     rows = [{"a": 1, "b": 1}, {"a": 2.5, "b": None, "c": "x"}, {"d": True}]
     pandas, polars = Told(rows).to_dataframe(), Told(rows).to_dataframe("polars")
