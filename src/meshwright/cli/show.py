@@ -264,6 +264,7 @@ def show_walk(args: argparse.Namespace) -> int:
     from meshwright.report.walks.named import walk_names
 
     if args.walk is None:
+        _refuse_options(args, "walk")
         names = walk_names()
         show([f"{name:<38} {about}" for name, about in names.items()], names, args.json)
         return 0
@@ -305,6 +306,17 @@ def show_walk(args: argparse.Namespace) -> int:
     return 0
 
 
+def _refuse_options(args: argparse.Namespace, name: str) -> None:
+    """Refuse options of a walk or a graph where none is named."""
+    from meshwright.options.question import Reading, refuse_idle
+    from meshwright.options.table import COMMANDS
+
+    reading = Reading()
+    options = [one.target for one in COMMANDS[f"show {name}"].options if one.kind != "argument"]
+    refuse_idle(reading, args, options, f"is of use with a {name} only")
+    reading.done()
+
+
 def _streamed(text: str) -> Streamed:
     """Return which tensor travels."""
     from meshwright.options.question import one_of
@@ -322,6 +334,7 @@ def show_graph(args: argparse.Namespace) -> int:
     from meshwright.options.question import program_of, whole_number
 
     if args.graph is None:
+        _refuse_options(args, "graph")
         show(graph_names(), list(graph_names()), args.json)
         return 0
     if args.yaml and args.json:

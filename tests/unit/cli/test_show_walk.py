@@ -101,6 +101,18 @@ def test_faults_name_the_option_and_the_fix(capsys, words, parts):
     assert [part for part in parts if part not in error] == []
 
 
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [(("walk", "--group", "4", "--report", "walk.html"), ["--group", "--report"]),
+     (("graph", "--tokens", "5", "--training"), ["--tokens", "--training"])],
+)  # fmt: skip
+def test_options_without_a_name_are_refused(capsys, words, options):
+    assert main(["show", *words]) == 2
+    error = capsys.readouterr().err
+    assert [line.split()[1] for line in error.splitlines()[1:]] == [f"{name}:" for name in options]
+    assert f"is of use with a {words[0]} only" in error
+
+
 def test_a_page_that_is_there_stays_unless_it_is_forced(capsys, tmp_path):
     path = tmp_path / "walk.html"
     path.write_text("mine", encoding="utf-8")
