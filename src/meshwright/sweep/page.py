@@ -83,14 +83,6 @@ def _shown(sweep: SweepSpec, found: Sequence[Record]) -> list[str]:
     return [name for name in dict.fromkeys(named) if name in known] or known[:1]
 
 
-def _best(name: str, found: Sequence[Record]) -> Record | None:
-    """Return the best point by a result: the least of what should be small, else the most."""
-    if not QUANTITIES[name].is_less_better:
-        return best_of(found, name)
-    have = [record for record in found if has_value(record, name)]
-    return min(have, key=lambda record: float(record[name]), default=None)
-
-
 def _point(sweep: SweepSpec, record: Record) -> str:
     return ", ".join(f"{name} {record[name]}" for name in sweep.sides)
 
@@ -104,7 +96,7 @@ def _tiles(
                        if status != "found")  # fmt: skip
     yield Tile("How many points have a plan?", f"{have:,} of {len(found):,}", others, "counts")
     for name in _shown(sweep, found)[:4]:
-        best = _best(name, found)
+        best = best_of(found, name)
         if best is not None:
             quantity = QUANTITIES[name]
             yield Tile(f"Which point has the {quantity.best} {quantity.words}?",
@@ -228,7 +220,7 @@ def _best_parts(
     rows = []
     for group, here in groups:
         for name in names:
-            best = _best(name, here)
+            best = best_of(here, name)
             if best is not None:
                 which = f"{QUANTITIES[name].best} {QUANTITIES[name].words}"
                 rows.append((group, which, *(str(best[side]) for side in sweep.sides),

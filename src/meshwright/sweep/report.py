@@ -194,9 +194,12 @@ def of(records: Sequence[Record], field: str, value: object) -> list[Record]:
 
 
 def best_of(records: Sequence[Record], name: str) -> Record | None:
-    """Return the point of the highest value; None where none has one."""
+    """Return the point of the best value, the first of equals; None where none has one."""
     found = [record for record in records if has_value(record, name)]
-    return max(found, key=lambda record: float(record[name]), default=None)
+    if not found:
+        return None
+    best = min if QUANTITIES[name].is_less_better else max
+    return best(found, key=lambda record: float(record[name]))
 
 
 def reasons(records: Sequence[Record]) -> Mapping[str, int]:
@@ -229,7 +232,8 @@ def gain(records: Sequence[Record], name: str, compared: Compared, sides: Sequen
         [one for one in records if one[compared.field] in names and has_value(one, name)]
         for names in compared.groups.values()
     )
-    tops = [max((float(one[name]) for one in group), default=0.0) for group in (first, second)]
+    tops = [float(best[name]) if (best := best_of(group, name)) else 0.0
+            for group in (first, second)]  # fmt: skip
     logs = [_mean_logs(group, name, sides) for group in (first, second)]
     common = logs[0].keys() & logs[1].keys()
     ratios = [logs[0][design] - logs[1][design] for design in common]
@@ -436,7 +440,7 @@ def _best(sweep: SweepSpec, report: SweepReport, here: Sequence[Record]) -> Iter
         if best is not None:
             got = (best[other] for other in report.shows)
             rows.append((name, *(best[side] for side in sides), best["plan"], *got))
-    yield from table(("most", *sides, "plan", *report.shows), rows)
+    yield from table(("best by", *sides, "plan", *report.shows), rows)
 
 
 def _chosen(sweep: SweepSpec, objective: Objective, found: Sequence[Record]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from meshwright.spec.sweep import Compared, HeatMap, SweepReport, SweepSpec
 from meshwright.sweep import questions
 from meshwright.sweep.questions import checked
 from meshwright.sweep.report import best_of, cells_of, document, gain, orders, ratios
-from meshwright.sweep.run import Store, points_of, run
+from meshwright.sweep.run import Store, Swept, points_of, run
 
 RATES = {"fast": 8.0, "slow": 2.0, "old": 1.0}
 SWEEP = SweepSpec(
@@ -101,6 +101,25 @@ def test_orders_compare_points_that_differ_in_one_field(swept):
 def test_the_best_point_is_the_highest_that_has_a_value(swept):
     assert best_of(rows(swept), "passes_per_s")["passes_per_s"] == pytest.approx(96.0)
     assert best_of(rows(swept), "unheard_of") is None
+
+
+@pytest.mark.parametrize("name", ["dead_devices", "power_w", "lower_bound_s", "mfu"])
+def test_which_value_is_best_is_said_of_the_quantity(name):
+    points = [{"status": "found", name: value} for value in (2.0, 1.0, 3.0)]
+    assert best_of(points, name)[name] == (3.0 if name == "mfu" else 1.0)
+
+
+def test_of_times_the_least_is_best_in_a_document_and_in_what_is_compared():
+    compared = Compared(field="chip", groups={"new": ("a", "b"), "old": ("c",)})
+    sweep = SweepSpec(
+        name="times", ask="graph", vary={"graph": ("small",), "chip": ("a", "b", "c")},
+        report=SweepReport(each="graph", shows=("step_time_s",), compare=compared),
+    )  # fmt: skip
+    points = tuple({"graph": "small", "chip": chip} for chip in "abc")
+    times = tuple({"status": "found", "plan": "", "step_time_s": time} for time in (4.0, 2.0, 8.0))
+    text, _ = document(sweep, sweep.report, Swept(points, times, 0), "times", "meshwright sweep x")
+    assert "| step_time_s | b |" in text
+    assert "| small | step_time_s | 0.25 |" in text
 
 
 def test_a_document_has_a_section_for_each_value_and_says_why_cells_are_empty(swept):

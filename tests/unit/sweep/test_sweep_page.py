@@ -6,7 +6,7 @@ from report_pages import EVIL, charts_of, check_names_are_text, check_page, valu
 from meshwright.api import sweep
 from meshwright.report.page import charts
 from meshwright.spec.sweep import HeatMap, Objective, SweepReport, SweepSpec
-from meshwright.sweep.page import _best, map_of, sweep_page
+from meshwright.sweep.page import map_of, sweep_page
 from meshwright.sweep.quantities import QUANTITIES
 from meshwright.sweep.questions import QUESTIONS
 from meshwright.sweep.run import Store, points_of, run
@@ -68,12 +68,6 @@ def test_what_does_not_fit_is_a_cross(swept) -> None:
         ("none", "16"), ("none", "8"),
     ]  # fmt: skip
     assert crosses["transform"] == charts.kind_of("nothing fits")
-
-
-@pytest.mark.parametrize("name", ["dead_devices", "power_w", "lower_bound_s", "mfu"])
-def test_which_value_is_best_is_said_of_the_quantity(name) -> None:
-    points = [{"status": "found", name: value} for value in (2.0, 1.0, 3.0)]
-    assert _best(name, points)[name] == (3.0 if name == "mfu" else 1.0)
 
 
 def test_every_result_of_every_question_is_known() -> None:
