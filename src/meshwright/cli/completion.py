@@ -113,6 +113,7 @@ def names_of(kind: str) -> Sequence[str]:
     from meshwright.catalog.workloads import optimizer_names, server_names
     from meshwright.cli.show import SCHEMAS
     from meshwright.frameworks.registry import exporters
+    from meshwright.frameworks.servers import SERVERS
     from meshwright.report.walks.named import walk_names
     from meshwright.streams.forms import streams
 
@@ -123,7 +124,7 @@ def names_of(kind: str) -> Sequence[str]:
         "model": model_names, "chip": chip_names, "framework": framework_names,
         "server": server_names, "optimizer": optimizer_names, "graph": graph_names,
         "schema": lambda: tuple(SCHEMAS), "shell": lambda: tuple(INSTALL),
-        "target": lambda: tuple(exporters), "walk": lambda: tuple(walk_names()),
+        "target": lambda: (*exporters, *SERVERS), "walk": lambda: tuple(walk_names()),
         "form": lambda: tuple(streams),
     }  # fmt: skip
     return listed[kind]()

@@ -17,6 +17,8 @@ ASKED = {
     "plan llama3-8b --recompute s": {"selective"},
     "plan llama3-8b --global-ba": {"--global-batch"},
     "show schema serving": {"serving-plan"},
+    "export plan.json deep": {"deepspeed"},
+    "export plan.json vl": {"vllm"},
 }
 """What is typed, and what completes it."""
 BASH = """source "$1"
