@@ -327,7 +327,6 @@ def export(args: Namespace) -> int:
 
 def partition(args: Namespace) -> int:
     """Print layers cut into stages; 3 where they do not fit."""
-    from meshwright.report.answer_file import plain_data
     from meshwright.sram.report import partition_lines, partition_screen
 
     found = api.partition.answer(args, _call(args))
@@ -335,7 +334,7 @@ def partition(args: Namespace) -> int:
         lambda: partition_screen(
             found, next_command=picture_command(args, "stages.svg", fits=found.fits)
         ),
-        lambda: partition_lines(found), lambda: plain_data(found, with_defaults=True), args,
+        lambda: partition_lines(found), lambda: found, args,
     )  # fmt: skip
     return 0 if found.fits else NOTHING_FITS
 

@@ -270,7 +270,6 @@ def show_walk(args: argparse.Namespace) -> int:
         return 0
     from meshwright.catalog.models import load_model
     from meshwright.options.question import Reading, output_file, quantity, whole_number
-    from meshwright.report.answer_file import plain_data
     from meshwright.report.page.html import write_page
     from meshwright.report.walks.named import (
         WalkQuestion,
@@ -302,7 +301,7 @@ def show_walk(args: argparse.Namespace) -> int:
     if path is not None:
         page = walk_page(walk, walks_beside(question), command_line())
         write_page(page, path, force=args.force)
-    show(walk_lines(walk), plain_data(walk), args.json)
+    show(walk_lines(walk), walk, args.json)
     return 0
 
 

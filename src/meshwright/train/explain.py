@@ -29,7 +29,6 @@ from meshwright.train.space import SearchSpace
 if TYPE_CHECKING:
     from meshwright.report.page.notebook import AltairChart
     from meshwright.report.page.parts import Page
-    from meshwright.train.robustness import Change
 
 
 def what_would_change(plan: Plan) -> list[Change]:
