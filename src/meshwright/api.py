@@ -18,7 +18,13 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from meshwright.base.errors import Fault, InfeasibleError, SpecError, UsageError
+from meshwright.base.errors import (
+    Fault,
+    InfeasibleError,
+    SpecError,
+    UnknownNameError,
+    UsageError,
+)
 from meshwright.options.table import COMMANDS, options_from_keywords
 
 if TYPE_CHECKING:
@@ -699,7 +705,6 @@ def load(path: str | Path) -> Plan | ServingPlan | DisaggregatedPlan | ModelSpec
     SpecError, UnknownNameError
         A file that is none of them, or a name that no catalog has.
     """
-    from meshwright.base.errors import UnknownNameError
     from meshwright.catalog.models import load_model
     from meshwright.catalog.systems import load_system
 
@@ -888,7 +893,9 @@ def export(args: Namespace, call: Call) -> dict[str, str] | list[Path]:
         raise UsageError(f"a target is missing; one of {', '.join(titles)}")
     if args.target in SERVERS:
         return _served(args)
-    exporter = exporters[args.target]  # a wrong name is reported before the plan is read
+    if args.target not in titles:  # reported before the plan is read
+        raise UnknownNameError("export target", args.target, titles)
+    exporter = exporters[args.target]
     if args.print and not exporter.is_text:
         raise UsageError(f"{exporter.title} are no text: --out FOLDER")
     found = needed("PLAN.json", args.plan, lambda text: load_plan(Path(text)), Plan)

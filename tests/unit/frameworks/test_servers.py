@@ -129,3 +129,8 @@ def test_the_command_reads_a_plan_of_serving(plan, tmp_path, capsys):
     assert main(["export", str(path), "vllm", "--out", str(tmp_path)]) == 0
     assert (tmp_path / "vllm.sh").read_text("utf-8") == served(plan, "vllm")["vllm.sh"]
     assert main(["export", str(path), "vllm", "--launcher", "slurm"]) == 2
+
+
+def test_an_unknown_target_is_told_the_near_server(capsys):
+    assert main(["export", "plan.json", "vlm"]) == 2
+    assert "unknown export target 'vlm'; did you mean vllm?" in capsys.readouterr().err
