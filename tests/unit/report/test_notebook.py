@@ -3,7 +3,7 @@
 import inspect
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
@@ -190,19 +190,30 @@ def test_most_answers_have_plots(name, made):
 def test_every_kind_of_chart_is_valid_vega_lite():
     """Altair checks against the schema of Vega-Lite."""
     one, two = ["a", "b"], [1.0, 200.0]
-    kinds = [
-        charts.bars(one, two, one, "time [s]", limit=3.0),
-        charts.stacked(one, {"x": two, "y": two}, "time [s]", row_title="row", limit=3.0),
-        charts.lines(one, two, two, "x [s]", "y [s]", series_title="s", limit=3.0, is_stepped=True),
-        charts.points(one, two, two, one, "x [s]", "y [s]", limit=3.0, is_brushed=True),
-        charts.agreement(one, two, two, one, "x [s]", "y [s]"),
-        charts.heat(one, one, two, one, one, one, one, "row", "column", "amount"),
-        charts.spans(one, two, two, two, "time [s]"),
-        charts.timeline(
+    kinds = {
+        "bars": charts.bars(one, two, one, "time [s]", limit=3.0),
+        "stacked": charts.stacked(
+            one, {"x": two, "y": two}, "time [s]", row_title="row", limit=3.0
+        ),
+        "lines": charts.lines(
+            one, two, two, "x [s]", "y [s]", series_title="s", limit=3.0, is_stepped=True
+        ),
+        "points": charts.points(one, two, two, one, "x [s]", "y [s]", limit=3.0, is_brushed=True),
+        "agreement": charts.agreement(one, two, two, one, "x [s]", "y [s]"),
+        "heat": charts.heat(
+            one, one, two, one, one, one, one, "row", "column", "amount", misfits=[("a", "b")]
+        ),
+        "spans": charts.spans(one, two, two, two, "time [s]"),
+        "strips": charts.strips(one, two, one, one, "ratio"),
+        "spreads": charts.spreads(one, one, two, two, ("median", "p90"), "error [%]"),
+        "timeline": charts.timeline(
             one, two, two, one, one, {"a": "#000000", "b": "#ffffff"}, "time [s]", "row"
         ),
-    ]
-    for spec in kinds:
+    }
+    known = inspect.getmembers(charts, inspect.isfunction)
+    drawn = {name for name, kind in known if "return chart(" in inspect.getsource(kind)}
+    assert drawn <= kinds.keys()
+    for spec in kinds.values():
         drawn = figure(Chart("title", "what it shows", spec)).to_dict()
         assert drawn["width"] == WIDTH
         assert drawn["title"]["subtitle"] == ["what it shows"]
@@ -241,6 +252,15 @@ def test_a_plan_on_a_wafer_is_played_with_the_links_that_it_shares():
     assert "a step simulated" in repr(played)
     assert mw.timeline(found).plot_timeline().to_dict()["title"]["text"] == "The step over time"
     assert played.plot_links().to_dict()
+
+
+@pytest.mark.slow
+def test_a_diagnosis_leads_with_a_change_that_gains_or_with_none(made):
+    found = made("diagnosis")
+    best = max(found.changes, key=lambda change: change.faster_by_fraction)
+    assert found.brief().splitlines()[-1].startswith(f"{best.what}: {best.faster_by_fraction:.1%}")
+    slower = tuple(replace(change, faster_by_fraction=-0.1) for change in found.changes)
+    assert "faster" not in replace(found, changes=slower).brief()
 
 
 def test_inner_records_are_short_too(made):

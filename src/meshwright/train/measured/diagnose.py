@@ -116,10 +116,10 @@ class Diagnosis(Listed):
         text = (f"{self.plan}\n{format_seconds(self.measured_s)} measured, "
                 f"{format_seconds(self.predicted_s)} predicted ({ratio:+.1%}); most by "
                 f"{lost.resource}: {format_seconds(lost.lost_s)}")  # fmt: skip
-        if not self.changes:
+        best = next((change for change in self.changes if change.faster_by_fraction > 0.0), None)
+        if best is None:
             return text
-        best = self.changes[0]
-        return f"{text}\n{best.what}: {best.faster_by_fraction:+.1%} faster, {best.plan}"
+        return f"{text}\n{best.what}: {best.faster_by_fraction:.1%} faster, {best.plan}"
 
     def records(self) -> Rows:
         """Return the single changes that fit, the largest gain first."""
