@@ -21,9 +21,6 @@ from meshwright.spec.workload import OptimizerPreset
 
 SECONDS_PER_HOUR = 3600.0
 UNKNOWN = math.nan
-ENERGY_PARTS = ("compute_j", "memory_j", "links_j", "busy_j", "idle_j", "overhead_j")
-"""Parts of an energy, as far as they are known: operations of known energy are compute,
-memory and links; of other chips what they draw while busy is one part."""
 
 
 def link_energy_j(system: SystemSpec, link_bytes: Num) -> Num | None:
