@@ -117,14 +117,15 @@ def _map_parts(sweep: SweepSpec, swept: Swept) -> Iterator[Part]:
     """Yield the heat maps of the file; without any, the first result over the first two sides."""
     maps = [] if sweep.heat_map is None else [sweep.heat_map]
     report = sweep.report
-    for shown in () if report is None else report.heat_maps:
+    of_report = () if report is None else report.heat_maps
+    for shown in of_report:
         if report is None or report.each in shown.both:
             maps.append(shown)
             continue
         for value in sweep.sides[report.each]:
             part = part_of(swept, report.each, value)
             yield from _map(sweep.model_copy(update={"name": str(value)}), shown, part)
-    if not maps and report is None:
+    if sweep.heat_map is None and not of_report:
         names = _shown(sweep, records(swept))
         yield from _varied(sweep, swept, names[0]) if names else ()
     for shown in maps:

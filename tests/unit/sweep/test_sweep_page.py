@@ -99,6 +99,13 @@ def test_one_field_has_bars() -> None:
     assert [row["amount"] for row in values_of(bars)] == [8.0, 16.0]
 
 
+def test_a_report_without_maps_has_the_usual_one(swept) -> None:
+    told = {"heat_map": None, "report": SweepReport(each="on", shows=("mfu",))}
+    assert map_of(SWEEP.model_copy(update=told), swept).title == (
+        "Utilisation by system and global batch (sizes)"
+    )
+
+
 def test_names_are_text(swept) -> None:
     evil = SWEEP.model_copy(update={"name": EVIL})
     check_names_are_text(sweep_page(SWEEP, swept), sweep_page(evil, swept))
