@@ -857,14 +857,28 @@ def _played(args: Namespace) -> tuple[Plan, Any]:
     return found, played
 
 
-def timeline(plan: Plan) -> StepTimeline:
+def timeline(plan: Plan | str | Path) -> StepTimeline:
     """Return the step of a plan over time: what each pipeline stage does when, and its memory.
 
     Passes as they are priced, in the order of the schedule; on any system.
+
+    Parameters
+    ----------
+    plan
+        A plan of training, or its file.
+
+    Raises
+    ------
+    SpecError
+        It is none.
     """
+    from meshwright.options.question import needed
+    from meshwright.train.answer import Plan
+    from meshwright.train.plan_file import load as load_plan
     from meshwright.wafer.timeline import timeline as of_plan
 
-    return of_plan(plan)
+    given = str(plan) if isinstance(plan, Path) else plan
+    return of_plan(needed("plan", given, load_plan, Plan))
 
 
 def _draw_stages(plan: Plan, path: Path, args: Namespace) -> None:

@@ -153,6 +153,15 @@ def test_an_object_that_is_no_value_is_told(name, value):
         mw.plan("gpt2-355m", **RUN | {name: value})
 
 
+def test_a_step_over_time_is_that_of_a_plan_or_its_file(found, tmp_path):
+    path = tmp_path / "plan.json"
+    files.save(found, path)
+    played = mw.timeline(found)
+    assert mw.timeline(path).records() == mw.timeline(str(path)).records() == played.records()
+    with pytest.raises(SpecError, match="plan: found a int, expected a name or a file or a Plan"):
+        mw.timeline(3)
+
+
 @pytest.mark.parametrize("path", [None, 3, b"plan.json", object()])
 def test_what_is_no_path_is_not_loaded(path):
     with pytest.raises(SpecError, match="expected a path or a name"):
