@@ -18,7 +18,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "numpydoc", "generators.extension
 exclude_patterns = ["_build", "generators"]
 nitpicky = True
 nitpick_ignore_regex = [
-    # Python, NumPy and pydantic: their inventories are not on this machine.
+    # Python, NumPy and pydantic: their inventories come from a network, which a build does without.
     ("py:.*", r"(numpy|np|pathlib|collections|typing|enum|datetime|argparse|pydantic|abc)\..*"),
 ]
 

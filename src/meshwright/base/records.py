@@ -40,10 +40,12 @@ class Brief:
 
     def brief(self) -> str:
         """Return the record in one to three lines, the answer first."""
-        shown = [f"{name}={_short(value)}" for name, value in self.told() if value is not None]
+        shown = [
+            f"{name}={_short(value)}" for name, value in self.shown_fields() if value is not None
+        ]
         return ", ".join(shown)
 
-    def told(self) -> Iterator[tuple[str, Any]]:
+    def shown_fields(self) -> Iterator[tuple[str, Any]]:
         """Yield the fields that differ from their default, by name."""
         assert dataclasses.is_dataclass(self)
         for field in dataclasses.fields(self):

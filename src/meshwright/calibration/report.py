@@ -56,7 +56,7 @@ from meshwright.cost.parts import MemoryPart
 from meshwright.report.markdown import markdown_table
 from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
-from meshwright.report.screen import percent
+from meshwright.report.screen import counted, percent
 
 if TYPE_CHECKING:
     from meshwright.report.page.notebook import AltairChart
@@ -107,12 +107,12 @@ class Validation(Shown):
         """Return how far off predictions are, and what their intervals hold."""
         held = self.intervals
         lines = [
-            f"{len(self.predictions):,} rows, {self.calibration} constants",
+            f"{counted(len(self.predictions), 'row')}, {self.calibration} constants",
             f"median over sources of the median error: {percent(self.median_of_medians)}; nine of "
             f"ten rows within {percent(self.overall.p90_abs_log_error)}",
         ]
         if held.rows and held.covered is not None:
-            lines.append(f"80 % intervals hold {held.covered:.1%} of {held.rows} rows")
+            lines.append(f"80 % intervals hold {held.covered:.1%} of {counted(held.rows, 'row')}")
         return "\n".join(lines)
 
     def records(self) -> Rows:
@@ -398,7 +398,8 @@ def validation_lines(found: Validation, *, detail: bool = True) -> Iterator[str]
         yield f"no row: {fault}"
     held = found.intervals
     if held.rows and held.covered is not None:
-        yield f"80 % intervals hold {held.covered:.1%} of {held.rows} rows, score {held.score:.3f}"
+        rows = counted(held.rows, "row")
+        yield f"80 % intervals hold {held.covered:.1%} of {rows}, score {held.score:.3f}"
     yield ""
     record, serving = fit_record(found.calibration), serving_record(found.calibration)
     if not detail:
@@ -409,7 +410,7 @@ def validation_lines(found: Validation, *, detail: bool = True) -> Iterator[str]
         if found.sram:
             yield from _sram_table(found, text_table)
         refused = sum(entry.refused is not None for entry in found.predictions)
-        yield f"{refused} rows refused. Memory, plans, the worst rows and why: --detail"
+        yield f"{counted(refused, 'row')} refused. Memory, plans, the worst rows and why: --detail"
         return
     lines = [*_training_lines(found, None, record, text_table, {})] if found.trained else []
     lines += _serving_lines(found, None, serving, text_table) if found.served else []

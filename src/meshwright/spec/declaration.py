@@ -49,7 +49,7 @@ class Declaration(Brief, BaseModel):
         strict=False,
     )
 
-    def told(self) -> Iterator[tuple[str, Any]]:
+    def shown_fields(self) -> Iterator[tuple[str, Any]]:
         """Yield the fields that differ from their default, by name."""
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)

@@ -20,12 +20,12 @@ INK, GRID = "#757575", "#75757540"
 """Text and lines that are read on white and on black."""
 
 
-def figure(chart: Chart | None, lacks: str = "") -> AltairChart:
+def figure(chart: Chart | None, why_none: str = "") -> AltairChart:
     """Return a chart of a report as a chart of Altair.
 
     Parameters
     ----------
-    lacks
+    why_none
         Why there is none.
 
     Raises
@@ -34,7 +34,7 @@ def figure(chart: Chart | None, lacks: str = "") -> AltairChart:
         There is nothing to draw, or Altair is not installed.
     """
     if chart is None:
-        raise UnsupportedError(f"there is nothing to draw: {lacks}")
+        raise UnsupportedError(f"there is nothing to draw: {why_none}")
     try:
         import altair
     except ImportError:

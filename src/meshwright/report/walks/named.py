@@ -11,6 +11,7 @@ from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.graph.op import LayerGraph, OpKind
 from meshwright.graph.transformer import build_graph
+from meshwright.report.screen import counted
 from meshwright.report.walks.block import KNOWN_KINDS, block_walk
 from meshwright.report.walks.collective import (
     TRIED,
@@ -151,7 +152,7 @@ def shape_of_text(text: str) -> tuple[int, ...]:
     shape = tuple(int(word) for word in reversed(words))
     number = prod(shape)
     if not 2 <= number <= MOST_MEMBERS or (len(shape) > 1 and min(shape) < 2):
-        message = f"{text!r} has {number} members"
+        message = f"{text!r} has {counted(number, 'member')}"
         raise SpecError(Fault("--group", message, f"2 to {MOST_MEMBERS}, sides of 2 or more"))
     return shape
 
@@ -168,7 +169,7 @@ def idle_options(name: str, given: Mapping[str, Any]) -> list[Fault]:
     """Return a fault for each option that means nothing to this walk."""
     takes = TAKES.get(name, OF_COLLECTIVES)
     known = dict.fromkeys((*TAKES["tatp"], *OF_COLLECTIVES))
-    listed = ", ".join(f"--{option}" for option in takes)
+    listed = ", ".join(f"--{option}" for option in ("group", *takes))
     return [
         Fault(f"--{option}", f"means nothing to the walk {name}", f"it takes {listed}")
         for option in known
