@@ -105,7 +105,7 @@ def check_memory(line, priced):
 
 
 @pytest.mark.parametrize("name", schedules)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.data())
 def test_a_step_over_time(name, data):
     line, priced, chunks, count = data.draw(played(name))

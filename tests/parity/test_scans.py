@@ -20,7 +20,7 @@ def spec_of(kind, groups=2, shared=2, chunk=4, state=3, head=5):
     )  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.sampled_from(["mamba2", "gated_delta"]), st.integers(1, 3), st.integers(1, 3),
     st.integers(1, 8), st.integers(1, 5), st.integers(1, 5), st.integers(1, 4),

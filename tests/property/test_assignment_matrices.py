@@ -33,7 +33,7 @@ def assigned_graphs(draw):
     return graph, partition, columns
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(assigned_graphs())
 def test_matrices_mark_what_they_are_defined_to_mark(case) -> None:
     graph, partition, columns = case
@@ -49,7 +49,7 @@ def test_matrices_mark_what_they_are_defined_to_mark(case) -> None:
             assert found.H[row, column] == (column == start)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(assigned_graphs())
 def test_matrices_agree_with_one_another(case) -> None:
     found = assignment_matrices(*case)

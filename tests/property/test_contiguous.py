@@ -86,7 +86,7 @@ def test_balance_lies_between_its_bounds(sizes, number):
     assert fullest <= sum(sizes) / number + max(sizes)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 8), st.integers(1, 64))
 def test_littles_law_holds_in_every_schedule(occupied_s, num_groups, group_size):
     schedule = decode_schedule(occupied_s, num_groups, 60)
@@ -98,7 +98,7 @@ def test_littles_law_holds_in_every_schedule(occupied_s, num_groups, group_size)
 SECONDS = st.floats(0.5, 3.0)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(SECONDS, min_size=1, max_size=6), st.floats(0.5, 3.0), st.integers(1, 16))
 def test_a_step_is_never_shorter_than_its_replay(forward_s, ratio, num_groups):
     """Where backward takes the same multiple of forward on all stages."""

@@ -33,14 +33,14 @@ def simulated(capacity, routes, num_bytes, start_s):
     return run_tasks(graph, np.array(capacity))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(cases())
 def test_ends_equal_exact_progressive_filling(case):
     expected = finish_times(*case)
     np.testing.assert_allclose(simulated(*case).end_s, expected, rtol=1e-12, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(cases())
 def test_links_carry_all_bytes_and_never_more_than_they_can(case):
     capacity, routes, num_bytes, _ = case
@@ -52,7 +52,7 @@ def test_links_carry_all_bytes_and_never_more_than_they_can(case):
     assert (np.diff(timeline.change_s) >= 0).all()
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(cases(starts=st.just(0.0)))
 def test_at_first_each_flow_has_a_full_link_on_which_none_is_faster(case):
     """The loads that are recorded at time 0 are the sums of the max-min fair rates."""
@@ -73,7 +73,7 @@ def test_at_first_each_flow_has_a_full_link_on_which_none_is_faster(case):
         assert any(link in full and rate >= max(others[link]) * (1 - 1e-9) for link in route)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(cases(), st.sampled_from([0.25, 3.0, 1e-6, 1e9]))
 def test_time_scales_with_size_over_bandwidth(case, factor):
     capacity, routes, num_bytes, start_s = case
@@ -84,7 +84,7 @@ def test_time_scales_with_size_over_bandwidth(case, factor):
     np.testing.assert_allclose(wider, ends * factor, rtol=1e-9)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(cases(), st.randoms(use_true_random=False))
 def test_the_order_of_the_flows_does_not_matter(case, random):
     capacity, routes, num_bytes, start_s = case

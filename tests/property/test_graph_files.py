@@ -29,7 +29,7 @@ WORDS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), st.sampled_from(TEXTS))
 def test_a_file_with_slips_is_read_or_told(data, text) -> None:
     lines = text.splitlines()
@@ -56,7 +56,7 @@ def test_a_file_with_slips_is_read_or_told(data, text) -> None:
         checked(to_spec(with_backward(graph)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_told(text) -> None:
     with suppress(SpecError):

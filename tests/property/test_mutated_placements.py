@@ -84,7 +84,7 @@ def test_a_plan_on_no_grid_has_no_placement(original):
 
 
 @settings(
-    max_examples=60, deadline=None,
+    max_examples=60,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 @given(data=st.data())
@@ -104,7 +104,7 @@ def test_a_mutated_placement_that_is_read_is_drawn_and_told(original, data):
     assert refusal.faults
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(shape=st.sampled_from([[1, 2], [2, 1]]), order=st.permutations(["tp", "dp_shard"]))
 def test_any_placement_that_fits_is_simulated(original, shape, order):
     shapes = {"tp": shape, "dp_shard": shape[::-1]}

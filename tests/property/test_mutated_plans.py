@@ -67,7 +67,7 @@ def mutated(data, draw):
 
 
 @settings(
-    max_examples=150, deadline=None,
+    max_examples=150,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 @given(data=st.data())
@@ -93,7 +93,7 @@ def test_a_text_is_no_way_around_finite_numbers(original, text):
         files.from_json(json.dumps(changed))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(cut=st.floats(0, 1), junk=st.text(max_size=5))
 def test_a_cut_plan_is_refused(original, cut, junk):
     whole = json.dumps(original)
@@ -102,7 +102,7 @@ def test_a_cut_plan_is_refused(original, cut, junk):
         files.from_json(text)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_a_mutated_plan_that_is_read_is_explained_or_refused(original, data):
     changed = copy.deepcopy(original)

@@ -21,7 +21,7 @@ NAMES = ("llama3-8b", "mixtral-8x7b", "gemma2-9b", "deepseek-v2-lite", "nemotron
 MODELS = {name: load_model(name) for name in NAMES}
 degrees = st.sampled_from([(1, 1, 1), (2, 1, 1), (4, 2, 1), (8, 1, 2), (2, 4, 2), (1, 2, 8)])
 batches = st.integers(1, 200)
-quick = settings(max_examples=15, deadline=None)
+quick = settings(max_examples=15)
 
 
 def priced(model, work, split, batch, groups=1):

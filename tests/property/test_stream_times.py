@@ -9,7 +9,7 @@ from meshwright.streams.round_model import backward_s, forward_s
 
 members = st.integers(1, 64).map(float)
 seconds = st.floats(1e-6, 1.0)
-fast = settings(max_examples=60, deadline=None)
+fast = settings(max_examples=60)
 
 
 def all_times(n, compute_s, link_s, accumulator_s, hbm_s):

@@ -42,7 +42,7 @@ def other_shape(draw, size):
     return [*shape, *[1] * ones] if draw(st.booleans()) else [*[1] * ones, *shape]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), shapes)
 def test_views_are_those_of_numpy(data, shape) -> None:
     value = GraphBuilder(2.0).input("x", shape, 2.0)
@@ -57,7 +57,7 @@ def test_views_are_those_of_numpy(data, shape) -> None:
         assert elements(value) == array.reshape(-1).tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), shapes)
 def test_kernels_on_views_read_every_place_whole(data, shape) -> None:
     to = GraphBuilder(2.0)

@@ -96,7 +96,7 @@ PLACES = [(part, name) for part, kind in PARTS.items() for name in kind.model_fi
 PLACES += [(name, None) for name in StatedRow.model_fields]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), ODD), min_size=1, max_size=3))
 @example([(("software", "deferred_logit_gradients"), 2**31)])
 def test_any_row_is_judged_or_refused(changes):

@@ -113,7 +113,7 @@ def processes_in(text: str) -> int:
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(degrees=degrees, structure=structures, target=st.sampled_from(FRAMEWORKS))
 def test_refused_with_reasons_or_consistent(make_plan, degrees, structure, target):
     structure = meaningful(degrees, structure)
@@ -132,7 +132,7 @@ def test_refused_with_reasons_or_consistent(make_plan, degrees, structure, targe
     assert sum(layers_of_chunks(plan)) == plan.model.num_layers
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     shards=st.sampled_from([1, 2, 4, 8]),
     tp=st.sampled_from([2, 4, 8]),

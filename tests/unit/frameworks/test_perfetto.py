@@ -198,7 +198,7 @@ changes_drawn = st.lists(
 ).map(lambda changes: sorted(changes, key=lambda change: change[1]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tasks_drawn, changes_drawn)
 def test_any_run_is_a_legal_trace_and_complete(tmp_path_factory, tasks, changes):
     path = tmp_path_factory.mktemp("traces") / "t.json"

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.base.errors import InfeasibleError
@@ -51,7 +51,6 @@ def test_dead_devices_get_nothing():
     assert relative_rate(np.zeros(2), np.ones(2)) == 0.0
 
 
-@settings(deadline=None)
 @given(SPEEDS, st.integers(0, 9), st.lists(st.integers(0, 9), min_size=4, max_size=4))
 def test_no_split_is_faster(speed, num_rows, room):
     room = room[: len(speed)]

@@ -137,7 +137,7 @@ def test_one_all_gather_of_a_line_by_hand():
     assert load.private_s == pytest.approx(2.0 / 1e11)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_demands_that_are_joined_keep_their_rows_payloads_and_names(data):
     rows = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 3)), max_size=4)

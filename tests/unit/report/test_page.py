@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from report_pages import EVIL, Seen, charts_of, check_names_are_text, check_page, values_of
 
@@ -51,7 +51,6 @@ def test_text_of_inputs_never_becomes_markup() -> None:
     assert EVIL in "".join(evil.words)
 
 
-@settings(deadline=None)
 @given(
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40).map(
         lambda text: text + "x"

@@ -29,7 +29,7 @@ def filled(root, colour, under=None):
         yield from filled(child, colour, fill)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=12))
 def test_every_bar_is_drawn_and_its_words_are_text(amounts):
     labels = [f"row {number} & <co>" for number in range(len(amounts))]

@@ -41,7 +41,7 @@ def price_of(chain, transfers, reshards):
     return total if layout == "tokens" else np.inf
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(operators, min_size=1, max_size=4))
 def test_policy_is_the_cheapest_of_all_chains(chain):
     ways = itertools.product(

@@ -34,7 +34,7 @@ def optimum_s(problem):
         return np.inf
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=SEEDS, rules=RULES, num_phases=st.integers(1, 3), data=st.data())
 def test_no_partitions_are_faster_than_the_best_without_some_kernels(seed, rules, num_phases, data):
     problem = random_problem(seed, 6, rules, num_phases=num_phases)
@@ -42,7 +42,7 @@ def test_no_partitions_are_faster_than_the_best_without_some_kernels(seed, rules
     assert optimum_s(without(problem, left_out)) <= optimum_s(problem) * ROUNDED
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=SEEDS, rules=RULES, left_out=st.permutations(range(4)))
 def test_no_chain_priced_by_hand_is_faster_either(seed, rules, left_out):
     problem = random_problem(seed, 4, rules)
@@ -66,7 +66,7 @@ def chain_by_chance(problem, chance):
     return part == np.arange(part.max() + 1)[:, None]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(seed=SEEDS, rules=RULES, num_kernels=st.integers(2, 12))
 def test_every_partition_takes_no_less_than_what_is_left_of_it(seed, rules, num_kernels):
     chance = np.random.default_rng(seed)

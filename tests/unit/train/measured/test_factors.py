@@ -138,7 +138,7 @@ def test_every_resource_at_half_speed_takes_a_device_twice_as_long():
     assert twice == pytest.approx(2.0 * once, rel=1e-9)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.lists(st.floats(0.6, 3.0), min_size=6, max_size=6), st.sampled_from(JOBS)
 )  # fmt: skip
@@ -159,7 +159,7 @@ def test_one_slow_resource_carries_the_whole_loss():
         assert np.delete(lost, index) == pytest.approx(np.zeros(len(RESOURCES) - 1), abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
 def test_measurements_never_widen_what_is_known(seed, number):
     generator = np.random.default_rng(seed)
