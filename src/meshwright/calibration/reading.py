@@ -111,10 +111,11 @@ def judged(content: Any, origin: str) -> tuple[list[Row], list[Fault]]:
     Raises
     ------
     SpecError
-        Where the content is no array.
+        Where the content is no array, or an empty one.
     """
-    if not isinstance(content, list):
-        found = Fault("", f"expected an array of rows, found {_kind(content)}", "[{...}, ...]")
+    if not isinstance(content, list) or not content:
+        kind = "an empty one" if content == [] else _kind(content)
+        found = Fault("", f"expected an array of rows, found {kind}", "[{...}, ...]")
         raise SpecError(found, origin=origin)
     entries = [
         {"id": f"[{index}]", "group": "unnamed"}

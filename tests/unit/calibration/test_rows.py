@@ -133,8 +133,8 @@ def test_a_file_of_bad_rows_alone_is_bad_input(tmp_path, capsys):
     assert "2 faults" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [{}, 3, None, "rows"])
-def test_only_an_array_is_read(content):
+@pytest.mark.parametrize("content", [[], {}, 3, None, "rows"])
+def test_only_an_array_with_rows_is_read(content):
     with pytest.raises(SpecError, match="expected an array"):
         rows_of(content, "x")
 
