@@ -323,8 +323,8 @@ def measurements(rows: Sequence[Row], calibration: str, origin: str) -> list[Mea
         for entry in predictions
         if entry.job is None or entry.measured_tokens_per_s is None
     ]
-    if faults or not predictions:
-        raise SpecError(faults or Fault("", "holds no row"), origin=origin)
+    if faults:
+        raise SpecError(faults, origin=origin)
     return [measurement(entry) for entry in predictions]
 
 

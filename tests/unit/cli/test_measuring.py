@@ -177,7 +177,9 @@ def test_rows_of_measurements_are_jobs_too(capsys, tmp_path):
     )
     assert set(faults(capsys, *words[:-3], "--measured", str(path))) == {"odd", "burst"}
     path.write_text("[]")
-    assert faults(capsys, *words[:-3], "--measured", str(path)) == {"": "holds no row"}
+    assert faults(capsys, *words[:-3], "--measured", str(path)) == {
+        "": "expected an array of rows, found an empty one"
+    }
 
 
 def test_all_faults_of_a_file_are_told_at_once(capsys, tmp_path):
