@@ -147,7 +147,7 @@ class KernelValidationRecord(TypedDict):
     variants: Sequence[KernelErrors]
 
 
-def kernel_data(found: KernelValidation) -> KernelValidationRecord:
+def kernel_validation_record(found: KernelValidation) -> KernelValidationRecord:
     """Return the errors for a program."""
     return {"kernels": found.by_chip, "variants": found.by_variant}
 

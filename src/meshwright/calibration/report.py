@@ -326,7 +326,7 @@ class ValidationRecord(TypedDict):
     """Of machines that serve from SRAM."""
 
 
-def validation_data(found: Validation) -> ValidationRecord:
+def validation_record(found: Validation) -> ValidationRecord:
     """Return a validation for programs."""
     overall = PooledErrors(**vars(found.overall), median_of_medians=found.median_of_medians)
     data: ValidationRecord = {

@@ -206,7 +206,7 @@ def check(args: Namespace) -> int:
 
 def compare(args: Namespace) -> int:
     """Print the best plan of each recipe; 3 where nothing fits even when all is free."""
-    from meshwright.train.compare import comparison_data
+    from meshwright.train.compare import comparison_record
     from meshwright.train.report import comparison_screen
     from meshwright.train.report_detail import comparison_lines
 
@@ -214,7 +214,7 @@ def compare(args: Namespace) -> int:
     after = question_line(args) + " --out plan.json"
     show_screen(
         lambda: comparison_screen(found, next_command=after), lambda: comparison_lines(found),
-        lambda: comparison_data(found), args,
+        lambda: comparison_record(found), args,
     )  # fmt: skip
     return 0 if found.ours.best is not None else NOTHING_FITS
 
@@ -274,14 +274,14 @@ def simulate(args: Namespace) -> int:
         sys.stderr.write("playing the step: a few seconds, more the first time\n")
     found, played = api._played(args)
     if found.best.placement is None:
-        from meshwright.train.timeline_report import timeline_data, timeline_lines
+        from meshwright.train.timeline_report import timeline_lines, timeline_record
 
-        show(list(timeline_lines(found, played)), timeline_data(found, played), args.json)
+        show(list(timeline_lines(found, played)), timeline_record(found, played), args.json)
         return 0
-    from meshwright.wafer.report import simulation_data, simulation_lines
+    from meshwright.wafer.report import simulation_lines, simulation_record
 
     lines = list(simulation_lines(found, played.step, played.network))
-    show(lines, simulation_data(found, played.step, played.network), args.json)
+    show(lines, simulation_record(found, played.step, played.network), args.json)
     return 0
 
 
@@ -341,13 +341,13 @@ def partition(args: Namespace) -> int:
 
 def fuse(args: Namespace) -> int:
     """Print kernels fused into partitions."""
-    from meshwright.dataflow.fusion.answer import fusion_to_data
+    from meshwright.dataflow.fusion.answer import fusion_record
     from meshwright.dataflow.fusion.report import fusion_lines, fusion_screen
 
     found = api.fuse.answer(args, _call(args))
     show_screen(
         lambda: fusion_screen(found, next_command=picture_command(args, "fused.svg")),
-        lambda: fusion_lines(found), lambda: fusion_to_data(found), args,
+        lambda: fusion_lines(found), lambda: fusion_record(found), args,
     )  # fmt: skip
     return 0
 
@@ -400,13 +400,13 @@ def _show_job(found: Job, args: Namespace) -> int:
 def sweep(args: Namespace) -> int:
     """Print a sweep; 3 where no point has a plan or is within limits, 130 where Ctrl-C came."""
     from meshwright.sweep.choice import choice_lines
-    from meshwright.sweep.report import counts_of, sweep_data, sweep_lines
+    from meshwright.sweep.report import counts_of, sweep_lines, sweep_record
 
     found = api.sweep.answer(args, _call(args))
     asked, swept, chosen = found.asked, found.swept, found.chosen
     lines = [*sweep_lines(asked, swept), *[""] * bool(chosen)]
     lines += [line for choice in chosen for line in choice_lines(asked, choice)]
-    show(lines, sweep_data(asked, swept, chosen) if args.json else None, args.json)
+    show(lines, sweep_record(asked, swept, chosen) if args.json else None, args.json)
     if not swept.is_complete:
         return INTERRUPTED
     is_empty = any(not choice.best for choice in chosen)
@@ -415,14 +415,18 @@ def sweep(args: Namespace) -> int:
 
 def validate(args: Namespace) -> int:
     """Print the errors of predictions; 2 where some rows are none, 3 where none is predicted."""
-    from meshwright.calibration.kernel_report import KernelValidation, kernel_data, kernel_lines
-    from meshwright.calibration.report import validation_data, validation_lines
+    from meshwright.calibration.kernel_report import (
+        KernelValidation,
+        kernel_lines,
+        kernel_validation_record,
+    )
+    from meshwright.calibration.report import validation_lines, validation_record
 
     found = api.validate.answer(args, _call(args))
     if isinstance(found, KernelValidation):
-        show(kernel_lines(found, detail=args.detail), kernel_data(found), args.json)
+        show(kernel_lines(found, detail=args.detail), kernel_validation_record(found), args.json)
         return 0
-    data = validation_data(found) if args.json else None
+    data = validation_record(found) if args.json else None
     show(validation_lines(found, detail=args.detail), data, args.json)
     if all(entry.refused is not None for entry in found.predictions):
         return NOTHING_FITS

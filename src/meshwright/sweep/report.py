@@ -56,7 +56,7 @@ class SweepRecord(TypedDict):
     chosen: Sequence[ChoiceRecord]
 
 
-def sweep_data(sweep: SweepSpec, swept: Swept, chosen: Sequence[Choice]) -> SweepRecord:
+def sweep_record(sweep: SweepSpec, swept: Swept, chosen: Sequence[Choice]) -> SweepRecord:
     """Return a sweep for programs."""
     return {
         "name": sweep.name,

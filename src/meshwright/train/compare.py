@@ -136,7 +136,7 @@ class ComparisonRecord(TypedDict):
     entries: Sequence[EntryRecord]
 
 
-def comparison_data(found: Comparison) -> ComparisonRecord:
+def comparison_record(found: Comparison) -> ComparisonRecord:
     """Return a comparison as plain data."""
     return {
         "model": found.model.name,

@@ -82,7 +82,7 @@ class TimelineRecord(TypedDict):
     stages: Sequence[StageTimeline]
 
 
-def timeline_data(plan: Plan, line: StepTimeline) -> TimelineRecord:
+def timeline_record(plan: Plan, line: StepTimeline) -> TimelineRecord:
     """Return a step over time as plain data."""
     seconds = line.seconds_by_task()
     return {

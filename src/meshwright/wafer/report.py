@@ -87,7 +87,7 @@ class SimulationRecord(TypedDict):
     busiest_links: Sequence[BusyLink]
 
 
-def simulation_data(plan: Plan, step: SimulatedStep, network: Network) -> SimulationRecord:
+def simulation_record(plan: Plan, step: SimulatedStep, network: Network) -> SimulationRecord:
     """Return a simulated step as plain data."""
     used = link_utilisation(step.timeline, network)
     placement = plan.best.placement

@@ -9,7 +9,7 @@ from meshwright.calibration.errors import errors_of, families_of, intervals_of, 
 from meshwright.calibration.jobs import Reason, job_of
 from meshwright.calibration.prediction import Counting, Prediction, RowMemory, predict
 from meshwright.calibration.reading import rows_of
-from meshwright.calibration.report import Validation, validation_data, validation_lines
+from meshwright.calibration.report import Validation, validation_lines, validation_record
 from meshwright.cost.parts import MemoryPart, MemoryUse
 from meshwright.report.answer_file import plain_data
 
@@ -100,7 +100,7 @@ def test_the_data_has_the_agreed_shape():
         "x",
     )
     found = Validation(tuple(predict(rows, "uncalibrated")), "uncalibrated")
-    data = plain_data(validation_data(found))
+    data = plain_data(validation_record(found))
     measures = {
         "rows", "rows_used", "rows_refused", "median_abs_log_error", "p90_abs_log_error",
         "bias_log", "memory_median_abs_error", "false_fits", "false_ooms", "spearman",

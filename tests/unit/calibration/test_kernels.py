@@ -12,10 +12,10 @@ from meshwright.base.errors import SpecError, UnknownNameError
 from meshwright.calibration.fit.kernels import curves_text, fit_curve, fit_kernels
 from meshwright.calibration.kernel_report import (
     KINDS,
-    kernel_data,
     kernel_document,
     kernel_lines,
     kernel_validation,
+    kernel_validation_record,
 )
 from meshwright.calibration.kernel_rows import (
     FOLDER,
@@ -184,6 +184,6 @@ def test_the_page_has_every_kernel_and_the_columns_of_every_table(validation):
         assert f"| {kind} |" in text
     for name in KERNELS:
         assert f"| {name} |" in text
-    data = plain_data(kernel_data(validation))
+    data = plain_data(kernel_validation_record(validation))
     assert len(data["variants"]) == len(validation.by_variant) > len(data["kernels"])
     assert len(list(kernel_lines(validation, detail=True))) > len(data["variants"])

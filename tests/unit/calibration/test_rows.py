@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
 from meshwright.calibration.reading import StatedHardware, StatedRow, judged, read_rows, rows_of
-from meshwright.calibration.report import Validation, validation_data, validation_lines
+from meshwright.calibration.report import Validation, validation_lines, validation_record
 from meshwright.calibration.rows import (
     DATA,
     FROZEN,
@@ -110,7 +110,7 @@ def test_any_row_is_judged_or_refused(changes):
     assert len(rows) + bool(faults) == 1
     found = Validation(tuple(predict_all(rows, "calibrated")), "calibrated", tuple(faults))
     assert list(validation_lines(found))
-    json.dumps(plain_data(validation_data(found)), allow_nan=False)
+    json.dumps(plain_data(validation_record(found)), allow_nan=False)
 
 
 @pytest.mark.parametrize(("entries", "status"), [([WHOLE], 0), ([WHOLE, {"id": 1, "batch": -1}], 2),

@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.calibration.jobs import Reason
 from meshwright.calibration.reading import rows_of, serving_precision_of
-from meshwright.calibration.report import Validation, validation_data, validation_lines, views_of
+from meshwright.calibration.report import Validation, validation_lines, validation_record, views_of
 from meshwright.calibration.rows import published_rows, published_serving_rows
 from meshwright.calibration.serving import (
     predict_all,
@@ -198,7 +198,7 @@ def test_both_kinds_of_rows_keep_their_order_and_the_headline_is_of_training():
     trained, served = published_rows()[0], row(id="served")
     rows = [served, trained, row(id="again")]
     found = Validation(tuple(predict_all(rows, "calibrated")), "calibrated")
-    data = plain_data(validation_data(found))
+    data = plain_data(validation_record(found))
     assert [entry["id"] for entry in data["rows"]] == ["served", trained.id, "again"]
     assert set(data["groups"]) == {"mine", trained.group}
     assert data["overall"]["rows"] == 1
@@ -212,7 +212,7 @@ def test_both_kinds_of_rows_keep_their_order_and_the_headline_is_of_training():
 def test_a_file_of_requests_alone_has_its_own_headline():
     found = Validation(tuple(predict_served([row()], "calibrated")), "calibrated")
     expected = abs(log(found.predictions[0].predicted_tokens_per_s / (16 * 640 / 2.0)))
-    assert plain_data(validation_data(found))["overall"]["median_of_medians"] == pytest.approx(
+    assert plain_data(validation_record(found))["overall"]["median_of_medians"] == pytest.approx(
         expected
     )
 

@@ -13,7 +13,7 @@ from meshwright.calibration.fit.report import fitted
 from meshwright.calibration.fit.sram import fit_sram
 from meshwright.calibration.jobs import Reason
 from meshwright.calibration.reading import read_rows
-from meshwright.calibration.report import Validation, documents, validation_data, validation_lines
+from meshwright.calibration.report import Validation, documents, validation_lines, validation_record
 from meshwright.calibration.rows import SoftwareFields, published_sram_rows
 from meshwright.calibration.serving import predict_all
 from meshwright.calibration.sram import predict_sram, sram_job, token_s
@@ -128,7 +128,7 @@ def test_a_figure_of_ones_own_is_read_fitted_and_read_again(path, tmp_path):
     (entry,) = predict_all(rows, str(mine))
     assert entry.predicted_tokens_per_s == pytest.approx(1000, rel=0.02)
     again = Validation((entry,), str(mine))
-    assert plain_data(validation_data(again))["sram"]["rows_used"] == 1
+    assert plain_data(validation_record(again))["sram"]["rows_used"] == 1
     assert "| mine |" in documents(again, rows, "found")["found_inference.md"]
 
 

@@ -321,7 +321,7 @@ class FusionRecord(TypedDict):
     partitions: Sequence[PartitionRecord]
 
 
-def fusion_to_data(answer: FusionAnswer) -> FusionRecord:
+def fusion_record(answer: FusionAnswer) -> FusionRecord:
     """Return an answer as data."""
     asked, fusion = answer.question, answer.choice.fusion
     return {
