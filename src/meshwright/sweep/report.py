@@ -247,10 +247,11 @@ def gain(records: Sequence[Record], name: str, compared: Compared, sides: Sequen
 def _mean_logs(
     records: Sequence[Record], name: str, sides: Sequence[str]
 ) -> dict[tuple[Any, ...], float]:
-    """Return the mean logarithm of a result for each design."""
+    """Return the mean logarithm of a result for each design; what is 0 has none."""
     found: dict[tuple[Any, ...], list[float]] = {}
     for one in records:
-        found.setdefault(tuple(one[side] for side in sides), []).append(log(float(one[name])))
+        if one[name] > 0:
+            found.setdefault(tuple(one[side] for side in sides), []).append(log(float(one[name])))
     return {design: fmean(values) for design, values in found.items()}
 
 
@@ -478,7 +479,7 @@ def _compared(sweep: SweepSpec, report: SweepReport, found: Sequence[Record]) ->
         yield f"* {name}: {', '.join(map(str, members))}"
     yield ""
     yield "Best: the best point of one group over the best of the other. Mean: geometric, over"
-    yield f"designs of equal {', '.join(sides)}."
+    yield f"designs of equal {', '.join(sides)}." if sides else "designs."
     yield ""
     rows = []
     for value, here in by_value(found, report.each):

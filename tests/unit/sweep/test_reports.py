@@ -9,7 +9,7 @@ from meshwright.cli.main import main
 from meshwright.spec.sweep import Compared, HeatMap, SweepReport, SweepSpec
 from meshwright.sweep import questions
 from meshwright.sweep.questions import checked
-from meshwright.sweep.report import best_of, cells_of, document, gain, orders, ratios
+from meshwright.sweep.report import Gain, best_of, cells_of, document, gain, orders, ratios
 from meshwright.sweep.run import Store, Swept, points_of, run
 
 RATES = {"fast": 8.0, "slow": 2.0, "old": 1.0}
@@ -120,6 +120,16 @@ def test_of_times_the_least_is_best_in_a_document_and_in_what_is_compared():
     text, _ = document(sweep, sweep.report, Swept(points, times, 0), "times", "meshwright sweep x")
     assert "| step_time_s | b |" in text
     assert "| small | step_time_s | 0.25 |" in text
+    assert "of equal ." not in text
+
+
+def test_a_group_with_nothing_of_a_result_is_not_compared():
+    records = [
+        {"chip": chip, "dead_devices": number}
+        for chip, number in zip("abc", (2, 0, 0), strict=True)
+    ]
+    groups = Compared(field="chip", groups={"new": ("a",), "old": ("b", "c")})
+    assert gain(records, "dead_devices", groups, []) == Gain(None, None, 0)
 
 
 def test_a_document_has_a_section_for_each_value_and_says_why_cells_are_empty(swept):
