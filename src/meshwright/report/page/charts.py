@@ -262,6 +262,7 @@ def heat(
                                               "axis": {"labelAngle": 0, "orient": "top"}},
     }  # fmt: skip
     colour = {"field": "amount", "type": "quantitative", "title": title,
+              "legend": {"titleLimit": LABEL},
               "scale": {"scheme": "blues", "type": "log" if by_ratio else "linear"}}  # fmt: skip
     ink = {"condition": {"test": f"datum.amount > {dark!r}", "value": ON_DARK},
            "value": ON_PALE}  # fmt: skip
