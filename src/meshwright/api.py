@@ -1174,6 +1174,7 @@ def sweep(args: Namespace, call: Call) -> SweepAnswer:
     from meshwright.base.registry import version
     from meshwright.options.question import Reading, output_file
     from meshwright.report.heat_map import heat_svg
+    from meshwright.report.svg import check_drawable
     from meshwright.sweep.answer import SweepAnswer
     from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.questions import QUESTIONS, checked
@@ -1202,6 +1203,8 @@ def sweep(args: Namespace, call: Call) -> SweepAnswer:
     ]  # fmt: skip
     if faults:
         raise SpecError(faults)
+    if picture is not None or (report is not None and not is_page):
+        check_drawable()
     points = checked(asked)
     objective = objective_of(
         QUESTIONS[asked.ask].values, args.least, args.most, args.at_least or (), args.at_most or ()

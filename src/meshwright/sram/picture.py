@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.chart import group_class, label, page, rectangle
+from meshwright.report.drawing import group_class, label, page, rectangle
 from meshwright.report.screen import words
 from meshwright.sram.answer import PartitionPlan
 from meshwright.sram.report import Alike, runs_of_alike

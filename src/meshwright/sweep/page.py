@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from meshwright.base.errors import UnknownNameError
 from meshwright.base.units import format_si
+from meshwright.report.heat_map import heat_spec
 from meshwright.report.page import charts
 from meshwright.report.page.parts import Chart, Folded, Page, Part, Section, Table, Text, Tile
 from meshwright.report.page.pieces import count_chart
@@ -163,9 +164,7 @@ def _map(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> Iterator[Chart]:
     cells = cells_of(sweep, shown, swept)
     if not cells.values:
         return
-    quantity, places = QUANTITIES[shown.shows], list(cells.values)
-    amounts = list(cells.values.values())
-    texts = [cells.text(*place) for place in places]
+    places, amounts = list(cells.values), list(cells.values.values())
     low, high = min(amounts), max(amounts)
     least, most = places[amounts.index(low)], places[amounts.index(high)]
     yield Chart(
@@ -173,13 +172,7 @@ def _map(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> Iterator[Chart]:
         f"{cells.subtitle[:1].upper()}{cells.subtitle[1:]}. Least: {cells.row_field} {least[0]}, "
         f"{cells.column_field} {least[1]}, {cells.text(*least)}; most: {cells.row_field} "
         f"{most[0]}, {cells.column_field} {most[1]}, {cells.text(*most)}; {cells.scale}",
-        charts.heat(
-            [row for row, _ in places], [column for _, column in places], amounts, texts,
-            [cells.notes.get(place, "") for place in places], list(cells.rows),
-            list(cells.columns), cells.row_field, cells.column_field,
-            f"{quantity.words} [{cells.unit}]" if cells.unit else quantity.words,
-            misfits=sorted(cells.misfits),
-        ),
+        heat_spec(cells),
         Table((cells.row_field, *(f"{column}>" for column in cells.columns)),
               [(row, *(cells.text(row, column) for column in cells.columns))
                for row in cells.rows]),

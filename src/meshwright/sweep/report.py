@@ -112,6 +112,7 @@ def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
         notes={cell: note for cell, (_, note) in best.items()},
         misfits=frozenset(misfits),
         unit="of the best of a column" if shown.is_relative else quantity.unit,
+        quantity=what,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.chart import (
+from meshwright.report.drawing import (
     TICK,
     label,
     neat_ticks,

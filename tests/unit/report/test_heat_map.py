@@ -3,8 +3,11 @@
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from meshwright.report.chart import HEAT_STEPS
-from meshwright.report.heat_map import HeatCells, heat_svg
+import pytest
+
+from meshwright.report.heat_map import HeatCells, heat_spec, heat_svg
+
+INK = "{http://www.w3.org/2000/svg}"
 
 
 def cells(*values):
@@ -13,21 +16,18 @@ def cells(*values):
     return HeatCells("t", "row", "column", ("r",), (*names, "empty"), found, {})
 
 
-def steps(shown):
-    return [shown.step("r", column) for column in shown.columns]
+def scale(shown):
+    return heat_spec(shown)["layer"][0]["encoding"]["color"]["scale"]["type"]
 
 
-def test_steps_are_equal_differences_where_values_are_near():
-    assert steps(cells(2.0, 4.0, 6.0)) == [1, 1 + round((HEAT_STEPS - 1) / 2), HEAT_STEPS, 0]
-
-
-def test_steps_are_equal_ratios_where_values_are_far_apart():
-    assert steps(cells(1.0, 100.0, 10_000.0)) == [1, 1 + round((HEAT_STEPS - 1) / 2), HEAT_STEPS, 0]
-
-
-def test_values_that_are_zero_or_alike_have_a_colour_all_the_same():
-    assert steps(cells(0.0, 1e6)) == [1, HEAT_STEPS, 0]
-    assert steps(cells(3.0, 3.0)) == [HEAT_STEPS, HEAT_STEPS, 0]
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [((2.0, 4.0, 6.0), "linear"), ((1.0, 100.0, 10_000.0), "log"), ((0.0, 1e6), "linear"),
+     ((3.0, 3.0), "linear"), ((), "linear")],
+)  # fmt: skip
+def test_colours_stand_for_ratios_where_values_are_far_apart(values, expected):
+    assert scale(cells(*values)) == expected
+    assert ("by ratio" in cells(*values).scale) == (expected == "log")
 
 
 def test_small_values_have_prefixes_in_a_map_that_needs_them():
@@ -35,12 +35,14 @@ def test_small_values_have_prefixes_in_a_map_that_needs_them():
     assert [shown.text("r", name) for name in shown.columns[:4]] == [
         "2.5 u", "420 u", "12.5 m", "1.3 k",
     ]  # fmt: skip
-    assert shown.scale == "2.5 u to 1.3 k, steps of equal ratios"
+    assert shown.scale == "2.5 u to 1.3 k, colours by ratio"
     assert cells(0.002, 0.5).text("r", "c0") == "0.002"
 
 
-def test_titles_fit_into_their_picture():
-    """A semibold letter of 18 px takes 11 px on average, in the widest usual font."""
-    named = replace(cells(1.0), title="m" * 60)
-    width = float(ElementTree.fromstring(heat_svg(named)).get("width"))
-    assert width >= 60 * 11
+def test_a_picture_has_each_cell_in_words_and_a_cross_where_nothing_fits():
+    shown = replace(cells(1.0, 2.0), misfits=frozenset({("r", "empty")}), quantity="time", unit="s")
+    drawn = ElementTree.fromstring(heat_svg(shown))
+    words = ["".join(text.itertext()) for text in drawn.iter(f"{INK}text")]
+    assert {"t", "row", "column", "1", "2", "nothing fits", "time [s]"} <= set(words)
+    assert len(heat_spec(shown)["layer"]) == 3
+    assert len(heat_spec(cells(1.0))["layer"]) == 2

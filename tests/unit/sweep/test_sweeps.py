@@ -13,8 +13,7 @@ import pytest
 
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.cli.main import main
-from meshwright.report.chart import HEAT_STEPS
-from meshwright.report.heat_map import heat_svg
+from meshwright.report.heat_map import heat_spec, heat_svg
 from meshwright.spec.sweep import HeatMap, SweepSpec
 from meshwright.sweep.questions import QUESTIONS, checked
 from meshwright.sweep.report import cells_of, counts_of, records, sweep_csv
@@ -118,10 +117,8 @@ def test_cells_hold_the_better_value_and_what_gave_it():
     cells = cells_of(sweep, sweep.heat_map, swept)
     assert cells.values["8", "a"] == 1
     assert cells.notes["8", "a"] == "extra 1"
-    picture = heat_svg(cells)
-    assert picture.count("<rect") == 1 + 6 + HEAT_STEPS  # the paper, the cells, and the scale
-    assert "1 s, steps of equal differences" in picture
-    assert picture.startswith("<svg")
+    assert len(heat_spec(cells)["data"]["values"]) == len(cells.values) == 6
+    assert "1 to 1 s" in heat_svg(cells)
 
 
 def test_text_from_files_is_escaped_in_pictures():
@@ -385,7 +382,7 @@ def test_graphs_on_designs(tmp_path, capsys):
     for point in points:
         assert point["lower_bound_s"] <= point["step_time_s"] * (1 + 1e-9)
         assert 0 < point["utilisation"] < 1
-    assert picture.read_text().count("<rect") == 1 + 4 + HEAT_STEPS
+    assert picture.read_text().startswith("<svg")
 
 
 @pytest.mark.parametrize("graph", ["hpl-2048x256", "fft-256x256"])
@@ -436,7 +433,7 @@ def test_what_does_not_fit_is_crossed_and_what_has_no_value_is_left_out():
     assert whole.misfits == {("8", "c"), ("16", "c")}
     assert whole.columns == ("a", "b", "c")
     assert [whole.text("8", name) for name in ("c", "d")] == ["\N{MULTIPLICATION SIGN}", "-"]
-    assert heat_svg(whole).count("\N{MULTIPLICATION SIGN}  nothing fits") == 1
+    assert heat_svg(whole).count(">nothing fits<") == 1
     vary = {**SWEEP.vary, SWEEP.heat_map.rows: (*SWEEP.sides[SWEEP.heat_map.rows], "none")}
     more = cells_of(SWEEP.model_copy(update={"vary": vary}), SWEEP.heat_map, swept)
     assert more.rows == whole.rows

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.report.chart import HEAT_STEPS, group_class, heat_step, style_sheet
+from meshwright.report.drawing import HEAT_STEPS, group_class, heat_step, style_sheet
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.topology.grid import mesh, ring, torus
 from meshwright.topology.network import LinkSpec

@@ -7,7 +7,7 @@ grid take the colours of the page. Every axis has a title with its unit.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Spec = dict[str, Any]
@@ -35,6 +35,12 @@ UPRIGHT, CROSS = "M0,-1L0,1", "M-1,-1L1,1M-1,1L1,-1"
 """Shapes of marks: a stroke, and what does not fit."""
 ROOM = 1.2
 """Length of an axis over its longest bar, which leaves room for words."""
+
+
+ON_PALE, ON_DARK = "#10141b", "#fdfefe"
+"""Words on a pale and on a dark cell, in any colours of the page."""
+DARK = 0.65
+"""Share of a scale from which cells are dark."""
 
 
 def chart(**parts: Any) -> Spec:
@@ -248,17 +254,18 @@ def heat(
     misfits
         Row and column of what fits nothing: a cross.
     """
-    is_wide = 0.0 < WIDE * min(amounts) < max(amounts)
-    middle = (min(amounts) * max(amounts)) ** 0.5 if is_wide else (min(amounts) + max(amounts)) / 2
+    low, high, by_ratio = min(amounts, default=0.0), max(amounts, default=0.0), is_wide(amounts)
+    dark = low ** (1 - DARK) * high**DARK if by_ratio else (1 - DARK) * low + DARK * high
     base = {
         "y": names("row", row_title) | {"sort": list(row_order), "axis": {"labelLimit": LABEL}},
         "x": names("column", column_title) | {"sort": list(column_order),
                                               "axis": {"labelAngle": 0, "orient": "top"}},
     }  # fmt: skip
     colour = {"field": "amount", "type": "quantitative", "title": title,
-              "scale": {"scheme": "blues", "type": "log" if is_wide else "linear"}}  # fmt: skip
-    ink = {"condition": {"test": f"datum.amount > {middle!r}", "value": "#ffffff"},
-           "value": "#1b1f27"}  # fmt: skip
+              "legend": {"titleLimit": LABEL},
+              "scale": {"scheme": "blues", "type": "log" if by_ratio else "linear"}}  # fmt: skip
+    ink = {"condition": {"test": f"datum.amount > {dark!r}", "value": ON_DARK},
+           "value": ON_PALE}  # fmt: skip
     crosses = {
         "data": {"values": [{"row": row, "column": column} for row, column in misfits]},
         "transform": kind_of("nothing fits"),
@@ -279,10 +286,15 @@ def heat(
     )  # fmt: skip
 
 
+def is_wide(values: Iterable[float]) -> bool:
+    """Tell whether values span so much that they are shown by their ratios."""
+    known = list(values)
+    return bool(known) and 0.0 < WIDE * min(known) < max(known)
+
+
 def _scale(values: Sequence[float]) -> Spec:
     """Return a scale that shows values apart: logarithmic where they span much."""
-    low, high = min(values), max(values)
-    return {"type": "log"} if 0.0 < WIDE * low < high else {"zero": False}
+    return {"type": "log"} if is_wide(values) else {"zero": False}
 
 
 def spans(
