@@ -1203,7 +1203,8 @@ def sweep(args: Namespace, call: Call) -> SweepAnswer:
     ]  # fmt: skip
     if faults:
         raise SpecError(faults)
-    if picture is not None or (report is not None and not is_page):
+    has_maps = asked.report is not None and bool(asked.report.heat_maps)
+    if picture is not None or (report is not None and not is_page and has_maps):
         check_drawable()
     points = checked(asked)
     objective = objective_of(

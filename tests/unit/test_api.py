@@ -157,7 +157,7 @@ def test_a_step_over_time_is_that_of_a_plan_or_its_file(found, tmp_path):
     path = tmp_path / "plan.json"
     files.save(found, path)
     played = mw.timeline(found)
-    assert mw.timeline(path).records() == mw.timeline(str(path)).records() == played.records()
+    assert mw.timeline(path).rows() == mw.timeline(str(path)).rows() == played.rows()
     with pytest.raises(SpecError, match="plan: found a int, expected a name or a file or a Plan"):
         mw.timeline(3)
 

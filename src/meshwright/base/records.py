@@ -88,7 +88,7 @@ class Listed(Brief, ABC):
     """An answer that holds rows: at a prompt a few lines, in a notebook a table."""
 
     @abstractmethod
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the rows: SI values by names with their unit, those of ``--json``."""
 
     @overload
@@ -119,7 +119,7 @@ class Listed(Brief, ABC):
         except ImportError:
             message = f"{library} is not installed; pip install {library}"
             raise UnsupportedError(message) from None
-        return tables.DataFrame(columns_of(self.records()))
+        return tables.DataFrame(columns_of(self.rows()))
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""

@@ -42,7 +42,7 @@ class KernelErrors(Brief):
     bias: float
     """Median of ln(predicted / measured): below 0 is predicted too fast."""
 
-    def record(self) -> dict[str, Scalar]:
+    def as_row(self) -> dict[str, Scalar]:
         """Return the errors; of each kind of rows median and 90th percentile."""
         found: dict[str, Scalar] = {
             "kernel": self.kernel, "chip": self.chip, "variant": self.variant, "rows": self.rows,
@@ -75,9 +75,9 @@ class KernelValidation(Shown):
         names = dict.fromkeys(entry.kernel for entry in self.by_chip)
         return f"{rows:,} rows, {len(self.by_variant)} variants of {', '.join(names)}"
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the errors of each kernel, chip and variant."""
-        return [entry.record() for entry in self.by_variant]
+        return [entry.as_row() for entry in self.by_variant]
 
     def plot_errors(self) -> AltairChart:
         """Draw the median error of each kernel and chip, |ln(predicted / measured)| [%]."""

@@ -223,7 +223,7 @@ class Prediction(Brief):
         told = [f"{name} {v:,.0f} tokens/s" for name, v in shown.items() if v is not None]
         return f"{self.row.id}: {', '.join(told)}"
 
-    def record(self) -> dict[str, Scalar]:
+    def as_row(self) -> dict[str, Scalar]:
         """Return the row, what is predicted and what was measured."""
         low, high = self.interval or (None, None)
         memory = self.memory

@@ -115,9 +115,9 @@ class Validation(Shown):
             lines.append(f"80 % intervals hold {held.covered:.1%} of {counted(held.rows, 'row')}")
         return "\n".join(lines)
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the rows, each with what is predicted and what was measured."""
-        return [entry.record() for entry in self.predictions]
+        return [entry.as_row() for entry in self.predictions]
 
     def plot_agreement(self) -> AltairChart:
         """Draw predicted over measured throughput of every row of training [tokens/s]."""

@@ -171,7 +171,7 @@ class GraphAnswer(Shown):
             f"{counted(len(self.plans.plans), 'plan')} priced, gap {self.plans.gap:.1%}"
         )
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the plans, the fastest first."""
         rows = [plan_record(plan) for plan in self.plans.plans]
         return [{name: value for name, value in row.items() if isinstance(value, int | float)}

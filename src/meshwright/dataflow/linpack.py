@@ -195,7 +195,7 @@ class GridRuns(Shown):
             f"{len(self.runs)} grids priced"
         )
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the grids, the fastest first."""
         return [
             {"rows": run.grid.rows, "columns": run.grid.columns,

@@ -104,7 +104,7 @@ class Profile(Listed):
             f"{largest(parts | {'nothing under way': self.idle_s}, self.step_s)}"
         )
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the kinds of work with their time; of communication what shows and what hides."""
         kinds = dict.fromkeys((*self.parts_s, *self.hidden_s))
         return [

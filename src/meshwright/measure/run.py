@@ -50,7 +50,7 @@ class MeasuredMachine(Listed):
             f"{', '.join(map(str, self.files))}"
         )
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the constants with their ranges."""
         return [scalars(constant) for constant in self.constants]
 

@@ -112,7 +112,7 @@ class RoutedFlows(Listed):
             f"{format_seconds(routed_s)}; no routing is below {format_seconds(bound_s)}"
         )
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the links with what they carry."""
         rows = zip(self.scenario.link_ids, self.scenario.bandwidth_bytes_per_s.tolist(),
                    self.load_bytes.tolist(), self.busy_s.tolist(), strict=True)  # fmt: skip

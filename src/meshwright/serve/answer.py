@@ -96,7 +96,7 @@ class ServingCandidate(Brief):
         """Return the plan string and the price."""
         return f"{self.text}\n{self.estimate.brief()}"
 
-    def record(self) -> dict[str, Scalar]:
+    def as_row(self) -> dict[str, Scalar]:
         """Return the plan string, the price and the degrees, by the names of ``--json``."""
         price = self.estimate
         return {
@@ -128,7 +128,7 @@ class ServingFront(Listed):
             f"{max(users):,.1f} tokens/s for each user"
         )
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the plans."""
         columns = {name: values for name, values in vars(self).items() if values}
         names = ["plan" if name == "plans" else name for name in columns]
@@ -170,9 +170,9 @@ class ServingPlan(Shown):
 
         return serving_screen(self).lead
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the ranking: this plan, then its runners-up."""
-        return [entry.record() for entry in (self.best, *self.runners_up)]
+        return [entry.as_row() for entry in (self.best, *self.runners_up)]
 
     def plot_time(self) -> AltairChart:
         """Draw what the time per output token, or to the first one, consists of [s]."""
@@ -287,7 +287,7 @@ class Deployment(Brief):
             f"{format_seconds(self.first_token_s)}, TPOT {format_seconds(self.latency_s)}"
         )
 
-    def record(self) -> dict[str, Scalar]:
+    def as_row(self) -> dict[str, Scalar]:
         """Return the plan string, the workers and the price, by the names of ``--json``."""
         workers: dict[str, Scalar] = {}
         for name, pool in (("prefill", self.prefill), ("decode", self.decode)):
@@ -327,9 +327,9 @@ class DisaggregatedPlan(Shown):
         """Return the workers, and what they do."""
         return f"{self.model.name} on {self.system.name}: {self.best.brief()}"
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the deployments: this one, then those of other sizes of workers."""
-        return [entry.record() for entry in (self.best, *self.runners_up)]
+        return [entry.as_row() for entry in (self.best, *self.runners_up)]
 
     def plot_first_token(self) -> AltairChart:
         """Draw what the time to the first token consists of [s]."""

@@ -34,6 +34,12 @@ class HeatMap(Declaration):
     is_relative: bool = Field(default=False, alias="relative")
     """Whether cells show their share of the best value of their column."""
 
+    @model_validator(mode="after")
+    def _has_two_sides(self) -> Self:
+        if self.rows == self.columns:
+            raise ValueError(f"columns: {self.columns} is the field of the rows as well")
+        return self
+
     @property
     def both(self) -> tuple[str, str]:
         """The fields of the rows and of the columns."""

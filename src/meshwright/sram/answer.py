@@ -182,7 +182,7 @@ class PartitionPlan(Shown):
 
         return partition_screen(self).lead
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the stages; none where a layer fits no device."""
         return [scalars(stage) for stage in self.stages]
 

@@ -63,7 +63,7 @@ class SweepAnswer(Shown):
         ended = ", ".join(f"{number:,} {how}" for how, number in counts_of(self.swept).items())
         return f"{self.asked.name}: {len(self.points):,} points: {varied}\n{ended}"
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the points with their results."""
         return records(self.swept)
 

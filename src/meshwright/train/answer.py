@@ -242,7 +242,7 @@ class Candidate(Brief):
         """Return the plan string and the price."""
         return f"{self.text}\n{self.estimate.brief()}"
 
-    def record(self) -> dict[str, Scalar]:
+    def as_row(self) -> dict[str, Scalar]:
         """Return the plan string, the price and the degrees, by the names of ``--json``."""
         price, interval_s = self.estimate, self.estimate.interval_s or (None, None)
         found: dict[str, Scalar] = {
@@ -342,9 +342,9 @@ class Plan(Shown):
 
         return plan_screen(self).lead
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the ranking: this plan, then its runners-up."""
-        return [entry.record() for entry in (self.best, *self.runners_up)]
+        return [entry.as_row() for entry in (self.best, *self.runners_up)]
 
     def plot_time(self) -> AltairChart:
         """Draw what a step consists of: bars of computation, communication and waiting [s]."""
@@ -454,7 +454,7 @@ class Deadline(Shown):
 
         return deadline_screen(self).lead
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the numbers of devices that were tried, with the time of the whole run."""
         return [scalars(one) for one in self.tried]
 
@@ -490,9 +490,9 @@ class Replan(Shown):
 
         return replan_screen(self).lead
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the ranking of the new plan."""
-        return self.plan.records()
+        return self.plan.rows()
 
 
 @dataclass(frozen=True)
@@ -520,9 +520,9 @@ class Front(Shown):
 
         return front_in_brief(self)
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the plans, the fastest first."""
-        return [entry.record() for entry in self.candidates]
+        return [entry.as_row() for entry in self.candidates]
 
     def plot_front(self, against: str = "memory") -> AltairChart:
         """Draw the plans in step time and something else.

@@ -85,12 +85,12 @@ class Comparison(Shown):
 
         return comparison_in_brief(self)
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the best plan of each recipe, ours first; of some there is none."""
         return [
             {"recipe": entry.recipe, "mapper": entry.mapper,
              "speedup_of_ours": entry.speedup_of(self.ours), "why_none": entry.why_none or None,
-             **({} if entry.best is None else entry.best.record()), "title": entry.title}
+             **({} if entry.best is None else entry.best.as_row()), "title": entry.title}
             for entry in self.entries
         ]  # fmt: skip
 

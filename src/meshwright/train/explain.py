@@ -187,7 +187,7 @@ class Explanation(Shown):
 
         return explanation_in_brief(self)
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return what would change the plan: the step time with twice of each resource."""
         return [scalars(change) for change in self.changes]
 

@@ -181,7 +181,7 @@ class StepTimeline(Listed):
             f"{counted(self.num_micro_batches, 'micro-batch', 'micro-batches')}"
         )
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the tasks, stage by stage in the order of time."""
         names = [str(task) for task in TASKS]
         rows = zip(self.stage.tolist(), self.task.tolist(), self.micro_batch.tolist(),

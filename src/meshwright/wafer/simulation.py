@@ -776,9 +776,9 @@ class SimulatedPlan(Listed):
             f"{largest(step.time_parts_s, step.step_time_s)}"
         )
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the tasks that were played: what ran where, and when."""
-        return self.step.timeline.records()
+        return self.step.timeline.rows()
 
     def plot_time(self) -> AltairChart:
         """Draw what the critical path of the step consists of [s]."""

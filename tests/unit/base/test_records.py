@@ -42,7 +42,7 @@ class Told(Listed):
     def brief(self) -> str:
         return "<b>two</b>\nlines"
 
-    def records(self) -> list[dict]:
+    def rows(self) -> list[dict]:
         return self.rows
 
 

@@ -145,7 +145,7 @@ def test_an_answer_has_a_view_for_notebooks(answer):
 
 def test_an_answer_has_a_table(answer):
     table = answer.to_dataframe()
-    assert len(table) == len(answer.records()) > 0
+    assert len(table) == len(answer.rows()) > 0
     assert table.to_dict("list").keys() == set(answer.to_dataframe("polars").columns)
 
 
@@ -160,7 +160,7 @@ def keys_in(data):
 def test_columns_have_the_names_of_json(name, made):
     plain = made(name)
     known = keys_in(plain_data(plain, with_defaults=True)) | BESIDE
-    assert {name for row in plain.records() for name in row} <= known
+    assert {name for row in plain.rows() for name in row} <= known
 
 
 @pytest.mark.parametrize("name", of(name for name in MADE if name not in WITHOUT_PLOTS))

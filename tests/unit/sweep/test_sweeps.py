@@ -199,6 +199,7 @@ def test_a_case_that_lacks_a_needed_field_is_told():
         ({"vary": {"global_batch": (8, 8)}}, "twice"),
         ({"vary": {"global_batch": ()}}, "no values"),
         ({"vary": {"global_batch": ((1, 2),)}}, "number, a word"),
+        ({"heat_map": {"rows": "on", "columns": "on", "shows": "step_time_s"}}, "rows as well"),
     ],
 )
 def test_files_that_say_two_things_are_refused(change, word):

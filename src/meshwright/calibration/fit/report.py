@@ -82,7 +82,7 @@ class Fitted(Listed):
         """Return the first lines for a reader."""
         return "\n".join(self.lines[:3])
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the sources of the rows, or the kernels, with their errors."""
         if "kernels" in self.data:
             return [_flat(entry) for entry in self.data["variants"]]

@@ -191,7 +191,7 @@ class FusionAnswer(Shown):
 
         return fusion_screen(self).lead
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the partitions in the order of time, for one sequence."""
         return [
             {"kernels": ", ".join(part.kernels), "limit": part.limit, "time_s": part.time_s,

@@ -36,7 +36,7 @@ class Job(Listed):
 
         return job_screen(self, next_command="").lead
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return every statement of the files, whether a price depends on it, and its place."""
         return [
             {"option": one.option, "value": str(one.value), "is_read": is_read, "place": one.place}

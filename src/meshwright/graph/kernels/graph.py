@@ -61,7 +61,7 @@ class DataflowGraph(Listed):
         often = f", {self.repeats} times" if self.repeats > 1 else ""
         return f"{self.name}: {len(self.kernels)} kernels{often}, {format_si(self.flops, 'FLOP')}"
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the kernels, in an order in which they can run."""
         return [
             {"name": kernel.name, "phase": kernel.phase.value, "unit": kernel.unit.value,

@@ -36,7 +36,7 @@ class Timeline(Listed):
         """Return when the last task ends."""
         return f"{len(self.task_name):,} tasks end within {format_seconds(self.makespan_s)}"
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the tasks."""
         rows = zip(self.task_name, self.device.tolist(), self.track.tolist(),
                    self.start_s.tolist(), self.end_s.tolist(), strict=True)  # fmt: skip

@@ -121,7 +121,7 @@ class Diagnosis(Listed):
             return text
         return f"{text}\n{best.what}: {best.faster_by_fraction:.1%} faster, {best.plan}"
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the single changes that fit, the largest gain first."""
         return [scalars(change) for change in self.changes]
 

@@ -223,7 +223,7 @@ class Factors(Listed):
         shown = ", ".join(f"{words(one.resource)} {one.factor:.2f}x" for one in self.factors)
         return f"{counted(self.num_measurements, 'measured job')}: {shown}"
 
-    def records(self) -> Rows:
+    def rows(self) -> Rows:
         """Return the factor of each resource with its intervals."""
         return [scalars(one) for one in self.factors]
 
