@@ -37,13 +37,13 @@ class Inner(Brief):
 
 @dataclass(frozen=True)
 class Told(Listed):
-    rows: list[dict]
+    held: list[dict]
 
     def brief(self) -> str:
         return "<b>two</b>\nlines"
 
     def rows(self) -> list[dict]:
-        return self.rows
+        return self.held
 
 
 def test_fields_at_their_default_are_left_out():
