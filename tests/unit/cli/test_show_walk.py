@@ -78,6 +78,7 @@ def test_the_smaller_tensor_travels_where_none_is_named(capsys, seq, travels):
     ("words", "parts"),
     [
         (("pp",), ["unknown walk 'pp'", "tp"]),
+        (("quite else",), ["unknown walk 'quite else'", ", ... (all: meshwright show walk)\n"]),
         (("tp", "--form", "hold"), ["--form", "means nothing to the walk tp", "--model, --seq"]),
         (("ring_all_reduce", "--seq", "4k"), ["--seq", "it takes --size"]),
         (("tatp", "--form", "holt"), ["unknown tensor stream 'holt'", "hold"]),
