@@ -268,7 +268,11 @@ def test_a_missing_or_broken_plan_file_is_bad_input(capsys, tmp_path):
             assert err.startswith(f"error: {broken}: ")
     broken.write_bytes(b"\xff\xfe\x00")
     assert main(["explain", str(broken)]) == 2
-    assert main(["explain", str(tmp_path / "none.json")]) == 2
+    capsys.readouterr()
+    assert main(["explain", "llama3-8b"]) == 2
+    assert "there is no file 'llama3-8b' (what plan --out wrote; a model needs --on)" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("framework", ["deepspeed", "megatron"])
