@@ -690,6 +690,9 @@ def _explained_plan(args: Namespace, call: Call) -> Plan:
         from meshwright.train.answer import Plan
         from meshwright.train.plan_file import load as load_plan
 
+        if isinstance(args.model, str) and not Path(args.model).exists():
+            fix = "what plan --out wrote; a model needs --on"
+            raise SpecError(Fault("PLAN.json", f"there is no file {args.model!r}", fix))
         return needed("PLAN.json", args.model, load_plan, Plan)
     return _priced(Namespace(**{**vars(stated), "measured": None}), Call())
 

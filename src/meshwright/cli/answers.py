@@ -233,13 +233,16 @@ def explain(args: Namespace) -> int:
         lines = diagnosis_lines(found, answer, is_whole=args.detail)
         show(lines, answer, args.json)
         return 0
+    from meshwright.frameworks.registry import target_for
     from meshwright.train.records import explanation_record
     from meshwright.train.report import explain_screen
     from meshwright.train.report_detail import explain_lines
 
-    verb = "simulate" if found.best.placement else "export"
-    target = "" if found.best.placement else " megatron"
-    after = f"meshwright {verb} {args.model}{target}"
+    stated = found.workload.software.framework or ""
+    target = target_for(stated, found.best.launches_with)
+    after = f"meshwright export {args.model} {target}" if target else ""
+    if found.best.placement:
+        after = f"meshwright simulate {args.model}"
     if args.on is not None:
         asked = command_line("--picture", "--colors")
         after = asked.replace(" explain ", " estimate ", 1) + " --out plan.json"

@@ -304,7 +304,7 @@ def report_failure(error: Exception, *, as_json: bool) -> None:
 
         show((), failure(error), as_json=True)
         return
-    text = f"error: {message_of(error)}"
+    text = f"error: {message_of(error)}{_where_all_are(error)}"
     if sys.stderr.isatty():
         import textwrap
 
@@ -316,6 +316,13 @@ def report_failure(error: Exception, *, as_json: bool) -> None:
             for line in text.splitlines()
         )
     print(text, file=sys.stderr)
+
+
+def _where_all_are(error: Exception) -> str:
+    """Return the command that lists all names, where a message could not."""
+    if not isinstance(error, UnknownNameError) or not str(error).endswith(", ..."):
+        return ""
+    return f" (all: meshwright show {error.kind})" if f"show {error.kind}" in COMMANDS else ""
 
 
 FIRST_S, NEXT_S = 2.0, 0.5

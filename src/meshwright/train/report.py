@@ -371,6 +371,10 @@ def replan_screen(changed: Replan, *, next_command: str = "") -> Screen:
     return screen
 
 
+def _take(num_devices: int) -> str:
+    return "takes" if num_devices == 1 else "take"
+
+
 def deadline_screen(found: Deadline, *, next_command: str = "") -> Screen:
     """Return the plan for a run that is to end in time: whether it does, and on how many devices.
 
@@ -383,7 +387,8 @@ def deadline_screen(found: Deadline, *, next_command: str = "") -> Screen:
         low, high = (found.run_s * step_s / price.step_time_s for step_s in price.interval_s)
         spread = f" (80 %: {format_days(low)} to {format_days(high)})"
     text = (
-        f"{plan.system.num_alive:,} {plan.system.chip.name} take {format_days(found.run_s)}{spread}"
+        f"{plan.system.num_alive:,} {plan.system.chip.name} {_take(plan.system.num_alive)} "
+        f"{format_days(found.run_s)}{spread}"
         f"{', within' if found.is_in_time else ', not within'} {format_days(found.within_s)}"
     )
     label, style = ("IN TIME", "bold green") if found.is_in_time else ("LATE", "bold red")
@@ -392,7 +397,11 @@ def deadline_screen(found: Deadline, *, next_command: str = "") -> Screen:
     if others:
         took = [
             f"{one.num_devices:,} "
-            + ("have no plan" if one.run_s is None else f"take {format_days(one.run_s)}")
+            + (
+                "without a plan"
+                if one.run_s is None
+                else f"{_take(one.num_devices)} {format_days(one.run_s)}"
+            )
             for one in others
         ]
         verdict.append(Row("", f"the fewest that do; {', '.join(took)}", spare=1))

@@ -268,7 +268,19 @@ def test_a_missing_or_broken_plan_file_is_bad_input(capsys, tmp_path):
             assert err.startswith(f"error: {broken}: ")
     broken.write_bytes(b"\xff\xfe\x00")
     assert main(["explain", str(broken)]) == 2
-    assert main(["explain", str(tmp_path / "none.json")]) == 2
+    capsys.readouterr()
+    assert main(["explain", "llama3-8b"]) == 2
+    assert "there is no file 'llama3-8b' (what plan --out wrote; a model needs --on)" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "megatron"])
+def test_an_explained_plan_is_exported_to_its_framework(capsys, tmp_path, framework):
+    path = str(tmp_path / "plan.json")
+    printed(capsys, 0, "estimate", *QUESTION, "--framework", framework, "--out", path)
+    screen = " ".join(printed(capsys, 0, "explain", path).split())
+    assert screen.endswith(f"next meshwright export {path} {framework}")
 
 
 def test_explanation_has_shares_that_sum_to_one(capsys, plan_file):

@@ -78,6 +78,7 @@ def test_the_smaller_tensor_travels_where_none_is_named(capsys, seq, travels):
     ("words", "parts"),
     [
         (("pp",), ["unknown walk 'pp'", "tp"]),
+        (("quite else",), ["unknown walk 'quite else'", ", ... (all: meshwright show walk)\n"]),
         (("tp", "--form", "hold"), ["--form", "means nothing to the walk tp",
                                   "it takes --group, --model, --seq"]),
         (("ring_all_reduce", "--seq", "4k"), ["--seq", "it takes --group, --size"]),
@@ -88,7 +89,7 @@ def test_the_smaller_tensor_travels_where_none_is_named(capsys, seq, travels):
                                   "divisor of 32"]),
         (("tp", "--group", "16"), ["--group", "16 devices", "at most 8"]),
         (("tp", "--group", "1"), ["--group", "has 1 member (", "2 to 16"]),
-        (("tp", "--group", "four"), ["--group", "'four' is no group", "2x4"]),
+        (("tp", "--group", "four"), ["--group", "'four' is no number of members", "2x4"]),
         (("tp", "--model", "mixtral-8x7b"), ["--model", "route", "gpt3-175b"]),
         (("tatp", "--model", "mixtral-8x7b"), ["--model", "no dense feed-forward network"]),
         (("corner_wave_all_reduce", "--group", "2x4"), ["--group", "does not run", "3x4"]),

@@ -242,6 +242,17 @@ def test_drawing_leaves_the_chart_of_the_report_as_it_is():
     assert json.dumps(spec) == before
 
 
+def test_charts_stand_side_by_side_and_alone_have_their_colours():
+    one, other = (
+        figure(Chart(name, "", charts.bars(["a"], [1.0], ["1"], "time [s]"))) for name in "xy"
+    )
+    beside = (one | other).to_dict()
+    assert [part["title"]["text"] for part in beside["hconcat"]] == ["x", "y"]
+    assert one.to_dict()["config"]["background"] == "transparent"
+    assert one.to_dict()["autosize"]["type"] == "fit-x"
+    assert one.configure_axis(labelFontSize=20).to_dict()["config"]["axis"] == {"labelFontSize": 20}
+
+
 @pytest.mark.slow
 def test_a_plan_on_a_wafer_is_played_with_the_links_that_it_shares():
     found = mw.plan("gpt3-6.7b", on="wafer-4x8", seq="2k", global_batch=128)

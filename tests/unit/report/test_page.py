@@ -120,6 +120,15 @@ def test_a_page_without_charts_carries_no_script(tmp_path) -> None:
     assert (tmp_path / "page.html").stat().st_size < 20_000
 
 
+@pytest.mark.parametrize(("name", "says"), [("page.txt", "does not end in .html (page.html)"),
+                                            ("none/page.html", "there is no folder")])  # fmt: skip
+def test_a_report_goes_where_reports_go(name, says, tmp_path):
+    with pytest.raises(SpecError) as caught:
+        write_page(Page("a", "b", (), ()), tmp_path / name)
+    assert says in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_memory_is_no_network_whatever_it_is_called() -> None:
     asked = {"seq": "1k", "global_batch": 8, "precision": "bf16"}
     for on in ("1xL4", "8xL4"):

@@ -305,7 +305,10 @@ def why_nothing_fits(problem: FusionProblem) -> str:
     if too_large:
         listed = ", ".join(too_large[:4]) + (", ..." if len(too_large) > 4 else "")
         return f"SRAM of {format_bytes(sram)} is too small: {listed}; a shorter tile needs less"
-    room = format_bytes(max(problem.spare_dram_bytes, 0.0))
+    if problem.spare_dram_bytes <= 0.0:
+        whole = format_bytes(problem.grid.dram_bytes)
+        return f"the weights alone exceed the DRAM of {whole}: more chips hold less each"
+    room = format_bytes(problem.spare_dram_bytes)
     least = problem.tried_micro_batches[-1][0]
     of = "one sequence" if least == 1 else f"{least:,} sequences at once"
     return f"DRAM has {room} left after the weights: too little for the tensors of {of}"

@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import write_whole
 from meshwright.report.page.parts import Chart, Folded, Page, Part, Player
 
@@ -49,8 +50,20 @@ def html_of(page: Page) -> str:
 
 
 def write_page(page: Page, path: str | Path, *, force: bool = False) -> None:
-    """Write a report, whole or not at all; over a file that is there only with ``force``."""
-    write_whole(Path(path), html_of(page), force=force)
+    """Write a report, whole or not at all; over a file that is there only with ``force``.
+
+    Raises
+    ------
+    SpecError
+        The name does not end in ``.html``, or its folder is not there.
+    """
+    file = Path(path)
+    if file.suffix.lower() != ".html":
+        message = f"{str(path)!r} does not end in .html"
+        raise SpecError(Fault("report", message, f"{file.stem}.html"))
+    if not file.parent.is_dir():
+        raise SpecError(Fault("report", f"there is no folder {str(file.parent)!r}"))
+    write_whole(file, html_of(page), force=force)
 
 
 def _file(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.report.page.parts import Chart
@@ -18,6 +18,8 @@ WIDTH = 720
 LEGEND_COLUMNS = 5
 INK, GRID = "#757575", "#75757540"
 """Text and lines that are read on white and on black."""
+OF_WHOLES = ("$schema", "autosize", "config")
+"""What Vega-Lite allows in a whole chart, and in none that stands beside others."""
 
 
 def figure(chart: Chart | None, why_none: str = "") -> AltairChart:
@@ -41,9 +43,25 @@ def figure(chart: Chart | None, why_none: str = "") -> AltairChart:
         message = "Altair is not installed; pip install 'meshwright[plot]'"
         raise UnsupportedError(message) from None
     title = {"text": chart.title, "subtitle": _lines(chart.says), "anchor": "start"}
-    own = {"width": WIDTH, "title": title, "description": chart.says, "config": _config()}
-    found: AltairChart = altair.Chart.from_dict(deepcopy(dict(chart.spec)) | own)
+    own = {"width": WIDTH, "title": title, "description": chart.says}
+    spec = {key: value for key, value in chart.spec.items() if key not in OF_WHOLES}
+    found: AltairChart = altair.Chart.from_dict(deepcopy(spec) | own)
+    kind = type(found)
+    object.__setattr__(found, "__class__", type(kind.__name__, (_Styled, kind), {}))
     return found
+
+
+class _Styled:
+    """A chart that has our colours and fits its width, unless it is part of another."""
+
+    def to_dict(self: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        """Return the specification."""
+        chart = self.copy(deep=False)
+        if (options.get("context") or {}).get("top_level", True):
+            chart.autosize = {"type": "fit-x", "contains": "padding"}
+            chart.config = _config() | chart.to_dict(context={"top_level": False}).get("config", {})
+        found: dict[str, Any] = super(_Styled, chart).to_dict(*args, **options)  # type: ignore[misc]
+        return found
 
 
 def _lines(text: str) -> list[str]:
@@ -53,7 +71,7 @@ def _lines(text: str) -> list[str]:
     return wrap(text, WIDTH // 6)
 
 
-def _config() -> dict[str, object]:
+def _config() -> dict[str, Any]:
     """Return colours that suit light and dark notebooks."""
     told = {"labelColor": INK, "titleColor": INK}
     lines = {"gridColor": GRID, "domainColor": GRID, "tickColor": GRID}

@@ -239,7 +239,7 @@ for (const player of document.querySelectorAll(".player")) {
   entries.forEach((entry, number) => entry.querySelector("button").addEventListener("click", () => {
     pause();
     show(number, true);
-    one(".controls").scrollIntoView({ block: "nearest" });
+    one(".told").scrollIntoView({ block: "nearest" });
   }));
   // Keys work inside of the player; space and arrows also where nothing has the focus.
   document.addEventListener("keydown", (event) => {

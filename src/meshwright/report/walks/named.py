@@ -148,7 +148,7 @@ def shape_of_text(text: str) -> tuple[int, ...]:
     """Return the members of each level, innermost first, of ``8`` or ``2x4``."""
     words = text.lower().split("x")
     if not all(word.isascii() and word.isdigit() and len(word) < 4 for word in words):
-        raise SpecError(Fault("--group", f"{text!r} is no group", "such as 8, or 2x4"))
+        raise SpecError(Fault("--group", f"{text!r} is no number of members", "such as 8, or 2x4"))
     shape = tuple(int(word) for word in reversed(words))
     number = prod(shape)
     if not 2 <= number <= MOST_MEMBERS or (len(shape) > 1 and min(shape) < 2):

@@ -165,6 +165,9 @@ def test_what_does_not_fit_says_what_it_needs():
     tight = replace(GRID, dram_bytes=600.0, sram_bytes=1100.0)
     with pytest.raises(InfeasibleError, match="DRAM has 88 B left after the weights"):
         fuse(fusion_problem(network(), tight, DeviceShare(tile=8), DFMODEL))
+    tighter = replace(tight, dram_bytes=500.0)
+    with pytest.raises(InfeasibleError, match="weights alone exceed the DRAM of 500 B: more chips"):
+        fuse(fusion_problem(network(), tighter, DeviceShare(tile=8), DFMODEL))
 
 
 def test_members_are_in_the_order_of_the_kernels():
