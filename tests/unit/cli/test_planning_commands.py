@@ -276,11 +276,11 @@ def test_a_missing_or_broken_plan_file_is_bad_input(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("framework", ["deepspeed", "megatron"])
-def test_an_explained_plan_is_exported_to_its_framework(capsys, tmp_path, framework):
-    path = str(tmp_path / "plan.json")
-    printed(capsys, 0, "estimate", *QUESTION, "--framework", framework, "--out", path)
-    screen = " ".join(printed(capsys, 0, "explain", path).split())
-    assert screen.endswith(f"next meshwright export {path} {framework}")
+def test_an_explained_plan_is_exported_to_its_framework(capsys, tmp_path, monkeypatch, framework):
+    monkeypatch.chdir(tmp_path)
+    printed(capsys, 0, "estimate", *QUESTION, "--framework", framework, "--out", "plan.json")
+    screen = " ".join(printed(capsys, 0, "explain", "plan.json").split())
+    assert screen.endswith(f"next meshwright export plan.json {framework}")
 
 
 def test_explanation_has_shares_that_sum_to_one(capsys, plan_file):
