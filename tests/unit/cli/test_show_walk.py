@@ -45,7 +45,7 @@ def test_lines_tell_what_is_sent_and_held(capsys):
     assert "sent: N[0] 0>1, N[1] 1>2, N[2] 2>3, N[3] 3>0" in text
     assert "of one device alone; has sent 12.0 MiB" in text
     row = "all-gather; N; forward; attention, qkv, input; tokens x hidden; split by tokens to whole"
-    assert f"{row} 48.0 MiB in full, 36.0 MiB sent by a member" in text
+    assert f"{row} 48.0 MiB in full, 36.0 MiB sent by a device" in text
 
 
 def test_data_holds_every_frame(capsys):
@@ -71,7 +71,7 @@ def test_data_holds_every_frame(capsys):
 @pytest.mark.parametrize(("seq", "travels"), [("2k", "X"), ("48k", "W"), ("64k", "W")])
 def test_the_smaller_tensor_travels_where_none_is_named(capsys, seq, travels):
     """W of gpt3-175b has 49,152 columns: as many tokens of X have as many bytes."""
-    assert f": {travels} travels in the form stream" in output(capsys, "tatp", "--seq", seq)
+    assert f": {travels} travels (form: stream)" in output(capsys, "tatp", "--seq", seq)
 
 
 @pytest.mark.parametrize(

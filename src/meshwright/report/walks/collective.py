@@ -178,12 +178,12 @@ class Captions:
     def _happens(self, step: Step) -> str:
         adds = {adds for *_, adds in step.messages}
         copied = {
-            CollectiveKind.ALL_TO_ALL: f"Parts of {self.tensor} are on their way to the members "
+            CollectiveKind.ALL_TO_ALL: f"Parts of {self.tensor} are on their way to the devices "
             "that want them.",
-            CollectiveKind.SEND: f"Every member sends its {self.tensor} to the next one.",
+            CollectiveKind.SEND: f"Every device sends its {self.tensor} to the next one.",
             CollectiveKind.BROADCAST: f"Members that have {self.tensor} pass it on.",
             CollectiveKind.ALL_REDUCE: f"Finished sums of {self.tensor} are passed on, until all "
-            "members have all of them.",
+            "devices have all of them.",
         }.get(
             self.kind,
             f"Members pass on what they have of {self.tensor}, until all have all of it.",
@@ -203,13 +203,13 @@ def words_of(kind: CollectiveKind) -> str:
 
 
 ENDS = {
-    CollectiveKind.ALL_REDUCE: "every member has a tensor of its own; all want the sum",
-    CollectiveKind.ALL_GATHER: "every member has one part; all want the whole",
-    CollectiveKind.REDUCE_SCATTER: "every member has a tensor of its own; each wants one part of "
+    CollectiveKind.ALL_REDUCE: "every device has a tensor of its own; all want the sum",
+    CollectiveKind.ALL_GATHER: "every device has one part; all want the whole",
+    CollectiveKind.REDUCE_SCATTER: "every device has a tensor of its own; each wants one part of "
     "the sum",
-    CollectiveKind.ALL_TO_ALL: "every member has one part for each other member",
-    CollectiveKind.BROADCAST: "member 0 has the whole; all want it",
-    CollectiveKind.SEND: "every member sends a message to the next one",
+    CollectiveKind.ALL_TO_ALL: "every device has one part for each other device",
+    CollectiveKind.BROADCAST: "device 0 has the whole; all want it",
+    CollectiveKind.SEND: "every device sends a message to the next one",
 }
 SHAPES = {"switch": "behind switches", "mesh": "on a mesh", "torus": "on a torus"}
 """Kinds of levels, in the order in which they are tried."""
@@ -248,7 +248,7 @@ def collective_walk(name: str, shape: Sequence[int], num_bytes: float) -> Walk:
     return Walk(
         name=name,
         variant=name,
-        title=f"{spoken(name)}, {sides_text(shape)} members {SHAPES[kind]}",
+        title=f"{spoken(name)}, {sides_text(shape)} devices {SHAPES[kind]}",
         asked=f"{words} of {format_bytes(num_bytes)}: {at_start}",
         members=_places(shape_of(group), kind, has_switch=has_switch),
         num_devices=steps.size,
@@ -314,8 +314,8 @@ def _is_long(steps: Steps) -> bool:
 
 def _check_length(name: str, steps: Steps) -> None:
     if _is_long(steps):
-        message = f"{steps.num_parts} parts on {steps.size} members in {len(steps.steps)} steps"
-        fix = "fewer members, or the algorithm without pieces"
+        message = f"{steps.num_parts} parts on {steps.size} devices in {len(steps.steps)} steps"
+        fix = "fewer devices, or the algorithm without pieces"
         raise SpecError(Fault("--group", f"{name}: {message} are more than can be followed", fix))
 
 
@@ -324,7 +324,7 @@ def _places(shape: Sequence[int], kind: str, *, has_switch: bool) -> tuple[Membe
 
     A switch that adds lies between the rows.
     """
-    names = [f"member {number}" for number in range(prod(shape))]
+    names = [f"device {number}" for number in range(prod(shape))]
     if len(shape) == 1:
         members = row_of(names) if kind == "mesh" else loop_of(names)
     else:

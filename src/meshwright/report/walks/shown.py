@@ -30,7 +30,7 @@ def walk_lines(walk: Walk) -> Iterator[str]:
     for exchange in walk.exchanges:
         *words, full, sent = cells_of(exchange)
         yield from _indented("; ".join(filter(None, words)), "")
-        yield from _indented(f"{full} in full, {sent} sent by a member")
+        yield from _indented(f"{full} in full, {sent} sent by a device")
     for note in walk.notes:
         yield from _indented(note, "")
 
@@ -80,7 +80,7 @@ def held_text(walk: Walk, frame: Frame) -> str:
     """Return the most that a member holds during a frame, and the most that one has sent."""
     held = max(frame.held_bytes[: walk.num_devices])
     return (
-        f"a member holds {format_bytes(held)} at most, {held / walk.alone_bytes:.0%} of "
+        f"a device holds {format_bytes(held)} at most, {held / walk.alone_bytes:.0%} of "
         f"{alone_text(walk)}; has sent {format_bytes(max(frame.sent_bytes[: walk.num_devices]))}"
     )
 
@@ -95,7 +95,7 @@ def _is_data_only(walk: Walk) -> bool:
 
 
 HEAD = ("collective", "tensor", "phase", "where", "dims", "layout", "full tensor>",
-        "sent by a member>")  # fmt: skip
+        "sent by a device>")  # fmt: skip
 
 
 def cells_of(exchange: Exchange) -> tuple[str, ...]:
@@ -128,8 +128,8 @@ def walk_page(walk: Walk, beside: Sequence[Walk] = (), command: str = "") -> Pag
         (t.name, t.about, t.role, _cut_text(t), format_bytes(t.num_bytes)) for t in walk.tensors
     ]
     legend = (
-        "A square is a tensor; its cells are the parts that the member holds. Solid: numbers that "
-        "are complete. Hatched: terms of a sum, Σ2 of two members so far. Under the name: how much "
+        "A square is a tensor; its cells are the parts that the device holds. Solid: numbers that "
+        "are complete. Hatched: terms of a sum, Σ2 of two devices so far. Under the name: how much "
         "is held, and sent so far. Space plays, the arrow keys step."
     )
     says = f"{walk.title}. {walk.asked}. Every frame stands in words below."
@@ -166,7 +166,7 @@ def _side_by_side(shown: Walk, walks: Sequence[Walk]) -> Table:
     phases = {frame.phase: None for frame in shown.frames}
     first = next(iter(phases))
     kept = [f"held after {first}>"] if len(phases) > 1 else []
-    head = ("", "steps that send>", "longest way>", "sent by a member>", "held at most>", *kept)
+    head = ("", "steps that send>", "longest way>", "sent by a device>", "held at most>", *kept)
     rows = [
         (
             walk.variant + (" (shown)" if walk.variant == shown.variant else ""),
@@ -209,10 +209,10 @@ def _tiles(walk: Walk) -> Iterator[Tile]:
             answer = f"{of_phase[0].kind} of {of_phase[0].tensor}"
         question = f"What is sent, {phase}?" if len(phases) > 1 else "What is sent?"
         answer = answer[:1].upper() + answer[1:]
-        yield Tile(question, answer, f"{format_bytes(sent)} by a member", "sent")
+        yield Tile(question, answer, f"{format_bytes(sent)} by a device", "sent")
     most = walk.most_held_bytes
     yield Tile(
-        "What does a member hold at most?",
+        "What does a device hold at most?",
         f"{format_bytes(most)}, {most / walk.alone_bytes:.0%} of {alone_text(walk)}",
         f"{alone_text(walk)}: {format_bytes(walk.alone_bytes)}",
         "walk",

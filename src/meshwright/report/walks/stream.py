@@ -141,7 +141,7 @@ def stream_walk(
         variant=form,
         title=f"{TITLES.get(name, name)}: Y = X W on {num_members} devices in "
         + ("a cycle" if rounds.is_cycle else "a line"),
-        asked=f"{layer.name}: {sides.travels} travels in the form {form}, {sides.stays} stays",
+        asked=f"{layer.name}: {sides.travels} travels (form: {form}), {sides.stays} stays",
         members=place([f"device {member}" for member in members]),
         num_devices=num_members,
         tensors=tuple(recorder.tensors.values()),
