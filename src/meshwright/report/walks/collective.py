@@ -181,15 +181,15 @@ class Captions:
             CollectiveKind.ALL_TO_ALL: f"Parts of {self.tensor} are on their way to the devices "
             "that want them.",
             CollectiveKind.SEND: f"Every device sends its {self.tensor} to the next one.",
-            CollectiveKind.BROADCAST: f"Members that have {self.tensor} pass it on.",
+            CollectiveKind.BROADCAST: f"Devices that have {self.tensor} pass it on.",
             CollectiveKind.ALL_REDUCE: f"Finished sums of {self.tensor} are passed on, until all "
             "devices have all of them.",
         }.get(
             self.kind,
-            f"Members pass on what they have of {self.tensor}, until all have all of it.",
+            f"Devices pass on what they have of {self.tensor}, until all have all of it.",
         )
         added = (
-            f"Members pass on their terms of {self.tensor}; the receiver adds them to its own, so "
+            f"Devices pass on their terms of {self.tensor}; the receiver adds them to its own, so "
             "that sums grow."
         )
         if adds == {True}:
