@@ -4,6 +4,7 @@ import pkgutil
 
 import pytest
 from oracles.graph_parameters import graph_parameters
+from sampled import one_in
 
 from meshwright.catalog.huggingface import families as family_files
 from meshwright.catalog.huggingface.family import families
@@ -18,7 +19,7 @@ from meshwright.graph.transformer import build_graph
 from meshwright.spec.model import ModelSpec
 
 
-@pytest.fixture(params=model_names())
+@pytest.fixture(params=one_in(4, model_names()))
 def name(request):
     return request.param
 

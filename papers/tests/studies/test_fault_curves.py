@@ -56,6 +56,7 @@ def test_a_block_of_2x4_keeps_a_path_with_an_exact_probability():
         assert sum(terms) == pytest.approx(expected, abs=5e-5)
 
 
+@pytest.mark.slow
 def test_fixed_blocks_reach_that_probability(curve):
     for point, expected in zip(curve, (1.0, 0.8418, 0.5536, 0.2052), strict=True):
         error = np.sqrt(expected * (1 - expected) / (4 * NUM_MAPS))

@@ -111,6 +111,7 @@ def test_names_are_text(swept) -> None:
     check_names_are_text(sweep_page(SWEEP, swept), sweep_page(evil, swept))
 
 
+@pytest.mark.slow
 def test_a_file_is_swept_into_a_page(tmp_path) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text("name: x\nask: plan\nfixed: {model: gpt2-medium, seq: 512, on: 8xA100}\n"

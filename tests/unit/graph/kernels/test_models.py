@@ -5,7 +5,7 @@ from math import ceil
 
 import pytest
 from oracles.graph_parameters import graph_parameters
-from sampled import sampled
+from sampled import one_in, sampled
 
 from meshwright.base.errors import SpecError
 from meshwright.catalog.graphs.files import checked
@@ -27,7 +27,7 @@ def split_over(graph, name, dim):
     return next(split for split in splits_of(kernel) if split.dim == dim)
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", one_in(4, model_names()))
 def test_parameters_are_those_of_the_operator_graph(name) -> None:
     model = load_model(name)
     parts = model_graphs(model, TOKENS)
