@@ -56,9 +56,7 @@ class Brief:
             yield field.name, value
 
     def __repr__(self) -> str:
-        lines = [
-            shorten(line, MOST_LETTERS, placeholder=" ...") for line in self.brief().splitlines()
-        ]
+        lines = [shorten(line, MOST_LETTERS) for line in self.brief().splitlines()]
         return f"<{type(self).__name__} {NEXT.join(lines)}>"
 
 
@@ -81,7 +79,7 @@ def _short(value: object) -> str:
             return f"({len(value)} of {type(value[0]).__name__})"
         entries = [_short(part) for part in value[:MOST_ENTRIES]]
         return "(" + ", ".join([*entries, *["..."] * (len(value) > MOST_ENTRIES)]) + ")"
-    return shorten(repr(value), 80, placeholder=" ...")
+    return shorten(repr(value), 80)
 
 
 class Listed(Brief, ABC):

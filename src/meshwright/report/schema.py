@@ -68,7 +68,8 @@ def _texts(kind: type) -> dict[str, str]:
         body = ast.parse(dedent(inspect.getsource(kind))).body[0]
     except (OSError, TypeError):
         return {}
-    assert isinstance(body, ast.ClassDef)
+    if not isinstance(body, ast.ClassDef):  # of records in later Pythons the base is a function
+        return {}
     return {
         field.target.id: inspect.cleandoc(text.value.value)
         for field, text in pairwise(body.body)

@@ -241,18 +241,10 @@ class FusionAnswer(Shown):
         return asked.graph.flops * self.sequences_per_s / (chips * asked.target.grid.flops_per_s)
 
 
-class FusionCounts(TypedDict):
-    """How much was searched."""
+@dataclass(frozen=True, kw_only=True)
+class FusionCounts(SearchCounts):
+    """How much was searched, over all tiles."""
 
-    num_ideals: int
-    num_steps: int
-    num_sets: int
-    """Different partitions that were priced."""
-    num_pairs: int
-    """Pairs (seconds, bytes) kept on the way."""
-    num_kept: int | None
-    """Kernels of a wide graph whose orders were all searched, for its bound; null: those of all
-    kernels were."""
     tiles_fused: int
     tiles_pruned: int
     tiles_refused: int
@@ -347,16 +339,12 @@ def fusion_record(answer: FusionAnswer) -> FusionRecord:
         "sram_capacity_bytes": asked.target.grid.sram_bytes,
         "held_bytes": fusion.held_bytes,
         "splits": answer.splits,
-        "counts": {
-            "num_ideals": fusion.counts.num_ideals,
-            "num_steps": fusion.counts.num_steps,
-            "num_sets": fusion.counts.num_sets,
-            "num_pairs": fusion.counts.num_pairs,
-            "num_kept": fusion.counts.num_kept,
-            "tiles_fused": answer.choice.num_fused,
-            "tiles_pruned": answer.choice.num_pruned,
-            "tiles_refused": len(answer.choice.refused),
-        },
+        "counts": FusionCounts(
+            **vars(fusion.counts),
+            tiles_fused=answer.choice.num_fused,
+            tiles_pruned=answer.choice.num_pruned,
+            tiles_refused=len(answer.choice.refused),
+        ),
         "partitions": [_partition_record(part) for part in fusion.partitions],
     }
 
