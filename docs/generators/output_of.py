@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ class OutputOf(SphinxDirective):
                                                        language="console")]  # fmt: skip
         if self.env.app.builder.format != "html":
             return shown
-        file = written_file(lines[-1])
+        file = written_file(lines[-1]) if lines else ""
+        if not file:
+            raise self.error(f"the last command writes no file: {' '.join(lines[-1:])}")
         target = Path(self.env.app.outdir) / FOLDER / self.env.docname.replace("/", "-") / file
         if error := made(lines, file, target):
             raise self.error(error)
@@ -52,9 +55,9 @@ class OutputOf(SphinxDirective):
 
 
 def written_file(command: str) -> str:
-    """Return the file that a command writes to be looked at."""
+    """Return the file that a command writes to be looked at; empty: none."""
     words = shlex.split(command)
-    return next(words[i + 1] for i, word in enumerate(words) if word in WRITES)
+    return next((name for word, name in pairwise(words) if word in WRITES), "")
 
 
 def made(commands: list[str], file: str, target: Path) -> str:

@@ -32,7 +32,15 @@ from meshwright.report.walks.collective import (
     steps_of,
     words_of,
 )
-from meshwright.report.walks.walk import Exchange, Recorder, Role, Walk, WalkTensor, loop_of
+from meshwright.report.walks.walk import (
+    WORD_BYTES,
+    Exchange,
+    Recorder,
+    Role,
+    Walk,
+    WalkTensor,
+    loop_of,
+)
 from meshwright.sharding.algebra import CollectiveCall, Sharding
 from meshwright.sharding.axes import (
     activation_sharding,
@@ -52,7 +60,6 @@ from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.collective import CollectiveKind
 
 AXIS = "tp"
-WORD_BYTES = 2.0
 KNOWN_KINDS = (OpKind.MATMUL, OpKind.NORM, OpKind.ELEMENTWISE, OpKind.ATTENTION)
 MOST_DEVICES = 8
 DEALT_WHOLE = ("query_heads", "kv_heads", "ffn")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.base.units import format_bytes
 from meshwright.report.walks.walk import (
+    WORD_BYTES,
     Exchange,
     Recorder,
     Walk,
@@ -19,7 +20,6 @@ from meshwright.report.walks.walk import (
 from meshwright.sharding.strategy import Streamed
 from meshwright.streams.forms import Send, StreamRounds, enumerate_rounds, reverse, streams
 
-WORD_BYTES = 2.0
 TITLES = {"tspp": "Tensor stream (TSPP)", "tatp": "Topology-aware tensor stream (TATP)"}
 
 

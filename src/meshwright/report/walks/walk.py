@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+WORD_BYTES = 2.0
+"""Of a number of a layer, as in BF16 [bytes]."""
 Role = Literal["weight", "activation", "gradient", "data"]
 
 
