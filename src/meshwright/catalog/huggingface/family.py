@@ -104,6 +104,23 @@ counts_or_none = partial(Key, "counts", None, nullable=True)
 """A field that holds a list of whole numbers, or nothing."""
 
 
+def num_experts(usual: str = "num_experts", default: Any = REQUIRED) -> Key:
+    """Return the field of the routed experts, by the name that is usual in a family.
+
+    Transformers 5 writes some families anew under the name of others.
+
+    Source: huggingface/transformers v5, ``attribute_map`` of ``configuration_qwen3_moe.py`` and
+    ``configuration_gpt_oss.py``.
+    """
+    names = dict.fromkeys((usual, "num_experts", "num_local_experts", "n_routed_experts"))
+    return Key("count", default, names=tuple(names))
+
+
+def window_or_none(default: Any = None) -> Key:
+    """Return the field of an attention window; ``null`` and 0 mean that there is none."""
+    return Key("count_or_zero", default, nullable=True)
+
+
 def text(*allowed: str, default: Any = REQUIRED) -> Key:
     """Return a field that holds one of the allowed texts."""
     return Key("text", default, allowed=allowed)
@@ -163,7 +180,7 @@ FIXED: Final[Mapping[str, tuple[Any, ...]]] = {
     "mlp_bias": (False,),
     "lm_head_bias": (False,),
     "full_attn_mod": (1,),
-    "sliding_window": (None,),
+    "sliding_window": (None, 0),
     "n_inner": (None,),
     "use_bidirectional_attention": (False, None),
 }
@@ -322,6 +339,10 @@ class Fields:
     def count_or_none(self, role: str) -> int | None:
         """Return a whole number, or None where the configuration has none."""
         return None if self._values.get(role) is None else self.count(role)
+
+    def window(self, role: str) -> int | None:
+        """Return the tokens of an attention window, or None where there is none."""
+        return self.count_or_none(role) or None
 
     def flag(self, role: str) -> bool:
         """Return a truth value."""

@@ -22,7 +22,10 @@ FIELDS: Final = ("quantization_config", "compression_config")
 """Where a configuration states it; the second is the older name of compressed-tensors."""
 MOST_IN_A_GROUP: Final = 2**20
 """Weights that share a scale along one side; no published model has as many in a column."""
-_SKIPPED: Final = ("ignore", "ignored_layers", "modules_to_not_convert", "llm_int8_skip_modules")
+_SKIPPED: Final = (
+    "ignore", "ignored_layers", "modules_to_not_convert", "llm_int8_skip_modules",
+    "exclude_modules",
+)  # fmt: skip
 """Lists of modules that keep wide weights."""
 _MODULES: Final[Mapping[Region, tuple[str, ...]]] = {
     "attention": (
@@ -343,6 +346,39 @@ def _scale_bytes(reader: _Reader, weights: Mapping[str, Any], path: str) -> floa
     raise reader.refused(f"{path}.strategy", f"found {shown(strategy)}", f"one of {known}")
 
 
+_MODELOPT: Final[Mapping[str, tuple[str, float, float, DType | None]]] = {
+    "FP8": ("fp8", 8.0, 0.0, "fp8"),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("fp8", 8.0, 0.0, "fp8"),
+    "FP8_PB_WO": ("fp8", 8.0, 32.0 / 128.0, None),
+    "MXFP8": ("mxfp8", 8.0, 8.0, "fp8"),
+    "NVFP4": ("nvfp4", 4.0, 8.0, "fp4"),
+    "W4A16_NVFP4": ("nvfp4", 4.0, 8.0, None),
+    "W4A16_AWQ": ("AWQ, 4 bits", 4.0, 16.0, None),
+}
+"""Names of ``quant_algo``: the format, bits of a weight, bits of the scale of a group, and the type
+of the products.
+
+Source: NVIDIA/TensorRT-Model-Optimizer, ``modelopt/torch/export/quant_utils.py``; vLLM 0.33,
+``model_executor/layers/quantization/modelopt.py`` (2026-11).
+"""
+_GROUPS: Final[Mapping[str, int]] = {
+    "NVFP4": 16, "W4A16_NVFP4": 16, "MXFP8": 32, "W4A16_AWQ": 128, "FP8_PB_WO": 128,
+}  # fmt: skip
+"""Weights of a group where none are stated."""
+
+
+def _modelopt(reader: _Reader) -> WeightFormat:
+    """One algorithm for all linear layers, by name; modules of the list of exceptions stay wide."""
+    algorithm = str(reader.stated.get("quant_algo", "missing")).upper()
+    if algorithm not in _MODELOPT:
+        known = ", ".join(_MODELOPT)
+        raise reader.refused("quant_algo", f"{algorithm} is not priced", f"one of {known}")
+    name, bits, scale_bits, matmul = _MODELOPT[algorithm]
+    group = reader.group(reader.stated.get("group_size") or _GROUPS.get(algorithm))
+    size = (bits + scale_bits / group) / 8.0
+    return WeightFormat(name=name, bytes_per_weight=size, matmul=matmul, trains_adapters=False)
+
+
 _METHODS: Final[Mapping[str, Callable[[_Reader], WeightFormat | None]]] = {
     "bitsandbytes": _bitsandbytes,
     "gptq": _integer_groups,
@@ -351,4 +387,6 @@ _METHODS: Final[Mapping[str, Callable[[_Reader], WeightFormat | None]]] = {
     "fbgemm_fp8": _fp8,
     "mxfp4": _mxfp4,
     "compressed-tensors": _compressed_tensors,
+    "modelopt": _modelopt,
+    "modelopt_fp4": _modelopt,
 }

@@ -26,6 +26,8 @@ from meshwright.catalog.huggingface.family import (
     flag,
     layer_types,
     model_of,
+    num_experts,
+    window_or_none,
 )
 from meshwright.spec.model import LayerSpec, ModelSpec
 
@@ -56,17 +58,17 @@ def read_llama(fields: Fields) -> ModelSpec:
 @family(
     "mistral",
     "MistralForCausalLM",
-    keys=STATED_KV_KEYS | {"sliding_window": count_or_none(default=4096)},
+    keys=STATED_KV_KEYS | {"sliding_window": window_or_none(default=4096)},
 )
 @family(
     "phi3",
     "Phi3ForCausalLM",
-    keys=GROUPED_KEYS | {"sliding_window": count_or_none()},
+    keys=GROUPED_KEYS | {"sliding_window": window_or_none()},
     harmless="interpolate_factor",
 )
 def read_windowed_llama(fields: Fields) -> ModelSpec:
     """Return Mistral, or Phi-3 or 4: no biases; a window in all layers, null: they see all."""
-    attention = attention_of(fields, window=fields.count_or_none("sliding_window"))
+    attention = attention_of(fields, window=fields.window("sliding_window"))
     return model_of(fields, dense_layer(fields, attention))
 
 
@@ -75,19 +77,19 @@ def read_windowed_llama(fields: Fields) -> ModelSpec:
     "MixtralForCausalLM",
     keys=STATED_KV_KEYS
     | {
-        "num_experts": count(names=("num_local_experts",)),
+        "num_experts": num_experts("num_local_experts"),
         "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
-        "sliding_window": count_or_none(),
+        "sliding_window": window_or_none(),
     },
 )
 def read_mixtral(fields: Fields) -> ModelSpec:
     """Return Mixtral: Mistral with experts in each layer, none of them shared."""
-    attention = attention_of(fields, window=fields.count_or_none("sliding_window"))
+    attention = attention_of(fields, window=fields.window("sliding_window"))
     return model_of(fields, LayerSpec(attention=attention, experts=experts_of(fields)))
 
 
 GRANITE_MOE_KEYS = GROUPED_KEYS | {
-    "num_experts": count(names=("num_local_experts",)),
+    "num_experts": num_experts("num_local_experts"),
     "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
     "attention_bias": flag(False),
 }
@@ -134,7 +136,7 @@ def _glm(fields: Fields, *, num_norms: int) -> ModelSpec:
     "Grok1ForCausalLM",
     keys=GROUPED_KEYS
     | {
-        "num_experts": count(),
+        "num_experts": num_experts(),
         "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
         "tie_word_embeddings": flag(True),
     },
@@ -154,11 +156,11 @@ def read_grok1(fields: Fields) -> ModelSpec:
 _QWEN_KEYS = STATED_KV_KEYS | {
     "layer_types": layer_types("full_attention", "sliding_attention"),
     "use_sliding_window": flag(False),
-    "sliding_window": count_or_none(default=4096),
+    "sliding_window": window_or_none(default=4096),
     "max_window_layers": count_or_zero(28),
 }
 QWEN_MOE_KEYS = _QWEN_KEYS | {
-    "num_experts": count(),
+    "num_experts": num_experts(),
     "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
     "moe_intermediate_size": count(),
     "decoder_sparse_step": count(1),
@@ -213,7 +215,7 @@ def qwen_layers(fields: Fields, **rest: Any) -> list[LayerSpec]:
 
     A window holds from layer ``max_window_layers`` on, and only where it is used.
     """
-    num_layers, window = fields.count("num_hidden_layers"), fields.count_or_none("sliding_window")
+    num_layers, window = fields.count("num_hidden_layers"), fields.window("sliding_window")
     first = fields.count("max_window_layers") if fields.flag("use_sliding_window") else num_layers
     kinds = fields.listed("layer_types") or [
         "sliding_attention" if place >= first else "full_attention" for place in range(num_layers)

@@ -29,6 +29,7 @@ from meshwright.catalog.huggingface.family import (
     flag,
     layer_types,
     model_of,
+    num_experts,
     text,
 )
 from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
@@ -121,14 +122,14 @@ def read_olmo2(fields: Fields) -> ModelSpec:
     | {
         "layer_types": layer_types(_FULL, _SLIDING),
         "head_dim": count(64),
-        "num_experts": count(names=("num_local_experts",)),
+        "num_experts": num_experts("num_local_experts"),
         "num_experts_per_tok": count(
             names=("num_experts_per_tok", "experts_per_token"), rule=_AMONG_EXPERTS
         ),
         "sliding_window": count(),
         "attention_bias": flag(True),
     },
-    harmless="swiglu_limit initial_context_length",
+    harmless="swiglu_alpha swiglu_limit initial_context_length",
 )
 def read_gpt_oss(fields: Fields) -> ModelSpec:
     """Return GPT-OSS: experts with biases, attention with sinks, each second layer full.
@@ -154,7 +155,7 @@ def read_gpt_oss(fields: Fields) -> ModelSpec:
         "intermediate_size": count(names=("intermediate_size_mlp",)),
         "moe_intermediate_size": count(names=("intermediate_size",)),
         "head_dim": count(128),
-        "num_experts": count(names=("num_local_experts",)),
+        "num_experts": num_experts("num_local_experts"),
         "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
         "interleave_moe_layer_step": count(1),
         "moe_layers": counts_or_none(),
@@ -216,7 +217,7 @@ _DEEPSEEK_KEYS = CORE_KEYS | {
     "qk_rope_head_dim": count(),
     "v_head_dim": count(),
     "moe_intermediate_size": count(),
-    "num_experts": count(names=("n_routed_experts",)),
+    "num_experts": num_experts("n_routed_experts"),
     "n_shared_experts": count_or_none(default=REQUIRED),
     "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
     "n_group": count_or_none(),
@@ -321,7 +322,7 @@ def _deepseek_layers(fields: Fields, *, router_bias: bool) -> list[LayerSpec]:
     | {
         "head_dim": count(),
         "moe_intermediate_size": count(),
-        "num_experts": count(names=("n_routed_experts",)),
+        "num_experts": num_experts("n_routed_experts"),
         "n_shared_experts": count_or_zero(1),
         "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
         "first_k_dense_replace": count_or_zero(1, rule=("at_most", "num_hidden_layers")),

@@ -32,6 +32,7 @@ from meshwright.catalog.huggingface.family import (
     flag,
     layer_types,
     model_of,
+    num_experts,
     text,
 )
 from meshwright.spec.model import FeedForwardSpec, LayerSpec, ModelSpec, RecurrenceSpec
@@ -213,7 +214,7 @@ _BRANCHES: Final[Mapping[str, str]] = {
         "chunk_size": count(128, names=("chunk_size", "mamba_chunk_size")),
         "use_bias": flag(False),
         "use_conv_bias": flag(True, names=("use_conv_bias", "mamba_conv_bias")),
-        "num_experts": count(8, names=("n_routed_experts",)),
+        "num_experts": num_experts("n_routed_experts", default=8),
         "num_experts_per_tok": count(2, rule=_AMONG_EXPERTS),
         "moe_intermediate_size": count(7688),
         "moe_shared_expert_intermediate_size": count(7688),
@@ -291,7 +292,7 @@ kernels of flash-linear-attention."""
     keys={role: key for role, key in QWEN_MOE_KEYS.items() if "window" not in role}
     | {
         "head_dim": count(256),
-        "num_experts": count(512),
+        "num_experts": num_experts(default=512),
         "num_experts_per_tok": count(10, rule=_AMONG_EXPERTS),
         "shared_expert_intermediate_size": count(512),
         "attention_bias": flag(False),
