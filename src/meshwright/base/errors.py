@@ -30,6 +30,10 @@ class Fault:
         return f"<Fault {self}>"
 
 
+_MOST_SHOWN = 50
+"""Faults that a message lists."""
+
+
 class SpecError(MeshwrightError, ValueError):
     """Bad input; lists every fault with the path of its field."""
 
@@ -40,7 +44,9 @@ class SpecError(MeshwrightError, ValueError):
         if len(self.faults) == 1:
             text = f"{head}{self.faults[0]}"
         else:
-            lines = "\n".join(f"  - {fault}" for fault in self.faults)
+            lines = "\n".join(f"  - {fault}" for fault in self.faults[:_MOST_SHOWN])
+            if more := len(self.faults[_MOST_SHOWN:]):
+                lines += f"\n  - ... and {more:,} more"
             text = f"{head}{len(self.faults)} faults\n{lines}"
         super().__init__(text)
 

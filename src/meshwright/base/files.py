@@ -1,6 +1,7 @@
 """The one place through which files of the user are read and written.
 
-Regular files are read, up to a size: no device, no FIFO, nothing without an end.
+Regular files are read, up to a size, also of what is packed in them: no device, no FIFO, nothing
+without an end.
 
 Files are written whole or not at all, and nothing is replaced unasked. Content goes into a file of
 another name in the same folder, from there to the disk, and is then moved in one step. What is
@@ -10,13 +11,17 @@ never touched, and a symbolic link is followed only where it is forced.
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import secrets
 import stat
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 from meshwright.base.errors import Fault, SpecError
 
@@ -39,24 +44,110 @@ MOST_BYTES = 256 * 2**20
 """No file of models, systems, flows or plans is that large; one that is, is a slip."""
 
 
-def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
-    """Return the text of a regular file, without a byte order mark, with lines that end in LF.
+class _Bounded(io.RawIOBase):
+    """A file, unpacked where it is packed, that ends in an error beyond so many bytes."""
+
+    def __init__(self, file: BinaryIO, most_bytes: int) -> None:
+        is_packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        self.file = gzip.GzipFile(fileobj=file) if is_packed else file
+        self.most_bytes = self.left = most_bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            part = self.file.read(len(buffer))
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"its gzip is damaged: {error}") from error
+        self.left -= len(part)
+        if self.left < 0:
+            raise ValueError(f"it has more than {self.most_bytes // 2**20} MiB")
+        buffer[: len(part)] = part
+        return len(part)
+
+
+@contextmanager
+def _regular(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file; a FIFO is not waited for."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb", closefd=True) as file:
+        if kind := kind_of_file(os.fstat(descriptor).st_mode):
+            raise ValueError(f"it is {kind}, no regular file")
+        yield file
+
+
+@contextmanager
+def opened(path: Path, *, most_bytes: int = MOST_BYTES) -> Iterator[BinaryIO]:
+    """Open a regular file to be read piece by piece, unpacked where gzip packed it.
 
     Raises
     ------
     OSError
         Where the file cannot be opened.
     ValueError
-        Where it is no regular file, too large, or no UTF-8.
+        Where it is no regular file, too large, packed to more than that, or damaged.
     """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(descriptor, "rb", closefd=True) as file:
-        if kind := kind_of_file(os.fstat(descriptor).st_mode):
-            raise ValueError(f"it is {kind}, no regular file")
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise ValueError(f"it has more than {most_bytes // 2**20} MiB")
+    with _regular(path) as file:
+        yield cast(BinaryIO, io.BufferedReader(_Bounded(file, most_bytes), 2**16))
+
+
+def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
+    """Return the text of a regular file, without a byte order mark, with lines that end in LF.
+
+    Raises
+    ------
+    OSError, ValueError
+        As :func:`opened`, and where it is no UTF-8.
+    """
+    with opened(path, most_bytes=most_bytes) as file:
+        content = file.read()
     return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+
+
+@contextmanager
+def members_of(path: Path, *, most_bytes: int = MOST_BYTES) -> Iterator[Members]:
+    """Open a ZIP archive to read its members; all that is read counts against its size.
+
+    Raises
+    ------
+    OSError
+        Where the file cannot be opened.
+    ValueError
+        Where it is no regular file or no archive, too large, packed to more than that, or damaged.
+    """
+    with _regular(path) as file:
+        try:
+            archive = zipfile.ZipFile(file)
+        except _BAD_ARCHIVE as error:
+            raise ValueError(f"it is no archive that can be read: {error}") from error
+        with archive:
+            yield Members(archive, most_bytes)
+
+
+_BAD_ARCHIVE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error)
+"""What the library raises: damage, a way of packing that it lacks, a password."""
+
+
+class Members:
+    """The members of an archive by name."""
+
+    def __init__(self, archive: zipfile.ZipFile, most_bytes: int) -> None:
+        self.archive, self.left = archive, most_bytes
+        self.names = tuple(archive.namelist())
+
+    def content(self, name: str) -> bytes:
+        """Return one member."""
+        try:
+            with self.archive.open(name) as member:
+                content = member.read(self.left + 1)
+        except _BAD_ARCHIVE as error:
+            raise ValueError(f"its member {name!r} cannot be read: {error}") from error
+        self.left -= len(content)
+        if self.left < 0:
+            raise ValueError("it is packed to more than is read")
+        return content
 
 
 def unreadable(error: OSError | ValueError) -> Fault:

@@ -17,6 +17,8 @@ _LARGE = _DECIMAL | _BINARY
 _QUANTITY = re.compile(r"^\s*([-+]?[0-9][0-9_]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)\s*(.*?)\s*$")
 _COUNT = re.compile(r"([0-9][0-9_]{0,15}(?:\.[0-9]{1,6})?) ?([km]i?|)", re.IGNORECASE | re.ASCII)
 
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+
 # dimension -> (unit symbol -> factor to SI, prefixes allowed, an example for messages)
 _UNITS: dict[str, tuple[dict[str, float], dict[str, float], str]] = {
     "bytes": ({"B": 1.0, "b": 0.125}, _LARGE, "80 GiB"),
@@ -68,6 +70,11 @@ def parse_quantity(text: str, dimension: str) -> float:
         means = f" (its unit is one of {found})" if found else ""
         raise ValueError(f"{text!r} is no {dimension}{means}; expected something like {example!r}")
     return float(number.replace("_", "")) * factor
+
+
+def whole_number(text: str) -> int | None:
+    """Return a whole number of at most eighteen digits, or None where a text is none."""
+    return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def parse_count(text: str, *, kilo: int = 1000) -> int | None:

@@ -24,6 +24,7 @@ import json
 import math
 import re
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -34,6 +35,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 
+from meshwright.base.budget import Budget
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
 from meshwright.base.files import MOST_BYTES, text_of, unreadable
 from meshwright.base.units import DIMENSIONS, parse_quantity
@@ -46,7 +48,6 @@ Location = tuple[str | int, ...]
 _Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
 _FLOAT = re.compile(r"[-+]?([0-9][0-9_]*)?\.?[0-9]+([eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*\.")
-_DEPTH = 24
 _LARGEST_INTEGER = 2**53
 """Whole numbers beyond this are not exact as floats, and no count of anything here."""
 _NOTHING = object()
@@ -114,6 +115,8 @@ def read_tree(text: str, origin: str) -> Tree:
         where = f"line {mark.line + 1}: " if mark else ""
         what = getattr(error, "problem", None) or str(error).splitlines()[0]
         faults.append(Fault("", f"{where}this is not YAML: {what}"))
+    except SpecError as error:
+        faults.extend(error.faults)
     if faults:
         raise SpecError(faults, origin=origin)
     return Tree(value, builder.lines)
@@ -126,6 +129,7 @@ class _TreeBuilder:
     events: Iterator[Any]
     faults: list[Fault] = field(default_factory=list)
     lines: dict[Location, int] = field(default_factory=dict)
+    budget: Budget = field(default_factory=lambda: Budget(depth=24))
 
     def refuse(self, at: Location, message: str) -> None:
         """Note a fault."""
@@ -134,21 +138,24 @@ class _TreeBuilder:
     def node(self, event: Any, at: Location) -> Any:
         """Return the value that starts with this event."""
         self.lines[at] = event.start_mark.line + 1
-        if len(at) > _DEPTH:
-            raise yaml.YAMLError(f"nested deeper than {_DEPTH} levels")
+        self.budget.spend(values=1)
         tag = getattr(event, "tag", None)
         if isinstance(event, yaml.AliasEvent):
             return self.refuse(at, f"the alias *{event.anchor} is not allowed")
         if tag is not None and tag != "!":
             self.refuse(at, f"the tag {tag!r} is not allowed; files hold data only")
-        if isinstance(event, yaml.MappingStartEvent):
-            return self.mapping(at)
-        if isinstance(event, yaml.SequenceStartEvent):
-            values: list[Any] = []
-            while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
-                values.append(self.value(event, (*at, len(values))))
-            return values
+        if isinstance(event, yaml.CollectionStartEvent):
+            with self.budget.deeper(path_text(at)):
+                is_mapping = isinstance(event, yaml.MappingStartEvent)
+                return self.mapping(at) if is_mapping else self.sequence(at)
         return self.scalar(event.value, at) if event.implicit[0] else event.value
+
+    def sequence(self, at: Location) -> list[Any]:
+        """Return the list whose start was read."""
+        values: list[Any] = []
+        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            values.append(self.value(event, (*at, len(values))))
+        return values
 
     def mapping(self, at: Location) -> dict[str | int, Any]:
         """Return the mapping whose start was read."""
@@ -201,13 +208,13 @@ class PlainValues:
     value: dict[str | int, Any]
     provenance: dict[str, Provenance] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
-    reported: list[Location] = field(default_factory=list)
+    reported: set[Location] = field(default_factory=set)
     """Places whose fault is noted already, so that nothing more is said about them."""
 
     def refuse(self, at: Location, message: str, fix: str = "", *, is_last: bool = False) -> None:
         """Note a fault; ``is_last`` where a further check of this place would find nothing new."""
         self.faults.append(fault_at(self.tree.lines, at, message, fix))
-        self.reported += [at] if is_last else []
+        self.reported |= {at} if is_last else set()
 
 
 def plain_values(tree: Tree) -> PlainValues:
@@ -541,15 +548,22 @@ def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> Any:
     return json_content(text, str(path))
 
 
+MOST_JSON_VALUES = 5_000_000
+"""Of one file: about a gigabyte of memory."""
+
+
 def json_content(text: str, origin: str) -> Any:
     """Return what a JSON text holds; a field that one object states twice is a fault."""
     repeated: list[Fault] = []
+    if sum(map(text.count, ",[{")) > MOST_JSON_VALUES:  # each value but the first has one before it
+        raise SpecError(Fault("", f"has more than {MOST_JSON_VALUES:,} values"), origin=origin)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
-        names = [name for name, _ in pairs]
-        if len(found) < len(names):
-            twice = dict.fromkeys(name for name in names if names.count(name) > 1)
+        if len(found) < len(pairs):
+            twice = (
+                name for name, count in Counter(name for name, _ in pairs).items() if count > 1
+            )
             repeated.extend(Fault(name, "is given twice in one object") for name in twice)
         return found
 
@@ -558,10 +572,10 @@ def json_content(text: str, origin: str) -> Any:
     except json.JSONDecodeError as error:
         fault = Fault(f"line {error.lineno}, column {error.colno}", f"no JSON: {error.msg}")
         raise SpecError(fault, origin=origin) from error
-    except ValueError as error:
+    except ValueError as error:  # whole numbers of thousands of digits
         raise SpecError(unreadable(error), origin=origin) from error
     except RecursionError as error:
-        raise SpecError(Fault("", f"cannot be read: {error}"), origin=origin) from error
+        raise SpecError(Fault("", "cannot be read: nests too deep"), origin=origin) from error
     if repeated:
         raise SpecError(repeated, origin=origin)
     return content
@@ -602,9 +616,11 @@ def load_plain(model: type[D], plain: PlainValues, *, origin: str = "") -> D:
     try:
         result = model.model_validate(value, context={"from_file": True})
     except ValidationError as error:
+        above = {at[:length] for at in plain.reported for length in range(len(at) + 1)}
         for entry in error.errors(include_url=False):
             at: Location = tuple(step for step in entry["loc"] if step != "[key]")
-            if not any(at[: len(p)] == p or p[: len(at)] == at for p in plain.reported):
+            below = any(at[:length] in plain.reported for length in range(len(at)))
+            if not (below or at in above):
                 plain.faults.append(_pydantic_fault(model, plain.tree, entry, at))
     if plain.faults:
         raise SpecError(plain.faults, origin=origin)

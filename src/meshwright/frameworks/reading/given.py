@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from meshwright.base.errors import Fault
-from meshwright.base.units import parse_count
+from meshwright.base.units import parse_count, whole_number
 from meshwright.frameworks.reading.shell import as_written, is_unknown, unknown_in
 
 _TRUE = ("", "true", "1", "yes", "on", "y", "t")
@@ -23,6 +25,8 @@ _FALSE = ("false", "0", "no", "off", "n", "f", "none", "null")
 
 _LIKE = 0.8
 """Names less alike than this are not the same word misspelled."""
+_MOST_LIKE = 50
+"""Faults for which alike names are sought."""
 _SUBCOMMAND = re.compile(r"(activation[-_]checkpoint):([\w-]+)")
 """torchtitan states one choice as a command of its own."""
 
@@ -41,6 +45,12 @@ class Statement:
     def __str__(self) -> str:
         value = as_written(self.value) if isinstance(self.value, str) else self.value
         return f"{self.option} {value}".strip() if value is not None else self.option
+
+
+@cache
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """Return what matches a name that fits one of the patterns of file names."""
+    return re.compile("|".join(map(fnmatch.translate, patterns)) or r"(?!)")
 
 
 def canonical(option: str) -> str:
@@ -161,17 +171,22 @@ class Given:
             return ",".join(map(str, found))
         return None if found is None else str(found)
 
-    def whole(self, *names: str, least: int = 1) -> int | None:
-        """Return a whole number."""
+    def whole(self, *names: str, least: int = 1, most: int = 10**15) -> int | None:
+        """Return a whole number; ``most`` where something of that length is built."""
         found = self.value(*names)
         if found is None or found == "auto":
             return None
         text = str(found)
-        number = int(text) if re.fullmatch(r"-?\d+", text) else parse_count(text, kilo=1000)
-        if isinstance(found, float) and found.is_integer():
+        number = whole_number(text)
+        if number is None:
+            number = parse_count(text, kilo=1000)
+        if isinstance(found, float) and found.is_integer() and abs(found) < 1e18:
             number = int(found)
         if isinstance(found, bool) or number is None or number < least:
             self._wrong(names, found, f"a whole number of at least {least}")
+            return None
+        if number > most:
+            self._wrong(names, found, f"at most {most:,}")
             return None
         return number
 
@@ -181,10 +196,13 @@ class Given:
         if found is None or found == "auto":
             return None
         try:
-            return float(found)
-        except (TypeError, ValueError):
+            number = float(found)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
             self._wrong(names, found, "a number")
             return None
+        return number
 
     def flag(self, *names: str, default: bool = False) -> bool:
         """Return whether a switch is on."""
@@ -259,8 +277,7 @@ class Given:
     @staticmethod
     def is_among(one: Statement, patterns: Iterable[str]) -> bool:
         """Return whether a statement has one of the names, or fits one of their patterns."""
-        name = canonical(one.option)
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        return _any_of(tuple(patterns)).match(canonical(one.option)) is not None
 
     def rest(self, patterns: Iterable[str]) -> tuple[Statement, ...]:
         """Return what was ignored by the list of a reader; all else is a fault.
@@ -270,15 +287,16 @@ class Given:
         patterns
             Names, or patterns of names, of options that change no price.
         """
-        known, ignored = list(patterns), []
+        known, ignored = tuple(patterns), []
+        others = {*self._taken, *(p for p in known if "*" not in p)}
         for name, one in self._statements.items():
             if name in self._taken:
                 continue
-            if any(fnmatch.fnmatchcase(name, pattern) for pattern in known):
+            if _any_of(known).match(name):
                 ignored.append(one)
             else:
-                others = [*self._taken, *(p for p in known if "*" not in p)]
-                near = difflib.get_close_matches(name, set(others) - {name}, 1, _LIKE)
+                asked = others - {name} if len(self.faults) < _MOST_LIKE else ()
+                near = difflib.get_close_matches(name, asked, 1, _LIKE)
                 message = "is not read, and may change the price"
                 self.faults.append(
                     Fault(_where(one), message, f"did you mean {near[0]}?" if near else "")

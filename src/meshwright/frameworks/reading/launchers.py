@@ -13,6 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from meshwright.base.budget import as_list, as_mapping
+from meshwright.base.errors import Fault, SpecError
+from meshwright.base.units import whole_number
 from meshwright.frameworks.reading.given import Given, Statement, of_words
 from meshwright.frameworks.reading.shell import base_name, unknown_in
 
@@ -96,7 +99,7 @@ def launch_of(
             devices = Devices(total=count) if count else devices
         elif name in _TRAINERS and start + 1 < len(words):
             hosts = known.get("NNODES", "")
-            own = Devices(int(hosts) if hosts.isdigit() else None)
+            own = Devices(whole_number(hosts))
             return Launch(name, tuple(words[start + 2 :]), own.beside(devices), line=line)
         elif name == "run_train.sh":
             return _of_torchtitan(words[start:], known, line)
@@ -123,7 +126,7 @@ def _of_torchtitan(words: Sequence[str], known: Mapping[str, str], line: int) ->
     first = [part for name, option in options.items() if known.get(name)
              for part in (option, known[name])]  # fmt: skip
     each = known.get("NGPU", "8")
-    devices = Devices(per_host=int(each) if each.isdigit() else None)
+    devices = Devices(per_host=whole_number(each))
     return Launch(words[0], (*first, *words[1:]), devices, line=line)
 
 
@@ -195,7 +198,7 @@ def _launched(name: str, words: Sequence[str], line: int) -> Launch | None:
     kept = tuple(Statement(one.option, one.value, "") for one in given.statements)
     return replace(
         found,
-        devices=Devices(int(hosts) if hosts.isdigit() else None, per_host, total),
+        devices=Devices(whole_number(hosts), per_host, total),
         launcher=kind,
         launcher_options=kept,
     )
@@ -218,12 +221,14 @@ def _program(words: Sequence[str], line: int) -> Launch | None:
 
 def slurm_header(text: str) -> tuple[Devices, dict[str, str]]:
     """Return the devices that ``#SBATCH`` lines ask for, and the variables that Slurm sets."""
-    words = [
-        word
-        for line in text.splitlines()
-        if line.startswith("#SBATCH")
-        for word in shlex.split(line.removeprefix("#SBATCH"), comments=True)
-    ]
+    words: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith("#SBATCH"):
+            try:
+                words += shlex.split(line.removeprefix("#SBATCH"), comments=True)
+            except ValueError as error:  # a quote without its end
+                message = f"{line[:60]!r} is not understood: {error}"
+                raise SpecError(Fault(f"line {number}", message)) from error
     given, _ = of_words(words)
     devices = slurm_devices(given)
     variables = {}
@@ -235,8 +240,8 @@ def slurm_header(text: str) -> tuple[Devices, dict[str, str]]:
             variables[name] = str(devices.per_host)
     if tasks := given.text("ntasks_per_node"):
         variables["SLURM_NTASKS_PER_NODE"] = tasks
-        if devices.num_hosts and tasks.isdigit():
-            variables["SLURM_NTASKS"] = str(devices.num_hosts * int(tasks))
+        if devices.num_hosts and (each := whole_number(tasks)):
+            variables["SLURM_NTASKS"] = str(devices.num_hosts * each)
     return devices, variables
 
 
@@ -248,16 +253,15 @@ def slurm_devices(given: Given) -> Devices:
         if text := given.text(name):
             parts = text.removeprefix("gpu:").removeprefix("gres/gpu:").split(":")
             chip = parts[0] if len(parts) > 1 and not parts[0].isdigit() else chip
-            if parts[-1].isdigit():
-                per_host = int(parts[-1])
-    tasks = given.text("ntasks_per_node")
-    if per_host is None and tasks and tasks.isdigit() and int(tasks) > 1:
-        per_host = int(tasks)  # a process for each device, unless a launcher says otherwise
-    total = None
-    if (gpus := given.text("gpus", "G")) and gpus.split(":")[-1].isdigit():
-        total = int(gpus.split(":")[-1])
-        chip = gpus.split(":")[0] if ":" in gpus else chip
-    number = int(hosts.split("-")[-1]) if hosts and hosts.split("-")[-1].isdigit() else None
+            per_host = whole_number(parts[-1]) or per_host
+    tasks = whole_number(given.text("ntasks_per_node") or "")
+    if per_host is None and tasks and tasks > 1:
+        per_host = tasks  # a process for each device, unless a launcher says otherwise
+    gpus = given.text("gpus", "G") or ""
+    total = whole_number(gpus.rpartition(":")[2])
+    if total is not None and ":" in gpus:
+        chip = gpus.partition(":")[0]
+    number = whole_number((hosts or "").rpartition("-")[2])
     return Devices(number, per_host, None if per_host else total, chip)
 
 
@@ -294,16 +298,16 @@ def containers(trees: Sequence[Mapping[str, Any]]) -> list[Container]:
             continue
         hosts = sum(count for count, _, _ in chips)
         _, pod, spec = chips[0]
-        labels = " ".join(map(str, (pod.get("nodeSelector") or {}).values()))
+        labels = " ".join(map(str, as_mapping(pod.get("nodeSelector")).values()))
         devices = Devices(hosts, _chips(spec), None, labels)
         found: dict[str, Container] = {}
         for _, _, container in pods:
-            command = [*(container.get("command") or _started_by(container)),
-                       *(container.get("args") or ())]  # fmt: skip
+            command = [*(as_list(container.get("command")) or _started_by(container)),
+                       *as_list(container.get("args"))]  # fmt: skip
             variables = {
                 str(one.get("name")): str(one["value"])
-                for one in container.get("env") or ()
-                if isinstance(one, Mapping) and "value" in one
+                for one in map(as_mapping, as_list(container.get("env")))
+                if "value" in one
             }
             words = [_NAMED.sub(r"${\1}", str(word)) for word in command]
             if text := _shell_text(words):
@@ -314,28 +318,31 @@ def containers(trees: Sequence[Mapping[str, Any]]) -> list[Container]:
 
 def _chips(container: Mapping[str, Any]) -> int | None:
     """Return the accelerators that a container asks for; None: none, or not as a number."""
-    limits = (container.get("resources") or {}).get("limits") or {}
+    limits = as_mapping(as_mapping(container.get("resources")).get("limits"))
     counts = [str(value) for key, value in limits.items() if str(key) in _RESOURCES]
-    return int(counts[0]) if counts and counts[0].isdigit() else None
+    return whole_number(counts[0]) if counts else None
 
 
 def _services(tree: Mapping[str, Any]) -> Iterator[Container]:
     """Yield the containers of Docker Compose."""
-    for one in (tree.get("services") or {}).values():
-        command = one.get("command") or ()
-        words = command.split() if isinstance(command, str) else command
-        entry = one.get("entrypoint") or _started_by(one)
-        entry = entry.split() if isinstance(entry, str) else entry
-        reserved = ((one.get("deploy") or {}).get("resources") or {}).get("reservations") or {}
-        counts = [device.get("count", len(device.get("device_ids") or ()) or None)
-                  for device in reserved.get("devices") or ()]  # fmt: skip
+    for one in map(as_mapping, as_mapping(tree.get("services")).values()):
+        words, entry = _command_of(one.get("command")), _command_of(one.get("entrypoint"))
+        entry = entry or [*_started_by(one)]
+        resources = as_mapping(as_mapping(one.get("deploy")).get("resources"))
+        reserved = as_mapping(resources.get("reservations"))
+        counts = [device.get("count", len(as_list(device.get("device_ids"))) or None)
+                  for device in map(as_mapping, as_list(reserved.get("devices")))]  # fmt: skip
         each = counts[0] if counts and isinstance(counts[0], int) else None
-        stated = one.get("environment") or {}
-        if not isinstance(stated, Mapping):
-            stated = dict(str(pair).partition("=")[::2] for pair in stated)
-        variables = {str(name): str(value) for name, value in stated.items()}
+        stated = one.get("environment")
+        pairs = dict(str(pair).partition("=")[::2] for pair in as_list(stated))
+        variables = {str(name): str(value) for name, value in (as_mapping(stated) or pairs).items()}
         yield Container(_shell_text([*map(str, entry), *map(str, words)]), variables,
                         Devices(per_host=each))  # fmt: skip
+
+
+def _command_of(stated: object) -> list[Any]:
+    """Return the words of a command that Docker Compose has as text or as a list."""
+    return stated.split() if isinstance(stated, str) else as_list(stated)
 
 
 def is_image(text: str) -> bool:
@@ -352,8 +359,9 @@ def image_text(text: str) -> str:
     for line in re.sub(r"\\\s*\n", " ", text).splitlines():
         name, _, rest = line.strip().partition(" ")
         if name == "FROM":
-            lines, server = [], _server_of(rest.split()[0])
-            parts = {"ENTRYPOINT": rest.split()[0] if server else "", "CMD": ""}
+            image = rest.strip().partition(" ")[0]
+            lines, server = [], _server_of(image)
+            parts = {"ENTRYPOINT": image if server else "", "CMD": ""}
         elif name in ("ENV", "ARG"):
             pair = rest if "=" in rest else "=".join(rest.split(None, 1))
             lines += [f"export {pair}"] if name == "ENV" or "=" in pair else []
@@ -394,7 +402,7 @@ def _pods(
         count = replicas * own if isinstance(own, int) and not isinstance(own, bool) else replicas
         size = tree.get("size")
         others = size - 1 if "workerTemplate" in tree and isinstance(size, int) else 1
-        for one in (*(tree.get("containers") or ()), *_predictor(tree)):
+        for one in (*as_list(tree.get("containers")), *_predictor(tree)):
             if isinstance(one, Mapping):
                 yield count, tree, one
         for key, value in tree.items():
@@ -410,10 +418,8 @@ def _predictor(tree: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
     Source: KServe 0.16, Hugging Face runtime and multi-node inference (``workerSpec``).
     """
-    model, workers = tree.get("model"), tree.get("workerSpec") or {}
-    if not isinstance(model, Mapping):
-        return
-    if (model.get("modelFormat") or {}).get("name") != "huggingface":
+    model, workers = as_mapping(tree.get("model")), as_mapping(tree.get("workerSpec"))
+    if as_mapping(model.get("modelFormat")).get("name") != "huggingface":
         return
     stated = str(model.get("storageUri") or "")
     words = [f"--model_id={stated.removeprefix('hf://')}"] if stated.startswith("hf://") else []

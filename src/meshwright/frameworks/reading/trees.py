@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import Any
 
 import yaml
 
+from meshwright.base.budget import Budget
 from meshwright.base.errors import Fault, SpecError
 from meshwright.catalog.files import json_content
-
-_MOST_VALUES = 100_000
-"""Aliases of YAML can stand for more than any memory holds."""
 
 
 def trees_of(text: str, suffix: str, origin: str) -> list[dict[str, Any]]:
@@ -21,47 +21,87 @@ def trees_of(text: str, suffix: str, origin: str) -> list[dict[str, Any]]:
     Raises
     ------
     SpecError
-        The text is no such file, or holds no names at its top.
+        The text is no such file, larger or deeper than is read, or holds no names at its top.
     """
     try:
         if suffix == ".toml":
-            found: list[Any] = [tomllib.loads(text)]
+            found = [_toml(text)]
         elif suffix == ".json":
             found = [json_content(text, origin)]
         else:
-            trees = yaml.load_all(text, Loader=_Loader)
-            found = [tree for tree in trees if tree is not None]
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+            _judge(text)
+            found = [tree for tree in yaml.load_all(text, _Loader) if tree is not None]
+        found = [_named(tree, Budget()) for tree in found]
+    except SpecError as error:
+        raise SpecError(error.faults, origin=origin) from error
+    except (ValueError, TypeError, AttributeError, yaml.YAMLError, RecursionError) as error:
+        # Attributes and types: what PyYAML makes of a standard tag on a node of another kind.
         kind = suffix[1:].upper().replace("YML", "YAML")
         message = f"is no {kind}: {' '.join(str(error).split())}"
         raise SpecError(Fault("", message), origin=origin) from error
-    if _is_huge(found):
-        raise SpecError(Fault("", f"holds more than {_MOST_VALUES:,} values"), origin=origin)
-    if not found or not all(isinstance(tree, Mapping) for tree in found):
+    if not found or not all(isinstance(tree, dict) for tree in found):
         raise SpecError(Fault("", "expected names with values at its top"), origin=origin)
-    return [{str(key): value for key, value in tree.items()} for tree in found]
+    return found
 
 
-def _is_huge(tree: Any) -> bool:
-    """Return whether a tree has too many values, those behind aliases counted each time."""
-    left, count = [tree], 0
-    while left and count <= _MOST_VALUES:
-        value = left.pop()
-        count += 1
-        if isinstance(value, Mapping):
-            left.extend(value.values())
-        elif isinstance(value, list):
-            left.extend(value)
-    return count > _MOST_VALUES
+def _named(value: Any, budget: Budget) -> Any:
+    """Return a tree whose names are texts, whatever numbers and dates stand in their place."""
+    budget.spend(values=1)
+    if isinstance(value, Mapping):
+        with budget.deeper():
+            return {str(key): _named(one, budget) for key, one in value.items()}
+    if isinstance(value, list):
+        with budget.deeper():
+            return [_named(one, budget) for one in value]
+    if isinstance(value, int) and abs(value) >= 2**64:
+        raise ValueError("a whole number beyond 2^64 is no option")
+    return value
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """Return the tree of a TOML text; dotted names of any length are refused before."""
+    budget = Budget()
+    longest = max((len(name) for name in _DOTTED.findall(text)), default=0)
+    budget.spend(values=text.count("=") + text.count(",") + text.count("["))
+    budget.spend(depth=longest // 2)
+    return tomllib.loads(text)
+
+
+_DOTTED = re.compile(r"(?m)^[\s\[]*((?:[\w-]{0,40}\s*\.\s*){50,})")
+
+
+def _judge(text: str) -> None:
+    """Charge what a YAML text stands for, each alias as large as what it repeats.
+
+    The events of the parser are counted; nothing is built.
+    """
+    budget, sizes = Budget(), dict[str, int]()
+    opened: list[tuple[str | None, int]] = []
+    count = 0
+    for event in yaml.parse(text, Loader=_Events):
+        if isinstance(event, yaml.CollectionStartEvent):
+            budget.spend(depth=1)
+            opened.append((event.anchor, count))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            budget.depth += 1
+            anchor, before = opened.pop()
+            if anchor:
+                sizes[anchor] = count - before + 1
+        size = sizes.get(event.anchor or "", 1) if isinstance(event, yaml.AliasEvent) else 1
+        budget.spend(values=size)
+        count += size
+
+
+_Events = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(yaml.SafeLoader):
     """YAML as programs read it; a field that one mapping states twice is a fault."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for name in names:
-            if names.count(name) > 1 and name != "<<":
-                line = node.start_mark.line + 1
-                raise yaml.YAMLError(f"{name} is given twice below line {line}")
+        names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        twice = next((name for name, count in names.items() if count > 1 and name != "<<"), None)
+        if twice is not None:
+            line = node.start_mark.line + 1
+            raise yaml.YAMLError(f"{twice} is given twice below line {line}")
         return super().construct_mapping(node, deep=deep)

@@ -14,7 +14,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from meshwright.base.budget import Budget, as_mapping
 from meshwright.base.errors import Fault, SpecError, nearest
+from meshwright.base.units import whole_number
+from meshwright.catalog.huggingface.family import MOST_LAYERS
 from meshwright.catalog.recipes import recipes
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.frameworks.reading.given import Given, names, of_tree
@@ -309,7 +312,7 @@ def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
 def _num_layers(given: Given) -> int | None:
     """Return the layers that the files state, or of the model that their recipe names."""
     model = known_model(str(given.peek("hf_model") or ""))
-    return given.whole("num_layers") or (model.num_layers if model else None)
+    return given.whole("num_layers", most=MOST_LAYERS) or (model.num_layers if model else None)
 
 
 def _virtual_stages(given: Given, pp: int) -> int | None:
@@ -362,10 +365,10 @@ def _zero_stage(given: Given, setting: Setting) -> str:
     tree: Mapping[str, Any] = {}
     if (path := given.path("deepspeed_config")) is not None:
         tree = setting.config_files(path)
-    zero = tree.get("zero_optimization") or {}
+    zero = as_mapping(tree.get("zero_optimization"))
     stage = given.text("zero_stage") or str(zero.get("stage", 0))
     for what in ("offload_optimizer", "offload_param"):
-        if (zero.get(what) or {}).get("device", "none") != "none":
+        if as_mapping(zero.get(what)).get("device", "none") != "none":
             given.refuse("deepspeed_config", f"{what} is not read here", "device none")
     given.flag("no_pipeline_parallel"), given.value("deepspeed_mpi")
     if not given.flag("deepspeed"):
@@ -387,6 +390,9 @@ def _stage_lengths(given: Given, found: Mapping[str, Any]) -> dict[str, Any]:
     last = given.whole("decoder_last_pipeline_num_layers", least=0)
     layout = given.text("pipeline_model_parallel_layout")
     counts = [given.flag(name) for name in COUNTED]
+    if layers and runs > layers + sum(counts):
+        given.refuse("pipeline_model_parallel_size", f"{runs} stages have no {layers} layers")
+        return {}
     if any(counts) and layers and found["pp"] > 1:
         return stage_choices(dealt(layers, runs, *map(int, counts)).tolist(), layers) or {}
     if layers is None or (first is None and last is None and layout is None):
@@ -415,11 +421,16 @@ def _stage_lengths(given: Given, found: Mapping[str, Any]) -> dict[str, Any]:
 
 def layout_lengths(text: str) -> list[int] | None:
     """Return the decoder layers of each stage of a layout such as ``Et*3|(tt|)*14,tL``."""
-    plain = re.sub(r"[\s,\"']", "", text)
+    plain, budget = re.sub(r"[\s,\"']", "", text), Budget(letters=2**20)
+
+    def repeated(found: re.Match[str]) -> str:
+        part, count = found[1] or found[2], int(found[3])
+        budget.spend(letters=len(part) * count, at="pipeline_model_parallel_layout")
+        return part * count
+
     for _ in range(8):
-        spread = re.sub(r"\(([^()]*)\)\*(\d+)", lambda m: m[1] * int(m[2]), plain)
-        spread = re.sub(r"([EtLm])\*(\d+)", lambda m: m[1] * int(m[2]), spread)
-        if spread == plain or len(spread) > 10_000:
+        spread = re.sub(r"(?:\(([^()]*)\)|([EtLm]))\*([0-9]{1,9})", repeated, plain)
+        if spread == plain:
             break
         plain = spread
     if re.fullmatch(r"[EtLm|]+", plain) is None:
@@ -662,8 +673,8 @@ def _pass_over_model(given: Given) -> None:
 
 def _model(given: Given, options: Mapping[str, Any]) -> ModelSpec | None:
     """Return the model of the script: its twin in the catalog, where there is one."""
-    needed = {
-        name: given.whole(name) for name in ("num_layers", "hidden_size", "num_attention_heads")
+    needed = {"num_layers": _num_layers(given)} | {
+        name: given.whole(name) for name in ("hidden_size", "num_attention_heads")
     }
     if lacking := [f"--{n.replace('_', '-')}" for n, value in needed.items() if value is None]:
         given.needs("MODEL", f"no model follows without {', '.join(lacking)}", "name it")
@@ -787,9 +798,8 @@ def _layers(
 def layer_pattern(frequency: Any, num_layers: int) -> list[int] | None:
     """Return which layers hold experts: every n-th from the first, or as ``([0]*3+[1]*58)``."""
     text = "1" if frequency is None else str(frequency)
-    if text.isdigit():
-        every = max(1, int(text))
-        return [int(index % every == 0) for index in range(num_layers)]
+    if (every := whole_number(text)) is not None:
+        return [int(index % max(1, every) == 0) for index in range(num_layers)]
     try:
         holds = _list_of(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError):
@@ -810,12 +820,10 @@ def _list_of(node: ast.expr) -> list[int]:
         count, part = node.right, node.left
         if isinstance(part, ast.Constant):
             count, part = part, count
-        if (
-            isinstance(count, ast.Constant)
-            and isinstance(count.value, int)
-            and count.value < 10_000
-        ):
-            return _list_of(part) * count.value
+        if isinstance(count, ast.Constant) and isinstance(count.value, int):
+            values = _list_of(part)
+            if len(values) * count.value <= MOST_LAYERS:
+                return values * count.value
     raise ValueError(ast.dump(node))
 
 
