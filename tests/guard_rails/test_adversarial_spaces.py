@@ -92,14 +92,18 @@ def test_02_tensor_streams_over_all_dies():
 def test_03_slivers_of_a_sequence():
     """cp 8 leaves 64 tokens of 512 on a device: half a tile of the matrix unit."""
     task = asked("llama3-8b", "8xH100", 512, 64)
-    assert "cp-tile" in rules_broken(task, PLAIN, cp=8)
+    sliver = step(task, PLAIN, cp=8)
+    assert not rules_broken(task, PLAIN, cp=8)  # it runs, and pays for whole tiles
+    assert sliver["compute_s"] > 1.5 * step(task, PLAIN, dp_replicate=8)["compute_s"]
     assert winner(task).strategy.cp < 8
 
 
 def test_04_two_tokens_for_each_expert():
     """More copies of 64 experts mean less all-to-all; each sees fewer tokens than a tile."""
     task = asked("deepseek-v2-lite", "8xH100", 128, 64)
-    assert "ep-rows" in rules_broken(task, PLAIN, dp_shard=8, ep=1)
+    assert not rules_broken(task, PLAIN, dp_shard=8, ep=1)  # it runs, and pays for whole tiles
+    alone = step(task, PLAIN, dp_replicate=8)["compute_s"]
+    assert alone > 2.0 * step(task, PLAIN, dp_replicate=8, ep=8)["compute_s"]
     best = winner(task, tp=1, pp=1, cp=1)
     assert best.strategy.ep > 1
 

@@ -83,9 +83,6 @@ _LAUNCHING = tuple(rule.name for rule in launching.rules())
 """What somebody ran did start."""
 _OF_THE_SEARCH = (
     "dp-even",
-    "tp-tile",
-    "etp-tile",
-    "ep-rows",
     "pp-micro-batches",
     "sp-sequence",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -93,7 +94,41 @@ def with_job(
         missing.append(Fault("--on", "is needed: the files do not name the chips", example))
     if missing:
         raise SpecError(missing, origin=origin)
+    if keeps_strategy and job.kind == "training" and (fault := _idle_ranks(merged)):
+        raise SpecError(fault, origin=origin)
     return argparse.Namespace(**{**merged, "origin": None}), job
+
+
+def _idle_ranks(merged: Mapping[str, Any]) -> Fault | None:
+    """Return that the degrees of a job are not its devices: each launcher starts all of them.
+
+    Source: world size over tp x pp x cp in NVIDIA/Megatron-LM ``megatron/training/arguments.py``;
+    the product of all degrees in pytorch/torchtitan ``torchtitan/distributed/parallel_dims.py``,
+    huggingface/accelerate ``parallelism_config.py`` and AI-Hypercomputer/maxtext
+    ``maxtext_utils.py`` (2026-11).
+    """
+    from meshwright.catalog.systems import load_system
+    from meshwright.spec.system import SystemSpec
+
+    sizes = {name: str(merged.get(name) or 1) for name in ("tp", "cp", "pp", "dp")}
+    on, batch = merged["on"], str(merged.get("global_batch") or "")
+    if not all(size.isdigit() for size in sizes.values()):
+        return None  # told by who reads the options
+    system = on if isinstance(on, SystemSpec) else load_system(on)
+    number, has_dp = system.num_alive, merged.get("dp") is not None
+    unit = math.prod(map(int, sizes.values()))
+    if number == unit or (not has_dp and number % unit == 0):
+        return None
+    written = " x ".join(f"{name} {size}" for name, size in sizes.items() if has_dp or name != "dp")
+    micro = str(merged.get("micro_batch_size") or 1)
+    replicas = [1] if has_dp else [
+        dp for dp in range(1, 2 * (number // unit) + 3)
+        if not (batch.isdigit() and micro.isdigit()) or int(batch) % (dp * int(micro)) == 0
+    ]  # fmt: skip
+    nearest = min((dp * unit for dp in replicas or [1]), key=lambda count: abs(count - number))
+    what = f"are {unit} ranks" if has_dp else f"do not divide the {number} devices"
+    message = f"{written} {what}, but each of {number} devices starts one" if has_dp else ""
+    return Fault("devices", message or f"{written} {what}", f"--on {nearest}x{system.chip.name}")
 
 
 def read_files(

@@ -127,11 +127,6 @@ def _has_one_kind(case: Case) -> BoolArray:
     return found & is_ulysses
 
 
-def _cp_leaves_slivers(case: Case) -> BoolArray:
-    rows = case.s.micro_batch_size * case.sequence_length / case.s.cp
-    return (rows < case.tile_rows) & (case.s.cp > 1) & case.has_long_rows
-
-
 class ContextAxis(Axis):
     """Context parallelism: the tokens of each sequence are split everywhere, attention included.
 
@@ -184,13 +179,6 @@ class ContextAxis(Axis):
             "cp {cp} splits sequences of one token",
             ("cp",),
         ),
-        Rule(
-            "cp-tile",
-            "a rank's tokens fill at least one tile of the matrix unit",
-            _cp_leaves_slivers,
-            "{micro_batch_size} x {sequence} tokens over cp {cp} are fewer than {tile_rows} rows",
-            ("cp", "micro_batch_size"),
-        ),
     )
 
     def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
@@ -234,14 +222,6 @@ class DataAxis(Axis):
             "{batch} sequences are not divisible by dp {dp} x micro-batch {micro_batch_size}",
             ("micro_batch_size", "dp_shard", "dp_replicate"),
         ),
-        Rule(
-            "zero-without-shards",
-            "ZeRO shards over dp_shard and cp; with one device there it equals stage 0",
-            lambda case: (case.s.dp_shard * case.s.cp == 1) & (case.structure.zero_stage > 0),
-            "ZeRO stage {zero_stage} with dp_shard 1 and cp 1 shards nothing",
-            (),
-            "zero_stage=0",
-        ),
     )
 
     def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
@@ -260,17 +240,8 @@ def _does_not_regroup(case: Case) -> BoolArray:
     return found
 
 
-def _etp_leaves_slivers(case: Case) -> BoolArray:
-    masks = (ceil_div(e.ffn_size, case.s.etp) < case.tile_columns for e in _experts(case))
-    return any_of(masks, case) & (case.s.etp > 1)
-
-
-def _starves_experts(case: Case) -> BoolArray:
-    s = case.s
-    copies = s.dp * s.cp * s.tp / (s.ep * s.etp)
-    tokens = s.micro_batch_size * case.sequence_length * s.dp / copies
-    masks = (tokens * e.top_k / e.num_experts < case.tile_rows for e in _experts(case))
-    return any_of(masks, case) & (copies > 1) & case.has_long_rows
+def _etp_cuts_columns(case: Case) -> BoolArray:
+    return any_of((e.ffn_size % case.s.etp != 0 for e in _experts(case)), case)
 
 
 def _pairs_in_vain(case: Case) -> BoolArray:
@@ -313,13 +284,6 @@ class ExpertAxis(Axis):
             ("ep", "etp"),
         ),
         Rule(
-            "ep-rows",
-            "an expert sees at least one tile of tokens, unless nothing can be regrouped any more",
-            _starves_experts,
-            "fewer than {tile_rows} tokens reach an expert with ep {ep}, etp {etp}",
-            ("ep", "micro_batch_size"),
-        ),
-        Rule(
             "ep-overlap",
             "communication of experts hides behind the opposite pass of another micro-batch: with "
             "ep, and where forward and backward passes alternate",
@@ -345,10 +309,10 @@ class ExpertTensorAxis(Axis):
     degrees = ("etp",)
     rules = (
         Rule(
-            "etp-tile",
-            "a shard of an expert is at least one tile of the matrix unit wide",
-            _etp_leaves_slivers,
-            "expert width {expert_ffn} over etp {etp} is narrower than {tile_columns} columns",
+            "etp-width",
+            "each rank of etp holds as many columns of an expert",
+            _etp_cuts_columns,
+            "expert width {expert_ffn} is not divisible by etp {etp}",
             ("etp",),
         ),
     )
@@ -635,10 +599,8 @@ def _tp_cuts_states(case: Case) -> BoolArray:
     return any_of(masks, case)
 
 
-def _tp_leaves_slivers(case: Case) -> BoolArray:
-    degree = case.head_degree
-    masks = (ceil_div(size, degree) < case.tile_columns for size in case.dense_ffn_sizes)
-    return any_of(masks, case) & (degree > 1)
+def _tp_cuts_columns(case: Case) -> BoolArray:
+    return any_of((size % case.head_degree != 0 for size in case.dense_ffn_sizes), case)
 
 
 def _tp_cuts_sequence(case: Case) -> BoolArray:
@@ -698,10 +660,10 @@ class TensorAxis(Axis):
             ("tp",),
         ),
         Rule(
-            "tp-tile",
-            "a shard of the feed-forward network is at least one tile of the matrix unit wide",
-            _tp_leaves_slivers,
-            "inner width {ffn} over tp {tp} is narrower than a tile of {tile_columns} columns",
+            "tp-width",
+            "each rank of tp holds as many columns of the feed-forward network",
+            _tp_cuts_columns,
+            "inner width {ffn} is not divisible by tp {tp}",
             ("tp",),
         ),
         Rule(

@@ -79,6 +79,7 @@ from meshwright.train.space import (
     SearchSpace,
     dp_shard_degrees,
     experts_regroup,
+    is_alone,
     member_choices,
     num_divisions,
     num_members,
@@ -198,24 +199,11 @@ def _bound_s(problem: Problem, table: Families) -> FloatArray:
 def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
     """Return what no member of each undercuts on its fullest device [bytes].
 
-    All is sharded, and all offloaded that may be. Where nothing can be sharded, a framework may
-    offload less.
+    All is sharded, and all offloaded that may be under any stage. Layers that sharding or offload
+    bring in for a while are left out, so that no member needs less than this.
     """
+    problem, kinds = space.problem, space.offloads
     stage = max(stage for stage, _ in space.zero_choices)
-    needed = _leanest_bytes(space, table, stage)
-    if space.launches is None:
-        return needed
-    alone = table.strategy.dp * table.strategy.cp == 1
-    return np.where(alone, _leanest_bytes(space, table, 0), needed)
-
-
-def _leanest_bytes(space: SearchSpace, table: Families, stage: int) -> FloatArray:
-    """Return the least that any kind of offload leaves on the device, under a ZeRO stage [bytes].
-
-    Layers that sharding or offload bring in for a while are left out, so that no member needs
-    less than this.
-    """
-    problem, kinds = space.problem, space.offloads_under(stage)
     shards = shard_degrees(problem, table.strategy)
     factor = problem.calibration.allocator_factor
     found = []
@@ -587,25 +575,29 @@ def members(
     """
     part = _Part(families, links, rows, take_rows(families.price, rows))
     whole, shards = _whole(space, part), _divided(space, part)
-    for stage, reshard in space.zero_choices:
-        expansion = whole if stage == 0 else shards
-        if space.launches is not None:
-            starts = has_zero(space.launches, stage, take(part.families.strategy, part.rows))
-            expansion = take_rows(expansion, np.flatnonzero(starts[expansion.part_rows]))
+    degrees = take(families.strategy, rows)
+    for (stage, reshard), first in space.first_offloads.items():
+        starts = has_zero(space.launches, stage, degrees)
         structure = PlanOptions(
             zero_stage=stage,
             reshard_after_forward=reshard,
             overlap_data_parallel=space.overlaps_data_parallel,
         )
-        if len(expansion):
-            yield from _with_offloads(space, part, structure, expansion, counts)
+        of_stage = [(whole, starts, first)]
+        if stage > 0:
+            of_stage = [(shards, starts, space.offloads_under(stage)),
+                        (whole, starts & is_alone(degrees), first)]  # fmt: skip
+        for expansion, kept, offloads in of_stage:
+            started = take_rows(expansion, np.flatnonzero(kept[expansion.part_rows]))
+            if len(started) and offloads:
+                yield from _with_offloads(space, part, structure, started, offloads, counts)
 
 
 def _with_offloads(
-    space: SearchSpace, part: _Part, structure: PlanOptions, expansion: _Expansion, counts: Counts
-) -> Iterator[Block]:
+    space: SearchSpace, part: _Part, structure: PlanOptions, expansion: _Expansion,
+    offloads: Sequence[Offload], counts: Counts,
+) -> Iterator[Block]:  # fmt: skip
     """Yield what fits as it is, then what fits with each kind of offload but not without."""
-    offloads = space.offloads_under(structure.zero_stage)
     for number, offload in enumerate(offloads):
         chosen = replace(structure, offload=offload)
         room = room_for(space.problem, chosen, expansion.shards, expansion.states)

@@ -61,8 +61,22 @@ class SearchSpace:
 
     @property
     def offloads(self) -> tuple[Offload, ...]:
-        """What may live in host memory, where there is any."""
-        return self.offloads_under(max((stage for stage, _ in self.zero_choices), default=0))
+        """What may live in host memory under some ZeRO stage, where there is any."""
+        return tuple(kind for kinds in self.first_offloads.values() for kind in kinds)
+
+    @property
+    def first_offloads(self) -> dict[tuple[int, bool], tuple[Offload, ...]]:
+        """What may live on the host under each ZeRO choice, and under none before it.
+
+        On one shard all stages are the same plan, but an engine may move something to the host
+        under some of them only: DeepSpeed does under ZeRO 1 to 3.
+        """
+        found: dict[tuple[int, bool], tuple[Offload, ...]] = {}
+        for choice in self.zero_choices:
+            known = {kind for kinds in found.values() for kind in kinds}
+            kinds = self.offloads_under(choice[0])
+            found[choice] = tuple(kind for kind in kinds if kind not in known)
+        return found
 
     def offloads_under(self, stage: int) -> tuple[Offload, ...]:
         """Return what may live in host memory under a ZeRO stage."""
@@ -151,10 +165,18 @@ def num_members(space: SearchSpace, columns: StrategyColumns) -> FloatArray:
 def member_choices(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatArray, FloatArray]:
     """Return the ways to offload whole replicas, and to shard and offload each division of them."""
     number = np.zeros((2, len(columns.tp)))
-    for stage, _ in space.zero_choices:
+    for (stage, _), first in space.first_offloads.items():
         starts = has_zero(space.launches, stage, columns)
         number[int(stage > 0)] += starts * len(space.offloads_under(stage))
+        if stage > 0:
+            number[0] += starts * is_alone(columns) * len(first)
     return number[0], number[1]
+
+
+def is_alone(columns: StrategyColumns) -> BoolArray:
+    """Return the rows with one shard, whatever the ZeRO stage."""
+    alone: BoolArray = columns.dp * columns.cp == 1
+    return alone
 
 
 def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatArray, FloatArray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -24,3 +25,15 @@ def stage_choices(lengths: list[int], layers: int) -> dict[str, Any] | None:
         if dealt(layers, len(lengths), embedding, head).tolist() == lengths:
             return {"embedding_layers": embedding, "head_layers": head} if head + embedding else {}
     return {"stage_layers": lengths_text(lengths)}
+
+
+def lengths_of(text: str) -> list[int]:
+    """Return lengths that are written as a sum of runs: the inverse of ``lengths_text``."""
+    runs = (run.partition("*") for run in text.split("+"))
+    return [int(length) for length, _, count in runs for _ in range(int(count or 1))]
+
+
+def pipeline_layout(lengths: Sequence[int]) -> str:
+    """Return the stages in Megatron's letters: E embedding, t layer, L loss, | between stages."""
+    stages = [f"t*{length}" if length else "" for length in lengths]
+    return "|".join([f"E{stages[0]}", *stages[1:-1], f"{stages[-1]}L"])

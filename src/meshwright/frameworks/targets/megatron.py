@@ -30,6 +30,7 @@ from meshwright.frameworks.refusals import (
     framework_refusals,
     optimizer_refusals,
 )
+from meshwright.frameworks.reading.stages import pipeline_layout
 from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
@@ -179,12 +180,6 @@ def _pipeline_options(plan: Plan) -> Iterator[Words]:
         yield "--decoder-first-pipeline-num-layers", f"{first}"
     if len(set(lengths)) > 1:
         yield "--decoder-last-pipeline-num-layers", f"{last}"
-
-
-def pipeline_layout(lengths: Sequence[int]) -> str:
-    """Return the stages in Megatron's letters: E embedding, t layer, L loss, | between stages."""
-    stages = [f"t*{length}" if length else "" for length in lengths]
-    return "|".join([f"E{stages[0]}", *stages[1:-1], f"{stages[-1]}L"])
 
 
 def _state_options(plan: Plan) -> Iterator[Words]:

@@ -25,7 +25,7 @@ from meshwright.frameworks.reading.job import Setting, readers
 from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.reading.models import catalog_twin, known_model, tokenizer_size
 from meshwright.frameworks.reading.shell import base_name
-from meshwright.frameworks.reading.stages import stage_choices
+from meshwright.frameworks.reading.stages import lengths_of, pipeline_layout, stage_choices
 from meshwright.graph.recompute import MODULES
 from meshwright.sharding.dealing import dealt
 from meshwright.sharding.strategy import lengths_text
@@ -40,6 +40,12 @@ from meshwright.spec.workload import OptimizerPreset
 
 COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
+ONE_MOMENT = ("sgd", "lion", "muon", "dist_muon")
+"""Optimizers that keep an FP32 copy and one moment.
+
+Source: NVIDIA/Megatron-LM 0.19.2 ``megatron/core/optimizer``, ``emerging_optimizers.py``.
+"""
+OPTIMIZERS = ("adam", "adamw", "distributed_fused_adam", *ONE_MOMENT)
 SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 BRIDGE_NAMES = {
     "num_moe_experts": "num_experts",
@@ -209,6 +215,8 @@ class Megatron:
             _pass_over_model(given)
         else:
             options["model"] = _named_model(given) or _model(given, options)
+        options |= _capacity(given)
+        _predict(given, options)
         _refuse(given)
         return "megatron-bridge" if is_bridge else "megatron", options
 
@@ -396,6 +404,7 @@ def _stage_lengths(given: Given, found: Mapping[str, Any]) -> dict[str, Any]:
     if any(counts) and layers and found["pp"] > 1:
         return stage_choices(dealt(layers, runs, *map(int, counts)).tolist(), layers) or {}
     if layers is None or (first is None and last is None and layout is None):
+        _refuse_rest(given, layers, found["pp"], runs)
         return {}
     if layout is not None:
         lengths = layout_lengths(layout)
@@ -417,6 +426,23 @@ def _stage_lengths(given: Given, found: Mapping[str, Any]) -> dict[str, Any]:
     given.refuse(name, f"stages of {lengths_text(lengths)} layers are not the {layers} "
                  "of the model")  # fmt: skip
     return {}
+
+
+def _refuse_rest(given: Given, layers: int | None, pp: int, runs: int) -> None:
+    """Refuse layers that do not divide over stages, or over their chunks; DeepSpeed deals any.
+
+    Source: NVIDIA/Megatron-LM 0.19.2 ``megatron/core/transformer/transformer_block.py``,
+    ``get_num_layers_to_build``.
+    """
+    if layers is None or layers % runs == 0 or given.is_on("deepspeed"):
+        return
+    name = "num_layers" if "num_layers" in given else "recipe"
+    last = layers - (pp - 1) * -(-layers // pp)
+    fix = f"--decoder-last-pipeline-num-layers {last}" if runs == pp and last > 0 else (
+        f"--pipeline-model-parallel-layout '{pipeline_layout(dealt(layers, runs).tolist())}'"
+    )  # fmt: skip
+    given.refuse(name, f"{layers} layers do not divide over {pp} stages"
+                 + (f" of {runs // pp} chunks" if runs > pp else ""), fix)  # fmt: skip
 
 
 def layout_lengths(text: str) -> list[int] | None:
@@ -487,9 +513,13 @@ def _recompute(given: Given) -> dict[str, Any]:
         granularity = "selective"
     method = given.word("recompute_method", "activations_checkpoint_method",
                         among=("uniform", "block"))  # fmt: skip
-    layers = given.whole("recompute_num_layers", "checkpoint_num_layers")
+    layers = given.whole("recompute_num_layers", "checkpoint_num_layers", least=0)
     modules = given.value("recompute_modules")
+    if granularity == "full" and layers == 0 and method == "block":
+        return {"recompute": "none"}
     if granularity == "full":
+        if layers == 0:
+            given.refuse("recompute_num_layers", "units of no layers never end", "1, or block")
         if method == "block":
             return {"recompute": "full", "recompute_layers": layers or 1}
         return {"recompute": "full", "recompute_run": layers or 1}
@@ -559,9 +589,10 @@ def _software(given: Given) -> dict[str, bool]:
 
 def _optimizer(given: Given, options: Mapping[str, Any]) -> OptimizerPreset | str | None:
     """Return the bytes that the optimizer keeps for each parameter."""
-    kind = (
-        given.word("optimizer", among=("adam", "adamw", "distributed_fused_adam", "sgd")) or "adam"
-    )
+    kind = given.word("optimizer", among=OPTIMIZERS) or "adam"
+    if "muon" in kind:
+        given.notes.append("the products that make updates of Muon orthogonal are not priced, and "
+                           "embeddings keep one moment as matrices do")  # fmt: skip
     mixed = str(given.peek("mixed_precision") or "").replace(" ", "")
     short = given.flag("grad_reduce_in_bf16") or "grad_reduce_in_fp32:false" in mixed
     sums = given.flag("grad_reduce_in_fp32", default=not mixed.startswith("fp16"))
@@ -583,7 +614,7 @@ def _optimizer(given: Given, options: Mapping[str, Any]) -> OptimizerPreset | st
         gradient = min(BYTES[kept["main_grads"]], preset.gradient_bytes_per_param)
         changes = {"state_bytes_per_param": state, "gradient_bytes_per_param": gradient,
                    "step_traffic_bytes_per_param": gradient + 2.0 * state + 2.0}  # fmt: skip
-    if kind == "sgd":
+    if kind in ONE_MOMENT:
         state = BYTES["fp32"] * 2.0
         changes |= {"state_bytes_per_param": state, "step_traffic_bytes_per_param":
                     preset.gradient_bytes_per_param + 2.0 * state + 2.0}  # fmt: skip
@@ -597,12 +628,57 @@ def _optimizer(given: Given, options: Mapping[str, Any]) -> OptimizerPreset | st
     return name if short else None
 
 
+def _capacity(given: Given) -> dict[str, Any]:
+    """Return the load of every expert where each is padded to a multiple of the mean.
+
+    Source: NVIDIA/Megatron-LM 0.19.2 ``megatron/core/transformer/moe/moe_utils.py``,
+    ``get_capacity`` and ``topk_routing_with_score_function``.
+    """
+    factor = given.real("moe_expert_capacity_factor")
+    pads = given.flag("moe_pad_expert_input_to_capacity")
+    if factor is None or factor < 0:
+        return {}
+    if pads and factor >= 1 and (given.whole("expert_model_parallel_size") or 1) > 1:
+        return {"imbalance": f"{factor:g}"}
+    given.notes.append(f"experts take at most {factor:g} times the mean: tokens that are dropped "
+                       "are priced as if they were kept, padding within one rank is not")  # fmt: skip
+    return {}
+
+
+def _predict(given: Given, options: dict[str, Any]) -> None:
+    """Add the layers for multi-token prediction, which follow the last one of the model.
+
+    Source: NVIDIA/Megatron-LM 0.19.2 ``megatron/core/transformer/multi_token_prediction.py``.
+    """
+    extra = given.whole("mtp_num_layers", least=0)
+    if not extra:
+        return
+    model = options.get("model")
+    if model is None:
+        given.notes.append(f"{extra} layers for multi-token prediction are not priced: the model "
+                           "is the one that you name")  # fmt: skip
+        return
+    given.notes.append(f"{extra} layers for multi-token prediction are priced as layers behind the "
+                       "last; their projections and logits are not")  # fmt: skip
+    longer = (*model.layer_pattern, *model.layer_pattern[-1:] * extra)
+    name = f"{model.name} with {extra} of prediction"
+    options["model"] = model.model_copy(update={"layer_pattern": longer, "name": name})
+    runs = options["pp"] * (options["num_virtual_stages"] or 1)
+    if options["pp"] == 1:
+        return
+    edges = [int(options.pop(edge, 0)) for edge in ("embedding_layers", "head_layers")]
+    stated = options.pop("stage_layers", None)
+    lengths = dealt(model.num_layers, runs, *edges).tolist()
+    if stated is not None:
+        lengths = lengths_of(stated)
+    lengths[-1] += extra
+    options |= stage_choices(lengths, len(longer)) or {}
+
+
 def _refuse(given: Given) -> None:
     """Refuse what changes the price and has no counterpart."""
     for name, why in (
         ("cpu_offloading_num_layers", "layers whose activations live on the host are not read"),
-        ("moe_expert_capacity_factor", "dropped and padded tokens are not read"),
-        ("mtp_num_layers", "layers for multi-token prediction are not read"),
         ("num_layers_at_start_in_bf16", "layers in another precision are not read"),
         ("num_layers_at_end_in_bf16", "layers in another precision are not read"),
     ):
@@ -610,14 +686,12 @@ def _refuse(given: Given) -> None:
     for name, why in (
         ("fine_grained_activation_offloading", "activations on the host are not read"),
         ("cpu_offloading", "activations on the host are not read"),
-        ("distribute_saved_activations", "kept activations split over tp are not read"),
         ("first_last_layers_bf16", "layers in another precision are not read"),
         ("hybrid_context_parallel", "cp by the length of each sequence is not read"),
         ("fp8_dot_product_attention", "attention in FP8 is not read"),
         ("fp8_multi_head_attention", "attention in FP8 is not read"),
         ("fp16_lm_cross_entropy", "a loss in FP16 is not read"),
         ("keep_fp8_transpose_cache", "weights kept twice are not read"),
-        ("moe_pad_expert_input_to_capacity", "dropped and padded tokens are not read"),
         ("reduce_scatter_with_fp32_accumulation", "is not read"),
         ("enable_full_sharding_in_hsdp", "is not read"),
         ("use_sharp", "sums inside of switches are not read from here"),
@@ -625,7 +699,11 @@ def _refuse(given: Given) -> None:
         ("use_ring_exchange_p2p", "is not read"),
     ):
         given.refuse_unless(name, "false", "none", why=why)
+    if given.flag("distribute_saved_activations") and given.is_on("sequence_parallel"):
+        given.refuse("distribute_saved_activations", "sequence parallelism splits them already",
+                     "without it")  # fmt: skip
     for name, text in (
+        ("distribute_saved_activations", "each rank of tp is priced with all that is kept"),
         ("moe_shared_expert_overlap", "shared experts are priced beside communication, not behind"),
         ("overlap_param_gather_with_optimizer_step", "priced as with --overlap-param-gather alone"),
         ("overlap_p2p_comm_warmup_flush", "priced as with --overlap-p2p-comm alone"),
@@ -769,11 +847,10 @@ def _layers(
     stated = {name: given.value(name) for name in names}
     if not count:
         return (dense,), (0,) * num_layers
-    if (
-        given.word("moe_token_dispatcher_type", among=("alltoall", "flex", "allgather"))
-        == "allgather"
-    ):
-        given.refuse("moe_token_dispatcher_type", "experts by all-gather are not read", "alltoall")
+    dispatcher = given.word("moe_token_dispatcher_type", among=("alltoall", "flex", "allgather"))
+    if dispatcher == "allgather" and (given.peek("expert_model_parallel_size") or 1) != 1:
+        given.notes.append("experts by all-gather are priced as by all-to-all: each token goes to "
+                           "its own experts, not to all ranks of ep")  # fmt: skip
     experts = ExpertSpec(
         num_experts=count, top_k=min(given.whole("moe_router_topk") or 2, count),
         ffn_size=given.whole("moe_ffn_hidden_size") or width, gated=gated,

@@ -356,7 +356,7 @@ def _parallelism(given: Given, setting: Setting, has_fsdp: bool) -> dict[str, An
     given.refuse_unless(f"{at}sp_size", "1", why="is not read", fix="1")
     given.value(f"{at}sp_backend")
     shards, replicas = given.whole(f"{at}dp_shard_size"), given.whole(f"{at}dp_replicate_size")
-    if shards or replicas:
+    if shards or replicas or found["tp"] * found["cp"] > 1:  # their product is the processes
         found |= {"dp": (shards or 1) * (replicas or 1), "dp_shard": shards or 1}
         if shards and shards > 1 and not has_fsdp:
             found["zero_stage"] = "3"  # type: ignore[assignment]
@@ -412,9 +412,9 @@ def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
     again = given.whole("gradient_accumulation_steps", "ds.gradient_accumulation_steps",
                         "deepspeed_config.gradient_accumulation_steps")  # fmt: skip
     whole = given.whole("ds.train_batch_size", "train_batch_size")
-    for name in ("ds.train_micro_batch_size_per_gpu", "ds.gradient_accumulation_steps"):
-        given.value(name)
+    _agree(given, each, again)
     split = (options.get("tp") or 1) * (options.get("cp") or 1)
+    _multiply(given, whole, each, again, setting.num_devices and setting.num_devices // split)
     found: dict[str, Any] = {"micro_batch_size": each}
     if whole is None or each is None:
         if each is None and whole is None:
@@ -439,6 +439,40 @@ def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
     elif packing:
         given.notes.append("a packed sequence attends as one; --document-length says otherwise")
     return found
+
+
+def _agree(given: Given, each: int | None, again: int | None) -> None:
+    """Refuse what the file of DeepSpeed states otherwise than the options of the trainer.
+
+    Source: huggingface/transformers 5.23 ``integrations/deepspeed.py``,
+    ``HfTrainerDeepSpeedConfig.trainer_config_finalize``.
+    """
+    for name, used in (("train_micro_batch_size_per_gpu", each),
+                       ("gradient_accumulation_steps", again)):  # fmt: skip
+        stated = given.whole(f"ds.{name}")
+        if stated is not None and used is not None and stated != used:
+            given.refuse(f"ds.{name}", f"{stated}, but the options of the trainer state {used}",
+                         f"{used} or auto")  # fmt: skip
+
+
+def _multiply(
+    given: Given, whole: int | None, each: int | None, again: int | None, ranks: int | None
+) -> None:
+    """Refuse a batch that is not that of a device x accumulation x the devices that hold data.
+
+    Source: deepspeedai/DeepSpeed 0.19 ``runtime/config.py``, ``_batch_assertion``.
+    """
+    if whole is None or (each is None and again is None) or not (ranks or (each and again)):
+        return
+    name = "ds.train_batch_size" if "ds.train_batch_size" in given else "train_batch_size"
+    unit = (each or 1) * (again or 1) * (ranks or 1)
+    parts = [f"{word} {number}" for word, number in (
+        ("micro-batch", each), ("accumulation", again), ("ranks", ranks)) if number]  # fmt: skip
+    is_open = not (each and again and ranks)
+    if whole == unit or (is_open and whole % unit == 0):
+        return
+    relation = "no multiple of" if is_open else "not"
+    given.refuse(name, f"{whole} is {relation} {' x '.join(parts)} = {unit}", f"{unit}, or auto")
 
 
 def _optimizer(given: Given, framework: str) -> Any:
