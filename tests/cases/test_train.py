@@ -34,11 +34,13 @@ STARTS = {
     ),
     # arguments.py, --optimizer
     "Muon": (
-        "megatron_ranks.sh", {"on": "8xH100", "set": ["RANKS=8", "TP=2", "MORE=--optimizer muon"]},
+        "megatron_ranks.sh",
+        {"on": "8xH100", "set": ["RANKS=8", "TP=2", "MORE=--optimizer muon"]},
     ),
     # multi_token_prediction.py
     "layers of prediction": (
-        "megatron_ranks.sh", {"on": "8xH100", "set": ["RANKS=8", "TP=2", "MORE=--mtp-num-layers 1"]},
+        "megatron_ranks.sh",
+        {"on": "8xH100", "set": ["RANKS=8", "TP=2", "MORE=--mtp-num-layers 1"]},
     ),
     # tensor_parallel/layers.py, ensure_divisibility: 1408 and 2816 columns over 8 ranks
     "experts narrower than a tile": (
@@ -57,7 +59,9 @@ STARTS = {
     ),
     "a batch that multiplies": ("deepspeed_batch.json", {"on": "2xH100", **MODEL}),
     "one GPU with its state on the host": ("deepspeed_one_gpu.sh", {"on": "1xH100"}),
-    "a mesh of all processes": ("accelerate_mesh.yaml", {"on": "4xH100", "global_batch": 8, **MODEL}),
+    "a mesh of all processes": (
+        "accelerate_mesh.yaml", {"on": "4xH100", "global_batch": 8, **MODEL},
+    ),
     "a mesh of all devices": ("maxtext_mesh.sh", {"on": "tpu-v5e-2x4"}),
     "shards over all ranks": ("torchtitan_shards.toml", {"on": "4xH100"}),
 }  # fmt: skip

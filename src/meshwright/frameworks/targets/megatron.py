@@ -25,12 +25,12 @@ from meshwright.frameworks.launch import (
     shell_script,
     torchrun_words,
 )
+from meshwright.frameworks.reading.stages import pipeline_layout
 from meshwright.frameworks.refusals import (
     choice_refusal,
     framework_refusals,
     optimizer_refusals,
 )
-from meshwright.frameworks.reading.stages import pipeline_layout
 from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
