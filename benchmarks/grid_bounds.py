@@ -136,7 +136,7 @@ def violations(asked: Problem, chance: random.Random, num_plans: int) -> tuple[l
     if leaders.fastest is None:
         return [], 0
     physical, found, num_compared = physical_network(asked), [], 0
-    best_s, bound_s = leaders.fastest.estimate.step_time_s, leaders.coverage.lower_bound_s
+    best_s, bound_s = leaders.fastest_s, leaders.coverage.lower_bound_s
     if bound_s > best_s * (1 + ROUNDING):
         found.append(f"bound {bound_s} above its own answer {best_s}")
     tile = {
@@ -179,7 +179,7 @@ def torus_is_slower(asked: Problem) -> list[str]:
         levels = tuple(one.model_copy(update={"kind": kind}) for one in asked.system.levels)
         on = asked.system.model_copy(update={"levels": levels})
         leaders = GRIDS.best(GRIDS.space(replace(asked, system=on), Choices({})), top=1)
-        found = leaders.fastest
+        found = leaders.fastest and leaders.fastest.candidate
         best_s[kind] = float("inf") if found is None else found.estimate.step_time_s
     if best_s["torus"] > best_s["mesh"] * (1 + ROUNDING):
         return [f"torus {best_s['torus']} slower than mesh {best_s['mesh']}"]

@@ -31,6 +31,7 @@ PEER = "peer_passes_per_s"
 """The one result that needs the models of others."""
 QUANTITIES: Mapping[str, Quantity] = {
     "step_time_s": Quantity("time of a step", "s", LESS),
+    "fastest_s": Quantity("time of the fastest step", "s", LESS),
     "tokens_per_s": Quantity("throughput", "tokens/s"),
     "tokens_per_s_per_die": Quantity("throughput of a die", "tokens/s"),
     "passes_per_s": Quantity("throughput", "passes/s"),

@@ -71,9 +71,7 @@ def _answer_plan(point: Point, system: SystemSpec) -> Result:
         "sequence_length": _tokens(point["seq"]), "global_batch_size": int(point["global_batch"])
     }  # fmt: skip
     try:
-        found = plan(
-            str(point["model"]), system, training(system, **fields), top=1, prefers_simple=False
-        )
+        found = plan(str(point["model"]), system, training(system, **fields), top=1)
     except InfeasibleError as error:
         return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
     except SpecError as error:
@@ -84,6 +82,7 @@ def _answer_plan(point: Point, system: SystemSpec) -> Result:
         "plan": found.best.text,
         "fidelity": price.fidelity,
         "step_time_s": price.step_time_s,
+        "fastest_s": found.fastest_s,
         "tokens_per_s": price.tokens_per_s,
         "mfu": price.mfu_causal,
         "memory_bytes": price.memory_bytes,
@@ -146,8 +145,8 @@ def _peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int
 QUESTIONS: Mapping[str, Question] = {
     "plan": Question(
         ("model", "seq", "global_batch"), DRAWN, answer_plan,
-        ("step_time_s", "tokens_per_s", "mfu", "memory_bytes", "power_w", "tokens_per_j",
-         "cost_usd", "lower_bound_s", "dead_devices", "tokens_per_s_per_die"),
+        ("step_time_s", "fastest_s", "tokens_per_s", "mfu", "memory_bytes", "power_w",
+         "tokens_per_j", "cost_usd", "lower_bound_s", "dead_devices", "tokens_per_s_per_die"),
     ),
     "graph": Question(
         ("graph",), ("seq", "training", "passes"), answer_graph,

@@ -27,6 +27,7 @@ from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate
 from meshwright.train.estimate import CLOSED_FORM, Placer, nothing_fits
+from meshwright.train.leading import lead
 from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_fixed, make_problem
 
@@ -279,6 +280,7 @@ def compare(
     allowed: Mapping[str, Sequence[object]] | None = None,
     calibration: str = DEFAULT,
     factors: Factors | None = None,
+    prefers_simple: bool = True,
     placer: Placer = CLOSED_FORM,
     progress: Progress | None = None,
     command: str = "",
@@ -295,7 +297,7 @@ def compare(
         The recipe that comes first, and with which the others are compared.
     allowed
         What is fixed for all of them, as in :func:`plan`.
-    factors, placer
+    factors, prefers_simple, placer
         As in :func:`plan`.
     command
         How the answer was made.
@@ -321,7 +323,7 @@ def compare(
     try:
         for name, mapper in runs:
             mapped = replace(problem, mapper=mapper)
-            entries.append(_entry(mapped, placer, name, allowed or {}, progress))
+            entries.append(_entry(mapped, placer, name, allowed or {}, progress, prefers_simple))
     except KeyboardInterrupt:
         if not entries:
             raise
@@ -340,7 +342,7 @@ def _choices(recipe: Recipe, allowed: Mapping[str, Sequence[object]]) -> Choices
 
 def _entry(
     problem: Problem, placer: Placer, name: str, allowed: Mapping[str, Sequence[object]],
-    progress: Progress | None,
+    progress: Progress | None, simplest: bool,
 ) -> Entry:  # fmt: skip
     """Return the best plan of a recipe under one mapper.
 
@@ -353,7 +355,7 @@ def _entry(
     why_none = ""
     for part in filter(None, (problem, _part(problem))):
         try:
-            best, bound_s = _best(part, placer, _choices(recipe, allowed), progress)
+            best, bound_s = _best(part, placer, _choices(recipe, allowed), progress, simplest)
             why_none = ""
             break
         except InfeasibleError as error:
@@ -391,16 +393,17 @@ def _part(problem: Problem) -> Problem | None:
 
 
 def _best(
-    problem: Problem, placer: Placer, choices: Choices, progress: Progress | None
+    problem: Problem, placer: Placer, choices: Choices, progress: Progress | None, simplest: bool
 ) -> tuple[Candidate, float]:
-    """Return the fastest plan of a space, and a bound of the time of all of them [s].
+    """Return the plan of a space that leads, and a bound of the time of all of them [s].
 
     Raises
     ------
     InfeasibleError
         Where it has none.
     """
-    leaders = placer.best(placer.space(problem, choices), progress=progress)
-    if leaders.fastest is None:
+    space = placer.space(problem, choices)
+    leaders, _ = lead(space, placer, simplest=simplest, progress=progress)
+    if not leaders.placed:
         raise InfeasibleError(nothing_fits(problem, leaders.result))
-    return leaders.fastest, leaders.coverage.lower_bound_s
+    return leaders.best, leaders.coverage.lower_bound_s

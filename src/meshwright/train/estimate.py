@@ -367,13 +367,18 @@ class Leaders:
     others: tuple[Found, ...]
     """Some that follow, by their closed form."""
     coverage: Coverage
-    fastest: Candidate | None
+    fastest: Placed | None
     """The candidate that takes least time, which may be within a tie of the preferred one."""
 
     @property
     def best(self) -> Candidate:
         """The preferred candidate."""
         return self.placed[0].candidate
+
+    @property
+    def fastest_s(self) -> float:
+        """What the fastest candidate takes [s]."""
+        return (self.fastest or self.placed[0]).candidate.estimate.step_time_s
 
 
 class Placer:
@@ -412,7 +417,7 @@ class Placer:
         fastest = None
         if placed:
             first = result.found[0]
-            fastest = candidate(problem, first.strategy, first.structure)
+            fastest = Placed(first, candidate(problem, first.strategy, first.structure))
         return Leaders(result, tuple(placed), tuple(found[top:]), coverage(result), fastest)
 
     def price(self, problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:

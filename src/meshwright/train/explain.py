@@ -20,7 +20,7 @@ from meshwright.train.answer import (
 )
 from meshwright.train.estimate import CLOSED_FORM, Leaders, Placer, candidates, compared
 from meshwright.train.families import AllFamilies
-from meshwright.train.leading import leading
+from meshwright.train.leading import lead
 from meshwright.train.question import check_problem, problem_of
 from meshwright.train.robustness import Change, changes
 from meshwright.train.search import priced_families
@@ -54,9 +54,7 @@ def what_would_fit(plan: Plan) -> list[Candidate]:
         if entry.estimate.fits
     ]
     if not found:
-        space = SearchSpace(problem, Choices())
-        leaders = CLOSED_FORM.best(space)
-        leaders = leading(space, leaders)[0] if leaders.placed else leaders
+        leaders, _ = lead(SearchSpace(problem, Choices()), CLOSED_FORM)
         return [entry.candidate for entry in leaders.placed]
     same = plan.best.structure.recompute
     return sorted(

@@ -7,35 +7,46 @@ from itertools import groupby
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.problem import Problem
-from meshwright.search.exhaustive import Found, complexity, in_order_of_preference
-from meshwright.sharding.space import Choices
+from meshwright.search.exhaustive import Found, Progress, complexity, in_order_of_preference
 from meshwright.sharding.strategy import stack
 from meshwright.train.answer import Candidate
 from meshwright.train.estimate import Leaders, Placed, Placer, candidate
+from meshwright.train.families import AllFamilies
 from meshwright.train.measured.factors import PLAN_ERROR
 from meshwright.train.question import launched_by
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
 
-def leading(
-    space: SearchSpace, leaders: Leaders, *, simplest: bool = True
-) -> tuple[Leaders, tuple[str, ...]]:
-    """Return the leaders in the order in which they are recommended, and what is to be said of it.
+def lead(
+    space: SearchSpace, placer: Placer, *, top: int = 1, simplest: bool = True,
+    num_simulated: int = 0, progress: Progress | None = None, among: AllFamilies | None = None,
+) -> tuple[Leaders, tuple[str, ...]]:  # fmt: skip
+    """Return the best plans of a space as they are recommended, and what is to be said of it.
 
+    The one place that decides which plan leads; every verb that names a best plan asks here.
     Within the error of plans against each other (``PLAN_ERROR`` of the fastest) the simplest plan
-    comes first, by :func:`~meshwright.search.exhaustive.complexity`; what is faster follows. Where
-    no framework is asked for, a plan that some framework starts comes before those that start
-    nowhere.
+    comes first, by :func:`~meshwright.search.exhaustive.complexity`, of those that use no fewer
+    devices than the fastest; what is faster follows. Where no framework is asked for, a plan that
+    some framework starts comes before those that start nowhere.
 
     Parameters
     ----------
+    top, num_simulated, progress, among
+        As for :meth:`~meshwright.train.estimate.Placer.best`.
     simplest
-        Whether simplicity counts; else only whether a plan starts.
+        Whether simplicity and headroom count; else the fastest plan that starts leads.
     """
-    best = leaders.best
-    if not leaders.coverage.is_complete:
+    leaders = placer.best(
+        space, top=top, progress=progress, among=among, num_simulated=num_simulated
+    )
+    if not (leaders.placed and leaders.coverage.is_complete):
         return leaders, ()
+    if not simplest and leaders.fastest is not None:
+        leaders = _led_by(leaders.fastest, leaders)
+    if leaders.best.placement is not None:
+        return _lead_placed(space, leaders, placer, num_simulated)
+    best = leaders.best
     limit_s = leaders.result.found[0].time_s * (1.0 + PLAN_ERROR)
     first = _simplest(space, leaders, limit_s) if simplest else None
     if first is None and not _starts(space, best):
@@ -46,24 +57,22 @@ def leading(
     return _led_by(placed, leaders), () if _starts(space, best) else _named(placed, best)
 
 
-def leading_placed(
-    problem: Problem, choices: Choices, leaders: Leaders, placer: Placer, top: int,
-    num_simulated: int,
-) -> tuple[Leaders, tuple[str, ...]]:  # fmt: skip
+def _lead_placed(
+    space: SearchSpace, leaders: Leaders, placer: Placer, num_simulated: int
+) -> tuple[Leaders, tuple[str, ...]]:
     """Return the same where ranks are placed: a plan that some framework starts comes first.
 
     Such as on a torus of TPUs, on which no framework has tensor streams. On chips that no
     framework runs on, a wafer, the order stays.
     """
-    best, first = leaders.best, None
-    asks_for_one = problem.workload.software.launches is not None
-    if asks_for_one or best.launches_with or not leaders.coverage.is_complete:
+    problem, best, first = space.problem, leaders.best, None
+    if _starts(space, best):
         return leaders, ()
     limit_s = best.estimate.step_time_s * (1.0 + PLAN_ERROR)
     for _, work in launched_by(problem):
-        asked = replace(problem, workload=work)
+        asked = placer.space(replace(problem, workload=work), space.choices)
         try:
-            found = placer.best(placer.space(asked, choices), top=1, num_simulated=num_simulated)
+            found = placer.best(asked, top=1, num_simulated=num_simulated)
         except InfeasibleError:
             continue
         if found.placed and found.best.estimate.step_time_s <= limit_s:
@@ -100,8 +109,8 @@ def _named(first: Placed, fastest: Candidate) -> tuple[str, ...]:
 
 def _simplest(space: SearchSpace, leaders: Leaders, limit_s: float) -> Found | None:
     """Return the simplest plan that starts, where it is simpler than what leads so far."""
-    now = leaders.placed[0].found
-    families = leaders.result.families
+    now, families = leaders.placed[0].found, leaders.result.families
+    least = leaders.result.found[0].strategy.num_devices
     known = search(space, within_s=limit_s, simplest=True, among=families)
     if not known.is_complete:
         return None
@@ -109,7 +118,8 @@ def _simplest(space: SearchSpace, leaders: Leaders, limit_s: float) -> Found | N
     for level, entries in groupby(known.found, _complexity):
         if most is not None and level >= most:
             return None
-        for found in in_order_of_preference(list(entries)):
+        enough = [found for found in entries if found.strategy.num_devices >= least]
+        for found in in_order_of_preference(enough):
             if _starts(space, candidate(space.problem, found.strategy, found.structure)):
                 return found
     return None

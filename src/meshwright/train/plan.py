@@ -33,7 +33,7 @@ from meshwright.train.estimate import (
     warnings,
 )
 from meshwright.train.families import Block
-from meshwright.train.leading import leading, leading_placed
+from meshwright.train.leading import lead
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.measured.trials import trials_of, with_measured_interval
 from meshwright.train.question import check_fixed, make_problem
@@ -80,7 +80,7 @@ def plan(
         Leading candidates that are simulated where ranks are placed; that decides their order.
     prefers_simple
         Whether a simpler plan leads that is slower by no more than plans are wrong against each
-        other (:func:`leading`); without it the fastest leads, as where designs are compared.
+        other (:func:`lead`); without it the fastest leads, as where designs are compared.
     placer
         Who puts candidates on their devices, where ranks are placed.
     progress
@@ -100,16 +100,13 @@ def plan(
     if per_operator:
         placer.check_operators(problem)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
-    leaders = placer.best(
-        placer.space(problem, choices), top=top, progress=progress, num_simulated=num_simulated
-    )
+    leaders, note = lead(
+        placer.space(problem, choices), placer, top=top, simplest=prefers_simple,
+        num_simulated=num_simulated, progress=progress,
+    )  # fmt: skip
     if not leaders.placed:
         why = nothing_fits(problem, leaders.result)
         raise InfeasibleError(f"{why}{_to_let_go(problem, choices)}")
-    if leaders.best.placement is None:
-        leaders, note = leading(SearchSpace(problem, choices), leaders, simplest=prefers_simple)
-    else:
-        leaders, note = leading_placed(problem, choices, leaders, placer, top, num_simulated)
     found = _answer(problem, placer, calibration, factors, leaders)
     found = replace(found, warnings=(*note, *found.warnings))
     found = replace(found, command=command)
@@ -123,10 +120,8 @@ def _to_let_go(problem: Problem, choices: Choices) -> str:
     """
     for name in sorted(choices.allowed, key=lambda name: name != "recompute"):
         fewer = {other: values for other, values in choices.allowed.items() if other != name}
-        space = SearchSpace(problem, Choices(fewer))
-        leaders = CLOSED_FORM.best(space)
+        leaders, _ = lead(SearchSpace(problem, Choices(fewer)), CLOSED_FORM)
         if leaders.placed:
-            leaders, _ = leading(space, leaders)
             return f". With another {name.replace('_', ' ')} it fits: {leaders.best.text}"
     return ""
 
@@ -171,7 +166,7 @@ def _answer(
         workload=problem.workload,
         calibration=calibration,
         best=best,
-        fastest_s=(leaders.fastest or best).estimate.step_time_s,
+        fastest_s=leaders.fastest_s,
         runners_up=tuple(candidates[1:]),
         coverage=leaders.coverage,
         robustness=_robustness(chosen, drawn, slower, len(candidates)),

@@ -173,7 +173,7 @@ def _leaders(
     fastest = None
     if final:
         same = [entry for entry in placed if entry.found is final[0]]
-        fastest = (same or [placed_at(final[0])])[0].candidate
+        fastest = (same or [placed_at(final[0])])[0]
     played: list[Placed] = []
     with suppress(KeyboardInterrupt):  # the plan is known, and stays
         played.extend(

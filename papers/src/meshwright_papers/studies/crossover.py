@@ -90,7 +90,13 @@ def best_in(setup: Setup, num_devices: int, space: str) -> Candidate | None:
         global_batch_size=int(TOKENS / setup.sequence_length),
     )
     found = compare(
-        setup.model, system, work, against=(), allowed=SPACES[space], calibration=UNCALIBRATED
+        setup.model,
+        system,
+        work,
+        against=(),
+        allowed=SPACES[space],
+        calibration=UNCALIBRATED,
+        prefers_simple=False,
     )
     return found.ours.best
 

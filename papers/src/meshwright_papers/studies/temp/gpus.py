@@ -87,7 +87,13 @@ def _compared(case: str, system: SystemSpec, names: tuple[str, ...]) -> list[flo
         optimizer=optimizer,
     )
     found = compare(
-        model_of(asked), system, work, ours=names[0], against=names, calibration=UNCALIBRATED
+        model_of(asked),
+        system,
+        work,
+        ours=names[0],
+        against=names,
+        calibration=UNCALIBRATED,
+        prefers_simple=False,
     )
     entries = entries_of(found)
     return [_fastest(entries, name) for name in names]

@@ -68,11 +68,25 @@ def utilisations(wafer: str, degree: int) -> tuple[float, float] | None:
     work = training(wafer, sequence_length=LENGTH, global_batch_size=BATCH)
     fixed: dict[str, list[object]] = {"tp": [1], "cp": [1], "pp": [1], "tatp": [degree]}
     placed = compare(
-        MODEL, wafer, work, ours="temp", against=(), allowed=fixed, calibration=UNCALIBRATED
+        MODEL,
+        wafer,
+        work,
+        ours="temp",
+        against=(),
+        allowed=fixed,
+        calibration=UNCALIBRATED,
+        prefers_simple=False,
     )
     ring: dict[str, list[object]] = {**fixed, "stream_form": ["ring"]}
     naive = compare(
-        MODEL, wafer, work, ours="temp", against=(), allowed=ring, calibration=UNCALIBRATED
+        MODEL,
+        wafer,
+        work,
+        ours="temp",
+        against=(),
+        allowed=ring,
+        calibration=UNCALIBRATED,
+        prefers_simple=False,
     )
     blind = next(entry for entry in naive.entries if entry.mapper == "smap")
     if blind.best is None or placed.ours.best is None:

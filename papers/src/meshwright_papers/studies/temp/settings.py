@@ -144,6 +144,7 @@ def entries_under(case: Case, setting: Setting) -> Mapping[str, Entry]:
             against=BASELINES,
             allowed=setting.allowed(),
             calibration=UNCALIBRATED,
+            prefers_simple=False,
         )
     )
 
@@ -435,7 +436,13 @@ def _best(case: Case, setting: Setting, fixed: Mapping[str, Sequence[object]]) -
     allowed = setting.allowed(pp=[1], **fixed)
     try:
         found = compare(
-            model_of(case), system, work, against=(), allowed=allowed, calibration=UNCALIBRATED
+            model_of(case),
+            system,
+            work,
+            against=(),
+            allowed=allowed,
+            calibration=UNCALIBRATED,
+            prefers_simple=False,
         )
     except InfeasibleError:
         return None

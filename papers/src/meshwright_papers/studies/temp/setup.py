@@ -163,6 +163,7 @@ def compared(
         against=(OURS, *recipes),
         allowed=reading.allowed(),
         calibration=UNCALIBRATED,
+        prefers_simple=False,
     )
 
 

@@ -89,7 +89,13 @@ def best_of(case: Case, mix: Mix | None = None, reading: Setting = SEARCHED) -> 
     work = work_of(case, system)
     try:
         found = compare(
-            model_of(case), system, work, against=(), allowed=allowed, calibration=UNCALIBRATED
+            model_of(case),
+            system,
+            work,
+            against=(),
+            allowed=allowed,
+            calibration=UNCALIBRATED,
+            prefers_simple=False,
         )
     except InfeasibleError:
         return None

@@ -151,7 +151,13 @@ def wafer_curve(case: Case, *, with_hbm: bool) -> Curve:
     for degree in SHOWN:
         fixed: dict[str, list[object]] = {"tp": [1], "cp": [1], "pp": [1], "tatp": [degree]}
         found = compare(
-            model_of(case), system, work, against=(), allowed=fixed, calibration=UNCALIBRATED
+            model_of(case),
+            system,
+            work,
+            against=(),
+            allowed=fixed,
+            calibration=UNCALIBRATED,
+            prefers_simple=False,
         )
         price = found.ours.best and found.ours.best.estimate
         rates.append(price.tokens_per_s if price else 0.0)

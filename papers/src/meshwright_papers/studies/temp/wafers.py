@@ -109,7 +109,7 @@ def compared_on(setup: Wafers, reading: Setting = SEARCHED) -> Comparison:
         allowed["pp"] = [1, *(setup.number * times for times in PIPELINES)]
     return compare(
         asked_model(setup), system, work, against=BASELINE_RECIPES, allowed=allowed,
-        calibration=UNCALIBRATED,
+        calibration=UNCALIBRATED, prefers_simple=False,
     )  # fmt: skip
 
 
