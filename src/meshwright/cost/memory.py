@@ -19,7 +19,7 @@ from meshwright.sharding.axes import weight_sharding
 from meshwright.sharding.local_sizes import LocalLayer, SavedTensor, degree_of, local_elements
 from meshwright.sharding.strategy import PlanOptions, StrategyOf
 from meshwright.spec.system import HostLink
-from meshwright.spec.workload import OptimizerPreset
+from meshwright.spec.workload import OptimizerPreset, SoftwareStack
 
 MIB = 2.0**20
 DETERMINISTIC_WORKSPACE_BYTES = 32.0 * MIB
@@ -34,6 +34,12 @@ Source: PyTorch, CUDA semantics, cuBLAS workspaces: ``:4096:2:16:8``, on Hopper 
 """
 HANDLES = 2.0
 """Of cuBLAS: one of the thread that goes forward, one of the thread that goes backward."""
+HOST_GRADIENT_BYTES = 4.0
+"""Of one gradient that the optimizer on the host reads: FP32, whatever the device sums.
+
+Source: DeepSpeed 0.19 ``runtime/zero/stage_1_and_2.py`` (``single_partition_of_fp32_groups[i].grad``)
+and ``stage3.py``; PyTorch FSDP2 keeps gradients in the type of the parameters.
+"""
 GATHERED_LAYERS = 2.0
 """Layers that ZeRO-3 holds whole at a time: the one at work and the next one."""
 
@@ -85,6 +91,7 @@ def memory_use(
     state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset,
     *, capacity_bytes: float, margin_fraction: Num, buffer_bytes: Num,
     communicator_bytes: Num = 0.0, allocator_factor: Num = 1.0, workspace_bytes: float = 0.0,
+    updates_on_host: bool = True,
 ) -> MemoryUse:  # fmt: skip
     """Return the memory of one device of a stage in training.
 
@@ -105,7 +112,7 @@ def memory_use(
     weights = held(optimizer.weight_bytes_per_param, 3)
     states = held(optimizer.state_bytes_per_param + optimizer.update_bytes_per_param, 1)
     again = smaller(optimizer.bucket_params, state.all_params) * (shards.dense > 1)
-    if stage >= 3 and not structure.reshard_after_forward:
+    if structure.keeps_gathered:
         again = again + state.all_params * state.sums_before_scatter
     gradients = held(optimizer.gradient_bytes_per_param, 2)
     messages = again * optimizer.reduced_gradient_bytes_per_param
@@ -115,15 +122,15 @@ def memory_use(
     live = optimizer.live_params * optimizer.gathered_weight_bytes_per_param
     whole_layers = smaller(larger(whole_stage * part_at_work, live), whole_stage)
     gathered = weights * 0.0
-    if stage >= 3:
-        gathered = whole_layers if structure.reshard_after_forward else whole_stage
+    if stage >= 3 or structure.offload.has_weights:
+        gathered = whole_stage if structure.keeps_gathered else whole_layers
     activations = state.kept_bytes * state.in_flight
     if structure.offload.has_optimizer:
-        states = states * 0.0
+        states = states * (0.0 if updates_on_host else part_at_work)
     if structure.offload.has_gradients:
         gradients = state.all_params * optimizer.gradient_bytes_per_param * part_at_work
     if structure.offload.has_weights:
-        weights, gathered = weights * 0.0, whole_layers
+        weights = weights * 0.0
     if structure.offload.has_activations:
         activations = state.kept_bytes * part_at_work
     gradients = gradients + messages
@@ -150,23 +157,30 @@ def num_axes(*degrees: Num) -> Num:
 
 
 def host_bytes(
-    state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset
-) -> Num:
-    """Return the bytes that one device keeps in the memory of its host [bytes]."""
+    state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset,
+    software: SoftwareStack,
+) -> Num:  # fmt: skip
+    """Return the bytes that one device keeps in the memory of its host [bytes].
+
+    An update on the host reads an FP32 copy of the gradients there. Activations have no buffers
+    beside them.
+    """
+    stage, offload = structure.zero_stage, structure.offload
+    updates = offload.has_optimizer and software.updates_on_host
+    gradient = HOST_GRADIENT_BYTES if updates else optimizer.gradient_bytes_per_param
+    gradient *= not optimizer.freezes_weights
+    kept = (
+        (offload.has_optimizer, optimizer.state_bytes_per_param, 1),
+        (offload.has_weights, optimizer.weight_bytes_per_param, 3),
+        (updates or offload.has_gradients, gradient, 2 if offload.has_gradients else 1),
+    )
     total = state.dense_params * 0.0
-    if structure.offload.has_optimizer:
-        total = total + resident_bytes(
-            state, optimizer.state_bytes_per_param, shards, is_sharded=structure.zero_stage >= 1
-        )
-    if structure.offload.has_weights:
-        total = total + resident_bytes(
-            state, optimizer.weight_bytes_per_param, shards, is_sharded=structure.zero_stage >= 3
-        )
-    if structure.offload.has_gradients:
-        total = total + resident_bytes(
-            state, optimizer.gradient_bytes_per_param, shards, is_sharded=structure.zero_stage >= 2
-        )
-    if structure.offload.has_activations:
+    for is_there, bytes_per_param, first_sharded in kept:
+        if is_there:
+            sharded = stage >= first_sharded
+            total = total + resident_bytes(state, bytes_per_param, shards, is_sharded=sharded)
+    total = total * software.host_buffer_factor
+    if offload.has_activations:
         total = total + state.kept_bytes * state.in_flight
     return total + state.hosted_bytes * state.in_flight
 
@@ -288,9 +302,21 @@ def step_memory(
             communicator_bytes=problem.calibration.communicator_bytes,
             allocator_factor=problem.calibration.allocator_factor,
             workspace_bytes=workspace_bytes(problem),
+            updates_on_host=problem.workload.software.updates_on_host,
         )
         for state in states
     )  # fmt: skip
+
+
+def step_host_bytes(
+    problem: Problem, structure: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
+) -> Num:
+    """Return the bytes that the fullest stage keeps on the host, for one device [bytes]."""
+    work = problem.workload
+    return reduce(
+        larger,
+        [host_bytes(s, shards, structure, work.optimizer, work.software) for s in states],
+    )
 
 
 @dataclass(frozen=True)
@@ -313,9 +339,9 @@ def room_for(
     problem: Problem, structure: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
 ) -> Room:
     """Return the memory of the fullest device and of the fullest host, and whether they hold it."""
-    uses, optimizer = step_memory(problem, structure, shards, states), problem.workload.optimizer
+    uses = step_memory(problem, structure, shards, states)
     needed = reduce(larger, [use.total_bytes for use in uses])
-    kept = reduce(larger, [host_bytes(state, shards, structure, optimizer) for state in states])
+    kept = step_host_bytes(problem, structure, shards, states)
     has_room = problem.system.chip.main_memory.capacity_bytes
     if not structure.uses_host:
         return Room(needed, kept, needed <= has_room, kept <= 0.0)

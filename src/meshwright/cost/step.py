@@ -44,10 +44,10 @@ from meshwright.cost.layer import (
 from meshwright.cost.memory import (
     ShardDegrees,
     StageState,
-    host_bytes,
     host_of,
     resident_bytes,
     shard_degrees,
+    step_host_bytes,
     step_memory,
 )
 from meshwright.cost.parts import MemoryUse, StepTime, TimePart
@@ -63,6 +63,7 @@ from meshwright.sharding.strategy import (
     stack,
 )
 from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.system import HostLink
 from meshwright.spec.workload import OptimizerPreset, Workload
 
 
@@ -70,48 +71,78 @@ def optimizer_step_s(
     state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset,
     memory_bytes_per_s: Num,
 ) -> Num:  # fmt: skip
-    """Return the seconds of the update: its memory traffic over the parameters of the shard."""
+    """Return the seconds of an update on the device: its memory traffic over the shard."""
     per_param = optimizer.step_traffic_bytes_per_param
     traffic = resident_bytes(state, per_param, shards, is_sharded=structure.zero_stage >= 1)
     return traffic / memory_bytes_per_s
 
 
+def host_update_s(
+    state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset,
+    host: HostLink,
+) -> Num:  # fmt: skip
+    """Return the seconds of an update by the processors of the host, with its copies.
+
+    The memory traffic of the update crosses the memory of the host. Gradients that the device sums
+    leave it before, weights that the device keeps come back after it; nothing hides either. At
+    35.3e9 parameters a host, 28 bytes each, and 614 GB/s: 1.61 s.
+
+    Source: the traffic as on a device (Ren et al. 2021, ZeRO-Offload, section 4.2).
+    """
+    offload = structure.offload
+
+    def passed_s(bytes_per_param: float, bytes_per_s: float) -> Num:
+        sharded = structure.zero_stage >= 1
+        return resident_bytes(state, bytes_per_param, shards, is_sharded=sharded) / bytes_per_s
+
+    copied = optimizer.reduced_gradient_bytes_per_param * (not offload.has_gradients)
+    copied += optimizer.updated_bytes_per_param * (not offload.has_weights)
+    link_s = passed_s(copied, host.bandwidth_bytes_per_s)
+    return link_s + passed_s(optimizer.step_traffic_bytes_per_param, host.kernel_bytes_per_s)
+
+
 def offload_step_s(
     state: StageState, shards: ShardDegrees, pipeline: PipelinePrice, structure: PlanOptions,
-    optimizer: OptimizerPreset, host_bytes_per_s: float,
+    optimizer: OptimizerPreset, host: HostLink, *, updates_on_host: bool = True,
 ) -> Exposure:  # fmt: skip
     """Return the seconds of host traffic of a step, exposed and hidden.
 
-    Optimizer state moves both ways once a step, fully exposed. Weights (of ZeRO 3 those of the
-    shard, which the others gather) arrive for each forward and backward pass, activations leave
-    and come back, gradients leave in each backward pass; all hide under computation of the same
-    pass, except for one layer of each.
+    Optimizer state is updated on the host, or moves both ways once a step, and weights that the
+    device updates go back: fully exposed. Weights (of ZeRO 3 those of the shard, which the others
+    gather) arrive for each pass that gathers them, activations leave and come back. Gradients leave in each backward pass, and add to those of the
+    micro-batches before, which are read and written on the host. All of these hide under
+    computation of the same pass, except for one layer of each.
     """
     exposed = pipeline.time[TimePart.COMPUTE] * 0.0
-    if structure.offload.has_optimizer:
-        moved = resident_bytes(
-            state, optimizer.state_bytes_per_param, shards, is_sharded=structure.zero_stage >= 1
-        )
-        exposed = exposed + 2.0 * moved / host_bytes_per_s
-    per_pass_bytes = exposed * 0.0
-    if structure.offload.has_weights:
-        per_pass_bytes = per_pass_bytes + resident_bytes(
-            state, optimizer.gathered_weight_bytes_per_param, shards,
-            is_sharded=structure.zero_stage >= 3,
-        )  # fmt: skip
-    if structure.offload.has_activations:
-        per_pass_bytes = per_pass_bytes + state.kept_bytes
-    per_pass_bytes = per_pass_bytes + state.hosted_bytes
-    backward_bytes = per_pass_bytes
-    if structure.offload.has_gradients:
-        backward_bytes = per_pass_bytes + resident_bytes(
-            state, optimizer.gradient_bytes_per_param, shards, is_sharded=structure.zero_stage >= 2
-        )
-    per_pass_s = per_pass_bytes / host_bytes_per_s
-    layers = larger(pipeline.num_layers, 1.0)
-    forward = overlapped(per_pass_s, pipeline.forward_window_s, layers)
-    backward = overlapped(backward_bytes / host_bytes_per_s, pipeline.backward_window_s, layers)
-    return (forward + backward).times(pipeline.num_micro_batches) + Exposure(exposed, 0.0)
+    stage, offload = structure.zero_stage, structure.offload
+
+    def held(bytes_per_param: float, first_sharded: int) -> Num:
+        return resident_bytes(state, bytes_per_param, shards, is_sharded=stage >= first_sharded)
+
+    if offload.has_optimizer and updates_on_host:
+        exposed = exposed + host_update_s(state, shards, structure, optimizer, host)
+    elif offload.has_optimizer:
+        moved = 2.0 * held(optimizer.state_bytes_per_param, 1)
+        exposed = exposed + moved / host.bandwidth_bytes_per_s
+    if offload.has_weights and not (offload.has_optimizer and updates_on_host):
+        exposed = exposed + held(optimizer.updated_bytes_per_param, 3) / host.bandwidth_bytes_per_s
+    each_pass = exposed * 0.0
+    if offload.has_activations:
+        each_pass = each_pass + state.kept_bytes
+    each_pass = each_pass + state.hosted_bytes
+    weights = held(optimizer.weight_bytes_per_param, 3) if offload.has_weights else 0.0
+    forward_s = (each_pass + weights) / host.bandwidth_bytes_per_s
+    again = 0.0 if structure.keeps_gathered else weights
+    backward_s = (each_pass + again) / host.bandwidth_bytes_per_s
+    m, layers = pipeline.num_micro_batches, larger(pipeline.num_layers, 1.0)
+    if offload.has_gradients:
+        gradients = held(optimizer.gradient_bytes_per_param, 2)
+        added = 3.0 * gradients * (m - 1.0) / m
+        backward_s = backward_s + gradients / host.bandwidth_bytes_per_s
+        backward_s = backward_s + added / host.kernel_bytes_per_s
+    forward = overlapped(forward_s, pipeline.forward_window_s, layers)
+    backward = overlapped(backward_s, pipeline.backward_window_s, layers)
+    return (forward + backward).times(m) + Exposure(exposed, 0.0)
 
 
 def step_time(
@@ -176,10 +207,11 @@ def step_times(
     )
     offloaded = plain(0.0 * optimizer_s)
     if structure.uses_host:
+        on_host = problem.workload.software.updates_on_host
         offloaded = offload_step_s(
-            heaviest, shards, price, structure, optimizer,
-            host_of(problem).bandwidth_bytes_per_s,
-        )  # fmt: skip
+            heaviest, shards, price, structure, optimizer, host_of(problem), updates_on_host=on_host
+        )
+        optimizer_s = optimizer_s * (not (on_host and structure.offload.has_optimizer))
     sigma = problem.calibration.overlap_slowdown
     return step_time(price, synced, optimizer_s, offloaded, sigma=sigma)
 
@@ -247,10 +279,7 @@ def price_columns(
     step = StepPrice(
         time=time,
         memory=step_memory(problem, structure, shards, price.states),
-        host_bytes=reduce(
-            larger,
-            [host_bytes(s, shards, structure, problem.workload.optimizer) for s in price.states],
-        ),
+        host_bytes=step_host_bytes(problem, structure, shards, price.states),
         energy_j=total_energy_j(parts_j, time.total_s),
         energy_parts_j=parts_j,
         cost_usd=step_cost_usd(problem.system.chip, time.total_s, strategy.num_devices),

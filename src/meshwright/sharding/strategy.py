@@ -166,6 +166,11 @@ class PlanOptions(Brief):
         return self.offload is not Offload.NONE or names_some
 
     @property
+    def keeps_gathered(self) -> bool:
+        """Whether weights of the whole stage stay gathered until the backward pass."""
+        return self.zero_stage >= 3 and not self.reshard_after_forward
+
+    @property
     def recomputes_some(self) -> bool:
         """Whether full recomputation covers some layers and leaves others."""
         return self.recompute is Recompute.FULL and self.recompute_layers > 0

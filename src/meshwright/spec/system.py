@@ -241,6 +241,16 @@ class HostLink(Declaration):
     """Host memory for one device."""
     bandwidth_bytes_per_s: BytesPerSecond
     """One direction, for one device with all its neighbours busy."""
+    memory_bandwidth_bytes_per_s: BytesPerSecond | None = None
+    """Reads and writes of host memory, the share of one device of its peak.
+
+    None: not known, and taken as no more than what the link carries.
+    """
+
+    @property
+    def kernel_bytes_per_s(self) -> float:
+        """At which a kernel on the host moves its operands."""
+        return self.memory_bandwidth_bytes_per_s or self.bandwidth_bytes_per_s
 
 
 class SystemSpec(Declaration):

@@ -84,6 +84,11 @@ class OptimizerPreset(Declaration):
         """Whether weights rest as they are: there are no gradients of them."""
         return self.gradient_bytes_per_param == 0.0
 
+    @property
+    def updated_bytes_per_param(self) -> float:
+        """Bytes of a weight that an update writes: none of one that rests."""
+        return 0.0 if self.freezes_weights else self.weight_bytes_per_param
+
     def gathered_bytes_per_param(self, zero_stage: float) -> float:
         """Return the bytes of a weight that are gathered.
 
@@ -261,6 +266,19 @@ class SoftwareStack(Declaration):
 
     copies_shards: bool = False
     """Full sharding fills and empties its buffers by copies, as PyTorch does."""
+    updates_on_host: bool = True
+    """Offloaded optimizer state is updated by the processors of the host; otherwise it travels to
+    the device for each update, and back.
+
+    Source: DeepSpeed ``ops/adam/cpu_adam.py``, PyTorch FSDP2 ``CPUOffloadPolicy``, megatron-core
+    ``HybridDeviceOptimizer``; otherwise MaxText ``optimizer_memory_host_offload``.
+    """
+    host_buffer_factor: float = Field(default=1.0, ge=1)
+    """Host memory that offload takes over the tensors that it keeps there.
+
+    Source: 1.5 of DeepSpeed, ``additional_buffer_factor`` of ``estimate_zero3_model_states_mem_needs``
+    (``runtime/zero/stage3.py``), read in 2026.
+    """
 
 
 class BatchRamp(Declaration):

@@ -207,7 +207,9 @@ def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
     shards = shard_degrees(problem, table.strategy)
     factor = problem.calibration.allocator_factor
     found = []
-    for kind in (Offload.ALL,) if Offload.ALL in kinds else kinds or (Offload.NONE,):
+    leanest_kinds = (Offload.ALL, Offload.STATE)  # no other kind takes more off the device
+    has_both = set(leanest_kinds) <= set(kinds)
+    for kind in leanest_kinds if has_both else kinds or (Offload.NONE,):
         leanest = PlanOptions(zero_stage=stage, offload=kind)
         uses = step_memory(problem, leanest, shards, table.price.states)
         needed = [

@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.memory import (
     ShardDegrees,
@@ -14,9 +15,10 @@ from meshwright.cost.memory import (
 )
 from meshwright.cost.parts import MemoryPart, MemoryUse, Phase, StepTime, TimePart
 from meshwright.cost.pipeline import PipelinePrice
-from meshwright.cost.step import offload_step_s, optimizer_step_s
+from meshwright.cost.step import host_update_s, offload_step_s, optimizer_step_s
 from meshwright.sharding.strategy import Offload, PlanOptions
-from meshwright.spec.workload import OptimizerPreset
+from meshwright.spec.system import HostLink
+from meshwright.spec.workload import OptimizerPreset, SoftwareStack
 
 ADAM = OptimizerPreset(
     name="adam", weight_bytes_per_param=2, gradient_bytes_per_param=4, state_bytes_per_param=12
@@ -31,11 +33,24 @@ SHARD = 800 / 8 + 160 / 2
 """Parameters of one shard: 100 dense and 80 of experts."""
 
 
-def use(stage, offload=Offload.NONE, **changes):
+HOST = HostLink(
+    capacity_bytes=1e6, bandwidth_bytes_per_s=2.0, memory_bandwidth_bytes_per_s=7.0
+)
+DEVICE_UPDATES = SoftwareStack(updates_on_host=False)
+
+
+def use(stage, offload=Offload.NONE, *, updates_on_host=True, reshard_after_forward=True):
+    structure = PlanOptions(
+        zero_stage=stage, offload=offload, reshard_after_forward=reshard_after_forward
+    )
     return memory_use(
-        replace(STATE, **changes), SHARDS, PlanOptions(zero_stage=stage, offload=offload), ADAM,
-        capacity_bytes=10_000.0, margin_fraction=0.06, buffer_bytes=7.0,
+        STATE, SHARDS, structure, ADAM, capacity_bytes=10_000.0, margin_fraction=0.06,
+        buffer_bytes=7.0, updates_on_host=updates_on_host,
     )  # fmt: skip
+
+
+def on_host(structure, software=SoftwareStack()):
+    return host_bytes(STATE, SHARDS, structure, ADAM, software)
 
 
 @pytest.mark.parametrize(
@@ -81,22 +96,55 @@ def test_offload_leaves_two_layers_behind_and_the_host_holds_the_rest():
     assert found[MemoryPart.GATHERED_WEIGHTS] == 2 * 960 * 2 / 8
     assert found[MemoryPart.ACTIVATIONS] == 100 * 2 / 8
     structure = PlanOptions(zero_stage=1, offload=Offload.ALL)
-    assert host_bytes(STATE, SHARDS, structure, ADAM) == 12 * SHARD + 2 * 960 + 300
-    assert host_bytes(STATE, SHARDS, PlanOptions(), ADAM) == 0
+    # The update on the host reads FP32 gradients there.
+    assert on_host(structure) == (12 + 4) * SHARD + 2 * 960 + 300
+    assert on_host(structure, DEVICE_UPDATES) == 12 * SHARD + 2 * 960 + 300
+    assert on_host(PlanOptions()) == 0
 
 
 @pytest.mark.parametrize("offload", list(Offload))
 def test_nothing_is_lost_between_device_and_host(offload):
     """What leaves the device, beyond the layers at work, stands on the host."""
     structure = PlanOptions(zero_stage=1, offload=offload)
-    on_host = host_bytes(STATE, SHARDS, structure, ADAM)
-    plain, less = use(1), use(1, offload)
+    plain, less = use(1), use(1, offload, updates_on_host=False)
     at_work = less[MemoryPart.GATHERED_WEIGHTS]
-    if offload in (Offload.ACTIVATIONS, Offload.ALL):
+    if offload.has_optimizer:
+        at_work = at_work + less[MemoryPart.OPTIMIZER]
+    if offload.has_activations:
         at_work = at_work + less[MemoryPart.ACTIVATIONS]
-    if offload in (Offload.GRADIENTS, Offload.STATE):
+    if offload.has_gradients:
         at_work = at_work + less[MemoryPart.GRADIENTS]
-    assert plain.total_bytes - less.total_bytes == on_host - at_work
+    gone = plain.total_bytes - less.total_bytes
+    assert gone == on_host(structure, DEVICE_UPDATES) - at_work
+
+
+@pytest.mark.parametrize("offload", list(Offload))
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("reshard", [True, False])
+def test_every_byte_lies_on_the_device_or_on_its_host(stage, offload, reshard):
+    """Weights, gradients and state of a rank, and the whole stage where it stays gathered."""
+    structure = PlanOptions(zero_stage=stage, offload=offload, reshard_after_forward=reshard)
+    found = use(stage, offload, reshard_after_forward=reshard)
+    least = 2 * (SHARD if stage == 3 else 960) + 12 * (SHARD if stage else 960)
+    least += 4 * (SHARD if stage >= 2 else 960)
+    kept = found.total_bytes - found[MemoryPart.GATHERED_WEIGHTS] - 7 - 600 - 50
+    assert kept + on_host(structure) >= least + 300
+    gathered = found[MemoryPart.GATHERED_WEIGHTS]
+    if stage == 3 and not reshard:
+        assert gathered == 2 * 960
+    elif stage == 3 or offload.has_weights:
+        assert gathered == 2 * 960 * 2 / 8
+    else:
+        assert gathered == 0
+
+
+def test_deepspeed_takes_24_bytes_of_host_memory_for_each_parameter():
+    """State 12, gradients 4, half as much again of buffers: of 32.5e9 parameters 780 GB."""
+    software = load_framework("deepspeed").stack(family="ampere", precision="bf16")
+    structure = PlanOptions(zero_stage=3, offload=Offload.GRADIENTS)
+    assert on_host(structure, software) == 1.5 * (12 + 4) * SHARD
+    both = PlanOptions(zero_stage=3, offload=Offload.STATE)
+    assert on_host(both, software) == 1.5 * (12 + 4 + 2) * SHARD
 
 
 def test_the_fullest_stage_is_taken_whole():
@@ -118,19 +166,44 @@ def test_optimizer_moves_28_bytes_for_each_parameter_of_the_shard(stage, params)
     assert time_s == 28 * params / 14
 
 
-def offload_s(offload, **given):
-    structure = PlanOptions(zero_stage=1, offload=offload)
-    return offload_step_s(STATE, SHARDS, pipeline(**given), structure, ADAM, 2.0)
+def offload_s(offload, *, stage=1, reshard=True, updates_on_host=True, **given):
+    structure = PlanOptions(zero_stage=stage, offload=offload, reshard_after_forward=reshard)
+    return offload_step_s(
+        STATE, SHARDS, pipeline(**given), structure, ADAM, HOST, updates_on_host=updates_on_host
+    )
 
 
-def test_optimizer_state_travels_both_ways_with_nothing_beside_it():
-    assert offload_s(Offload.OPTIMIZER, forward_window_s=1e9).exposed_s == 2 * 12 * SHARD / 2
+UPDATE_S = 28 * SHARD / 7
+"""By the processors of the host: 28 bytes for each parameter of the shard, at 7 bytes/s."""
+
+
+def test_optimizer_state_is_updated_on_the_host_with_nothing_beside_it():
+    """Gradients of 4 bytes leave before, weights of 2 come back after it."""
+    copied_s = (4 + 2) * SHARD / 2
+    assert offload_s(Offload.OPTIMIZER, forward_window_s=1e9).exposed_s == copied_s + UPDATE_S
+    assert offload_s(Offload.STATE, backward_window_s=1e99).exposed_s >= UPDATE_S
     assert offload_s(Offload.NONE).exposed_s == 0
 
 
+def test_an_update_of_35_3e9_parameters_of_a_host_takes_1_6_s():
+    """28 bytes each over 614.4 GB/s, shared by eight devices; 4 and 2 bytes over eight links."""
+    state = replace(STATE, dense_params=35.3e9, expert_params=0.0)
+    host = HostLink(
+        capacity_bytes=1e12, bandwidth_bytes_per_s=50e9, memory_bandwidth_bytes_per_s=614.4e9 / 8
+    )
+    structure = PlanOptions(zero_stage=3, offload=Offload.OPTIMIZER)
+    update_s = host_update_s(state, SHARDS, structure, ADAM, host)
+    assert update_s == pytest.approx(1.6087 + 0.5295, abs=1e-3)
+
+
+def test_state_travels_both_ways_where_the_device_updates_it():
+    moved_s = 2 * 12 * SHARD / 2
+    assert offload_s(Offload.OPTIMIZER, updates_on_host=False).exposed_s == moved_s
+
+
 def test_weights_arrive_for_each_pass_and_activations_come_back():
-    # 2 bytes x 960 in each of two passes of five micro-batches, at 2 bytes/s.
-    assert offload_s(Offload.WEIGHTS).exposed_s == 5 * 2 * 960
+    # 2 bytes x 960 in each of two passes of five micro-batches, at 2 bytes/s; new ones go back.
+    assert offload_s(Offload.WEIGHTS).exposed_s == 5 * 2 * 960 + 960
     assert offload_s(Offload.ACTIVATIONS).exposed_s == 5 * 2 * 100 / 2
 
 
@@ -142,28 +215,29 @@ def test_gradients_on_the_host_leave_two_layers_behind():
     assert found[MemoryPart.WEIGHTS] == found[MemoryPart.OPTIMIZER] == 0
     assert use(2, Offload.GRADIENTS)[MemoryPart.WEIGHTS] == 2 * 960
     assert use(1, Offload.OPTIMIZER)[MemoryPart.GRADIENTS] == 4 * 960
-    on_host = host_bytes(STATE, SHARDS, PlanOptions(zero_stage=3, offload=Offload.STATE), ADAM)
-    assert on_host == (2 + 4 + 12) * SHARD
+    structure = PlanOptions(zero_stage=3, offload=Offload.STATE)
+    assert on_host(structure) == (2 + 4 + 12) * SHARD
 
 
 def test_gradients_leave_in_each_backward_pass():
-    """Whole ones of 4 bytes under ZeRO 1, behind the backward pass but for one layer of eight."""
-    moved_s = 5 * 4 * 960 / 2
-    optimizer_s = 2 * 12 * SHARD / 2
-    assert offload_s(Offload.GRADIENTS).exposed_s == moved_s + optimizer_s
+    """Whole ones of 4 bytes under ZeRO 1, added up on the host; one layer of eight shows."""
+    moved_s = 5 * 4 * 960 / 2 + 4 * 3 * 4 * 960 / 7
+    update_s = UPDATE_S + 2 * SHARD / 2
+    assert offload_s(Offload.GRADIENTS).exposed_s == pytest.approx(moved_s + update_s)
     behind = offload_s(Offload.GRADIENTS, backward_window_s=1e9)
-    assert behind.exposed_s == moved_s / 8 + optimizer_s
+    assert behind.exposed_s == pytest.approx(moved_s / 8 + update_s)
 
 
 def test_under_zero_3_a_rank_brings_in_its_shard_of_the_weights():
-    structure = PlanOptions(zero_stage=3, offload=Offload.WEIGHTS)
-    moved = offload_step_s(STATE, SHARDS, pipeline(), structure, ADAM, 2.0)
-    assert moved.exposed_s == 5 * 2 * 2 * SHARD / 2
+    """For each pass, or once for both where they stay gathered; new ones go back."""
+    once_s = 2 * SHARD / 2
+    assert offload_s(Offload.WEIGHTS, stage=3).exposed_s == (5 * 2 + 1) * once_s
+    assert offload_s(Offload.WEIGHTS, stage=3, reshard=False).exposed_s == (5 + 1) * once_s
 
 
 def test_one_layer_of_host_traffic_always_shows():
     hidden = offload_s(Offload.WEIGHTS, forward_window_s=1e9, backward_window_s=1e9)
-    assert hidden.exposed_s == 5 * 2 * 960 / 8
+    assert hidden.exposed_s == 5 * 2 * 960 / 8 + 960
     assert hidden.hidden_s == 5 * 2 * 960 * 7 / 8
 
 
