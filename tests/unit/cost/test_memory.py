@@ -33,9 +33,7 @@ SHARD = 800 / 8 + 160 / 2
 """Parameters of one shard: 100 dense and 80 of experts."""
 
 
-HOST = HostLink(
-    capacity_bytes=1e6, bandwidth_bytes_per_s=2.0, memory_bandwidth_bytes_per_s=7.0
-)
+HOST = HostLink(capacity_bytes=1e6, bandwidth_bytes_per_s=2.0, memory_bandwidth_bytes_per_s=7.0)
 DEVICE_UPDATES = SoftwareStack(updates_on_host=False)
 
 

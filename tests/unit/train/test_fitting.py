@@ -98,7 +98,14 @@ def test_a_search_names_the_memory_that_is_the_limit():
     text = shortage(system_of(host_gib=64.0))
     assert "Host memory is the limit" in text
     assert "on a host that has 64.0 GiB" in text
-    assert "Device memory is the limit" in shortage(system_of(device_gib=8.0))
+    assert "Device memory is the limit" in shortage(system_of(device_gib=6.0))
+
+
+def test_a_search_tries_what_takes_gradients_off_the_device():
+    """Weights, gradients and state leave less of it behind than weights, state and activations."""
+    system = system_of(device_gib=8.0)
+    work = training(system, global_batch_size=8, sequence_length=8192)
+    assert plan("llama3-70b", system, work).best.structure.offload is Offload.STATE
 
 
 @pytest.mark.slow
