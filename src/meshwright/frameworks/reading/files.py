@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from meshwright.frameworks.reading.launchers import (
 from meshwright.frameworks.reading.python import PythonFile
 from meshwright.frameworks.reading.shell import Script, as_written, base_name, read_script
 from meshwright.frameworks.reading.trees import trees_of
+from meshwright.frameworks.reading.unread import unread_command, unread_tree
 
 
 @dataclass
@@ -163,6 +164,9 @@ def _started(
     found = []
     for command in script.commands:
         launch = launch_of(command.words, command.line, command.variables)
+        words = command.words if launch is None else (launch.program,)
+        if unread := unread_command(words):
+            raise SpecError(unread.fault, origin=f"{name}:{command.line}")
         if launch is None:
             started.append(as_written(command.words[0]))
             continue
@@ -177,7 +181,17 @@ def _started(
 
 
 def _reader_of(launch: Launch, given: Given) -> str | None:
-    return next((name for name in readers if readers[name].starts(launch, given)), None)
+    return _own([name for name in readers if readers[name].starts(launch, given)])
+
+
+def _own(names: Sequence[str]) -> str | None:
+    """Return the reader of a program rather than that of what the program is built on."""
+    kinds = {name: readers[name] for name in names}
+    return next(
+        (name for name, kind in kinds.items()
+         if not any(issubclass(other, kind) for other in kinds.values() if other is not kind)),
+        None,
+    )  # fmt: skip
 
 
 def _options_of(launch: Launch, files: _Files) -> tuple[Given, tuple[str, ...]]:
@@ -229,18 +243,23 @@ def _tree_job(files: _Files, variables: Mapping[str, str], origin: str) -> tuple
         every[name] = [_tree_of(module, variables.get("CONFIG"))]
     for file, trees in every.items():
         for tree in trees:
-            names = [name for name in readers if readers[name].holds(tree)]
-            if not names:
+            reader = _own([name for name in readers if readers[name].holds(tree)])
+            if reader is None and (unread := unread_tree(tree)):
+                raise SpecError(unread.fault, origin=file)
+            if reader is None:
                 keys = ", ".join(list(tree)[:5])
                 message = f"is no file of a program that is read: it has {keys}"
                 raise SpecError(Fault("", message, _known()), origin=file)
             files.used.add(file)
             given = of_tree(_plain(tree), file)
-            found.setdefault(names[0], Given()).add(given)
-    if len(found) != 1:
-        message = f"are files of several programs: {', '.join(found)}"
-        raise SpecError(Fault("", message, "files of one job"), origin=origin)
-    return next(iter(found.items()))
+            found.setdefault(reader, Given()).add(given)
+    own = _own(list(found))
+    if own and all(issubclass(readers[own], readers[other]) for other in found):
+        for given in found.values():
+            found[own].add(given)
+        return own, found[own]
+    message = f"are files of several programs: {', '.join(found)}"
+    raise SpecError(Fault("", message, "files of one job"), origin=origin)
 
 
 def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,13 +290,25 @@ def _setting(
             return _plain(files.trees[name][0])
         if name in script.files:
             return _plain(trees_of(script.files[name], suffix or ".json", name)[0])
-        for folder in files.folders:
-            for path in (folder / named, folder / name):
-                if path.is_file() and suffix in TREES:
-                    return _plain(trees_of(read_text(path), suffix, str(path))[0])
+        for path in _places(files.folders, named):
+            if path.is_file() and suffix in TREES:
+                return _plain(trees_of(read_text(path), suffix, str(path))[0])
         raise SpecError(
             Fault("", "the file is not there", f"give it as well: ... {as_written(name)}"),
             origin=as_written(named),
         )
 
     return Setting(devices, count, content, launch, stated)
+
+
+def _places(folders: Sequence[Path], named: str) -> Iterator[Path]:
+    """Yield where a file that an option names may lie.
+
+    Beside the files; then where the command may be started: in a folder above them, such as the
+    root of a repository with examples, or in the folder in which the user is.
+    """
+    for folder in folders:
+        yield from (folder / named, folder / base_name(named))
+    for folder in folders:
+        yield from (above / named for above in folder.resolve().parents)
+    yield Path(named)

@@ -23,6 +23,8 @@ _TRUE = ("", "true", "1", "yes", "on", "y", "t")
 _FALSE = ("false", "0", "no", "off", "n", "f", "none", "null")
 
 
+_OFF: tuple[Any, ...] = (None, False, 0, "", "none", "null", "false", "off", "0", [], {})
+"""Values with which an option asks for nothing."""
 _LIKE = 0.8
 """Names less alike than this are not the same word misspelled."""
 _MOST_LIKE = 50
@@ -72,6 +74,7 @@ class Given:
         self.faults: list[Fault] = []
         self.missing: list[Fault] = []
         self.notes: list[str] = []
+        self._implied: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._statements
@@ -105,6 +108,19 @@ class Given:
     def without(self, name: str) -> None:
         """Forget an option that another one decides."""
         self._statements.pop(name, None)
+
+    def state(self, name: str, value: Any) -> None:
+        """State what a program takes where its files leave an option out or without a value."""
+        if self.peek(name) is None:
+            self.restate(name, value)
+
+    def restate(self, name: str, value: Any) -> None:
+        """State what another option decides, or how another program calls the value."""
+        if name in self._statements:
+            self._taken[name] = self._statements[name]
+        else:
+            self._implied.add(name)
+        self._statements[name] = Statement(name, value)
 
     def put_under(self, section: str, names: set[str] | None = None) -> None:
         """Put a section before all names, or before those of each file that has one of some."""
@@ -148,7 +164,7 @@ class Given:
         found = None
         for name in names:
             if name in self._statements:
-                self._taken[name] = self._statements[name]
+                self._taken.setdefault(name, self._statements[name])
                 found = self._statements[name].value if found is None else found
         if isinstance(found, str) and (what := unknown_in(found)):
             name = next(name for name in names if name in self._statements)
@@ -248,6 +264,26 @@ class Given:
             if not any(str(found).lower() == str(value).lower() for value in values):
                 self.refuse(name, why, fix)
 
+    def refuse_each(self, refused: Mapping[str, tuple[str, str]]) -> None:
+        """Refuse options that ask for something that is not priced, one fault for each pattern.
+
+        Parameters
+        ----------
+        refused
+            Why, and what to do, by name or pattern. An option that asks for nothing is taken.
+        """
+        for pattern, (why, fix) in refused.items():
+            named = fnmatch.filter(self._statements, pattern)
+            self._taken |= {name: self._statements[name] for name in named}
+            asked = [name for name in named if not self.asks_nothing(name)]
+            if asked:
+                self.refuse(asked[0], why, fix)
+
+    def asks_nothing(self, name: str) -> bool:
+        """Return whether an option has no value, or is off."""
+        value = self._statements[name].value
+        return (value.lower() if isinstance(value, str) else value) in _OFF
+
     def note_if(self, name: str, text: str) -> None:
         """Say how the price stands to an option that is on and that it does not show."""
         if name in self._statements and self.flag(name):
@@ -271,8 +307,8 @@ class Given:
 
     @property
     def read(self) -> tuple[Statement, ...]:
-        """Return what was taken."""
-        return tuple(self._taken.values())
+        """Return what was taken, of all that files state."""
+        return tuple(one for name, one in self._taken.items() if name not in self._implied)
 
     @staticmethod
     def is_among(one: Statement, patterns: Iterable[str]) -> bool:
@@ -282,25 +318,36 @@ class Given:
     def rest(self, patterns: Iterable[str]) -> tuple[Statement, ...]:
         """Return what was ignored by the list of a reader; all else is a fault.
 
+        A field without a value leaves a program at its default, which a price starts from. Of a
+        section of which nothing is read there is one fault.
+
         Parameters
         ----------
         patterns
             Names, or patterns of names, of options that change no price.
         """
         known, ignored = tuple(patterns), []
-        others = {*self._taken, *(p for p in known if "*" not in p)}
+        unread: dict[tuple[str, str], list[Statement]] = {}
+        sections = {name.partition(".")[0] for name in (*self._taken, *known) if "." in name}
         for name, one in self._statements.items():
             if name in self._taken:
                 continue
-            if _any_of(known).match(name):
+            if one.value is None or _any_of(known).match(name):
                 ignored.append(one)
             else:
-                asked = others - {name} if len(self.faults) < _MOST_LIKE else ()
-                near = difflib.get_close_matches(name, asked, 1, _LIKE)
-                message = "is not read, and may change the price"
-                self.faults.append(
-                    Fault(_where(one), message, f"did you mean {near[0]}?" if near else "")
-                )
+                section = name.partition(".")[0]
+                whole = name if section in sections else section
+                unread.setdefault((one.place, whole), []).append(one)
+        others = sorted({*self._taken, *(p for p in known if "*" not in p)})
+        for (place, name), found in unread.items():
+            message, one = "is not read, and may change the price", found[0]
+            if len(found) > 1:
+                one = Statement(name, None, place)
+                message = f"with {len(found)} fields {message}"
+            asked = others if len(self.faults) < _MOST_LIKE else ()
+            near = difflib.get_close_matches(name, asked, 1, _LIKE)
+            fix = f"did you mean {near[0]}?" if near else ""
+            self.faults.append(Fault(_where(one), message, fix))
         return tuple(ignored)
 
 

@@ -21,6 +21,9 @@ from meshwright.frameworks.reading.job import Setting, readers
 from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.frameworks.reading.models import known_model
 
+PREFERENCES = ("training on preferences or rewards, with a second model or batches of its own, is "
+               "not read", "the supervised job before it")  # fmt: skip
+"""Why such jobs are refused, and what to do."""
 SIZES = ("max_seq_length", "max_seq_len", "max_length", "block_size", "cutoff_len",
          "model_max_length", "sequence_len", "max_source_length", "seq_length",
          "seq_len", "max_len")  # fmt: skip
@@ -103,6 +106,8 @@ class Transformers:
         ds.activation_checkpointing.number_checkpoints ds.zero_allow_untested_optimizer
         ds.zero_force_ds_cpu_optimizer ds.aio.* ds.memory_breakdown
         ds.elasticity.enabled ds.train_steps ds.seed ds.disable_allgather
+        ds.comms_config.* ds.monitor_config.*
+        fsdp_transformer_layer_cls_to_wrap
         ds.autotuning.* assistant_only_loss completion_only_loss columns data_files aux_loss*
         apply_chat_template input_key output_key input_template save_path ckpt_path max_epochs
         model_type tokenizer_type strict val_set_size train_on_inputs early_stopping*
@@ -126,7 +131,7 @@ class Transformers:
         is_trainer = is_trainer and "run_name" not in launch.program
         if "maxtext" in launch.program.lower():
             return False
-        is_trainer |= launch.program in ("llamafactory-cli", "axolotl", "trl")
+        is_trainer |= launch.program == "trl"
         return is_trainer or is_deepspeed or launch.launcher == "accelerate"
 
     @staticmethod
@@ -137,20 +142,25 @@ class Transformers:
     @staticmethod
     def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
         """Return the framework, and options of this program."""
-        _gather(given, setting)
-        options = _engine(given, setting)
-        framework = options.pop("framework")
-        options |= _types(given, setting, options)
-        options |= _batch(given, setting, options)
-        options["optimizer"] = _optimizer(given, framework)
-        options["weights"] = _stored_weights(given, options["optimizer"] == "adapters")
-        options.pop("bytes", None)
-        if "model" not in setting.stated:
-            options["model"] = _model(given)
-        else:
-            given.text(*NAMES)
-        _refuse(given)
-        return framework, options
+        gather(given, setting)
+        return read_gathered(given, setting)
+
+
+def read_gathered(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    """Return the framework, and options of this program, of all files of a job together."""
+    options = _engine(given, setting)
+    framework = options.pop("framework")
+    options |= _types(given, setting, options)
+    options |= _batch(given, setting, options)
+    options["optimizer"] = _optimizer(given, framework)
+    options["weights"] = _stored_weights(given, options["optimizer"] == "adapters")
+    options.pop("bytes", None)
+    if "model" not in setting.stated:
+        options["model"] = _model(given)
+    else:
+        given.text(*NAMES)
+    _refuse(given)
+    return framework, options
 
 
 def _part(tree: Mapping[str, Any]) -> str:
@@ -160,14 +170,12 @@ def _part(tree: Mapping[str, Any]) -> str:
         "train_batch_size" in keys and keys & {"fp16", "bf16", "optimizer"}
     ):
         return "ds"
-    if "base_model" in keys and keys & {"micro_batch_size", "gradient_accumulation_steps"}:
-        return "trainer"
     if "distributed_type" in keys or ("compute_environment" in keys):
         return "accelerate"
     return "trainer" if "per_device_train_batch_size" in keys else ""
 
 
-def _gather(given: Given, setting: Setting) -> None:
+def gather(given: Given, setting: Setting) -> None:
     """Put the files that the options name beside them, those of DeepSpeed under ``ds.``."""
     given.put_under("ds", {"zero_optimization", "train_micro_batch_size_per_gpu"})
     if "train_batch_size" in given and given.statement("train_batch_size").place:
@@ -281,6 +289,8 @@ def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
         given.refuse_unless(
             f"{at}{name}", "false", why="quantized messages are not read", fix="false"
         )
+    given.refuse_unless(f"{AT}cp_size", "1", why="ring attention under DeepSpeed is not read",
+                        fix="FSDP")  # fmt: skip
     sp = "parallelism_config.parallelism_config_sp"
     ulysses = given.whole("ds.sequence_parallel_size", f"{sp}_size") or 1
     for name in ("backend", "seq_length", "seq_length_is_variable", "attn_implementation"):
@@ -377,16 +387,12 @@ def _types(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
     if not any([mixed, *is_on.values()]) and setting.launch is None:
         given.needs("--precision", "the files leave the type of the numbers open", "bf16")
         found["precision"] = None
-    if "base_model" in given and str(given.peek("bf16")).lower() == "auto":
-        found["precision"] = "bf16"  # of axolotl: on where the device has it
     whole = given.text("torch_dtype", "dtype", "model_dtype")
     found["bytes"] = 2.0 if whole in ("bfloat16", "float16", "bf16") else 4.0
     if found["precision"] == "fp32" and found["bytes"] == 2.0:
         found["precision"] = "fp16" if whole == "float16" else "bf16"
     recompute = given.flag("gradient_checkpointing", "activation_checkpointing",
                            "enable_gradient_checkpointing")  # fmt: skip
-    if "finetuning_type" in given or "cutoff_len" in given:  # of LLaMA-Factory, on by itself
-        recompute = not given.flag("disable_gradient_checkpointing")
     found["recompute"] = "full" if recompute else options.get("recompute", "none")
     dynamo = (given.text("dynamo_config.dynamo_backend") or "NO").upper()
     software: dict[str, Any] = {}
@@ -477,14 +483,15 @@ def _multiply(
 
 def _optimizer(given: Given, framework: str) -> Any:
     """Return the optimizer, by the bytes that it keeps for each parameter."""
-    name = given.word("optim", "optimizer", among=OPTIMIZERS)
-    own = given.word("ds.optimizer.type", among=OPTIMIZERS)
-    kind = (own or name or "adamw").lower()
     adapts = given.flag("use_peft", "use_lora", "lora")
     tuned = given.word("finetuning_type", "adapter", among=("full", "lora", "qlora"))
     adapts |= tuned in ("lora", "qlora")
-    if adapts:
+    if adapts:  # whose state is the same to a price, whatever updates it
+        given.text("optim", "optimizer"), given.text("ds.optimizer.type")
         return "adapters"
+    name = given.word("optim", "optimizer", among=OPTIMIZERS)
+    own = given.word("ds.optimizer.type", among=OPTIMIZERS)
+    kind = (own or name or "adamw").lower()
     if kind == "adafactor":
         return "adafactor"
     if kind == "sgd":
@@ -526,11 +533,12 @@ def _model(given: Given) -> Any:
 
 
 def _refuse(given: Given) -> None:
-    given.refuse_unless("stage", "sft", "pt", why="preferences and rewards are not read", fix="sft")
-    for name in ("beta", "rl", "max_prompt_length", "pref_beta", "pref_loss", "num_generations",
-                 "precompute_ref_log_probs", "ref_model", "rpo_alpha"):  # fmt: skip
-        given.refuse(name, "training on preferences, with a second model or batches of its own, is "
-                     "not read")  # fmt: skip
+    given.refuse_each(
+        {"kt_config.*": ("experts on the CPU (KTransformers) are not read", "leave it out")}
+    )
+    for name in ("beta", "max_prompt_length", "num_generations", "precompute_ref_log_probs",
+                 "ref_model", "rpo_alpha"):  # fmt: skip
+        given.refuse(name, *PREFERENCES)
     for name in ("activation_offloading", "use_unsloth"):
         given.refuse_unless(name, "false", why="is not read", fix="false")
     used = "bf16" if given.peek("ds.bf16.enabled") in (True, "true") else "fp16"
