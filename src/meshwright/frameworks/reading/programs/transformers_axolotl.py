@@ -69,7 +69,8 @@ class Axolotl(Transformers):
             embeddings_skip_upcast trainer_cls datasets test_datasets shuffle_* skip_prepare*
             num_dataset_shards* pretraining_dataset pretrain_multipack* excess_length*
             eval_sequence* min_sample_len max_prompt_len sample_packing_* eval_sample_packing
-            curriculum_sampling multipack_real_batches pretraining_sample* streaming_multipack* world_size device
+            curriculum_sampling multipack_real_batches pretraining_sample* streaming_multipack*
+            world_size device
             device_map.* device_map bench_* loss_watchdog_* gc_steps gc_collect_steps
             flex_attn_compile_kwargs.* flash_attn_cross_entropy flash_optimum sdpa_varlen
             gemma4_hybrid_attn_impl large_head_attention experts_implementation expert_backend
