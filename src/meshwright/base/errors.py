@@ -70,6 +70,18 @@ class InfeasibleError(MeshwrightError):
     """No plan fits; carries the refusal counts and the closest candidate."""
 
 
+class UnlawfulError(MeshwrightError):
+    """An answer breaks laws of conservation: a fault of the program, not of its input."""
+
+    def __init__(self, broken: Sequence[str]) -> None:
+        self.broken = tuple(broken)
+        lines = "\n".join(f"  - {law}" for law in self.broken)
+        super().__init__(
+            f"no answer is given, because the one that was found cannot be true\n{lines}\n"
+            "This is a fault of meshwright: please report it with the command"
+        )
+
+
 class UnsupportedError(MeshwrightError):
     """An exporter or a model cannot express this; says what can, each fault with its fix."""
 

@@ -14,11 +14,13 @@ from math import inf
 
 import numpy as np
 
+from meshwright.audit.laws import require_lawful
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import default_optimizer, load_optimizer
 from meshwright.dataflow.answer import SLOWER, GraphPlan, GraphPlans, Refusal
+from meshwright.dataflow.audited import plan_facts
 from meshwright.dataflow.energy import traffic
 from meshwright.dataflow.fusion.fuse import fused_stage_time
 from meshwright.dataflow.price import EXPOSED, NETWORK_ONLY, Residency, SplitTimes, TimeWeights
@@ -432,4 +434,9 @@ def plan_dataflow(
         graph, system, num_passes, preset if graph.trains else None,
         hides_network=hides_network or fused is not None, stage_time=fused, only_best=only_best,
     )  # fmt: skip
-    return plan_graph(pricing, allowed=allowed, progress=progress)
+    plans = plan_graph(pricing, allowed=allowed, progress=progress)
+    require_lawful(plan_facts(
+        graph, system, plans, num_passes=num_passes, optimizer=pricing.optimizer,
+        runs_by_kernel=fused is None,
+    ))  # fmt: skip
+    return plans

@@ -28,6 +28,7 @@ from meshwright.serve.answer import (
     WorkerPool,
     serving_string,
 )
+from meshwright.serve.audited import lawful
 from meshwright.serve.disaggregated import Deployments, Kind, Split, search_disaggregated
 from meshwright.serve.launching import cache_faults, serving_faults
 from meshwright.serve.passes import ServingProblem, with_stored_weights
@@ -229,10 +230,10 @@ def serve(
     problem = serving_problem(model, system, workload, server, calibration)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
     result = search_serving(ServingSpace(problem, choices), Objective(objective), top=top)
-    return serving_plan(
+    return lawful(serving_plan(
         problem, result, calibration=calibration, server=problem.server.name, version=version(),
         command=command,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def serving_problem(
@@ -319,7 +320,7 @@ def disaggregate(
         raise InfeasibleError(f"{error}; {why}") from error
     best, counts = result.ranked[0], (result.prefill_counts, result.decode_counts)
     ranked = tuple(_deployment(result.deployments, split) for split in result.ranked)
-    return DisaggregatedPlan(
+    return lawful(DisaggregatedPlan(
         model=problem.model,
         system=problem.system,
         workload=work,
@@ -333,7 +334,7 @@ def disaggregate(
         warnings=tuple(_warnings_of_split(problem, ranked[0])),
         version=version(),
         command=command,
-    )
+    ))  # fmt: skip
 
 
 def _deployment(found: Deployments, split: Split) -> Deployment:

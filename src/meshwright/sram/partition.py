@@ -25,6 +25,7 @@ from meshwright.sram.answer import (
     PartitionProof,
     PartitionStage,
 )
+from meshwright.sram.audited import lawful
 from meshwright.sram.contiguous import StageCapacities, too_large
 from meshwright.sram.problem import (
     CACHE_FRACTION,
@@ -212,7 +213,7 @@ def partition(
     offers = [] if fits else proposals(problem, objective, cut.num_groups, solution, progress)
     batches, largest = batch_options(problem, objective, progress) if tuned else ((), None)
     plan = _plan(problem.model.name, system_spec, cut, cut_problem, solution, problem.memory.name)
-    return replace(
+    return lawful(problem, replace(
         plan,
         workload=workload,
         levels=level_options(problem, objective, cut.num_groups),
@@ -221,7 +222,7 @@ def partition(
         proposals=tuple(offers),
         warnings=tuple(notes_of(problem, solution)),
         command=command,
-    )
+    ))  # fmt: skip
 
 
 def partition_measured(

@@ -42,6 +42,7 @@ from meshwright.train.answer import (
     Segment,
     WhyNot,
 )
+from meshwright.train.audited import lawful
 from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_problem, launches_with, make_problem
 
@@ -488,7 +489,7 @@ def estimate(
         from meshwright.train.measured.trials import with_measured_interval
 
         only = with_measured_interval(problem, only, factors)
-    return Plan(
+    return lawful(Plan(
         model=problem.model,
         system=problem.system,
         workload=workload,
@@ -499,4 +500,4 @@ def estimate(
         warnings=tuple(warnings(problem, only)),
         version=version(),
         command=command,
-    )
+    ))  # fmt: skip

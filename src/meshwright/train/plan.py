@@ -23,6 +23,7 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate, Estimate, Front, Plan, Replan, Robustness, WhyNot
+from meshwright.train.audited import lawful
 from meshwright.train.estimate import (
     CLOSED_FORM,
     Leaders,
@@ -94,6 +95,8 @@ def plan(
         Strategies for each operator where there are none.
     InfeasibleError
         Nothing fits; carries the counts and the nearest change that would fit.
+    UnlawfulError
+        What was found breaks a law of conservation.
     """
     problem = make_problem(model, system, workload, calibration, factors)
     check_fixed(problem, allowed or {})
@@ -109,7 +112,7 @@ def plan(
         raise InfeasibleError(f"{why}{_to_let_go(problem, choices)}")
     found = _answer(problem, placer, calibration, factors, leaders)
     found = replace(found, warnings=(*note, *found.warnings))
-    found = replace(found, command=command)
+    found = lawful(replace(found, command=command))
     return _with_operators(problem, placer, found, allowed, progress) if per_operator else found
 
 

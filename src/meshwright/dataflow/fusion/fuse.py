@@ -12,6 +12,7 @@ from math import inf
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.catalog.systems import load_chip
+from meshwright.dataflow.audited import lawful_fusion
 from meshwright.dataflow.dfmodel_rules import accelerator_named
 from meshwright.dataflow.fusion.answer import Fusion, FusionAnswer, FusionQuestion, Target
 from meshwright.dataflow.fusion.cores import grid_of
@@ -103,7 +104,7 @@ def fuse_graph(
         least_s = min(choice.bound_s, seconds)
         choice = replace(choice, fusion=fusion, weighted_s=seconds, bound_s=least_s)
         gap = seconds / _least_s(cases, seconds) - 1.0
-    return FusionAnswer(case.question, case.tile, split.dims, gap, choice)
+    return lawful_fusion(FusionAnswer(case.question, case.tile, split.dims, gap, choice))
 
 
 def problem_of(question: FusionQuestion, tile: int) -> FusionProblem:

@@ -1,0 +1,1 @@
+"""Conservation laws that every answer obeys, whatever formula priced it."""

@@ -1,0 +1,125 @@
+"""A law of an answer: what is small on the left, what is large on the right, both with their unit.
+
+An answer states its facts as a record of plain numbers; a law turns facts into one inequality. The
+counts on either side are made here, from the specification alone, so that a formula of ``cost``
+that forgets a term is found by a count that never knew the formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic, NamedTuple, TypeVar
+
+from meshwright.base.errors import UnlawfulError
+from meshwright.base.units import format_bytes, format_seconds, format_si
+
+ROUNDING = 1.0e-6
+"""Share by which sums of many terms may miss each other."""
+
+
+class Inequality(NamedTuple):
+    """Two counts in one unit, of which the first is at most the second."""
+
+    small: float
+    large: float
+    unit: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does, up to rounding; never where a count is no number."""
+        return self.small <= self.large + ROUNDING * abs(self.large)
+
+    def __str__(self) -> str:
+        small, large = (_shown(count, self.unit) for count in self[:2])
+        return f"{small} against {large}"
+
+
+def _shown(count: float, unit: str) -> str:
+    """Return a count in its unit as people write it."""
+    if unit == "B":
+        return format_bytes(count)
+    if unit == "s":
+        return format_seconds(count)
+    return f"{count:g}" if unit == "1" else format_si(count, unit)
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A law that an answer breaks."""
+
+    answer: str
+    """Which answer, or which of several."""
+    law: str
+    says: str
+    inequality: Inequality
+
+    def __str__(self) -> str:
+        return f"{self.answer}: {self.says}; it says {self.inequality}"
+
+
+F = TypeVar("F", bound="Facts")
+States = Callable[[F], Inequality | None]
+
+
+@dataclass(frozen=True)
+class Law(Generic[F]):
+    """One inequality between facts."""
+
+    name: str
+    says: str
+    """In words."""
+    states: States[F]
+    """The two counts; None where the law says nothing of such facts."""
+
+
+@dataclass(frozen=True)
+class Laws(Generic[F]):
+    """The laws of one kind of facts, by name."""
+
+    known: dict[str, Law[F]] = field(default_factory=dict)
+
+    def law(self, says: str) -> Callable[[States[F]], States[F]]:
+        """Return a decorator that adds a law under the name of its function."""
+
+        def add(states: States[F]) -> States[F]:
+            self.known[states.__name__] = Law(states.__name__, says, states)
+            return states
+
+        return add
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an answer says of itself, as plain numbers and declarations."""
+
+    laws: ClassVar[Laws]  # type: ignore[type-arg]
+    answer: str
+    """In the words of the field: the plan string."""
+
+
+def violations(facts: Iterable[Facts]) -> list[Violation]:
+    """Return each law that some facts break."""
+    return [
+        Violation(entry.answer, law.name, law.says, found)
+        for entry in facts
+        for law in entry.laws.known.values()
+        if (found := law.states(entry)) is not None and not found.holds
+    ]
+
+
+def require_lawful(facts: Iterable[Facts]) -> None:
+    """Refuse an answer that breaks a law.
+
+    Raises
+    ------
+    UnlawfulError
+        With each law, and both sides of it.
+    """
+    if found := violations(facts):
+        raise UnlawfulError([str(violation) for violation in found])
+
+
+def equal(first: float, second: float, unit: str) -> Inequality:
+    """Return the inequality of two counts that are equal: their distance is nothing of them."""
+    return Inequality(abs(first - second), ROUNDING * max(abs(first), abs(second)), unit)

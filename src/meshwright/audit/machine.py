@@ -1,0 +1,61 @@
+"""What a system can do at most: the largest of its stated rates, whoever uses them."""
+
+from __future__ import annotations
+
+from math import inf
+
+from meshwright.spec.system import ChipSpec, DType, SystemSpec
+
+
+def _chips(system: SystemSpec) -> list[ChipSpec]:
+    return [system.chip, *system.other_chips.values()]
+
+
+def _fastest(system: SystemSpec) -> float:
+    """Return the rate of the fastest device over that of its chip [1]."""
+    return max(1.0, *system.speed_factors.values()) if system.speed_factors else 1.0
+
+
+def peak_flops_per_s(system: SystemSpec, dtype: DType) -> float:
+    """Return the most that a device computes in products of a type [FLOP/s].
+
+    The best that was measured where it is stated, otherwise the peak; the largest rate of the chip
+    where it states none of the type.
+    """
+    rates = []
+    for chip in _chips(system):
+        peaks = chip.matmul_flops_per_s
+        rates.append(chip.best_matmul_flops_per_s.get(dtype, peaks.get(dtype, max(peaks.values()))))
+    return max(rates) * _fastest(system)
+
+
+def memory_bytes_per_s(system: SystemSpec) -> float:
+    """Return the most that the memory of a device passes [bytes/s]; infinite where not stated."""
+    rates = [chip.main_memory.bandwidth_bytes_per_s or inf for chip in _chips(system)]
+    return max(rates) * _fastest(system)
+
+
+def link_bytes_per_s(system: SystemSpec, outside_of: int = 0) -> float:
+    """Return the most that a device sends over all its links at once [bytes/s].
+
+    Parameters
+    ----------
+    outside_of
+        Innermost levels that do not count.
+    """
+    return sum(
+        level.bandwidth_bytes_per_s
+        * level.links_per_device
+        * (2.0 if level.kind in ("mesh", "torus") else 1.0)
+        for level in system.levels[outside_of:]
+    )
+
+
+def least_sum_share(system: SystemSpec) -> float:
+    """Return the share of the bytes of a sum that its members send: half where switches add [1]."""
+    return 0.5 if any(level.in_network_reduction for level in system.levels) else 1.0
+
+
+def host_bytes_per_s(system: SystemSpec) -> float:
+    """Return the most that passes between a device and its host in one direction [bytes/s]."""
+    return inf if system.host is None else system.host.bandwidth_bytes_per_s

@@ -1,0 +1,450 @@
+"""Laws of serving: caches and weights that lie on devices, tokens that take their work.
+
+A pass of decode reads all weights that its tokens meet, and the cache of each of its sequences; a
+request takes the work of its prompt and of its answer, wherever both are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, ClassVar
+
+from meshwright.audit.laws import Facts, Inequality, Laws, equal
+from meshwright.audit.machine import (
+    least_sum_share,
+    link_bytes_per_s,
+    memory_bytes_per_s,
+    peak_flops_per_s,
+)
+from meshwright.audit.work import ModelWork
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import BYTES_OF, Decode, Prefill
+
+LAWS: Laws[ServingFacts] = Laws()
+OF_DEPLOYMENTS: Laws[DeploymentFacts] = Laws()
+MILLION = 1.0e6
+HOURS = 3600.0
+
+
+@dataclass(frozen=True)
+class ServingFacts(Facts):
+    """A way of serving with the question that it answers."""
+
+    laws: ClassVar[Laws[ServingFacts]] = LAWS
+
+    model: ModelSpec
+    system: SystemSpec
+    workload: Prefill | Decode
+    degrees: Mapping[str, float]
+    choices: Mapping[str, Any]
+    num_groups: int
+    latency_s: float
+    time_parts_s: Mapping[str, float]
+    first_token_s: float | None
+    tokens_per_s: float
+    tokens_per_s_per_user: float
+    sequences_in_flight: float
+    most_sequences: float
+    num_devices_used: int
+    fullest_stage: str
+    memory_bytes: float
+    memory_parts_bytes: Mapping[str, float]
+    memory_capacity_bytes: float
+    energy_j_per_million_tokens: float | None
+    energy_is_of_operations: bool
+    cost_usd_per_million_tokens: float | None
+
+    @cached_property
+    def work(self) -> ModelWork:
+        """Counts of the model."""
+        return ModelWork(self.model)
+
+    def degree(self, *axes: str) -> float:
+        """Return the product of degrees."""
+        return prod(self.degrees[axis] for axis in axes)
+
+    @property
+    def least_layers(self) -> int:
+        """Layers that a stage holds at least: equal stages differ by one."""
+        return len(self.work.layers) // int(self.degrees["pp"])
+
+    @property
+    def decode(self) -> Decode | None:
+        """The question, where tokens are made one by one."""
+        return self.workload if isinstance(self.workload, Decode) else None
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether prompts pass beside answers on the same devices."""
+        return self.decode is not None and self.decode.mixes_prompts
+
+    @property
+    def pass_tokens(self) -> float:
+        """Tokens of one sequence in a pass."""
+        return 1.0 if isinstance(self.workload, Decode) else float(self.workload.prompt_length)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Output tokens that a pass yields for each of its sequences, at most."""
+        drafts = None if self.decode is None else self.decode.speculation
+        return 1.0 if drafts is None else 1.0 + drafts.drafted_tokens
+
+    @property
+    def cached_tokens(self) -> float:
+        """Tokens whose cache a pass of decode reads for each sequence, at least."""
+        if self.decode is None:
+            return 0.0
+        return float(self.decode.prompt_length or self.decode.context_length)
+
+    @property
+    def word_bytes(self) -> float:
+        """Of the narrowest number that stands for an activation."""
+        types = self.workload.precision
+        return min(BYTES_OF[types.activation], BYTES_OF[types.matmul])
+
+    @property
+    def token_s(self) -> float:
+        """Products of one token in all layers on one device at the peak [s]."""
+        types = self.workload.precision
+        return self.work.layer_flops / peak_flops_per_s(self.system, types.matmul)
+
+    @property
+    def head_s(self) -> float:
+        """The last product of one token on one device at the peak [s]."""
+        types = self.workload.precision
+        return self.work.head_flops / peak_flops_per_s(self.system, types.activation)
+
+    def prompt_s(self, tokens: float) -> float:
+        """Return the pass of a prompt on one device at the peak [s]."""
+        types = self.workload.precision
+        scores = self.work.score_flops(tokens) / peak_flops_per_s(self.system, types.activation)
+        return tokens * (self.token_s + scores) + self.head_s
+
+    def cache_bytes(self, tokens: float) -> float:
+        """Return the cache of a sequence on one rank of tp and cp, all layers [bytes]."""
+        elements = self.work.cache_elements(tokens, self.degrees["tp"])
+        return elements * BYTES_OF[self.workload.precision.kv_cache] / self.degrees["cp"]
+
+    @property
+    def weights_bytes(self) -> float:
+        """What the devices of a sequence read of the weights in one pass, one rank of each stage.
+
+        Of routed experts those that one token meets.
+        """
+        split = self.degree("tp", "cp")
+        dense = sum(layer.dense_params for layer in self.work.layers) / self.degrees["tp"]
+        expert = sum(layer.routed_share * layer.expert_params for layer in self.work.layers)
+        ranks = max(self.degree("ep", "etp"), split)
+        return (dense + expert / ranks) * self.workload.precision.weight_bytes
+
+    @property
+    def summed_bytes(self) -> float:
+        """What a rank of tp sends in one pass of one group: sums of the dense branches."""
+        tp = self.degrees["tp"]
+        sums = sum(layer.summed_outputs for layer in self.work.layers)
+        tokens = self.degrees["micro_batch_size"] * self.pass_tokens / self.degrees["cp"]
+        each = tokens * self.model.hidden_size * self.word_bytes
+        return 2.0 * least_sum_share(self.system) * (1.0 - 1.0 / tp) * sums * each
+
+
+law = LAWS.law
+
+
+# ----------------------------------------------------------------------------------------- sums
+
+
+@law("the parts of the time sum to it")
+def time_is_whole(facts: ServingFacts) -> Inequality:
+    """Return both counts."""
+    return equal(sum(facts.time_parts_s.values()), facts.latency_s, "s")
+
+
+@law("no part of the time is below nothing")
+def time_is_positive(facts: ServingFacts) -> Inequality:
+    """Return both counts."""
+    return Inequality(0.0, min(facts.time_parts_s.values()), "s")
+
+
+@law("the parts of the memory sum to it")
+def memory_is_whole(facts: ServingFacts) -> Inequality:
+    """Return both counts."""
+    return equal(sum(facts.memory_parts_bytes.values()), facts.memory_bytes, "B")
+
+
+@law("the degrees multiply to the devices that are used, and there are as many")
+def devices_are_counted(facts: ServingFacts) -> Inequality:
+    """Return both counts."""
+    used = facts.degree("tp", "cp", "dp_shard", "dp_replicate", "pp")
+    if used != facts.num_devices_used:
+        return equal(used, float(facts.num_devices_used), "1")
+    return Inequality(used, float(facts.system.num_devices), "1")
+
+
+@law("sequences in flight over the time per token are tokens per second")
+def sequences_flow(facts: ServingFacts) -> Inequality | None:
+    """Return both counts; source: Little 1961."""
+    if facts.decode is None:
+        return None
+    return equal(facts.tokens_per_s * facts.latency_s, facts.sequences_in_flight, "1")
+
+
+# --------------------------------------------------------------------------------------- memory
+
+
+@law("the fullest device holds what it is filled with")
+def device_holds(facts: ServingFacts) -> Inequality:
+    """Return both counts."""
+    return Inequality(facts.memory_bytes, facts.memory_capacity_bytes, "B")
+
+
+@law("no more sequences are in flight than their caches have room for")
+def sequences_have_room(facts: ServingFacts) -> Inequality | None:
+    """Return both counts."""
+    if facts.decode is None:
+        return None
+    return Inequality(facts.sequences_in_flight, facts.most_sequences, "1")
+
+
+@law("weights of a device are at least its share of the parameters")
+def weights_lie_somewhere(facts: ServingFacts) -> Inequality:
+    """Return both counts."""
+    layers, word = facts.least_layers, facts.workload.precision.weight_bytes
+    dense = facts.work.least(lambda layer: layer.dense_params, layers) / facts.degrees["tp"]
+    expert = facts.work.least(lambda layer: layer.expert_params, layers)
+    least = (dense + expert / facts.degree("ep", "etp")) * word
+    return Inequality(least, facts.memory_parts_bytes["weights_bytes"], "B")
+
+
+@law("the cache of a device holds the context of all its sequences")
+def cache_lies_somewhere(facts: ServingFacts) -> Inequality | None:
+    """Return both counts; stages differ by a layer."""
+    if facts.decode is None:
+        return None
+    layers = len(facts.work.layers)
+    tokens = float(facts.decode.prompt_length or facts.decode.context_length)
+    share = facts.least_layers / layers if len(set(facts.work.layers)) == 1 else 0.0
+    if facts.degrees["pp"] == 1:
+        share = 1.0
+    sequences = facts.sequences_in_flight / facts.degree("dp_shard", "dp_replicate")
+    least = facts.cache_bytes(tokens) * share * sequences
+    return Inequality(least, facts.memory_parts_bytes["kv_cache_bytes"], "B")
+
+
+# ---------------------------------------------------------------------------------- computation
+
+
+@law("a token takes at least the reading of the weights and caches of its pass")
+def weights_are_read(facts: ServingFacts) -> Inequality | None:
+    """Return both counts."""
+    if facts.decode is None:
+        return None
+    caches = facts.cache_bytes(facts.cached_tokens) * facts.degrees["micro_batch_size"]
+    if facts.has_prompts:
+        caches = 0.0
+    read_s = (facts.weights_bytes + caches) / memory_bytes_per_s(facts.system)
+    return Inequality(read_s / facts.tokens_per_step, facts.latency_s, "s")
+
+
+@law("the products of a pass take their FLOPs at the peak of its devices")
+def pass_is_done(facts: ServingFacts) -> Inequality:
+    """Return both counts."""
+    sequences = facts.degrees["micro_batch_size"]
+    one_s = facts.prompt_s(facts.pass_tokens) if facts.decode is None else facts.token_s
+    if facts.has_prompts:
+        sequences = 1.0
+    least_s = one_s * sequences / facts.degree("tp", "cp")
+    return Inequality(least_s, facts.latency_s, "s")
+
+
+@law("tokens per second take their FLOPs at the peak of all devices")
+def tokens_are_done(facts: ServingFacts) -> Inequality:
+    """Return both counts: seconds of a second.
+
+    Of whole requests each answer takes the work of its prompt too.
+    """
+    work, decode = facts.workload, facts.decode
+    if decode is None:
+        length = float(work.prompt_length or 1)
+        each_s = facts.prompt_s(length) / length
+    else:
+        each_s = facts.token_s + facts.head_s
+        if facts.has_prompts and decode.prompt_length is not None:
+            each_s += facts.prompt_s(float(decode.prompt_length)) / decode.answer_length
+    return Inequality(facts.tokens_per_s * each_s, float(facts.num_devices_used), "s")
+
+
+@law("a first token takes the pass of its prompt")
+def first_token_waits(facts: ServingFacts) -> Inequality | None:
+    """Return both counts."""
+    if facts.first_token_s is None or facts.decode is None or not facts.decode.prompt_length:
+        return None
+    least_s = facts.prompt_s(float(facts.decode.prompt_length)) / facts.degree("tp", "cp")
+    return Inequality(least_s, facts.first_token_s, "s")
+
+
+@law("a user has no more tokens per second than the time per token says")
+def users_wait(facts: ServingFacts) -> Inequality:
+    """Return both counts."""
+    return equal(facts.tokens_per_s_per_user * facts.latency_s, facts.pass_tokens, "1")
+
+
+# ---------------------------------------------------------------------------------------- links
+
+
+@law("sums over tp pass their links within their part of the time")
+def tensors_are_summed(facts: ServingFacts) -> Inequality | None:
+    """Return both counts."""
+    rate = link_bytes_per_s(facts.system)
+    if facts.degrees["tp"] == 1 or not rate or facts.has_prompts:
+        return None
+    least_s = facts.summed_bytes / facts.tokens_per_step / rate
+    return Inequality(least_s, facts.time_parts_s["tp_comm_s"], "s")
+
+
+@law("activations pass all stages within their part of the time")
+def stages_are_joined(facts: ServingFacts) -> Inequality | None:
+    """Return both counts."""
+    rate, stages = link_bytes_per_s(facts.system), facts.degrees["pp"]
+    if stages == 1 or not rate or facts.has_prompts:
+        return None
+    tokens = facts.degrees["micro_batch_size"] * facts.pass_tokens / facts.degree("tp", "cp")
+    sent = (stages - 1.0) * tokens * facts.model.hidden_size * facts.word_bytes
+    least_s = sent / facts.tokens_per_step / rate
+    return Inequality(least_s, facts.time_parts_s["pp_comm_s"], "s")
+
+
+# ----------------------------------------------------------------------------- energy and money
+
+
+@law("devices draw at least their idle power")
+def idle_power_is_drawn(facts: ServingFacts) -> Inequality | None:
+    """Return both counts, of a second."""
+    idle_w, energy_j = facts.system.chip.idle_power_w, facts.energy_j_per_million_tokens
+    if energy_j is None or idle_w is None:
+        return None
+    drawn_j = energy_j * facts.tokens_per_s / MILLION
+    return Inequality(idle_w * facts.num_devices_used, drawn_j, "J")
+
+
+@law("devices draw at most their peak power")
+def peak_power_is_kept(facts: ServingFacts) -> Inequality | None:
+    """Return both counts, of a second; energies of operations say themselves what is drawn."""
+    peak_w, energy_j = facts.system.chip.peak_power_w, facts.energy_j_per_million_tokens
+    if energy_j is None or peak_w is None or facts.energy_is_of_operations:
+        return None
+    most_w = peak_w * (1.0 + facts.system.overhead_power_fraction) * facts.num_devices_used
+    return Inequality(energy_j * facts.tokens_per_s / MILLION, most_w, "J")
+
+
+@law("money is devices times rent times time")
+def money_is_rent(facts: ServingFacts) -> Inequality | None:
+    """Return both counts."""
+    rent, cost = facts.system.chip.rent_usd_per_hour, facts.cost_usd_per_million_tokens
+    if cost is None or rent is None:
+        return None
+    return equal(cost * facts.tokens_per_s / MILLION, rent * facts.num_devices_used / HOURS, "USD")
+
+
+# ---------------------------------------------------------------------- prefill apart from decode
+
+
+@dataclass(frozen=True)
+class DeploymentFacts(Facts):
+    """Workers of prefill beside workers of decode."""
+
+    laws: ClassVar[Laws[DeploymentFacts]] = OF_DEPLOYMENTS
+
+    system: SystemSpec
+    workload: Decode
+    prefill: ServingFacts
+    """One worker."""
+    decode: ServingFacts
+    num_prefill: int
+    num_decode: int
+    requests_per_s: float
+    tokens_per_s: float
+    latency_s: float
+    sequences_in_flight: float
+    first_token_s: float
+    first_token_parts_s: Mapping[str, float]
+    num_devices_used: int
+    cost_usd_per_million_tokens: float | None
+
+
+between = OF_DEPLOYMENTS.law
+
+
+@between("the parts of the time to the first token sum to it")
+def first_token_is_whole(facts: DeploymentFacts) -> Inequality:
+    """Return both counts."""
+    return equal(sum(facts.first_token_parts_s.values()), facts.first_token_s, "s")
+
+
+@between("workers are on devices of their own, and there are as many")
+def workers_are_counted(facts: DeploymentFacts) -> Inequality:
+    """Return both counts."""
+    used = facts.num_prefill * facts.prefill.num_devices_used
+    used += facts.num_decode * facts.decode.num_devices_used
+    if used != facts.num_devices_used:
+        return equal(float(used), float(facts.num_devices_used), "1")
+    return Inequality(float(used), float(facts.system.num_devices), "1")
+
+
+@between("output tokens are requests times their answers")
+def answers_are_whole(facts: DeploymentFacts) -> Inequality:
+    """Return both counts."""
+    answers = facts.requests_per_s * facts.workload.answer_length
+    return equal(facts.tokens_per_s, answers, "1")
+
+
+@between("prompts are no more than workers of prefill pass")
+def prompts_pass(facts: DeploymentFacts) -> Inequality:
+    """Return both counts, tokens of a second."""
+    most = facts.num_prefill * facts.prefill.tokens_per_s
+    return Inequality(facts.requests_per_s * (facts.workload.prompt_length or 0), most, "1")
+
+
+@between("answers grow no faster than workers of decode make tokens")
+def answers_grow(facts: DeploymentFacts) -> Inequality:
+    """Return both counts: sequences; the first token comes with the prompt."""
+    most = facts.num_decode * facts.decode.most_sequences
+    in_flight = facts.requests_per_s * (facts.workload.answer_length - 1.0) * facts.latency_s
+    return Inequality(max(in_flight, facts.sequences_in_flight), most, "1")
+
+
+@between("requests take the FLOPs of prompt and answer at the peak of their workers")
+def requests_are_done(facts: DeploymentFacts) -> Inequality:
+    """Return both counts: seconds of a second, of the busier kind of workers."""
+    prompt_s = facts.prefill.prompt_s(float(facts.workload.prompt_length or 0))
+    answer_s = (facts.workload.answer_length - 1.0) * facts.decode.token_s
+    busy = [
+        facts.requests_per_s * prompt_s / (facts.num_prefill * facts.prefill.num_devices_used),
+        facts.requests_per_s * answer_s / (facts.num_decode * facts.decode.num_devices_used),
+    ]
+    return Inequality(max(busy), 1.0, "s")
+
+
+@between("caches of prompts pass the links of the workers of prefill")
+def caches_move(facts: DeploymentFacts) -> Inequality | None:
+    """Return both counts, bytes of a second."""
+    rate = link_bytes_per_s(facts.system)
+    if not rate:
+        return None
+    tokens = float(facts.workload.prompt_length or 0)
+    word = BYTES_OF[facts.workload.precision.kv_cache]
+    moved = facts.requests_per_s * facts.prefill.work.cache_elements(tokens) * word
+    most = rate * facts.num_prefill * facts.prefill.num_devices_used
+    return Inequality(moved, most, "B")
+
+
+@between("money is devices times rent times time")
+def workers_are_rented(facts: DeploymentFacts) -> Inequality | None:
+    """Return both counts."""
+    rent, cost = facts.system.chip.rent_usd_per_hour, facts.cost_usd_per_million_tokens
+    if cost is None or rent is None:
+        return None
+    return equal(cost * facts.tokens_per_s / MILLION, rent * facts.num_devices_used / HOURS, "USD")

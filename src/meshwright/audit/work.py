@@ -1,0 +1,159 @@
+"""What a model takes at least: counted from its matrices alone, norms, biases and padding apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec, RecurrenceSpec
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """Counts of one layer."""
+
+    dense_params: float
+    """Of matrices that every token meets."""
+    expert_params: float
+    """Of matrices of all routed experts."""
+    routed_share: float
+    """Share of ``expert_params`` that one token meets."""
+    score_flops: float
+    """Of one token and one that it attends to, forward."""
+    window: float
+    """Tokens that a token sees at most."""
+    is_chunked: bool
+    cache_elements: float
+    """That one token leaves for those after it."""
+    cache_heads: float
+    """Over how many ranks of tp the cache can be divided."""
+    product_inputs: float
+    """Elements that products of one token read, and the parts of attention: for their gradients."""
+    summed_outputs: float
+    """Outputs as wide as the model that ranks of tp sum: of dense branches."""
+
+    @property
+    def active_params(self) -> float:
+        """Matrix elements that one token meets."""
+        return self.dense_params + self.routed_share * self.expert_params
+
+    def attended(self, length: float) -> float:
+        """Return the tokens before it that a mean token of a sequence sees."""
+        seen = min(self.window, length)
+        return seen / 2.0 if self.is_chunked else seen - seen * seen / (2.0 * length)
+
+
+def _attention(spec: AttentionSpec, hidden: float) -> tuple[float, float, float, float, float]:
+    """Return parameters, score FLOPs, cached elements, their heads, and inputs of products."""
+    heads, size, value = spec.num_heads, spec.head_size, spec.value_head_size
+    wide = heads * (size + spec.rope_head_size) if spec.kind == "mla" else heads * size
+    out = heads * value * hidden * (2.0 if spec.output_gate else 1.0)
+    scores = 2.0 * (wide + heads * value)
+    if spec.kind == "mla":
+        rank = spec.kv_rank or 0
+        ranks = spec.query_rank
+        query = hidden * wide if ranks is None else ranks * (hidden + wide)
+        cached = float(rank + spec.rope_head_size)
+        params = query + hidden * cached + rank * heads * (size + value) + out
+        return params, scores, cached, 1.0, hidden + cached + heads * value
+    cached = float(spec.num_kv_heads * (size + value))
+    params = hidden * (wide + cached) + out
+    return params, scores, cached, spec.num_kv_heads, hidden + wide + cached + heads * value
+
+
+def _recurrence(spec: RecurrenceSpec, hidden: float) -> float:
+    """Return the parameters of the projections before and after."""
+    inner, keys = spec.num_heads * spec.head_size, spec.num_groups * spec.state_size
+    return hidden * (3.0 * inner + 2.0 * keys)
+
+
+def _experts(spec: ExpertSpec, hidden: float) -> tuple[float, float]:
+    """Return the parameters of shared experts and router, and of routed experts."""
+    matrices = 3.0 if spec.gated else 2.0
+    shared = hidden * (matrices * spec.shared_ffn_size + spec.num_experts)
+    return shared, spec.num_experts * matrices * hidden * spec.ffn_size
+
+
+def layer_work(layer: LayerSpec, hidden: float) -> LayerWork:
+    """Return the counts of a layer of a model of that hidden size."""
+    dense = expert = share = scores = cached = inputs = summed = 0.0
+    heads, window, chunked = 1.0, inf, False
+    if (attention := layer.attention) is not None:
+        dense, scores, cached, heads, inputs = _attention(attention, hidden)
+        window, chunked = attention.window or inf, attention.window_kind == "chunked"
+        summed = 1.0
+    elif layer.recurrence is not None:
+        dense, inputs, summed = _recurrence(layer.recurrence, hidden), hidden, 1.0
+    if (network := layer.feed_forward) is not None:
+        dense += hidden * network.ffn_size * (3.0 if network.gated else 2.0)
+        inputs += hidden + network.ffn_size
+        summed = 1.0 if layer.parallel_residual else summed + 1.0
+    elif (experts := layer.experts) is not None:
+        shared, expert = _experts(experts, hidden)
+        dense, share = dense + shared, experts.top_k / experts.num_experts
+        inputs += hidden + experts.top_k * experts.ffn_size
+    return LayerWork(dense, expert, share, scores, window, chunked, cached, heads, inputs, summed)
+
+
+@dataclass(frozen=True)
+class ModelWork:
+    """Counts of a model."""
+
+    model: ModelSpec
+
+    @cached_property
+    def layers(self) -> tuple[LayerWork, ...]:
+        """The counts of each layer, first to last."""
+        hidden = float(self.model.hidden_size)
+        kinds = [layer_work(layer, hidden) for layer in self.model.layer_kinds]
+        return tuple(kinds[kind] for kind in self.model.layer_pattern)
+
+    @property
+    def table_params(self) -> float:
+        """Elements of the token table, and of the last product."""
+        return float(self.model.vocab_size * self.model.hidden_size)
+
+    @property
+    def num_tables(self) -> float:
+        """Tables of their own: that of tokens, and that of the last product where it is another."""
+        return 1.0 if self.model.tied_embeddings else 2.0
+
+    @cached_property
+    def layer_flops(self) -> float:
+        """Products of one token in all layers, forward [FLOP]."""
+        return 2.0 * sum(layer.active_params for layer in self.layers)
+
+    @property
+    def head_flops(self) -> float:
+        """The last product of one token, forward [FLOP]."""
+        return 2.0 * self.table_params
+
+    def score_flops(self, length: float) -> float:
+        """Return the attention of a mean token of causal sequences of a length, forward [FLOP]."""
+        return sum(layer.score_flops * layer.attended(length) for layer in self.layers)
+
+    def cache_elements(self, tokens: float, tp: float = 1.0) -> float:
+        """Return the elements of a cache of so many tokens, on one of ``tp`` ranks.
+
+        A layer with a window keeps the tokens in it alone.
+        """
+        return sum(
+            layer.cache_elements * min(tokens, layer.window) / min(tp, layer.cache_heads)
+            for layer in self.layers
+        )
+
+    def least(self, count: Callable[[LayerWork], float], num_layers: float) -> float:
+        """Return a count of so many layers: of those that have least of it."""
+        return sum(sorted(map(count, self.layers))[: max(0, int(num_layers))])
+
+    def least_in_row(
+        self, count: Callable[[LayerWork], float], num_layers: float, place: str
+    ) -> float:
+        """Return a count of so many layers in a row: the first, the last, or any between them."""
+        counts, number = [count(layer) for layer in self.layers], max(0, int(num_layers))
+        starts = {"first": [0], "last": [len(counts) - number]}.get(
+            place, range(number, max(number + 1, len(counts) - 2 * number + 1))
+        )
+        return min(sum(counts[start : start + number]) for start in starts)

@@ -1,0 +1,124 @@
+"""What plans of a graph say of themselves, as facts for the laws of :mod:`meshwright.audit`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.audit.graphs import FusionFacts, GraphFacts, KernelFacts, PartFacts
+from meshwright.audit.laws import require_lawful
+from meshwright.dataflow.answer import GraphPlan, GraphPlans
+from meshwright.dataflow.fusion.answer import FusionAnswer
+from meshwright.dataflow.roofline import CalibratedSystem
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import Kernel, Unit, num_elements
+from meshwright.spec.workload import OptimizerPreset
+
+
+def plan_facts(
+    graph: DataflowGraph, system: CalibratedSystem, plans: GraphPlans,
+    *, num_passes: int, optimizer: OptimizerPreset | None, runs_by_kernel: bool,
+) -> Iterator[GraphFacts]:  # fmt: skip
+    """Yield the facts of the best plan of a graph.
+
+    Parameters
+    ----------
+    runs_by_kernel
+        Whether kernels run one after the other, each with its own time; else a chip fuses them.
+    """
+    plan, chip = plans.best, system.spec.chip
+    weights = {weight.name: weight for kernel in graph.kernels for weight in kernel.weights}
+    yield GraphFacts(
+        answer=f"tp{plan.tp} pp{plan.pp} dp{plan.dp}",
+        system=system.spec,
+        kernels=tuple(_kernels(graph, plan)),
+        runs_by_kernel=runs_by_kernel and plan.sharding is not None,
+        peak_flops_per_s=max(chip.matmul_flops_per_s.values()),
+        launch_s=float(system.engine(graph).launch_s),
+        usable_bytes=system.usable_bytes,
+        num_params=sum(num_elements(weight.dims, graph.sizes) for weight in weights.values()),
+        param_bytes=sum(map(graph.tensor_bytes, weights.values())),
+        optimizer=optimizer if graph.trains else None,
+        repeats=graph.repeats,
+        asked_passes=num_passes,
+        tp=plan.tp,
+        pp=plan.pp,
+        dp=plan.dp,
+        layers=plan.layers,
+        num_passes=plan.num_passes,
+        stage_s=plan.stage_s,
+        step_s=plan.step_s,
+        parts_s=plan.parts_s,
+        held_bytes=plan.held_bytes,
+        lower_bound_s=plans.lower_bound_s,
+    )
+
+
+def _kernels(graph: DataflowGraph, plan: GraphPlan) -> Iterator[KernelFacts]:
+    """Yield what each kernel takes by itself; of a graph that is cut, its work alone."""
+    sharding, seconds = plan.sharding, [0.0] * len(graph.kernels)
+    if sharding is not None:
+        seconds = list(sharding.tables.costs_of_kernels(sharding.ways))
+    for kernel, time_s in zip(graph.kernels, seconds, strict=True):
+        is_product = kernel.unit is Unit.MATRIX
+        held = sum(map(graph.tensor_bytes, kernel.weights)) if is_product else 0.0
+        flops = kernel.flops(graph.sizes) if is_product else 0.0
+        yield KernelFacts(kernel.name, flops, held, _ends_bytes(graph, kernel), time_s)
+
+
+def _ends_bytes(graph: DataflowGraph, kernel: Kernel) -> float:
+    """Return the bytes of a kernel that come from outside of the graph or leave it.
+
+    A lookup reads what it is asked for, whatever lies there.
+    """
+    found = graph.tensor_bytes(kernel) if kernel.name in graph.outputs else 0.0
+    if kernel.unit is not Unit.NONE:
+        read = {operand.source: operand for operand in kernel.inputs}
+        for name, operand in read.items():
+            if name in graph.inputs:
+                found += graph.word_bytes * num_elements(operand.dims, graph.sizes)
+    return found
+
+
+def fusion_facts(answer: FusionAnswer) -> Iterator[FusionFacts]:
+    """Yield the facts of the partitions of a graph."""
+    asked, fusion = answer.question, answer.choice.fusion
+    graph, grid = asked.graph, asked.target.grid
+    weights = {weight.name: weight for kernel in graph.kernels for weight in kernel.weights}
+    yield FusionFacts(
+        answer=f"{len(fusion.partitions)} partitions of {graph.name}",
+        flops_per_s=grid.flops_per_s,
+        num_cores=grid.num_cores,
+        sram_bytes=grid.sram_bytes,
+        dram_bytes=grid.dram_bytes,
+        dram_bytes_per_s=grid.dram_bytes_per_s,
+        flops=sum(k.flops(graph.sizes) for k in graph.kernels if k.unit is Unit.MATRIX),
+        weight_bytes=sum(map(graph.tensor_bytes, weights.values())),
+        ends_bytes=sum(_ends_bytes(graph, k) for k in graph.kernels if not k.weights),
+        moves_ends=asked.rules == "own",
+        repeats=asked.repeats,
+        tp=asked.tp,
+        micro_batch=fusion.micro_batch,
+        parts=tuple(
+            PartFacts(
+                sum(part.cores), part.time_s, part.compute_s, part.dram_s, part.setup_s,
+                part.sram_bytes, part.moved_bytes,
+            )
+            for part in fusion.partitions
+        ),
+        held_bytes=fusion.held_bytes,
+        time_s=fusion.time_s,
+        parts_s=fusion.parts_s,
+        bound_s=fusion.bound_s,
+    )  # fmt: skip
+
+
+def lawful_fusion(answer: FusionAnswer) -> FusionAnswer:
+    """Return partitions that break no law.
+
+    Raises
+    ------
+    UnlawfulError
+        With each law that they break.
+    """
+    require_lawful(fusion_facts(answer))
+    return answer
