@@ -323,7 +323,7 @@ def disaggregate(
     return lawful(DisaggregatedPlan(
         model=problem.model,
         system=problem.system,
-        workload=work,
+        workload=problem.workload,
         calibration=calibration,
         server=problem.server.name,
         best=ranked[0],
