@@ -67,8 +67,16 @@ def training_of(draw: Random) -> dict[str, Any]:
         asked["precision"] = draw.choice(("bf16", "fp16", "fp8"))
     if draw.random() < 0.25:
         asked["optimizer"] = draw.choice(
-            ("adapters", "adam-fp32", "adam-bf16", "deepspeed-adam", "fsdp-adam-8bit", "sgd",
-             "adafactor", "megatron-adam-bf16-gradients")
+            (
+                "adapters",
+                "adam-fp32",
+                "adam-bf16",
+                "deepspeed-adam",
+                "fsdp-adam-8bit",
+                "sgd",
+                "adafactor",
+                "megatron-adam-bf16-gradients",
+            )
         )
     return asked
 

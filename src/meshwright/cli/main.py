@@ -22,6 +22,7 @@ from meshwright.base.errors import (
     InfeasibleError,
     MeshwrightError,
     UnknownNameError,
+    UnlawfulError,
     UsageError,
     message_of,
     nearest,
@@ -292,8 +293,8 @@ def command_line(*without: str) -> str:
 
 
 def exit_status(error: Exception) -> int:
-    """Return 3 where nothing fits, 2 for any other complaint."""
-    return NOTHING_FITS if isinstance(error, InfeasibleError) else BAD_INPUT
+    """Return 3 where nothing can be recommended, 2 for any other complaint."""
+    return NOTHING_FITS if isinstance(error, InfeasibleError | UnlawfulError) else BAD_INPUT
 
 
 def report_failure(error: Exception, *, as_json: bool) -> None:
