@@ -528,10 +528,10 @@ def data_path(folder: str, kind: str, text: str) -> Path:
     return data_names(folder)[name]
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
     """Return the text of a file, or say why it cannot be read."""
     try:
-        return text_of(path)
+        return text_of(path, most_bytes=most_bytes)
     except FileNotFoundError:
         near = nearest(path.name, (entry.name for entry in path.parent.glob("*.y*ml")))
         raise SpecError(Fault("", "there is no such file", near), origin=str(path)) from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from meshwright.base.budget import Budget
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import PYTHON, SCRIPTS, TREES
 from meshwright.catalog.files import read_text
@@ -28,6 +29,9 @@ from meshwright.frameworks.reading.shell import Script, as_written, base_name, r
 from meshwright.frameworks.reading.trees import trees_of
 from meshwright.frameworks.reading.unread import unread_command, unread_tree
 
+MOST_TREE, MOST_SCRIPT = 16 * 2**20, 2**20
+"""Bytes of a file of options, and of a script."""
+
 
 @dataclass
 class _Files:
@@ -38,6 +42,8 @@ class _Files:
     modules: dict[str, PythonFile] = field(default_factory=dict)
     folders: list[Path] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
+    budget: Budget = field(default_factory=Budget)
+    """What following all of their scripts may cost."""
 
 
 def read_job(
@@ -92,7 +98,8 @@ def read_job(
 def _open(paths: Sequence[str | Path], variables: Mapping[str, str]) -> _Files:
     files = _Files()
     for path in map(Path, paths):
-        text, suffix = read_text(path), path.suffix.lower()
+        suffix = path.suffix.lower()
+        text = read_text(path, most_bytes=MOST_TREE if suffix in TREES else MOST_SCRIPT)
         files.folders.append(path.parent)
         if suffix in TREES:
             files.trees[path.name] = trees_of(text, suffix, str(path))
@@ -158,7 +165,7 @@ def _started(
 ) -> list[tuple[Launch, Script, Devices, str]]:  # fmt: skip
     """Return the programs that are known among those of a shell text; name the others."""
     try:
-        script = read_script(text, stated=variables, others=others)
+        script = read_script(text, stated=variables, others=others, budget=files.budget)
     except SpecError as error:
         raise SpecError(error.faults, origin=name) from error
     found = []
@@ -292,7 +299,8 @@ def _setting(
             return _plain(trees_of(script.files[name], suffix or ".json", name)[0])
         for path in _places(files.folders, named):
             if path.is_file() and suffix in TREES:
-                return _plain(trees_of(read_text(path), suffix, str(path))[0])
+                text = read_text(path, most_bytes=MOST_TREE)
+                return _plain(trees_of(text, suffix, str(path))[0])
         raise SpecError(
             Fault("", "the file is not there", f"give it as well: ... {as_written(name)}"),
             origin=as_written(named),

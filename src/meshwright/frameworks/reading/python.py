@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any
 
+from meshwright.base.budget import Budget
 from meshwright.base.errors import Fault, SpecError
 from meshwright.frameworks.reading.shell import is_unknown, unknown, unknown_in
 
 TARGET, WORDS = "_target_", "_args_"
 """Names under which a tree has what was called, and its arguments without a name, as in Hydra."""
-_MOST_STEPS = 50_000
-"""No configuration has as many; a loop that has is not one."""
 _MOST_DEPTH = 40
-_MOST_VALUES = 100_000
+"""Of calls; what is called deeper is not known."""
 
 
 class Reference(str):
@@ -73,19 +75,30 @@ class PythonFile:
         """Calls whose result nobody takes, with objects among their arguments."""
         self.imported: set[str] = set()
         """Names that another file defines: no variables of this one."""
-        self.steps = self.depth = 0
-        self._found: dict[str, Built] | None = None
+        self.budget, self.depth = Budget(), 0
         try:
             tree = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            # the parser has no stack for expressions of thousands of levels
             raise SpecError(Fault("", f"is no Python: {error}"), origin=name) from error
         self.scope: dict[str, Any] = {"__name__": "__main__"}
+        with self._named():
+            self._run(tree.body)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the file where following it goes on for too long, or too deep."""
         try:
-            self._block(tree.body, self.scope)
-        except _ReturnError:
-            pass
+            yield
+        except SpecError as error:
+            raise SpecError(error.faults, origin=self.name) from error
         except RecursionError as error:
-            raise SpecError(Fault("", "nests deeper than is followed"), origin=name) from error
+            fault = Fault("", "nests deeper than is followed")
+            raise SpecError(fault, origin=self.name) from error
+
+    def _run(self, body: list[ast.stmt]) -> None:
+        with suppress(_ReturnError):
+            self._block(body, self.scope)
 
     def trees(self) -> dict[str, dict[str, Any]]:
         """Return the configurations that the file builds, by name, and its plain variables.
@@ -93,24 +106,26 @@ class PythonFile:
         What it starts counts alone; else what its variables hold, and what its functions without
         arguments return. Variables in capitals are a tree without a name.
         """
-        found = {name: as_tree(value) for name, value in self._objects().items()}
+        return self._trees
+
+    @cached_property
+    def _trees(self) -> dict[str, dict[str, Any]]:
         constants = {
-            name: as_tree(value) for name, value in self.scope.items()
+            name: value for name, value in self.scope.items()
             if name.isupper() and name not in self.imported
             and (_is_known(value) or isinstance(value, Reference))
         }  # fmt: skip
-        return found | ({"": constants} if constants else {})
+        with self._named():
+            budget = Budget()
+            found = {name: as_tree(one, budget) for name, one in self._objects.items()}
+            return found | ({"": as_tree(constants, budget)} if constants else {})
 
     def unread(self, name: str) -> list[Fault]:
         """Return the statements that may change a configuration, and are not followed."""
-        return list(dict.fromkeys(_unread(self._objects().get(name))))
+        return list(dict.fromkeys(_unread(self._objects.get(name))))
 
+    @cached_property
     def _objects(self) -> dict[str, Built]:
-        if self._found is None:
-            self._found = self._followed()
-        return self._found
-
-    def _followed(self) -> dict[str, Built]:
         started = [
             one for call in self.started for one in (*call.words, *call.fields.values())
             if isinstance(one, Built) and one.target
@@ -118,20 +133,19 @@ class PythonFile:
         if started:
             return {f"{one.target} (line {one.line})": one for one in started}
         found = {name: value for name, value in self.scope.items() if isinstance(value, Built)}
-        for name, value in list(self.scope.items()):
-            if isinstance(value, _Function) and _needs_nothing(value.node.args):
-                result = self._call_function(value, (), {})
-                if isinstance(result, Built):
-                    found[name] = result
+        with self._named():
+            for name, value in list(self.scope.items()):
+                if isinstance(value, _Function) and _needs_nothing(value.node.args):
+                    result = self._call_function(value, (), {})
+                    if isinstance(result, Built):
+                        found[name] = result
         return found
 
     # -------------------------------------------------------------------------- statements
 
     def _block(self, body: Iterable[ast.stmt], scope: dict[str, Any]) -> None:
         for node in body:
-            self.steps += 1
-            if self.steps > _MOST_STEPS:
-                raise SpecError(Fault("", "runs longer than is followed"), origin=self.name)
+            self.budget.spend(steps=1, at=f"line {node.lineno}")
             handler = getattr(self, f"_do_{type(node).__name__.lower()}", None)
             if handler is not None:
                 handler(node, scope)
@@ -155,6 +169,7 @@ class PythonFile:
         scope[node.name] = _Function(node, scope)
 
     def _do_classdef(self, node: ast.ClassDef, scope: dict[str, Any]) -> None:
+        self.budget.spend(values=len(scope))
         own: dict[str, Any] = dict(scope)
         self._block([one for one in node.body if not isinstance(one, ast.FunctionDef)], own)
         names = {key: value for key, value in own.items() if key not in scope}
@@ -200,7 +215,7 @@ class PythonFile:
         if not isinstance(values, list | tuple | range | dict):
             self._unfollowed(node, scope)
             return
-        for value in values:
+        for value in list(values):
             self._put(node.target, value, scope)
             self._block(node.body, scope)
 
@@ -212,7 +227,9 @@ class PythonFile:
             values = self.value(call.func.value, scope)
             if isinstance(values, list) and len(call.args) == 1:
                 more = self.value(call.args[0], scope)
-                values.extend(more if call.func.attr == "extend" and _is_list(more) else [more])
+                more = more if call.func.attr == "extend" and _is_list(more) else [more]
+                self.budget.spend(values=len(more), at=f"line {node.lineno}")
+                values.extend(more)
                 return
         if name.partition(".")[0] in _SPEAKERS:
             return
@@ -238,6 +255,7 @@ class PythonFile:
         first = ast.unparse(node).splitlines()[0][:60]
         fault = Fault(f"line {node.lineno}", f"{first!r} is not followed")
         for one in ast.walk(node):
+            self.budget.spend(values=1)
             if isinstance(one, ast.Return):
                 raise _ReturnError(unknown(f"{first} (line {node.lineno})"))
             targets = one.targets if isinstance(one, ast.Assign) else (
@@ -259,8 +277,10 @@ class PythonFile:
                 owner.fields[target.attr] = value
         elif isinstance(target, ast.Subscript):
             owner, key = self.value(target.value, scope), self.value(target.slice, scope)
-            if isinstance(owner, dict) and _is_known(key):
+            if isinstance(owner, dict) and isinstance(key, str | int | float) and _is_known(key):
                 owner[key] = value
+            elif isinstance(owner, list) and isinstance(key, int) and key < len(owner):
+                owner[max(key, -len(owner))] = value
             elif isinstance(owner, Built) and isinstance(key, str):
                 owner.fields[key] = value
         elif isinstance(target, ast.Tuple | ast.List):
@@ -273,14 +293,19 @@ class PythonFile:
 
     def value(self, node: ast.expr, scope: dict[str, Any]) -> Any:
         """Return the value of an expression; a mark where it is not known."""
-        self.steps += 1
+        self.budget.spend(steps=1, at=f"line {node.lineno}")
         handler = getattr(self, f"_of_{type(node).__name__.lower()}", None)
-        if handler is None or self.steps > _MOST_STEPS:
-            return _unknown(node)
-        return handler(node, scope)
+        value = _unknown(node) if handler is None else handler(node, scope)
+        if isinstance(value, str):
+            self.budget.spend(letters=len(value), at=f"line {node.lineno}")
+        return value
 
     def _of_constant(self, node: ast.Constant, scope: dict[str, Any]) -> Any:
-        return node.value
+        """Return a literal; bytes, complex and endless numbers configure nothing."""
+        value = node.value
+        is_large = isinstance(value, int) and abs(value) >= 2**64
+        is_plain = value is None or isinstance(value, str | int | float)
+        return value if is_plain and not is_large else _unknown(node)
 
     def _of_name(self, node: ast.Name, scope: dict[str, Any]) -> Any:
         if node.id in scope:
@@ -302,10 +327,15 @@ class PythonFile:
         return _unknown(node)
 
     def _of_list(self, node: ast.List | ast.Tuple, scope: dict[str, Any]) -> list[Any]:
+        return self._entries(node.elts, scope)
+
+    def _entries(self, nodes: Iterable[ast.expr], scope: dict[str, Any]) -> list[Any]:
         values: list[Any] = []
-        for one in node.elts:
+        for one in nodes:
             part = self.value(one.value if isinstance(one, ast.Starred) else one, scope)
-            values += part if isinstance(one, ast.Starred) and _is_list(part) else [part]
+            more = part if isinstance(one, ast.Starred) and _is_list(part) else [part]
+            self.budget.spend(values=len(more), at=f"line {one.lineno}")
+            values += more
         return values
 
     def _of_tuple(self, node: ast.Tuple, scope: dict[str, Any]) -> tuple[Any, ...]:
@@ -315,8 +345,11 @@ class PythonFile:
         found: dict[Any, Any] = {}
         for key, value in zip(node.keys, node.values, strict=True):
             part = self.value(value, scope)
+            self.budget.spend(values=1)
             if key is None:
-                found |= part if isinstance(part, dict) else {}
+                more = part if isinstance(part, dict) else {}
+                self.budget.spend(values=len(more))
+                found |= more
             elif isinstance(name := self.value(key, scope), str | int | float):
                 found[name] = part
         return found
@@ -342,12 +375,16 @@ class PythonFile:
     def _of_binop(self, node: ast.BinOp, scope: dict[str, Any]) -> Any:
         left, right = self.value(node.left, scope), self.value(node.right, scope)
         apply = _OPERATORS.get(type(node.op))
-        if apply is None or not (_is_known(left) and _is_known(right)) or _is_big(left, right):
+        if apply is None or not (_is_known(left) and _is_known(right)):
             return _unknown(node)
         try:
-            return apply(left, right)
-        except (TypeError, ValueError, ArithmeticError):
+            self.budget.spend(letters=_room(node.op, left, right), at=f"line {node.lineno}")
+            value = apply(left, right)
+        except (TypeError, ValueError, ArithmeticError, LookupError):
             return _unknown(node)
+        if _is_list(value) or isinstance(value, dict):
+            self.budget.spend(values=len(value), at=f"line {node.lineno}")
+        return _unknown(node) if isinstance(value, complex) else value
 
     def _of_boolop(self, node: ast.BoolOp, scope: dict[str, Any]) -> Any:
         is_and, value = isinstance(node.op, ast.And), None
@@ -365,6 +402,7 @@ class PythonFile:
             right = self.value(one, scope)
             if not (_is_known(left) and _is_known(right)):
                 return _unknown(node)
+            self.budget.walk([left, right], f"line {node.lineno}")
             try:
                 if not _COMPARES[type(sign)](left, right):
                     return False
@@ -387,7 +425,7 @@ class PythonFile:
         return "".join(map(str, parts)) if known else _unknown(node)
 
     def _of_call(self, node: ast.Call, scope: dict[str, Any]) -> Any:
-        words = tuple(self._of_list(ast.List(list(node.args), ast.Load()), scope))
+        words = tuple(self._entries(node.args, scope))
         fields: dict[str, Any] = {}
         for one in node.keywords:
             value = self.value(one.value, scope)
@@ -426,16 +464,21 @@ class PythonFile:
         if last == "dict" and not words:
             return fields
         if last in _BUILT_IN and name == last and not fields and all(map(_is_known, words)):
+            self.budget.walk(words, f"line {node.lineno}")
             try:
-                return _BUILT_IN[last](*words)
+                value = _BUILT_IN[last](*words)
             except (TypeError, ValueError, OverflowError):
                 return _unknown(node)
+            if _is_list(value):
+                self.budget.spend(values=len(value), at=f"line {node.lineno}")
+            return value
         return _made(name, words, fields, node)
 
     def _call_function(
         self, function: _Function, words: tuple[Any, ...], fields: dict[str, Any]
     ) -> Any:
         """Return what a function of the file returns."""
+        self.budget.spend(values=len(function.scope) + len(words) + len(fields))
         node, scope = function.node, dict(function.scope)
         if self.depth >= _MOST_DEPTH:
             return unknown(f"{node.name}()")
@@ -467,25 +510,29 @@ class PythonFile:
         return self.variables.get(name, default)
 
 
-def as_tree(value: Any, depth: int = 0) -> Any:
+def as_tree(value: Any, budget: Budget, depth: int = 0) -> Any:
     """Return a value as trees of files have it; what was built stands under names of Hydra.
 
     A call deeper than in a section is a value that is not known.
     """
+    budget.spend(values=1)
     if isinstance(value, Built):
         if depth > 1 or (depth == 1 and not value.target and not value.fields):
             return unknown(value.text or value.target)
         found: dict[str, Any] = {TARGET: str(value.target)} if value.target else {}
-        found |= {WORDS: [as_tree(one, depth + 1) for one in value.words]} if value.words else {}
+        words = [as_tree(one, budget, depth + 1) for one in value.words]
+        found |= {WORDS: words} if words else {}
         parts = {
-            name: as_tree(one, depth + 1) for name, one in value.fields.items()
+            name: as_tree(one, budget, depth + 1) for name, one in value.fields.items()
             if not isinstance(one, Built) or one.target or _holds(one)
         }  # fmt: skip
         return found | parts
     if isinstance(value, dict):
-        return {str(name): as_tree(one, depth + 1) for name, one in value.items()}
+        with budget.deeper():
+            return {str(name): as_tree(one, budget, depth + 1) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [as_tree(one, 1) for one in value]
+        with budget.deeper():
+            return [as_tree(one, budget, 1) for one in value]
     if isinstance(value, Reference):
         return str(value)
     plain = value is None or isinstance(value, str | int | float | bool)
@@ -515,12 +562,30 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list | tuple)
 
 
-def _is_big(left: Any, right: Any) -> bool:
-    """Return whether an operation could outgrow any configuration."""
-    sizes = [abs(one) if isinstance(one, int | float) else len(one)
-             for one in (left, right) if one is not None]  # fmt: skip
-    numbers = isinstance(left, int | float) and isinstance(right, int | float)
-    return any(size > (2**63 if numbers else _MOST_VALUES) for size in sizes)
+def _room(sign: ast.operator, left: Any, right: Any) -> int:
+    """Return how many letters or entries an operation builds at most.
+
+    Raises
+    ------
+    ValueError
+        The operation makes numbers of digits without end, or its size is not known before.
+    """
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        is_power = isinstance(sign, ast.Pow | ast.LShift | ast.RShift)
+        if max(abs(left), abs(right)) > 2**63 or (is_power and abs(right) > 64):
+            raise ValueError("too large for any option")
+        return 0
+    if isinstance(sign, ast.Mult):
+        count, part = (left, right) if isinstance(left, int) else (right, left)
+        return len(part) * max(int(count), 0)
+    if isinstance(sign, ast.Mod) and isinstance(left, str):
+        parts = right.values() if isinstance(right, dict) else right if _is_list(right) else [right]
+        if "*" in left or not all(isinstance(one, str | int | float) for one in parts):
+            raise ValueError("a width, or a text, of any length")
+        longest = max((len(one) for one in parts if isinstance(one, str)), default=0) + 400
+        widths = sum(map(int, re.findall(r"[0-9]{1,9}", left)))
+        return len(left) + left.count("%") * longest + widths
+    return len(left) + len(right)
 
 
 def _needs_nothing(arguments: ast.arguments) -> bool:
@@ -528,6 +593,7 @@ def _needs_nothing(arguments: ast.arguments) -> bool:
     return own <= 0 and all(one is not None for one in arguments.kw_defaults)
 
 
+@lru_cache(4096)
 def _loaded(node: ast.expr) -> ast.expr:
     return ast.parse(ast.unparse(node), mode="eval").body
 
@@ -542,6 +608,7 @@ def _dotted(node: ast.expr) -> str:
     return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
 
 
+@lru_cache(4096)
 def _source(node: ast.expr) -> str:
     text = " ".join(ast.unparse(node).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -569,8 +636,7 @@ _APPLY_WORDS = ("apply_overrides",)
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-    ast.Pow: lambda a, b: a**b if abs(a) < 2**20 and 0 <= b <= 64 else a * float("nan"),
-    ast.LShift: lambda a, b: a << b if b < 64 else 0, ast.RShift: operator.rshift,
+    ast.Pow: operator.pow, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
     ast.BitOr: operator.or_, ast.BitAnd: operator.and_,
 }  # fmt: skip
 _COMPARES: dict[type, Callable[[Any, Any], bool]] = {
@@ -579,8 +645,11 @@ _COMPARES: dict[type, Callable[[Any, Any], bool]] = {
     ast.IsNot: lambda a, b: a is not b, ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b,
 }  # fmt: skip
+_FAR = 1_000_000
+"""A range that goes further has more entries than any reader may build."""
 _BUILT_IN: dict[str, Callable[..., Any]] = {
     "int": int, "float": float, "str": str, "bool": bool, "len": len, "min": min, "max": max,
-    "list": list, "tuple": tuple, "abs": abs, "round": round, "sorted": sorted,
-    "range": lambda *words: list(range(*words)) if all(abs(w) < 10_000 for w in words) else None,
+    "list": list, "tuple": tuple, "abs": abs, "sorted": sorted,
+    "round": lambda number, digits=None: round(number, digits and max(-99, min(digits, 99))),
+    "range": lambda *words: list(range(*(max(-_FAR, min(word, _FAR)) for word in words))),
 }  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import math
 import operator
 import re
 import shlex
@@ -17,8 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from meshwright.base.budget import Budget
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import SCRIPTS
+from meshwright.base.units import whole_number
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -26,10 +29,6 @@ if TYPE_CHECKING:
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _MARK = re.compile(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}")
 _WORD = re.compile(f"(?:{_OPEN}[^{_CLOSE}]*{_CLOSE}|\\S)+")
-_MOST_STEPS = 20_000
-"""No launch script has as many; a loop that has is not one."""
-_MOST_LETTERS = 2**20
-"""Of one variable."""
 
 
 def unknown(what: str) -> str:
@@ -79,8 +78,9 @@ class Script:
 
 
 def read_script(
-    text: str, *, stated: Mapping[str, str] | None = None, others: Mapping[str, str] | None = None
-) -> Script:
+    text: str, *, stated: Mapping[str, str] | None = None,
+    others: Mapping[str, str] | None = None, budget: Budget | None = None,
+) -> Script:  # fmt: skip
     """Return what a script starts.
 
     Parameters
@@ -89,15 +89,17 @@ def read_script(
         Values of variables that the script does not set itself, ``1`` the first argument.
     others
         Texts of scripts that it may source or call, by file name.
+    budget
+        What following it, and all other scripts of a job, may cost.
 
     Raises
     ------
     SpecError
-        The script never ends, or a variable outgrows ``_MOST_LETTERS``.
+        The script never ends, or what it builds outgrows the budget.
     """
     found = Script()
     try:
-        _Shell(found, dict(stated or {}), dict(others or {})).run_text(text)
+        _Shell(found, dict(stated or {}), dict(others or {}), budget or Budget()).run_text(text)
     except RecursionError as error:
         message = "calls itself, or nests deeper than is followed"
         raise SpecError(Fault("", message)) from error
@@ -116,12 +118,13 @@ Value = str | list[str]
 
 
 class _Shell:
-    def __init__(self, found: Script, stated: dict[str, str], others: dict[str, str]) -> None:
-        self.found = found
+    def __init__(
+        self, found: Script, stated: dict[str, str], others: dict[str, str], budget: Budget
+    ) -> None:
+        self.found, self.budget = found, budget
         self.variables: dict[str, Value] = dict(stated)
         self.others = others
         self.functions: dict[str, Node] = {}
-        self.steps = 0
         self.first_line = 0
         self.put_before: dict[str, str] = {}
         self.tables: dict[str, dict[str, str]] = {}
@@ -134,6 +137,7 @@ class _Shell:
     def run_text(self, text: str, first_line: int = 0) -> None:
         """Follow a script, or a part of one that stands in quotes."""
         before, self.first_line = self.first_line, first_line
+        self.budget.spend(letters=_PARSING * len(text), at=f"line {first_line + 1}")
         try:
             whole = _parsed(_MARK.sub(self._held, text))
             for node in (one for one in _below(whole) if one.type == "ERROR"):
@@ -153,9 +157,7 @@ class _Shell:
 
     def run(self, node: Node) -> bool:
         """Follow a statement; return whether it succeeds, as far as that is known."""
-        self.steps += 1
-        if self.steps > _MOST_STEPS:
-            raise _StopError
+        self.budget.spend(steps=1, at=f"line {self._line(node)}")
         kind = node.type
         handler = getattr(self, f"_run_{kind}", None)
         if handler is not None:
@@ -194,9 +196,7 @@ class _Shell:
                 value = [*_as_list(before), *_as_list(value)]
             else:
                 value = before + value
-        if sum(map(len, value)) > _MOST_LETTERS:
-            message = f"line {self._line(node)}: {name} grows beyond {_MOST_LETTERS:,} letters"
-            raise SpecError(Fault("", message))
+        self.budget.spend(letters=sum(map(len, value)), values=len(_as_list(value)))
         self.variables[name] = value
         return True
 
@@ -227,10 +227,11 @@ class _Shell:
             self.tables[name][key] = "" if value_node is None else self.text(value_node)
             return True
         number = self._number(index.rstrip("]"))
-        if number is None or value_node is None:
+        values = _as_list(self.variables.get(name, []))
+        if number is None or number < -len(values) or value_node is None:
             self.variables[name] = unknown(name)
             return True
-        values = _as_list(self.variables.get(name, []))
+        self.budget.spend(values=max(number + 1, len(values)), at=f"line {self._line(name_node)}")
         values += [""] * (number + 1 - len(values))
         values[number] = self.text(value_node)
         self.variables[name] = values
@@ -291,6 +292,7 @@ class _Shell:
 
     def _round(self, nodes: Iterable[Node]) -> bool:
         """Follow the body of a loop once; return whether another round may follow."""
+        self.budget.spend(steps=1, at=f"line {self.first_line + 1}, a loop")
         try:
             self._run_all(nodes)
         except _LeaveError as error:
@@ -319,9 +321,12 @@ class _Shell:
         parts = {one: node.child_by_field_name(one)
                  for one in ("initializer", "condition", "update", "body")}  # fmt: skip
         first, test, update, body = parts.values()
-        if first is None or test is None or update is None or body is None:
+        if body is None:
             return True
-        if not (self._step(_text(first)) and self._number(_text(test)) is not None):
+        if (
+            first is None or test is None or update is None
+            or not (self._step(_text(first)) and self._number(_text(test)) is not None)
+        ):  # fmt: skip
             line, what = self._line(node), _text(node).splitlines()[0][:60]
             self.found.notes.append(f"line {line}: the loop {what!r} is followed once")
             self._round(body.named_children)
@@ -356,10 +361,15 @@ class _Shell:
             if item.type != "case_item":
                 continue
             patterns = item.children_by_field_name("value")
-            if any(fnmatch.fnmatchcase(value, self.text(pattern)) for pattern in patterns):
+            if any(self._fits(value, self.text(pattern)) for pattern in patterns):
                 self._run_all(child for child in item.named_children if child not in patterns)
                 break
         return True
+
+    def _fits(self, text: str, pattern: str) -> bool:
+        """Return whether a text has the form of a pattern of file names."""
+        self.budget.spend(letters=len(text) * (1 + len(pattern) // 16))
+        return fnmatch.fnmatchcase(text, pattern)
 
     def _run_redirected_statement(self, node: Node) -> bool:
         here = [child for child in node.named_children if child.type == "heredoc_redirect"]
@@ -409,7 +419,7 @@ class _Shell:
                 return self._holds(left) and self._holds(right)
             if sign in ("||", "-o"):
                 return self._holds(left) or self._holds(right)
-            return _compared(self.tested(left), sign, self.tested(right))
+            return self._compared(self.tested(left), sign, self.tested(right), node)
         return self.tested(node) != ""
 
     def _unary(self, sign: str, value: str, node: Node) -> bool:
@@ -479,6 +489,7 @@ class _Shell:
         return name != "false"
 
     def _call(self, name: str, arguments: list[str]) -> bool:
+        self.budget.spend(values=len(self.variables))
         before = dict(self.variables)
         self._set_arguments(arguments)
         self.run(self.functions[name])
@@ -489,16 +500,19 @@ class _Shell:
         return True
 
     def _set_arguments(self, arguments: list[str]) -> None:
+        self.budget.spend(values=len(arguments))
         for number, argument in enumerate(arguments, 1):
             self.variables[str(number)] = argument
         self.variables["@"] = self.variables["*"] = list(arguments)
         self.variables["#"] = str(len(arguments))
 
     def _shift(self, words: list[str]) -> None:
-        number = int(words[0]) if words and words[0].isdigit() else 1
-        numbered = {int(key): value for key, value in self.variables.items() if key.isdigit()}
+        number = (whole_number(words[0]) if words else None) or 1
+        self.budget.spend(values=len(self.variables))
+        numbered = {place: value for key, value in self.variables.items()
+                    if (place := whole_number(key)) is not None}  # fmt: skip
         for key in numbered:
-            del self.variables[str(key)]
+            self.variables.pop(str(key), None)
         self.variables |= {str(key - number): value for key, value in numbered.items()
                            if key > number}  # fmt: skip
         if isinstance(rest := self.variables.get("@"), list):
@@ -507,6 +521,7 @@ class _Shell:
 
     def _read(self, words: list[str]) -> None:
         """Give what stands behind ``<<`` or ``<<<`` to the variables that ``read`` names."""
+        self.budget.spend(letters=len(self.input) * (1 + len(words)))
         names: list[str] = []
         flags, takes = "", False
         for word in words:
@@ -558,18 +573,41 @@ class _Shell:
             files, self.found.files = self.found.files, {}
             self.run_text(others[base_name(called)])
             self.others, self.found.files = before, files | self.found.files
-        seen = {
-            name: " ".join(_as_list(self.variables[name]))
-            for name in sorted(self.exported & self.variables.keys())
-        }
+        names = sorted(self.exported & self.variables.keys())
+        seen = {name: " ".join(_as_list(self.variables[name])) for name in names}
+        self.budget.spend(letters=sum(map(len, seen.values())), values=len(words) + len(names))
         self.found.commands.append(Command(tuple(words), line, seen | self.put_before))
 
     def _plain_test(self, words: list[str], line: int) -> bool:
-        if len(words) >= 3 and words[1] in _COMPARES:
+        if len(words) >= 3 and words[1] in (*_COMPARES, *_OF_TEXT):
             left, sign, right = (_MARK.sub("", word) for word in words[:3])
-            return _compared(left, sign, right)
+            return self._compared(left, sign, right, line)
         self.found.notes.append(f"line {line}: test {shlex.join(words)} is taken as false")
         return False
+
+    def _compared(self, left: str, sign: str, right: str, place: Node | int) -> bool:
+        """Return whether a comparison of a test holds."""
+        if sign in ("=", "==", "!="):
+            return self._fits(left, right) == (sign != "!=")
+        if sign == "=~":
+            if _search_cost(right, left) <= _MOST_TRIES:
+                try:
+                    return re.search(right, left) is not None
+                except (re.error, OverflowError, RecursionError):
+                    return False
+            line = place if isinstance(place, int) else self._line(place)
+            what = f"{left[:30]!r} =~ {right[:30]!r}"
+            self.found.notes.append(f"line {line}: {what} may take too long; it is taken as false")
+            return False
+        compare = _COMPARES.get(sign)
+        if compare is None:
+            return False
+        if not sign.startswith("-"):
+            return compare(left, right)
+        try:
+            return compare(int(left or 0), int(right or 0))
+        except ValueError:
+            return False
 
     # ------------------------------------------------------------------------------- words
 
@@ -579,6 +617,11 @@ class _Shell:
 
     def fields(self, node: Node, *, splits: bool = True) -> list[str]:
         """Return the words that a word of the script becomes."""
+        words = self._words(node, splits)
+        self.budget.spend(letters=sum(map(len, words)), values=len(words))
+        return words
+
+    def _words(self, node: Node, splits: bool) -> list[str]:
         pieces = _JOINED.get(node.type)
         if pieces is not None:
             return self._joined(node, splits)
@@ -618,7 +661,9 @@ class _Shell:
             blank = _blank(_text(child))
             text += _unescaped(source[start : int(child.start_byte) - shift + blank])
             value = self._one(child)
-            text += " ".join(value) if isinstance(value, list) else value
+            part = " ".join(value) if isinstance(value, list) else value
+            self.budget.spend(letters=len(part))
+            text += part
             start = int(child.end_byte) - shift
         text += _unescaped(source[start:])
         is_quoted = node.type == "string"
@@ -700,6 +745,7 @@ class _Shell:
         if sign in (":?", "?"):
             return value
         if isinstance(value, str) and not unknown_in(value) and sign in _CUTS:
+            self.budget.spend(letters=len(value) ** 2 * (1 + len(other) // 16))
             return _CUTS[sign](value, other)
         return unknown(_after_blank(node)[2:-1])
 
@@ -709,9 +755,10 @@ class _Shell:
         written = unknown(text[1:] if text.startswith("$") else text)
         if len(node.named_children) != 1 or node.named_children[0].type != "command":
             return written
-        inner = _Shell(Script(), {}, self.others)
+        self.budget.spend(values=len(self.variables))
+        inner = _Shell(Script(), {}, self.others, self.budget)
         inner.variables, inner.functions = dict(self.variables), self.functions
-        inner.tables, inner.steps = self.tables, self.steps
+        inner.tables = self.tables
         words = [
             word
             for part in node.named_children[0].named_children
@@ -737,12 +784,20 @@ class _Shell:
             return f"({text})" if isinstance(text, str) and text else "unknown"
 
         plain = re.sub(r"\$?\{?\b([A-Za-z_]\w*|(?<=\$)\d+)\b\}?", value, text.strip().strip("$"))
-        try:
-            return _arithmetic(ast.parse(plain.strip(), mode="eval").body)
-        except (ValueError, SyntaxError, KeyError, ZeroDivisionError, RecursionError):
-            return None
+        self.budget.spend(letters=_PARSING * len(plain))
+        return _result(plain)
 
 
+def _result(expression: str) -> int | None:
+    """Return the value of an expression of whole numbers; None where it is none."""
+    try:
+        return _arithmetic(ast.parse(expression.strip(), mode="eval").body)
+    except (ValueError, SyntaxError, KeyError, ArithmeticError, RecursionError, MemoryError):
+        return None  # the parser has no stack for expressions of thousands of levels
+
+
+_PARSING = 16
+"""Letters of a text that are as costly as parsing one."""
 _ENTRY = re.compile(r"\[([^\]]*)\]=(.*)", re.S)
 _STEP = re.compile(r"(\+\+|--)?([A-Za-z_]\w*)(?:([-+*]?=)(?!=)(.+)|(\+\+|--))?", re.S)
 _TAKE_TEXT = ("bash", "sh", "zsh", "sbatch", "ssh")
@@ -791,16 +846,11 @@ _SILENT = frozenset((
 _TESTS = ("test", "[")
 
 
-def _equal(left: str, right: str) -> bool:
-    return fnmatch.fnmatchcase(left, right)
-
-
 _COMPARES: dict[str, Callable[[Any, Any], bool]] = {
-    "=": _equal, "==": _equal, "!=": lambda a, b: not _equal(a, b),
     "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le,
     "-gt": operator.gt, "-ge": operator.ge, "<": operator.lt, ">": operator.gt,
-    "=~": lambda a, b: re.search(b, a) is not None,
 }  # fmt: skip
+_OF_TEXT = ("=", "==", "!=", "=~")
 _CUTS: dict[str, Callable[[str, str], str]] = {
     "%": lambda text, pattern: _cut(text, pattern, range(len(text), -1, -1), is_end=True),
     "%%": lambda text, pattern: _cut(text, pattern, range(len(text) + 1), is_end=True),
@@ -820,27 +870,30 @@ def _cut(text: str, pattern: str, places: Iterable[int], *, is_end: bool) -> str
     return text
 
 
-def _compared(left: str, sign: str, right: str) -> bool:
-    """Return whether a comparison of a test holds."""
-    compare = _COMPARES.get(sign)
-    if compare is None:
-        return False
-    if not sign.startswith("-"):
-        try:
-            return compare(left, right)
-        except re.error:
-            return False
-    try:
-        return compare(int(left or 0), int(right or 0))
-    except ValueError:
-        return False
+_MOST_TRIES = 1_000_000
+
+
+def _search_cost(pattern: str, text: str) -> float:
+    """Return about how often a search with a regular expression tries a letter, at most.
+
+    Each repeat may end at each letter; a repeat of repeats splits the text in every way.
+    """
+    repeats = len(re.findall(r"[*+?{]", pattern))
+    counts = [float(digits) for digits in re.findall(r"[0-9]+(?=[,}])", pattern)]
+    ways = 2.0 ** min(len(text), 99) if re.search(r"\)[*+{]", pattern) else 1.0
+    return (len(text) + 1.0) ** min(repeats + 1, 50) * ways * math.prod(counts)
+
+
+def _quotient(a: int, b: int) -> int:
+    """Return a / b cut towards zero, as shells do."""
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.Div: lambda a, b: int(a / b) if abs(a) < 2**52 else a // b, ast.Mod: operator.mod,
-    ast.FloorDiv: operator.floordiv, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
-    ast.LShift: lambda a, b: a << b if b < 64 else 0, ast.RShift: operator.rshift,
+    ast.Div: _quotient, ast.Mod: lambda a, b: a - b * _quotient(a, b),
+    ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
+    ast.LShift: lambda a, b: a << (b & 63), ast.RShift: lambda a, b: a >> (b & 63),
 }  # fmt: skip
 _ORDERS: dict[type, Callable[[int, int], bool]] = {
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le,
@@ -848,14 +901,19 @@ _ORDERS: dict[type, Callable[[int, int], bool]] = {
 }  # fmt: skip
 
 
+def _wrapped(value: int) -> int:
+    return (int(value) + 2**63) % 2**64 - 2**63
+
+
 def _arithmetic(node: ast.expr) -> int:
-    """Return the value of an expression of whole numbers."""
+    """Return the value of an expression of whole numbers, of 64 bits as those of shells."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return int(node.value)
+        return _wrapped(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_arithmetic(node.operand)
     if isinstance(node, ast.BinOp):
-        return _OPERATORS[type(node.op)](_arithmetic(node.left), _arithmetic(node.right))
+        apply = _OPERATORS[type(node.op)]
+        return _wrapped(apply(_arithmetic(node.left), _arithmetic(node.right)))
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         left, right = _arithmetic(node.left), _arithmetic(node.comparators[0])
         return int(_ORDERS[type(node.ops[0])](left, right))
@@ -871,10 +929,8 @@ def _printed(words: list[str]) -> str | None:
     if words[0] == "basename" and len(words) > 1:
         return base_name(words[1]).removesuffix(words[2] if len(words) > 2 else "\0")
     if words[0] == "expr":
-        try:
-            return str(_arithmetic(ast.parse(" ".join(words[1:]), mode="eval").body))
-        except (ValueError, SyntaxError, KeyError, ZeroDivisionError):
-            return None
+        number = _result(" ".join(words[1:]))
+        return None if number is None else str(number)
     return None
 
 
