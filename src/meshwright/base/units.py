@@ -42,6 +42,17 @@ _UNITS: dict[str, tuple[dict[str, float], dict[str, float], str]] = {
 DIMENSIONS = tuple(_UNITS)
 
 
+MOST_QUANTITY = 1e30
+"""No quantity is larger in SI units, and none above 0 smaller than one over it."""
+
+
+def out_of_range(value: float) -> str:
+    """Return why a number is no quantity of anything: endless, too large or too small."""
+    if 1.0 / MOST_QUANTITY <= abs(value) <= MOST_QUANTITY or value == 0:
+        return ""
+    return f"is beyond {MOST_QUANTITY:g}" if abs(value) > 1 else f"is below {1 / MOST_QUANTITY:g}"
+
+
 def parse_quantity(text: str, dimension: str) -> float:
     """Return the SI value of a written quantity.
 
@@ -69,7 +80,10 @@ def parse_quantity(text: str, dimension: str) -> float:
         found = next((name for name in _UNITS if _factor(unit, name) is not None), "")
         means = f" (its unit is one of {found})" if found else ""
         raise ValueError(f"{text!r} is no {dimension}{means}; expected something like {example!r}")
-    return float(number.replace("_", "")) * factor
+    value = float(number.replace("_", "")) * factor
+    if why := out_of_range(value):
+        raise ValueError(f"{text[:40]!r} {why}, in SI units")
+    return value
 
 
 def whole_number(text: str) -> int | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, joined
 from meshwright.base.errors import Fault, SpecError
+from meshwright.base.units import out_of_range
 from meshwright.calibration.kernels import (
     EXPERT_TYPES,
     KERNELS,
@@ -23,14 +23,20 @@ from meshwright.calibration.kernels import (
     Timings,
     Words,
 )
+from meshwright.catalog.files import read_text, shown
 from meshwright.catalog.systems import find_chip
+from meshwright.spec.collective import CollectiveKind
 
 FOLDER = Path(__file__).parent / "data" / "kernels"
 LATENCY = "latency_us"
 UNIT_S = 1e-6
+OR_ZERO = ("window_tokens", "exponent", "dispatch_sms", "gated", "held_back")
+"""Columns of numbers that may be 0; sizes and times are not."""
 HELD_BACK = "held_back"
 """1 in rows of published tables that no fit has seen."""
 MOST_FAULTS = 20
+MOST_BYTES, MOST_CELLS = 64 * 2**20, 4_000_000
+"""Of one table; the largest published one has 100,000 cells."""
 
 Columns = dict[str, Any]
 """Words, or numbers, of all rows of a file by name."""
@@ -46,11 +52,16 @@ def read_timings(path: Path) -> list[Timings]:
     SpecError
         With all faults: missing columns, unknown chips and types, cells that are no numbers.
     """
-    content = path.read_bytes()
-    text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode("utf-8")
-    rows = list(csv.reader(io.StringIO(text)))
+    text = read_text(path, most_bytes=MOST_BYTES)
+    if text.count(",") + text.count("\n") > MOST_CELLS:
+        raise SpecError(Fault("rows", f"have more than {MOST_CELLS:,} cells"), origin=str(path))
+    try:
+        rows = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:
+        raise SpecError(Fault("rows", f"are no CSV: {error}"), origin=str(path)) from error
     if len(rows) < 2:
-        raise SpecError(Fault("rows", "the table has none", "a header, then a row for each time"))
+        fault = Fault("rows", "the table has none", "a header, then a row for each time")
+        raise SpecError(fault, origin=str(path))
     header, body = rows[0], rows[1:]
     faults = [
         Fault(f"line {number}", f"has {len(row)} cells", f"{len(header)}, as the header")
@@ -119,8 +130,9 @@ def _number(cells: Columns, name: str, faults: list[Fault], empty: float | None)
             values[row] = empty if cell == "" and empty is not None else float(cell)
         except ValueError:
             values[row] = np.nan
-        if not np.isfinite(values[row]) or values[row] < 0:
-            faults.append(Fault(f"line {row + 2}: {name}", f"found {cell!r}", "a number"))
+        is_size = name not in OR_ZERO
+        if not values[row] >= 0 or (is_size and values[row] == 0) or out_of_range(values[row]):
+            faults.append(Fault(f"line {row + 2}: {name}", f"found {shown(cell)}", "a number"))
     return values
 
 
@@ -141,10 +153,6 @@ def _timings(prepared: tuple[tuple[str, ...], Columns], path: Path) -> Iterator[
     ]
     words = {name: np.array(cells[name], dtype=np.str_) for name in kernels[0].words}
     faults += _unknown_types(words, kernels[0])
-    faults += [
-        Fault(f"line {row + 2}: {LATENCY}", "is 0", "a time")
-        for row in np.flatnonzero(measured == 0)
-    ]
     _raise(faults, path)
     places = np.array([chips[text] for text in cells["chip"]], dtype=np.str_)
     for kernel in kernels:
@@ -154,14 +162,20 @@ def _timings(prepared: tuple[tuple[str, ...], Columns], path: Path) -> Iterator[
 
 def _unknown_types(words: Mapping[str, Words], kernel: Kernel) -> list[Fault]:
     """Return a fault for each type that has no words."""
-    known: Mapping[str, Any] = EXPERT_TYPES if kernel.name == "experts" else TYPES
+    types: Iterable[str] = EXPERT_TYPES if kernel.name == "experts" else TYPES
     return [
-        Fault(name, f"found {text!r}", ", ".join(known))
+        Fault(name, f"found {shown(text)}", ", ".join(known or ["a word without /"]))
         for name in words
-        if name.endswith("dtype")
+        for known in [types if name.endswith("dtype") else OTHER_WORDS.get((kernel.name, name))]
         for text in dict.fromkeys(words[name].tolist())
-        if text not in known
+        if (known is not None and text not in known) or "/" in text
     ]
+
+
+OTHER_WORDS: Mapping[tuple[str, str], Iterable[str]] = {
+    ("collectives", "op"): (*CollectiveKind, "send_recv"),
+}
+"""What a column of a kernel may hold, besides types; each word of the others is a variant."""
 
 
 Prepare = Callable[[Columns], Iterator[tuple[tuple[str, ...], Columns]]]
@@ -208,7 +222,7 @@ def _collectives(cells: Columns) -> Iterator[tuple[tuple[str, ...], Columns]]:
 
 def _dispatch(cells: Columns) -> Iterator[tuple[tuple[str, ...], Columns]]:
     """Yield the way to the experts and the way back."""
-    spans = ["node" if float(nodes) == 1 else "nodes" for nodes in cells["nodes"]]
+    spans = ["node" if nodes in ("1", "1.0") else "nodes" for nodes in cells["nodes"]]
     cores = [cell or "0" for cell in cells["dispatch_sms"]]
     for direction in ("dispatch", "combine"):
         times = {LATENCY: cells[f"{direction}_us"], "direction": [direction] * len(spans)}

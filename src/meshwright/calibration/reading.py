@@ -138,9 +138,21 @@ def judged(content: Any, origin: str) -> tuple[list[Row], list[Fault]]:
             faults.setdefault(index, []).append(Fault(f"[{index}].id", message, "one name each"))
         elif isinstance(entry, Mapping):
             first[name] = index
-    good = [entry for index, entry in enumerate(entries) if index not in faults]
-    told = [fault for index in sorted(faults) for fault in faults[index]]
-    return [row_of(row) for row in _ROWS.validate_python(good)], told
+    good = [index for index in range(len(entries)) if index not in faults]
+    stated = _ROWS.validate_python([entries[index] for index in good])
+    rows = []
+    for index, row in zip(good, stated, strict=True):
+        try:
+            rows.append(row_of(row))
+        except ValidationError as error:
+            faults[index] = [_fault_of_words(index, wrong) for wrong in error.errors()]
+    return rows, [fault for index in sorted(faults) for fault in faults[index]]
+
+
+def _fault_of_words(index: int, error: Any) -> Fault:
+    """Return what is wrong with a number that the words of a row were understood as."""
+    name = ".".join(map(str, error["loc"]))
+    return Fault(f"[{index}]", f"{name} is understood as {error['input']!r}: {error['msg']}")
 
 
 def _fault(error: Any, entry: Any) -> Fault:

@@ -219,7 +219,9 @@ def load_system(text: str) -> SystemSpec:
     """
     text = text.strip()
     if looks_like_path(text):
-        return _as_system(load_system_file(Path(text)))
+        file = load_system_file(Path(text))
+        is_whole = file.num_devices == math.prod(level.size for level in file.levels)
+        return _as_system(file) if is_whole else resized(file, file.num_devices, name=file.name)
     counted = _COUNT_OF_CHIP.fullmatch(text)
     count, name = (int(counted[1]), counted[2]) if counted else (1, text)
     if counted and (chip := find_chip(name)):
@@ -344,6 +346,10 @@ def resized(file: SystemFile, num_devices: int, *, name: str | None = None) -> S
             message = f"{num_devices} devices, but {file.name} has room for {room}"
             raise SpecError(Fault("on", message, f"largest: {room}x{file.chip.name}"))
         levels = _filled(file.levels, num_devices)
+        filled = math.prod(level.size for level in levels)
+        if filled != num_devices and all(level.kind in ("mesh", "torus") for level in levels):
+            message = f"{num_devices} devices fill no grid of {file.name}"
+            raise SpecError(Fault("num_devices", message, f"{filled}, or fewer that fill one"))
         return _as_system(file, name=name or file.name, levels=levels, num_devices=num_devices)
     shape = standard_shape(rule, longest, num_devices)
     if shape is not None:

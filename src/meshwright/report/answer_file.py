@@ -19,6 +19,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import text_of, unreadable, write_whole
+from meshwright.base.units import MOST_QUANTITY
+from meshwright.catalog.files import json_content, shown
 
 FORMAT = 1
 """Version of the layout of answer files."""
@@ -133,13 +135,7 @@ class AnswerFile(Generic[Answer]):
 
 def _parsed(text: str, origin: str) -> dict[str, Any]:
     """Return the object of a JSON text, if it has the layout of this version."""
-    try:
-        data = json.loads(text, parse_constant=_finite, parse_float=_finite)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise SpecError(Fault("", f"no JSON: {error.msg} at {where}"), origin=origin) from error
-    except (ValueError, RecursionError) as error:
-        raise SpecError(Fault("", f"no JSON: {error}"), origin=origin) from error
+    data = json_content(text, origin)
     if not isinstance(data, dict):
         fault = Fault("", f"expected an object, found {type(data).__name__}")
         raise SpecError(fault, origin=origin)
@@ -149,20 +145,12 @@ def _parsed(text: str, origin: str) -> dict[str, Any]:
     return data
 
 
-def _finite(text: str) -> float:
-    """Return a number of a JSON text; infinite ones and NaN are refused."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is no finite number")
-    return number
-
-
 def _not_finite(value: object, path: str) -> Iterator[Fault]:
-    """Yield the numbers that a text such as "nan" became: no answer has them."""
+    """Yield the numbers that no answer has: endless ones, and beyond all quantities."""
     if dataclasses.is_dataclass(value):
         value = vars(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        yield Fault(path, f"found {value}, expected a finite number")
+    if isinstance(value, int | float) and not abs(value) <= MOST_QUANTITY:
+        yield Fault(path, f"found {shown(value)}, expected at most {MOST_QUANTITY:g}")
     elif isinstance(value, Mapping):
         for name, entry in value.items():
             yield from _not_finite(entry, f"{path}.{name}" if path else str(name))

@@ -22,7 +22,7 @@ from pydantic import (
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.records import Brief
-from meshwright.base.units import parse_quantity
+from meshwright.base.units import out_of_range, parse_quantity
 
 _SUFFIXES = (
     "_bytes_per_s", "_flops_per_s", "_j_per_flop", "_j_per_byte", "_usd_per_hour", "_usd_per_kwh",
@@ -91,9 +91,15 @@ def _written_in(dimension: str) -> BeforeValidator:
             raise ValueError(f"expected a quantity of {dimension}, found {value!r}")
         if info.context and info.context.get("from_file"):
             raise ValueError(f"the bare number {value!r} has no unit ({dimension} expected)")
+        if why := out_of_range(value):
+            raise ValueError(f"a quantity of {dimension} {why}")
         return float(value)
 
     return BeforeValidator(read)
+
+
+MOST_COUNTED = 10**12
+"""No count of devices, tokens or bytes that is stated as a count is larger."""
 
 
 def _above_zero(value: float) -> float:
@@ -111,6 +117,8 @@ def _not_negative(value: float) -> float:
 def _whole(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"expected a whole number, found {value!r}")
+    if abs(value) > MOST_COUNTED:
+        raise ValueError(f"no count is beyond {MOST_COUNTED:,}")
     return value
 
 

@@ -98,6 +98,9 @@ class ChipSpec(Declaration):
             raise ValueError("memories: a chip needs at least one memory level")
         if not self.matmul_flops_per_s:
             raise ValueError("matmul_rate: a chip needs the rate of at least one type")
+        peak, idle = self.peak_power_w, self.idle_power_w
+        if peak is not None and idle is not None and idle > peak:
+            raise ValueError(f"idle_power_w: {idle:g} W are more than the peak of {peak:g} W")
         return self
 
     @model_validator(mode="after")

@@ -323,6 +323,12 @@ def nothing_fits(problem: Problem, result: SearchResult) -> str:
     capacity = system.chip.main_memory.capacity_bytes
     known = (result.least_memory_bytes, counts.least_device_bytes)
     least = min((size for size in known if size > capacity), default=known[0])
+    if not math.isfinite(least):
+        refused = [f"{name} ({count:,})" for name, count in counts.refused.most_common(3)]
+        why = "the options that are given leave no strategy"
+        if refused:
+            why = f"rules refuse every strategy, most of them {', '.join(refused)}"
+        return f"{what}: {why}. {counts.summary}"
     return (
         f"{what}: the leanest needs {format_bytes(least)} on a device of {format_bytes(capacity)}. "
         "Device memory is the limit: it takes at least "

@@ -94,8 +94,11 @@ LEAST = {"embedding_layers": 0, "head_layers": 0, "recompute_layers": 0, "recomp
 def run_faults(path: str, candidate: Candidate, num_layers: int) -> Iterator[Fault]:
     """Yield that a candidate cuts the model into more chunks than it has layers."""
     stages, chunks = int(candidate.strategy.pp), int(candidate.strategy.num_virtual_stages)
-    lengths = chunk_lengths(num_layers, stages * chunks, candidate.structure)
-    if not is_dealt(lengths, stages):
+    structure = candidate.structure
+    most = num_layers + structure.embedding_layers + structure.head_layers
+    if stages * chunks > most or not is_dealt(
+        chunk_lengths(num_layers, stages * chunks, structure), stages
+    ):
         message = (
             f"{stages * chunks} chunks (pp x num_virtual_stages) are too many for {num_layers} "
             "layers"

@@ -176,7 +176,11 @@ def test_missing_and_broken_files_are_told(capsys, plan_file, tmp_path):
         level["kind"] = "switch"
     broken.write_text(json.dumps(data), encoding="utf-8")
     assert "best.placement: is on a grid, which" in refused(capsys, 2, "simulate", str(broken))
-    for degree, word in ((1e300, "from 1 to 1000000000"), (1e6, "1000000 chunks")):
+    for degree, word in (
+        (1e300, "at most 1e+30"),
+        (1e12, "from 1 to 1000000000"),
+        (1e6, "1000000 chunks"),
+    ):
         data = json.loads(plan_file.read_text(encoding="utf-8"))
         data["best"]["segments"][0]["strategy"]["num_virtual_stages"] = degree
         broken.write_text(json.dumps(data), encoding="utf-8")
