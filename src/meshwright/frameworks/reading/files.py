@@ -122,7 +122,10 @@ def _launches(
     found: list[tuple[Launch, Script, Devices, str]] = []
     started: list[str] = []
     for name, text in files.scripts.items():
-        around, own = slurm_header(text)
+        try:
+            around, own = slurm_header(text)
+        except SpecError as error:
+            raise SpecError(error.faults, origin=name) from error
         others = {other: more for other, more in files.scripts.items() if other != name}
         found += _started(text, own | variables, others, around, name, started, files)
     for name, trees in files.trees.items():

@@ -286,15 +286,15 @@ class _Shell:
             return True
         for value in values:
             self.variables[_text(name)] = value
-            if not self._round(body.named_children):
+            if not self._round(body):
                 break
         return True
 
-    def _round(self, nodes: Iterable[Node]) -> bool:
+    def _round(self, body: Node) -> bool:
         """Follow the body of a loop once; return whether another round may follow."""
-        self.budget.spend(steps=1, at=f"line {self.first_line + 1}, a loop")
+        self.budget.spend(steps=1, at=f"line {self._line(body)}")
         try:
-            self._run_all(nodes)
+            self._run_all(body.named_children)
         except _LeaveError as error:
             return str(error) == "continue"
         return True
@@ -305,7 +305,7 @@ class _Shell:
         wanted = not node.children or node.children[0].type != "until"
         counts = condition.type == "test_command" and not self._depends(condition)
         while body is not None and self.run(condition) == wanted:
-            if not (self._round(body.named_children) and counts):
+            if not (self._round(body) and counts):
                 break
         if not counts:
             line, what = self._line(node), _text(node).splitlines()[0][:60]
@@ -329,9 +329,9 @@ class _Shell:
         ):  # fmt: skip
             line, what = self._line(node), _text(node).splitlines()[0][:60]
             self.found.notes.append(f"line {line}: the loop {what!r} is followed once")
-            self._round(body.named_children)
+            self._round(body)
             return True
-        while self._number(_text(test)) and self._round(body.named_children):
+        while self._number(_text(test)) and self._round(body):
             if not self._step(_text(update)):
                 break
         return True
