@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright import plan
-from meshwright.options.question import FIXED, allowed_of, strategy_of
+from meshwright.catalog.models import load_model
+from meshwright.options.question import FIXED, allowed_of
 from meshwright.options.stated import strategy_options, strategy_texts
 from meshwright.options.table import FIXED as OPTIONS
 from meshwright.sharding.space import order_named
@@ -23,7 +24,9 @@ from meshwright.sharding.strategy import (
     make_strategy,
 )
 from meshwright.spec.workload import SoftwareStack
+from meshwright.train.question import stated_strategy
 
+MODEL = load_model("mixtral-8x7b")
 TARGETS = {option.name: option.target for option in OPTIONS}
 ORDERS = next(option.choices for option in OPTIONS if option.name == "axis_order")
 SOFTWARE = [SoftwareStack(), SoftwareStack(framework="megatron"), SoftwareStack(framework="fsdp")]
@@ -60,7 +63,9 @@ def says(options, num_devices, software):
     blank = dict.fromkeys(FIXED)
     given_texts = {TARGETS[name]: text for name, text in options.items()}
     allowed = allowed_of(Namespace(**{**blank, **given_texts}))
-    return strategy_of({name: one for name, (one,) in allowed.items()}, num_devices, software)
+    return stated_strategy(
+        {name: one for name, (one,) in allowed.items()}, MODEL, num_devices, software
+    )
 
 
 DEGREES = ("tp", "cp", "pp", "ep", "etp", "tatp", "num_virtual_stages", "micro_batch_size",
@@ -77,7 +82,7 @@ DEGREES = ("tp", "cp", "pp", "ep", "etp", "tatp", "num_virtual_stages", "micro_b
 def test_options_state_their_strategy(degrees, structure, num_devices, software):
     strategy = make_strategy(**degrees)
     structure = replace(structure, overlap_tensor_parallel=software.async_tensor_parallel)
-    options = strategy_options(strategy, structure, num_devices, software)
+    options = strategy_options(strategy, structure, MODEL, num_devices, software)
     assert says(options, num_devices, software) == (strategy, structure)
     assert options.items() <= strategy_texts(strategy, structure).items()
 
@@ -85,8 +90,11 @@ def test_options_state_their_strategy(degrees, structure, num_devices, software)
 def test_what_follows_from_the_rest_is_left_out():
     strategy = make_strategy(tp=8, pp=4, dp_shard=2)
     structure = PlanOptions()
-    assert strategy_options(strategy, structure, 64, SoftwareStack()) == {"tp": "8", "pp": "4"}
-    idle = strategy_options(strategy, structure, 128, SoftwareStack())
+    assert strategy_options(strategy, structure, MODEL, 64, SoftwareStack()) == {
+        "tp": "8",
+        "pp": "4",
+    }
+    idle = strategy_options(strategy, structure, MODEL, 128, SoftwareStack())
     assert idle == {"tp": "8", "pp": "4", "dp": "2"}  # half of the devices are idle
 
 
@@ -97,7 +105,7 @@ def test_plans_of_a_search_are_stated_with_their_price():
     found = plan("llama3-8b", **question)
     software = found.workload.software
     for entry in (found.best, *found.runners_up):
-        options = strategy_options(entry.strategy, entry.structure, 8, software)
+        options = strategy_options(entry.strategy, entry.structure, found.model, 8, software)
         again = estimate("llama3-8b", **question, **options).best
         assert (again.strategy, again.structure) == (entry.strategy, entry.structure)
         assert again.estimate.step_time_s == entry.estimate.step_time_s

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from math import gcd, prod
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -29,19 +30,12 @@ from meshwright.catalog.workloads import default_optimizer, load_optimizer
 from meshwright.cost.operator import stated_rate
 from meshwright.cost.problem import Problem
 from meshwright.sharding import launching
-from meshwright.sharding.strategy import (
-    Offload,
-    PlanOptions,
-    Recompute,
-    ScheduleKind,
-    Strategy,
-    make_strategy,
-)
-from meshwright.spec.framework import UNNAMED, Habits
+from meshwright.sharding.strategy import PlanOptions, Strategy
+from meshwright.spec.framework import UNNAMED, Framework, Habits
 from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
 from meshwright.spec.system import ChipSpec, NetworkLevel, SystemSpec
 from meshwright.spec.workload import OptimizerPreset, Precision, SoftwareStack, Training
-from meshwright.train.question import check_problem, make_problem
+from meshwright.train.question import check_problem, make_problem, stated_strategy, training
 
 
 class Reason(StrEnum):
@@ -109,19 +103,20 @@ class Degrees:
     cp: int
     dp: int
     ep: int
-    etp: int
+    etp: int | None
+    """None: the default of the framework."""
     chunks: int
     micro_batch: int
     global_batch: int
 
 
 def job_of(row: Row, calibration: str, *, is_named: bool = True) -> Job:
-    """Return the job of a row: its stated configuration alone, and defaults.
+    """Return the job of a row: its stated configuration, and the defaults of every question.
 
     Parameters
     ----------
     is_named
-        Whether the framework is part of the question, with what the row states of its software.
+        Whether the framework is part of the question, with the software that the row states.
 
     Raises
     ------
@@ -137,11 +132,11 @@ def job_of(row: Row, calibration: str, *, is_named: bool = True) -> Job:
         raise RefusedError(Reason.SEQUENCE, row.model.name or "")
     if not is_named:
         row = row.model_copy(update={"software": SoftwareFields()})
-    degrees = degrees_of(row, system.num_devices, model, habits)
-    structure = structure_of(row, habits, degrees)
+    degrees = degrees_of(row, system.num_devices, model)
     workload = _workload(row, habits, degrees, system)
-    strategy = _strategy(row, degrees)
+    one = _stated(row, habits, degrees)
     try:
+        strategy, structure = stated_strategy(one, model, system.num_devices, workload.software)
         problem = make_problem(model, system, workload, calibration)
         _check(problem, strategy, structure)
     except SpecError as error:
@@ -149,7 +144,7 @@ def job_of(row: Row, calibration: str, *, is_named: bool = True) -> Job:
     return Job(row, habits, problem, strategy, structure)
 
 
-def degrees_of(row: Row, num_devices: int, model: ModelSpec, habits: Habits = UNNAMED) -> Degrees:
+def degrees_of(row: Row, num_devices: int, model: ModelSpec) -> Degrees:
     """Return the degrees of a row; dp and the micro-batch follow where they are not stated."""
     plan = row.parallelism
     tp, pp, cp = plan.tp or 1, plan.pp or 1, plan.cp or 1
@@ -157,14 +152,11 @@ def degrees_of(row: Row, num_devices: int, model: ModelSpec, habits: Habits = UN
     if dp * tp * pp * cp != num_devices:
         found = f"tp {tp} x pp {pp} x cp {cp} x dp {dp} on {num_devices} chips"
         raise RefusedError(Reason.DEGREES, found)
-    is_moe = any(kind.experts for kind in model.layer_kinds)
     chunks = plan.vpp or 1 if pp > 1 else 1
     if pp * chunks > model.num_layers:
         raise RefusedError(Reason.PLAN, f"{pp} x {chunks} chunks of {model.num_layers} layers")
     micro, total = _batches(row, dp, tp, pp * chunks)
-    ep = (plan.ep or 1) if is_moe else 1
-    usual = tp if habits.splits_experts_over_tp else 1
-    etp = (plan.etp or usual) if is_moe else 1
+    ep, etp = (plan.ep or 1, plan.etp) if model.has_experts else (1, None)
     return Degrees(tp, pp, cp, dp, ep, etp, chunks, micro, total)
 
 
@@ -191,38 +183,34 @@ def _batches(row: Row, dp: int, tp: int, stages: int) -> tuple[int, int]:
     return min(micro, of_rank), total
 
 
-def structure_of(row: Row, habits: Habits, degrees: Degrees) -> PlanOptions:
-    """Return the choices of a row; what is not stated is the default of its framework."""
-    plan, tp, pp = row.parallelism, degrees.tp, degrees.pp
+def _stated(row: Row, habits: Habits, degrees: Degrees) -> dict[str, Any]:
+    """Return the degrees and choices that a row states, by the names of a strategy.
+
+    Slices of a network for dp alone are replicas, unless it is stated over how many ranks state is
+    sharded.
+    """
+    plan, dp = row.parallelism, degrees.dp
+    shard = dp // gcd(row.hardware.slices or 1, dp)
+    if plan.dp_shard:
+        shard = dp // max(dp // plan.dp_shard, 1)
     stage = plan.zero_stage
-    if stage is None:
-        stage = 3 if plan.fsdp else min(habits.zero_stage, 3 if plan.fsdp is None else 1)
-    nothing_to_shard = degrees.dp * degrees.cp == (row.hardware.slices or 1) == 1
-    if nothing_to_shard or (row.task == ADAPTERS and stage < 3):
+    if stage is None and plan.fsdp is not None:
+        stage = 3 if plan.fsdp else min(habits.zero_stage, 1)
+    usual = habits.zero_stage if stage is None else stage
+    if shard * degrees.cp == 1 or (row.task == ADAPTERS and usual < 3):
         stage = 0
-    stated_sp = habits.sequence_parallel if plan.sp is None else plan.sp
-    return PlanOptions(
-        sequence_parallel=bool(stated_sp and tp > 1),
-        zero_stage=stage,
-        reshard_after_forward=habits.drops_gathered_weights
-        and not (pp > 1 and habits.zero_stage == 3),
-        recompute=row.recompute or Recompute(habits.recompute),
-        recompute_modules=row.recompute_modules,
-        kept_tensors=row.kept_tensors,
-        offloaded_tensors=row.offloaded_tensors,
-        embedding_layers=plan.embedding_layers or 0,
-        head_layers=plan.head_layers or 0,
-        offload=row.offload or Offload.NONE,
-        schedule=ScheduleKind.INTERLEAVED if degrees.chunks > 1 else ScheduleKind.ONE_F_ONE_B,
-        overlap_data_parallel=habits.overlaps_data_parallel or stage == 3,
-        overlap_tensor_parallel=bool(_async_tp(row, habits) and stated_sp and tp > 1),
-    )
-
-
-def _async_tp(row: Row, habits: Habits) -> bool:
-    """Return whether tp overlaps its collectives with the products that need them (async TP)."""
-    stated = None if habits is UNNAMED else row.software.async_tp
-    return habits.software.async_tensor_parallel if stated is None else stated
+    one = {
+        "tp": degrees.tp, "pp": degrees.pp, "cp": degrees.cp, "ep": degrees.ep,
+        "etp": degrees.etp, "dp": dp, "dp_shard": shard, "num_virtual_stages": degrees.chunks,
+        "micro_batch_size": degrees.micro_batch, "zero_stage": stage,
+        "sequence_parallel": plan.sp and degrees.tp > 1,
+        "recompute": row.recompute, "recompute_modules": row.recompute_modules or None,
+        "kept_tensors": row.kept_tensors or None,
+        "offloaded_tensors": row.offloaded_tensors or None,
+        "embedding_layers": plan.embedding_layers, "head_layers": plan.head_layers,
+        "offload": row.offload,
+    }  # fmt: skip
+    return {name: value for name, value in one.items() if value is not None}
 
 
 def precision_of(stated: PrecisionFields | None, chip: ChipSpec) -> Precision:
@@ -253,15 +241,15 @@ Source: NVIDIA/TransformerEngine, ``is_non_tn_fp8_gemm_supported``.
 
 
 def _optimizer(
-    row: Row, habits: Habits, precision: PrecisionFields, system: SystemSpec
-) -> OptimizerPreset:
-    """Return the bytes that a framework keeps for each parameter."""
-    stated = row.software.optimizer
+    row: Row, habits: Habits, types: Precision, system: SystemSpec
+) -> OptimizerPreset | None:
+    """Return the bytes that a row states for each parameter; None: those of the framework."""
+    stated, precision = row.software.optimizer, row.precision or PrecisionFields()
     if row.task == ADAPTERS:
         return load_optimizer(stated or "adapters")
     if habits is UNNAMED:
-        return load_optimizer(stated) if stated else default_optimizer(system)
-    name = stated or habits.optimizer_of(precision.activation or "fp16")
+        return load_optimizer(stated) if stated else None
+    name = stated or habits.optimizer_of(types.activation)
     if row.software.bf16_reductions or (row.parallelism.fsdp and habits.zero_stage < 3):
         name = "fsdp-mixed-bf16-reduce"
     if row.framework == "megatron-deepspeed" and precision.fp32_gradients:
@@ -276,62 +264,40 @@ def _optimizer(
 
 def _workload(row: Row, habits: Habits, degrees: Degrees, system: SystemSpec) -> Training:
     """Return the training workload of a row."""
-    stated = row.precision or PrecisionFields()
     assert row.model.seq is not None
-    return Training(
+    types = precision_of(row.precision, system.chip)
+    return training(
+        system,
+        has_run=True,
         global_batch_size=degrees.global_batch,
         sequence_length=row.model.seq,
-        precision=precision_of(row.precision, system.chip),
-        optimizer=_optimizer(row, habits, stated, system),
-        software=SoftwareStack().model_copy(update=_stated_memory(row))
-        if habits is UNNAMED
-        else _software(row, habits, stated, system.chip),
+        precision=types,
+        optimizer=_optimizer(row, habits, types, system),
+        software=_software(row, habits),
+        framework=row.framework if isinstance(habits, Framework) else None,
     )
 
 
-def _stated_memory(row: Row) -> dict[str, object]:
-    """Return what a row states of the tensors that its software keeps."""
+def _software(row: Row, habits: Habits) -> SoftwareStack:
+    """Return what a row states of its software; without a framework only of tensors kept."""
+    stated = row.software
     names = (
         "keeps_cast_inputs", "narrow_activation_inputs", "dropout", "deterministic",
         "deferred_logit_gradients", "logit_tiles",
     )  # fmt: skip
-    return {n: found for n in names if (found := getattr(row.software, n)) is not None}
-
-
-def _software(
-    row: Row, habits: Habits, precision: PrecisionFields, chip: ChipSpec
-) -> SoftwareStack:
-    """Return the software of a framework with what a row states of it."""
-    stack = habits.stack(family=chip.family, precision=precision.activation or "fp16")
-    changes: dict[str, object] = {"async_tensor_parallel": _async_tp(row, habits)}
-    if row.flash_attention is not None:
-        changes["flash_attention"] = row.flash_attention
-    if row.software.compile is not None:
-        changes["compiled"] = row.software.compile
-        changes["eager"] = stack.eager and not row.software.compile
-    if row.software.separate_accumulation:
-        changes["fused_gradient_accumulation"] = False
-    changes |= _stated_memory(row)
-    if row.software.compiled_loss:
-        in_place = stack.fp32_logit_copies < 1.0
-        copies = stack.fp32_logit_copies + 1.0 if in_place else 1.0
-        changes |= {"fp32_logit_copies": copies, "fp32_split_logit_copies": copies}
-    return stack.model_copy(update=changes)
-
-
-def _strategy(row: Row, degrees: Degrees) -> Strategy:
-    """Return the degrees as a strategy; slices of a network for dp alone are replicas.
-
-    Unless it is stated over how many ranks state is sharded.
-    """
-    replicas = gcd(row.hardware.slices or 1, degrees.dp)
-    if row.parallelism.dp_shard:
-        replicas = max(degrees.dp // row.parallelism.dp_shard, 1)
-    return make_strategy(
-        tp=degrees.tp, pp=degrees.pp, cp=degrees.cp, ep=degrees.ep, etp=degrees.etp,
-        dp_shard=degrees.dp // replicas, dp_replicate=replicas,
-        num_virtual_stages=degrees.chunks, micro_batch_size=degrees.micro_batch,
-    )  # fmt: skip
+    found = {name: getattr(stated, name) for name in names}
+    if habits is not UNNAMED:
+        found |= {
+            "async_tensor_parallel": stated.async_tp,
+            "flash_attention": row.flash_attention,
+            "compiled": stated.compile,
+            "fused_gradient_accumulation": False if stated.separate_accumulation else None,
+        }
+        if stated.compiled_loss:
+            in_place = habits.software.fp32_logit_copies < 1.0
+            copies = 1.0 + habits.software.fp32_logit_copies * in_place
+            found |= {"fp32_logit_copies": copies, "fp32_split_logit_copies": copies}
+    return SoftwareStack(**{name: value for name, value in found.items() if value is not None})
 
 
 def _check(problem: Problem, strategy: Strategy, structure: PlanOptions) -> None:

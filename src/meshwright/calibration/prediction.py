@@ -8,7 +8,7 @@ counts it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -21,14 +21,15 @@ from meshwright.calibration.jobs import Job, Reason, RefusedError, job_of
 from meshwright.calibration.rows import FlopsRule, Row
 from meshwright.cost.memory import fullest
 from meshwright.cost.operator import stated_rate
-from meshwright.cost.parts import MemoryPart, MemoryUse, TimePart
+from meshwright.cost.parts import MemoryPart, MemoryUse
 from meshwright.cost.pipeline import num_communicators
-from meshwright.cost.problem import distances, throughputs
 from meshwright.cost.step import Priced, price_one
 from meshwright.graph.flops import ScoreCount, step_flops
 from meshwright.graph.parameters import count_parameters
 from meshwright.sharding.strategy import Recompute
+from meshwright.train.estimate import estimate_of
 from meshwright.train.measured.factors import Measurement
+from meshwright.wafer.training import GRIDS
 
 
 def measured_tokens_per_s(job: Job) -> float | None:
@@ -209,7 +210,7 @@ class Prediction(Brief):
     memory: RowMemory | None = None
     has_room: bool | None = None
     """Of requests: whether the cache of one of full length has room next to the model."""
-    parts_s: dict[str, float] | None = None
+    parts_s: Mapping[str, float] | None = None
     interval: tuple[float, float] | None = None
     """Between which throughputs four of five such rows lie [tokens/s]."""
     refused: Reason | None = None
@@ -257,50 +258,56 @@ class Prediction(Brief):
         return float(np.log(self.predicted_tokens_per_s / self.measured_tokens_per_s))
 
 
-def predict(rows: Sequence[Row], calibration: str, *, is_named: bool = True) -> list[Prediction]:
+def predict(
+    rows: Sequence[Row], calibration: str, *, is_named: bool = True, is_placed: bool = True
+) -> list[Prediction]:
     """Return the prediction of each row, or the reason for which there is none.
 
-    Where the calibration was fitted, each has the interval in which four of five rows alike lay
-    whose source was left out of the fit.
+    Each row is priced as ``estimate`` prices its question. Where the calibration was fitted, each
+    has the interval in which four of five rows alike lay whose source was left out of the fit.
 
     Parameters
     ----------
     is_named
-        Whether the framework is part of the question, with what a row states of its software.
+        Whether the framework is part of the question, with the software that a row states.
+    is_placed
+        Whether rows on grids are placed and share links; a fit works with closed forms.
     """
-    return [_predicted(row, calibration, is_named) for row in rows]
+    return [_predicted(row, calibration, is_named, is_placed) for row in rows]
 
 
-def _predicted(row: Row, calibration: str, is_named: bool) -> Prediction:
+def _predicted(row: Row, calibration: str, is_named: bool, is_placed: bool) -> Prediction:
     """Return the prediction of one row."""
     try:
         if row.task != DID_NOT_FIT and not any(vars(row.measured).values()):
             raise RefusedError(Reason.MEASURED, row.task)
-        return compared(job_of(row, calibration, is_named=is_named))
+        return compared(job_of(row, calibration, is_named=is_named), is_placed=is_placed)
     except RefusedError as error:
         return Prediction(row, refused=error.reason, detail=error.detail)
     except MeshwrightError as error:
         return Prediction(row, refused=Reason.PLAN, detail=str(error).splitlines()[0])
 
 
-def compared(job: Job) -> Prediction:
+def compared(job: Job, *, is_placed: bool = True) -> Prediction:
     """Return the prediction of a job with its measurement."""
-    priced = price_one(job.problem, job.structure, job.strategy)
+    problem, priced = job.problem, price_one(job.problem, job.structure, job.strategy)
+    if is_placed and problem.has_grid:
+        estimate = GRIDS.price(problem, job.strategy, job.structure).estimate
+    else:
+        estimate = estimate_of(problem, priced)
     row, work = job.row, job.problem.workload
     memory, measured = row_memory(job, priced), measured_tokens_per_s(job)
     if measured is None and memory.measured_bytes is None and row.task != DID_NOT_FIT:
         raise RefusedError(Reason.MEASURED, "the rule by which FLOPs were counted is not known")
-    predicted = work.tokens_per_step / _one(priced.step.time.total_s)
-    parts_s = priced.step.time.row()
-    ends = distances(job.problem, parts_s[TimePart.LAUNCH.value] / sum(parts_s.values()))
+    ends_s = estimate.interval_s
     return Prediction(
         row,
         job,
-        predicted_tokens_per_s=predicted,
+        predicted_tokens_per_s=estimate.tokens_per_s,
         measured_tokens_per_s=measured,
         memory=memory,
-        parts_s=parts_s,
-        interval=ends and throughputs(predicted, ends),
+        parts_s=estimate.time_parts_s,
+        interval=ends_s and (work.tokens_per_step / ends_s[1], work.tokens_per_step / ends_s[0]),
     )
 
 

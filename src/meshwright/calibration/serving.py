@@ -182,7 +182,7 @@ def stored_format(weight: DType | None, chip: ChipSpec, model: ModelSpec) -> Wei
         return known
     if "fp4" not in chip.matmul_flops_per_s:
         return None
-    has_experts = any(kind.experts for kind in model.layer_kinds)
+    has_experts = model.has_experts
     return WeightFormat(
         name="nvfp4",
         bytes_per_weight=NVFP4_BYTES,

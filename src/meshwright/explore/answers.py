@@ -56,7 +56,7 @@ def front(options: Mapping[str, str], start: Start, progress: Progress) -> Recor
     args = arguments("plan", options, start)
     args.pareto = True
     found: Any = api.plan.answer(args, api.Call(command_of("plan", options), progress))
-    asked = _question(options, start)
+    asked = found.model, *_question(options, start)
     chart = front_chart(found.candidates, first="the fastest", is_brushed=True)
     return {
         "chart": plain_data(chart),
@@ -80,7 +80,7 @@ def answer_record(found: Plan) -> Record:
     from meshwright.train.page import first_screen
     from meshwright.train.plan_file import to_data
 
-    asked = found.system.num_alive, found.workload.software
+    asked = found.model, found.system.num_alive, found.workload.software
     return {
         "answer": to_data(found),
         "page": plain_data(first_screen(found)),
@@ -90,7 +90,7 @@ def answer_record(found: Plan) -> Record:
     }
 
 
-def _entry(entry: Candidate, asked: tuple[int, Any]) -> Record:
+def _entry(entry: Candidate, asked: tuple[Any, int, Any]) -> Record:
     """Return one plan of a list: its name, its price, and the options that state it."""
     from meshwright.base.units import format_bytes, format_seconds
     from meshwright.options.stated import strategy_options

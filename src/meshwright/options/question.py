@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from meshwright.sharding.strategy import PlanOptions, Strategy
     from meshwright.spec.model import ModelSpec
     from meshwright.spec.system import SystemSpec
-    from meshwright.spec.workload import Decode, Prefill, SoftwareStack, Speculation, Training
+    from meshwright.spec.workload import Decode, Prefill, Speculation, Training
 
 
 Value = TypeVar("Value")
@@ -316,6 +316,8 @@ def _powers(args: argparse.Namespace) -> dict[str, float]:
 
 def strategy_question(args: argparse.Namespace) -> tuple[Question, Strategy, PlanOptions]:
     """Return the question, and the one strategy that the arguments state."""
+    from meshwright.train.question import stated_strategy
+
     asked = question_of(args)
     faults = [
         Fault(option_of(name), f"one value is needed, found {len(values)}")
@@ -325,8 +327,12 @@ def strategy_question(args: argparse.Namespace) -> tuple[Question, Strategy, Pla
     if faults:
         raise SpecError(faults)
     one = {name: values[0] for name, values in asked.allowed.items()}
-    software, num_devices = asked.workload.software, asked.system.num_alive
-    return asked, *strategy_of(one, num_devices, software)
+    try:
+        stated = stated_strategy(one, asked.model, asked.system.num_alive, asked.workload.software)
+    except SpecError as error:
+        faults = [Fault(option_of(f.path), f.message, f.fix) for f in error.faults]
+        raise SpecError(faults) from error
+    return asked, *stated
 
 
 def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
@@ -543,58 +549,6 @@ def _choice(name: str, text: str) -> object:
         "axis_order": order_named,
     }  # fmt: skip
     return text == "on" if name not in kinds else kinds[name](text)
-
-
-def strategy_of(
-    one: dict[str, Any], num_devices: int, software: SoftwareStack
-) -> tuple[Strategy, PlanOptions]:
-    """Return the strategy of one value for each name; dp takes the devices that are left.
-
-    Defaults are those of the framework. Without one: sequence parallelism with tp, ZeRO-1 with data
-    parallelism, 1F1B (interleaved with virtual stages), nothing recomputed.
-    """
-    from meshwright.catalog.frameworks import load_framework
-    from meshwright.sharding.strategy import (
-        PlanOptions,
-        Recompute,
-        ScheduleKind,
-        make_strategy,
-    )
-    from meshwright.spec.framework import UNNAMED
-
-    model_degree = 1
-    for name in ("tp", "cp", "pp", "tatp"):
-        model_degree *= one.get(name, 1)
-    dp = one.get("dp", max(num_devices // model_degree, 1))
-    shard = one.get("dp_shard", dp)
-    if dp % shard:
-        raise SpecError(Fault("--dp-shard", f"{shard} does not divide dp {dp}", "a divisor of dp"))
-    degrees = {k: one[k] for k in FIXED if k in one and k not in CHOICES and k != "dp"}
-    strategy = make_strategy(**{**degrees, "dp_shard": shard, "dp_replicate": dp / shard})
-    interleaved = strategy.num_virtual_stages > 1
-    default = ScheduleKind.INTERLEAVED if interleaved else ScheduleKind.ONE_F_ONE_B
-    shards_something = shard * strategy.cp > 1
-    habits = load_framework(software.framework) if software.framework else UNNAMED
-    defaults: dict[str, Any] = {
-        "sequence_parallel": habits.sequence_parallel and strategy.tp > 1,
-        "zero_stage": habits.zero_stage if shards_something else 0,
-        "reshard_after_forward": habits.drops_gathered_weights,
-        "recompute": Recompute(habits.recompute),
-        "overlap_data_parallel": habits.overlaps_data_parallel,
-        "schedule": default,
-        "overlap_tensor_parallel": software.async_tensor_parallel,
-    }
-    fixed = {k: one[k] for k in (*CHOICES, *COUNTED, *_LISTS) if k in one}
-    for name, kind in (
-        ("recompute_layers", Recompute.FULL), ("recompute_run", Recompute.FULL),
-        ("recompute_modules", Recompute.SELECTIVE), ("kept_tensors", Recompute.SELECTIVE),
-        ("offloaded_tensors", Recompute.SELECTIVE),
-    ):  # fmt: skip
-        usual = getattr(PlanOptions, name)
-        if one.get(name, usual) != usual and fixed.setdefault("recompute", kind) is not kind:
-            message = f"says nothing about {fixed['recompute']} recomputation"
-            raise SpecError(Fault(option_of(name), message, f"--recompute {kind}"))
-    return strategy, PlanOptions(**{**defaults, **fixed})
 
 
 def is_serving(args: argparse.Namespace) -> bool:

@@ -7,10 +7,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from meshwright.options import table
-from meshwright.options.question import CHOICES, allowed_of, strategy_of
+from meshwright.options.question import CHOICES, allowed_of
 
 if TYPE_CHECKING:
     from meshwright.sharding.strategy import PlanOptions, Strategy
+    from meshwright.spec.model import ModelSpec
     from meshwright.spec.workload import SoftwareStack
 
 
@@ -36,8 +37,9 @@ def _text(value: object) -> str:
 
 
 def strategy_options(
-    strategy: Strategy, structure: PlanOptions, num_devices: int, software: SoftwareStack
-) -> dict[str, str]:
+    strategy: Strategy, structure: PlanOptions, model: ModelSpec, num_devices: int,
+    software: SoftwareStack,
+) -> dict[str, str]:  # fmt: skip
     """Return the options that state a strategy, without those that follow from the others.
 
     Parameters
@@ -47,6 +49,8 @@ def strategy_options(
     software
         Whose habits hold for choices that are not stated.
     """
+    from meshwright.train.question import stated_strategy
+
     targets = {option.name: option.target for option in table.FIXED}
     stated = {name: text for name, text in strategy_texts(strategy, structure).items() if text}
 
@@ -55,7 +59,7 @@ def strategy_options(
         given = {targets[name]: text for name, text in options.items()}
         allowed = allowed_of(argparse.Namespace(**{**blank, **given}))
         one = {name: values[0] for name, values in allowed.items()}
-        return strategy_of(one, num_devices, software)
+        return stated_strategy(one, model, num_devices, software)
 
     whole = says(stated)
     for name in list(stated):

@@ -90,7 +90,7 @@ def case_of(
 ) -> ServingCase:
     """Return what rules judge of some rows."""
     host = system.levels[0].size if system.levels else 1
-    return ServingCase(s, serves, host, has_experts=any(kind.experts for kind in model.layer_kinds))
+    return ServingCase(s, serves, host, has_experts=model.has_experts)
 
 
 def serving_faults(

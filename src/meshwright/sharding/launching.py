@@ -141,10 +141,6 @@ def are_equal(lengths: IntArray, num_stages: int) -> bool:
     return bool((lengths == lengths[0]).all())
 
 
-def _has_experts(case: Case) -> bool:
-    return any(kind.experts is not None for kind in case.model.layer_kinds)
-
-
 def _lacks_order(case: Case, known: Launches) -> BoolArray:
     used = np.stack([getattr(case.s, axis) > 1 for axis in AXES])
     found = case.no_rows
@@ -241,7 +237,7 @@ DEGREES: tuple[Rule, ...] = (
         "expert-tokens", "structure.sequence_parallel",
         "experts beside tp need sequence parallelism, where the framework says so",
         lambda case, known: (
-            (case.s.tp > 1) & _has_experts(case) & known.experts_need_sequence_parallel
+            (case.s.tp > 1) & case.model.has_experts & known.experts_need_sequence_parallel
             & (not case.structure.sequence_parallel)
         ),
         "needs sequence parallelism for experts with tp {tp}", (), "sequence_parallel=true",

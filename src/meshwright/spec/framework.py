@@ -34,6 +34,8 @@ class Habits(Declaration):
     """Data-parallel collectives overlap computation."""
     drops_gathered_weights: bool = True
     """Full sharding gathers weights again for the backward pass."""
+    drops_in_pipelines: bool = True
+    """The same under pipelines; otherwise gathered weights stay until the last micro-batch."""
     splits_experts_over_tp: bool = False
     """The tensor degree inside of experts is tp unless it is stated (Megatron-LM's
     ``expert_tensor_parallel_size``); otherwise 1."""

@@ -270,6 +270,11 @@ class ModelSpec(Declaration):
         return len(self.layer_pattern)
 
     @property
+    def has_experts(self) -> bool:
+        """Whether some layers route tokens to experts."""
+        return any(kind.experts is not None for kind in self.layer_kinds)
+
+    @property
     def attentions(self) -> tuple[AttentionSpec, ...]:
         """The distinct attentions of the model; none in a purely recurrent one."""
         found = (kind.attention for kind in self.layer_kinds)

@@ -67,11 +67,10 @@ def answer_plan(point: Point) -> Result:
 
 def _answer_plan(point: Point, system: SystemSpec) -> Result:
     """Return the best training plan on a system, or why there is none."""
-    fields = {
-        "sequence_length": _tokens(point["seq"]), "global_batch_size": int(point["global_batch"])
-    }  # fmt: skip
+    length, batch = _tokens(point["seq"]), int(point["global_batch"])
     try:
-        found = plan(str(point["model"]), system, training(system, **fields), top=1)
+        work = training(system, sequence_length=length, global_batch_size=batch)
+        found = plan(str(point["model"]), system, work, top=1)
     except InfeasibleError as error:
         return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
     except SpecError as error:

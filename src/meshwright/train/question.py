@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
@@ -20,9 +21,17 @@ from meshwright.sharding import launching
 from meshwright.sharding.axes import all_refusals, refusals
 from meshwright.sharding.rules import Case, Refusal
 from meshwright.sharding.space import divisors, virtual_stage_counts
-from meshwright.sharding.strategy import PlanOptions, Strategy, stack
+from meshwright.sharding.strategy import (
+    DEGREES,
+    PlanOptions,
+    Recompute,
+    ScheduleKind,
+    Strategy,
+    make_strategy,
+    stack,
+)
 from meshwright.spec.declaration import Provenance
-from meshwright.spec.framework import Framework
+from meshwright.spec.framework import UNNAMED, Framework
 from meshwright.spec.model import REGIONS, ModelSpec
 from meshwright.spec.system import ChipSpec, SystemSpec
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack, Training
@@ -30,12 +39,18 @@ from meshwright.train.answer import Plan
 from meshwright.train.measured.factors import Factors
 
 
-def training(system: SystemSpec | str, **fields: Any) -> Training:
+def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) -> Training:
     """Return a training workload.
 
     ``optimizer`` is a preset, its name, or the default of the framework, else of the system;
     ``framework`` one of the catalog or its name, whose software ``software`` adds to;
     ``precision`` all types, or that of the linear layers, in the 16 bits of the chip otherwise.
+    Compiled software fuses elementwise operators.
+
+    Parameters
+    ----------
+    has_run
+        Somebody ran it, so the framework has the chips and the precision.
 
     Raises
     ------
@@ -50,15 +65,75 @@ def training(system: SystemSpec | str, **fields: Any) -> Training:
         framework = load_framework(framework) if isinstance(framework, str) else framework
         stack = framework.stack(family=spec.chip.family, precision=types.activation)
         stated = fields.get("software", SoftwareStack())
-        fields["software"] = stack.model_copy(
-            update={name: getattr(stated, name) for name in stated.model_fields_set}
-        )
+        changes = {name: getattr(stated, name) for name in stated.model_fields_set}
+        if changes.get("compiled"):
+            changes.setdefault("eager", False)
+        fields["software"] = stack.model_copy(update=changes)
         optimizer = optimizer or framework.optimizer_of(types.activation)
-        _check_framework(framework, spec, types)
+        if not has_run:
+            _check_framework(framework, spec, types)
     optimizer = optimizer or default_optimizer(spec)
     if isinstance(optimizer, str):
         optimizer = load_optimizer(optimizer)
     return Training(optimizer=optimizer, precision=types, **fields)
+
+
+def stated_strategy(
+    one: Mapping[str, Any], model: ModelSpec, num_devices: int, software: SoftwareStack
+) -> tuple[Strategy, PlanOptions]:
+    """Return the strategy that one value of each degree and choice states.
+
+    dp takes the devices that are left. Other choices are the defaults of the framework; without
+    one: sequence parallelism with tp, ZeRO-1 with data parallelism, 1F1B (interleaved with virtual
+    stages), nothing recomputed.
+
+    Parameters
+    ----------
+    one
+        By the names of :class:`StrategyOf` and :class:`PlanOptions`, and ``dp``.
+
+    Raises
+    ------
+    SpecError
+        Values that contradict each other.
+    """
+    habits = load_framework(software.framework) if software.framework else UNNAMED
+    tp, pp = one.get("tp", 1), one.get("pp", 1)
+    dp = one.get("dp", max(num_devices // (tp * pp * one.get("cp", 1) * one.get("tatp", 1)), 1))
+    shard = one.get("dp_shard", dp)
+    if dp % shard:
+        raise SpecError(Fault("dp_shard", f"{shard} does not divide dp {dp}", "a divisor of dp"))
+    usual = {"etp": tp} if habits.splits_experts_over_tp and model.has_experts else {}
+    degrees = {name: one[name] for name in DEGREES if name in one}
+    strategy = make_strategy(**{**usual, **degrees, "dp_shard": shard, "dp_replicate": dp / shard})
+    interleaved = strategy.num_virtual_stages > 1
+    shards_something = shard * strategy.cp > 1
+    options = {name: one[name] for name in OPTION_NAMES if name in one}
+    stage = options.setdefault("zero_stage", habits.zero_stage if shards_something else 0)
+    splits_sequence = options.setdefault("sequence_parallel", habits.sequence_parallel and tp > 1)
+    for name, kind in _REFINED.items():
+        refines = options.get(name, getattr(PlanOptions, name)) != getattr(PlanOptions, name)
+        if refines and options.setdefault("recompute", kind) is not kind:
+            message = f"says nothing about {options['recompute']} recomputation"
+            raise SpecError(Fault(name, message, f"--recompute {kind}"))
+    defaults: dict[str, Any] = {
+        "reshard_after_forward": habits.drops_gathered_weights
+        and (pp == 1 or habits.drops_in_pipelines),
+        "recompute": Recompute(habits.recompute),
+        "overlap_data_parallel": habits.overlaps_data_parallel or stage == 3,
+        "schedule": ScheduleKind.INTERLEAVED if interleaved else ScheduleKind.ONE_F_ONE_B,
+        "overlap_tensor_parallel": software.async_tensor_parallel and splits_sequence and tp > 1,
+    }
+    return strategy, PlanOptions(**{**defaults, **options})
+
+
+OPTION_NAMES = tuple(field.name for field in fields(PlanOptions))
+_REFINED = {
+    "recompute_layers": Recompute.FULL, "recompute_run": Recompute.FULL,
+    "recompute_modules": Recompute.SELECTIVE, "kept_tensors": Recompute.SELECTIVE,
+    "offloaded_tensors": Recompute.SELECTIVE,
+}  # fmt: skip
+"""Options that refine one kind of recomputation."""
 
 
 def frameworks_on(chip: ChipSpec) -> list[str]:

@@ -124,7 +124,7 @@ def fitted(rows: Sequence[Row], name: str, command: str) -> Fitted:
     if trained.predictions:
         steps_of_rows = [entry.row for entry in trained.predictions]
         found = fit(trained, fit_rows(steps_of_rows, is_named=False))
-        memory = fit_memory(memory_rows(predict(steps, BASE)))
+        memory = fit_memory(memory_rows(predict(steps, BASE, is_placed=False)))
         lines = [*fit_lines(found), *(["", *memory_fit_lines(memory)] if memory else [])]
         data = fit_record(found, memory).model_dump()
         made = Fitted(calibration_text(found, name, command, memory), lines, data)

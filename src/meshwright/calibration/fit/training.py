@@ -158,7 +158,7 @@ def draws_of(key: Key, column: Any, base: CalibrationOf[float]) -> dict[str, Any
 
 def fit_rows(rows: Sequence[Row], *, is_named: bool = True) -> FitRows:
     """Return the rows that a fit can use, with their framework or without."""
-    found = predict(rows, BASE, is_named=is_named)
+    found = predict(rows, BASE, is_named=is_named, is_placed=False)
     return FitRows(tuple(entry for entry in found if entry.log_error is not None))
 
 
