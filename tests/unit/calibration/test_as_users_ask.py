@@ -43,10 +43,11 @@ def workload_options(entry, is_named):
     options = {"seq": work.sequence_length, "global_batch": work.global_batch_size}
     if row.precision is not None:
         options["precision"] = work.precision.matmul
+    optimizer = row.software.optimizer if is_named else None
     if row.task == "finetune-lora":
-        options["optimizer"] = "adapters"
-    elif row.software.optimizer is not None and is_named:
-        options["optimizer"] = row.software.optimizer
+        options["optimizer"] = optimizer or "adapters"
+    elif optimizer is not None:
+        options["optimizer"] = optimizer
     if is_named and row.framework is not None:
         options["framework"] = row.framework
     return options
