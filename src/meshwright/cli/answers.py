@@ -357,11 +357,11 @@ def fuse(args: Namespace) -> int:
 
 def read(args: Namespace) -> int:
     """Print what files that start a job ask, or what a program computes."""
-    from meshwright.dataflow.report import graph_lines, graph_record, graph_screen
-    from meshwright.frameworks.reading.job import Job
+    from meshwright.dataflow.graph_report import graph_lines, graph_record, graph_screen
+    from meshwright.graph.kernels.graph import DataflowGraph
 
     found = api.read.answer(args, _call(args))
-    if isinstance(found, Job):
+    if not isinstance(found, DataflowGraph):
         return _show_job(found, args)
     name = args.out or f"{found.name}.yaml"
     next_command = f"meshwright plan --graph {name} --on 8xH100 --precision bf16"

@@ -35,7 +35,7 @@ SCHEMAS = {
     "partition-plan": ("sram.answer", "PartitionPlan"),
     "fusion": ("dataflow.fusion.answer", "FusionRecord"),
     "job": ("frameworks.reading.report", "JobRecord"),
-    "graph": ("dataflow.report", "GraphRecord"),
+    "graph": ("dataflow.graph_report", "GraphRecord"),
     "sweep": ("sweep.report", "SweepRecord"),
     "validation": ("calibration.report", "ValidationRecord"),
     "kernel-validation": ("calibration.kernel_report", "KernelValidationRecord"),
@@ -328,7 +328,7 @@ def show_graph(args: argparse.Namespace) -> int:
     """Print one graph, or the names of the catalog."""
     from meshwright.catalog.graphs.files import graph_names, graph_yaml
     from meshwright.dataflow.load import load_graph
-    from meshwright.dataflow.report import graph_lines, graph_record
+    from meshwright.dataflow.graph_report import graph_lines, graph_record
     from meshwright.graph.kernels.declared import to_spec
     from meshwright.options.question import program_of, whole_number
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
+from meshwright.catalog.graphs.exported import graph_of
 from meshwright.catalog.graphs.onnx_files import import_onnx
 from meshwright.catalog.graphs.torch_export import (
     graph_of_program,
@@ -20,6 +21,7 @@ from meshwright.catalog.graphs.torch_export import (
     quiet,
     torch_or_refusal,
 )
+from meshwright.catalog.graphs.torch_files import read_exported
 from meshwright.spec.graph import GraphSpec
 
 _FUNCTION = re.compile(r"(?P<module>[A-Za-z_][\w.]*|.+\.py):(?P<function>[A-Za-z_][\w.]*)")
@@ -78,15 +80,8 @@ def read_program(
         raise SpecError(fault, origin=text)
     if text.lower().endswith(".onnx"):
         return import_onnx(text, sizes=given, repeats=repeats)
-    torch = torch_or_refusal()
-    try:
-        with quiet():
-            program = torch.export.load(text)
-    except Exception as error:
-        message = f"cannot be read: {str(error).strip().splitlines()[0]}"
-        fix = "write it with torch.export.save"
-        raise SpecError(Fault("", message, fix), origin=text) from error
-    return graph_of_program(program, name=Path(text).stem, sizes=given, repeats=repeats)
+    program = read_exported(Path(text))
+    return graph_of(program, name=Path(text).stem, sizes=given, repeats=repeats)
 
 
 def _of_function(

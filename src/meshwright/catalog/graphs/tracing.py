@@ -11,13 +11,20 @@ Operations say which axes are the same; the names of all dims of their kernels f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, pairwise
 from math import prod
 from typing import Any
 
-from meshwright.base.errors import Fault, SpecError, UnsupportedError
+from meshwright.base.errors import (
+    Fault,
+    MeshwrightError,
+    SpecError,
+    UnsupportedError,
+    message_of,
+)
 from meshwright.catalog.graphs.dim_names import DimNames
 from meshwright.catalog.graphs.files import NOT_IN_NAMES, checked
 from meshwright.spec.graph import GraphSpec, KernelSpec, NamedTensor, Unit
@@ -440,6 +447,29 @@ def _aligned(operands: Sequence[tuple[Value, Keys]]) -> list[tuple[Value, Keys]]
 
 def _of_keys(value: Value, keys: Keys, wanted: Keys) -> Axis:
     return tuple(f for key, a in zip(keys, value.axes, strict=True) if key in wanted for f in a)
+
+
+@contextmanager
+def as_foreign(origin: str, fix: str = "") -> Iterator[None]:
+    """Turn what goes wrong in a file that someone else wrote into one error that names it."""
+    try:
+        yield
+        return
+    except (MeshwrightError, MemoryError):
+        raise
+    except RecursionError:
+        reason = "it is nested too deep"
+    except (OSError, ValueError) as error:
+        reason = first_line(error)
+    except (LookupError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
+        reason = f"it is damaged: {type(error).__name__} {first_line(error)}"
+    raise SpecError(Fault("", f"cannot be read: {reason}", fix), origin=origin) from None
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says; its kind where it says nothing."""
+    said = message_of(error) if isinstance(error, Exception) else str(error)
+    return next(iter(said.strip().splitlines()), type(error).__name__)
 
 
 def refuse_wrong_names(

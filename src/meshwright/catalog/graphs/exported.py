@@ -1,0 +1,456 @@
+"""A program of ``torch.export`` as plain data, and its graph: no PyTorch is needed for either.
+
+A tensor that is overwritten is a new tensor, and so is all that shows a part of it: what a program
+reads later is put together from what was written last, as PyTorch does it by functionalization.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.catalog.graphs.expressions import Expression, Size
+from meshwright.catalog.graphs.operators import RULES, Call, Made, made_by, reshaped
+from meshwright.catalog.graphs.tracing import (
+    GraphBuilder,
+    Value,
+    refuse_unknown,
+    refuse_wrong_names,
+)
+from meshwright.spec.graph import GraphSpec
+
+DimNames = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class TensorMeta:
+    """What is known of a tensor before anything is computed."""
+
+    shape: tuple[Size, ...]
+    dtype: str
+    word_bytes: float
+    requires_grad: bool = False
+
+
+Meta = TensorMeta | Size | None
+"""Of a tensor, of a number, or of what is neither."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """An argument that something before makes."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Input:
+    """What a program is given, or holds."""
+
+    name: str
+    meta: Meta
+    held_as: str = ""
+    """Name of a weight or a buffer in the module; nothing for what a user gives."""
+    is_weight: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of an operator."""
+
+    name: str
+    operator: str
+    """Without namespace and overload."""
+    arguments: Mapping[str, Any]
+    outputs: tuple[tuple[str, Meta], ...]
+
+    @property
+    def rule(self) -> str:
+        """The operator that makes the same without overwriting anything."""
+        if self.operator.startswith("__i") and self.operator.endswith("__"):
+            return "__" + self.operator.removeprefix("__i")
+        return self.operator if self.operator.endswith("__") else self.operator.removesuffix("_")
+
+    @property
+    def makes_tensors(self) -> bool:
+        """Whether a tensor is among its outputs."""
+        return any(isinstance(meta, TensorMeta) for _, meta in self.outputs)
+
+    @property
+    def written(self) -> str:
+        """The argument that it overwrites; nothing where it overwrites none."""
+        found = self.arguments.get("self" if self.rule != self.operator else "out")
+        return found.name if isinstance(found, Ref) else ""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Inputs, calls in the order in which they run, and what is handed back."""
+
+    inputs: tuple[Input, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[str, ...]
+    version: str
+    """Of PyTorch."""
+    ranges: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    """Of symbols."""
+    examples: Mapping[str, int] = field(default_factory=dict)
+    """Of symbols: what they were when the program was made."""
+
+    @property
+    def given(self) -> tuple[Input, ...]:
+        """Inputs that a user gives."""
+        return tuple(entry for entry in self.inputs if not entry.held_as)
+
+
+def graph_of(
+    program: Program,
+    *,
+    name: str,
+    repeats: int = 1,
+    dims: DimNames | None = None,
+    sizes: Mapping[str, int] | None = None,
+    tiled: str | None = None,
+) -> GraphSpec:
+    """Return the graph of a program.
+
+    Parameters
+    ----------
+    sizes
+        Of dims of inputs, by their name in the graph, or by their place (``x.0``). Every dim that
+        the program leaves open needs one.
+
+    Raises
+    ------
+    UnsupportedError
+        Where the program has operators that are not known: all of them.
+    SpecError
+        Where a size is missing or does not fit, or a name of ``dims`` is none.
+    """
+    unknown: dict[str, str] = {}
+    for step in program.steps:
+        if step.rule not in RULES and step.makes_tensors:
+            unknown.setdefault(step.operator, f"{name}.{step.name}")
+    refuse_unknown(unknown, RULES, name)
+    bound = _bound(program, sizes or {}, name, dims)
+    reader = _Reader(program, name, bound, repeats=repeats > 1)
+    outputs = reader.read(dims or {})
+    about = f"Imported from torch.export, PyTorch {program.version}."
+    return reader.to.graph(name, outputs, origin=name, repeats=repeats, tiled=tiled, about=about)
+
+
+Place = tuple[str, int]
+"""An input and the number of one of its axes."""
+
+
+def _bound(
+    program: Program, sizes: Mapping[str, int], name: str, dims: DimNames | None
+) -> dict[str, int]:
+    """Return a size for each symbol of a program.
+
+    Raises
+    ------
+    SpecError
+        Symbols without a size, a size out of their range, or of a dim that is fixed.
+    """
+    at = {
+        (entry.name, axis): size
+        for entry in program.given
+        if isinstance(entry.meta, TensorMeta)
+        for axis, size in enumerate(entry.meta.shape)
+    }
+    open_at = {place: size for place, size in at.items() if isinstance(size, Expression)}
+    symbols = {symbol for size in open_at.values() for symbol in size.symbols}
+    if not symbols and not sizes:
+        return {}
+    trial = {symbol: max(2, program.examples.get(symbol, 2)) for symbol in symbols}
+    places = places_of(program, name, dims, trial)
+    faults, bound = [], {}
+    for place, size in wanted_sizes(sizes, places, name).items():
+        stated, key = at[place], _spelled(place)
+        symbol = next(iter(sorted(stated.symbols)), "") if isinstance(stated, Expression) else ""
+        number = stated.solved(symbol, size) if isinstance(stated, Expression) else None
+        if number is not None:
+            bound[symbol] = number
+            faults += _outside(program.ranges.get(symbol), number, f"--dim {key}")
+        elif stated != size:
+            message = f"is {stated} in this program"
+            faults.append(Fault(f"--dim {key}", message, "export it with dynamic shapes"))
+    for symbol in sorted(symbols - bound.keys()):
+        shown = [
+            word
+            for word, found in places.items()
+            if any(place in open_at and symbol in open_at[place].symbols for place in found)
+        ]
+        best = min(shown, key=lambda word: (word in map(_spelled, at), len(word)))
+        faults.append(Fault(f"--dim {best}", "has no size", f"such as --dim {best}=8"))
+    if faults:
+        raise SpecError(faults, origin=name)
+    return bound
+
+
+def _outside(stated: tuple[int | None, int | None] | None, number: int, key: str) -> list[Fault]:
+    """Return a complaint where a number is out of the range that a program states for a symbol."""
+    low, high = stated or (None, None)
+    if (low is None or number >= low) and (high is None or number <= high):
+        return []
+    least = f"at least {low}" if high is None else f"from {low} to {high}"
+    return [Fault(key, f"{number} is out of range", least)]
+
+
+def _spelled(place: Place) -> str:
+    return f"{place[0]}.{place[1]}"
+
+
+def places_of(
+    program: Program, name: str, dims: DimNames | None, bound: Mapping[str, int] | None = None
+) -> dict[str, list[Place]]:
+    """Return where each dim of the inputs is, by its name in the graph and by its place."""
+    reader = _Reader(program, name, bound or {}, repeats=True)
+    spec = reader.to.graph(name, reader.read(dims or {}), origin=name)
+    found: dict[str, list[Place]] = {}
+    tensors = [(e.name, e.meta) for e in program.given if isinstance(e.meta, TensorMeta)]
+    for key, meta in tensors:
+        named = iter(spec.inputs.get(key, ()))
+        for axis, size in enumerate(reader.shape_of(key, meta)):
+            found.setdefault(_spelled((key, axis)), []).append((key, axis))
+            if size > 1 and (dim := next(named, None)):
+                found.setdefault(dim, []).append((key, axis))
+    if "batch" not in found:  # an axis of one element is no dim
+        found["batch"] = [(key, 0) for key, meta in tensors if len(meta.shape) > 1]
+    return found
+
+
+def wanted_sizes(
+    sizes: Mapping[str, int], places: Mapping[str, Sequence[Place]], name: str
+) -> dict[Place, int]:
+    """Return the size of each axis of the inputs that is to have one."""
+    faults = [
+        Fault(f"--dim {dim}", "is no dim of an input", f"one of {', '.join(places)}")
+        for dim in sizes
+        if dim not in places
+    ]
+    if faults:
+        raise SpecError(faults, origin=name)
+    return {place: size for dim, size in sizes.items() for place in places[dim]}
+
+
+_SAME = frozenset({"alias", "detach", "to", "type_as", "contiguous", "dropout", ""})
+"""Views of all of a tensor in its own order; nothing: what an operator that overwrites returns."""
+_RESHAPED = frozenset(
+    {"view", "reshape", "view_as", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze"}
+)
+_REORDERED = frozenset({"permute", "t", "numpy_T", "transpose", "swapaxes", "swapdims"})
+_PARTS = frozenset({"slice", "narrow", "split", "split_with_sizes", "chunk"})
+_PLACES = frozenset({"select", "unbind"})
+_OTHER_VIEWS = frozenset({"expand", "expand_as", "diagonal", "unfold", "view_as_real", "real"})
+_VIEWS = _SAME | _RESHAPED | _REORDERED | _PARTS | _PLACES | _OTHER_VIEWS
+_MAY_COPY = frozenset({"reshape", "reshape_as", "flatten", "contiguous"})
+"""Views only of what lies in its own order."""
+
+
+@dataclass(frozen=True)
+class _View:
+    """What shows another tensor, or a part of it."""
+
+    source: str
+    root: str
+    """The tensor at the bottom, which shows none."""
+    step: Step
+    place: int = 0
+    """Among the outputs of the step."""
+
+
+def _names(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
+    """Yield other names for calls that overwrite: ``relu_`` makes what ``relu`` does."""
+    taken = {step.name for step in steps}
+    used: Counter[str] = Counter()
+    for step in steps:
+        if step.rule != step.operator:
+            name = step.rule
+            while name in taken:
+                used[step.rule] += 1
+                name = f"{step.rule}_{used[step.rule]}"
+            taken.add(name)
+            yield step.name, name
+
+
+class _Reader:
+    """Reads the steps of one program in order."""
+
+    def __init__(
+        self, program: Program, name: str, bound: Mapping[str, int], *, repeats: bool
+    ) -> None:
+        self.program, self.name, self.bound, self.repeats = program, name, bound, repeats
+        self.metas: dict[str, Meta] = {entry.name: entry.meta for entry in program.inputs}
+        self.known: dict[str, Any] = {}
+        self.views: dict[str, _View] = {}
+        self.writes: Counter[str] = Counter()
+        """How often each tensor at the bottom was overwritten."""
+        self.seen: dict[str, int] = {}
+        """How often it was when each view was made."""
+        self.names = dict(_names(program.steps))
+        # the word of the graph is that of the first parameter, or of the first tensor
+        held = [entry.meta for entry in program.inputs if entry.held_as]
+        metas = [*held, *self.metas.values()]
+        words = (meta.word_bytes for meta in metas if isinstance(meta, TensorMeta))
+        self.to = GraphBuilder(next(words, 2.0))
+
+    def read(self, dims: DimNames) -> list[Value]:
+        """Read inputs, then weights and buffers, then all operators; return the outputs."""
+        tensors = {e.name: e.meta for e in self.program.given if isinstance(e.meta, TensorMeta)}
+        refuse_wrong_names(dims, {name: m.shape for name, m in tensors.items()}, self.name)
+        for entry in sorted(self.program.inputs, key=lambda entry: bool(entry.held_as)):
+            self.known[entry.name] = self._input(entry, dims.get(entry.name))
+        for step in self.program.steps:
+            self._run(step)
+        found = map(self._value, self.program.outputs)
+        return [value for value in found if isinstance(value, Value)]
+
+    def _input(self, entry: Input, dims: Sequence[str] | None) -> Any:
+        """Return an input, a weight or a buffer; what is no tensor is itself."""
+        meta = entry.meta
+        if not isinstance(meta, TensorMeta):
+            return self._number(meta)
+        shape = self.shape_of(entry.name, meta)
+        if 0 in shape:
+            message = f"has the shape {shape}"
+            raise SpecError(Fault(entry.name, message, "sizes above 0"), origin=self.name)
+        if entry.is_weight:
+            return self.to.weight(entry.held_as, shape, meta.word_bytes)
+        is_held = bool(entry.held_as)
+        return self.to.input(
+            entry.held_as or entry.name, shape, meta.word_bytes, dims,
+            is_constant=is_held or not (meta.requires_grad or self.repeats), is_held=is_held,
+        )  # fmt: skip
+
+    def shape_of(self, name: str, meta: TensorMeta) -> list[int]:
+        """Return the sizes of a tensor, those of open dims as they are bound."""
+        sizes = [self._number(size) for size in meta.shape]
+        if not all(isinstance(size, int) and size >= 0 for size in sizes):
+            message = f"has the shape [{', '.join(map(str, sizes))}]"
+            fix = "no size may depend on data"
+            raise SpecError(Fault(name, message, fix), origin=self.name)
+        return sizes
+
+    def _number(self, size: Meta) -> Any:
+        """Return a size as a number; what depends on data stays what it is."""
+        if not isinstance(size, Expression):
+            return size
+        try:
+            number = size.value(self.bound)
+        except ValueError as error:
+            raise SpecError(Fault("size", str(error)), origin=self.name) from error
+        return size if number is None else number
+
+    def _run(self, step: Step) -> None:
+        """Read one step: what it makes is known from then on, what it overwrites is new."""
+        self.metas |= dict(step.outputs)
+        made = self._made(step)
+        for place, ((name, _), value) in enumerate(zip(step.outputs, made, strict=True)):
+            self.known[name] = value
+            source = step.written or self._shown(step)
+            if source:
+                seen_step = replace(step, operator="") if step.written else step
+                root = self.views[source].root if source in self.views else source
+                self.views[name] = _View(source, root, seen_step, place)
+                self.seen[name] = self.writes[root]
+        if step.written and made:
+            self._overwrite(step.written, made[0])
+
+    def _shown(self, step: Step) -> str:
+        """Return the tensor that a step shows; nothing where it makes one of its own."""
+        source = next((v.name for v in step.arguments.values() if isinstance(v, Ref)), "")
+        if step.operator not in _VIEWS or not source:
+            return ""
+        before, after = self.metas.get(source), step.outputs[0][1] if step.outputs else None
+        is_cast = not isinstance(before, TensorMeta) or not isinstance(after, TensorMeta)
+        is_cast = is_cast or before.dtype != after.dtype  # type: ignore[union-attr]
+        is_copy = step.operator in _MAY_COPY and self._is_reordered(source)
+        is_new = step.operator == "dropout" and bool(step.arguments.get("train"))
+        return "" if is_cast or is_copy or is_new else source
+
+    def _is_reordered(self, name: str) -> bool:
+        """Tell whether a view does not lie in its own order."""
+        while (view := self.views.get(name)) is not None:
+            if view.step.operator in _REORDERED | _OTHER_VIEWS:
+                return True
+            name = view.source
+        return False
+
+    def _value(self, name: str) -> Any:
+        """Return what is known by a name, after all that was overwritten since it was made."""
+        view = self.views.get(name)
+        if view is not None and self.seen[name] != self.writes[view.root]:
+            source = self._value(view.source)
+            self.known[name] = (
+                source if not view.step.operator else self._made(view.step)[view.place]
+            )
+            self.seen[name] = self.writes[view.root]
+        return self.known.get(name)
+
+    def _overwrite(self, name: str, value: Any) -> None:
+        """Put a value at the place of a tensor, and of all that it shows."""
+        at, put = name, value
+        while (view := self.views.get(at)) is not None:
+            put, at = self._put_back(view, self._value(view.source), put), view.source
+        self.known[at] = put
+        self.writes[at] += 1
+        self.known[name], self.seen[name] = value, self.writes[at]
+
+    def _put_back(self, view: _View, source: Any, part: Any) -> Any:
+        """Return a tensor in which what a view shows is another one."""
+        step, operator = view.step, view.step.operator
+        if not isinstance(source, Value) or not isinstance(part, Value) or operator in _SAME:
+            return part
+        if operator in _RESHAPED:
+            return reshaped(self.to, step.name, part, source.shape)
+        if operator == "permute":
+            order = [source.axis(axis) for axis in step.arguments["dims"]]
+            return part.permuted([order.index(axis) for axis in range(len(order))])
+        if operator in _REORDERED:
+            return self._called(step, {**self._arguments(step), "self": part}, [source.shape])
+        if operator in _PARTS | _PLACES:
+            way = "slice_scatter" if operator in _PARTS else "select_scatter"
+            put = {"self": source, "src": part, "dim": step.arguments.get("dim", 0)}
+            return self._called(Step(way, way, put, ()), put, [source.shape])
+        message = f"is overwritten, and shows a part of another tensor by {operator!r}"
+        raise SpecError(Fault(step.name, message, "copy it first (clone)"), origin=self.name)
+
+    def _made(self, step: Step) -> list[Any]:
+        """Return what a step makes; its kernel is named after the module that holds its weight."""
+        metas = [meta for _, meta in step.outputs]
+        tensors = [meta for meta in metas if isinstance(meta, TensorMeta)]
+        if len(tensors) != len(metas) or not metas:
+            return [self._number(metas[0])] if len(metas) == 1 else [None] * len(metas)
+        shapes = [self.shape_of(step.name, meta) for meta in tensors]
+        if len(shapes) == 1 and 0 in shapes[0]:
+            return [None]
+        made = self._called(step, self._arguments(step), shapes)
+        return made if isinstance(made, list) else [made] * len(metas)
+
+    def _called(
+        self, step: Step, arguments: Mapping[str, Any], shapes: Sequence[Sequence[int]]
+    ) -> Made:
+        name = self.names.get(step.name, step.name)
+        weight = arguments.get("weight")
+        if isinstance(weight, Value) and weight.is_weight and weight.source.endswith(".weight"):
+            name = weight.source.removesuffix(".weight")
+        meta = step.outputs[0][1] if step.outputs else None
+        first = next((v for v in arguments.values() if isinstance(v, Value)), None)
+        word = meta.word_bytes if isinstance(meta, TensorMeta) else first and first.word_bytes
+        call = Call(name, arguments, shapes, word or self.to.word_bytes)
+        return made_by(
+            self.to, step.rule, call, node=step.name, written=step.operator, origin=self.name
+        )
+
+    def _arguments(self, step: Step) -> dict[str, Any]:
+        return {key: self._argument(value) for key, value in step.arguments.items()}
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [self._argument(entry) for entry in value]
+        return self._value(value.name) if isinstance(value, Ref) else value

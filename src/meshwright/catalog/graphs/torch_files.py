@@ -1,0 +1,225 @@
+"""Programs that ``torch.export.save`` wrote, read as data: no PyTorch, and nothing in them is run.
+
+PyTorch's own loader executes what such a file holds: pickles of samples and constants, sizes as
+Python, compiled libraries (torch/export/pt2_archive/_package.py and torch/_export/serde/serialize.py
+of PyTorch 2.13). Here only ``models/model.json`` is read, in the layout of
+torch/_export/serde/schema.py: schema 8, which PyTorch 2.6 and later write, 8.20 by 2.13. No weight
+is read: their shapes and types stand in that file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from meshwright.base.archives import Archive, opened_archive
+from meshwright.base.errors import Fault, SpecError, message_of
+from meshwright.catalog.graphs.exported import Input, Meta, Program, Ref, Step, TensorMeta
+from meshwright.catalog.graphs.expressions import Expression, Size, read_expression
+
+_SCHEMA = 8
+_MOST_PARTS = 4_000_000
+"""Mappings, lists and entries of one program: some 40,000 calls of operators."""
+_OLD_MODEL = "serialized_exported_program.json"
+"""Name in archives of PyTorch before 2.8."""
+_TYPES: Mapping[int, tuple[str, float]] = {
+    1: ("uint8", 1.0), 2: ("int8", 1.0), 3: ("int16", 2.0), 4: ("int32", 4.0), 5: ("int64", 8.0),
+    6: ("float16", 2.0), 7: ("float32", 4.0), 8: ("float64", 8.0), 9: ("complex32", 4.0),
+    10: ("complex64", 8.0), 11: ("complex128", 16.0), 12: ("bool", 1.0), 13: ("bfloat16", 2.0),
+    28: ("uint16", 2.0), 29: ("float8_e4m3fn", 1.0), 30: ("float8_e5m2", 1.0),
+    31: ("float8_e4m3fnuz", 1.0), 32: ("float8_e5m2fnuz", 1.0), 33: ("float8_e8m0fnu", 1.0),
+    34: ("uint32", 4.0), 35: ("uint64", 8.0),
+}  # fmt: skip
+"""Types of elements by their number (``ScalarType`` of the schema), and their bytes."""
+
+
+def read_exported(path: Path) -> Program:
+    """Return the program of a file.
+
+    Raises
+    ------
+    SpecError
+        Where it is no archive, holds no program or another schema, or is too large.
+    """
+    fix = "write it with torch.export.save"
+    try:
+        with opened_archive(path) as archive:
+            name = _model_of(archive)
+            text = archive.read(name)
+        if sum(text.count(sign) for sign in (b"{", b"[", b",")) > _MOST_PARTS:
+            raise ValueError(f"{name} has more than {_MOST_PARTS:,} parts")
+        tree = json.loads(text)
+        return _program(tree)
+    except RecursionError:
+        reason = "it is nested too deep"
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        reason = f"it is no program of torch.export: {type(error).__name__} {error}"
+    except (ValueError, OSError) as error:
+        reason = message_of(error)
+    raise SpecError(Fault("", f"cannot be read: {reason}", fix), origin=str(path)) from None
+
+
+def _model_of(archive: Archive) -> str:
+    """Return the name of the program in an archive: that of ``model``, or the only one."""
+    found = [
+        name
+        for name in archive.names
+        if name == _OLD_MODEL or (name.endswith(".json") and name.split("/")[-2:-1] == ["models"])
+    ]
+    named = [name for name in found if name.endswith("/model.json")]
+    if len(named or found) != 1:
+        listed = ", ".join(found[:8]) or "none"
+        raise ValueError(f"it should hold one program, models/model.json; found: {listed}")
+    return (named or found)[0]
+
+
+def _program(tree: Mapping[str, Any]) -> Program:
+    """Return a program of the JSON of one."""
+    version = tree["schema_version"]
+    if version["major"] != _SCHEMA:
+        found = f"{version['major']}.{version['minor']}"
+        raise ValueError(
+            f"it has version {found} of the schema; version {_SCHEMA} is read, "
+            "which PyTorch 2.6 and later write"
+        )
+    graph, signature = tree["graph_module"]["graph"], tree["graph_module"]["signature"]
+    metas = _Metas(graph)
+    return Program(
+        inputs=tuple(filter(None, (_input(spec, metas) for spec in signature["input_specs"]))),
+        steps=tuple(_steps(graph["nodes"], metas)),
+        outputs=tuple(_outputs(signature["output_specs"])),
+        version=str(tree.get("torch_version", "2.6 or later"))[:40],
+        ranges={
+            str(name): (_whole(found.get("min_val")), _whole(found.get("max_val")))
+            for name, found in tree["range_constraints"].items()
+        },
+        examples=dict(metas.examples()),
+    )
+
+
+def _whole(number: Any) -> int | None:
+    return number if isinstance(number, int) else None
+
+
+class _Metas:
+    """What is known of the tensors and numbers of a graph, by name."""
+
+    def __init__(self, graph: Mapping[str, Any]) -> None:
+        self.tensors: Mapping[str, Any] = graph["tensor_values"]
+        self.numbers: Mapping[str, Any] = graph["sym_int_values"]
+
+    def tensor(self, name: str) -> TensorMeta:
+        """Return the shape and the type of a tensor."""
+        stated = self.tensors[name]
+        if stated["dtype"] not in _TYPES:
+            raise ValueError(f"the tensor {name} is of the unknown type {stated['dtype']!r}")
+        dtype, word_bytes = _TYPES[stated["dtype"]]
+        shape = tuple(_size(size) for size in stated["sizes"])
+        return TensorMeta(shape, dtype, word_bytes, stated["requires_grad"] is True)
+
+    def examples(self) -> Iterator[tuple[str, int]]:
+        """Yield what the symbols of tensors were when the program was made."""
+        for stated in self.tensors.values():
+            for size in stated["sizes"]:
+                hint = (size.get("as_expr") or {}).get("hint") or {}
+                if isinstance(number := hint.get("as_int"), int):
+                    read = _size(size)
+                    if isinstance(read, Expression) and read.symbols == {str(read)}:
+                        yield str(read), number
+
+    def of(self, argument: Mapping[str, Any]) -> list[tuple[str, Meta]]:
+        """Return the names and what is known of the outputs that one entry states."""
+        ((kind, value),) = argument.items()
+        if kind == "as_tensor":
+            return [(value["name"], self.tensor(value["name"]))]
+        if kind == "as_tensors":
+            return [(entry["name"], self.tensor(entry["name"])) for entry in value]
+        if kind == "as_sym_int":
+            name = value.get("as_name", "")
+            number = _size(self.numbers[name]) if name else _whole(value.get("as_int"))
+            return [(name, number)]
+        if kind == "as_optional_tensors":
+            return [found for entry in value for found in self.of(entry)]
+        return [("", None)]
+
+
+def _size(stated: Mapping[str, Any]) -> Size:
+    """Return one size of a shape."""
+    ((kind, value),) = stated.items()
+    if kind == "as_int" and isinstance(value, int):
+        return value
+    if kind == "as_expr":
+        read = read_expression(value["expr_str"])
+        return read.head if isinstance(read.head, int) else read
+    raise ValueError(f"{kind} is no size")
+
+
+_HELD = {
+    "parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant": "tensor_constant_name"
+}  # fmt: skip
+
+
+def _input(spec: Mapping[str, Any], metas: _Metas) -> Input | None:
+    """Return one input; None for what is no tensor and no number."""
+    ((kind, stated),) = spec.items()
+    if kind in _HELD:
+        name = stated["arg"]["name"]
+        return Input(name, metas.tensor(name), str(stated[_HELD[kind]]), kind == "parameter")
+    if kind == "constant_input":
+        return None
+    if kind != "user_input":
+        return None
+    ((name, meta),) = metas.of(stated["arg"])
+    return Input(name, meta) if name else None
+
+
+def _outputs(specs: Any) -> Iterator[str]:
+    """Yield the tensors that are handed back."""
+    for spec in specs:
+        ((kind, stated),) = spec.items()
+        if kind in ("user_output", "loss_output"):
+            argument = stated["arg"]
+            named = argument if kind == "loss_output" else argument.get("as_tensor")
+            yield from [named["name"]] if named else []
+
+
+def _steps(nodes: Any, metas: _Metas) -> Iterator[Step]:
+    """Yield the calls of a graph."""
+    for place, node in enumerate(nodes):
+        target = str(node["target"])
+        if target.startswith("torch.ops.") and not target.startswith("torch.ops.higher_order."):
+            operator = target.split(".")[3]  # torch.ops.aten.linear.default
+        else:
+            operator = target.rpartition(".")[2]
+        outputs = [found for entry in node["outputs"] for found in metas.of(entry)]
+        first = outputs[0][0] if len(outputs) == 1 else ""
+        name = node.get("name") or first or f"{operator}.{place}"
+        given = (
+            (entry["name"] or f"{at}", entry["arg"]) for at, entry in enumerate(node["inputs"])
+        )
+        arguments = {str(key): _argument(argument) for key, argument in given}
+        yield Step(str(name), operator, arguments, tuple(outputs))
+
+
+def _argument(stated: Mapping[str, Any]) -> Any:
+    """Return an argument: names of what was made before, numbers, texts, lists of them."""
+    ((kind, value),) = stated.items()
+    if kind in ("as_tensor", "as_optional_tensor", "as_sym_int", "as_sym_float", "as_sym_bool"):
+        return _named(value)
+    if kind in ("as_tensors", "as_optional_tensors", "as_sym_ints", "as_sym_floats"):
+        return [_named(entry) for entry in value]
+    if kind == "as_nested_tensors":
+        return [[_named(entry) for entry in listed] for listed in value]
+    return None if kind == "as_none" else value
+
+
+def _named(stated: Mapping[str, Any]) -> Any:
+    """Return a reference, the number that stands in its place, or nothing."""
+    if "as_tensor" in stated:
+        stated = stated["as_tensor"]
+    name = stated.get("name", stated.get("as_name"))
+    if name is not None:
+        return Ref(str(name))
+    return next((stated[key] for key in ("as_int", "as_float", "as_bool") if key in stated), None)
