@@ -69,7 +69,7 @@ class _Bounded(io.RawIOBase):
 
 
 @contextmanager
-def _regular(path: Path) -> Iterator[BinaryIO]:
+def _regular(path: Path) -> Iterator[io.BufferedReader]:
     """Open a regular file; a FIFO is not waited for."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(descriptor, "rb", closefd=True) as file:
@@ -106,6 +106,21 @@ def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
     return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
 
 
+_MOST_DIRECTORY_BYTES = 4 * 2**20
+"""Of the list of members of an archive: some 40,000 names."""
+
+
+class _InPieces(io.BufferedReader):
+    """The file of an archive: its directory, which is read at once, has a most size."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:  # what is looked through for the directory
+            size = _MOST_DIRECTORY_BYTES
+        if size > _MOST_DIRECTORY_BYTES:
+            raise ValueError(f"its directory has more than {_MOST_DIRECTORY_BYTES // 2**20} MiB")
+        return super().read(size)
+
+
 @contextmanager
 def members_of(path: Path, *, most_bytes: int = MOST_BYTES) -> Iterator[Members]:
     """Open a ZIP archive to read its members; all that is read counts against its size.
@@ -117,9 +132,9 @@ def members_of(path: Path, *, most_bytes: int = MOST_BYTES) -> Iterator[Members]
     ValueError
         Where it is no regular file or no archive, too large, packed to more than that, or damaged.
     """
-    with _regular(path) as file:
+    with _regular(path) as file, _InPieces(file.raw) as pieces:
         try:
-            archive = zipfile.ZipFile(file)
+            archive = zipfile.ZipFile(pieces)
         except _BAD_ARCHIVE as error:
             raise ValueError(f"it is no archive that can be read: {error}") from error
         with archive:
@@ -136,6 +151,8 @@ class Members:
     def __init__(self, archive: zipfile.ZipFile, most_bytes: int) -> None:
         self.archive, self.left = archive, most_bytes
         self.names = tuple(archive.namelist())
+        if len(set(self.names)) < len(self.names):
+            raise ValueError("two members of it have one name")
 
     def content(self, name: str) -> bytes:
         """Return one member."""

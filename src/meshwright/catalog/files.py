@@ -63,11 +63,14 @@ class Tree:
 
 
 def path_text(location: Location) -> str:
-    """Return a location as users write it: ``memories[0].bandwidth``."""
+    """Return a location as users write it: ``memories[0].bandwidth``.
+
+    Signs of names that cannot be printed are escaped.
+    """
     text = ""
     for step in location:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return text
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def fault_at(lines: Mapping[Location, int], at: Location, message: str, fix: str = "") -> Fault:

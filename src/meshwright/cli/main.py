@@ -124,7 +124,19 @@ def run(words: Sequence[str]) -> int:
     if name not in COMMANDS:
         called.print_help()
         return 0
+    announce_code(args)
     return function_of(name)(args)
+
+
+def announce_code(args: argparse.Namespace) -> None:
+    """Say which functions of Python a command is about to run: a graph may be named by one."""
+    named = [getattr(args, "graph", None), *(getattr(args, "files", None) or ())]
+    texts = [text for text in named if isinstance(text, str) and ":" in text]
+    if texts:
+        from meshwright.catalog.graphs.programs import is_code
+
+        for text in filter(is_code, texts):
+            print(f"note: {text} is code; it runs now, with your rights", file=sys.stderr)
 
 
 def function_of(name: str) -> Callable[[argparse.Namespace], int]:

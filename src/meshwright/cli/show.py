@@ -327,8 +327,8 @@ def _streamed(text: str) -> Streamed:
 def show_graph(args: argparse.Namespace) -> int:
     """Print one graph, or the names of the catalog."""
     from meshwright.catalog.graphs.files import graph_names, graph_yaml
-    from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.graph_report import graph_lines, graph_record
+    from meshwright.dataflow.load import load_graph
     from meshwright.graph.kernels.declared import to_spec
     from meshwright.options.question import program_of, whole_number
 

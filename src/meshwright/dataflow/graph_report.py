@@ -1,4 +1,4 @@
-"""A dataflow graph on the screen: what each kernel does, moves and holds, and how it may be split."""
+"""A graph on the screen: what each kernel does, moves and holds, and how it may be split."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from meshwright.base.budget import Budget
 from meshwright.base.errors import Fault, SpecError
 from meshwright.catalog.graphs.expressions import Expression, Size
 from meshwright.catalog.graphs.operators import RULES, Call, Made, made_by, reshaped
@@ -142,6 +143,8 @@ def graph_of(
     return reader.to.graph(name, outputs, origin=name, repeats=repeats, tiled=tiled, about=about)
 
 
+_MOST_CALLS = 100_000
+"""Of operators, again after what they read was overwritten; a model has some 100 a layer."""
 Place = tuple[str, int]
 """An input and the number of one of its axes."""
 
@@ -293,6 +296,7 @@ class _Reader:
         self.seen: dict[str, int] = {}
         """How often it was when each view was made."""
         self.names = dict(_names(program.steps))
+        self.budget = Budget(steps=_MOST_CALLS)
         # the word of the graph is that of the first parameter, or of the first tensor
         held = [entry.meta for entry in program.inputs if entry.held_as]
         metas = [*held, *self.metas.values()]
@@ -364,11 +368,11 @@ class _Reader:
     def _shown(self, step: Step) -> str:
         """Return the tensor that a step shows; nothing where it makes one of its own."""
         source = next((v.name for v in step.arguments.values() if isinstance(v, Ref)), "")
-        if step.operator not in _VIEWS or not source:
+        if step.operator not in _VIEWS or not source or not step.outputs:
             return ""
-        before, after = self.metas.get(source), step.outputs[0][1] if step.outputs else None
-        is_cast = not isinstance(before, TensorMeta) or not isinstance(after, TensorMeta)
-        is_cast = is_cast or before.dtype != after.dtype  # type: ignore[union-attr]
+        before, after = (self.metas.get(name) for name in (source, step.outputs[0][0]))
+        are_tensors = isinstance(before, TensorMeta) and isinstance(after, TensorMeta)
+        is_cast = not are_tensors or before.dtype != after.dtype  # type: ignore[union-attr]
         is_copy = step.operator in _MAY_COPY and self._is_reordered(source)
         is_new = step.operator == "dropout" and bool(step.arguments.get("train"))
         return "" if is_cast or is_copy or is_new else source
@@ -385,10 +389,8 @@ class _Reader:
         """Return what is known by a name, after all that was overwritten since it was made."""
         view = self.views.get(name)
         if view is not None and self.seen[name] != self.writes[view.root]:
-            source = self._value(view.source)
-            self.known[name] = (
-                source if not view.step.operator else self._made(view.step)[view.place]
-            )
+            source, step = self._value(view.source), view.step
+            self.known[name] = self._made(step)[view.place] if step.operator else source
             self.seen[name] = self.writes[view.root]
         return self.known.get(name)
 
@@ -435,6 +437,7 @@ class _Reader:
     def _called(
         self, step: Step, arguments: Mapping[str, Any], shapes: Sequence[Sequence[int]]
     ) -> Made:
+        self.budget.spend(steps=1, at=step.name)
         name = self.names.get(step.name, step.name)
         weight = arguments.get("weight")
         if isinstance(weight, Value) and weight.is_weight and weight.source.endswith(".weight"):

@@ -1,9 +1,9 @@
 """Sizes that programs leave open: whole numbers, symbols, and arithmetic of both.
 
 A text is taken apart by the grammar of Python and nothing of it is ever run: numbers, names, the
-signs ``+ - * / // % **`` and the functions of :data:`FUNCTIONS`. All else is refused. PyTorch writes
-sizes in this form: ``Add(Mul(Integer(2), Symbol('s77', positive=True)), Integer(1))``
-(torch/_export/serde/serialize.py of PyTorch 2.13, ``_print_sympy``), or ``2*s77 + 1`` before.
+signs ``+ - * / // % **`` and the functions of :data:`FUNCTIONS`. All else is refused. PyTorch
+writes sizes in this form: ``Add(Mul(Integer(2), Symbol('s77', positive=True)), Integer(1))``
+(``_print_sympy`` of ``torch/_export/serde/serialize.py``, PyTorch 2.13), ``2*s77 + 1`` before.
 """
 
 from __future__ import annotations

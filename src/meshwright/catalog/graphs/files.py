@@ -67,6 +67,9 @@ class _GraphCheck:
 
     def faults(self) -> Iterator[Found]:
         """Yield all faults."""
+        for key in ("name", "tiled"):
+            if isinstance(text := self.value.get(key), str) and not text.isprintable():
+                yield (key,), f"{text!r} has a sign that cannot be printed", "take it out"
         for dim in self.sizes:
             yield from _name_faults(dim, ("dims", dim))
         for name, dims in self.inputs.items():
@@ -220,6 +223,8 @@ def _tensors(value: Any) -> Iterator[tuple[int, NamedTensor]]:
 def _name_faults(name: str, at: Location) -> Iterator[Found]:
     if not name or any(sign in name for sign in NOT_IN_NAMES):
         yield at, f"{name!r} cannot be a name", "names have no space, comma, star or bracket"
+    elif not name.isprintable():  # it would write to the terminal of who reads it
+        yield at, f"{name!r} cannot be a name", "names have no sign that cannot be printed"
 
 
 _PLAIN = re.compile(r"[A-Za-z_][\w.*/-]*")

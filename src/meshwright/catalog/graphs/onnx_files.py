@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshwright.base.errors import Fault, SpecError, UnsupportedError, nearest
+from meshwright.base.errors import Fault, MeshwrightError, SpecError, UnsupportedError, nearest
+from meshwright.base.files import opened
 from meshwright.catalog.graphs.operators import Call, made_by
 from meshwright.catalog.graphs.tracing import (
     GraphBuilder,
     Value,
+    as_foreign,
+    first_line,
     refuse_unknown,
     refuse_wrong_names,
 )
@@ -75,6 +78,8 @@ _ATTRIBUTES = {
 _DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "softmax": {"dim": -1}, "sum": {"keepdim": 1}, "amax": {"keepdim": 1},
 }  # fmt: skip
+_MOST_BYTES = 2**31 - 1
+"""No message of protobuf is larger."""
 _MOST_NUMBERS = 64
 """A constant of at most this many whole numbers may state axes or a shape."""
 
@@ -115,22 +120,25 @@ def import_onnx(
         message = "the package onnx is not installed; pip install 'meshwright[onnx]'"
         raise UnsupportedError(message) from None
     origin = str(model) if isinstance(model, str | Path) else (name or "onnx")
-    try:
-        loaded = model
-        if isinstance(model, str | Path):
-            loaded = onnx.load(str(model), load_external_data=False)
-        loaded = _with_sizes(loaded, sizes or {}, origin)
-        graph = onnx.shape_inference.infer_shapes(loaded, data_prop=True).graph
-    except SpecError:
-        raise
-    except Exception as error:
-        message = f"cannot be read: {str(error).strip().splitlines()[0]}"
-        raise SpecError(Fault("", message), origin=origin) from error
-    reader = _FileReader(onnx, graph, origin)
-    outputs = reader.read(dims or {}, repeats=repeats > 1)
-    about = f"Imported from ONNX, package {onnx.__version__}."
-    name = name or str(graph.name) or "onnx"
-    return reader.to.graph(name, outputs, origin=origin, repeats=repeats, tiled=tiled, about=about)
+    with as_foreign(origin):
+        try:
+            loaded = model
+            if isinstance(model, str | Path):
+                with opened(Path(model), most_bytes=_MOST_BYTES) as file:
+                    loaded = onnx.load_model_from_string(file.read())
+            loaded = _with_sizes(loaded, sizes or {}, origin)
+            graph = onnx.shape_inference.infer_shapes(loaded, data_prop=True).graph
+        except (MeshwrightError, OSError, MemoryError):
+            raise
+        except Exception as error:  # of protobuf and of the inference of shapes
+            raise ValueError(first_line(error)) from error
+        reader = _FileReader(onnx, graph, origin)
+        outputs = reader.read(dims or {}, repeats=repeats > 1)
+        about = f"Imported from ONNX, package {onnx.__version__}."
+        name = name or str(graph.name) or "onnx"
+        return reader.to.graph(
+            name, outputs, origin=origin, repeats=repeats, tiled=tiled, about=about
+        )
 
 
 def _with_sizes(model: Any, sizes: Mapping[str, int], origin: str) -> Any:
@@ -291,8 +299,15 @@ class _FileReader:
 
     def _is_real(self, kind: int) -> bool:
         """Tell whether an element is no whole number and no truth value."""
-        return self.onnx.helper.tensor_dtype_to_np_dtype(kind).kind not in "iub"
+        return self._type(kind).kind not in "iub"
 
     def _word(self, kind: int) -> float:
         """Return the bytes of an element."""
-        return float(self.onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
+        return float(self._type(kind).itemsize)
+
+    def _type(self, kind: int) -> Any:
+        """Return the type of an element that stands under a number in the file."""
+        try:
+            return self.onnx.helper.tensor_dtype_to_np_dtype(kind)
+        except KeyError:
+            raise ValueError(f"a tensor is of no type of elements that is known ({kind})") from None

@@ -74,12 +74,15 @@ def made_by(
     Raises
     ------
     SpecError
-        Where its axes do not fit each other.
+        Where its axes do not fit each other, or its arguments are not those of the operator.
     """
     try:
         return RULES[operator](to, call)
     except UnevenError as error:
-        raise SpecError(Fault(node, f"{written}: {error}"), origin=origin) from error
+        reason = str(error)
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        reason = f"its arguments do not fit ({type(error).__name__})"
+    raise SpecError(Fault(node, f"{written}: {reason}"), origin=origin)
 
 
 # views

@@ -22,6 +22,7 @@ from meshwright.catalog.graphs.torch_export import (
     torch_or_refusal,
 )
 from meshwright.catalog.graphs.torch_files import read_exported
+from meshwright.catalog.graphs.tracing import as_foreign, first_line
 from meshwright.spec.graph import GraphSpec
 
 _FUNCTION = re.compile(r"(?P<module>[A-Za-z_][\w.]*|.+\.py):(?P<function>[A-Za-z_][\w.]*)")
@@ -33,6 +34,11 @@ _INPUT = re.compile(
 def is_program(text: str) -> bool:
     """Tell whether a text names a file of PyTorch or ONNX, or a function of Python."""
     return text.lower().endswith((".pt2", ".onnx", ".py")) or bool(_FUNCTION.fullmatch(text))
+
+
+def is_code(text: str) -> bool:
+    """Tell whether a text names a function of Python, which is run when it is read."""
+    return bool(_FUNCTION.fullmatch(text))
 
 
 def read_program(
@@ -51,7 +57,8 @@ def read_program(
         or ``file.py:function``. The function returns a module with its inputs, ``(module,
         arguments)`` or ``(module, arguments, keywords)``, a module alone, an ``ExportedProgram``,
         or a :class:`GraphSpec`. It is called on the meta device, where tensors have no memory, and
-        where it cannot run there once more without.
+        where it cannot run there once more without. A function is code and is run with the rights
+        of who asks; files are data, and nothing in them is run.
     sizes
         Of dims, by name: parameters of the function of these names, else dims of the inputs, as
         they are named in the graph or by their place (``x.0``).
@@ -80,8 +87,9 @@ def read_program(
         raise SpecError(fault, origin=text)
     if text.lower().endswith(".onnx"):
         return import_onnx(text, sizes=given, repeats=repeats)
-    program = read_exported(Path(text))
-    return graph_of(program, name=Path(text).stem, sizes=given, repeats=repeats)
+    with as_foreign(text, "write it with torch.export.save"):
+        program = read_exported(Path(text))
+        return graph_of(program, name=Path(text).stem, sizes=given, repeats=repeats)
 
 
 def _of_function(
@@ -131,13 +139,19 @@ def _found(module: str, function: str, origin: str) -> Any:
         with quiet():
             loaded = _executed(path) if is_file else import_module(module)
     except (Exception, SystemExit) as error:
-        message = f"cannot be imported: {type(error).__name__}: {error}"
+        message = f"cannot be imported: {_said(error)}"
         fix = "name a module:function, or file.py:function"
         raise SpecError(Fault("", message, fix), origin=origin) from error
     try:
         return reduce(getattr, function.split("."), loaded)
     except AttributeError as error:
         raise UnknownNameError(f"function of {module}", function, _public(error.obj)) from error
+
+
+def _said(error: BaseException) -> str:
+    """Return the kind of an error and what it says, if it says anything."""
+    kind, said = type(error).__name__, first_line(error)
+    return kind if said == kind else f"{kind}: {said}"
 
 
 def _executed(path: Path) -> Any:
@@ -168,7 +182,7 @@ def _called(torch: Any, function: Any, sizes: dict[str, int], origin: str) -> An
         with quiet():
             return function(**keywords)
     except (Exception, SystemExit) as error:
-        message = f"{type(error).__name__}: {error}"
+        message = _said(error)
         fix = "a function that needs no arguments but sizes"
         raise SpecError(Fault("", message, fix), origin=origin) from error
 

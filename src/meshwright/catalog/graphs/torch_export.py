@@ -27,6 +27,7 @@ from meshwright.catalog.graphs.exported import (
     wanted_sizes,
 )
 from meshwright.catalog.graphs.expressions import Expression, read_expression
+from meshwright.catalog.graphs.tracing import first_line
 from meshwright.spec.graph import GraphSpec
 
 
@@ -95,7 +96,7 @@ def _exported(module: Any, arguments: Any, keywords: Any, name: str) -> Any:
         with torch.no_grad(), quiet(), _traceable_experts(module):
             return torch.export.export(module, arguments, keywords)
     except Exception as error:
-        message = f"torch.export: {str(error).strip().splitlines()[0]}"
+        message = f"torch.export: {first_line(error)}"
         raise SpecError(Fault("", message, "make the module traceable"), origin=name) from error
 
 

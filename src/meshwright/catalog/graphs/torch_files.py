@@ -1,27 +1,26 @@
 """Programs that ``torch.export.save`` wrote, read as data: no PyTorch, and nothing in them is run.
 
 PyTorch's own loader executes what such a file holds: pickles of samples and constants, sizes as
-Python, compiled libraries (torch/export/pt2_archive/_package.py and torch/_export/serde/serialize.py
-of PyTorch 2.13). Here only ``models/model.json`` is read, in the layout of
-torch/_export/serde/schema.py: schema 8, which PyTorch 2.6 and later write, 8.20 by 2.13. No weight
-is read: their shapes and types stand in that file.
+Python, compiled libraries (``torch/export/pt2_archive/_package.py`` and ``serialize.py`` of
+``torch/_export/serde``, PyTorch 2.13). Here only ``models/model.json`` is read, in the layout of
+``torch/_export/serde/schema.py``: schema 8, which PyTorch 2.6 and later write, 8.20 by 2.13. No
+weight is read: their shapes and types stand in that file.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshwright.base.archives import Archive, opened_archive
-from meshwright.base.errors import Fault, SpecError, message_of
+from meshwright.base.files import members_of
+from meshwright.catalog.files import json_content
 from meshwright.catalog.graphs.exported import Input, Meta, Program, Ref, Step, TensorMeta
 from meshwright.catalog.graphs.expressions import Expression, Size, read_expression
 
 _SCHEMA = 8
-_MOST_PARTS = 4_000_000
-"""Mappings, lists and entries of one program: some 40,000 calls of operators."""
+_MOST_BYTES = 64 * 2**20
+"""Of one program: some 20,000 calls of operators."""
 _OLD_MODEL = "serialized_exported_program.json"
 """Name in archives of PyTorch before 2.8."""
 _TYPES: Mapping[int, tuple[str, float]] = {
@@ -36,36 +35,24 @@ _TYPES: Mapping[int, tuple[str, float]] = {
 
 
 def read_exported(path: Path) -> Program:
-    """Return the program of a file.
+    """Return the program of a file; for use inside of :func:`as_foreign`.
 
     Raises
     ------
-    SpecError
+    OSError, ValueError
         Where it is no archive, holds no program or another schema, or is too large.
     """
-    fix = "write it with torch.export.save"
-    try:
-        with opened_archive(path) as archive:
-            name = _model_of(archive)
-            text = archive.read(name)
-        if sum(text.count(sign) for sign in (b"{", b"[", b",")) > _MOST_PARTS:
-            raise ValueError(f"{name} has more than {_MOST_PARTS:,} parts")
-        tree = json.loads(text)
-        return _program(tree)
-    except RecursionError:
-        reason = "it is nested too deep"
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        reason = f"it is no program of torch.export: {type(error).__name__} {error}"
-    except (ValueError, OSError) as error:
-        reason = message_of(error)
-    raise SpecError(Fault("", f"cannot be read: {reason}", fix), origin=str(path)) from None
+    with members_of(path, most_bytes=_MOST_BYTES) as archive:
+        name = _model_of(archive.names)
+        text = archive.content(name).decode()
+    return _program(json_content(text, f"{path}: {name}"))
 
 
-def _model_of(archive: Archive) -> str:
+def _model_of(names: Sequence[str]) -> str:
     """Return the name of the program in an archive: that of ``model``, or the only one."""
     found = [
         name
-        for name in archive.names
+        for name in names
         if name == _OLD_MODEL or (name.endswith(".json") and name.split("/")[-2:-1] == ["models"])
     ]
     named = [name for name in found if name.endswith("/model.json")]
@@ -156,9 +143,7 @@ def _size(stated: Mapping[str, Any]) -> Size:
     raise ValueError(f"{kind} is no size")
 
 
-_HELD = {
-    "parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant": "tensor_constant_name"
-}  # fmt: skip
+_HELD = ("parameter", "buffer", "tensor_constant")
 
 
 def _input(spec: Mapping[str, Any], metas: _Metas) -> Input | None:
@@ -166,9 +151,7 @@ def _input(spec: Mapping[str, Any], metas: _Metas) -> Input | None:
     ((kind, stated),) = spec.items()
     if kind in _HELD:
         name = stated["arg"]["name"]
-        return Input(name, metas.tensor(name), str(stated[_HELD[kind]]), kind == "parameter")
-    if kind == "constant_input":
-        return None
+        return Input(name, metas.tensor(name), str(stated[f"{kind}_name"]), kind == "parameter")
     if kind != "user_input":
         return None
     ((name, meta),) = metas.of(stated["arg"])
@@ -196,10 +179,10 @@ def _steps(nodes: Any, metas: _Metas) -> Iterator[Step]:
         outputs = [found for entry in node["outputs"] for found in metas.of(entry)]
         first = outputs[0][0] if len(outputs) == 1 else ""
         name = node.get("name") or first or f"{operator}.{place}"
-        given = (
-            (entry["name"] or f"{at}", entry["arg"]) for at, entry in enumerate(node["inputs"])
-        )
-        arguments = {str(key): _argument(argument) for key, argument in given}
+        arguments = {
+            str(entry["name"] or at): _argument(entry["arg"])
+            for at, entry in enumerate(node["inputs"])
+        }
         yield Step(str(name), operator, arguments, tuple(outputs))
 
 

@@ -473,7 +473,7 @@ def first_line(error: BaseException) -> str:
 
 
 def refuse_wrong_names(
-    dims: Mapping[str, Sequence[str]], shapes: Mapping[str, Sequence[int]], origin: str
+    dims: Mapping[str, Sequence[str]], shapes: Mapping[str, Sequence[object]], origin: str
 ) -> None:
     """Raise what is wrong with the names that a user gave to the dims of inputs."""
     faults = [

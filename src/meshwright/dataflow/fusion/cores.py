@@ -14,7 +14,7 @@ ceil(log2 parts) cycles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -25,7 +25,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, read_only
 from meshwright.base.errors import Fault, SpecError
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.kernel import Kernel, Unit, single_dims
+from meshwright.graph.kernels.kernel import Kernel, Unit, factors, single_dims
 from meshwright.spec.system import ChipSpec, DType
 
 
@@ -95,23 +95,38 @@ class TileShape(NamedTuple):
     """Of an elementwise kernel: results lie on lanes in any order, and sums are cut over lanes."""
 
 
-def passing_dims(graph: DataflowGraph) -> frozenset[str]:
-    """Return the dims that pass in tiles: that of the graph, and those that moves turn it into.
+def passing_dims(graph: DataflowGraph, num_tiles: int) -> dict[str, int]:
+    """Return the dims that pass in tiles, and the parts of each: that of the graph and its aliases.
 
-    A move may read what passes under another name, as rows of tokens become slots of experts.
+    A move may read what passes under another name, as rows of tokens become slots of experts. Where
+    it reads them as several dims side by side, the outer one passes first, and one behind it where
+    there are more tiles than that has elements.
     """
     made = {**graph.inputs, **{kernel.name: kernel.dims for kernel in graph.kernels}}
-    found = {graph.tiled}
+    found = {graph.tiled: num_tiles}
     for kernel in graph.kernels:
         if kernel.unit is Unit.NONE:
             for operand in kernel.inputs:
-                there = zip(made[operand.source], operand.dims, strict=False)
-                found |= {dim for original, dim in there if original in found}
-    return frozenset(found)
+                for original, taken in zip(made[operand.source], operand.dims, strict=False):
+                    if found.keys() & set(factors(original)):
+                        found |= _parts(factors(taken), graph.sizes, num_tiles)
+    return found
+
+
+def _parts(names: Sequence[str], sizes: Mapping[str, int], num_tiles: int) -> dict[str, int]:
+    """Return the parts of dims side by side that pass together in some tiles."""
+    if len(names) == 1:
+        return {names[0]: num_tiles}
+    found: dict[str, int] = {}
+    for name in names:
+        if num_tiles > 1:
+            found[name] = min(sizes[name], num_tiles)
+            num_tiles = -(-num_tiles // sizes[name])
+    return found
 
 
 def tile_shape(
-    kernel: Kernel, sizes: Mapping[str, int], passing: frozenset[str], *, is_spread: bool = False
+    kernel: Kernel, sizes: Mapping[str, int], passing: Collection[str], *, is_spread: bool = False
 ) -> TileShape:
     """Return the shape of one tile of a kernel.
 
@@ -205,7 +220,7 @@ def _falling(cores: IntArray, cycles: FloatArray) -> CoreChoices:
 
 def _useful_parts(length: int, most: int) -> IntArray:
     """Return the numbers of parts at which ceil(length / parts) falls: at most 2 sqrt(length)."""
-    small = np.arange(1, int(length**0.5) + 2, dtype=np.int64)
+    small = np.arange(1, min(int(length**0.5), most) + 2, dtype=np.int64)
     found = np.unique(np.concatenate((small, -(-length // small))))
     found = found[found <= min(length, most)]
     rounds = -(-length // found)

@@ -192,11 +192,12 @@ def fusion_problem(
     graph: DataflowGraph, grid: CoreGrid, share: DeviceShare, rules: Rules = OWN
 ) -> FusionProblem:
     """Return the fusion problem of one device of a group of ``share.tp``."""
-    passing, (tiles, one_tile) = passing_dims(graph), _one_tile(graph, share)
-    padded = {**one_tile, **{dim: tiles * one_tile[dim] for dim in passing}}
+    tiles, passing, one_tile = _one_tile(graph, share)
+    padded = {**one_tile, **{dim: parts * one_tile[dim] for dim, parts in passing.items()}}
     device = _Device(
-        graph, tuple(share.sizes(kernel, padded) for kernel in graph.kernels), tiles, passing
-    )
+        graph, tuple(share.sizes(kernel, padded) for kernel in graph.kernels), tiles,
+        frozenset(passing),
+    )  # fmt: skip
     shapes = [
         tuple(
             tile_shape(kernel, sizes, passing, is_spread=rules.uses_all_lanes)
@@ -245,11 +246,14 @@ def fusion_problem(
     )
 
 
-def _one_tile(graph: DataflowGraph, share: DeviceShare) -> tuple[int, Mapping[str, int]]:
-    """Return the number of tiles of a sequence, and the sizes of all dims in one tile."""
+def _one_tile(
+    graph: DataflowGraph, share: DeviceShare
+) -> tuple[int, Mapping[str, int], Mapping[str, int]]:
+    """Return the tiles of a sequence, the parts of what passes, and the sizes in one tile."""
     tiles = int(ceil_div(graph.sizes[graph.tiled], share.tile))
-    parts = {dim: -(-graph.sizes[dim] // tiles) for dim in passing_dims(graph)}
-    return tiles, {**graph.sizes, **parts, graph.tiled: share.tile}
+    passing = passing_dims(graph, tiles)
+    parts = {dim: -(-graph.sizes[dim] // number) for dim, number in passing.items()}
+    return tiles, passing, {**graph.sizes, **parts, graph.tiled: share.tile}
 
 
 def least_work_s(graph: DataflowGraph, grid: CoreGrid, share: DeviceShare) -> FloatArray:
@@ -258,7 +262,7 @@ def least_work_s(graph: DataflowGraph, grid: CoreGrid, share: DeviceShare) -> Fl
     Cores and cycles under the best number of cores, all lanes used; no partition takes less than
     their sum.
     """
-    passing, (tiles, sizes) = passing_dims(graph), _one_tile(graph, share)
+    tiles, passing, sizes = _one_tile(graph, share)
     found = []
     for kernel in graph.kernels:
         shapes = [

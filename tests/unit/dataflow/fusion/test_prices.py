@@ -42,7 +42,7 @@ def priced(sets, rules=DFMODEL, grid=GRID, graph=None, **share):
 def test_shapes_of_a_product_a_function_and_a_weight_gradient():
     graph = gpt_training_layer(64, 4, 16, 32)
     kernels = {kernel.name: kernel for kernel in graph.kernels}
-    sizes, passing = {**graph.sizes, "tokens": 8}, passing_dims(graph)
+    sizes, passing = {**graph.sizes, "tokens": 8}, passing_dims(graph, 16)
     assert tile_shape(kernels["q"], sizes, passing) == TileShape(64, 64, 8, Unit.MATRIX)
     assert tile_shape(kernels["qk"], sizes, passing) == TileShape(4 * 32, 16, 8, Unit.MATRIX)
     assert tile_shape(kernels["softmax"], sizes, passing) == TileShape(128, 1, 8, Unit.VECTOR)
