@@ -294,9 +294,7 @@ def _software(row: Row, habits: Habits) -> SoftwareStack:
             "fused_gradient_accumulation": False if stated.separate_accumulation else None,
         }
         if stated.compiled_loss:
-            in_place = habits.software.fp32_logit_copies < 1.0
-            copies = 1.0 + habits.software.fp32_logit_copies * in_place
-            found |= {"fp32_logit_copies": copies, "fp32_split_logit_copies": copies}
+            found["loss"] = "compiled"
     return SoftwareStack(**{name: value for name, value in found.items() if value is not None})
 
 

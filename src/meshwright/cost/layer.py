@@ -380,6 +380,12 @@ class PricedPiece:
         """Names of tensors that selective recomputation keeps."""
         return replace(self.structure, recompute=Recompute.SELECTIVE).stored_tensors
 
+    @property
+    def _remakes_logits(self) -> bool:
+        """Whether these are the products of a head whose logits the backward pass makes again."""
+        is_head = self.index == len(self.problem.pieces) - 1
+        return is_head and self.problem.workload.software.loss == "cut"
+
     @cached_property
     def _sums(self) -> list[tuple[OpCost, OpCost, Windows]]:
         """Of each block: all operators, what selective recomputation repeats, and its windows.
@@ -399,10 +405,14 @@ class PricedPiece:
             matmuls = [cost for op, cost in costs if op.kind is OpKind.MATMUL]
             core = [cost for op, cost in costs if op.is_recomputed_selectively]
             others = [c for op, c in costs if op.kind not in (OpKind.MATMUL, OpKind.ATTENTION)]
-            half = [by_field(lambda part: 0.5 * part, cost) for cost in matmuls]
+            grouped = [cost for op, cost in costs if op.kind is OpKind.MATMUL and op.is_grouped]
+            single = [c for op, c in costs if op.kind is OpKind.MATMUL and not op.is_grouped]
+            half = [*grouped, *(by_field(lambda part: 0.5 * part, cost) for cost in single)]
             named = [cost for op, cost in costs if op.name in again]
             selected = (
-                named
+                matmuls
+                if self._remakes_logits
+                else named
                 if modules or stored
                 else {
                     "attention": core,
@@ -422,7 +432,7 @@ class PricedPiece:
     @cached_property
     def _held(self) -> list[tuple[Num, Num, Num]]:
         """Of each block: the largest transient [bytes], dense and expert parameters [1]."""
-        rates, tiles = self.problem.rates, self.problem.workload.software.logit_tiles
+        rates, tiles = self.problem.rates, self.problem.logit_tiles
         return [
             (
                 reduce(
@@ -443,7 +453,7 @@ class PricedPiece:
         if recompute in self.known:
             return self.known[recompute]
         strategy, word = self.network.strategy, self.problem.rates.activation_bytes
-        tiles = self.problem.workload.software.logit_tiles
+        tiles = self.problem.logit_tiles
         # Collectives that are not sent in the rounds of an operator share the windows of the layer.
         calls: list[list[CollectiveCall]] = [[] for _ in self.parts]
         block_of = {op.name: n for n, block in enumerate(self.parts) for op in block.ops}
@@ -470,7 +480,7 @@ class PricedPiece:
             block = BlockCost(
                 everything=everything,
                 recomputed={
-                    Recompute.NONE: OpCost(),
+                    Recompute.NONE: selected if self._remakes_logits else OpCost(),
                     Recompute.SELECTIVE: selected,
                     Recompute.FULL: everything,
                 }[recompute],

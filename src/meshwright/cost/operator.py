@@ -366,7 +366,7 @@ def matmul_shape(op: Op, layer: LocalLayer) -> MatmulShape:
     for tensor in op.outputs:
         columns = columns + layer.width(tensor)
     rows = layer.rows_of(op)
-    if "experts" in op.weights[0].dims:
+    if op.is_grouped:
         experts = layer.size("experts")
         return MatmulShape(experts, ceil_div(rows, experts), inner, columns)
     return MatmulShape(1.0, rows, inner, columns)
@@ -427,7 +427,7 @@ def stored_shares(op: Op, layer: LocalLayer) -> tuple[Num, Num]:
     Source: NVIDIA Transformer Engine, and torchtitan's Float8 tensor parallelism.
     """
     stored = layer.axes.rows[RESIDUAL_STREAM]
-    if "tp" not in stored or "tp" in layer.axes.rows[op.name] or "experts" in op.weights[0].dims:
+    if "tp" not in stored or "tp" in layer.axes.rows[op.name] or op.is_grouped:
         return 1.0, 1.0
     share = layer.token_shard / layer.tokens
     is_row_split = any("tp" in layer.axes.dims.get(dim, ()) for dim in op.contracted)
@@ -449,7 +449,7 @@ def products(op: Op, shape: MatmulShape, moved: Sequence[Num], rates: DeviceRate
     is_logits = "vocab" in op.output.dims
     rate = rates.logits_flops_per_s if is_logits else rates.matmul_flops_per_s
     launches_s: Num = 0.0
-    if "experts" in op.weights[0].dims:
+    if op.is_grouped:
         rate = rate * where(shape.num_products > 1.0, rates.grouped_efficiency, 1.0)
         is_narrow = word_of(op, rates) < rates.activation_bytes
         launches_s = shape.num_products * rates.expert_kernels * rates.launch_s * is_narrow

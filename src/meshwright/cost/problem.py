@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
-from math import prod
+from math import ceil, prod
 from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
@@ -128,10 +128,20 @@ class ProblemOf(ABC, Generic[Work]):
         return build_graph(
             self.model, dropout=software.dropout, flash_attention=software.flash_attention,
             keeps_gates=software.eager, norms_in_steps=software.eager and software.norms_in_steps,
-            fp32_logit_copies=software.fp32_logit_copies,
-            fp32_split_logit_copies=software.fp32_split_logit_copies,
+            loss=software.loss, fp32_logit_copies=software.logit_copies,
             deferred_logit_gradients=software.deferred_logit_gradients,
         )  # fmt: skip
+
+    @property
+    def logit_tiles(self) -> int:
+        """Parts of the tokens whose logits are made one after the other.
+
+        Those of a fused product have about as many logits as the tokens have inputs.
+        Source: Liger Kernel 0.6, ``ops/fused_linear_cross_entropy.py``, ``inc_factor``.
+        """
+        software, model = self.workload.software, self.model
+        fused = ceil(model.vocab_size / model.hidden_size)
+        return max(software.logit_tiles, fused if software.loss in ("linear", "cut") else 1)
 
     @cached_property
     def pieces(self) -> tuple[LayerGraph, ...]:

@@ -131,6 +131,11 @@ class Op:
         return self.outputs if self.moved is None else (self.moved,)
 
     @property
+    def is_grouped(self) -> bool:
+        """Whether this is a product of each expert with rows of its own."""
+        return any("experts" in weight.dims for weight in self.weights)
+
+    @property
     def is_materialized_attention(self) -> bool:
         """Whether this is an attention core that writes its score matrix to memory."""
         return self.kind is OpKind.ATTENTION and self.moved is not None

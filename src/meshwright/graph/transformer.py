@@ -28,6 +28,7 @@ from meshwright.graph.common import (
 from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, Tensor
 from meshwright.graph.recurrence import RECURRENCE, recurrence_ops, recurrence_sizes
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
+from meshwright.spec.workload import LossKernel
 
 ATTENTION, EXPERTS, SHARED = "attention", "experts", "shared_experts"
 """Regions of the graph."""
@@ -374,8 +375,8 @@ def _dropout(source: Tensor) -> Op:
 
 
 def head_graph(
-    model: ModelSpec, *, fp32_logit_copies: float = 1.0, fp32_split_logit_copies: float = 1.0,
-    deferred_logit_gradients: int = 0,
+    model: ModelSpec, *, loss: LossKernel = "plain",
+    fp32_logit_copies: tuple[float, float] = (1.0, 1.0), deferred_logit_gradients: int = 0,
 ) -> LayerGraph:  # fmt: skip
     """Return the final norm, the logits, and the cross-entropy over the vocabulary."""
     stream = hidden_activation("head.input")
@@ -386,20 +387,24 @@ def head_graph(
     scores = Tensor("head.logits", ("tokens", "vocab"))
     weight = TABLE if model.tied_embeddings else ""
     logits = product_op(scores.name, stream, (scores,), EDGE, bias=model.head_bias, weight=weight)
-    loss = _loss(logits.output, fp32_logit_copies, fp32_split_logit_copies)
+    entropy = _loss(logits.output, loss, *fp32_logit_copies)
     waiting = [
         Tensor(f"head.deferred_gradient_{number}", scores.dims)
         for number in range(deferred_logit_gradients)
     ]
-    loss = replace(loss, saved=(*loss.saved, *waiting))
-    return LayerGraph((*ops, logits, loss), 1, edge_sizes(model))
+    entropy = replace(entropy, saved=(*entropy.saved, *waiting))
+    return LayerGraph((*ops, logits, entropy), 1, edge_sizes(model))
 
 
-def _loss(logits: Tensor, fp32_copies: float, fp32_split_copies: float) -> Op:
+def _loss(
+    logits: Tensor, kernel: LossKernel, fp32_copies: float, fp32_split_copies: float
+) -> Op:
     """Return the cross-entropy: it keeps FP32 copies, each 4 bytes for each token and word.
 
     One copy is that of the probabilities. Traffic is 10 bytes for each logit: forward reads 2 and
-    writes 4, backward reads 4 and turns them into the gradient in place.
+    writes 4, backward reads 4 and turns them into the gradient in place. Where the last product is
+    fused with it, the forward pass reads 2 and writes the gradient of 2; of tiles that stay on the
+    chip nothing moves.
     """
     probabilities = Tensor("head.probabilities", logits.dims, 4.0)
     copies = Tensor("head.fp32_copies", logits.dims, 4.0 * fp32_copies, 4.0 * fp32_split_copies)
@@ -410,16 +415,20 @@ def _loss(logits: Tensor, fp32_copies: float, fp32_split_copies: float) -> Op:
         output=Tensor("head.loss", ("tokens",), 4.0),
         contracted=("vocab",),
         saved=(copies,),
-        words_per_element=(1.5, 1.0),
+        words_per_element=_LOSS_WORDS.get(kernel, (1.5, 1.0)),
         moved=probabilities,
         region=EDGE,
     )
 
 
+_LOSS_WORDS: dict[str, tuple[float, float]] = {"linear": (1.0, 0.0), "cut": (0.0, 0.0)}
+"""FP32 words that a fused loss moves for each logit: forward, backward [1]."""
+
+
 def build_graph(
     model: ModelSpec, *, dropout: bool = False, flash_attention: bool = True,
     keeps_gates: bool = False, norms_in_steps: bool = False,
-    fp32_logit_copies: float = 1.0, fp32_split_logit_copies: float = 1.0,
+    loss: LossKernel = "plain", fp32_logit_copies: tuple[float, float] = (1.0, 1.0),
     deferred_logit_gradients: int = 0,
 ) -> OpGraph:  # fmt: skip
     """Return the operators of one step: each kind of layer once, and both ends.
@@ -435,9 +444,8 @@ def build_graph(
     norms_in_steps
         Norms by root mean squares are written out, and keep two of their steps.
     fp32_logit_copies
-        FP32 copies of the logits that the loss holds at its worst moment.
-    fp32_split_logit_copies
-        The same where tp splits the logits.
+        FP32 copies of the logits that the loss holds at its worst moment: of whole ones, and of
+        those that tp splits.
     deferred_logit_gradients
         Micro-batches whose gradients of logits wait for that of the last product's weights.
     """
@@ -455,8 +463,8 @@ def build_graph(
         embedding=embedding_graph(model, dropout=dropout),
         head=head_graph(
             model,
+            loss=loss,
             fp32_logit_copies=fp32_logit_copies,
-            fp32_split_logit_copies=fp32_split_logit_copies,
             deferred_logit_gradients=deferred_logit_gradients,
         ),
         tied=model.tied_embeddings,

@@ -117,12 +117,12 @@ def forward_cost(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassShape
 def _matmul_forward(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassShape) -> ForwardCost:
     """Return a matrix product: the slower of its arithmetic and of reading its operands."""
     count, rows, inner, columns = matmul_shape(op, layer)
-    if "experts" in op.weights[0].dims:
+    if op.is_grouped:
         count, rows = experts_at_work(layer)
     is_logits = "vocab" in op.output.dims
     wide = 1.0 if is_logits else shape.wide_share(op)
     rate = 1.0 / (wide / rates.logits_flops_per_s + (1.0 - wide) / rates.matmul_flops_per_s)
-    if "experts" in op.weights[0].dims:
+    if op.is_grouped:
         rate = rate * where(count > 1.0, shape.constants.expert_rate_share, 1.0)
     rate = rate * shape.constants.prompt_rate_share
     word: Num = rates.activation_bytes if is_logits else shape.stored_bytes(op, rates)

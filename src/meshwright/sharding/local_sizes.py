@@ -354,13 +354,16 @@ def _kept_beside(
 def _kept_outputs(layer: LayerGraph, *, keeps_half: bool) -> list[tuple[Tensor, float]]:
     """Return the outputs of products that are kept, and of the core where every second one is.
 
-    A compiler that keeps all of them leaves out what is only added to the residual stream.
+    A compiler that keeps all of them leaves out what is only added to the residual stream. Grouped
+    products of experts are not among those of which every second one is kept.
+    Source: torchtitan 0.3 ``distributed/activation_checkpoint.py``, whose operators to save are
+    those of PyTorch ``_functorch/partitioners.py``, ``compute_intensive_ops``: no ``_grouped_mm``.
     """
     found = []
     share = 0.5 if keeps_half else 1.0
     added = () if keeps_half else layer.ops[-1].inputs
     for op in layer.ops:
-        if op.kind is OpKind.MATMUL:
+        if op.kind is OpKind.MATMUL and not (keeps_half and op.is_grouped):
             found += [(output, share) for output in op.outputs if output not in added]
         elif op.kind is OpKind.ATTENTION and keeps_half:
             found += [(tensor, 1.0) for tensor in op.saved if tensor not in op.inputs]

@@ -177,6 +177,14 @@ class Launches(Declaration):
         return self.architectures is None or architecture in self.architectures
 
 
+LossKernel = Literal["plain", "compiled", "linear", "cut"]
+"""The operators of the framework; one compiled or fused kernel after the last product; the last
+product and the loss in parts of the tokens, each with its gradients in the forward pass; or the
+same in tiles that never leave the chip, made again for their gradients.
+
+Source: torch.compile of ``cross_entropy``, torchtitan ``components/loss.py``; Liger Kernel 0.6
+``ops/fused_linear_cross_entropy.py``; Wijmans et al. 2024, Cut Your Losses (arXiv 2411.09009).
+"""
 SelectiveRecompute = Literal["attention", "half_of_products", "all_but_products"]
 
 
@@ -230,8 +238,8 @@ class SoftwareStack(Declaration):
     """Collectives of tp are decomposed and overlapped with the matrix product."""
     deduplicated_dispatch: bool = True
     """A token goes to a host once, however many of its experts are there; inside, to each."""
-    fused_loss: bool = False
-    """Logits are never materialised as a whole. Their memory is priced as if they were."""
+    loss: LossKernel = "plain"
+    """How logits become their loss, and its gradient."""
     fp32_logit_copies: float = Field(default=1.0, ge=0)
     """FP32 copies of the logits that the loss holds at its peak, in addition to the logits and
     their gradient in the activation type: 1 of the probabilities of early Megatron, 0.5 since they
@@ -251,6 +259,19 @@ class SoftwareStack(Declaration):
 
     Source: AI-Hypercomputer/maxtext, ``num_vocab_tiling``.
     """
+    @property
+    def logit_copies(self) -> tuple[float, float]:
+        """FP32 copies of the logits at the peak of the loss: of whole ones, and of those of tp.
+
+        A compiled loss of PyTorch holds one, where the framework makes one in place one more.
+        """
+        if self.loss in ("linear", "cut"):
+            return 0.0, 0.0
+        if self.loss == "compiled":
+            copies = self.fp32_logit_copies + 1.0 if self.fp32_logit_copies < 1.0 else 1.0
+            return copies, copies
+        return self.fp32_logit_copies, self.fp32_split_logit_copies
+
     keeps_cast_inputs: bool = False
     """Products of cast operands keep the cast input for the backward pass, not the wider one, as
     Transformer Engine does."""

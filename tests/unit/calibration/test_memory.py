@@ -114,7 +114,7 @@ def test_torchtitan_compiles_its_loss_since_2025(date, compiled, tp, copies):
         parallelism={"tp": tp, "fsdp": True},
     )  # fmt: skip
     software = job_of(row, "uncalibrated").problem.workload.software
-    assert (software.fp32_split_logit_copies if tp > 1 else software.fp32_logit_copies) == copies
+    assert software.logit_copies[tp > 1] == copies
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_loss_made_in_place_holds_one_more_copy_where_it_is_compiled():
         job_of(row_of(**MEGATRON | changes), "uncalibrated").problem.workload.software
         for changes in ({}, {"features": features})
     )
-    assert compiled.fp32_logit_copies == plain.fp32_logit_copies + 1.0 == 1.5
+    assert compiled.logit_copies[0] == plain.logit_copies[0] + 1.0 == 1.5
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def _workload_options(plan: Plan) -> Iterable[Words]:
         yield "--hidden-dropout", "0.0"
     if software.cuda_graphs:
         yield "--cuda-graph-impl", "local"
-    if software.fused_loss:
+    if software.loss == "compiled":
         yield ("--cross-entropy-loss-fusion",)
 
 

@@ -14,7 +14,7 @@ READ = {
         "micro_batch_size": 8, "global_batch": 64, "tokens": 500_000 * 64 * 1024}),
     "megatron_llama3_8b.slurm": (32, "megatron", {
         "model": "llama3-8b", "tp": 2, "zero_stage": "1", "overlap_data_parallel": "on",
-        "optimizer": "megatron-adam-bf16-gradients", "software": {"fused_loss": True},
+        "optimizer": "megatron-adam-bf16-gradients", "software": {"loss": "compiled"},
         "sequence_parallel": "on", "seq": 8192, "tokens": 1_953_125_000 * 8192}),
     "megatron_llama3_70b.sh": (64, "megatron", {
         "model": "llama3-70b", "tp": 8, "pp": 4, "num_virtual_stages": 5, "global_batch": 128,
@@ -51,7 +51,7 @@ READ = {
         "model": "qwen3-30b-a3b", "tp": 1, "ep": 8, "etp": 1, "micro_batch_size": 2,
         "global_batch": 1024, "async_tp": True, "cuda_graphs": True,
         "optimizer": "megatron-adam-bf16-gradients",
-        "software": {"fused_loss": True, "deduplicated_dispatch": True}}),
+        "software": {"loss": "compiled", "deduplicated_dispatch": True}}),
     "megatron_pytorchjob.yaml": (32, "megatron", {
         "model": "llama2-7b", "tp": 4, "global_batch": 128, "zero_stage": "1"}),
     "megatron_ssh_hosts.sh": (32, "megatron", {
@@ -67,7 +67,7 @@ READ = {
         "micro_batch_size": 8, "global_batch": 64}),
     "torchtitan_llama3_8b.toml": (None, "torchtitan", {
         "model": "llama3-8b", "dp": 64, "recompute": "selective", "precision": "fp8",
-        "software": {"compiled": True}}),
+        "software": {"compiled": True, "loss": "compiled"}}),
     "torchtitan_llama3_405b.toml": (None, "torchtitan", {
         "model": "llama3.1-405b", "tp": 8, "schedule": "interleaved", "async_tp": True,
         "num_virtual_stages": 2}),
@@ -82,7 +82,7 @@ READ = {
     ("torchtitan_registry.sh", "torchtitan_registry.py"): (128, "torchtitan", {
         "model": "llama3-70b", "tp": 8, "pp": 2, "cp": 2, "dp": 4, "zero_stage": "2",
         "precision": "fp8", "recompute": "full", "micro_batch_size": 1, "global_batch": 64,
-        "seq": 4096, "cuda_graphs": True, "software": {"compiled": True}}),
+        "seq": 4096, "cuda_graphs": True, "software": {"compiled": True, "loss": "compiled"}}),
     "torchtitan_run_train.sh": (8, "torchtitan", {"model": "llama3-70b", "tp": 8, "dp": 1}),
     "ds_run_clm.sh": (16, "deepspeed", {
         "model": "llama2-7b", "zero_stage": "3", "offload": "gradients", "precision": "bf16",
@@ -112,7 +112,7 @@ READ = {
     "accelerate_command.slurm": (32, "accelerate", {
         "model": "mistral-7b", "global_batch": 128, "seq": 8192, "recompute": "full"}),
     "accelerate_sft.sh": (16, "accelerate", {
-        "model": "qwen3-8b", "global_batch": 256, "software": {"fused_loss": True}}),
+        "model": "qwen3-8b", "global_batch": 256, "software": {"loss": "linear"}}),
     "accelerate_deepspeed.yaml": (8, "deepspeed", {
         "zero_stage": "3", "offload": "state", "precision": "bf16"}),
     "accelerate_launch.slurm": (16, "accelerate", {

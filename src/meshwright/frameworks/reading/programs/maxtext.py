@@ -186,7 +186,6 @@ def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
 
 
 def _pipeline(given: Given, pp: int) -> dict[str, Any]:
-    given.whole("num_pipeline_microbatches"), given.value("pipeline_delay_activation_forwarding")
     repeats = given.whole("num_pipeline_repeats", least=-1)
     given.whole("num_layers_per_pipeline_stage")
     if repeats and repeats > 1:
@@ -208,11 +207,37 @@ def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
             given.refuse("per_device_batch_size",
                          f"{each:g} a device are {micro:g} sequences on each "
                          f"of dp {options['dp']}", "a whole number")  # fmt: skip
-        found |= {"global_batch": whole, "micro_batch_size": max(1, int(micro))}
+        parts = _pipeline_parts(given, options, micro)
+        if again > 1 and parts > 1:
+            given.notes.append("accumulated batches are priced as one pass through the pipeline")
+        found |= {"global_batch": whole, "micro_batch_size": max(1, int(micro) // parts)}
         if (steps := given.whole("steps", least=-1)) and steps > 0:
             found["tokens"] = steps * whole * length
     given.value("steps")
     return found
+
+
+def _pipeline_parts(given: Given, options: Mapping[str, Any], sequences: float) -> int:
+    """Return the micro-batches into which a pipeline cuts the sequences of a rank; 1 without one.
+
+    Source: MaxText 0.2.5 ``pyconfig.py``: as many as stages, twice as many where activations are
+    forwarded late; a multiple of the stages, that divides the batch.
+    """
+    late = given.flag("pipeline_delay_activation_forwarding")
+    name, stages = "num_pipeline_microbatches", options.get("pp") or 1
+    count = given.whole(name, least=-1) or -1
+    if stages == 1:
+        return 1
+    count = count if count > 0 else stages * (1 + late)
+    if count % stages:
+        nearest = -(-count // stages) * stages
+        given.refuse(name, f"{count} are no multiple of {stages} stages", f"{nearest}")
+    elif sequences % count:
+        allowed = [n for n in range(stages, int(sequences) + 1, stages) if sequences % n == 0]
+        fix = f"{min(allowed, key=lambda n: abs(n - count))}" if allowed else ""
+        at = name if name in given else "per_device_batch_size"
+        given.refuse(at, f"{sequences:g} sequences of a rank are not {count} micro-batches", fix)
+    return count
 
 
 def _types(given: Given) -> dict[str, Any]:

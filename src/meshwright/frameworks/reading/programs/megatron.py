@@ -570,7 +570,7 @@ def _software(given: Given) -> dict[str, bool]:
     if backend in ("unfused", "local") or (backend is None and not flash):
         found["flash_attention"] = False
     if given.flag("cross_entropy_loss_fusion"):
-        found["fused_loss"] = True
+        found["loss"] = "compiled"
     if given.flag("no_gradient_accumulation_fusion") or not given.flag(
         "gradient_accumulation_fusion", default=True
     ):

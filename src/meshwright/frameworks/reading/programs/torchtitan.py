@@ -39,11 +39,12 @@ def _shipped(
     training = {"local_batch_size": local_batch_size, "seq_len": seq_len, "steps": steps}
     if more.pop("without_graphs", False):
         training["disable_cuda_graphs"] = True
+    compiled = {"compile": {"enable": True, "components": "loss"}} if "deepseek" in model else {}
     return {
         "model": {"name": module, "flavor": flavor, "converters": more.pop("converters", "")},
         "training": training,
         "activation_checkpoint": {"mode": recompute, "selective_ac_option": "op"},
-    } | ({"parallelism": more} if more else {})
+    } | ({"parallelism": more} if more else {}) | compiled
 
 
 SHIPPED = {
@@ -69,7 +70,7 @@ SHIPPED = {
 }  # fmt: skip
 """Configurations of 0.3 by name: what they state where the options do not.
 
-Compiling the loss alone, which those of DeepSeek do, is not priced.
+Those of DeepSeek compile their loss alone.
 """
 OLDER = {
     "training.batch_size": "training.local_batch_size",
@@ -388,13 +389,18 @@ def _types(given: Given, is_registry: bool) -> dict[str, Any]:
     if changes:
         preset = load_optimizer(optimizer or "fsdp-mixed")
         optimizer = preset.model_copy(update={"name": f"{preset.name}, as stated", **changes})
-    parts = given.text("compile.components")
-    compiled = given.flag("compile.enable") and (parts is None or "model" in parts)
+    parts, compiles = given.text("compile.components"), given.flag("compile.enable")
+    compiled = compiles and (parts is None or "model" in parts)
+    software: dict[str, Any] = {"compiled": True} if compiled else {}
+    if compiles and (parts is None or "loss" in parts):
+        software["loss"] = "compiled"
+    if tiles := given.whole("loss.num_chunks"):
+        software["logit_tiles"] = tiles
     async_tp = given.flag("parallelism.enable_async_tensor_parallel") and compiled
     graphs = is_registry and not given.flag("training.disable_cuda_graphs")
     return {"precision": _precision(precision, recipe), "optimizer": optimizer,
             "async_tp": async_tp, "cuda_graphs": graphs,
-            "software": {"compiled": True} if compiled else {}}  # fmt: skip
+            "software": software}  # fmt: skip
 
 
 def _converters(stated: Any) -> str:

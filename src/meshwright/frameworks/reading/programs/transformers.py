@@ -115,7 +115,9 @@ class Transformers:
         saves_per_epoch pad_to_sequence_len pad_to_multiple_of padding_free pad_token plugins
         liger_rope liger_rms_norm liger_glu* liger_layer_norm flex_attn* cosine_* shuffle_dataset
         truncation_mode router_aux_loss_coef use_dora use_rslora bnb_4bit_* model_init_kwargs.*
-        optim_target_modules test_split_size disable_dropout liger_kernel_config.* hf_use_auth*
+        optim_target_modules test_split_size disable_dropout liger_kernel_config.*
+        
+        hf_use_auth*
         xformers_attention sdp_attention flex_attention batch_eval_metrics bench_* tokenized_path
         preprocessing_* ref_model_* lora_fan* lora_on_cpu preprocess* tensorboard* use_swanlab
         swanlab* is_preprocess* roles_to_train ddp field_* conversation* accelerator_config
@@ -398,16 +400,39 @@ def _types(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
     software: dict[str, Any] = {}
     if given.flag("torch_compile") or dynamo not in ("NO", "NONE"):
         software["compiled"] = True
-    if given.flag(
-        "use_liger_kernel", "use_liger", "enable_liger_kernel", "liger_fused_linear_cross_entropy"
-    ):
-        software["fused_loss"] = True
+    if loss := _loss(given):
+        software["loss"] = loss
     attention = given.text("attn_implementation", "flash_attn") or "sdpa"
     if attention == "eager":
         software["flash_attention"] = False
     if given.flag("use_flash_attn", "use_flash_attention_2", "flash_attention"):
         software["flash_attention"] = True
     return found | {"software": software}
+
+
+LIGER = ("use_liger_kernel", "use_liger", "enable_liger_kernel")
+"""Switches of Liger kernels, which fuse the last product with its loss unless told otherwise."""
+
+
+def _loss(given: Given) -> str:
+    """Return the kernel of the loss, as ``SoftwareStack`` names it; empty: that of the framework.
+
+    Source: liger-kernel 0.6 ``transformers/monkey_patch.py``; axolotl 0.13 ``integrations/liger``,
+    ``integrations/cut_cross_entropy`` and ``monkeypatch/unsloth_.py``, whose plugins do nothing
+    without their switch.
+    """
+    at = "liger_kernel_config."
+    fuses = given.flag(f"{at}fused_linear_cross_entropy", default=True)
+    alone = given.flag(f"{at}cross_entropy")
+    has_liger = any([given.flag(name) for name in LIGER if name in given])
+    if given.flag("cut_cross_entropy", "cut_cross_entropy_enabled"):
+        return "cut"
+    if given.flag("liger_fused_linear_cross_entropy") or (has_liger and fuses):
+        return "linear"
+    kernels = ["liger_cross_entropy", "unsloth_cross_entropy_loss"]
+    if any([given.flag(name) for name in kernels if name in given]) or (has_liger and alone):
+        return "compiled"
+    return ""
 
 
 def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[str, Any]:
