@@ -61,9 +61,7 @@ def test_axolotl_prices_the_loss_that_it_runs(case, tmp_path):
     [("", "plain"), ("--use_liger_kernel", "linear"), ("--use_liger_kernel false", "plain")],
 )
 def test_a_trainer_prices_its_liger_kernels(option, kernel):
-    plan = mw.estimate(
-        from_=str(FOLDER / "trainer.sh"), on="1xH200", set=[f"LOSS={option}"]
-    )
+    plan = mw.estimate(from_=str(FOLDER / "trainer.sh"), on="1xH200", set=[f"LOSS={option}"])
     assert plan.workload.software.loss == kernel
 
 
@@ -105,9 +103,7 @@ def test_maxtext_cuts_the_batch_of_a_pipeline(parts, size):
 def test_maxtext_refuses_a_batch_that_a_pipeline_cannot_cut(number, fix):
     name = str(FOLDER / "maxtext_pipeline.sh")
     with pytest.raises(SpecError, match="num_pipeline_microbatches") as caught:
-        mw.estimate(
-            from_=name, on="8xH100", set=[f"PARTS=num_pipeline_microbatches={number}"]
-        )
+        mw.estimate(from_=name, on="8xH100", set=[f"PARTS=num_pipeline_microbatches={number}"])
     assert fix in str(caught.value)
 
 

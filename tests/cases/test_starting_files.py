@@ -57,7 +57,7 @@ AXOLOTL_READ = {
              {"optimizer": None, "zero_stage": "3"}),
     # CutCrossEntropyArgs: on wherever its plugin is named
     "plugin": ({"plugins": ["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"]},
-               {"software": {"fused_loss": True}}),
+               {"software": {"loss": "cut"}}),
     "plugin off": (
         {"plugins": ["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"],
          "cut_cross_entropy": False}, {"software": {}}),

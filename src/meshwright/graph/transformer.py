@@ -396,9 +396,7 @@ def head_graph(
     return LayerGraph((*ops, logits, entropy), 1, edge_sizes(model))
 
 
-def _loss(
-    logits: Tensor, kernel: LossKernel, fp32_copies: float, fp32_split_copies: float
-) -> Op:
+def _loss(logits: Tensor, kernel: LossKernel, fp32_copies: float, fp32_split_copies: float) -> Op:
     """Return the cross-entropy: it keeps FP32 copies, each 4 bytes for each token and word.
 
     One copy is that of the probabilities. Traffic is 10 bytes for each logit: forward reads 2 and

@@ -259,6 +259,7 @@ class SoftwareStack(Declaration):
 
     Source: AI-Hypercomputer/maxtext, ``num_vocab_tiling``.
     """
+
     @property
     def logit_copies(self) -> tuple[float, float]:
         """FP32 copies of the logits at the peak of the loss: of whole ones, and of those of tp.

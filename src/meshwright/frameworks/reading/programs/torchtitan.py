@@ -40,11 +40,15 @@ def _shipped(
     if more.pop("without_graphs", False):
         training["disable_cuda_graphs"] = True
     compiled = {"compile": {"enable": True, "components": "loss"}} if "deepseek" in model else {}
-    return {
-        "model": {"name": module, "flavor": flavor, "converters": more.pop("converters", "")},
-        "training": training,
-        "activation_checkpoint": {"mode": recompute, "selective_ac_option": "op"},
-    } | ({"parallelism": more} if more else {}) | compiled
+    return (
+        {
+            "model": {"name": module, "flavor": flavor, "converters": more.pop("converters", "")},
+            "training": training,
+            "activation_checkpoint": {"mode": recompute, "selective_ac_option": "op"},
+        }
+        | ({"parallelism": more} if more else {})
+        | compiled
+    )
 
 
 SHIPPED = {

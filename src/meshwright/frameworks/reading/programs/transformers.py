@@ -418,15 +418,12 @@ def _loss(given: Given) -> str:
     """Return the kernel of the loss, as ``SoftwareStack`` names it; empty: that of the framework.
 
     Source: liger-kernel 0.6 ``transformers/monkey_patch.py``; axolotl 0.13 ``integrations/liger``,
-    ``integrations/cut_cross_entropy`` and ``monkeypatch/unsloth_.py``, whose plugins do nothing
-    without their switch.
+    whose plugin does nothing without its switches, and ``monkeypatch/unsloth_.py``.
     """
     at = "liger_kernel_config."
     fuses = given.flag(f"{at}fused_linear_cross_entropy", default=True)
     alone = given.flag(f"{at}cross_entropy")
     has_liger = any([given.flag(name) for name in LIGER if name in given])
-    if given.flag("cut_cross_entropy", "cut_cross_entropy_enabled"):
-        return "cut"
     if given.flag("liger_fused_linear_cross_entropy") or (has_liger and fuses):
         return "linear"
     kernels = ["liger_cross_entropy", "unsloth_cross_entropy_loss"]

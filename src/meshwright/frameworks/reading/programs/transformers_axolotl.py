@@ -91,7 +91,7 @@ class Axolotl(Transformers):
             use_comet comet_* use_otel* otel_* ray_* use_ray resources_per_worker
             quantization.* use_glm_dsa_kernels peft.loftq* neftune* noisy_embedding_alpha
             eval_table_size eval_max_new_tokens eval_causal_lm_metrics liger_rms_norm_gated
-            liger_cross_entropy liger_swiglu liger_use_token_scaling liger_kernel_impl
+            liger_swiglu liger_use_token_scaling liger_kernel_impl
             overrides_of_model_config.output_router_logits model_config.output_router_logits
             dynamic_checkpoint.* lm_eval* grokfast_* hatchery.* llmcompressor.* save_compressed
             trl.* vllm.* dpo_* rl_beta orpo_alpha simpo_gamma cpo_alpha kto_* num_labels
@@ -140,7 +140,7 @@ class Axolotl(Transformers):
                 given.restate(wide, True)  # auto: on where the device has it
         framework, options = read_gathered(given, setting)
         if is_cut:
-            options["software"]["fused_loss"] = True
+            options["software"]["loss"] = "cut"
         is_whole = framework == "accelerate" and options["zero_stage"] == "0"
         if is_whole and options["optimizer"] is None and options["precision"] in ("bf16", "fp16"):
             # weights, and so gradients and moments, rest in the type of training (resolve_dtype)
