@@ -34,7 +34,7 @@ _UNITS: dict[str, tuple[dict[str, float], dict[str, float], str]] = {
     "m": ({"m": 1.0}, _SMALL | {"": 1.0}, "33.25 mm"),
     "hz": ({"Hz": 1.0}, _DECIMAL, "1.8 GHz"),
     "usd": ({"USD": 1.0}, _DECIMAL, "30000 USD"),
-    "usd_per_hour": ({"USD/hour": 1.0, "USD/h": 1.0}, {"": 1.0}, "2.5 USD/hour"),
+    "usd_per_hour": ({"USD/hour": 1.0, "USD/h": 1.0}, {"": 1.0}, "2.5 USD/h"),
     "usd_per_kwh": ({"USD/kWh": 1.0}, {"": 1.0}, "0.1 USD/kWh"),
     "tokens": ({"": 1.0, "tokens": 1.0}, _DECIMAL | {"B": 1e9}, "15T"),
     "tokens_per_s": ({"tokens/s": 1.0, "tok/s": 1.0}, _DECIMAL, "412k tokens/s"),

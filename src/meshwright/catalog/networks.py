@@ -1,8 +1,9 @@
-"""Networks between hosts by name or file, such as 100GbE: one adapter for each host."""
+"""Networks between hosts by name or file: 100GbE, with several adapters a host 8x200GbE."""
 
 from __future__ import annotations
 
 import math
+import re
 from functools import cache
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
@@ -40,8 +41,15 @@ def load_network(name_or_path: str) -> LinkPart:
     raise UnknownNameError("network", name_or_path, known)
 
 
+_SEVERAL = re.compile(r"([0-9]{1,4}) ?x ?([A-Za-z0-9].*)")
+MOST_ADAPTERS = 64
+"""Of one host."""
+
+
 def with_network(system: SystemSpec, name_or_path: str) -> SystemSpec:
-    """Return a system with another network between its hosts: one adapter for each host.
+    """Return a system with another network between its hosts.
+
+    ``8x200GbE`` are eight adapters in each host, ``200GbE`` one.
 
     Raises
     ------
@@ -50,7 +58,12 @@ def with_network(system: SystemSpec, name_or_path: str) -> SystemSpec:
     SpecError
         When the system has no network between hosts.
     """
-    link = load_network(name_or_path)
+    several = None if looks_like_path(name_or_path) else _SEVERAL.fullmatch(name_or_path)
+    adapters = int(several[1]) if several else 1
+    if not 1 <= adapters <= MOST_ADAPTERS:
+        message = f"{adapters} adapters in a host"
+        raise SpecError(Fault("network", message, f"from 1 to {MOST_ADAPTERS}, such as 8x200GbE"))
+    link = load_network(several[2] if several else name_or_path)
     host = devices_of_a_host(system)
     if host is None:
         message = f"{system.name} has no network between hosts that could be another one"
@@ -61,13 +74,14 @@ def with_network(system: SystemSpec, name_or_path: str) -> SystemSpec:
         name=link.name,
         size=replaced.size,
         bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
-        links_per_device=1.0 / host,
+        links_per_device=adapters / host,
         latency_s=link.latency_s,
         message_half_bytes=link.message_half_bytes,
         energy_j_per_byte=link.energy_j_per_byte,
     )
     rate = format_si(8.0 * link.bandwidth_bytes_per_s, "b/s")
-    shared = Provenance(kind="derived", note=f"as stated: one adapter of {rate} for {host} devices")
+    count = "one adapter" if adapters == 1 else f"{adapters} adapters"
+    shared = Provenance(kind="derived", note=f"as stated: {count} of {rate} for {host} devices")
     place, title = f"levels[{last}].", f"network of {link.name}: "
     origins = {
         path: origin
@@ -80,7 +94,7 @@ def with_network(system: SystemSpec, name_or_path: str) -> SystemSpec:
     }
     return system.model_copy(
         update={
-            "name": f"{system.name} (one {link.name} adapter a host)",
+            "name": f"{system.name} ({count.replace('adapter', link.name + ' adapter')} a host)",
             "levels": (*system.levels[:last], level),
             "sources": {**system.sources, **{title + k: s for k, s in link.sources.items()}},
             "provenance": origins | {f"{place}links_per_device": shared},

@@ -1,4 +1,4 @@
-"""Chips by name or file, and systems: ``64xH100``, ``wafer-6x8``, ``2xwafer-6x8``, or a YAML file.
+"""Chips by name or file, and systems: ``64xH100``, ``wafer-6x8``, ``v5p-128``, or a YAML file.
 
 A grid has a shape, written outermost side first, as published: ``6x8`` is six rows of eight
 columns, and the last side is level 0 of the network. A rule of its chip says which shapes a wafer
@@ -180,9 +180,20 @@ class SystemFile(SystemSpec):
 
 
 FORMS = (
-    "forms: 64xH100, 2x4xL4 (two hosts of four), wafer-6x8, 2xwafer-6x8, a system such as "
-    "gb200-nvl72, or a path to a file"
+    "forms: 64xH100, 2x4xL4 (two hosts of four), wafer-6x8, 2xwafer-6x8, v5p-128, a system such "
+    "as gb200-nvl72, or a path to a file"
 )
+_SLICE = re.compile(
+    r"(?:cloud-?)?(?:tpu-?)?(v3|v4|v5p|v5e|v5litepod|v6e|v7x|7x)-([1-9][0-9]{0,5})", re.IGNORECASE
+)
+"""A TPU slice by Google's name."""
+_SLICE_CHIPS = {"v5litepod": "v5e", "7x": "v7x"}
+_SLICE_CORES = {"v3": 2, "v4": 2, "v5p": 2}
+"""What such a name counts in a chip: its TensorCores; of later kinds it counts chips.
+
+Source: Cloud TPU documentation, "v4", "v5p", "v5e" and "v6e", tables of accelerator types (2026):
+v5p-8 is 2x2x1, four chips; v5litepod-256 and v6e-256 are 16x16, 256 chips.
+"""
 _COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[xX]([A-Za-z0-9].*)")
 _NAME_AND_SHAPE = re.compile(r"(.+)-([0-9]+(?:x[0-9]+)+)")
 _NEARLY_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[\s*:_-]*[xX]?[\s*:_-]*([A-Za-z].*)")
@@ -223,6 +234,8 @@ def load_system(text: str) -> SystemSpec:
         is_whole = file.num_devices == math.prod(level.size for level in file.levels)
         return _as_system(file) if is_whole else resized(file, file.num_devices, name=file.name)
     counted = _COUNT_OF_CHIP.fullmatch(text)
+    if found := _SLICE.fullmatch(counted[2] if counted else text):
+        return _slice(found[1].lower(), int(found[2]), int(counted[1]) if counted else 1)
     count, name = (int(counted[1]), counted[2]) if counted else (1, text)
     if counted and (chip := find_chip(name)):
         file = _catalog_file(data_names("systems")[standard_system(chip)])
@@ -243,6 +256,24 @@ def load_system(text: str) -> SystemSpec:
     if counted and not missing[0].isdigit():
         raise UnknownNameError("chip", missing, chip_names())
     raise _no_such_system(text)
+
+
+def _slice(kind: str, number: int, count: int) -> SystemSpec:
+    """Return a TPU slice, or several of them, by the number in its name."""
+    kind = _SLICE_CHIPS.get(kind, kind)
+    cores = _SLICE_CORES.get(kind, 1)
+    chips, file = number // cores, _catalog_file(data_names("systems")[f"tpu-{kind}"])
+    assert file.grid is not None
+    shape = None if number % cores else standard_shape(file.grid, file.longest, chips)
+    if shape is None:
+        sizes = sorted({math.prod(one) for one in file.grid.listed})
+        near = min(sizes, key=lambda size: abs(size - number / cores))
+        counts = f"{cores} TensorCores of each chip" if cores > 1 else "chips"
+        message = f"there is no slice {kind}-{number}; the number counts {counts}"
+        fix = f"{kind}-{near * cores} ({near} chips)"
+        raise SpecError(Fault("on", message, fix))
+    name = f"tpu-{kind}-{shape_text(shape)}"
+    return load_system(name if count == 1 else f"{count}x{name}")
 
 
 def _in_hosts(chip: str, num_hosts: int, num_devices: int) -> SystemSpec:

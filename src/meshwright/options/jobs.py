@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 MEASURED = "--measured"
 MEASURED_MEMORY = "--measured-memory"
-ALLOWED = "such as '8.1 s', '412k tokens/s', '6.4k tokens/s/device' or '43% mfu_causal'"
-_MFU = re.compile(r"([0-9.]+)\s*(%?)\s*(mfu_causal|mfu_full)", re.IGNORECASE)
+ALLOWED = (
+    "such as '8.1 s', '412k tokens/s', '6.4k tokens/s/device', '43%' (MFU with causal scores), "
+    "'43% mfu_full' or '400 TFLOP/s' (a device)"
+)
+_MFU = re.compile(r"([0-9.]+)\s*(%?)\s*(mfu_causal|mfu_full|(?<=%)(?:\s*mfu)?)", re.IGNORECASE)
+_A_DEVICE = re.compile(r"/(device|gpu|chip)$", re.IGNORECASE)
 
 
 def measured_bytes(text: str, plan: Plan) -> float:
@@ -62,9 +66,12 @@ def measured_step_s(text: str, plan: Plan) -> float:
 
 
 def _step_s(text: str, plan: Plan) -> float:
-    """Return the seconds of a step, by its unit; an MFU must name its scores."""
+    """Return the seconds of a step, by its unit.
+
+    A share alone is an MFU with causal scores, as ours is shown; FLOP/s are those of a device.
+    """
     tokens, price = plan.workload.tokens_per_step, plan.best.estimate
-    if "mfu" in text.lower():
+    if "mfu" in text.lower() or text.endswith("%"):
         match = _MFU.fullmatch(text)
         if match is None:
             raise ValueError(text)
@@ -72,9 +79,14 @@ def _step_s(text: str, plan: Plan) -> float:
         share = float(number) / (100.0 if percent else 1.0)
         if not 0.0 < share <= 1.0:
             raise ValueError(text)
-        return price.step_time_s * float(getattr(price, name.lower())) / share
-    if text.endswith("/device"):
-        each = quantity(MEASURED, text.removesuffix("/device"), "tokens_per_s")
+        kind = name.lower() if "_" in name else "mfu_causal"
+        return price.step_time_s * float(getattr(price, kind)) / share
+    if "flop" in text.lower():
+        rate = quantity(MEASURED, _A_DEVICE.sub("", text), "flops_per_s")
+        peak = plan.system.chip.matmul_flops_per_s[plan.workload.precision.matmul]
+        return price.step_time_s * price.mfu_causal * peak / rate
+    if _A_DEVICE.search(text):
+        each = quantity(MEASURED, _A_DEVICE.sub("", text), "tokens_per_s")
         return tokens / (each * price.num_devices_used)
     if "tok" in text:
         return tokens / quantity(MEASURED, text, "tokens_per_s")

@@ -132,6 +132,16 @@ def quantity(option: str, text: str, dimension: str) -> float:
     return value
 
 
+def rent_of(text: str) -> float:
+    """Return the rent of a device [USD/h]; a bare number is one of USD an hour."""
+    bare = text.strip().replace("_", "")
+    try:
+        float(bare)
+    except ValueError:
+        return quantity("--rent", text, "usd_per_hour")
+    return quantity("--rent", f"{bare} USD/h", "usd_per_hour")
+
+
 def one_of(option: str, text: str, values: Iterable[str]) -> str:
     """Return a text that is one of the values."""
     names = list(values)
@@ -257,7 +267,7 @@ def read_model_and_system(
     model = reading.value(model_of, args)
     system = reading.value(system_of, args)
     powers = reading.value(_powers, args)
-    rent = args.rent and reading.value(quantity, "--rent", args.rent, dimension="usd_per_hour")
+    rent = args.rent and reading.value(rent_of, args.rent)
     system = with_powers(system, **powers) if system and powers else system
     return model, with_rent(system, rent) if system and rent else system
 

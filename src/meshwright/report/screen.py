@@ -388,13 +388,18 @@ def rent_rate(chip: ChipSpec, num_devices: int) -> str:
     if rent is None:
         return ""
     origin = chip.provenance.get("rent")
-    source = chip.sources.get(origin.source or "") if origin else None
+    is_assumed = origin is not None and origin.kind == "assumed"
+    source = chip.sources.get(origin.source or "") if origin and not is_assumed else None
     why = source.title if source else origin.note if origin else "no source stated"
     each = f"{rent:.4g} USD/h a device"
     every = ""
     if num_devices > 1:
         every = f", {format_number(rent * num_devices, digits=4)} USD/h for {num_devices:,}"
-    return f"{each}{every} ({why})"
+    span = ""
+    if origin and origin.low is not None and origin.high is not None:
+        word = "somewhere" if is_assumed else "listed"
+        span = f"; {word} from {origin.low:.4g} to {origin.high:.4g}"
+    return f"{each}{every} ({'assumed: ' if is_assumed else ''}{why}{span})"
 
 
 def percent(value: float | None, *, sign: bool = False) -> str:
