@@ -48,6 +48,8 @@ class ServingEstimate(Brief):
     sequences_in_flight: float
     most_sequences: int
     """Sequences of full length for whose cache all replicas together have room."""
+    cache_tokens: int
+    """Tokens for whose cache one replica has room: what servers print when they start."""
     num_groups: int
     """Groups of sequences in flight in the pipeline of each replica."""
     num_devices_used: int

@@ -80,11 +80,11 @@ def steady(loop: LoopOf[Num]) -> LoopState[Num]:
     T within a quarter from 4 to 128 clients.
     """
     n, others = loop.clients, positive_part(loop.clients - 1.0)
-    later = larger(loop.answer_tokens - 1.0, 1.0)
+    later = positive_part(loop.answer_tokens - 1.0)
     d, e, room = loop.decode_s, loop.more_s, loop.prompts_of_pass
     beside = positive_part(room - 1.0)
     first_s = e + d
-    step_s = d + smaller(others / later, room) * e
+    step_s = d + smaller(others / larger(later, 1.0), room) * e
     share: Num = 0.0 * step_s
     for _ in range(ROUNDS):
         rate = others / (first_s + later * step_s)
@@ -98,6 +98,19 @@ def steady(loop: LoopOf[Num]) -> LoopState[Num]:
         first_s = met_s / 2.0 + waits_s + loop.passes_of_prompt * d + loop.own_s + e * ahead
         first_s = larger(first_s, n * step_s / room - later * step_s)
     return LoopState(step_s, first_s, share)
+
+
+def requests_per_s(clients: Num, first_s: Num, step_s: Num, answer_tokens: Num) -> Num:
+    """Return the requests that clients end in a second [1/s].
+
+    Each of N clients holds a request for T until its first token and for t until each of the
+    O - 1 others, so that by Little's law they end
+
+        N / (T + (O - 1) t).
+
+    Example: 64 clients, T = 1 s, t = 20 ms and O = 101 end 64 / (1 + 2) = 21.3 requests a second.
+    """
+    return clients / (first_s + positive_part(answer_tokens - 1.0) * step_s)
 
 
 def together(loop: LoopOf[Num]) -> LoopState[Num]:

@@ -453,8 +453,7 @@ def price_passes(
         piece_cost(problem, structure, strategy, piece, index, collectives, shape)
         for index, piece in enumerate(problem.pieces)
     ]
-    pattern, weights = problem.model.layer_pattern, problem.layer_weights
-    layout = stage_layout(pattern, weights, strategy.pp, strategy.num_virtual_stages, structure)
+    layout = _stage_layout(problem, structure, strategy)
     send = send_s(problem, structure, strategy, collectives) * (strategy.pp > 1)
     host = host_s(problem.constants, strategy.micro_batch_size)
     return PassPrice(
@@ -468,6 +467,39 @@ def price_passes(
     )
 
 
+def reserved_bytes(
+    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns,
+    length: Num | None = None,
+) -> tuple[Num, ...]:  # fmt: skip
+    """Return what a server reserves for the transients of its largest pass [bytes].
+
+    On one device of the first, the fullest middle and the last stage, whatever passes come.
+
+    Parameters
+    ----------
+    length
+        Tokens of the prompts that fill the pass; those of the workload where it is not given, or
+        one prompt as long as the pass.
+    """
+    most = float(problem.server.most_pass_tokens)
+    stated = float(problem.workload.prompt_length or most)
+    tokens = smaller(stated if length is None else length, most)
+    shape = replace(problem.shape, new_tokens=tokens, past_tokens=0.0, answered_share=1.0)
+    rows = replace(strategy, micro_batch_size=most / tokens + 0.0 * strategy.micro_batch_size)
+    sizes = []
+    for index, piece in enumerate(problem.pieces):
+        local = _local_layer(problem, structure, rows, piece, index, shape)
+        sizes.append(_working_bytes(problem, piece, local, shape))
+    layout = _stage_layout(problem, structure, strategy)
+    return tuple(
+        reduce(larger, [
+            size * ((count > 0) * 1.0)
+            for size, count in zip(sizes, layout.counts[position], strict=True)
+        ])
+        for position in POSITIONS
+    )  # fmt: skip
+
+
 def _held(
     problem: ServingProblem, strategy: StrategyColumns, costs: Sequence[PassCost],
     layout: StageLayout, position: str,
@@ -478,6 +510,14 @@ def _held(
     if problem.graph.tied and position == "first":
         weights = weights - _shared_table_bytes(problem, strategy) * (strategy.pp == 1)
     return StageHeld(weights, held.working_bytes, held.cache_bytes)
+
+
+def _stage_layout(
+    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns
+) -> StageLayout:
+    """Return the layers of the stages."""
+    pattern, weights = problem.model.layer_pattern, problem.layer_weights
+    return stage_layout(pattern, weights, strategy.pp, strategy.num_virtual_stages, structure)
 
 
 def _slowest_stage_s(costs: Sequence[PassCost], layout: StageLayout, send: Num) -> Num:
@@ -502,20 +542,10 @@ def piece_cost(
     index: int, collectives: Collectives, shape: PassShape | None = None,
 ) -> PassCost:  # fmt: skip
     """Return one pass through one kind of layer, or through an edge."""
-    rates, work = problem.rates, problem.workload
+    rates = problem.rates
     shape = shape or problem.shape
-    length = shape.new_tokens
-    # The head sees the last token of a sequence only.
-    if index == len(problem.pieces) - 1:
-        answered = strategy.micro_batch_size * shape.answered_share
-        strategy, length = replace(strategy, micro_batch_size=answered), 1.0
-    local = LocalLayer(
-        sizes=piece.sizes,
-        axes=problem.derived_shardings(structure)[index].axes,
-        degrees=strategy,
-        sequence_length=length,
-        expert_load_imbalance=work.expert_load_imbalance,
-    )
+    local = _local_layer(problem, structure, strategy, piece, index, shape)
+    strategy, length = local.degrees, local.sequence_length
     total, windows = layer_forward(piece, local, rates, shape)
     calls = [
         c for c in problem.derived_shardings(structure)[index].calls if c.phase is Phase.FORWARD
@@ -535,18 +565,44 @@ def piece_cost(
                 for entry in fields(CommCost)
             }
         )
-    working = reduce(larger, [live_bytes(op, local, rates, shape) for op in piece.ops])
-    stream = 2.0 * word * local.token_shard * float(problem.model.hidden_size)
     is_edge = index >= len(problem.graph.layers)
     weights: Num = 0.0
     for op in piece.ops:
         dense, expert = parameters_on_device(replace(piece, ops=(op,)), structure, strategy)
         weights = weights + (dense + expert) * (word if is_edge else shape.stored_bytes(op, rates))
     return pass_cost(
-        total, comm, rates, working + stream, weights,
+        total, comm, rates, _working_bytes(problem, piece, local, shape), weights,
         _cache_bytes(shape, piece, local, word),
         dependent_sums(piece) * shape.constants.reduction_s, 0.0 * strategy.tp,
     )  # fmt: skip
+
+
+def _local_layer(
+    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, piece: LayerGraph,
+    index: int, shape: PassShape,
+) -> LocalLayer:  # fmt: skip
+    """Return the sizes of a piece on one device; the head sees one token of a sequence only."""
+    length = shape.new_tokens
+    if index == len(problem.pieces) - 1:
+        answered = strategy.micro_batch_size * shape.answered_share
+        strategy, length = replace(strategy, micro_batch_size=answered), 1.0
+    return LocalLayer(
+        sizes=piece.sizes,
+        axes=problem.derived_shardings(structure)[index].axes,
+        degrees=strategy,
+        sequence_length=length,
+        expert_load_imbalance=problem.workload.expert_load_imbalance,
+    )
+
+
+def _working_bytes(
+    problem: ServingProblem, piece: LayerGraph, local: LocalLayer, shape: PassShape
+) -> Num:
+    """Return the largest transient of an operator, and the streams that arrive and leave [bytes]."""
+    rates = problem.rates
+    largest = reduce(larger, [live_bytes(op, local, rates, shape) for op in piece.ops])
+    stream = 2.0 * rates.activation_bytes * local.token_shard * float(problem.model.hidden_size)
+    return largest + stream
 
 
 def _calls_of_tokens_that_stay(calls: Sequence[CollectiveCall]) -> list[CollectiveCall]:

@@ -17,11 +17,19 @@ from meshwright.cost.energy import (
     total_energy_j,
 )
 from meshwright.cost.memory import num_axes
-from meshwright.serve.closed_loop import steady
+from meshwright.serve.closed_loop import LoopOf, LoopState, requests_per_s, steady, together
 from meshwright.serve.operators import PASS_TIME_PARTS
-from meshwright.serve.passes import PassPrice, ServingProblem, loop_of, passes_of
+from meshwright.serve.passes import (
+    PassPrice,
+    RequestPasses,
+    ServingProblem,
+    StageHeld,
+    loop_of,
+    passes_of,
+    reserved_bytes,
+)
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
-from meshwright.spec.workload import Decode
+from meshwright.spec.workload import Decode, Server
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class ServingMemory:
     buffers_bytes: Num
     """Runtime and communication library."""
     margin_bytes: Num
-    """Left free for fragmentation."""
+    """That the server does not fill."""
 
     @property
     def total_bytes(self) -> Num:
@@ -59,16 +67,63 @@ def buffers_bytes(
     return runtime_bytes + communicator_bytes * axes
 
 
-def most_sequences(use: ServingMemory, cache_bytes: Num, capacity_bytes: float) -> Num:
-    """Return the sequences whose cache fits in the memory left over; infinity without any cache.
+MOST_OF_PASS = 0.5
+"""Of what weights and buffers leave: a pass that needs more is cut into smaller ones."""
+
+
+@dataclass(frozen=True)
+class CacheRoom:
+    """What a server leaves for the cache on one device, and why [bytes]."""
+
+    cache_bytes: Num
+    """For keys and values; below 0, weights and passes alone do not fit."""
+    working_bytes: Num
+    """For the transients of the largest pass."""
+    margin_bytes: Num
+    """That the server does not fill."""
+
+    def sequences(self, each_bytes: Num) -> Num:
+        """Return the sequences of so many bytes that have room; infinity without any cache."""
+        free = positive_part(self.cache_bytes)
+        return where(each_bytes > 0, free / where(each_bytes > 0, each_bytes, 1.0), np.inf)
+
+
+def cache_room(
+    server: Server, capacity_bytes: float, weights_bytes: Num, buffers: Num, working_bytes: Num,
+    reserved_bytes: Num,
+) -> CacheRoom:  # fmt: skip
+    """Return what a server leaves for the cache on one device.
+
+    With the share f that it fills, of capacity C, beside weights W, buffers B and the largest pass
+    P,
+
+        f C - W - B - P,   or   f (C - W - B - P)
+
+    where the share is of what they leave. Weights of 40 GiB, buffers of 2 GiB and a pass of 1 GiB
+    leave 0.9 x 80 - 43 = 29 GiB, or 0.9 x 37 = 33.3 GiB.
 
     Parameters
     ----------
-    cache_bytes
-        Cache of one sequence on this device [bytes].
+    working_bytes
+        Transients of the pass that is priced.
+    reserved_bytes
+        Transients of the largest pass of the server, which is cut where it would take more than
+        ``MOST_OF_PASS`` of what weights and buffers leave.
+
+    Source: vLLM 0.33, ``v1/worker/gpu_worker.py``, ``determine_available_memory``; TensorRT-LLM,
+    ``free_gpu_memory_fraction``; SGLang 0.5.23, ``mem_fraction_static`` (2026-11).
     """
-    free = positive_part(capacity_bytes - (use.total_bytes - use.kv_cache_bytes))
-    return where(cache_bytes > 0, np.floor(free / where(cache_bytes > 0, cache_bytes, 1.0)), np.inf)
+    fraction = server.memory_fraction
+    filled = capacity_bytes if server.of_free_memory else fraction * capacity_bytes
+    left = filled - weights_bytes - buffers
+    pass_bytes = smaller(reserved_bytes, MOST_OF_PASS * positive_part(left))
+    pass_bytes = larger(working_bytes, pass_bytes)
+    free = left - pass_bytes
+    if server.of_free_memory:
+        margin = (1.0 - fraction) * positive_part(free)
+    else:
+        margin = capacity_bytes - filled + 0.0 * free
+    return CacheRoom(free - margin * float(server.of_free_memory), pass_bytes, margin)
 
 
 @dataclass(frozen=True)
@@ -134,6 +189,8 @@ class ServingPrice:
     """Of the first, the fullest middle and the last stage."""
     most_sequences: Num
     """Sequences of the whole system for whose cache there is room."""
+    cache_tokens: Num
+    """Tokens for whose cache one replica has room, as servers print it."""
     flops: Num
     """Of one pass of one group, on one device of each stage together [FLOP]."""
     traffic_bytes: Num
@@ -160,57 +217,112 @@ def price_serving(
         Such groups in flight in each replica, at most pp: more of them only wait for each other.
     """
     passes = passes_of(problem, structure, strategy)
-    return with_groups(problem, structure, strategy, passes, num_groups)
+    reserved = reserved_bytes(problem, structure, strategy)
+    return with_groups(problem, structure, strategy, passes, num_groups, reserved)
 
 
 def with_groups(
     problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, passes: PassPrice,
-    num_groups: Num,
+    num_groups: Num, reserved: tuple[Num, ...],
 ) -> ServingPrice:  # fmt: skip
-    """Return the price of serving with groups of sequences that each make these passes."""
+    """Return the price of serving with groups of sequences that each make these passes.
+
+    Parameters
+    ----------
+    reserved
+        Bytes for the largest pass of the server, of each stage.
+    """
     sequences = strategy.micro_batch_size * num_groups
     if problem.is_decode:
         sequences = smaller(sequences, ceil_div(problem.workload.batch_size, strategy.dp))
-    first_s, work = None, problem.workload
+    work, clients = problem.workload, None
     if passes.requests is not None and isinstance(work, Decode):
-        steps = work.answer_length / problem.tokens_per_step
-        request = float(work.prompt_length or 0), steps
-        loop = loop_of(passes.requests, strategy, sequences, request, num_groups, problem)
-        state = steady(loop)
-        first_s = state.first_s + problem.constants.host_prompt_s
-        passes = passes.requests.mean(state.prompts_of_step / num_groups)
-    time = _times(problem, strategy, passes, num_groups).over(problem.tokens_per_step)
+        request = float(work.prompt_length or 0), float(work.answer_length)
+        clients = price_clients(
+            problem, strategy, passes.requests, sequences, request, num_groups
+        )
+        passes, time = clients.passes, clients.time
+    else:
+        time = _times(problem, strategy, passes, num_groups).over(problem.tokens_per_step)
     bottleneck_s = passes.slowest_s * (1.0 + passes.jitter)
     latency_s, whole = time.total_s, passes.whole
-    rates = _rates(problem, strategy, latency_s, bottleneck_s, sequences)
-    memory, room = _memories(problem, strategy, passes, sequences)
+    rates = _rates(problem, strategy, latency_s, bottleneck_s, sequences, clients)
+    memory, room = _memories(problem, strategy, passes, sequences, reserved)
     return ServingPrice(
         strategy, structure, num_groups, time, latency_s, bottleneck_s, *rates, memory,
-        room * strategy.dp, whole.flops, whole.traffic_bytes, whole.link_bytes,
-        first_s,
+        np.floor(room) * strategy.dp, np.floor(room * problem.cached_length),
+        whole.flops, whole.traffic_bytes, whole.link_bytes,
+        None if clients is None else clients.first_s,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClientsPrice:
+    """Clients of one replica, each of which sends a request when another one ends."""
+
+    passes: PassPrice
+    """The mean one, with the prompts that it carries."""
+    time: ServingTime
+    """Per output token [s]."""
+    first_s: Num
+    """Mean, from when a request is sent to its first token [s]."""
+    loop: LoopOf[Num]
+    state: LoopState[Num]
+
+
+def price_clients(
+    problem: ServingProblem, strategy: StrategyOf[Num], made: RequestPasses, clients: Num,
+    request: tuple[Num, Num], num_groups: Num, *, are_equal: bool = False,
+    stay_together: bool = False,
+) -> ClientsPrice:  # fmt: skip
+    """Return the steady state of clients: the one model of requests, in plans and in validation.
+
+    Parameters
+    ----------
+    clients
+        Requests in flight on one replica.
+    request
+        Tokens of prompt and answer.
+    are_equal
+        All requests have the same length.
+    stay_together
+        Prompts pass before any answer goes on, so that requests which start together end so.
+    """
+    prompt, answer = request
+    steps = prompt, answer / problem.tokens_per_step
+    loop = loop_of(made, strategy, clients, steps, num_groups, problem, are_equal=are_equal)
+    state = together(loop) if stay_together else steady(loop)
+    passes = made.mean(state.prompts_of_step / num_groups)
+    time = _times(problem, strategy, passes, num_groups).over(problem.tokens_per_step)
+    first_s = state.first_s + problem.constants.host_prompt_s
+    return ClientsPrice(passes, time, first_s, loop, state)
 
 
 def _rates(
     problem: ServingProblem, strategy: StrategyColumns, latency_s: Num, bottleneck_s: Num,
-    sequences: Num,
+    sequences: Num, clients: ClientsPrice | None,
 ) -> tuple[Num, Num, Num]:  # fmt: skip
     """Return sequences in flight, tokens/s of the system, and tokens/s of one sequence.
 
     Decode is a closed loop: every sequence in flight makes one token in each pass, so tokens/s
-    times the time per token are the sequences in flight (Little's law). Prefill is a stream of
-    prompts at the pace of the slowest stage.
+    times the time per token are the sequences in flight (Little's law); of whole requests each
+    client waits for the first token too. Prefill is a stream of prompts at the pace of the slowest
+    stage.
     """
-    length = float(problem.pass_length)
-    if problem.is_decode:
-        in_flight = smaller(problem.workload.batch_size, sequences * strategy.dp)
-        return in_flight, in_flight / latency_s, 1.0 / latency_s
+    length, work = float(problem.pass_length), problem.workload
+    if isinstance(work, Decode):
+        in_flight = smaller(work.batch_size, sequences * strategy.dp)
+        tokens_per_s = in_flight / latency_s
+        if clients is not None:
+            answer = float(work.answer_length)
+            tokens_per_s = answer * requests_per_s(in_flight, clients.first_s, latency_s, answer)
+        return in_flight, tokens_per_s, 1.0 / latency_s
     prompts_per_s = strategy.micro_batch_size * strategy.dp / bottleneck_s
     return prompts_per_s * latency_s, prompts_per_s * length, length / latency_s
 
 
 def _times(
-    problem: ServingProblem, strategy: StrategyColumns, passes: PassPrice, num_groups: Num
+    problem: ServingProblem, strategy: StrategyOf[Num], passes: PassPrice, num_groups: Num
 ) -> ServingTime:
     """Return the parts of the latency: a token visits every stage, in decode also on the way back.
 
@@ -233,27 +345,38 @@ def _times(
 
 
 def _memories(
-    problem: ServingProblem, strategy: StrategyColumns, passes: PassPrice, sequences: Num
-) -> tuple[tuple[ServingMemory, ...], Num]:
+    problem: ServingProblem, strategy: StrategyColumns, passes: PassPrice, sequences: Num,
+    reserved: tuple[Num, ...],
+) -> tuple[tuple[ServingMemory, ...], Num]:  # fmt: skip
     """Return the memory of the first, middle and last stage, and the sequences with room in all."""
-    capacity = problem.system.chip.main_memory.capacity_bytes
-    calibration = problem.calibration
-    buffers = buffers_bytes(
-        strategy, calibration.communication_buffer_bytes, calibration.communicator_bytes
-    )
     uses, rooms = [], []
-    for held in passes.held:
-        zero = 0.0 * held.weights_bytes
+    for held, most in zip(passes.held, reserved, strict=True):
+        buffers, room = held_room(problem, strategy, held, held.working_bytes, most)
         use = ServingMemory(
             weights_bytes=held.weights_bytes,
             kv_cache_bytes=held.cache_bytes * sequences,
-            working_bytes=held.working_bytes,
-            buffers_bytes=buffers + zero,
-            margin_bytes=calibration.memory_margin_fraction * capacity + zero,
+            working_bytes=room.working_bytes,
+            buffers_bytes=buffers,
+            margin_bytes=room.margin_bytes,
         )
         uses.append(use)
-        rooms.append(most_sequences(use, held.cache_bytes, capacity))
+        rooms.append(room.sequences(held.cache_bytes))
     return tuple(uses), reduce(smaller, rooms)
+
+
+def held_room(
+    problem: ServingProblem, strategy: StrategyOf[Num], held: StageHeld, working_bytes: Num,
+    reserved: Num,
+) -> tuple[Num, CacheRoom]:  # fmt: skip
+    """Return the buffers of a device of a stage, and the room that they and weights leave."""
+    constants, capacity = problem.calibration, problem.system.chip.main_memory.capacity_bytes
+    buffers = buffers_bytes(
+        strategy, constants.communication_buffer_bytes, constants.communicator_bytes
+    ) + 0.0 * held.weights_bytes  # fmt: skip
+    room = cache_room(
+        problem.server, capacity, held.weights_bytes, buffers, working_bytes, reserved
+    )
+    return buffers, room
 
 
 def fullest_use(price: ServingPrice) -> tuple[ServingMemory, Num]:

@@ -79,6 +79,7 @@ def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
         f"devices; the KV cache has room for {price.most_sequences:,}"
     )
     screen.add("", text, spare=3)
+    screen.add("", f"KV cache of a replica: {price.cache_tokens:,} tokens", spare=2)
     screen.add("launches", launches_text(plan))
     if drafts := _drafts(plan):
         screen.add("drafts", drafts, spare=1)

@@ -15,17 +15,16 @@ from functools import partial, reduce
 
 import numpy as np
 
-from meshwright.base.arrays import Num, ceil_div, column, larger, positive_part, smaller, where
-from meshwright.serve.closed_loop import after_first_wave, steady, together
+from meshwright.base.arrays import Num, ceil_div, column, larger, smaller, where
+from meshwright.serve.closed_loop import after_first_wave, requests_per_s
 from meshwright.serve.passes import (
     PassPrice,
     ServingProblem,
-    loop_of,
     price_passes,
     price_requests,
-    round_s,
+    reserved_bytes,
 )
-from meshwright.serve.price import buffers_bytes
+from meshwright.serve.price import held_room, price_clients
 from meshwright.sharding.strategy import PlanOptions, Strategy, StrategyColumns
 from meshwright.spec.workload import Server
 
@@ -33,10 +32,6 @@ from meshwright.spec.workload import Server
 def most_at_once(server: Server) -> float:
     """Return the sequences that a server takes at once: as it is told, where it has an option."""
     return np.inf if server.sequences_option else float(server.most_sequences)
-
-
-MOST_OF_PASS = 0.5
-"""Of what weights and buffers leave: a pass that needs more is cut into smaller ones."""
 
 
 BENCHMARK_ROUNDS = 10.0
@@ -147,23 +142,24 @@ class Serving:
         passing = partial(
             price_requests, self.problem, self.structure, self._columns(mine), prompt, answer, shape
         )
-        followed = partial(
-            loop_of, strategy=self.strategy, clients=at_once, request=(prompt, answer),
-            groups=groups, problem=self.problem, are_equal=requests.are_equal,
-        )  # fmt: skip
         # Prompts that are sent at once fill their passes.
-        made, filled = passing(), passing(waiting=at_once)
-        wave = followed(filled)
+        filled = passing(waiting=at_once)
         stays = requests.are_equal and not self.server.mixes_phases
-        made, state = (filled, together(wave)) if stays else (made, steady(followed(made)))
-        step_s = round_s(made.mean(state.prompts_of_step / groups), self.strategy.pp, groups)
-        host_s = self.problem.constants.host_prompt_s
-        per_s = at_once / (state.first_s + host_s + (answer - 1.0) * step_s)
+        priced = partial(
+            price_clients, self.problem, self.strategy, clients=at_once, request=(prompt, answer),
+            num_groups=groups, are_equal=requests.are_equal, stay_together=stays,
+        )  # fmt: skip
+        wave = priced(made=filled)
+        found = wave if stays else priced(made=passing())
+        step_s = found.time.total_s
+        per_s = requests_per_s(at_once, found.first_s, step_s, answer)
         per_s = where(is_queue, at_once / (answer * step_s), per_s)
-        waits_s = (clients - at_once) / per_s
-        first_s = state.first_s if stays else after_first_wave(wave, state, requests.rounds)
-        first_s = first_s + host_s + waits_s
-        return Served(room, at_once, first_s, step_s, np.inf + step_s, per_s)
+        first_s = found.first_s
+        if not stays:
+            mean_s = after_first_wave(wave.loop, found.state, requests.rounds)
+            first_s = mean_s + self.problem.constants.host_prompt_s
+        return Served(room, at_once, first_s + (clients - at_once) / per_s, step_s,
+                      np.inf + step_s, per_s)  # fmt: skip
 
     def _prompt_core_s(self, requests: Requests) -> Num:
         """Return the attention core of one whole prompt, through all layers [s]."""
@@ -217,21 +213,13 @@ class Serving:
         With the cache there are weights, buffers and the largest pass of prompts, which is cut
         where it would take more than the cache.
         """
-        most = float(self.server.most_pass_tokens)
         full = requests.prompt_tokens + requests.answer_tokens
         full = self._middle(requests) if is_loop and self.server.evicts else full
-        length = smaller(requests.prompt_tokens, most)
-        price = self._passes(most / length, length, 0.0, full)
-        capacity = self.problem.system.chip.main_memory.capacity_bytes
-        constants = self.problem.calibration
-        buffers = buffers_bytes(
-            self.strategy, constants.communication_buffer_bytes, constants.communicator_bytes
-        )
-        fraction, rooms = self.server.memory_fraction, []
-        for held in price.held:
-            filled = capacity if self.server.of_free_memory else fraction * capacity
-            left = filled - held.weights_bytes - buffers
-            free = left - smaller(held.working_bytes, MOST_OF_PASS * positive_part(left))
-            free = fraction * free if self.server.of_free_memory else free
-            rooms.append(np.floor(positive_part(free) / larger(held.cache_bytes, 1.0)))
-        return reduce(smaller, rooms)
+        held = self._passes(1.0, 1.0, 0.0, full).held
+        one = self._columns(1.0 + 0.0 * full)
+        reserved = reserved_bytes(self.problem, self.structure, one, requests.prompt_tokens)
+        rooms = [
+            held_room(self.problem, self.strategy, stage, 0.0, most)[1].sequences(stage.cache_bytes)
+            for stage, most in zip(held, reserved, strict=True)
+        ]
+        return np.floor(reduce(smaller, rooms))

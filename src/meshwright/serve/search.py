@@ -17,7 +17,7 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.search.exhaustive import TIE, Counts
 from meshwright.serve.launching import refused_rows
-from meshwright.serve.passes import ServingProblem, group_counts, passes_of
+from meshwright.serve.passes import ServingProblem, group_counts, passes_of, reserved_bytes
 from meshwright.serve.price import ServingPrice, price_serving, with_groups
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices, Grid, degree_columns, device_counts
@@ -479,29 +479,56 @@ def covered(space: ServingSpace, counts: Counts) -> tuple[tuple[PlanOptions, ...
             continue
         mine = candidates.take(np.flatnonzero(own))
         legal = legal_rows(space, structure, mine.strategy, counts)
-        ladder = _priced(space, structure, len(structures), mine.take(legal))
+        mine = mine.take(legal)
+        layout = Layout(structure, len(structures), reserved_of(space.problem, structure, mine))
+        ladder = _priced(space, layout, mine)
         structures.append(structure)
         found.append(_that_fit(space, ladder, counts))
         if "micro_batch_size" not in space.choices.allowed and len(ladder):
-            found.append(_that_fit(space, _largest_batches(space, structure, ladder), counts))
+            found.append(_that_fit(space, _largest_batches(space, layout, ladder), counts))
     return tuple(structures), joined_columns(found)
 
 
-def _priced(
-    space: ServingSpace, structure: PlanOptions, number: int, candidates: Candidates
-) -> ServingColumns:
+@dataclass(frozen=True)
+class Layout:
+    """A structure, and what depends on it and on the split alone."""
+
+    structure: PlanOptions
+    number: int
+    """Of the structures of the result."""
+    reserved: tuple[FloatArray, ...]
+    """Bytes for the largest pass of the server, of each stage; entries by the split."""
+
+
+def reserved_of(
+    problem: ServingProblem, structure: PlanOptions, candidates: Candidates
+) -> tuple[FloatArray, ...]:
+    """Return what the server reserves on a device of each stage, by the split [bytes]."""
+    if not len(candidates):
+        return ()
+    splits, firsts = np.unique(candidates.split_of, return_index=True)
+    size = int(splits[-1]) + 1
+    found = []
+    for stage in reserved_bytes(problem, structure, take(candidates.strategy, firsts)):
+        table = np.zeros(size)
+        table[splits] = stage
+        found.append(table)
+    return tuple(found)
+
+
+def _priced(space: ServingSpace, layout: Layout, candidates: Candidates) -> ServingColumns:
     """Return what ranking needs of the price of each row, in blocks."""
     parts = []
     for start in range(0, len(candidates), BLOCK_ROWS):
         rows = np.arange(start, min(start + BLOCK_ROWS, len(candidates)))
         block = candidates.take(rows)
-        price = _block_price(space, structure, block)
+        price = _block_price(space, layout, block)
         first_s = price.first_token_s
         parts.append(
             ServingColumns(
                 price.strategy,
                 block.split_of,
-                np.full(len(rows), number, dtype=np.int64),
+                np.full(len(rows), layout.number, dtype=np.int64),
                 column(price.num_groups),
                 column(price.latency_s),
                 column(price.latency_s * 0.0 if first_s is None else first_s),
@@ -514,14 +541,17 @@ def _priced(
     return joined_columns(parts)
 
 
-def _block_price(space: ServingSpace, structure: PlanOptions, block: Candidates) -> ServingPrice:
+def _block_price(space: ServingSpace, layout: Layout, block: Candidates) -> ServingPrice:
     """Return the price of a block; rows that differ in their groups alone share their pass."""
     size = block.strategy.micro_batch_size.astype(np.int64)
     keys = block.split_of * (size.max() + 1) + size
     _, firsts, shared = np.unique(keys, return_index=True, return_inverse=True)
-    passes = passes_of(space.problem, structure, take(block.strategy, firsts))
+    passes = passes_of(space.problem, layout.structure, take(block.strategy, firsts))
     mine = take_rows(passes, shared.reshape(-1))
-    return with_groups(space.problem, structure, block.strategy, mine, block.num_groups)
+    reserved = tuple(stage[block.split_of] for stage in layout.reserved)
+    return with_groups(
+        space.problem, layout.structure, block.strategy, mine, block.num_groups, reserved
+    )
 
 
 def _that_fit(space: ServingSpace, priced: ServingColumns, counts: Counts) -> ServingColumns:
@@ -533,7 +563,7 @@ def _that_fit(space: ServingSpace, priced: ServingColumns, counts: Counts) -> Se
 
 
 def _largest_batches(
-    space: ServingSpace, structure: PlanOptions, ladder: ServingColumns
+    space: ServingSpace, layout: Layout, ladder: ServingColumns
 ) -> ServingColumns:
     """Return, for each split and number of groups, the largest batch that fits and is in time.
 
@@ -541,16 +571,15 @@ def _largest_batches(
     that the ladder holds already are left out.
     """
     best, low, high = _brackets(space, ladder)
-    number = int(ladder.structure_of[0])
     start = low
     while (high - low > 1).any():
         middle = np.where(high - low > 1, np.floor((low + high) / 2.0), low)
         tried = replace(best, strategy=replace(best.strategy, micro_batch_size=middle))
-        good = _is_good(space, _priced(space, structure, number, tried))
+        good = _is_good(space, _priced(space, layout, tried))
         low, high = np.where(good, middle, low), np.where(good, high, middle)
     news = np.flatnonzero(low > start)
     found = replace(best, strategy=replace(best.strategy, micro_batch_size=low))
-    return _priced(space, structure, number, found.take(news))
+    return _priced(space, layout, found.take(news))
 
 
 def _brackets(

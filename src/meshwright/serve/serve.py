@@ -70,6 +70,7 @@ def serving_candidate(
         tokens_per_s_per_user=_number(price.tokens_per_s_per_user),
         sequences_in_flight=_number(price.sequences_in_flight),
         most_sequences=int(_number(price.most_sequences)),
+        cache_tokens=int(_number(price.cache_tokens)),
         num_groups=num_groups,
         num_devices_used=int(strategy.num_devices),
         memory_bytes=_number(use.total_bytes),
