@@ -385,8 +385,7 @@ def _refuse_idle_of_plan(reading: Reading, args: Namespace) -> None:
         return
     refuse_idle(reading, args, ("without",), "is of use with --from PLAN.json only")
     if is_serving(args):
-        names = ["seq", "global_batch", "workload", "optimizer", "tokens", "async_tp",
-                 "dropout", "measured", "within", *SEARCH_ONLY]  # fmt: skip
+        names = ["within", "simulated", *SEARCH_ONLY]
         refuse_idle(reading, args, names, "is of use in training only")
     else:
         refuse_idle(reading, args, SERVING_ONLY, "is of use with --decode or --prefill only")
@@ -466,13 +465,22 @@ def _serving(
     reading: Reading, args: Namespace, call: Call, path: Path | None, top: int
 ) -> ServingPlan | DisaggregatedPlan:
     """Return the best way to serve."""
-    from meshwright.options.question import allowed_of, read_model_and_system, serving_workload
+    from meshwright.options.question import (
+        TRAINING_ONLY,
+        allowed_of,
+        memory_share_of,
+        read_model_and_system,
+        refuse_idle,
+        serving_workload,
+    )
     from meshwright.serve.answer import DISAGGREGATED_FILE, save_serving
     from meshwright.serve.serve import disaggregate
     from meshwright.serve.serve import serve as best_serving
 
+    refuse_idle(reading, args, TRAINING_ONLY, "is of use in training only")
     model, system = read_model_and_system(reading, args)
     workload = reading.value(serving_workload, args, system)
+    share = reading.value(memory_share_of, args)
     allowed = reading.value(allowed_of, args)
     if args.framework is not None and args.server is not None:
         reading.fault("--server", "--framework names the server already", "one of them")
@@ -487,7 +495,7 @@ def _serving(
     reading.done()
     asked: dict[str, Any] = {
         "allowed": allowed, "server": args.framework or args.server or "generic", "top": top,
-        "calibration": args.calibration, "command": call.command,
+        "calibration": args.calibration, "command": call.command, "memory_share": share,
     }  # fmt: skip
     if args.disaggregated:
         split = disaggregate(model, system, workload, **asked)
@@ -516,13 +524,23 @@ def serve(args: Namespace, call: Call) -> ServingPlan | DisaggregatedPlan:
 def estimate(args: Namespace, call: Call) -> Plan | ServingPlan | DisaggregatedPlan:
     """Return the price of one given strategy, or of the way in which a job serves."""
     from meshwright.options.job_files import with_job
-    from meshwright.options.question import Reading, output_file
+    from meshwright.options.question import (
+        SERVING_ONLY,
+        Reading,
+        is_serving,
+        output_file,
+        refuse_idle,
+    )
 
     path = output_file(args, "out")
     asked, job = with_job(args, may_serve=True)
-    if job is not None and job.kind == "serving":
+    if is_serving(asked):
+        if job is None:  # a split that is not stated is none
+            vars(asked).update({name: vars(asked)[name] or "1" for name in ("tp", "pp")})
         everything = vars(options_from_keywords("plan", {})) | vars(asked)
         return _serving(Reading(), Namespace(**everything), call, path, 1)
+    refuse_idle(reading := Reading(), asked, SERVING_ONLY, "is of use with --decode or --prefill")
+    reading.done()
     return _saved(_priced(asked, call), path, args)
 
 

@@ -13,10 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
 from meshwright.base.registry import import_siblings
+from meshwright.catalog.checkpoints import Format, index_of, resolved
 from meshwright.catalog.files import read_json, shown
 from meshwright.catalog.huggingface import families as family_files
 from meshwright.catalog.huggingface.family import (
@@ -26,7 +27,12 @@ from meshwright.catalog.huggingface.family import (
     families,
     is_harmless,
 )
-from meshwright.catalog.huggingface.quantization import weight_format_of
+from meshwright.catalog.huggingface.quantization import (
+    cache_type_of,
+    stored_as,
+    weight_format_of,
+    without_attention_of_experts,
+)
 from meshwright.spec.declaration import Declaration, Source
 from meshwright.spec.model import ModelSpec
 
@@ -43,6 +49,14 @@ class ModelEntry(Declaration):
     aliases: tuple[str, ...] = ()
     source: Source
     config: Mapping[str, Any]
+    checkpoints: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    """``quantization_config`` of the publisher's checkpoints in other formats, by the word for the
+    format in their names."""
+
+    @property
+    def publisher(self) -> str:
+        """Organisation that publishes the checkpoints."""
+        return (self.source.repo or "").partition("/")[0].lower()
 
 
 def model_names() -> tuple[str, ...]:
@@ -80,6 +94,53 @@ def _names_and_aliases() -> dict[str, str]:
             if found.setdefault(alias.lower(), name) != name:
                 raise ValueError(f"two models are called {alias!r}: {found[alias.lower()]}, {name}")
     return found
+
+
+@cache
+def _checkpoint_index() -> dict[str, str]:
+    """Return the catalog name of each key of a checkpoint."""
+    return index_of({
+        alias: name for name in model_names() for alias in (name, *model_entry(name).aliases)
+    })  # fmt: skip
+
+
+def _checkpoint(text: str) -> ModelSpec | None:
+    """Return a model by the name of one of its checkpoints, its weights as the name says.
+
+    None: the name has words that nobody knows.
+    """
+    found = resolved(text, _checkpoint_index())
+    if found is None:
+        return None
+    name, stored = found
+    entry, model = model_entry(name), _catalog_model(name)
+    if not stored.word:
+        return model
+    settings = _settings_of(entry, text, stored, model)
+    if settings is None:
+        model = model.model_copy(update={"weight_format": None})
+    else:
+        model = stored_as(model, settings, text)
+    kept = [one for one in model.conventions if not one.startswith(_STORED)]
+    if model.weight_format is not None:
+        kept.append(f"{_STORED} {model.weight_format.name}")
+    cache_type = "fp8" if stored.narrow_cache else model.cache_type
+    return model.model_copy(update={"conventions": tuple(kept), "cache_type": cache_type})
+
+
+_STORED: Final = "weights are stored as"
+
+
+def _settings_of(
+    entry: ModelEntry, text: str, stored: Format, model: ModelSpec
+) -> Mapping[str, Any] | str | None:
+    """Return how a checkpoint stores its weights: as its publisher says, or as most others do."""
+    organisation, slash, _ = text.lower().rpartition("/")
+    if stored.word in entry.checkpoints and (not slash or organisation == entry.publisher):
+        return entry.checkpoints[stored.word]
+    if stored.leaves_attention_of_experts and isinstance(stored.settings, Mapping):
+        return without_attention_of_experts(stored.settings, model)
+    return stored.settings
 
 
 def known_names() -> list[str]:
@@ -125,6 +186,8 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
         is_there = False
     if is_there:
         return _load_path(path)
+    if isinstance(name_or_path, str) and (found := _checkpoint(text)) is not None:
+        return found
     if isinstance(name_or_path, Path) or text.endswith(".json") or text.startswith((".", "/", "~")):
         hint = "expected a config.json, its folder, or a catalog name"
         raise SpecError(Fault("", "no such file or folder", hint), origin=text)
@@ -177,10 +240,11 @@ def read_config(
     except ValidationError as error:
         raise _refused(error, origin) from error
     weights = weight_format_of(config, model, origin)
-    stored = () if weights is None else (f"weights are stored as {weights.name}",)
+    stored = () if weights is None else (f"{_STORED} {weights.name}",)
     return model.model_copy(
         update={
             "weight_format": weights,
+            "cache_type": cache_type_of(config),
             "name": name or model.name,
             "architecture": _first_architecture(config) or str(config.get("model_type")),
             "conventions": (*notes, *model.conventions, *stored),

@@ -80,6 +80,8 @@ def with_job(
     skipped = set(STATED_IN_FILE) if given.get("workload") else set()
     skipped |= set() if keeps_strategy else set(FIXED)
     skipped |= {"server"} if "framework" in stated else set()
+    if job.kind == "serving":  # lengths of prompts and answers stand for the longest sequence
+        skipped |= {"context"} if "prefill" in stated else set()
     merged = given | {
         name: _as_option(value) for name, value in job.options.items()
         if name not in stated | skipped
@@ -88,7 +90,10 @@ def with_job(
         merged["framework"] = job.framework
     if given["on"] is None:
         merged["on"] = system_of(job)
-    missing = [fault for fault in job.missing if merged.get(_name(fault.path)) is None]
+    missing = [
+        fault for fault in job.missing
+        if merged.get(_name(fault.path)) is None and _name(fault.path) not in skipped
+    ]  # fmt: skip
     if merged["on"] is None and all(fault.path != "--on" for fault in missing):
         example = f"such as --on {job.devices.count or 64}xH100"
         missing.append(Fault("--on", "is needed: the files do not name the chips", example))

@@ -196,9 +196,18 @@ STATED_IN_FILE = ("seq", "global_batch", "framework", "precision", "optimizer", 
 CAPS = ("max_power", "max_device_power")
 SERVING_ONLY = ("batch", "context", "prompt", "answer", "max_latency", "max_ttft", "max_tpot",
                 "latency", "kv_cache",
-                "server", "disaggregated",
+                "server", "memory_share", "disaggregated",
                 "speculative_model", "speculative_tokens", "acceptance")  # fmt: skip
 """Options that have no meaning in training."""
+TRAINING_ONLY = (
+    "seq", "global_batch", "workload", "optimizer", "tokens", "document_length", "batch_ramp",
+    "async_tp", "dropout", "measured", "tatp", "dp_shard", "num_virtual_stages", "recompute",
+    "recompute_modules", "kept_tensors", "offloaded_tensors", "recompute_layers", "recompute_run",
+    "schedule", "offload", "zero_stage", "reshard_after_forward", "vocabulary_parallel",
+    "embedding_layers", "head_layers", "stage_layers", "overlap_data_parallel",
+    "overlap_expert_parallel", "streamed", "stream_form",
+)  # fmt: skip
+"""Options that have no meaning in serving: no price of it depends on them."""
 _DRAFTED = ("speculative_model", "speculative_tokens", "acceptance")
 _OF_SERVING = {
     (True, False): ("context", "max_latency", *_DRAFTED),
@@ -620,6 +629,22 @@ def serving_workload(args: argparse.Namespace, system: SystemSpec | None) -> Dec
     return Prefill(prompt_length=tokens, max_time_to_first_token_s=limit_s, **shared)
 
 
+def memory_share_of(args: argparse.Namespace) -> float | None:
+    """Return the share of the memory that a server fills; None: as it does by itself.
+
+    Raises
+    ------
+    SpecError
+        When it is not above 0 and at most 1.
+    """
+    if args.memory_share is None:
+        return None
+    share = decimal_number("--memory-share", args.memory_share, least=0.0)
+    if not 0.0 < share <= 1.0:
+        raise SpecError(Fault("--memory-share", f"found {share:g}", "above 0 and at most 1"))
+    return share
+
+
 def speculation_of(args: argparse.Namespace) -> Speculation | None:
     """Return what is drafted; None: nothing.
 
@@ -716,5 +741,6 @@ def precision_of(args: argparse.Namespace, system: SystemSpec | None) -> Any:
     reading.done()
     if system is None:
         return Precision()
-    found.setdefault("weight", found.get("matmul", system.chip.word))
+    if "matmul" in found:
+        found.setdefault("weight", found["matmul"])
     return Precision.on(system.chip, **found)

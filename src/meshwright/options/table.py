@@ -379,6 +379,8 @@ SERVING = tuple(
         ("latency", "least latency instead of most throughput", ""),
         ("kv_cache", "data type of the KV cache", "TYPE"),
         ("server", "as --framework: vllm, tensorrt-llm, ... (generic)", "NAME"),
+        ("memory_share", "share of the memory that the server fills, as its own option states it "
+         "(gpu-memory-utilization, mem-fraction-static)", "X"),
     )
 )  # fmt: skip
 PROGRAM = (
@@ -420,8 +422,8 @@ COMMANDS: dict[str, Command] = {
     ),
     "estimate": Command(
         "price one given strategy",
-        (*question(is_needed=False, model_help=OR_JOB), *FIXED, *JOB, MEASURED_FILE, OUT_PLAN,
-         REPORT, FORCE),
+        (*question(is_needed=False, model_help=OR_JOB), *FIXED, *SERVING, *JOB, MEASURED_FILE,
+         OUT_PLAN, REPORT, FORCE),
         has_detail=True,
     ),
     "fit": Command(

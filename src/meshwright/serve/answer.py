@@ -159,6 +159,8 @@ class ServingPlan(Shown):
     version: str = ""
     format: int = FORMAT
     command: str = ""
+    memory_share: float | None = None
+    """Of the memory of a device, that the server fills, where it was stated."""
 
     def page(self, **more: Any) -> Page:
         """Return the report as data; ``more`` as for :func:`meshwright.serve.page.serving_page`."""
@@ -318,6 +320,8 @@ class DisaggregatedPlan(Shown):
     version: str = ""
     format: int = FORMAT
     command: str = ""
+    memory_share: float | None = None
+    """Of the memory of a device, that the server fills, where it was stated."""
 
     def page(self, **more: Any) -> Page:
         """Return the report as data; ``more`` as for ``disaggregated_page``."""

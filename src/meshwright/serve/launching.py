@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray
+from meshwright.base.arrays import BoolArray, FloatArray, Num, column, larger
 from meshwright.base.errors import Fault
 from meshwright.serve.passes import ServingProblem
-from meshwright.sharding.strategy import Strategy, StrategyColumns, stack
+from meshwright.sharding.strategy import Strategy, StrategyColumns, StrategyOf, stack
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill, Serves
@@ -25,9 +25,27 @@ class ServingCase:
 
     s: StrategyColumns
     serves: Serves
-    host: int
-    """Devices that share a host: those of the innermost level."""
+    system: SystemSpec
     has_experts: bool
+
+    @property
+    def host(self) -> int:
+        """Devices that share a host: those of the innermost level."""
+        return self.system.levels[0].size if self.system.levels else 1
+
+    @property
+    def joined(self) -> FloatArray:
+        """Replicas of attention that share one set of experts: they are one server."""
+        return column(joined_replicas(self.s))
+
+    def words(self, strategy: Strategy) -> dict[str, object]:
+        """Return what messages name."""
+        return {**vars(strategy), "dp": strategy.dp, "host": self.host}
+
+
+def joined_replicas(s: StrategyOf[Num]) -> Num:
+    """Return the replicas of attention that share one set of experts, 1 where none do."""
+    return larger(s.ep * s.etp / (s.tp * s.cp), 1.0)
 
 
 Judge = Callable[[ServingCase], BoolArray]
@@ -54,9 +72,46 @@ def _lacking(axis: str) -> ServingRule:
 
 
 def _splits_experts_otherwise(case: ServingCase) -> BoolArray:
+    """Return the rows whose experts do not lie on whole replicas, or on all devices of one.
+
+    The experts of a layer lie on the devices of one server: tp of them, or tp times the replicas
+    of attention that it joins. vLLM has whole experts on all of them, or a part of each on all.
+
+    Source: vLLM 0.33, ``model_executor/layers/fused_moe/config.py``, ``FusedMoEParallelConfig``
+    (ep is tp x dp where it is enabled, else 1); SGLang 0.5.23, ``srt/server_args.py``
+    (``tp_size % ep_size == 0``, and with ``enable_dp_attention`` ``tp_size % dp_size == 0``);
+    TensorRT-LLM 1.1, ``mapping.py`` (``moe_tp_size * moe_ep_size == tp_size``; attention of
+    ``enable_attention_dp`` is not written).
+    """
+    s, joined = case.s, case.joined
+    devices = s.tp * s.cp * joined
+    fills = (s.ep * s.etp == devices) & (s.dp % joined == 0)
+    if case.serves.splits_experts == "all_or_none":
+        fills &= (s.ep == devices) | (s.ep == 1)
+    return np.asarray(~fills & case.has_experts)
+
+
+def _joins_otherwise(case: ServingCase) -> BoolArray:
+    """Return the rows that join replicas where the server does not, or that lie on several hosts.
+
+    Source: vLLM 0.33, ``docs/serving/data_parallel_deployment.md``: ranks of
+    ``--data-parallel-size-local`` on each host.
+    """
     s = case.s
-    whole, sliced = (s.ep == s.tp) & (s.etp == 1), (s.ep == 1) & (s.etp == s.tp)
-    return np.asarray(~(whole | sliced) & case.has_experts)
+    spans = s.tp * s.cp * s.pp > case.host
+    return np.asarray((case.joined > 1) & (spans | (not case.serves.joins_replicas)))
+
+
+def _fills_no_hosts(case: ServingCase) -> BoolArray:
+    """Return the rows whose server lies on several hosts and does not fill them.
+
+    Each host starts as many ranks.
+
+    Source: vLLM 0.33, ``config/parallel.py`` (``nnodes`` divides the world); SGLang 0.5.23,
+    ``srt/server_args.py`` (``tp_size * pp_size % nnodes == 0``).
+    """
+    devices = case.s.tp * case.s.cp * case.s.pp * case.joined
+    return np.asarray((devices > case.host) & (devices % case.host != 0))
 
 
 RULES = (
@@ -64,15 +119,23 @@ RULES = (
     ServingRule(
         "serve-experts", "strategy.ep",
         _splits_experts_otherwise,
-        "the devices of a stage of one replica split all experts among them, or each of them: ep "
-        "{ep:.0f} with etp {etp:.0f} and tp {tp:.0f}",
+        "the devices of a stage of one server hold its experts: ep {ep:.0f} x etp {etp:.0f} with "
+        "tp {tp:.0f} and dp {dp:.0f}",
+        "ep={tp:.0f} with etp=1, or ep=1 with etp={tp:.0f}",
+    ),
+    ServingRule(
+        "serve-joined", "strategy.ep",
+        _joins_otherwise,
+        "replicas that share experts are not started, or lie on several hosts each: ep {ep:.0f} x "
+        "etp {etp:.0f} with tp {tp:.0f} x pp {pp:.0f} on hosts of {host}",
         "ep={tp:.0f} with etp=1, or ep=1 with etp={tp:.0f}",
     ),
     ServingRule(
         "serve-hosts", "strategy",
-        lambda case: (case.s.num_devices > case.s.dp * case.host) & (not case.serves.spans_hosts),
-        "a replica is written for one host: tp {tp:.0f} x pp {pp:.0f} on hosts of {host}",
-        "at most {host} devices of a replica",
+        _fills_no_hosts,
+        "a server on several hosts fills them: tp {tp:.0f} x pp {pp:.0f}, with the replicas that "
+        "share its experts, on hosts of {host}",
+        "at most {host} devices of a server, or a multiple of them",
     ),
 )  # fmt: skip
 
@@ -89,8 +152,7 @@ def case_of(
     serves: Serves, model: ModelSpec, system: SystemSpec, s: StrategyColumns
 ) -> ServingCase:
     """Return what rules judge of some rows."""
-    host = system.levels[0].size if system.levels else 1
-    return ServingCase(s, serves, host, has_experts=model.has_experts)
+    return ServingCase(s, serves, system, model.has_experts)
 
 
 def serving_faults(
@@ -98,7 +160,7 @@ def serving_faults(
 ) -> list[Fault]:
     """Return why a server does not start one split of the devices."""
     case = case_of(serves, model, system, stack([strategy]))
-    words = {**vars(strategy), "host": case.host}
+    words = case.words(strategy)
     return [
         Fault(rule.path, f"{rule.message.format(**words)} [{rule.name}]", rule.fix.format(**words))
         for rule in RULES
@@ -106,10 +168,13 @@ def serving_faults(
     ]
 
 
-def cache_faults(serves: Serves, workload: Prefill | Decode) -> list[Fault]:
-    """Return why a server has no such cache."""
-    cache = workload.precision.kv_cache
-    if cache in serves.kv_cache:
-        return []
-    known = " or ".join(serves.kv_cache)
-    return [Fault("precision.kv_cache", f"the server has no KV cache in {cache}", known)]
+def server_faults(serves: Serves, system: SystemSpec, workload: Prefill | Decode) -> list[Fault]:
+    """Return why a server starts nothing: the vendor of the chips, the type of the cache."""
+    cache, chip, found = workload.precision.kv_cache, system.chip, []
+    if chip.vendor not in serves.vendors:
+        message = f"the server does not run on {chip.name} of {chip.vendor}"
+        found.append(Fault("framework", message, f"chips of {' or '.join(serves.vendors)}"))
+    if cache not in serves.kv_cache:
+        known = " or ".join(serves.kv_cache)
+        found.append(Fault("precision.kv_cache", f"the server has no KV cache in {cache}", known))
+    return found

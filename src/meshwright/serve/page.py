@@ -10,8 +10,7 @@ import numpy as np
 from meshwright.base.arrays import column
 from meshwright.base.errors import UnknownNameError
 from meshwright.base.units import format_bytes, format_number, format_seconds
-from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
-from meshwright.catalog.workloads import load_server
+from meshwright.catalog.calibration import serving_record
 from meshwright.report.page import charts
 from meshwright.report.page.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
 from meshwright.report.page.pieces import (
@@ -33,6 +32,7 @@ from meshwright.serve.answer import ServingCandidate, ServingPlan
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.price import price_serving
 from meshwright.serve.report import REMEDIES, launches_text, question_line
+from meshwright.serve.serve import serving_problem
 from meshwright.sharding.strategy import stack
 from meshwright.spec.doubled import doubled
 from meshwright.spec.workload import Decode
@@ -81,11 +81,9 @@ def serving_page(
 
 def problem_of(plan: ServingPlan) -> ServingProblem:
     """Return the question of a plan, as it was priced."""
-    family, server = plan.system.chip.family, load_server(plan.server)
-    return ServingProblem(
-        plan.model, plan.system, plan.workload, load_calibration(family, plan.calibration),
-        constants=load_serving(family, server, plan.calibration), server=server,
-    )  # fmt: skip
+    return serving_problem(
+        plan.model, plan.system, plan.workload, plan.server, plan.calibration, plan.memory_share
+    )
 
 
 def _better(plan: ServingPlan) -> str:

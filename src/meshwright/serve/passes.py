@@ -168,18 +168,21 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
 def with_stored_weights(
     workload: Prefill | Decode, model: ModelSpec, chip: ChipSpec
 ) -> Prefill | Decode:
-    """Return the workload with weights as the checkpoint of the model stores them.
+    """Return the workload with weights and cache as the checkpoint of the model stores them.
 
     Where the format has both operands of products narrow, and the chip a rate for that, products
-    are narrow, unless their type is stated.
+    are narrow. What the user states stands.
     """
     stored, precision = model.weight_format, workload.precision
-    if stored is None:
+    changes: dict[str, object] = {}
+    if stored is not None:
+        changes["weight_format"] = stored
+        if stored.matmul in chip.matmul_flops_per_s and "matmul" not in precision.model_fields_set:
+            changes["matmul"] = stored.matmul
+    if model.cache_type is not None and "kv_cache" not in precision.model_fields_set:
+        changes["kv_cache"] = model.cache_type
+    if not changes:
         return workload
-    changes: dict[str, object] = {"weight_format": stored}
-    is_stated = "matmul" in precision.model_fields_set
-    if stored.matmul in chip.matmul_flops_per_s and not is_stated:
-        changes["matmul"] = stored.matmul
     return workload.model_copy(update={"precision": precision.model_copy(update=changes)})
 
 
@@ -545,12 +548,12 @@ def piece_cost(
     rates = problem.rates
     shape = shape or problem.shape
     local = _local_layer(problem, structure, strategy, piece, index, shape)
-    strategy, length = local.degrees, local.sequence_length
+    degrees, length = local.degrees, local.sequence_length
     total, windows = layer_forward(piece, local, rates, shape)
     calls = [
         c for c in problem.derived_shardings(structure)[index].calls if c.phase is Phase.FORWARD
     ]
-    sizes = piece.bind(length * strategy.micro_batch_size, length)
+    sizes = piece.bind(length * degrees.micro_batch_size, length)
     word = rates.activation_bytes
     comm = comm_cost(calls, windows, sizes, strategy, structure, collectives.time_s, word)
     if problem.num_experts and not structure.sequence_parallel:
@@ -598,7 +601,7 @@ def _local_layer(
 def _working_bytes(
     problem: ServingProblem, piece: LayerGraph, local: LocalLayer, shape: PassShape
 ) -> Num:
-    """Return the largest transient of an operator, and the streams that arrive and leave [bytes]."""
+    """Return the largest transient of an operator, with the streams to and from a stage [bytes]."""
     rates = problem.rates
     largest = reduce(larger, [live_bytes(op, local, rates, shape) for op in piece.ops])
     stream = 2.0 * rates.activation_bytes * local.token_shard * float(problem.model.hidden_size)

@@ -238,9 +238,7 @@ def with_groups(
     work, clients = problem.workload, None
     if passes.requests is not None and isinstance(work, Decode):
         request = float(work.prompt_length or 0), float(work.answer_length)
-        clients = price_clients(
-            problem, strategy, passes.requests, sequences, request, num_groups
-        )
+        clients = price_clients(problem, strategy, passes.requests, sequences, request, num_groups)
         passes, time = clients.passes, clients.time
     else:
         time = _times(problem, strategy, passes, num_groups).over(problem.tokens_per_step)
@@ -312,7 +310,7 @@ def _rates(
     length, work = float(problem.pass_length), problem.workload
     if isinstance(work, Decode):
         in_flight = smaller(work.batch_size, sequences * strategy.dp)
-        tokens_per_s = in_flight / latency_s
+        tokens_per_s: Num = in_flight / latency_s
         if clients is not None:
             answer = float(work.answer_length)
             tokens_per_s = answer * requests_per_s(in_flight, clients.first_s, latency_s, answer)

@@ -562,9 +562,7 @@ def _that_fit(space: ServingSpace, priced: ServingColumns, counts: Counts) -> Se
     return priced.take(fits)
 
 
-def _largest_batches(
-    space: ServingSpace, layout: Layout, ladder: ServingColumns
-) -> ServingColumns:
+def _largest_batches(space: ServingSpace, layout: Layout, ladder: ServingColumns) -> ServingColumns:
     """Return, for each split and number of groups, the largest batch that fits and is in time.
 
     Memory and latency grow with the batch, so the ladder brackets it and halving finds it. Rows

@@ -30,7 +30,7 @@ from meshwright.serve.answer import (
 )
 from meshwright.serve.audited import lawful
 from meshwright.serve.disaggregated import Deployments, Kind, Split, search_disaggregated
-from meshwright.serve.launching import cache_faults, serving_faults
+from meshwright.serve.launching import server_faults, serving_faults
 from meshwright.serve.passes import ServingProblem, with_stored_weights
 from meshwright.serve.price import (
     MILLION,
@@ -91,7 +91,7 @@ def servers_that_start(problem: ServingProblem, strategy: Strategy) -> tuple[str
         name
         for name, launches in known.items()
         if launches is not None
-        and not cache_faults(launches, problem.workload)
+        and not server_faults(launches, problem.system, problem.workload)
         and not serving_faults(launches, problem.model, problem.system, strategy)
     )
 
@@ -110,6 +110,7 @@ def _known(value: Num) -> float | None:
 def serving_plan(
     problem: ServingProblem, result: ServingResult, *, calibration: str,
     server: str = "generic", version: str = "", command: str = "",
+    memory_share: float | None = None,
 ) -> ServingPlan:  # fmt: skip
     """Return the answer of a search as data."""
     candidates = [
@@ -132,6 +133,7 @@ def serving_plan(
         warnings=tuple(serving_warnings(problem, candidates[0], load_server(server))),
         version=version,
         command=command,
+        memory_share=memory_share,
     )
 
 
@@ -211,6 +213,7 @@ def serve(
     top: int = 5,
     calibration: str = DEFAULT,
     command: str = "",
+    memory_share: float | None = None,
 ) -> ServingPlan:
     """Return the best way to serve, proven over the whole space.
 
@@ -222,24 +225,26 @@ def serve(
         What is fixed: values of a degree or of a structural choice by name.
     server
         What runs the passes: its own time between them is priced.
+    memory_share
+        Of the memory of a device, that the server fills; None: as it does by itself.
 
     Raises
     ------
     InfeasibleError
         Nothing fits the memory or the latency; says what is closest and what would help.
     """
-    problem = serving_problem(model, system, workload, server, calibration)
+    problem = serving_problem(model, system, workload, server, calibration, memory_share)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
     result = search_serving(ServingSpace(problem, choices), Objective(objective), top=top)
     return lawful(serving_plan(
         problem, result, calibration=calibration, server=problem.server.name, version=version(),
-        command=command,
+        command=command, memory_share=memory_share,
     ))  # fmt: skip
 
 
 def serving_problem(
     model: ModelSpec | str, system: SystemSpec | str, workload: Prefill | Decode, server: str,
-    calibration: str,
+    calibration: str, memory_share: float | None = None,
 ) -> ServingProblem:  # fmt: skip
     """Return what is to be served, under the constants of the server and of the chips.
 
@@ -264,7 +269,11 @@ def serving_problem(
     family = system_spec.chip.family
     workload = with_stored_weights(workload, model_spec, system_spec.chip)
     runs = load_server(server)
-    if runs.launches is not None and (faults := cache_faults(runs.launches, workload)):
+    if memory_share is not None:
+        runs = runs.model_copy(update={"memory_fraction": memory_share})
+    if runs.launches is not None and (
+        faults := server_faults(runs.launches, system_spec, workload)
+    ):
         raise SpecError(faults, origin=runs.name)
     return ServingProblem(
         model_spec, system_spec, workload, load_calibration(family, calibration),
@@ -282,6 +291,7 @@ def disaggregate(
     top: int = 5,
     calibration: str = DEFAULT,
     command: str = "",
+    memory_share: float | None = None,
 ) -> DisaggregatedPlan:
     """Return the best deployment with workers of prefill and of decode, proven over both spaces.
 
@@ -301,10 +311,10 @@ def disaggregate(
     if not isinstance(workload, Decode) or workload.prompt_length is None:
         raise SpecError(Fault("workload", "is of no requests", "decode with a prompt_length"))
     work = declared(Decode, **dict(workload) | {"disaggregated": True})
-    problem = serving_problem(model, system, work, server, calibration)
+    problem = serving_problem(model, system, work, server, calibration, memory_share)
     if problem.max_first_token_s is None:
         raise SpecError(Fault("max_time_to_first_token_s", "is needed: prompts queue without end"))
-    mixed = serving_problem(model, system, workload, server, calibration)
+    mixed = serving_problem(model, system, workload, server, calibration, memory_share)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
     aggregated, why = None, ""
     try:
@@ -335,6 +345,7 @@ def disaggregate(
         warnings=tuple(_warnings_of_split(problem, ranked[0])),
         version=version(),
         command=command,
+        memory_share=memory_share,
     ))  # fmt: skip
 
 

@@ -235,6 +235,8 @@ class ModelSpec(Declaration):
     """Extra layers for multi-token prediction that the checkpoint holds."""
     weight_format: WeightFormat | None = None
     """Of a quantised checkpoint; None: weights are as wide as the workload says."""
+    cache_type: DType | None = None
+    """Of the KV cache for which the checkpoint has scales; None: as the workload says."""
     conventions: tuple[str, ...] = ()
     """What the counts include: text only, stored head, prediction layers."""
     source: str = ""

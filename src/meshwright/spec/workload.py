@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -42,12 +42,15 @@ class Precision(Declaration):
     def on(cls, chip: ChipSpec, matmul: DType | None = None, **others: DType) -> Self:
         """Return the types of a chip for a type of the linear layers.
 
-        The rest has the same type, or the 16 bits of the chip where it is narrower.
+        The rest has the same type, or the 16 bits of the chip where it is narrower. Only what is
+        given counts as stated.
         """
         is_wide = matmul is not None and BYTES_OF[matmul] >= 2.0
         word = matmul if matmul is not None and is_wide else chip.word
         types = {"matmul": matmul or word, "activation": word, "kv_cache": word, "weight": word}
-        return cls.model_validate(types | others)
+        stated = {*others} | ({"matmul"} if matmul is not None else set())
+        whole = dict(cls.model_validate(types | others))
+        return cast("Self", cls.model_construct(stated, **whole))
 
 
 class OptimizerPreset(Declaration):
@@ -457,8 +460,12 @@ class Serves(Declaration):
 
     axes: tuple[AxisName, ...]
     """Those whose degree may be above 1; there may always be several replicas."""
-    spans_hosts: bool = False
-    """A replica may lie on several hosts."""
+    vendors: tuple[str, ...]
+    """Of chips."""
+    splits_experts: Literal["all_or_none", "any"] = "any"
+    """Either whole experts lie on the devices of a layer, or a part of each; or both at once."""
+    joins_replicas: bool = False
+    """Replicas of attention may share one set of experts."""
     kv_cache: tuple[str, ...] = ("bf16", "fp16")
     """Types of the cache."""
 

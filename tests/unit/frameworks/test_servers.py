@@ -61,7 +61,7 @@ def test_narrow_weights_and_cache_are_said(name):
 @pytest.mark.parametrize(
     ("degrees", "path", "fix"),
     [({"cp": 2.0, "dp_replicate": 1.0}, "strategy.cp", "cp=1"),
-     ({"pp": 4.0}, "strategy", "at most 8 devices of a replica")],
+     ({"pp": 3.0}, "strategy", "at most 8 devices of a server, or a multiple of them")],
 )  # fmt: skip
 def test_refused_by_name_with_a_fix(plan, degrees, path, fix):
     best = replace(plan.best, strategy=replace(plan.best.strategy, **degrees))
@@ -70,11 +70,52 @@ def test_refused_by_name_with_a_fix(plan, degrees, path, fix):
     assert [(fault.path, fault.fix) for fault in caught.value.faults] == [(path, fix)]
 
 
-def test_experts_over_replicas_are_refused():
-    """A replica splits its own experts; over two of them they would be split twice as far."""
+def test_a_server_lies_on_whole_hosts(plan):
+    """vLLM, docs/serving/parallelism_scaling.md: the same command on each host, with its rank."""
+    best = replace(plan.best, strategy=replace(plan.best.strategy, pp=4.0))
+    words = words_of(replace(plan, best=best), "vllm")
+    assert words[words.index("--nnodes") + 1] == "2"
+    assert {"--node-rank", "--master-addr"} <= set(words)
+    words = words_of(replace(plan, best=best), "sglang")
+    assert words[words.index("--nnodes") + 1] == "2"
+    assert "--dist-init-addr" in words
+    assert "mpirun -n 16 trtllm-llmapi-launch" in served(
+        replace(plan, best=best), "tensorrt-llm")["tensorrt-llm.sh"]  # fmt: skip
+
+
+def test_replicas_of_attention_share_the_experts_of_one_server():
+    """vLLM, ``FusedMoEParallelConfig``: ep is tp x dp; SGLang, ``enable_dp_attention``."""
     over = mw.serve("mixtral-8x7b", on="8xH100", decode=True, context=2048, batch=64, tp=4, ep=8)
-    with pytest.raises(UnsupportedError, match="ep 8 with etp 1 and tp 4"):
-        served(over, "vllm")
+    assert {"vllm", "sglang"} <= set(over.best.launches_with)
+    words = words_of(over, "vllm")
+    assert words[words.index("--data-parallel-size") + 1] == "2"
+    assert words[words.index("--max-num-seqs") + 1] == "32"  # of each replica
+    assert "--enable-expert-parallel" in words
+    assert "replicas: 1; start this once for each, on 8 devices" in served(over, "vllm")["vllm.sh"]
+    words = words_of(over, "sglang")
+    stated = {name: words[words.index(name) + 1]
+              for name in ("--tp-size", "--dp-size", "--ep-size", "--max-running-requests")}  # fmt: skip
+    assert list(stated.values()) == ["8", "2", "8", "64"]
+    assert "--enable-dp-attention" in words
+    with pytest.raises(UnsupportedError, match="serve-joined"):
+        served(over, "tensorrt-llm")
+
+
+@pytest.mark.parametrize(("model", "system"), [("llama3.1-405b", "16xH100"),
+                                               ("deepseek-v3", "16xH100"),
+                                               ("deepseek-v3", "32xH100")])  # fmt: skip
+def test_large_models_are_served_over_hosts(model, system):
+    found = mw.serve(model, on=system, decode=True, context=4096, batch=32, framework="vllm")
+    assert found.best.estimate.fits
+    assert served(found, "vllm")
+
+
+@pytest.mark.parametrize("system", ["wafer-6x8", "4xWSE-3"])
+def test_no_server_runs_on_machines_that_it_does_not_know(system):
+    asked = {"on": system, "decode": True, "context": 2048, "batch": 8}
+    assert mw.serve("llama3-8b", **asked).best.launches_with == ()
+    with pytest.raises(SpecError, match="does not run on"):
+        mw.serve("llama3-8b", **asked, framework="vllm")
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -90,11 +131,12 @@ def test_what_is_planned_for_a_server_is_written_for_it(name, model):
 
 def test_without_a_server_nothing_is_refused_and_the_screen_names_those_that_start():
     asked = {"on": "16xH100", "decode": True, "context": 2048, "batch": 64}
-    free = mw.serve("mixtral-8x7b", **asked, tp=2, ep=8)
-    assert free.best.launches_with == ()
-    assert launches_text(free) == "with no server of the catalog; priced for generic (--framework)"
+    free = mw.serve("mixtral-8x7b", **asked, tp=4, ep=2)
+    assert free.best.launches_with == ("sglang",)
+    assert launches_text(free) == "with sglang; priced for generic (--framework)"
+    # vLLM: whole experts on all devices of a layer, or a part of each on all of them.
     with pytest.raises(InfeasibleError, match="serve-experts"):
-        mw.serve("mixtral-8x7b", **asked, tp=2, ep=8, framework="vllm")
+        mw.serve("mixtral-8x7b", **asked, tp=4, ep=2, framework="vllm")
 
 
 @pytest.mark.parametrize(

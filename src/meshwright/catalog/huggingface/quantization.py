@@ -100,16 +100,43 @@ USUAL: Final[Mapping[str, Mapping[str, Any]]] = {
 """Formats by the names that ``--weights`` takes, each with the settings of most checkpoints."""
 
 
-def stored_as(model: ModelSpec, name: str) -> ModelSpec:
-    """Return a model whose weights are stored in one of the usual formats.
+def stored_as(model: ModelSpec, settings: Mapping[str, Any] | str, origin: str = "") -> ModelSpec:
+    """Return a model whose weights are stored in one of the usual formats, or as settings say.
 
     A checkpoint that says itself that it has this format keeps the settings that it states.
     """
-    found = weight_format_of({FIELDS[0]: USUAL[name]}, model, f"--weights {name}")
+    stated = USUAL[settings] if isinstance(settings, str) else settings
+    found = weight_format_of({FIELDS[0]: stated}, model, origin or f"--weights {settings}")
     own = model.weight_format
     if own is not None and found is not None and own.name == found.name:
         return model
     return model.model_copy(update={"weight_format": found})
+
+
+def without_attention_of_experts(
+    settings: Mapping[str, Any], model: ModelSpec
+) -> Mapping[str, Any]:
+    """Return settings under which a model with experts keeps its attention wide."""
+    has_experts = any(kind.experts for kind in model.layer_kinds)
+    return {**settings, "ignore": ["self_attn"]} if has_experts else settings
+
+
+def cache_type_of(config: Mapping[str, Any]) -> DType | None:
+    """Return the type of the cache for which a checkpoint has scales; None: it says nothing.
+
+    Source: compressed-tensors, ``kv_cache_scheme``; NVIDIA TensorRT Model Optimizer,
+    ``kv_cache_quant_algo``. vLLM 0.33 and SGLang 0.5.23 take it where nothing else is stated.
+    """
+    for field in FIELDS:
+        stated = config.get(field)
+        if not isinstance(stated, Mapping):
+            continue
+        scheme = stated.get("kv_cache_scheme")
+        if isinstance(scheme, Mapping) and scheme.get("num_bits") == 8:
+            return "fp8" if scheme.get("type") == "float" else "int8"
+        if str(stated.get("kv_cache_quant_algo")).upper() == "FP8":
+            return "fp8"
+    return None
 
 
 class _Reader:

@@ -110,6 +110,7 @@ def job_of(name: str, given: Given, setting: Setting, origin: str) -> Job:
         raise SpecError(faults, origin=origin)
     options = {key: value for key, value in options.items() if value is not None}
     for name, option in _NEEDED[reader.kind].items():
+        name = "prompt" if name == "context" and "prefill" in options else name
         if name not in options and all(fault.path != option for fault in given.missing):
             given.missing.append(Fault(option, "is needed: the files do not state it"))
     return Job(framework, reader.kind, options, setting.devices, given.read, ignored,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from meshwright.base.errors import MeshwrightError, SpecError
@@ -56,24 +55,13 @@ def stated_model(given: Given) -> ModelSpec | None:
 
 
 def known_model(name: str) -> ModelSpec | None:
-    """Return a model of the catalog by name, Hugging Face id or the last part of a path."""
-    last = name.rstrip("/").rsplit("/", 1)[-1]
-    texts = [name, last]
-    while (shorter := _TUNED.sub("", last)) != last:
-        texts += [shorter, shorter.removeprefix("Meta-")]
-        last = shorter
-    for text in texts:
+    """Return a model of the catalog by the name of a checkpoint, or by the last part of a path."""
+    for text in (name, name.rstrip("/").rsplit("/", 1)[-1]):
         try:
             return load_model(text)
         except (MeshwrightError, OSError, ValueError):
             continue
     return None
-
-
-_TUNED = re.compile(
-    r"-(instruct|chat|it|hf|base|thinking|fp8|nvfp4|fp4|bf16|dynamic|\d{4})(?=$|-v\d)", re.I
-)
-"""Ends of the names of checkpoints whose dims are those of the name before them."""
 
 
 def tokenizer_size(kind: str, source: str) -> int | None:

@@ -30,7 +30,8 @@ def read(tmp_path, text):
 
 def test_a_checkpoint_in_a_narrow_type_says_so_in_its_name(tmp_path):
     text = "trtllm-serve nvidia/Llama-3.3-70B-Instruct-FP8 --tp_size 2 --max_batch_size 8"
-    assert read(tmp_path, text).options["precision"] == "fp8"
+    stored = read(tmp_path, text).options["model"].weight_format
+    assert (stored.bytes_per_weight, stored.matmul) == (1.0, "fp8")
 
 
 @pytest.mark.parametrize("command", [

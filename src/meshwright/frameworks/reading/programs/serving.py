@@ -7,7 +7,6 @@ Source: vLLM 0.33.0 ``engine/arg_utils.py``; SGLang 0.5.23 ``srt/server_args.py`
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -31,8 +30,6 @@ STORED = {"awq": "awq", "awq_marlin": "awq", "gptq": "gptq", "gptq_marlin": "gpt
 
 _NAMES = ("model", "model_path", "model_tag", "model_id")
 """Options that name the checkpoint."""
-_TYPED = re.compile(r"-(fp8|nvfp4|fp4)(?:-|$)", re.I)
-"""A type of weights in the name of a checkpoint."""
 
 
 def _common(given: Given, setting: Setting, server: str) -> dict[str, Any]:
@@ -49,10 +46,6 @@ def _common(given: Given, setting: Setting, server: str) -> dict[str, Any]:
             given.refuse("quantization", f"{quantized} is not read from here",
                          f"{known}; other kinds by the config.json")  # fmt: skip
     cache = given.word("kv_cache_dtype", among=CACHE)
-    stated = next((given.peek(name) for name in _NAMES if name in given), None)
-    stated = str(stated or (given.peek("(word)") or [""])[-1])
-    if precision is None and (own := _TYPED.search(stated)):
-        precision = QUANTIZED[own[1].lower()]  # the checkpoint says how its weights are kept
     return {"server": server, "decode": True, "precision": precision, "weights": stored,
             "kv_cache": CACHE[cache] if cache else None,
             "model": _model(given, setting)}  # fmt: skip
@@ -102,6 +95,35 @@ def _config(given: Given, setting: Setting, *names: str) -> None:
     """Add the statements of a YAML file that an option names."""
     if (path := given.path(*names)) is not None:
         given.add(of_tree(setting.config_files(path), path))
+
+
+def _has_experts(model: Any) -> bool:
+    """Return whether a model that was read has experts."""
+    return any(kind.experts for kind in getattr(model, "layer_kinds", ()))
+
+
+def _transfer(given: Given, found: dict[str, Any]) -> None:
+    """Read how caches pass between workers of prefill and of decode.
+
+    A worker is priced without them: ``plan --disaggregated`` prices both kinds together. The one
+    that produces caches takes prompts, and leaves room for the first token of an answer.
+
+    Source: vLLM 0.33, ``config/kv_transfer.py``.
+    """
+    option = "kv_transfer_config"
+    text = given.text(option)
+    if text is None:
+        return
+    try:
+        stated = json.loads(text)
+    except ValueError:
+        stated = None
+    if not isinstance(stated, dict) or not isinstance(stated.get("kv_connector"), str):
+        given.refuse(option, "is no JSON object with kv_connector")
+        return
+    given.notes.append(f"{option}: the way of caches is priced by plan --disaggregated, not here")
+    if stated.get("kv_role") == "kv_producer" and found["context"]:
+        found |= {"decode": None, "prefill": True, "context": None, "prompt": found["context"] - 1}
 
 
 def _drafts(given: Given) -> dict[str, Any]:
@@ -220,18 +242,22 @@ class Vllm:
         pp = given.whole("pipeline_parallel_size") or 1
         dp = given.whole("data_parallel_size") or 1
         ep = tp * dp if given.flag("enable_expert_parallel") else 1
-        found |= {"tp": tp, "pp": pp, "dp": dp, "ep": ep if ep > 1 else None}
+        if ep == 1 and dp > 1 and _has_experts(found["model"]):
+            why = "tp of experts over all replicas of attention is not priced"
+            given.refuse("data_parallel_size", why, "--enable-expert-parallel")
+        found |= {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
         found |= {"batch": given.whole("max_num_seqs"), "context": given.whole("max_model_len")}
         given.whole("max_num_batched_tokens"), given.whole("nnodes")
         _world(given, setting, found)
-        _share(given, "gpu_memory_utilization")
+        _share(given, found, "gpu_memory_utilization")
         _graphs(given, found, "enforce_eager")
         given.note_if("enable_eplb", "experts are priced as loaded alike")
         if given.text("all2all_backend") is not None:
             given.notes.append("all2all_backend: tokens are priced as the default sends them")
         found |= _drafts(given)
-        for name in ("decode_context_parallel_size", "kv_transfer_config",
-                     "prefill_context_parallel_size", "cpu_offload_gb", "enable_dbo",
+        _transfer(given, found)
+        for name in ("decode_context_parallel_size", "prefill_context_parallel_size",
+                     "cpu_offload_gb", "enable_dbo",
                      "kv_offloading_size", "spec_method", "num_redundant_experts"):  # fmt: skip
             given.refuse_unless(name, "1", "0", "false", why="is not read")
         return "vllm", found
@@ -269,17 +295,18 @@ class Sglang:
         given.whole("nnodes")
         batch = given.whole("max_running_requests")
         if given.flag("enable_dp_attention") and dp > 1:
-            if tp % dp or ep != tp:
-                message = "replicas of attention are read beside experts on all ranks of tp"
-                given.refuse("enable_dp_attention", message, f"ep_size {tp}, which dp_size divides")
+            if tp % dp or ep not in (tp, dp):
+                message = "experts are priced on all ranks of tp, or one of each on a replica"
+                fix = f"ep_size {tp} or {dp}, with a dp_size that divides tp_size"
+                given.refuse("enable_dp_attention", message, fix)
             tp, batch = max(1, tp // dp), batch and max(1, batch // dp)
             note = "enable_dp_attention: dense layers and the head are priced in each replica"
             given.notes.append(note)
-        found |= {"tp": tp, "pp": pp, "dp": dp, "ep": ep if ep > 1 else None}
+        found |= {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
         found |= {"batch": batch, "context": given.whole("context_length")}
         given.whole("chunked_prefill_size", least=-1), given.whole("max_prefill_tokens")
         _world(given, setting, found)
-        _share(given, "mem_fraction_static")
+        _share(given, found, "mem_fraction_static")
         _graphs(given, found, "disable_cuda_graph")
         for name in ("speculative_algorithm", "disaggregation_mode", "enable_two_batch_overlap",
                      "cpu_offload_gb", "moe_a2a_backend", "dcp_size", "attn_cp_size"):  # fmt: skip
@@ -329,11 +356,11 @@ class TensorRtLlm:
         found = _common(given, setting, server)
         tp, pp = given.whole("tp_size") or 1, given.whole("pp_size") or 1
         ep = given.whole("ep_size") or 1
-        found |= {"tp": tp, "pp": pp, "dp": 1, "ep": ep if ep > 1 else None}
+        found |= {"tp": tp, "pp": pp, "dp": 1, "ep": ep}
         found |= {"batch": given.whole("max_batch_size"), "context": given.whole("max_seq_len")}
         given.whole("max_num_tokens"), given.whole("max_input_len")
         _world(given, setting, found)
-        _share(given, "free_gpu_memory_fraction")
+        _share(given, found, "free_gpu_memory_fraction")
         for name in ("cp_size", "cluster_size", "speculative_config", "enable_attention_dp",
                      "moe_tensor_parallel_size", "cp_config",
             "kv_cache_config.host_cache_size"):  # fmt: skip
@@ -352,7 +379,9 @@ def _graphs(given: Given, found: dict[str, Any], name: str) -> None:
         given.notes.append(f"{name}: the time of the host is that of servers with CUDA graphs")
 
 
-def _share(given: Given, name: str) -> None:
-    """Take a share of the memory: a batch in flight is priced, and its cache may take the rest."""
-    if (share := given.real(name)) is not None:
-        given.notes.append(f"{name} {share:g}: the cache is priced as if all free memory were its")
+def _share(given: Given, found: dict[str, Any], name: str) -> None:
+    """Read the share of the memory that the server fills."""
+    share = given.real(name)
+    if share is not None and not 0.0 < share <= 1.0:
+        given.refuse(name, f"found {share:g}", "above 0 and at most 1")
+    found["memory_share"] = None if share is None else f"{share:g}"
