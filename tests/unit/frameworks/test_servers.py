@@ -93,9 +93,8 @@ def test_replicas_of_attention_share_the_experts_of_one_server():
     assert "--enable-expert-parallel" in words
     assert "replicas: 1; start this once for each, on 8 devices" in served(over, "vllm")["vllm.sh"]
     words = words_of(over, "sglang")
-    stated = {name: words[words.index(name) + 1]
-              for name in ("--tp-size", "--dp-size", "--ep-size", "--max-running-requests")}  # fmt: skip
-    assert list(stated.values()) == ["8", "2", "8", "64"]
+    names = ("--tp-size", "--dp-size", "--ep-size", "--max-running-requests")
+    assert [words[words.index(name) + 1] for name in names] == ["8", "2", "8", "64"]
     assert "--enable-dp-attention" in words
     with pytest.raises(UnsupportedError, match="serve-joined"):
         served(over, "tensorrt-llm")
