@@ -184,12 +184,19 @@ def devices_are_counted(facts: ServingFacts) -> Inequality:
     return Inequality(used, float(facts.system.num_devices), "1")
 
 
-@law("sequences in flight over the time per token are tokens per second")
+@law("sequences in flight over the time that each is there are those that end in a second")
 def sequences_flow(facts: ServingFacts) -> Inequality | None:
-    """Return both counts; source: Little 1961."""
+    """Return both counts; source: Little 1961.
+
+    A whole request is there until its first token, and for each token after it.
+    """
     if facts.decode is None:
         return None
-    return equal(facts.tokens_per_s * facts.latency_s, facts.sequences_in_flight, "1")
+    there_s = facts.latency_s
+    if facts.first_token_s is not None:
+        answer = facts.decode.answer_length
+        there_s = (facts.first_token_s + (answer - 1.0) * facts.latency_s) / answer
+    return equal(facts.tokens_per_s * there_s, facts.sequences_in_flight, "1")
 
 
 # --------------------------------------------------------------------------------------- memory
