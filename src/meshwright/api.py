@@ -1336,6 +1336,8 @@ def calibrate(args: Namespace, call: Call) -> Fitted:
     from meshwright.base.files import write_whole
     from meshwright.calibration.fit.report import fitted
     from meshwright.calibration.rows import is_frozen
+    from meshwright.catalog.calibration import DEFAULT as CALIBRATED
+    from meshwright.catalog.calibration import UNCALIBRATED
     from meshwright.options.question import output_file
 
     path = output_file(args, "out")
@@ -1347,7 +1349,7 @@ def calibrate(args: Namespace, call: Call) -> Fitted:
         found = fitted_kernels(_timings(args.file), name, f"{command} --kernels")
     else:
         rows = [row for row in _rows(args.file) if args.file or not is_frozen(row)]
-        found = fitted(rows, name, command)
+        found = fitted(rows, name, command, CALIBRATED if args.file else UNCALIBRATED)
     if not found.data:
         raise InfeasibleError("no row has a measured throughput that can be predicted")
     if path is not None:

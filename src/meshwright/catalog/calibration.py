@@ -142,6 +142,8 @@ class FitRecord(Declaration):
     """What a fit reached on its own rows, and on each source left out of it."""
 
     num_rows: int
+    expected: PooledErrorRecord | None = None
+    """Of the calibration that the rows adjust; None: they adjust none."""
     fitted: PooledErrorRecord
     left_out: PooledErrorRecord
     left_out_alone: PooledErrorRecord | None = None
@@ -270,14 +272,14 @@ def load_calibration(
         assert origin.high is not None
         values[constant] = getattr(entry, constant)
         intervals[constant] = (origin.low, origin.high)
-    file = files[0]
-    is_fitted = family in file.families
+    home = next((f for f in files if f.is_calibrated and family in f.families), None)
+    first = files[0].name
     return Calibration(
         **values,
         family=family if is_known else GENERIC,
         intervals=MappingProxyType(intervals),
-        is_calibrated=file.is_calibrated and is_fitted,
-        source=file.name if is_fitted else f"{file.name}; no constants for family {family!r}",
+        is_calibrated=home is not None,
+        source=first if home else f"{first}; no constants for family {family!r}",
         spread=_spread(files, family),
     )
 
@@ -291,9 +293,9 @@ def _spread(files: Sequence[CalibrationFile], family: str) -> Spread | None:
     adds nothing.
     """
     file, *bases = files
+    spread = next((entry.fit.spread for entry in files if entry.fit and entry.fit.spread), None)
     if file.measured is None:
-        return file.fit.spread if file.fit else None
-    spread = next((base.fit.spread for base in bases if base.fit), None)
+        return spread
     is_seen = any(base.is_calibrated and family in base.families for base in bases)
     if spread is None or is_seen or file.measured.of("step"):
         return spread
@@ -349,7 +351,7 @@ def sram_part(name_or_path: str) -> SramPart | None:
 
 def serving_record(name_or_path: str) -> ServingRecord | None:
     """Return what the fit of the constants of serving reached; None: they were not fitted."""
-    return _chain(name_or_path)[0].serving.fit
+    return next((file.serving.fit for file in _chain(name_or_path) if file.serving.fit), None)
 
 
 def fit_record(name_or_path: str) -> FitRecord | None:

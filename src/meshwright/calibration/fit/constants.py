@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
+
+from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,31 @@ class Key:
         return self.family in ("", family) and self.framework in ("", framework)
 
 
-def keys_of(families: Sequence[str], frameworks: Sequence[str] = ()) -> list[Key]:
-    """Return the free constants of a fit on rows of some families and frameworks."""
+def keys_of(
+    families: Sequence[str], frameworks: Sequence[str] = (), base: str = UNCALIBRATED
+) -> list[Key]:
+    """Return the free constants of a fit on rows of some families and frameworks.
+
+    Parameters
+    ----------
+    base
+        Calibration whose values are expected without rows; of the uncalibrated one the priors of
+        ``FREE``.
+    """
     own = [Key(free, family=f) for f in families for free in FREE if free.per_family]
     own += [Key(free, framework=f) for f in frameworks for free in FREE if free.per_framework]
-    return own + [Key(free) for free in FREE if not (free.per_family or free.per_framework)]
+    own += [Key(free) for free in FREE if not (free.per_family or free.per_framework)]
+    if base == UNCALIBRATED:
+        return own
+    return [replace(key, free=_expected(key, families[0], base)) for key in own]
+
+
+def _expected(key: Key, family: str, base: str) -> Free:
+    """Return a free constant that is expected where a calibration has it."""
+    framework = "" if key.framework == UNNAMED else key.framework
+    named = load_calibration(key.family or family, base, framework)
+    if not key.free.scales:
+        return replace(key.free, prior=getattr(named, key.free.name))
+    plain = load_calibration(key.family or family, UNCALIBRATED)
+    ratios = [getattr(named, name) / getattr(plain, name) for name in key.free.scales]
+    return replace(key.free, prior=prod(ratios) ** (1.0 / len(ratios)))

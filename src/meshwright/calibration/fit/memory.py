@@ -7,7 +7,7 @@ devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,17 +95,17 @@ def memory_rows(predictions: Iterable[Prediction]) -> MemoryRows:
     return MemoryRows(tuple(group for group, _ in found), np.array(multiples), measured)
 
 
-def fit_memory(rows: MemoryRows) -> MemoryFit | None:
-    """Return the constants of least robust error; None where no row states memory."""
+def fit_memory(rows: MemoryRows, prior: Sequence[float] = PRIOR) -> MemoryFit | None:
+    """Return the constants of least robust error near a prior; None: no row states memory."""
     if not rows.groups:
         return None
-    values = _fitted(rows)
+    values = _fitted(rows, prior)
     left_out = np.full(len(rows.groups), np.nan)
     groups = np.array(rows.groups)
     for group in dict.fromkeys(rows.groups):
         out = groups == group
         if not out.all():
-            left_out[out] = rows.taken(out).log_errors(_fitted(rows.taken(~out)))
+            left_out[out] = rows.taken(out).log_errors(_fitted(rows.taken(~out), prior))
     return MemoryFit(rows, values, rows.log_errors(values), left_out)
 
 
@@ -119,7 +119,7 @@ def constants_of_memory(found: MemoryFit) -> Iterator[tuple[str, float, float, f
         yield name, value, max(min(float(low), value), least), min(max(float(high), value), most)
 
 
-def _fitted(rows: MemoryRows) -> FloatArray:
+def _fitted(rows: MemoryRows, expected: Sequence[float]) -> FloatArray:
     """Return the constants of least robust error near what is expected of them, (constants,).
 
     Too little is worse than too much: the factor is raised until half of the rows have enough.
@@ -127,7 +127,7 @@ def _fitted(rows: MemoryRows) -> FloatArray:
     from scipy.optimize import least_squares
 
     weights = source_weights(rows.groups) / NOISE
-    prior, spread = np.array(PRIOR), np.array(SPREAD)
+    prior, spread = np.array(expected), np.array(SPREAD)
 
     def misfit(steps: FloatArray) -> FloatArray:
         errors = rows.log_errors(prior + spread * steps)

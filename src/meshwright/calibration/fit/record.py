@@ -17,10 +17,11 @@ from meshwright.calibration.fit.memory import MemoryFit, constants_of_memory, me
 from meshwright.calibration.fit.serving import OF_CHIPS, OF_SERVERS, SHARED, ServingFit
 from meshwright.calibration.fit.spread import HeldOut, held_out, spread_of
 from meshwright.calibration.fit.sram import DRAFTED, REDUCTION, SramFit
-from meshwright.calibration.fit.training import BASE, Fit, draws_of
+from meshwright.calibration.fit.training import Fit, draws_of
 from meshwright.calibration.serving import FIRST_TOKEN, TTFT
 from meshwright.catalog.calibration import (
     DEFAULT,
+    UNCALIBRATED,
     CoverageRecord,
     FitRecord,
     GroupRecord,
@@ -41,10 +42,14 @@ OF_FAMILIES = "geometric mean of the families fitted"
 
 
 def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | None = None) -> str:
-    """Return a calibration file in YAML; ``memory`` are constants that other rows made."""
-    content = _head(name, len(found.errors), command, BASE) | {
+    """Return a calibration file in YAML; ``memory`` are constants that other rows made.
+
+    A file that adjusts another calibration states the constants that its rows inform, and no more.
+    """
+    is_first = found.base == UNCALIBRATED
+    content = _head(name, len(found.errors), command, found.base) | {
         "fit": fit_record(found, memory).model_dump(exclude_none=True),
-        "defaults": _entries(found) | _median_of_those_fitted(found),
+        "defaults": _entries(found) | (_median_of_those_fitted(found) if is_first else {}),
         "families": {name: _entries(found, name) for name in sorted(set(found.rows.families))},
         "frameworks": {
             name: entries
@@ -151,7 +156,9 @@ def fit_record(found: Fit, memory: MemoryFit | None = None) -> FitRecord:
     """Return the errors of a fit: of its own rows, and of each source left out."""
     groups = np.array(found.rows.groups)
     names = list(dict.fromkeys(found.rows.groups))
-    alone = np.isin(groups, [group for group in names if _is_alone(found, group)])
+    is_own = found.base != UNCALIBRATED
+    lonely = [group for group in names if not is_own and _is_alone(found, group)]
+    alone = np.isin(groups, lonely)
     spread, tested = spread_of(found), held_out(found)
     unnamed = found.unnamed.left_out_errors if found.unnamed else np.full(len(groups), np.nan)
     by_source = {
@@ -169,6 +176,7 @@ def fit_record(found: Fit, memory: MemoryFit | None = None) -> FitRecord:
     left_out = found.left_out_errors
     return FitRecord(
         num_rows=len(found.errors),
+        expected=pooled_error_record(found.expected_errors, groups) if is_own else None,
         fitted=pooled_error_record(found.errors, groups),
         left_out=pooled_error_record(np.where(alone, np.nan, left_out), groups),
         left_out_alone=pooled_error_record(np.where(alone, left_out, np.nan), groups),
@@ -257,7 +265,7 @@ def _two_deviations(value: float, spread: float) -> FloatArray:
 
 def _constants_of_key(key: Key, bounds: FloatArray) -> dict[str, Interval]:
     """Return the constants of a key, each with its interval inside what is allowed."""
-    base = load_calibration(key.family, BASE)
+    base = load_calibration(key.family, UNCALIBRATED)
     found = {}
     for name, values in draws_of(key, bounds, base).items():
         value, low, high = (float(entry) for entry in values)

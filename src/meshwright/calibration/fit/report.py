@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from meshwright.base.records import Listed, Rows, Scalar
 from meshwright.calibration.fit.memory import (
     GIB,
+    PRIOR,
     MemoryFit,
     constants_of_memory,
     fit_memory,
@@ -34,16 +35,18 @@ from meshwright.calibration.fit.record import (
 )
 from meshwright.calibration.fit.serving import ServingFit, fit_serving, serving_rows
 from meshwright.calibration.fit.sram import SramFit, fit_sram
-from meshwright.calibration.fit.training import BASE, Fit, fit, fit_rows
+from meshwright.calibration.fit.training import Fit, FitRows, fit, fit_rows, usable
 from meshwright.calibration.prediction import predict
 from meshwright.calibration.rows import Row
 from meshwright.catalog.calibration import (
+    UNCALIBRATED,
     CoverageRecord,
     GroupRecord,
     MemoryRecord,
     PooledErrorRecord,
     ServingRecord,
     SramRecord,
+    load_calibration,
 )
 from meshwright.report.screen import percent, screen_width
 from meshwright.spec.calibration import Spread
@@ -53,6 +56,10 @@ class FittedRecord(TypedDict, total=False):
     """Errors of a fit on its own rows and on each source left out, of what was fitted."""
 
     num_rows: int
+    unused: Mapping[str, str]
+    """Why rows were not used, by their names."""
+    expected: PooledErrorRecord | None
+    """Of the calibration that the rows adjust; null: they adjust none."""
     fitted: PooledErrorRecord
     left_out: PooledErrorRecord
     left_out_alone: PooledErrorRecord | None
@@ -107,7 +114,7 @@ def _flat(record: Mapping[str, Any]) -> dict[str, Scalar]:
     return found
 
 
-def fitted(rows: Sequence[Row], name: str, command: str) -> Fitted:
+def fitted(rows: Sequence[Row], name: str, command: str, calibration: str = UNCALIBRATED) -> Fitted:
     """Return the constants of training fitted to some rows, and on top those of serving and SRAM.
 
     Parameters
@@ -116,23 +123,31 @@ def fitted(rows: Sequence[Row], name: str, command: str) -> Fitted:
         Of the calibration.
     command
         That writes the file, for its first line.
+    calibration
+        Whose constants are expected: few rows adjust it, and it holds where they say nothing.
     """
     served = [row for row in rows if row.is_serving and not row.is_one_user]
-    steps = [row for row in rows if not row.is_serving]
-    trained = fit_rows(steps)
+    steps = predict([r for r in rows if not r.is_serving], UNCALIBRATED, is_placed=False)
+    trained = usable(steps)
+    unused = {
+        entry.row.id: f"{entry.refused}: {entry.detail}" if entry.refused else NOT_MEASURED
+        for entry in steps
+        if entry.log_error is None and not (entry.memory and entry.memory.measured_bytes)
+    }
     made = Fitted(serving_alone_text(len(served), name, command), [], {})
     if trained.predictions:
         steps_of_rows = [entry.row for entry in trained.predictions]
-        found = fit(trained, fit_rows(steps_of_rows, is_named=False))
-        memory = fit_memory(memory_rows(predict(steps, BASE, is_placed=False)))
+        found = fit(trained, fit_rows(steps_of_rows, is_named=False), calibration)
+        memory = fit_memory(memory_rows(steps), expected_memory(trained, calibration))
         lines = [*fit_lines(found), *(["", *memory_fit_lines(memory)] if memory else [])]
         data = fit_record(found, memory).model_dump()
         made = Fitted(calibration_text(found, name, command, memory), lines, data)
     with TemporaryDirectory() as folder:
         base = Path(folder) / "base.yaml"
         base.write_text(made.text, encoding="utf-8")
-        usable = serving_rows(served, str(base))
-        serving = fit_serving(usable) if usable.columns else None
+        requests = serving_rows(served, str(base), calibration)
+        serving = fit_serving(requests) if requests.columns else None
+        unused |= requests.refused
         sram = fit_sram([row for row in rows if row.is_one_user], str(base))
     if serving is not None:
         lines = [*made.lines, "", *serving_fit_lines(serving)]
@@ -142,19 +157,36 @@ def fitted(rows: Sequence[Row], name: str, command: str) -> Fitted:
         lines = [*made.lines, "", *sram_fit_lines(sram)]
         data = made.data | {"sram": sram_record(sram).model_dump()}
         made = Fitted(made.text + sram_text(sram), lines, data)
-    return made
+    if not (made.data and unused):
+        return made
+    told = [f"not used: {row}, {why}" for row, why in unused.items()]
+    return replace(made, lines=[*made.lines, "", *told], data=made.data | {"unused": unused})
+
+
+NOT_MEASURED = "states no throughput, time or memory"
+
+
+def expected_memory(rows: FitRows, calibration: str) -> tuple[float, ...]:
+    """Return the constants of memory that are expected before any row: of the first family."""
+    if calibration == UNCALIBRATED:
+        return PRIOR
+    known = load_calibration(rows.families[0], calibration)
+    return known.allocator_factor, known.communication_buffer_bytes, known.communicator_bytes
 
 
 def fit_lines(found: Fit) -> Iterator[str]:
     """Yield the constants and errors of a fit for a reader."""
     record = fit_record(found)
     yield f"{record.num_rows} rows"
-    for name in ("fitted", "left_out", "left_out_alone", "unnamed"):
-        errors = getattr(record, name)
-        yield (
-            f"  {name.replace('_', ' '):<15} median of medians "
-            f"{percent(errors.median_of_medians)}, p90 of all rows {percent(errors.p90)}"
-        )
+    for name, errors in (
+        (found.base, record.expected), ("fitted", record.fitted), ("left out", record.left_out),
+        ("left out alone", record.left_out_alone), ("unnamed", record.unnamed),
+    ):  # fmt: skip
+        if errors is not None and errors.median is not None:
+            yield (
+                f"  {name:<15} median of medians {percent(errors.median_of_medians)}, "
+                f"p90 of all rows {percent(errors.p90)}"
+            )
     for name, held in record.intervals.items():
         yield (
             f"  {name.replace('_', ' '):<21} {held.rows:>5} rows: {held.covered:.1%} inside "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from meshwright.calibration.serving import (
     columns_of,
     serving_jobs,
 )
+from meshwright.catalog.calibration import UNCALIBRATED, load_serving
 from meshwright.cost.problem import EXPERTS, UNSEEN
 from meshwright.spec.calibration import Spread, Tail
 
@@ -61,6 +62,10 @@ class ServingRows:
     """Rows of requests with a measured throughput, as columns under neutral constants."""
 
     columns: tuple[Column, ...]
+    base: str = UNCALIBRATED
+    """Calibration whose constants of serving are expected."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Why rows cannot be used, by their names."""
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -111,12 +116,27 @@ class ServingRows:
 
     @cached_property
     def keys(self) -> list[Key]:
-        """The free constants of these rows."""
+        """The free constants of these rows, expected where the base has them."""
         families = sorted(set(self.labels["family"]))
         servers = sorted(set(self.labels["server"]))
         own = [Key(free, family) for family in families for free in OF_CHIPS]
         own += [Key(free, server) for server in servers for free in OF_SERVERS]
-        return own + [Key(free) for free in SHARED]
+        own += [Key(free) for free in SHARED]
+        if self.base == UNCALIBRATED:
+            return own
+        return [replace(key, free=self._expected(key)) for key in own]
+
+    def _expected(self, key: Key) -> Free:
+        """Return a free constant that is expected where the base has it."""
+        serving = next(
+            found
+            for column in self.columns
+            for found in (column.setting.serving,)
+            if key.family in ("", found.server.name, found.problem.system.chip.family)
+        )
+        constants = load_serving(serving.problem.system.chip.family, serving.server, self.base)
+        prior = min(max(getattr(constants, key.free.name), key.free.lowest), key.free.highest)
+        return replace(key.free, prior=prior)
 
     def errors_and_slopes(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return ln(predicted / measured), (rows,), and its slopes, (rows, keys)."""
@@ -206,15 +226,15 @@ class ServingFit:
     ``family`` of chips, (rows,)."""
 
 
-def serving_rows(rows: Sequence[Row], calibration: str) -> ServingRows:
+def serving_rows(rows: Sequence[Row], calibration: str, base: str = UNCALIBRATED) -> ServingRows:
     """Return the rows of requests that a fit can use, on the constants of training."""
-    found = []
+    found, refused = [], {}
     for row in rows:
         try:
             found += serving_jobs(row, calibration)
-        except RefusedError:
-            continue
-    return ServingRows(tuple(columns_of(found)))
+        except RefusedError as error:
+            refused[row.id] = str(error)
+    return ServingRows(tuple(columns_of(found)), base, refused)
 
 
 def fit_serving(rows: ServingRows) -> ServingFit:

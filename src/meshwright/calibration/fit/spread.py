@@ -10,6 +10,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import SHARE, interval_score
 from meshwright.calibration.fit.training import NOTHING, Fit, FitRows, Stacks
+from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 from meshwright.cost.problem import TRAITS, UNNAMED, distances_of, traits_of
 from meshwright.spec.calibration import Spread, Tail
 
@@ -73,7 +74,12 @@ class HeldOut:
 
 
 def spread_of(found: Fit) -> Spread | None:
-    """Return how far rows lie from predictions that know nothing of their source."""
+    """Return how far rows lie from predictions that know nothing of their source.
+
+    Rows that adjust another calibration are too few to tell; None: its spread holds.
+    """
+    if found.base != UNCALIBRATED:
+        return None
     known = known_of(found, NOTHING)
     return fit_spread(known.errors, known.degrees, known.weights)
 
@@ -81,15 +87,28 @@ def spread_of(found: Fit) -> Spread | None:
 def held_out(found: Fit) -> HeldOut | None:
     """Return rows with intervals that know nothing of their source; None: too few sources."""
     truth = known_of(found, NOTHING)
+    if found.base != UNCALIBRATED:
+        spread = load_calibration(found.rows.families[0], found.base).spread
+        return None if spread is None else _held_by(spread, truth)
     ends = np.full((2, len(truth.errors)), np.nan)
     for mine, known in nested(found):
         spread = fit_spread(known.errors, known.degrees, known.weights)
         if spread is None:
             return None
-        traits = (dict(zip(TRAITS, row, strict=True)) for row in known.degrees[mine])
-        ends[:, mine] = np.array([distances_of(spread, one) for one in traits]).T
-    slower, faster = ends
+        ends[:, mine] = _ends(spread, known.degrees[mine])
+    return HeldOut(truth.errors, ends[0], ends[1], truth.degrees, truth.groups)
+
+
+def _held_by(spread: Spread, truth: Known) -> HeldOut:
+    """Return rows with the intervals of one spread."""
+    slower, faster = _ends(spread, truth.degrees)
     return HeldOut(truth.errors, slower, faster, truth.degrees, truth.groups)
+
+
+def _ends(spread: Spread, degrees: FloatArray) -> FloatArray:
+    """Return how far the slow and the fast end of the interval of each row lie, (2, rows)."""
+    traits = (dict(zip(TRAITS, row, strict=True)) for row in degrees)
+    return np.array([distances_of(spread, one) for one in traits]).T
 
 
 def nested(found: Fit) -> Iterator[tuple[BoolArray, Known]]:
@@ -141,7 +160,8 @@ def degrees_of(found: Fit, without: Stacks) -> FloatArray:
         rows.jobs, rows.families, rows.stacks, shares, strict=True
     ):
         witnesses = {s for f, s in pairs if f == family} - without - {stack}
-        traits = traits_of(job.problem, is_seen=bool(witnesses), host_share=share)
+        is_seen = bool(witnesses) or load_calibration(family, found.base).is_calibrated
+        traits = traits_of(job.problem, is_seen=is_seen, host_share=share)
         degrees.append([traits[name] for name in TRAITS])
     return np.array(degrees)
 

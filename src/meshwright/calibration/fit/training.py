@@ -16,13 +16,13 @@ from meshwright.calibration.fit.constants import UNNAMED, Key, keys_of
 from meshwright.calibration.jobs import Job
 from meshwright.calibration.prediction import Prediction, predict
 from meshwright.calibration.rows import Row
+from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.cost.parts import TimePart
 from meshwright.cost.step import Priced, price_one
 from meshwright.spec.calibration import CalibrationOf, calibration_columns
 
 STEP = 0.03
 """Of a logarithm, for differences."""
-BASE = "uncalibrated"
 PARTS = 5
 VENDOR_STACKS = {
     "nemo-24.07": "nemo and megatron-bridge", "megatron-bridge": "nemo and megatron-bridge",
@@ -158,12 +158,18 @@ def draws_of(key: Key, column: Any, base: CalibrationOf[float]) -> dict[str, Any
 
 def fit_rows(rows: Sequence[Row], *, is_named: bool = True) -> FitRows:
     """Return the rows that a fit can use, with their framework or without."""
-    found = predict(rows, BASE, is_named=is_named, is_placed=False)
-    return FitRows(tuple(entry for entry in found if entry.log_error is not None))
+    return usable(predict(rows, UNCALIBRATED, is_named=is_named, is_placed=False))
+
+
+def usable(predictions: Sequence[Prediction]) -> FitRows:
+    """Return the rows that have a measured throughput beside their prediction."""
+    return FitRows(tuple(entry for entry in predictions if entry.log_error is not None))
 
 
 HUBER = 0.05
 """Log errors beyond it count linearly: outliers do not pull."""
+OWN_HUBER = 0.5
+"""The same of rows that adjust a calibration: what they have in common is no outlier."""
 NOISE = 0.1
 """Log error of a row that weighs as much as a prior of one spread."""
 MOST_ROUNDS = 8
@@ -200,6 +206,14 @@ class Fit:
     """The share of the step of each row that waits for the host, in the same way."""
     unnamed: Fit | None = None
     """The same constants with the rows as they are priced where no framework is named."""
+    base: str = UNCALIBRATED
+    """Calibration whose constants were expected."""
+
+    @cached_property
+    def expected_errors(self) -> FloatArray:
+        """ln(predicted / measured) of the rows under the constants that were expected, (rows,)."""
+        expected = np.log([[key.free.prior for key in self.keys]])
+        return self.rows.errors(self.keys, expected)[0][0]
 
     @property
     def errors(self) -> FloatArray:
@@ -232,8 +246,8 @@ class Fit:
         return found
 
 
-def fit(rows: FitRows, unnamed: FitRows | None = None) -> Fit:
-    """Return the constants of least robust error that stay near what is expected of them.
+def fit(rows: FitRows, unnamed: FitRows | None = None, base: str = UNCALIBRATED) -> Fit:
+    """Return the constants of least robust error that stay near their expected values.
 
     Gauss-Newton steps with Huber weights on log errors; each constant is held by a prior. What is
     left out is refitted in the slopes at the fitted point, then predicted exactly.
@@ -242,23 +256,26 @@ def fit(rows: FitRows, unnamed: FitRows | None = None) -> Fit:
     ----------
     unnamed
         The rows as they are priced without their framework: they make no constant.
+    base
+        Calibration whose constants are expected; few rows move it little.
     """
-    keys = keys_of(sorted(set(rows.families)), sorted(set(rows.frameworks)))
+    keys = keys_of(sorted(set(rows.families)), sorted(set(rows.frameworks)), base)
     prior = np.log([key.free.prior for key in keys])
-    fitted, errors, slopes = _solved(rows, keys, prior)
-    spreads = robust_step(errors, slopes, rows.weights, keys, fitted)[1]
+    huber, least = (HUBER, FEWEST_ROWS) if base == UNCALIBRATED else (OWN_HUBER, 1)
+    fitted, errors, slopes = _solved(rows, keys, prior, huber)
+    spreads = robust_step(errors, slopes, rows.weights, keys, fitted, huber)[1]
     left_out = left_out_of(rows.stacks)
     values = np.tile(fitted, (len(left_out), 1))
     for number, out in enumerate(left_out[1:], 1):
         kept = np.array([stack not in out for stack in rows.stacks])
         values[number] += robust_step(
-            errors[kept], slopes[kept], rows.weights[kept], keys, fitted
+            errors[kept], slopes[kept], rows.weights[kept], keys, fitted, huber
         )[0]  # fmt: skip
     known, shares = _without(rows, keys, left_out, values)
     found = Fit(
         rows=rows, keys=tuple(keys), values=fitted, spreads=spreads,
-        informed=tuple(_informed(rows, key, slopes[:, n]) for n, key in enumerate(keys)),
-        errors_without=known, host_shares_without=shares,
+        informed=tuple(_informed(rows, key, slopes[:, n], least) for n, key in enumerate(keys)),
+        errors_without=known, host_shares_without=shares, base=base,
     )  # fmt: skip
     if unnamed is None:
         return found
@@ -285,14 +302,14 @@ def left_out_of(stacks: Sequence[str]) -> list[Stacks]:
     ]
 
 
-def _informed(rows: FitRows, key: Key, slopes: FloatArray) -> bool:
-    """Return whether the rows of a constant feel it."""
+def _informed(rows: FitRows, key: Key, slopes: FloatArray, least: int) -> bool:
+    """Return whether the rows of a constant feel it, and are no fewer than ``least``."""
     mine = rows.held(key)
-    return int(mine.sum()) >= FEWEST_ROWS and float(np.abs(slopes[mine]).max()) > INFORMED
+    return int(mine.sum()) >= least and float(np.abs(slopes[mine]).max()) > INFORMED
 
 
 def _solved(
-    rows: FitRows, keys: Sequence[Key], values: FloatArray
+    rows: FitRows, keys: Sequence[Key], values: FloatArray, huber: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return fitted constants, with the errors and slopes of all rows there.
 
@@ -303,7 +320,7 @@ def _solved(
     """
     errors, slopes = rows.errors_and_slopes(keys, values)
     for _ in range(MOST_ROUNDS):
-        step = robust_step(errors, slopes, rows.weights, keys, values)[0]
+        step = robust_step(errors, slopes, rows.weights, keys, values, huber)[0]
         values = values + np.clip(step, -0.5, 0.5)
         errors, slopes = rows.errors_and_slopes(keys, values)
         if np.abs(step).max() < CLOSE:
