@@ -141,7 +141,7 @@ def members_of(path: Path, *, most_bytes: int = MOST_BYTES) -> Iterator[Members]
             yield Members(archive, most_bytes)
 
 
-_BAD_ARCHIVE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error)
+_BAD_ARCHIVE = (zipfile.BadZipFile, RuntimeError, EOFError, zlib.error)
 """What the library raises: damage, a way of packing that it lacks, a password."""
 
 
