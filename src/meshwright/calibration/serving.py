@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
@@ -26,7 +26,8 @@ from meshwright.calibration.sram import predict_sram
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
 from meshwright.cost.operator import stated_rate
-from meshwright.cost.problem import distances_of, throughputs, traits_of
+from meshwright.cost.problem import throughputs
+from meshwright.serve.certainty import Certainty
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.requests import Requests, Served, Serving
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
@@ -35,8 +36,6 @@ from meshwright.spec.model import ModelSpec, WeightFormat
 from meshwright.spec.system import ChipSpec, DType
 from meshwright.spec.workload import Decode, Precision, Server, SoftwareStack
 
-FIRST_TOKEN = "first_token"
-"""Trait of a time to the first token under load, which waits and hosts make less certain."""
 THROUGHPUT, TPOT, TTFT = "throughput", "TPOT", "TTFT"
 FIGURES = {"next": TPOT, "first": TTFT}
 """What is measured of clients; all else counts as throughput."""
@@ -349,7 +348,7 @@ class Column:
         """Return what was measured, in the same terms [tokens/s]."""
         return np.array([job.measured_tokens_per_s for job in self.jobs])
 
-    def predictions(self, spread: Spread | None, seen: Container[str]) -> list[Prediction]:
+    def predictions(self, spread: Spread | None, seen: Iterable[str]) -> list[Prediction]:
         """Return the predictions of the column, with intervals where their spread is known.
 
         Parameters
@@ -360,9 +359,9 @@ class Column:
         served, problem = self.served(), self.setting.serving.problem
         ends = None
         if spread is not None:
-            traits = traits_of(problem, is_seen=problem.system.chip.family in seen)
+            known = Certainty(spread, frozenset(seen))
             ends = {
-                figure: distances_of(spread, traits | {FIRST_TOKEN: float(figure == "first")})
+                figure: known.ends(problem, is_first_token=figure == "first")
                 for figure in {job.figure for job in self.jobs}
             }
         rooms = np.broadcast_to(served.room, len(self.jobs))

@@ -39,14 +39,16 @@ def _call(args: Namespace) -> api.Call:
 
 def plan(args: Namespace) -> int:
     """Print the best plan: of training, of serving, of a graph, or after a loss."""
-    from meshwright.dataflow.answer import GraphAnswer
-    from meshwright.dataflow.linpack import GridRuns, linpack_lines, linpack_record
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
-    from meshwright.train.answer import Deadline, Front, Plan, Replan
 
     found = api.plan.answer(args, _call(args))
     if isinstance(found, ServingPlan | DisaggregatedPlan):
         return _show_serving(found, args)
+    # The other rooms are of no use to an answer of serving, and take longer to load than it.
+    from meshwright.dataflow.answer import GraphAnswer
+    from meshwright.dataflow.linpack import GridRuns, linpack_lines, linpack_record
+    from meshwright.train.answer import Deadline, Front, Plan, Replan
+
     if isinstance(found, Front):
         return _show_front(found, args)
     if isinstance(found, GraphAnswer):

@@ -62,6 +62,11 @@ class ServingEstimate(Brief):
     cost_usd_per_million_tokens: float | None
     first_token_s: float | None = None
     """Of requests: from the pass that takes up a prompt to its first token [s]."""
+    latency_interval_s: tuple[float, float] | None = None
+    """80 % of measured times are inside; None: not known [s]."""
+    first_token_interval_s: tuple[float, float] | None = None
+    tokens_per_s_interval: tuple[float, float] | None = None
+    """80 % of measured rates are inside; None: not known."""
 
     @property
     def fits(self) -> bool:
@@ -277,6 +282,11 @@ class Deployment(Brief):
     latency_s: float
     """Time per output token of one user [s]."""
     cost_usd_per_million_tokens: float | None
+    latency_interval_s: tuple[float, float] | None = None
+    """80 % of measured times are inside; None: not known [s]."""
+    first_token_interval_s: tuple[float, float] | None = None
+    tokens_per_s_interval: tuple[float, float] | None = None
+    """80 % of measured rates are inside; None: not known."""
 
     @property
     def text(self) -> str:

@@ -26,8 +26,9 @@ from meshwright.serve.search import (
     covered,
     is_in_time,
     memory_shortfall,
+    replica_sizes,
 )
-from meshwright.sharding.space import Choices, divisors
+from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import (
     PlanOptions,
     Strategy,
@@ -114,17 +115,6 @@ def cache_path(problem: ServingProblem) -> CachePath:
         for size in (0.0, 1.0e9)
     )
     return CachePath(start_s, (whole_s - start_s) / 1.0e9)
-
-
-def worker_sizes(problem: ServingProblem) -> tuple[int, ...]:
-    """Return the devices that a worker may have: parts of a host, or 1, 2, 3, 4, 6, 8, ... hosts.
-
-    At least one device is left for the other kind.
-    """
-    host, most = problem.system.domain_size, problem.system.num_alive - 1
-    hosts = (head << power for head in (1, 3) for power in range(most.bit_length()))
-    sizes = {*divisors(host), *(host * number for number in hosts)}
-    return tuple(sorted(size for size in sizes if size <= most))
 
 
 @dataclass(frozen=True)
@@ -274,9 +264,10 @@ class Deployments:
     ) -> tuple[FloatArray, FloatArray]:
         """Return the least and the highest requests/s of one worker of each row within the limit.
 
-        Caches leave while the next pass goes on, so that the slower of both sets the pace.
+        The limit holds at the slow end of the interval. Caches leave while the next pass goes on,
+        so that the slower of both sets the pace.
         """
-        limit_s = self.problem.max_first_token_s
+        limit_s = self.problem.sure_first_token_s
         assert limit_s is not None
         transfer_s = self.transfer_s(prompts, answers)
         period_s = larger(prompts.period_s, transfer_s)
@@ -422,7 +413,8 @@ def deployments_of(
     """Return all deployments of a problem; each space is counted."""
     work = problem.workload
     assert isinstance(work, Decode)
-    prompts, sizes = replace(problem, workload=prompts_of(work)), worker_sizes(problem)
+    prompts = replace(problem, workload=prompts_of(work))
+    sizes = replica_sizes(problem, problem.system.num_alive - 1)
     senders = _kind(ServingSpace(prompts, choices, sizes), prompts, prefill)
     receivers = _kind(ServingSpace(problem, choices, sizes), prompts, decode)
     return Deployments(_with_room_to_send(senders), receivers, cache_path(problem))

@@ -17,9 +17,10 @@ from meshwright.cost.communication import Collectives, CommCost, comm_cost
 from meshwright.cost.memory import parameters_on_device
 from meshwright.cost.operator import DeviceRates
 from meshwright.cost.pipeline import POSITIONS, StageLayout, jitter_fraction, stage_layout
-from meshwright.cost.problem import ProblemOf
+from meshwright.cost.problem import Distances, ProblemOf
 from meshwright.cost.step import send_s
 from meshwright.graph.op import LayerGraph, OpKind, Phase
+from meshwright.serve.certainty import Certainty, surely
 from meshwright.serve.closed_loop import LoopOf
 from meshwright.serve.operators import (
     PassCost,
@@ -56,6 +57,14 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
     """Of the server and of the kernels that it runs."""
     server: Server = PAGED
     """What runs the passes."""
+    certainty: Certainty | None = None
+    """How far prices are off; None: it is not known."""
+
+    def ends(self, *, is_first_token: bool = False) -> Distances | None:
+        """Return how far the ends of the interval of a time are from it; None: not known."""
+        if self.certainty is None:
+            return None
+        return self.certainty.ends(self, is_first_token=is_first_token)
 
     @property
     def launches(self) -> Serves | None:
@@ -137,6 +146,16 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
         if isinstance(work, Decode):
             return work.max_time_per_output_token_s
         return work.max_time_to_first_token_s
+
+    @property
+    def sure_latency_s(self) -> float | None:
+        """Longest predicted latency whose slow end is allowed [s]."""
+        return surely(self.max_latency_s, self.ends())
+
+    @property
+    def sure_first_token_s(self) -> float | None:
+        """Longest predicted time to the first token of a request whose slow end is allowed [s]."""
+        return surely(self.max_first_token_s, self.ends(is_first_token=True))
 
     @cached_property
     def shape(self) -> PassShape:

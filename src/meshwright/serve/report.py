@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from meshwright.base.units import format_bytes, format_number, format_seconds
 from meshwright.report.screen import (
@@ -55,17 +55,15 @@ def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
     price, latency = plan.best.estimate, "TPOT" if plan.is_decode else "TTFT"
     screen = Screen(question_line(plan))
     screen.gap()
-    first = ""
+    said = [(latency, price.latency_s, price.latency_interval_s)]
     if price.first_token_s is not None:
-        first = f"TTFT {format_seconds(price.first_token_s)}, "
-    text = (
-        f"{price.tokens_per_s:,.0f} tokens/s, {first}{latency} {format_seconds(price.latency_s)} "
-        f"({price.tokens_per_s_per_user:,.1f} tokens/s for each user)"
-    )
+        said.insert(0, ("TTFT", price.first_token_s, price.first_token_interval_s))
+    text = rates_text(price.tokens_per_s, price.tokens_per_s_interval, said)
     label, style = ("FITS", "bold green") if price.fits else ("NO FIT", "bold red")
     screen.add(label, text, style=style)
     text = (
-        f"{price.tokens_per_s_per_device:,.1f} tokens/s a device{_requests(plan)}; "
+        f"{price.tokens_per_s_per_user:,.1f} tokens/s for each user, "
+        f"{price.tokens_per_s_per_device:,.1f} a device{_requests(plan)}; "
         f"{price.fidelity.replace('_', '-')} model"
     )
     screen.add("", text, spare=2)
@@ -105,6 +103,20 @@ def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
     if next_command:
         screen.add("next", next_command, style="bold")
     return screen
+
+
+def rates_text(
+    tokens_per_s: float, interval: tuple[float, float] | None,
+    times: Iterable[tuple[str, float, tuple[float, float] | None]],
+) -> str:  # fmt: skip
+    """Return a rate and some times, each with the interval of 80 % of measured ones."""
+    found = [f"{tokens_per_s:,.0f} tokens/s"]
+    if interval is not None:
+        found[0] += f" (80 %: {interval[0]:,.0f} to {interval[1]:,.0f})"
+    for name, time_s, ends in times:
+        between = f" ({format_seconds(ends[0])} to {format_seconds(ends[1])})" if ends else ""
+        found.append(f"{name} {format_seconds(time_s)}{between}")
+    return ", ".join(found)
 
 
 def launches_text(plan: ServingPlan) -> str:
@@ -223,14 +235,14 @@ def disaggregated_screen(plan: DisaggregatedPlan, *, next_command: str = "") -> 
     best = plan.best
     screen = Screen(f"{question_line(plan)}, prefill and decode apart")
     screen.gap()
-    text = (
-        f"{best.tokens_per_s:,.0f} tokens/s, TTFT {format_seconds(best.first_token_s)}, "
-        f"TPOT {format_seconds(best.latency_s)} ({1.0 / best.latency_s:,.1f} tokens/s for each "
-        "user)"
-    )
+    text = rates_text(best.tokens_per_s, best.tokens_per_s_interval, (
+        ("TTFT", best.first_token_s, best.first_token_interval_s),
+        ("TPOT", best.latency_s, best.latency_interval_s),
+    ))  # fmt: skip
     screen.add("FITS", text, style="bold green")
     rates = (
-        f"{best.tokens_per_s_per_device:,.1f} tokens/s a device, "
+        f"{1.0 / best.latency_s:,.1f} tokens/s for each user, "
+        f"{best.tokens_per_s_per_device:,.1f} a device, "
         f"{format_number(best.requests_per_s)} requests/s; closed-form model"
     )
     screen.add("", rates, spare=2)

@@ -16,11 +16,12 @@ from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, take
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.search.exhaustive import TIE, Counts
+from meshwright.serve.certainty import surely
 from meshwright.serve.launching import refused_rows
 from meshwright.serve.passes import ServingProblem, group_counts, passes_of, reserved_bytes
 from meshwright.serve.price import ServingPrice, price_serving, with_groups
 from meshwright.sharding.axes import all_refusals
-from meshwright.sharding.space import Choices, Grid, degree_columns, device_counts
+from meshwright.sharding.space import Choices, Grid, degree_columns, divisors
 from meshwright.sharding.strategy import (
     AXES,
     DEGREES,
@@ -62,17 +63,31 @@ def batch_ladder(most: int) -> list[int]:
     return sizes
 
 
+def replica_sizes(problem: ServingProblem, most: int) -> tuple[int, ...]:
+    """Return the devices that a replica may have: parts of a host, or 1, 2, 3, 4, 6, 8, ... hosts.
+
+    Parameters
+    ----------
+    most
+        Devices that there are for it.
+    """
+    host = problem.system.domain_size
+    hosts = (head << power for head in (1, 3) for power in range(most.bit_length()))
+    sizes = {*divisors(host), *(host * number for number in hosts)}
+    return tuple(sorted(size for size in sizes if size <= most))
+
+
 def device_numbers(space: ServingSpace) -> tuple[int, ...]:
-    """Return the numbers of devices to use: all, smoother ones just below, and halves of all."""
+    """Return the numbers of devices to use: all, and one or as many replicas as there is room for.
+
+    Whatever replicas a smaller system holds, a larger one holds as well: its best is no worse.
+    """
     if space.sizes:
         return space.choices.of("num_devices", space.sizes)
-    system = space.problem.system
-    numbers = list(device_counts(system.num_alive, system.domain_size))
-    half = system.num_alive
-    while half % 2 == 0:
-        half //= 2
-        numbers.append(half)
-    return space.choices.of("num_devices", tuple(dict.fromkeys(numbers)))
+    most = space.problem.system.num_alive
+    sizes = replica_sizes(space.problem, most)
+    numbers = {most, *sizes, *(most // size * size for size in sizes)}
+    return space.choices.of("num_devices", sorted(numbers, reverse=True))
 
 
 def degree_table(space: ServingSpace) -> StrategyColumns | None:
@@ -370,26 +385,31 @@ def latency_shortfall(
             f"no split holds the whole batch of {space.problem.workload.batch_size} sequences"
             f" at once in time; at most {most} are in flight; {counts.summary}"
         )
-    name = "per output token" if space.problem.is_decode else "to the first token"
+    problem, name = space.problem, "per output token" if space.problem.is_decode else _FIRST
     stated = [
-        (what, limit_s, taken_s)
-        for what, limit_s, taken_s in (
-            (name, space.problem.max_latency_s, columns.latency_s),
-            ("to the first token", space.problem.max_first_token_s, columns.first_token_s),
+        (what, limit_s, surely(limit_s, ends) or limit_s, taken_s)
+        for what, limit_s, ends, taken_s in (
+            (name, problem.max_latency_s, problem.ends(), columns.latency_s),
+            (_FIRST, problem.max_first_token_s, problem.ends(is_first_token=True),
+             columns.first_token_s),
         )
         if limit_s is not None
-    ]
+    ]  # fmt: skip
     # The limits that nothing keeps; where each is kept by something, all of them together.
-    missed = [entry for entry in stated if not (entry[2] <= entry[1]).any()] or stated
+    missed = [entry for entry in stated if not (entry[3] <= entry[2]).any()] or stated
     texts = []
-    for what, limit_s, taken_s in missed:
+    for what, limit_s, sure_s, taken_s in missed:
         index = int(np.argmin(taken_s))
+        least_s = float(taken_s[index])
+        slow = f", up to {format_seconds(least_s * limit_s / sure_s)}" if sure_s < limit_s else ""
         texts.append(
             f"{format_seconds(limit_s)} {what}: the fastest,"
-            f" {_degrees_text(row(columns.strategy, index))}, takes"
-            f" {format_seconds(float(taken_s[index]))}"
+            f" {_degrees_text(row(columns.strategy, index))}, takes {format_seconds(least_s)}{slow}"
         )
     return f"no candidate keeps {', and at once '.join(texts)}; {counts.summary}"
+
+
+_FIRST = "to the first token"
 
 
 def _degrees_text(strategy: Strategy) -> str:
@@ -601,10 +621,10 @@ def _is_good(space: ServingSpace, priced: ServingColumns) -> BoolArray:
 
 
 def is_in_time(space: ServingSpace, priced: ServingColumns) -> BoolArray:
-    """Return whether rows keep the latencies that are allowed."""
+    """Return whether rows keep the latencies that are allowed, at the slow end of each."""
     problem = space.problem
-    limits = ((problem.max_latency_s, priced.latency_s),
-              (problem.max_first_token_s, priced.first_token_s))  # fmt: skip
+    limits = ((problem.sure_latency_s, priced.latency_s),
+              (problem.sure_first_token_s, priced.first_token_s))  # fmt: skip
     found = np.ones(len(priced), dtype=bool)
     for limit_s, taken_s in limits:
         found &= taken_s <= (np.inf if limit_s is None else limit_s)

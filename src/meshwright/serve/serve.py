@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.base.arrays import Num, column
+from meshwright.base.arrays import Num, column, take_rows
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.registry import version
-from meshwright.catalog.calibration import DEFAULT, load_calibration, load_serving
+from meshwright.catalog.calibration import DEFAULT, load_calibration, load_serving, serving_record
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import load_server, server_names
@@ -29,6 +29,7 @@ from meshwright.serve.answer import (
     serving_string,
 )
 from meshwright.serve.audited import lawful
+from meshwright.serve.certainty import Certainty, interval_of, rates_of
 from meshwright.serve.disaggregated import Deployments, Kind, Split, search_disaggregated
 from meshwright.serve.launching import server_faults, serving_faults
 from meshwright.serve.passes import ServingProblem, with_stored_weights
@@ -36,6 +37,7 @@ from meshwright.serve.price import (
     MILLION,
     SERVING_MEMORY_PARTS,
     SERVING_TIME_PARTS,
+    ServingPrice,
     fullest_use,
     per_million_tokens,
     price_serving,
@@ -54,15 +56,42 @@ FIDELITY = "closed_form"
 def serving_candidate(
     problem: ServingProblem, strategy: Strategy, structure: PlanOptions, num_groups: int
 ) -> ServingCandidate:
-    """Return one way of serving with its full price: a column of one row, as plain numbers."""
-    price = price_serving(problem, structure, stack([strategy]), np.array([float(num_groups)]))
+    """Return one way of serving with its full price."""
+    return serving_candidates(problem, [(strategy, structure, num_groups)])[0]
+
+
+def serving_candidates(
+    problem: ServingProblem, chosen: Sequence[tuple[Strategy, PlanOptions, int]]
+) -> list[ServingCandidate]:
+    """Return ways of serving with their full prices; those of one structure are one column."""
+    found: dict[int, ServingCandidate] = {}
+    for structure in dict.fromkeys(structure for _, structure, _ in chosen):
+        rows = [index for index, entry in enumerate(chosen) if entry[1] == structure]
+        groups = np.array([float(chosen[index][2]) for index in rows])
+        columns = stack([chosen[index][0] for index in rows])
+        prices = price_serving(problem, structure, columns, groups)
+        for row, index in enumerate(rows):
+            found[index] = _candidate(problem, *chosen[index], take_rows(prices, [row]))
+    return [found[index] for index in range(len(chosen))]
+
+
+def _candidate(
+    problem: ServingProblem, strategy: Strategy, structure: PlanOptions, num_groups: int,
+    price: ServingPrice,
+) -> ServingCandidate:  # fmt: skip
+    """Return one way of serving with its price, a column of one row, as plain numbers."""
     use, stage = fullest_use(price)
     energy_j, cost_usd = per_million_tokens(problem, price)
-    tokens_per_s = _number(price.tokens_per_s)
+    tokens_per_s, latency_s = _number(price.tokens_per_s), _number(price.latency_s)
+    first_s = None if price.first_token_s is None else _number(price.first_token_s)
+    ends, later = problem.ends(), problem.ends(is_first_token=True)
     estimate = ServingEstimate(
         fidelity=FIDELITY,
         is_calibrated=problem.calibration.is_calibrated,
-        latency_s=_number(price.latency_s),
+        latency_s=latency_s,
+        latency_interval_s=interval_of(latency_s, ends),
+        tokens_per_s_interval=rates_of(tokens_per_s, ends),
+        first_token_interval_s=None if first_s is None else interval_of(first_s, later),
         time_parts_s={name: _number(getattr(price.time, name)) for name in SERVING_TIME_PARTS},
         bottleneck_s=_number(price.bottleneck_s),
         tokens_per_s=tokens_per_s,
@@ -79,7 +108,7 @@ def serving_candidate(
         memory_capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
         energy_j_per_million_tokens=_known(energy_j),
         cost_usd_per_million_tokens=_known(cost_usd),
-        first_token_s=None if price.first_token_s is None else _number(price.first_token_s),
+        first_token_s=first_s,
     )
     return ServingCandidate(strategy, structure, estimate, servers_that_start(problem, strategy))
 
@@ -113,9 +142,8 @@ def serving_plan(
     memory_share: float | None = None,
 ) -> ServingPlan:  # fmt: skip
     """Return the answer of a search as data."""
-    candidates = [
-        serving_candidate(problem, *result.candidate(index)) for index in result.ranked.tolist()
-    ]
+    chosen = [result.candidate(index) for index in result.ranked.tolist()]
+    candidates = serving_candidates(problem, chosen)
     return ServingPlan(
         model=problem.model,
         system=problem.system,
@@ -275,9 +303,13 @@ def serving_problem(
         faults := server_faults(runs.launches, system_spec, workload)
     ):
         raise SpecError(faults, origin=runs.name)
+    record = serving_record(calibration)
+    known = None
+    if record is not None and record.spread is not None:
+        known = Certainty(record.spread, frozenset(record.families))
     return ServingProblem(
         model_spec, system_spec, workload, load_calibration(family, calibration),
-        constants=load_serving(family, runs, calibration), server=runs,
+        constants=load_serving(family, runs, calibration), server=runs, certainty=known,
     )  # fmt: skip
 
 
@@ -330,11 +362,13 @@ def disaggregate(
             why = f"workers that do both do: {aggregated.text}, {rate}"
         raise InfeasibleError(f"{error}; {why}") from error
     best, counts = result.ranked[0], (result.prefill_counts, result.decode_counts)
+    asked = problem.workload
+    assert isinstance(asked, Decode)
     ranked = tuple(_deployment(result.deployments, split) for split in result.ranked)
     return lawful(DisaggregatedPlan(
         model=problem.model,
         system=problem.system,
-        workload=problem.workload,
+        workload=asked,
         calibration=calibration,
         server=problem.server.name,
         best=ranked[0],
@@ -367,6 +401,9 @@ def _deployment(found: Deployments, split: Split) -> Deployment:
         sequences_in_flight=split.requests_per_s * (work.answer_length - 1.0) * split.step_s,
         num_devices_used=split.num_devices,
         first_token_s=split.first_token_s,
+        first_token_interval_s=interval_of(split.first_token_s, problem.ends(is_first_token=True)),
+        latency_interval_s=interval_of(split.step_s, problem.ends()),
+        tokens_per_s_interval=rates_of(tokens_per_s, problem.ends()),
         first_token_parts_s={
             "queue_s": split.queue_s,
             "pass_s": split.pass_s - host_s,

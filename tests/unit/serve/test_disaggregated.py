@@ -22,11 +22,11 @@ from meshwright.serve.disaggregated import (
     queue_s,
     rates_within,
     search_disaggregated,
-    worker_sizes,
 )
 from meshwright.serve.passes import ServingProblem, price_passes
 from meshwright.serve.price import price_serving
 from meshwright.serve.report import disaggregated_lines, disaggregated_screen
+from meshwright.serve.search import replica_sizes
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import make_strategy, stack
 from meshwright.spec.workload import Decode, SoftwareStack
@@ -98,8 +98,8 @@ def test_within_both_rates_the_wait_is_kept_and_outside_it_is_not(wait_s, period
 
 
 def test_sizes_of_workers_by_hand():
-    assert worker_sizes(problem("8xH100")) == (1, 2, 4)
-    assert worker_sizes(problem("64xH100")) == (1, 2, 4, 8, 16, 24, 32, 48)
+    assert replica_sizes(problem("8xH100"), 7) == (1, 2, 4)
+    assert replica_sizes(problem("64xH100"), 63) == (1, 2, 4, 8, 16, 24, 32, 48)
 
 
 def test_a_cache_crosses_the_slowest_level_that_joins_workers():

@@ -105,18 +105,19 @@ def test_the_cache_holds_prompt_and_answer_and_the_largest_pass_has_room():
     assert use.working_bytes > 8192 * 4096 * 2 * 2
 
 
-LIMITS = {"max_time_to_first_token_s": 0.25, "max_time_per_output_token_s": 0.03}
+LIMITS = {"max_time_to_first_token_s": 0.4, "max_time_per_output_token_s": 0.04}
 
 
 def test_both_limits_hold_for_every_plan_that_is_ranked():
     found = serve("llama3-70b", "8xH100", requests(4096, 512, 256, **LIMITS))
     free = serve("llama3-70b", "8xH100", requests(4096, 512, 256))
     for entry in (found.best, *found.runners_up):
-        assert entry.estimate.first_token_s <= 0.25
-        assert entry.estimate.latency_s <= 0.03
+        # At the slow end of the interval: eight of ten measured times are within the limit.
+        assert entry.estimate.first_token_interval_s[1] <= 0.4
+        assert entry.estimate.latency_interval_s[1] <= 0.04
     assert found.num_too_slow > 0
     assert free.best.estimate.tokens_per_s > found.best.estimate.tokens_per_s
-    assert free.best.estimate.first_token_s > 0.25
+    assert free.best.estimate.first_token_s > 0.4
     rate = found.best.estimate.tokens_per_s / 512
     assert found.requests_per_s == pytest.approx(rate)
     assert serving_from_json(serving_to_json(found)) == found
@@ -140,8 +141,8 @@ def test_screen_shows_both_times_and_the_rate_of_requests():
     found = serve("llama3-70b", "8xH100", requests(4096, 512, 256, **LIMITS))
     text = " ".join(serving_screen(found).text().split())
     assert "256 requests of 4,096 + 512 tokens at once" in text
-    assert "TPOT within 30 ms, TTFT within 250 ms" in text
-    assert f"TTFT {found.best.estimate.first_token_s * 1e3:.0f} ms, TPOT" in text
+    assert "TPOT within 40 ms, TTFT within 400 ms" in text
+    assert f"TTFT {found.best.estimate.first_token_s * 1e3:.0f} ms (" in text
     assert "requests/s" in text
 
 

@@ -18,7 +18,7 @@ from meshwright.calibration.fit.serving import OF_CHIPS, OF_SERVERS, SHARED, Ser
 from meshwright.calibration.fit.spread import HeldOut, held_out, spread_of
 from meshwright.calibration.fit.sram import DRAFTED, REDUCTION, SramFit
 from meshwright.calibration.fit.training import Fit, draws_of
-from meshwright.calibration.serving import FIRST_TOKEN, TTFT
+from meshwright.calibration.serving import TTFT
 from meshwright.catalog.calibration import (
     DEFAULT,
     UNCALIBRATED,
@@ -30,6 +30,7 @@ from meshwright.catalog.calibration import (
     load_calibration,
 )
 from meshwright.cost.problem import EXPERTS, UNSEEN, distance_of
+from meshwright.serve.certainty import FIRST_TOKEN
 from meshwright.spec.calibration import Spread, Tail
 from meshwright.spec.declaration import file_key
 

@@ -18,7 +18,6 @@ from meshwright.calibration.jobs import RefusedError
 from meshwright.calibration.rows import Row
 from meshwright.calibration.serving import (
     FIGURES,
-    FIRST_TOKEN,
     THROUGHPUT,
     TTFT,
     Column,
@@ -27,6 +26,7 @@ from meshwright.calibration.serving import (
 )
 from meshwright.catalog.calibration import UNCALIBRATED, load_serving
 from meshwright.cost.problem import EXPERTS, UNSEEN
+from meshwright.serve.certainty import FIRST_TOKEN
 from meshwright.spec.calibration import Spread, Tail
 
 STARTS = tuple(np.log([0.1, 1.0 / 3.0]).tolist())
