@@ -8,8 +8,9 @@ from meshwright.base.errors import Fault
 from meshwright.catalog.frameworks import load_framework
 from meshwright.frameworks.launch import MESH_AXES, degrees, host_size
 from meshwright.sharding import launching
-from meshwright.sharding.axes import all_refusals
-from meshwright.sharding.rules import Case, facts
+from meshwright.sharding.axes import axis_rules
+from meshwright.sharding.fixes import fix_of, found_faults
+from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import Offload, stack
 from meshwright.spec.framework import Framework
 from meshwright.train.answer import Plan
@@ -20,7 +21,7 @@ def framework_refusals(plan: Plan, name: str) -> list[Fault]:
 
     Its devices, its batch, and the rules of ``sharding/launching.py``.
     """
-    checks = (_segments, _devices, _hosts, _axis_order, _batch, _rules)
+    checks = (_segments, _devices, _hosts, _axis_order, _batch)
     found = [fault for check in checks for fault in check(plan)]
     return found + list(_launching(plan, load_framework(name)))
 
@@ -36,11 +37,12 @@ def _launching(plan: Plan, framework: Framework) -> Iterator[Fault]:
         yield Fault("workload.precision.matmul", message, ", ".join(launches.precisions))
     software = work.software.model_copy(update={"framework": framework.title, "launches": launches})
     asked = work.model_copy(update={"software": software})
-    case = Case(plan.model, asked, plan.best.structure, stack([plan.best.strategy]))
-    for rule in launching.rules():
-        if rule.breaks(case).any():
-            text = f"{rule.message.format(**facts(case, 0))} [{rule.name}]"
-            yield Fault(rule.path, text, rule.nearest_legal_fix(case))
+    columns = stack([plan.best.strategy])
+    case = Case(plan.model, asked, plan.best.structure, columns, 1.0, 1.0)
+    found, change = found_faults((*axis_rules(), *launching.rules()), case, plan.system.num_alive)
+    for refusal in found:
+        path = refusal.rule.path
+        yield Fault(path, f"{refusal.text(case, 0)} [{refusal.name}]", fix_of(refusal, change))
 
 
 def plan_refusals(plan: Plan) -> list[Fault]:
@@ -123,24 +125,12 @@ def _nearest_batch(batch: int, dp: int, micro_batch_size: int) -> str:
 
 def _rules(plan: Plan) -> Iterator[Fault]:
     """Yield what the axes themselves refuse; narrow tiles are slow, not inexpressible."""
-    columns, structure = stack([plan.best.strategy]), plan.best.structure
-    case = Case(plan.model, plan.workload, structure, columns, 1.0, 1.0)
-    for refusal in all_refusals(
-        plan.model, plan.workload, columns, structure, tile_rows=1.0, tile_columns=1.0
-    ):
-        fix = refusal.rule.nearest_legal_fix(case)
-        if refusal.name == "pp-micro-batches":
-            fix = _even_rounds(plan) or fix
-        yield Fault("strategy", f"{refusal.text(case, 0)} [{refusal.name}]", fix)
-
-
-def _even_rounds(plan: Plan) -> str:
-    """Return the largest smaller micro-batch that gives each rank whole rounds of pp of them."""
-    sizes, batch = degrees(plan), plan.workload.global_batch_size
-    unit = sizes["dp"] * sizes["pp"]
-    smaller = range(sizes["micro_batch_size"], 0, -1)
-    found = next((size for size in smaller if batch % (unit * size) == 0), None)
-    return f"micro_batch_size={found}" if found else ""
+    case = Case(
+        plan.model, plan.workload, plan.best.structure, stack([plan.best.strategy]), 1.0, 1.0
+    )
+    found, change = found_faults(axis_rules(), case, plan.system.num_alive)
+    for refusal in found:
+        yield Fault("strategy", f"{refusal.text(case, 0)} [{refusal.name}]", change)
 
 
 def optimizer_refusals(plan: Plan, name: str, needed_bytes: float) -> Iterator[Fault]:

@@ -407,7 +407,7 @@ class PipelineAxis(Axis):
             "stages of {stage_layers} layers with pp {pp} x {num_virtual_stages} and {num_layers} "
             "layers, embedding counted as {embedding_layers}, head as {head_layers}",
             (),
-            "stage_layers=N+N, as many as pp x virtual stages, which sum to the layers",
+            "stage_layers=",
         ),
         Rule(
             "pp-micro-batches",
@@ -725,10 +725,14 @@ axes.fill(
 )  # fmt: skip
 
 
+def axis_rules() -> tuple[Rule, ...]:
+    """Return every rule of every axis."""
+    return tuple(rule for name in axes for rule in axes[name].rules)
+
+
 def all_rules() -> dict[str, Rule]:
     """Return every rule of every axis, and of what a framework can start, by its name."""
-    of_axes = {rule.name: rule for name in axes for rule in axes[name].rules}
-    return of_axes | {rule.name: rule for rule in launching.rules()}
+    return {rule.name: rule for rule in (*axis_rules(), *launching.rules())}
 
 
 def refusals(rules: Iterable[Rule], case: Case) -> list[Refusal]:
@@ -760,8 +764,7 @@ def all_refusals(
         Output tile of one matrix product on the chip; shards below it are refused.
     """
     case = Case(model, workload, structure, columns, tile_rows, tile_columns)
-    of_axes = [refusal for axis in axes for refusal in refusals(axes[axis].rules, case)]
-    return of_axes + refusals(launching.DEGREES, case)
+    return refusals((*axis_rules(), *launching.DEGREES), case)
 
 
 _Chooser = Callable[[Axis, Tensor, PlanOptions], str | None]

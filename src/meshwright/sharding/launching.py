@@ -46,6 +46,25 @@ def has_zero(launches: Launches | None, stage: int, s: StrategyColumns) -> BoolA
     return found
 
 
+def has_expert_ranks(launches: Launches | None, stage: int, s: StrategyColumns) -> BoolArray:
+    """Return the rows whose experts find their ranks among the axes that a framework takes.
+
+    Without ZeRO all of dp are replicas, one shard each. Source of the axes: for torchtitan 0.3.0
+    ``efsdp = dp_shard * cp * tp // ep`` of ``distributed/parallel_dims.py``; for MaxText 0.2.5 the
+    mesh of ``configs/base.yml``, in which ``expert`` is an axis beside ``fsdp`` and ``data``.
+    """
+    found = np.ones(len(s.tp), dtype=bool)
+    if launches is None:
+        return found
+    ranks = {"tp": s.tp, "cp": s.cp, "dp_shard": s.dp_shard if stage else np.ones(len(s.tp)),
+             "dp_replicate": np.ones(len(s.tp)) if stage else s.dp}  # fmt: skip
+    room = np.prod([ranks[axis] for axis in launches.expert_axes], axis=0)
+    found &= room % (s.ep * s.etp) == 0
+    if launches.experts_fill_tensor:
+        found &= (s.ep == 1) | (s.ep % s.tp == 0)
+    return found
+
+
 def has_shards(launches: Launches | None, hidden_size: int, s: StrategyColumns) -> BoolArray:
     """Return the rows whose replicas a framework divides into shards in this way."""
     found = np.ones(len(s.tp), dtype=bool)
@@ -223,7 +242,7 @@ DEGREES: tuple[Rule, ...] = (
             case.all_rows & (bool(case.structure.stage_layers) and not known.stage_layers)
         ),
         "does not take the layers of each stage: {stage_layers}", (),
-        "embedding_layers and head_layers",
+        "stage_layers=",
     ),
     _rule(
         "sequence-parallel", "structure.sequence_parallel",
@@ -231,7 +250,7 @@ DEGREES: tuple[Rule, ...] = (
         lambda case, known: (
             (case.s.tp > 1) & (case.structure.sequence_parallel not in known.sequence_parallel)
         ),
-        "fixes sequence parallelism where tp is used", (), "sequence_parallel the other way",
+        "fixes sequence parallelism where tp is used", (), "sequence_parallel=true or false",
     ),
     _rule(
         "expert-tokens", "structure.sequence_parallel",
@@ -249,6 +268,14 @@ DEGREES: tuple[Rule, ...] = (
             (case.s.cp > 1) & (case.structure.context_kind not in known.context_kinds)
         ),
         "has no {context_kind} attention over cp {cp}", (), "context_kind=ring or ulysses",
+    ),
+    _rule(
+        "whole-sequences", "strategy.cp",
+        "the framework splits sequences of this architecture",
+        lambda case, known: (
+            (case.s.cp > 1) & (case.model.architecture in known.whole_sequences)
+        ),
+        "does not split sequences of {architecture}: cp {cp}", ("cp",),
     ),
     _rule(
         "vocabulary", "structure.vocabulary_parallel",
@@ -271,7 +298,8 @@ DEGREES: tuple[Rule, ...] = (
             )
         ),
         "overlaps collectives of tp with products under sequence parallelism, or not at all",
-        (), "sequence_parallel=true, or overlap_tensor_parallel=false",
+        (),
+        "sequence_parallel=true or overlap_tensor_parallel=false",
     ),
     _rule(
         "recompute-modules", "structure.recompute_modules",
@@ -338,7 +366,7 @@ CHOICES: tuple[Rule, ...] = (
         "the framework has the ZeRO stage, with pipelines or without",
         lambda case, known: ~has_zero(known, case.structure.zero_stage, case.s),
         "has no ZeRO stage {zero_stage} with pp {pp}, cp {cp}, tp {tp}", (),
-        "zero_stage=2 or another",
+        "zero_stage=3 or 2 or 1 or 0",
     ),
     _rule(
         "shards", "strategy.dp_shard",
@@ -350,11 +378,18 @@ CHOICES: tuple[Rule, ...] = (
         "dp_shard over all of dp, or a divisor of the hidden size",
     ),
     _rule(
+        "experts", "strategy.ep",
+        "experts find their ranks among the axes that the framework takes for them",
+        lambda case, known: ~has_expert_ranks(known, case.structure.zero_stage, case.s),
+        "has no ranks for ep {ep} x etp {etp} with dp_shard {dp_shard} of dp {dp}, cp {cp}, "
+        "tp {tp} under ZeRO {zero_stage}", ("ep", "etp"),
+    ),
+    _rule(
         "reshard", "structure.reshard_after_forward",
         "the framework gathers weights of ZeRO 3 as the plan says",
         lambda case, known: case.all_rows & (case.structure.zero_stage == 3)
         & (case.structure.reshard_after_forward not in known.drops_gathered_weights),
-        "fixes whether ZeRO 3 gathers weights again", (), "reshard_after_forward=true",
+        "fixes whether ZeRO 3 gathers weights again", (), "reshard_after_forward=true or false",
     ),
     _rule(
         "overlap", "structure.overlap_data_parallel",
@@ -363,7 +398,8 @@ CHOICES: tuple[Rule, ...] = (
             (case.s.dp * case.s.cp > 1)
             & (case.structure.overlap_data_parallel not in known.overlaps_data_parallel)
         ),
-        "fixes whether data-parallel communication overlaps", (), "overlap_data_parallel=true",
+        "fixes whether data-parallel communication overlaps", (),
+        "overlap_data_parallel=true or false",
     ),
     _rule(
         "recompute", "structure.recompute",
@@ -407,7 +443,7 @@ CHOICES: tuple[Rule, ...] = (
         "order", "structure.axis_order",
         "ranks lie on the devices in an order of the framework",
         _lacks_order, "lays ranks in another order of the axes, innermost first", (),
-        ",".join(axis for axis in AXES if axis != "tatp"),
+        f"axis_order={','.join(axis for axis in AXES if axis != 'tatp')}",
     ),
 )  # fmt: skip
 """Rules on what members of one family differ in."""

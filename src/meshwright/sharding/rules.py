@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,13 +15,9 @@ from meshwright.sharding.strategy import (
     Streamed,
     lengths_text,
     row,
-    take,
 )
 from meshwright.spec.model import AttentionSpec, ModelSpec
 from meshwright.spec.workload import Decode, Training, Workload
-
-LARGEST_OFFER = 131_072.0
-"""Degrees beyond it are not offered as a fix."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,8 @@ class Rule:
     """One reason for which a strategy is refused.
 
     ``message`` is a template over the degrees and the facts of :func:`facts`. ``adjusts`` are the
-    degrees whose nearest legal value is offered; ``fix`` is offered where no degree helps.
+    degrees, ``fix`` the choices whose change may help;
+    :func:`~meshwright.sharding.fixes.nearest_legal` offers what is legal under all rules.
     """
 
     name: str
@@ -118,26 +115,6 @@ class Rule:
     fix: str = ""
     path: str = "strategy"
     """What of a plan it is about."""
-
-    def nearest_legal_fix(self, case: Case) -> str:
-        """Return the smallest change of one degree after which this rule holds (one-row case).
-
-        The nearest value is the one of least ratio to the present one; smaller wins a tie.
-        """
-        offers = []
-        for degree in self.adjusts:
-            value = float(getattr(case.s, degree)[0])
-            tried = np.arange(1.0, min(max(2.0 * value, 8.0), LARGEST_OFFER) + 1.0)
-            base = take(case.s, np.zeros(len(tried), dtype=np.int64))
-            broken = self.breaks(replace(case, s=replace(base, **{degree: tried})))
-            offers += [
-                (abs(float(np.log(legal / value))), float(legal), degree)
-                for legal in tried[~broken]
-            ]
-        if offers:
-            _, legal, degree = min(offers)
-            return f"{degree}={legal:.0f}"
-        return self.fix
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,15 @@ class Launches(Declaration):
     """Where tp is used."""
     experts_need_sequence_parallel: bool = False
     """With tp."""
+    expert_axes: tuple[Literal["tp", "cp", "dp_shard", "dp_replicate"], ...] = (
+        "tp", "cp", "dp_shard", "dp_replicate",
+    )  # fmt: skip
+    """Axes whose ranks experts divide anew; whole replicas only where ZeRO leaves them whole."""
+    experts_fill_tensor: bool = False
+    """Whether experts are spread over all of tp before they are over other axes."""
     context_kinds: tuple[Literal["ring", "ulysses"], ...] = ()
+    whole_sequences: tuple[str, ...] = ()
+    """Architectures whose attention it does not split over cp."""
     recompute: tuple[Literal["none", "selective", "full"], ...]
     recompute_modules: tuple[str, ...] = ()
     """That selective recomputation may cover besides the attention core, by name."""

@@ -14,7 +14,8 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.cost.problem import UNCALIBRATED_NOTE
 from meshwright.serve.passes import with_stored_weights
-from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.axes import axis_rules
+from meshwright.sharding.fixes import found_faults
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import stack
 from meshwright.spec.model import ModelSpec
@@ -75,13 +76,9 @@ def check_degrees(problem: PartitionProblem) -> None:
     columns = stack([problem.strategy(1)])
     tile = {"tile_rows": chip.tile_rows, "tile_columns": chip.tile_columns}
     case = Case(problem.model, problem.workload, STRUCTURE, columns, **tile)
-    refused = all_refusals(problem.model, problem.workload, columns, STRUCTURE, **tile)
-    faults = [
-        Fault(refusal.name, refusal.text(case, 0), refusal.rule.nearest_legal_fix(case))
-        for refusal in refused
-    ]
-    if faults:
-        raise SpecError(faults)
+    found, change = found_faults(axis_rules(), case, tp, replicas=())
+    if found:
+        raise SpecError([Fault(one.name, one.text(case, 0), change) for one in found])
 
 
 def notes_of(problem: PartitionProblem, solution: Solution | None) -> Iterator[str]:

@@ -59,7 +59,7 @@ from meshwright.cost.step import (
 )
 from meshwright.search.exhaustive import Counts
 from meshwright.sharding.axes import all_refusals, all_rules
-from meshwright.sharding.launching import has_shards, has_zero, launched, recomputes_beside_experts
+from meshwright.sharding.launching import has_zero, launched, recomputes_beside_experts
 from meshwright.sharding.strategy import (
     ContextKind,
     Offload,
@@ -79,7 +79,8 @@ from meshwright.train.space import (
     SearchSpace,
     dp_shard_degrees,
     experts_regroup,
-    is_alone,
+    is_divided,
+    is_whole,
     member_choices,
     num_divisions,
     num_members,
@@ -579,16 +580,15 @@ def members(
     whole, shards = _whole(space, part), _divided(space, part)
     degrees = take(families.strategy, rows)
     for (stage, reshard), first in space.first_offloads.items():
-        starts = has_zero(space.launches, stage, degrees)
         structure = PlanOptions(
             zero_stage=stage,
             reshard_after_forward=reshard,
             overlap_data_parallel=space.overlaps_data_parallel,
         )
-        of_stage = [(whole, starts, first)]
+        of_stage = [(whole, is_whole(space, stage, degrees), first)]
         if stage > 0:
-            of_stage = [(shards, starts, space.offloads_under(stage)),
-                        (whole, starts & is_alone(degrees), first)]  # fmt: skip
+            starts = has_zero(space.launches, stage, degrees)
+            of_stage.append((shards, starts, space.offloads_under(stage)))
         for expansion, kept, offloads in of_stage:
             started = take_rows(expansion, np.flatnonzero(kept[expansion.part_rows]))
             if len(started) and offloads:
@@ -748,7 +748,7 @@ def _divisions(
     divided = take(grids, index)
     divided = replace(divided, dp_shard=shard, dp_replicate=divided.dp_shard / shard)
     regroups, is_one = experts_regroup(space, divided), shard == 1
-    regroups &= has_shards(space.launches, space.problem.model.hidden_size, divided)
+    regroups &= is_divided(space, divided)
     may_be_one = np.array([1 in d for d in degrees], dtype=bool)
     divides_one: BoolArray = regroups[is_one] & (grids.cp > 1) & may_be_one
     kept = regroups | is_one

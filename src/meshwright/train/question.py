@@ -18,8 +18,9 @@ from meshwright.cost.operator import stated_rate
 from meshwright.cost.problem import Problem
 from meshwright.graph.parameters import count_parameters
 from meshwright.sharding import launching
-from meshwright.sharding.axes import all_refusals, refusals
-from meshwright.sharding.rules import Case, Refusal
+from meshwright.sharding.axes import axis_rules
+from meshwright.sharding.fixes import fix_of, found_faults
+from meshwright.sharding.rules import Case
 from meshwright.sharding.space import divisors, virtual_stage_counts
 from meshwright.sharding.strategy import (
     DEGREES,
@@ -357,12 +358,12 @@ def check_problem(problem: Problem, strategy: Strategy, structure: PlanOptions) 
     chip = problem.system.chip
     columns = stack([strategy])
     tile = {"tile_rows": chip.tile_rows, "tile_columns": chip.tile_columns}
-    found: list[Refusal] = all_refusals(problem.model, problem.workload, columns, structure, **tile)
     case = Case(problem.model, problem.workload, structure, columns, **tile)
-    found += refusals(launching.CHOICES, case)
+    # On a grid with faults ranks may be hosted by others.
+    given = max(problem.system.num_alive, *problem.device_numbers)
+    found, change = found_faults((*axis_rules(), *launching.rules()), case, given)
     faults = [
-        Fault(refusal.name, refusal.text(case, 0), refusal.rule.nearest_legal_fix(case))
-        for refusal in found
+        Fault(refusal.name, refusal.text(case, 0), fix_of(refusal, change)) for refusal in found
     ]
     types = problem.workload.precision
     for dtype in dict.fromkeys((types.matmul, types.activation)):
@@ -377,10 +378,8 @@ def check_problem(problem: Problem, strategy: Strategy, structure: PlanOptions) 
     if structure.uses_host and problem.system.host is None:
         message = f"{problem.system.name} has no host memory to offload to"
         faults.append(Fault("offload-without-host", message, "offload=none"))
-    # On a grid with faults ranks may be hosted by others.
-    given = max(problem.system.num_alive, *problem.device_numbers)
     if strategy.num_devices > given:
         used = f"{strategy.num_devices:.0f}"
         message = f"the degrees multiply to {used}, but {problem.system.name} has {given} devices"
-        faults.insert(0, Fault("devices", message, f"a product of at most {given}"))
+        faults.insert(0, Fault("devices", message, change or f"a product of at most {given}"))
     return faults

@@ -12,6 +12,7 @@ from meshwright.cost.communication import OPEN, AxisPlacement
 from meshwright.cost.problem import Problem
 from meshwright.sharding.axes import all_rules
 from meshwright.sharding.launching import (
+    has_expert_ranks,
     has_shards,
     has_zero,
     is_order,
@@ -166,17 +167,18 @@ def member_choices(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatA
     """Return the ways to offload whole replicas, and to shard and offload each division of them."""
     number = np.zeros((2, len(columns.tp)))
     for (stage, _), first in space.first_offloads.items():
-        starts = has_zero(space.launches, stage, columns)
-        number[int(stage > 0)] += starts * len(space.offloads_under(stage))
+        number[0] += is_whole(space, stage, columns) * len(first)
         if stage > 0:
-            number[0] += starts * is_alone(columns) * len(first)
+            starts = has_zero(space.launches, stage, columns)
+            number[1] += starts * len(space.offloads_under(stage))
     return number[0], number[1]
 
 
-def is_alone(columns: StrategyColumns) -> BoolArray:
-    """Return the rows with one shard, whatever the ZeRO stage."""
-    alone: BoolArray = columns.dp * columns.cp == 1
-    return alone
+def is_whole(space: SearchSpace, stage: int, columns: StrategyColumns) -> BoolArray:
+    """Return the rows that start with one shard: any without ZeRO, else those of one replica."""
+    starts = has_zero(space.launches, stage, columns)
+    starts &= has_expert_ranks(space.launches, stage, columns)
+    return starts if stage == 0 else starts & (columns.dp * columns.cp == 1)
 
 
 def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatArray, FloatArray]:
@@ -191,11 +193,17 @@ def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatAr
         for shard in dp_shard_degrees(space, int(dp)):
             divided = replace(of_dp, dp_shard=shard + 0.0 * of_dp.tp, dp_replicate=of_dp.dp / shard)
             counts = divided.dp_shard * divided.cp > 1
-            counts &= has_shards(space.launches, space.problem.model.hidden_size, divided)
+            counts &= is_divided(space, divided)
             regroups = experts_regroup(space, divided)
             legal[rows] += counts & regroups
             refused[rows] += counts & ~regroups
     return legal, refused
+
+
+def is_divided(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
+    """Return the rows whose replicas the framework divides into shards in this way."""
+    found = has_shards(space.launches, space.problem.model.hidden_size, columns)
+    return found & has_expert_ranks(space.launches, 1, columns)
 
 
 def experts_regroup(space: SearchSpace, columns: StrategyColumns) -> BoolArray:

@@ -13,8 +13,8 @@ import pytest
 
 from meshwright.frameworks import targets
 from meshwright.frameworks.launch import layers_of_chunks
-from meshwright.frameworks.registry import exporters, rendered
 from meshwright.frameworks.reading.stages import pipeline_layout
+from meshwright.frameworks.registry import exporters, rendered
 from meshwright.frameworks.targets.torchtitan import edge_weights
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
 from meshwright.spec.workload import Precision

@@ -114,5 +114,7 @@ def test_command_refuses_with_faults_as_data(make_plan, tmp_path, capsys):
     assert main(["export", str(path), "torch", "--out", str(tmp_path), "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["kind"] == "unsupported"
-    assert {"path": "strategy.tatp", "fix": "tatp=1"}.items() <= error["faults"][0].items()
+    assert {"path": "strategy.tatp", "fix": "tatp=1 dp_shard=8"}.items() <= error["faults"][
+        0
+    ].items()
     assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]

@@ -60,6 +60,9 @@ BREAKING = {
     "launch-context": (
         "torchtitan", PlanOptions(zero_stage=3, context_kind=ContextKind.ULYSSES), {"cp": 2},
     ),
+    "launch-whole-sequences": ("torchtitan", PLAIN, {"cp": 2}, "gpt-oss-20b"),
+    # parallel_dims.py of torchtitan 0.3.0: efsdp = dp_shard 1 * cp 1 * tp 1 // ep 8 = 0
+    "launch-experts": ("torchtitan", ONE, {"dp_replicate": 32, "ep": 8}, "qwen3-30b-a3b"),
     "launch-vocabulary": ("megatron", PlanOptions(zero_stage=0, vocabulary_parallel=True), {}),
     "launch-async-tp": ("fsdp", PlanOptions(zero_stage=0, overlap_tensor_parallel=True), {"tp": 2}),
     "launch-dp-replicate": ("deepspeed", PLAIN, {"dp_replicate": 2, "dp_shard": 2}),

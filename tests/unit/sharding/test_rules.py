@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from meshwright.sharding import launching
-from meshwright.sharding.axes import all_refusals, all_rules
+from meshwright.sharding.axes import all_refusals, all_rules, axis_rules, refusals
+from meshwright.sharding.fixes import found_faults, with_change
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import (
     ContextKind,
@@ -15,6 +16,7 @@ from meshwright.sharding.strategy import (
     ScheduleKind,
     Streamed,
     make_strategy,
+    row,
     stack,
 )
 from meshwright.spec.model import (
@@ -193,13 +195,16 @@ def test_a_broken_rule_refuses_explains_and_offers_a_change(name):
     found = {r.name: r for r in all_refusals(model, TRAINING, columns, structure)}
     case = Case(model, TRAINING, structure, columns)
     assert message in found[name].text(case, 0)
-    offer = found[name].rule.nearest_legal_fix(case)
-    degree, value = offer.split()[0].split("=")
-    if degree in degrees or hasattr(columns, degree):
-        changed = stack([make_strategy(**{**degrees, degree: float(value)})])
-        assert not found[name].rule.breaks(replace(case, s=changed)).any()
-    else:
-        assert hasattr(structure, degree)
+    rules = (*axis_rules(), *launching.rules())
+    _, offer = found_faults(rules, case, 512)
+    assert offer
+    assert not refusals(rules, changed(case, offer))
+
+
+def changed(case, offer):
+    """Return a case with an offer applied."""
+    strategy, structure = with_change(row(case.s, 0), case.structure, offer)
+    return replace(case, s=stack([strategy]), structure=structure)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +266,7 @@ def test_experts_stay_within_the_shards_of_one_replica_under_zero():
 def test_the_nearest_change_is_the_least_ratio():
     """From tp 24, 32 heads: 32 is nearer than 16."""
     case = Case(model_of(), TRAINING, PLAIN, stack([make_strategy(tp=24)]))
-    assert all_rules()["tp-heads"].nearest_legal_fix(case) == "tp=32"
+    assert found_faults(axis_rules(), case, 64)[1] == "tp=32"
 
 
 def test_masks_mark_the_rows_that_break_a_rule():

@@ -106,14 +106,7 @@ def _expert_shards(sizes: Mapping[str, int]) -> int:
 
 
 def _own_refusals(plan: Plan) -> Iterator[Fault]:
-    sizes, work = degrees(plan), plan.workload
-    if sizes["ep"] > 1 and sizes["ep"] % sizes["tp"]:
-        reason = f"experts are spread over all of tp {sizes['tp']}, or not at all"
-        yield choice_refusal("strategy.ep", sizes["ep"], reason, f"ep={sizes['tp']}")
-    if sizes["dp_shard"] % _expert_shards(sizes):
-        reason = f"experts divide the shards beside tp, here {sizes['dp_shard']}"
-        yield choice_refusal("strategy.ep", sizes["ep"], reason, "ep that divides tp x dp_shard")
-    if not work.causal:
+    if not plan.workload.causal:
         yield choice_refusal("workload.causal", False, "the program masks causally", "true")
 
 

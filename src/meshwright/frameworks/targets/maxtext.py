@@ -82,11 +82,7 @@ def _optimizer_refusals(plan: Plan) -> Iterator[Fault]:
 
 
 def _own_refusals(plan: Plan) -> Iterator[Fault]:
-    sizes, work = degrees(plan), plan.workload
-    if sizes["dp_shard" if plan.best.structure.zero_stage else "dp"] % sizes["ep"]:
-        reason = f"the expert axis divides the data axes, here {sizes['dp']}"
-        yield choice_refusal("strategy.ep", sizes["ep"], reason, "ep that divides dp_shard")
-    if not work.causal:
+    if not plan.workload.causal:
         yield choice_refusal("workload.causal", False, "its models mask causally", "true")
 
 

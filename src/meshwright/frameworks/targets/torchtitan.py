@@ -62,7 +62,6 @@ class TorchtitanOptions:
         """Return what the options cannot say."""
         return [
             *framework_refusals(plan, "torchtitan"),
-            *_module_refusals(plan),
             *optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES),
             *_software_refusals(plan),
             *model_refusals(plan.model, plan.workload.precision.matmul),
@@ -95,13 +94,6 @@ def data_degrees(plan: Plan) -> tuple[int, int]:
     if plan.best.structure.zero_stage == 0:
         return sizes["dp"], 1
     return sizes["dp_replicate"], sizes["dp_shard"]
-
-
-def _module_refusals(plan: Plan) -> Iterator[Fault]:
-    sizes = degrees(plan)
-    if sizes["cp"] > 1 and MODULES.get(plan.model.architecture) == "gpt_oss":
-        reason = "the attention of module gpt_oss does not split sequences"
-        yield choice_refusal("strategy.cp", sizes["cp"], reason, "cp=1")
 
 
 def _software_refusals(plan: Plan) -> Iterator[Fault]:

@@ -641,7 +641,7 @@ def _capacity(given: Given) -> dict[str, Any]:
     if pads and factor >= 1 and (given.whole("expert_model_parallel_size") or 1) > 1:
         return {"imbalance": f"{factor:g}"}
     given.notes.append(f"experts take at most {factor:g} times the mean: tokens that are dropped "
-                       "are priced as if they were kept, padding within one rank is not")  # fmt: skip
+                       "are priced as if kept; padding within one rank is not")  # fmt: skip
     return {}
 
 
