@@ -232,7 +232,27 @@ class SplitTimes:
             change_cost=lambda b, have, want: weights.network * self.change_s(b, have, want),
             pair_costs=self._pair_costs(weights),
             exits=exits_of(self.graph, self.degree, self.residency.layers),
+            cut_cost=lambda n, split, before, after: (
+                weights.compute * self._cut_s(n, split.dim, before, after)
+            ),
         )
+
+    def _cut_s(self, number: int, dim: str | None, before: int, after: int) -> float:
+        """Return what a kernel takes longer in a stage than in the whole graph [s].
+
+        A tensor that would stay on the chip is written by the stage that makes it, and read by a
+        launch of its own in the stage that needs it.
+        """
+        roofline = self._roofline
+        cut = [
+            edge
+            for edge in roofline.fused
+            if (edge.producer == number and not after >> edge.consumer & 1)
+            or (edge.consumer == number and before >> edge.producer & 1)
+        ]
+        if not cut:
+            return 0.0
+        return roofline.kernel_s(number, dim, cut) - roofline.kernel_s(number, dim)
 
     @cached_property
     def compute_s(self) -> tuple[FloatArray, ...]:

@@ -72,8 +72,13 @@ class CalibratedSystem:
         margin = constants.memory_margin_fraction * capacity
         return capacity - margin - constants.communication_buffer_bytes
 
-    def engine(self, graph: DataflowGraph) -> DeviceRates:
+    def engine(self, graph: DataflowGraph, number_bytes: float | None = None) -> DeviceRates:
         """Return what a device does in a second, in the word of a graph.
+
+        Parameters
+        ----------
+        number_bytes
+            Of products of other numbers; of wider ones where the chip has no rate for them.
 
         Raises
         ------
@@ -82,6 +87,8 @@ class CalibratedSystem:
         """
         chip = self.spec.chip
         dtype = _dtype_of(graph, chip)
+        if number_bytes not in (None, graph.number_bytes):
+            dtype = dtype_of_product(chip, number_bytes or 0.0) or dtype
         precision = Precision(matmul=dtype, activation=dtype)
         return device_rates(
             chip, precision, SoftwareStack(), self.calibration,
@@ -143,6 +150,15 @@ def _dtype_of(graph: DataflowGraph, chip: ChipSpec) -> DType:
     return chip.word if dtype == "bf16" else dtype
 
 
+def dtype_of_product(chip: ChipSpec, number_bytes: float) -> DType | None:
+    """Return the narrowest type of at least some bytes for which a chip has a rate of products."""
+    for width, dtype in DTYPE_OF_NUMBER.items():
+        named = chip.word if dtype == "bf16" else dtype
+        if width >= number_bytes and named in chip.matmul_flops_per_s:
+            return named
+    return None
+
+
 def _has_products(graph: DataflowGraph) -> bool:
     return any(kernel.unit is Unit.MATRIX for kernel in graph.kernels)
 
@@ -177,6 +193,13 @@ class Roofline:
         return self.system.engine(self.graph)
 
     @cached_property
+    def product_engines(self) -> dict[float, DeviceRates]:
+        """What it does where products have numbers of some bytes, for all widths of the graph."""
+        kernels = (kernel for kernel in self.graph.kernels if kernel.unit is Unit.MATRIX)
+        widths = set(map(self.graph.product_bytes, kernels))
+        return {width: self.system.engine(self.graph, width) for width in widths}
+
+    @cached_property
     def fused(self) -> tuple[Edge, ...]:
         """Tensors that stay on the chip."""
         return fused_edges(self.graph)
@@ -187,15 +210,19 @@ class Roofline:
         written = frozenset(edge.producer for edge in self.fused)
         return written, frozenset((edge.consumer, edge.place) for edge in self.fused)
 
-    def kernel_s(self, number: int, dim: str | None) -> float:
-        """Return the seconds of a kernel that is split over a dim [s]."""
+    def kernel_s(self, number: int, dim: str | None, cut: Collection[Edge] = ()) -> float:
+        """Return the seconds of a kernel that is split over a dim [s].
+
+        ``cut`` are tensors that would stay on the chip, were maker and reader on the same devices.
+        """
         kernel, engine = self.graph.kernels[number], self.engine
         sizes = local_sizes(self.graph.sizes, dim, self.degree)
         is_vector = kernel.unit is Unit.VECTOR
         rate = engine.elementwise_bytes_per_s if is_vector else engine.memory_bytes_per_s
-        moved_s = self.moved_bytes(number, sizes) / float(rate)
-        least_s = max(moved_s, self._launch_s(number))
+        moved_s = self.moved_bytes(number, sizes, cut) / float(rate)
+        least_s = max(moved_s, self._launch_s(number, cut))
         if kernel.unit is Unit.MATRIX:
+            engine = self.product_engines[self.graph.product_bytes(kernel)]
             return product_s(product_shape(kernel, sizes), engine, least_s)
         flops_per_s = self.system.vector_flops_per_s(self.graph)
         return max(least_s, kernel.flops(sizes) / flops_per_s if flops_per_s else 0.0)
@@ -216,7 +243,9 @@ class Roofline:
             for tensor, dim in zip(tensors, dims, strict=True)
         )
 
-    def moved_bytes(self, number: int, sizes: Mapping[str, int]) -> float:
+    def moved_bytes(
+        self, number: int, sizes: Mapping[str, int], cut: Collection[Edge] = ()
+    ) -> float:
         """Return what a kernel moves between memory and chip: each tensor once [bytes].
 
         A lookup reads the rows that it is asked for, or a small table once. Its gradient updates
@@ -224,6 +253,9 @@ class Roofline:
         """
         kernel = self.graph.kernels[number]
         written, read = self._kept
+        if cut:
+            written = written - {edge.producer for edge in cut}
+            read = read - {(edge.consumer, edge.place) for edge in cut}
         output, rows = self.graph.tensor_bytes(kernel, sizes), num_elements(kernel.points, sizes)
         weights = [self.graph.tensor_bytes(weight, sizes) for weight in kernel.weights]
         if kernel.unit is Unit.NONE:
@@ -242,8 +274,8 @@ class Roofline:
                 moved += word * num_elements(operand.dims, sizes)
         return moved
 
-    def _launch_s(self, number: int) -> float:
-        is_fused = any(consumer == number for consumer, _ in self._kept[1])
+    def _launch_s(self, number: int, cut: Collection[Edge] = ()) -> float:
+        is_fused = any(edge.consumer == number and edge not in cut for edge in self.fused)
         return 0.0 if is_fused else float(self.engine.launch_s)
 
 

@@ -86,6 +86,10 @@ class Demand:
     """Where the tensor leaves the graph too."""
 
 
+CutCost = Callable[[int, KernelSplit, int, int], float]
+"""Of a kernel by its number and split, and two sets of kernels as bits."""
+
+
 @dataclass(frozen=True)
 class SplitTables:
     """The ways to split each kernel of a graph, with their costs."""
@@ -106,6 +110,9 @@ class SplitTables:
     """Tensors that leave, by the number of the kernel that writes them."""
     charges_each_reader: bool = False
     """Whether every reader pays for its own change, although another one asks for the same."""
+    cut_cost: CutCost | None = None
+    """What a kernel costs more where a graph is cut behind two sets of kernels, and it stands
+    between them. None where cuts are free but for what is sent."""
 
     def within(self, limit_bytes: float) -> SplitTables | None:
         """Return the splits that fit a memory by themselves; None where a kernel has none."""

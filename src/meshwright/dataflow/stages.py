@@ -131,15 +131,13 @@ class Part:
         )
 
     def _alone(self, whole: SplitTables, number: int) -> FloatArray:
-        """Return what a kernel costs when others that it is bound to are in later stages.
-
-        What would stay on the chip goes through memory: the maker pays for both ways.
-        """
-        costs = whole.costs[number]
-        for (first, second), bond in whole.pair_costs.items():
-            if first == number and not self.after >> second & 1:
-                costs = costs + bond.costs.max(axis=1)
-        return costs
+        """Return what a kernel costs where others that it is bound to may be in other stages."""
+        costs, cut_cost = whole.costs[number], whole.cut_cost
+        if cut_cost is None:
+            return costs
+        ends = self.before, self.after
+        more: FloatArray = np.array([cut_cost(number, s, *ends) for s in whole.splits[number]])
+        return costs + more
 
     def _padded(self, columns: Sequence[FloatArray]) -> tuple[FloatArray, ...]:
         """Return columns of the kernels of the part, with zeros for what comes and goes."""

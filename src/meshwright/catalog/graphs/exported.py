@@ -35,6 +35,11 @@ class TensorMeta:
     word_bytes: float
     requires_grad: bool = False
 
+    @property
+    def is_real(self) -> bool:
+        """Whether its elements are no whole numbers and no truth values."""
+        return self.dtype.startswith(("float", "bfloat", "complex"))
+
 
 Meta = TensorMeta | Size | None
 """Of a tensor, of a number, or of what is neither."""
@@ -267,6 +272,26 @@ class _View:
     """Among the outputs of the step."""
 
 
+def _word_bytes(program: Program) -> float:
+    """Return the word of a graph: that of what comes in, or of most that is computed.
+
+    All other tensors state theirs. Weights say little of it: they may be packed, or be kept wider
+    than what is computed. Whole numbers, such as those of rows, count where there is nothing else.
+    """
+    given = [entry.meta for entry in program.given]
+    made = [meta for step in program.steps for _, meta in step.outputs]
+    held = [entry.meta for entry in program.inputs]
+    for metas, is_any in ((given, False), (made, False), (held, False), ([*held, *made], True)):
+        words = Counter(
+            meta.word_bytes
+            for meta in metas
+            if isinstance(meta, TensorMeta) and (is_any or meta.is_real)
+        )
+        if words:
+            return words.most_common(1)[0][0]
+    return 2.0
+
+
 def _names(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
     """Yield other names for calls that overwrite: ``relu_`` makes what ``relu`` does."""
     taken = {step.name for step in steps}
@@ -297,11 +322,7 @@ class _Reader:
         """How often it was when each view was made."""
         self.names = dict(_names(program.steps))
         self.budget = Budget(steps=_MOST_CALLS)
-        # the word of the graph is that of the first parameter, or of the first tensor
-        held = [entry.meta for entry in program.inputs if entry.held_as]
-        metas = [*held, *self.metas.values()]
-        words = (meta.word_bytes for meta in metas if isinstance(meta, TensorMeta))
-        self.to = GraphBuilder(next(words, 2.0))
+        self.to = GraphBuilder(_word_bytes(program))
 
     def read(self, dims: DimNames) -> list[Value]:
         """Read inputs, then weights and buffers, then all operators; return the outputs."""

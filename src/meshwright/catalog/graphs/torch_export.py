@@ -211,7 +211,8 @@ def _meta(value: Any) -> Any:
     if not _is_tensor(value):
         return _size(value)
     shape = tuple(map(_size, value.shape))
-    return TensorMeta(shape, str(value.dtype), float(value.element_size()), value.requires_grad)
+    dtype = str(value.dtype).removeprefix("torch.")
+    return TensorMeta(shape, dtype, float(value.element_size()), value.requires_grad)
 
 
 def _open(size: Any) -> Any:

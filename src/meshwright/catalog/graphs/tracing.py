@@ -175,6 +175,8 @@ class GraphBuilder:
     kernels: dict[str, KernelSpec] = field(default_factory=dict)
     constants: list[str] = field(default_factory=list)
     num_names: int = 0
+    call_word_bytes: float | None = None
+    """Of what an operator writes: the word of its kernels that state no other."""
     names: DimNames = field(default_factory=DimNames)
 
     def input(
@@ -267,6 +269,7 @@ class GraphBuilder:
         UnevenError
             Where axes of one key do not fit each other.
         """
+        word_bytes = self.call_word_bytes if word_bytes is None else word_bytes
         free, number = name, 2
         while free in self.kernels or free in self.inputs:
             free, number = f"{name}.{number}", number + 1

@@ -24,6 +24,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, read_only
 from meshwright.base.errors import Fault, SpecError
+from meshwright.dataflow.roofline import DTYPE_OF_NUMBER, dtype_of_product
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Unit, factors, single_dims
 from meshwright.spec.system import ChipSpec, DType
@@ -42,6 +43,12 @@ class CoreGrid:
     sram_bytes: float
     dram_bytes: float
     dram_bytes_per_s: float
+    slowdowns: tuple[tuple[float, float], ...] = ()
+    """Of products of other numbers than those of its rate: their bytes, and cycles for each one."""
+
+    def slowdown(self, number_bytes: float) -> float:
+        """Return how many times as many cycles products of such numbers take."""
+        return dict(self.slowdowns).get(number_bytes, 1.0)
 
     @property
     def flops_per_s(self) -> float:
@@ -81,6 +88,11 @@ def grid_of(chip: ChipSpec, dtype: DType = "bf16") -> CoreGrid:
         sram_bytes=on_chip.capacity_bytes,
         dram_bytes=main.capacity_bytes,
         dram_bytes_per_s=main.bandwidth_bytes_per_s or 0.0,
+        slowdowns=tuple(
+            (width, chip.matmul_flops_per_s[dtype] / chip.matmul_flops_per_s[other])
+            for width in DTYPE_OF_NUMBER
+            if (other := dtype_of_product(chip, width)) not in (None, dtype)
+        ),
     )
 
 
@@ -93,6 +105,8 @@ class TileShape(NamedTuple):
     unit: Unit
     is_spread: bool = False
     """Of an elementwise kernel: results lie on lanes in any order, and sums are cut over lanes."""
+    slowdown: float = 1.0
+    """Cycles of a multiply-add of a product, for the numbers that it multiplies."""
 
 
 def passing_dims(graph: DataflowGraph, num_tiles: int) -> dict[str, int]:
@@ -126,7 +140,12 @@ def _parts(names: Sequence[str], sizes: Mapping[str, int], num_tiles: int) -> di
 
 
 def tile_shape(
-    kernel: Kernel, sizes: Mapping[str, int], passing: Collection[str], *, is_spread: bool = False
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    passing: Collection[str],
+    *,
+    is_spread: bool = False,
+    slowdown: float = 1.0,
 ) -> TileShape:
     """Return the shape of one tile of a kernel.
 
@@ -141,6 +160,8 @@ def tile_shape(
         sums over one, the columns are what only its first operand has.
     is_spread
         Whether elementwise kernels may use lanes in any order.
+    slowdown
+        Of a product, for the numbers that it multiplies.
     """
     written = single_dims(kernel.dims)
     columns = tuple(dim for dim in written if dim in passing)
@@ -153,6 +174,7 @@ def tile_shape(
         columns=prod(size[dim] for dim in columns),
         unit=kernel.unit,
         is_spread=is_spread and kernel.unit is Unit.VECTOR,
+        slowdown=slowdown if kernel.unit is Unit.MATRIX else 1.0,
     )
 
 
@@ -179,7 +201,7 @@ def core_choices(shape: TileShape, grid: CoreGrid) -> CoreChoices:
     rows = -(-shape.rows // grid.array_rows)
     is_matrix = shape.unit is Unit.MATRIX
     columns = -(-shape.columns // grid.array_columns) if is_matrix else 1
-    depth = shape.inner if is_matrix else shape.inner * shape.columns
+    depth = shape.inner * shape.slowdown if is_matrix else shape.inner * shape.columns
     lanes, stages = _useful_parts(rows, grid.num_cores), _useful_parts(columns, grid.num_cores)
     cores = np.multiply.outer(lanes, stages).ravel()
     cycles = np.multiply.outer(-(-rows // lanes), -(-columns // stages)).ravel() * float(depth)

@@ -200,7 +200,13 @@ def fusion_problem(
     )  # fmt: skip
     shapes = [
         tuple(
-            tile_shape(kernel, sizes, passing, is_spread=rules.uses_all_lanes)
+            tile_shape(
+                kernel,
+                sizes,
+                passing,
+                is_spread=rules.uses_all_lanes,
+                slowdown=grid.slowdown(graph.product_bytes(kernel)),
+            )
             for sizes in share.sizes(kernel, one_tile)
         )
         for kernel in graph.kernels
@@ -266,7 +272,13 @@ def least_work_s(graph: DataflowGraph, grid: CoreGrid, share: DeviceShare) -> Fl
     found = []
     for kernel in graph.kernels:
         shapes = [
-            tile_shape(kernel, local, passing, is_spread=True)
+            tile_shape(
+                kernel,
+                local,
+                passing,
+                is_spread=True,
+                slowdown=grid.slowdown(graph.product_bytes(kernel)),
+            )
             for local in share.sizes(kernel, sizes)
         ]
         cores, cycles = least_choices(tuple(shapes), grid)

@@ -169,6 +169,19 @@ class DataflowGraph(Listed):
         """Width of a number in arithmetic [bytes]."""
         return self.word_bytes / self.numbers_per_word
 
+    def product_bytes(self, kernel: Kernel) -> float:
+        """Return the width of the numbers that a product multiplies [bytes].
+
+        The wider of its two operands, for the narrower one is widened on the way to it; at most
+        that of its result, for an operand that is kept wider was cast. Inputs have the word of the
+        graph.
+        """
+        makers = [self.number.get(read.source) for read in kernel.inputs]
+        words = [self.word_bytes if n is None else self.word_of(self.kernels[n]) for n in makers]
+        words += [self.word_of(weight) for weight in kernel.weights]
+        widest = max(words[:2], default=self.word_bytes)
+        return min(widest, self.word_of(kernel)) / self.numbers_per_word
+
     @property
     def num_parameters(self) -> float:
         """Elements of all weights, over all repetitions; a name that occurs twice counts once."""
