@@ -1128,7 +1128,7 @@ def _fusion_question(args: Namespace) -> FusionQuestion:
     graph = reading.value(
         load_graph, args.graph, training=args.training, tokens=lengths.get("tokens"), **program
     )
-    width = graph.number_bytes if graph is not None else 2.0
+    width = graph.widest_product_bytes if graph is not None else 2.0
     target = reading.value(
         needed, "--on", args.on, lambda name: target_named(name, rules, link, width)
     )

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from meshwright.base.records import Brief, Rows
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.layouts import TensorLayout, payload_bytes
-from meshwright.dataflow.roofline import CalibratedSystem
+from meshwright.dataflow.roofline import CalibratedSystem, fused_edges
 from meshwright.dataflow.sharding import GraphSharding
 from meshwright.dataflow.stages import Stage
 from meshwright.graph.kernels.graph import DataflowGraph
@@ -250,6 +250,9 @@ class SplitKernelRecord(TypedDict):
 
     name: str
     time_s: float
+    """Of its own launch, or what it adds to that of the kernel that it is fused with."""
+    fused_with: str | None
+    """The kernel in whose launch it runs, and whose result never leaves the chip."""
     split: str | None
     """The dim that is split."""
     writes: str
@@ -367,10 +370,17 @@ def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[SplitKerne
             )
     tables, ways = plan.sharding.tables, plan.sharding.ways
     leaving, seconds = tables.leaving(ways), tables.costs_of_kernels(ways)
+    splits = plan.sharding.splits
+    fused = {
+        edge.consumer: graph.kernels[edge.producer].name
+        for edge in fused_edges(graph)
+        if splits[edge.producer].writes == splits[edge.consumer].reads[edge.place]
+    }
     for number, (kernel, split) in enumerate(zip(graph.kernels, plan.sharding.splits, strict=True)):
         yield {
             "name": kernel.name,
             "time_s": seconds[number],
+            "fused_with": fused.get(number),
             "split": split.dim,
             "writes": _named(kernel, split.writes),
             "leaves": _named(kernel, leaving[number]) if number in leaving else None,

@@ -79,11 +79,28 @@ def _ends_bytes(graph: DataflowGraph, kernel: Kernel) -> float:
     return found
 
 
+def _fused_ends_bytes(graph: DataflowGraph) -> float:
+    """Return the bytes that enter and leave a graph; kernels of one partition share what they read.
+
+    Without those of kernels that hold weights.
+    """
+    kernels = [kernel for kernel in graph.kernels if not kernel.weights]
+    found = {k.name: graph.tensor_bytes(k) for k in kernels if k.name in graph.outputs}
+    for kernel in kernels:
+        for read in kernel.inputs if kernel.unit is not Unit.NONE else ():
+            if read.source in graph.inputs:
+                taken = graph.word_bytes * num_elements(read.dims, graph.sizes)
+                found[read.source] = max(found.get(read.source, 0.0), taken)
+    return sum(found.values())
+
+
 def fusion_facts(answer: FusionAnswer) -> Iterator[FusionFacts]:
     """Yield the facts of the partitions of a graph."""
     asked, fusion = answer.question, answer.choice.fusion
     graph, grid = asked.graph, asked.target.grid
-    weights = {weight.name: weight for kernel in graph.kernels for weight in kernel.weights}
+    # of the tables of lookups only the rows that are asked for are read
+    loaded = [kernel for kernel in graph.kernels if kernel.unit is not Unit.NONE]
+    weights = {weight.name: weight for kernel in loaded for weight in kernel.weights}
     yield FusionFacts(
         answer=f"{len(fusion.partitions)} partitions of {graph.name}",
         flops_per_s=grid.flops_per_s,
@@ -93,7 +110,7 @@ def fusion_facts(answer: FusionAnswer) -> Iterator[FusionFacts]:
         dram_bytes_per_s=grid.dram_bytes_per_s,
         flops=sum(k.flops(graph.sizes) for k in graph.kernels if k.unit is Unit.MATRIX),
         weight_bytes=sum(map(graph.tensor_bytes, weights.values())),
-        ends_bytes=sum(_ends_bytes(graph, k) for k in graph.kernels if not k.weights),
+        ends_bytes=_fused_ends_bytes(graph),
         moves_ends=asked.rules == "own",
         repeats=asked.repeats,
         tp=asked.tp,

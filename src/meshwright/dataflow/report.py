@@ -81,12 +81,13 @@ def _kernels(graph: DataflowGraph, plan: GraphPlan) -> Iterator[str]:
     """Yield a row for each kernel, and one for each collective behind it."""
     records = list(kernel_records(graph, plan))
     width = max(len("kernel"), *(len(record["name"]) for record in records))
-    yield f"{'kernel':<{width}}  {'time':>8}  {'split over':<14} writes"
+    yield f"{'kernel':<{width}}  {'time':>9}  {'split over':<14} writes"
     for record in records:
         out = f", leaves {record['leaves']}" if record["leaves"] else ""
-        took = format_seconds(record["time_s"])
-        head = f"{record['name']:<{width}}  {took:>8}"
-        yield f"{head}  {record['split'] or '-':<14} {record['writes']}{out}"
+        maker, took = record["fused_with"], format_seconds(record["time_s"])
+        head = f"{record['name']:<{width}}  {f'+{took}' if maker else took:>9}"
+        within = f", in the launch of {maker}" if maker else ""
+        yield f"{head}  {record['split'] or '-':<14} {record['writes']}{out}{within}"
         for sent in record["collectives"]:
             kind, num_bytes = sent["kind"].replace("_", "-"), format_bytes(sent["num_bytes"])
             outside = ["the outside"] if sent["leaves"] else []

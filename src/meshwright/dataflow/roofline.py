@@ -87,7 +87,7 @@ class CalibratedSystem:
         """
         chip = self.spec.chip
         dtype = _dtype_of(graph, chip)
-        if number_bytes not in (None, graph.number_bytes):
+        if number_bytes not in (None, graph.widest_product_bytes):
             dtype = dtype_of_product(chip, number_bytes or 0.0) or dtype
         precision = Precision(matmul=dtype, activation=dtype)
         return device_rates(
@@ -143,10 +143,11 @@ def _dtype_of(graph: DataflowGraph, chip: ChipSpec) -> DType:
     """Return the type of the numbers of a graph, as far as products need its rate."""
     if not _has_products(graph):
         return next(iter(chip.matmul_flops_per_s))
-    if graph.number_bytes not in DTYPE_OF_NUMBER:
-        message = f"{chip.name} has no rate for products of {graph.number_bytes:g}-byte numbers"
+    if graph.widest_product_bytes not in DTYPE_OF_NUMBER:
+        width = graph.widest_product_bytes
+        message = f"{chip.name} has no rate for products of {width:g}-byte numbers"
         raise SpecError(Fault("word_bytes", message, "1, 2, 4 or 8"), origin=graph.name)
-    dtype = DTYPE_OF_NUMBER[graph.number_bytes]
+    dtype = DTYPE_OF_NUMBER[graph.widest_product_bytes]
     return chip.word if dtype == "bf16" else dtype
 
 

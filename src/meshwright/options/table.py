@@ -543,7 +543,7 @@ COMMANDS: dict[str, Command] = {
             Option("pp", "stages over which repetitions are spread (1)", "N"),
             Option("chips", "tp x pp; every division of it is tried", "N"),
             Option("tile", "length of a tile (the best power of two)", "N"),
-            Option("micro_batch", "sequences that pass at once (the best number)", "N"),
+            Option("micro_batch", "passes in flight, which share the weights (best up to 64)", "N"),
             Option("link", "one direction of a link between chips", "RATE"),
             Option("tokens", f"sequence length of a model (2048); {BINARY}"),
             *PROGRAM,

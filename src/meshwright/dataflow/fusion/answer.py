@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, ClassVar
 from typing_extensions import TypedDict
 
 from meshwright.base.records import Brief, Rows, scalars
-from meshwright.dataflow.fusion.cores import CoreGrid
+from meshwright.dataflow.fusion.cores import CoreGrid, passing_dims
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import single_dims
 from meshwright.report.page.notebook import figure
 from meshwright.report.page.shown import Shown
 from meshwright.spec.system import DType
@@ -176,6 +177,8 @@ class FusionAnswer(Shown):
     """The dim over which each kernel is split."""
     sharding_gap: float
     choice: Choice
+    tiled_dims: tuple[str, ...] = ()
+    """Dims of which tiles were tried."""
     version: str = ""
     command: str = ""
 
@@ -232,6 +235,49 @@ class FusionAnswer(Shown):
     def sequences_per_s(self) -> float:
         """What the group of chips does in steady state, with full pipelines."""
         return 1.0 / (self.choice.fusion.time_s * self.question.repeats)
+
+    @property
+    def latency_s(self) -> float:
+        """Of one pass that is alone on the chips, all weights read for it [s].
+
+        graph repeats x sum over partitions (rounds x busy + fill + setup) + (pp - 1) x send
+
+        With these partitions, which are those of the best throughput. What needs all tiles of
+        what another kernel makes waits for them: a round more of its partition, at its pace. Three
+        partitions of 2, 3 and 4 us that fill for 1 us and load weights for 5 us each, one round in
+        each, take 3 x 6 + 9 = 27 us once.
+        """
+        asked, fusion = self.question, self.choice.fusion
+        once = sum(
+            self._rounds(part) * part.busy_s + fusion.micro_batch * (part.fill_s + part.setup_s)
+            for part in fusion.partitions
+        )
+        return asked.graph.repeats * once + (asked.pp - 1) * fusion.problem.send_s
+
+    def _rounds(self, part: Partition) -> int:
+        """Return how often the tiles of one pass run through a partition before it is done."""
+        graph, waits = self.question.graph, dict[str, int]()
+        passing = passing_dims(graph, self.choice.fusion.problem.num_tiles).keys()
+        makers = {kernel.name: kernel for kernel in graph.kernels if kernel.name in part.kernels}
+        for name, kernel in makers.items():
+            waits[name] = max(
+                (
+                    waits[read.source]
+                    + (not passing.isdisjoint(single_dims(makers[read.source].dims))
+                       and passing.isdisjoint(single_dims(read.dims)))
+                    for read in kernel.inputs
+                    if read.source in makers
+                ),
+                default=0,
+            )  # fmt: skip
+        return 1 + max(waits.values())
+
+    @property
+    def weights_s(self) -> float:
+        """Seconds of :attr:`latency_s` in which weights and sums pass between DRAM and chip [s]."""
+        fusion = self.choice.fusion
+        setup = sum(part.setup_s for part in fusion.partitions)
+        return self.question.graph.repeats * fusion.micro_batch * setup
 
     @property
     def compute_share(self) -> float:
@@ -293,8 +339,13 @@ class FusionRecord(TypedDict):
     tp: int
     pp: int
     tile: int
+    tiled: str
+    """The dim that passes in tiles."""
     repeats: int
     micro_batch: int
+    """Passes in flight: weights are read once for all of them."""
+    latency_s: float
+    """Of one pass that is alone on the chips."""
     time_s: float
     """Of one sequence in steady state."""
     parts_s: Mapping[str, float]
@@ -327,8 +378,10 @@ def fusion_record(answer: FusionAnswer) -> FusionRecord:
         "tp": asked.tp,
         "pp": asked.pp,
         "tile": answer.tile,
+        "tiled": asked.graph.tiled,
         "repeats": answer.question.repeats,
         "micro_batch": fusion.micro_batch,
+        "latency_s": answer.latency_s,
         "time_s": fusion.time_s,
         "parts_s": fusion.parts_s,
         "bound_s": answer.choice.bound_s / asked.repeats,

@@ -15,7 +15,7 @@ ceil(log2 parts) cycles.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.dataflow.roofline import DTYPE_OF_NUMBER, dtype_of_product
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Unit, factors, single_dims
+from meshwright.graph.op import Phase
 from meshwright.spec.system import ChipSpec, DType
 
 
@@ -125,6 +126,27 @@ def passing_dims(graph: DataflowGraph, num_tiles: int) -> dict[str, int]:
                     if found.keys() & set(factors(original)):
                         found |= _parts(factors(taken), graph.sizes, num_tiles)
     return found
+
+
+def tileable_dims(graph: DataflowGraph) -> tuple[str, ...]:
+    """Return the dims that may pass in tiles: the one that is stated, then the others.
+
+    Of others neither they nor what moves turn them into may be needed whole, or be summed over:
+    what reads the sum would have to wait for the last tile.
+    """
+
+    def passes(dim: str) -> bool:
+        passing = passing_dims(replace(graph, tiled=dim), 2).keys()
+        return not any(
+            passing & kernel.whole
+            or (kernel.unit is not Unit.NONE and passing & set(kernel.contracted))
+            for kernel in graph.kernels
+            if kernel.phase is not Phase.WEIGHT_GRADIENT
+        )
+
+    written = {dim for kernel in graph.kernels for dim in single_dims(kernel.dims)}
+    others = [dim for dim, size in graph.sizes.items() if size > 1 and dim in written]
+    return (graph.tiled, *(dim for dim in others if dim != graph.tiled and passes(dim)))
 
 
 def _parts(names: Sequence[str], sizes: Mapping[str, int], num_tiles: int) -> dict[str, int]:

@@ -15,7 +15,7 @@ from meshwright.catalog.systems import load_chip
 from meshwright.dataflow.audited import lawful_fusion
 from meshwright.dataflow.dfmodel_rules import accelerator_named
 from meshwright.dataflow.fusion.answer import Fusion, FusionAnswer, FusionQuestion, Target
-from meshwright.dataflow.fusion.cores import grid_of
+from meshwright.dataflow.fusion.cores import grid_of, tileable_dims
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import RULES, DeviceShare, FusionProblem, fusion_problem
 from meshwright.dataflow.fusion.search import Candidate, KnownLattices, best_of, fuse, orders_of
@@ -61,7 +61,9 @@ def fuse_graph(
     chips: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> FusionAnswer:
-    """Return the best partitions, over all tiles where none is given.
+    """Return the best partitions, over all tiles of all dims that may pass so where none is given.
+
+    A tile that is given, and the rules of DFModel, are those of the dim that the graph states.
 
     Parameters
     ----------
@@ -87,6 +89,10 @@ def fuse_graph(
         entries = [replace(question, tp=tp, pp=pp) for tp, pp in divided if pp <= repeats]
     for entry in entries:
         _check(entry)
+    is_open = question.tile is None and question.rules == "own"
+    dims = tileable_dims(question.graph) if is_open else (question.graph.tiled,)
+    graphs = [replace(question.graph, tiled=dim) for dim in dims]
+    entries = [replace(entry, graph=graph) for entry in entries for graph in graphs]
     cases = [
         _TileCase(entry, tile, splits)
         for entry in entries
@@ -104,7 +110,7 @@ def fuse_graph(
         least_s = min(choice.bound_s, seconds)
         choice = replace(choice, fusion=fusion, weighted_s=seconds, bound_s=least_s)
         gap = seconds / _least_s(cases, seconds) - 1.0
-    return lawful_fusion(FusionAnswer(case.question, case.tile, split.dims, gap, choice))
+    return lawful_fusion(FusionAnswer(case.question, case.tile, split.dims, gap, choice, dims))
 
 
 def problem_of(question: FusionQuestion, tile: int) -> FusionProblem:

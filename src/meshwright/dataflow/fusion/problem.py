@@ -24,9 +24,6 @@ from meshwright.graph.kernels.graph import DataflowGraph, Edge
 from meshwright.graph.kernels.kernel import Dims, Kernel, Unit, Weight, num_elements, single_dims
 from meshwright.graph.op import Phase
 
-MOST_SEQUENCES = 65_536
-"""In a micro-batch, where tensors take no DRAM."""
-
 
 @dataclass(frozen=True)
 class Rules:
@@ -46,6 +43,8 @@ class Rules:
     """A partition of several kernels in a row fills and drains once for each micro-batch."""
     rereads: bool
     """A kernel whose weights come in parts reads its inputs once for each part."""
+    most_sequences: int
+    """That pass at once where none are given: their weights are read once for all of them."""
     uses_all_lanes: bool
     """Results of an elementwise kernel lie on lanes in any order, and sums are cut over lanes; else
     a tile passes them column by column."""
@@ -53,13 +52,13 @@ class Rules:
 
 OWN = Rules(
     writes_once=True, counts_ends=True, holds_reads=True, frees_tensors=True,
-    counts_fill=True, rereads=True, uses_all_lanes=True,
+    counts_fill=True, rereads=True, most_sequences=64, uses_all_lanes=True,
 )  # fmt: skip
 """Everything that a running chip pays."""
 
 DFMODEL = Rules(
     writes_once=False, counts_ends=False, holds_reads=False, frees_tensors=False,
-    counts_fill=False, rereads=False, uses_all_lanes=False,
+    counts_fill=False, rereads=False, most_sequences=65_536, uses_all_lanes=False,
 )  # fmt: skip
 """The rules of the public implementation of DFModel (Ko et al. 2024, arXiv 2412.16432)."""
 
@@ -162,9 +161,9 @@ class FusionProblem:
         if self.micro_batches:
             return tuple((size, size) for size in sorted(self.micro_batches, reverse=True))
         if self.rules.counts_fill:
-            powers = range(MOST_SEQUENCES.bit_length() - 1, -1, -1)
+            powers = range(self.rules.most_sequences.bit_length() - 1, -1, -1)
             return tuple((1 << power, 1 << power) for power in powers)
-        return ((1, MOST_SEQUENCES),)
+        return ((1, self.rules.most_sequences),)
 
     @property
     def num_kernels(self) -> int:

@@ -23,10 +23,13 @@ def fusion_screen(answer: FusionAnswer, *, next_command: str = "") -> Screen:
     screen = Screen(title(answer))
     screen.gap()
     screen.add("speed", speed_line(answer), style="bold green")
+    screen.add("latency", latency_line(answer))
     target, graph = answer.question.target, answer.question.graph
-    if answer.question.rules == "own" and BYTES_OF[target.dtype] != graph.number_bytes:
+    if answer.question.rules == "own" and BYTES_OF[target.dtype] != graph.widest_product_bytes:
         line = f"at its rate of {target.dtype}: {target.name} states none for "
-        screen.add("", f"{line}products of {graph.number_bytes:g}-byte numbers (--precision)")
+        screen.add(
+            "", f"{line}products of {graph.widest_product_bytes:g}-byte numbers (--precision)"
+        )
     for spare, line in enumerate(proof_lines(answer)):
         screen.add("", line, spare=spare)
     screen.gap()
@@ -82,7 +85,8 @@ def title(answer: FusionAnswer) -> str:
 
 def pass_of(answer: FusionAnswer) -> str:
     """Return what passes through the graph at once: a sequence of tokens, or all of its inputs."""
-    return "sequence" if answer.question.graph.tiled == "tokens" else "pass"
+    graph = answer.question.graph
+    return "sequence" if graph.tiled == "tokens" and "batch" not in graph.sizes else "pass"
 
 
 def speed_line(answer: FusionAnswer) -> str:
@@ -94,8 +98,20 @@ def speed_line(answer: FusionAnswer) -> str:
         f"{counted(len(fusion.partitions), 'partition')}: {format_seconds(fusion.time_s)}{often} "
         f"for a {pass_of(answer)}, {answer.sequences_per_s:.4g}/s on "
         f"{counted(asked.tp * asked.pp, 'chip')} ({answer.compute_share:.0%} of peak), "
-        f"{counted(fusion.micro_batch, pass_of(answer), many)} at once"
+        f"{counted(fusion.micro_batch, pass_of(answer), many)} in flight"
     )
+
+
+def latency_line(answer: FusionAnswer) -> str:
+    """Return how long one pass takes that is alone, and what others share with it."""
+    in_flight, weights_s = answer.choice.fusion.micro_batch, answer.weights_s
+    alone = f"{format_seconds(answer.latency_s)} for one {pass_of(answer)} alone"
+    if not weights_s:
+        return f"{alone}; no weights are loaded"
+    loads = f"{alone}, {format_seconds(weights_s)} of it loads weights"
+    if in_flight == 1:
+        return loads
+    return f"{loads}, which {in_flight} in flight share (--micro-batch)"
 
 
 def proof_lines(answer: FusionAnswer) -> Iterator[str]:
@@ -107,8 +123,8 @@ def proof_lines(answer: FusionAnswer) -> Iterator[str]:
     tiles = ""
     if choice.num_fused + choice.num_pruned + len(choice.refused) > 1:
         tiles = (
-            f"; of all tried {choice.num_fused} fused, {choice.num_pruned} beyond their bound, "
-            f"{len(choice.refused)} do not fit"
+            f"; of tiles of {' or '.join(answer.tiled_dims)} {choice.num_fused} fused, "
+            f"{choice.num_pruned} beyond their bound, {len(choice.refused)} do not fit"
         )
     if counts.num_kept is not None:
         kernels = len(answer.question.graph.kernels)

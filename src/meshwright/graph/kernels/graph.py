@@ -12,7 +12,7 @@ from meshwright.base.arrays import BoolArray
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.records import Listed, Rows
 from meshwright.base.units import format_si
-from meshwright.graph.kernels.kernel import Dims, Kernel, Operand, Weight, num_elements
+from meshwright.graph.kernels.kernel import Dims, Kernel, Operand, Unit, Weight, num_elements
 from meshwright.graph.op import Phase
 
 
@@ -168,6 +168,12 @@ class DataflowGraph(Listed):
     def number_bytes(self) -> float:
         """Width of a number in arithmetic [bytes]."""
         return self.word_bytes / self.numbers_per_word
+
+    @cached_property
+    def widest_product_bytes(self) -> float:
+        """Width of the widest numbers that a product multiplies; of a graph without any its own."""
+        products = (kernel for kernel in self.kernels if kernel.unit is Unit.MATRIX)
+        return max(map(self.product_bytes, products), default=self.number_bytes)
 
     def product_bytes(self, kernel: Kernel) -> float:
         """Return the width of the numbers that a product multiplies [bytes].
