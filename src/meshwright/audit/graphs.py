@@ -81,6 +81,12 @@ def passes_are_made(facts: GraphFacts) -> Inequality:
     return Inequality(float(facts.asked_passes), float(facts.num_passes * facts.dp), "1")
 
 
+@law("stages hold all repetitions")
+def repetitions_are_held(facts: GraphFacts) -> Inequality:
+    """Return both counts; of a graph that is cut, each stage holds a part of the only one."""
+    return Inequality(float(facts.repeats), float(facts.layers * facts.pp), "1")
+
+
 @law("no more devices are used than there are")
 def devices_are_there(facts: GraphFacts) -> Inequality:
     """Return both counts."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from math import inf, prod
 from typing import Any, ClassVar
 
 from meshwright.audit.laws import Facts, Inequality, Laws, equal
@@ -61,8 +61,8 @@ class TrainingFacts(Facts):
     claims_to_fit: bool
     memory_capacity_bytes: float
     energy_j: float | None
-    energy_is_of_operations: bool
-    """Whether it is the sum of the energies of single operations."""
+    energy_parts_j: Mapping[str, float]
+    """Of all devices; with ``links_j`` it is the sum of the energies of single operations."""
     cost_usd: float | None
 
     @cached_property
@@ -577,6 +577,22 @@ def host_is_fed(facts: TrainingFacts) -> Inequality | None:
     return Inequality(word * params / host_bytes_per_s(facts.system), facts.step_time_s, "s")
 
 
+@law("state on the host is read and written there, or passes to the device and back")
+def host_updates_state(facts: TrainingFacts) -> Inequality | None:
+    """Return both counts: by the memory of the host where its rate is known."""
+    optimizer, host = facts.workload.optimizer, facts.system.host
+    if host is None or not facts.offloads("optimizer") or optimizer.row_state_bytes is not None:
+        return None
+    params = facts.params_on_stage(is_sharded=facts.zero_stage >= 1, with_tables=False)
+    touched, rate = 2.0 * params * optimizer.state_bytes_per_param, inf
+    if not facts.workload.software.updates_on_host:
+        touched, rate = touched / 2.0, host.bandwidth_bytes_per_s
+    elif host.memory_bandwidth_bytes_per_s is not None:
+        rate = host.memory_bandwidth_bytes_per_s
+    parts = facts.time_parts_s
+    return Inequality(touched / rate, parts["offload_s"] + parts["optimizer_s"], "s")
+
+
 @law("all that a device sends in a step passes its links within the step")
 def links_carry_step(facts: TrainingFacts) -> Inequality:
     """Return both counts."""
@@ -626,20 +642,29 @@ def stages_are_joined(facts: TrainingFacts) -> Inequality | None:
 # ----------------------------------------------------------------------------- energy and money
 
 
+@law("the parts of the energy sum to it")
+def energy_is_whole(facts: TrainingFacts) -> Inequality | None:
+    """Return both counts."""
+    if facts.energy_j is None:
+        return None
+    return equal(sum(facts.energy_parts_j.values()), facts.energy_j, "J")
+
+
 @law("devices draw at least their idle power")
 def idle_power_is_drawn(facts: TrainingFacts) -> Inequality | None:
     """Return both counts."""
     idle_w = facts.system.chip.idle_power_w
     if facts.energy_j is None or idle_w is None:
         return None
-    return Inequality(idle_w * facts.num_devices_used * facts.step_time_s, facts.energy_j, "J")
+    drawn_j = facts.energy_parts_j["idle_j"]
+    return Inequality(idle_w * facts.num_devices_used * facts.step_time_s, drawn_j, "J")
 
 
 @law("devices draw at most their peak power")
 def peak_power_is_kept(facts: TrainingFacts) -> Inequality | None:
     """Return both counts; where energies of operations are stated, they say what is drawn."""
     peak_w = facts.system.chip.peak_power_w
-    if facts.energy_j is None or peak_w is None or facts.energy_is_of_operations:
+    if facts.energy_j is None or peak_w is None or "links_j" in facts.energy_parts_j:
         return None
     most_w = peak_w * (1.0 + facts.system.overhead_power_fraction) * facts.num_devices_used
     return Inequality(facts.energy_j, most_w * facts.step_time_s, "J")

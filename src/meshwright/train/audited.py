@@ -10,7 +10,10 @@ from meshwright.train.answer import Plan
 
 
 def facts_of(plan: Plan) -> Iterator[TrainingFacts]:
-    """Yield the facts of each candidate of a plan, the best one first."""
+    """Yield the facts of each candidate of a plan, the best one first.
+
+    What a search finds is said to fit.
+    """
     for candidate in (plan.best, *plan.runners_up):
         price = candidate.estimate
         yield TrainingFacts(
@@ -34,10 +37,10 @@ def facts_of(plan: Plan) -> Iterator[TrainingFacts]:
             memory_parts_bytes=price.memory_parts_bytes,
             host_bytes_per_device=price.host_bytes_per_device,
             host_capacity_bytes_per_device=price.host_capacity_bytes_per_device,
-            claims_to_fit=price.fits,
+            claims_to_fit=price.fits or plan.coverage is not None,
             memory_capacity_bytes=price.memory_capacity_bytes,
             energy_j=price.energy_j,
-            energy_is_of_operations="links_j" in price.energy_parts_j,
+            energy_parts_j=price.energy_parts_j,
             cost_usd=price.cost_usd,
         )
 
