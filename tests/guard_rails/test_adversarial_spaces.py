@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from lawful import assert_lawful
 from small_problems import dense, experts, gqa, level, model, problem, system
 
 from meshwright.cost.memory import room_for, shard_degrees
@@ -38,10 +39,12 @@ def asked(name, on, sequence_length, global_batch_size):
 
 
 def winner(task, **allowed):
-    """Return the fastest plan of a space with some choices fixed."""
+    """Return the fastest plan of a space with some choices fixed; it breaks no law."""
     values = {name: value if isinstance(value, tuple) else (value,) for name, value in
               (LEAN | allowed).items()}  # fmt: skip
-    return search(SearchSpace(task, Choices(values))).found[0]
+    found = search(SearchSpace(task, Choices(values))).found[0]
+    assert_lawful(task, found)
+    return found
 
 
 def step(task, structure, **degrees):

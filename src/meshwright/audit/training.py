@@ -57,9 +57,7 @@ class TrainingFacts(Facts):
     memory_parts_bytes: Mapping[str, float]
     """Of the fullest device."""
     host_bytes_per_device: float
-    host_capacity_bytes_per_device: float | None
     claims_to_fit: bool
-    memory_capacity_bytes: float
     energy_j: float | None
     energy_parts_j: Mapping[str, float]
     """Of all devices; with ``links_j`` it is the sum of the energies of single operations."""

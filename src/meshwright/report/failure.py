@@ -14,7 +14,8 @@ class ErrorRecord(TypedDict):
     """What went wrong."""
 
     kind: str
-    """``spec``, ``unknown_name``, ``unsupported``, ``infeasible``, ``usage``, ``file``."""
+    """``spec``, ``unknown_name``, ``unsupported``, ``infeasible``, ``unlawful``, ``usage`` or
+    ``file``."""
     message: str
     faults: Sequence[Fault]
     """Each with its place, and the nearest fix."""

@@ -1,0 +1,14 @@
+"""Winners of a search that is called by itself; answers of the verbs are under the laws anyway."""
+
+from meshwright.audit.laws import violations
+from meshwright.train.audited import candidate_facts
+from meshwright.train.estimate import candidate
+
+
+def assert_lawful(problem, found):
+    """Assert that the full price of what a search found breaks no law of conservation."""
+    priced = candidate(problem, found.strategy, found.structure)
+    facts = candidate_facts(
+        problem.model, problem.system, problem.workload, priced, claims_to_fit=True
+    )
+    assert not violations([facts])
