@@ -78,6 +78,8 @@ def start_of_plan(plan: Plan) -> Start:
         "framework": work.software.framework,
         "precision": named("precision", work.precision.matmul, work.precision),
         "optimizer": named("optimizer", work.optimizer.name, work.optimizer),
+        "lora_rank": str(work.adapters.rank) if work.adapters else "",
+        "lora_targets": "+".join(work.adapters.targets) if work.adapters else "",
         "tokens": "" if work.total_tokens is None else f"{work.total_tokens:.0f}",
         "document_length": "" if work.document_length is None else str(work.document_length),
         "batch_ramp": "" if ramp is None else f"{ramp.start},{ramp.increment},{ramp.sequences}",

@@ -1,6 +1,8 @@
-"""The Trainer of Hugging Face: the options of ``run_clm.py``, for DeepSpeed and for Accelerate.
+"""The Trainer of Hugging Face: options of ``run_clm.py``, of TRL's ``sft.py`` where adapters train.
 
-Source: transformers 5.23, ``TrainingArguments`` and ``examples/pytorch/language-modeling``.
+Source: transformers 5.23, ``TrainingArguments`` and ``examples/pytorch/language-modeling``; TRL
+0.24 (2025-10), ``trl/scripts/sft.py``, ``SFTConfig.max_length`` and ``ModelConfig.lora_r``,
+``lora_target_modules``, ``load_in_4bit``; PEFT 0.17, ``LoraConfig``.
 """
 
 from __future__ import annotations
@@ -10,9 +12,25 @@ from collections.abc import Iterator
 from meshwright.base.errors import Fault
 from meshwright.frameworks.launch import Words, degrees, micro_batches
 from meshwright.frameworks.refusals import choice_refusal
+from meshwright.spec.workload import Adapters
 from meshwright.train.answer import Plan
 
 PROGRAM = "run_clm.py"
+ADAPTER_PROGRAM = "sft.py"
+MODULES = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj", "gate": "gate_proj",
+           "up": "up_proj", "down": "down_proj"}  # fmt: skip
+"""Products with adapters, as most models of transformers call them."""
+LATENT_MODULES = {"q": "q_proj q_a_proj q_b_proj", "k": "kv_a_proj_with_mqa", "v": "kv_b_proj",
+                  "o": "o_proj"}  # fmt: skip
+"""The same of latent attention."""
+USUAL = Adapters(rank=16, targets=("q", "k", "v", "o", "gate", "up", "down"))
+"""Adapters of a plan that states none: the usual rank of TRL, on all products."""
+STORED = {
+    "bitsandbytes nf4": ("--load_in_4bit",),
+    "bitsandbytes nf4 with narrow scales": ("--load_in_4bit", "--use_bnb_nested_quant"),
+    "bitsandbytes int8": ("--load_in_8bit",),
+}
+"""Frozen weights in narrow formats; TRL takes NF4 of four bits."""
 PRECISIONS: dict[str, tuple[Words, ...]] = {
     "fp32": (),
     "bf16": (("--bf16", "true"),),
@@ -22,8 +40,34 @@ PRECISIONS: dict[str, tuple[Words, ...]] = {
 """What the Trainer sets itself; fp8 is the choice of Accelerate."""
 
 
-def notes(script: str) -> tuple[str, ...]:
+def adapters_of(plan: Plan) -> Adapters | None:
+    """Return the adapters that a plan trains; None: it trains the weights."""
+    work = plan.workload
+    return (work.adapters or USUAL) if work.optimizer.freezes_weights else None
+
+
+def modules_of(plan: Plan, adapters: Adapters) -> list[str]:
+    """Return the modules that have adapters, by their names in transformers."""
+    is_latent = any(attention.kind == "mla" for attention in plan.model.attentions)
+    names = MODULES | LATENT_MODULES if is_latent else MODULES
+    return [name for target in adapters.targets for name in names[target].split()]
+
+
+def program_of(plan: Plan) -> str:
+    """Return the script that trains a plan."""
+    return ADAPTER_PROGRAM if plan.workload.optimizer.freezes_weights else PROGRAM
+
+
+def notes(plan: Plan, script: str) -> tuple[str, ...]:
     """Return what stands beside a script, and what to add behind its name."""
+    if plan.workload.optimizer.freezes_weights:
+        usual = f"the plan states no rank, and its price leaves adapters out: {USUAL.rank} here"
+        return (
+            *(() if plan.workload.adapters else (usual,)),
+            f"put {ADAPTER_PROGRAM} of TRL (trl/scripts) beside this file,",
+            "and add what a plan does not hold (weights, data), as in",
+            f"  {script} --model_name_or_path NAME --dataset_name NAME --output_dir FOLDER",
+        )
     return (
         f"put {PROGRAM} of transformers (examples/pytorch/language-modeling) beside this file,",
         "and add what a plan does not hold (weights, data), as in",
@@ -33,6 +77,10 @@ def notes(script: str) -> tuple[str, ...]:
 
 def trainer_refusals(plan: Plan) -> Iterator[Fault]:
     """Yield what the Trainer and its models of language cannot do."""
+    stored = plan.workload.precision.weight_format
+    if stored is not None and stored.name not in STORED:
+        reason, fix = "frozen weights are narrowed by bitsandbytes", "nf4, nf4-double or bnb-int8"
+        yield choice_refusal("workload.precision.weight_format", stored.name, reason, fix)
     if not plan.workload.causal:
         yield choice_refusal("workload.causal", False, f"{PROGRAM} masks causally", "true")
 
@@ -40,12 +88,23 @@ def trainer_refusals(plan: Plan) -> Iterator[Fault]:
 def trainer_options(plan: Plan, *, recomputes: bool) -> Iterator[Words]:
     """Yield the options of the batch, the precision and, where it is its task, recomputation."""
     work = plan.workload
-    yield ("--do_train",)
+    adapters = adapters_of(plan)
+    if adapters is None:
+        yield ("--do_train",)
+    else:
+        yield ("--use_peft",)
+        yield "--lora_r", f"{adapters.rank}"
+        yield "--lora_target_modules", *modules_of(plan, adapters)
+        if work.precision.weight_format is not None:
+            yield from ((word,) for word in STORED[work.precision.weight_format.name])
     yield "--per_device_train_batch_size", f"{degrees(plan)['micro_batch_size']}"
     yield "--gradient_accumulation_steps", f"{micro_batches(plan)}"
-    yield "--block_size", f"{work.sequence_length}"
+    length = "--block_size" if adapters is None else "--max_length"
+    yield length, f"{work.sequence_length}"
     if work.total_tokens is not None:
         yield "--max_steps", f"{-(-work.total_tokens // work.tokens_per_step):.0f}"
     yield from PRECISIONS[work.precision.matmul]
     if recomputes:
         yield "--gradient_checkpointing", "true"
+    elif adapters is not None:  # SFTConfig of TRL recomputes unless it is told otherwise
+        yield "--gradient_checkpointing", "false"

@@ -136,6 +136,8 @@ def _rules(plan: Plan) -> Iterator[Fault]:
 def optimizer_refusals(plan: Plan, name: str, needed_bytes: float) -> Iterator[Fault]:
     """Yield an optimizer that keeps fewer bytes per parameter than the one of the target."""
     preset = plan.workload.optimizer
+    if preset.freezes_weights:
+        return
     kept = (
         preset.weight_bytes_per_param
         + preset.gradient_bytes_per_param

@@ -6,6 +6,7 @@ prediction layers apart from the total. Scales of quantised weights are no param
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +27,7 @@ from meshwright.spec.model import (
     ModelSpec,
     RecurrenceSpec,
 )
+from meshwright.spec.workload import Adapters
 
 COUNT_CONVENTIONS: Final = (
     "num_active_params: embedding, head and all layers, with top_k of the routed experts",
@@ -164,6 +166,57 @@ def layer_parameters(layer: LayerSpec, model: ModelSpec) -> LayerParameters:
             else 0
         ),
     )
+
+
+def adapter_parameters(rank: N, rows: N, columns: N) -> N:
+    """Return the parameters of an adapter beside a product: rank x (rows + columns).
+
+    Two factors of low rank, rows x rank and rank x columns. A rank of 16 beside a product of 4096
+    x 1024 has 16 x 5120 = 81,920. Source: Hu et al. 2021, section 4.1.
+    """
+    return rank * (rows + columns)
+
+
+def num_adapter_params(model: ModelSpec, adapters: Adapters) -> int:
+    """Return the parameters of all adapters of a model.
+
+    Of latent attention ``q`` are both factors of the queries, ``k`` the factor that compresses keys
+    and values, and ``v`` the one that widens them. Recurrent layers have none.
+    """
+    return sum(
+        count * int(adapter_parameters(adapters.rank, rows, columns))
+        for kind, count in zip(model.layer_kinds, model.layer_counts, strict=True)
+        for target, rows, columns in _products(kind, model.hidden_size)
+        if target in adapters.targets
+    )
+
+
+def _products(kind: LayerSpec, hidden: int) -> Iterator[tuple[str, int, int]]:
+    """Yield name, rows and columns of every product of a layer that may have an adapter."""
+    if (one := kind.attention) is not None:
+        query = one.num_heads * (one.head_size + one.rope_head_size)
+        if one.kind == "mla":
+            if one.query_rank is not None:
+                yield "q", hidden, one.query_rank
+            yield "q", one.query_rank or hidden, query
+            rank = one.kv_rank or 0
+            yield "k", hidden, rank + one.rope_head_size
+            yield "v", rank, one.num_heads * (one.head_size + one.value_head_size)
+        else:
+            yield "q", hidden, one.num_heads * one.head_size * (1 + one.output_gate)
+            yield "k", hidden, one.num_kv_heads * one.head_size
+            yield "v", hidden, one.num_kv_heads * one.value_head_size
+        yield "o", one.num_heads * one.value_head_size, hidden
+    networks = [(kind.feed_forward.ffn_size, kind.feed_forward.gated)] if kind.feed_forward else []
+    if (experts := kind.experts) is not None:
+        networks += [(experts.ffn_size, experts.gated)] * experts.num_experts
+        if experts.shared_ffn_size:
+            networks.append((experts.shared_ffn_size, experts.gated))
+    for size, is_gated in networks:
+        if is_gated:
+            yield "gate", hidden, size
+        yield "up", hidden, size
+        yield "down", size, hidden
 
 
 def norm_parameters(model: ModelSpec, size: int) -> int:

@@ -80,6 +80,7 @@ def with_job(
     skipped = set(STATED_IN_FILE) if given.get("workload") else set()
     skipped |= set() if keeps_strategy else set(FIXED)
     skipped |= {"server"} if "framework" in stated else set()
+    skipped |= {"lora_rank", "lora_targets"} if "optimizer" in stated else set()
     if job.kind == "serving":  # lengths of prompts and answers stand for the longest sequence
         skipped |= {"context"} if "prefill" in stated else set()
     merged = given | {

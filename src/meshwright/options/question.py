@@ -190,6 +190,7 @@ COUNTED = {"embedding_layers": 0, "head_layers": 0, "recompute_layers": 0, "reco
 CHOICES = {option.target: option.choices for option in table.FIXED if option.choices}
 _FLAGS = {option.target: option.flag for option in table.FIXED}
 STATED_IN_FILE = ("seq", "global_batch", "framework", "precision", "optimizer", "tokens",
+                  "lora_rank", "lora_targets",
                   "batch_ramp", "document_length", "imbalance", "cuda_graphs", "async_tp",
                   "dropout")  # fmt: skip
 """Options that a workload file replaces."""
@@ -387,6 +388,7 @@ def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
         )
         if given is not None
     }
+    fields["adapters"] = reading.value(adapters_of, args, fields.get("optimizer"))
     ramp, whole = fields.get("batch_ramp"), fields.get("global_batch_size")
     if ramp is not None and whole is not None and (why := ramp.misses(whole)):
         reading.fault("--batch-ramp", why)
@@ -399,6 +401,35 @@ def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
     stated = {k: v for k, v in stated.items() if v} | vars(args).get("software", {})
     fields["software"] = SoftwareStack.model_validate(stated)
     return fields
+
+
+TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+TARGET_WORDS = {"all": TARGETS, "attention": TARGETS[:4], "mlp": TARGETS[4:]}
+"""Words for several targets of adapters."""
+
+
+def adapters_of(args: argparse.Namespace, optimizer: Any) -> Any:
+    """Return the adapters of the options; None: there are none, or they are left out."""
+    from meshwright.spec.workload import Adapters
+
+    rank, targets = args.lora_rank, args.lora_targets
+    stated = "--lora-rank" if rank is not None else "--lora-targets"
+    if rank is None and targets is None:
+        return None
+    if optimizer is not None and not optimizer.freezes_weights or args.optimizer is None:
+        name = optimizer.name if optimizer is not None else "the usual optimizer"
+        raise SpecError(Fault(stated, f"{name} trains all weights", "--optimizer adapters"))
+    if rank is None:
+        raise SpecError(Fault("--lora-rank", "is needed with --lora-targets", "16"))
+    words = [*TARGETS, *TARGET_WORDS]
+    named = [one_of("--lora-targets", text, words) for text in (targets or "all").split("+")]
+    found = {target for name in named for target in TARGET_WORDS.get(name, (name,))}
+    number = whole_number("--lora-rank", rank, most=MOST_RANK)
+    return Adapters(rank=number, targets=tuple(target for target in TARGETS if target in found))
+
+
+MOST_RANK = 65536
+"""Of adapters: no hidden size is larger."""
 
 
 def _framework(text: Any) -> Any:

@@ -270,6 +270,16 @@ def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, 
             "TYPE",
         ),
         Option("optimizer", "preset of bytes per parameter; see show optimizer", "NAME"),
+        Option(
+            "lora_rank",
+            "with --optimizer adapters: rank of each adapter, which is priced then",
+            "N",
+        ),
+        Option(
+            "lora_targets",
+            "products with adapters: all (usual), attention, mlp, or some of q+k+v+o+gate+up+down",
+            "NAME+NAME",
+        ),
         WEIGHTS,
         Option("tokens", "tokens of the whole run, such as 15T; decimal, B is 1e9", "N"),
         Option(
@@ -437,8 +447,8 @@ COMMANDS: dict[str, Command] = {
                       "strategy given here, with --on; or a file that starts a job"),
             *FIXED,
             *JOB,
-            Option("measured", "measured step: 8.1s, 412k tokens/s, 41% (MFU, causal scores), 400 TFLOP/s a "
-                   "device", "TIME", group=_JOB),
+            Option("measured", "measured step: 8.1s, 412k tokens/s, 41% (MFU, causal scores), 400 "
+                   "TFLOP/s a device", "TIME", group=_JOB),
             Option("measured_memory", "measured memory of the fullest device: 61 GB", "SIZE",
                    group=_JOB),
             Option("trace", "PyTorch profiler trace of its steps (.json, .json.gz), beside the "
@@ -563,7 +573,8 @@ COMMANDS: dict[str, Command] = {
         (
             Option("plan", "a plan as JSON; without one, the targets are listed",
                    kind="argument"),
-            Option("target", "torch, megatron, megatron-bridge, torchtitan, deepspeed, accelerate, "
+            Option("target", "torch, megatron, megatron-bridge, torchtitan, deepspeed, accelerate, axolotl, "
+                   "torchtune, "
                    "maxtext or chakra; of a plan of serving vllm, sglang or tensorrt-llm",
                    kind="argument"),
             Option("out", "folder for the files", "FOLDER", "."),

@@ -205,6 +205,15 @@ DEGREES: tuple[Rule, ...] = (
         ),
         "has batches of one size", (), "without batch_ramp",
     ),
+    _rule(
+        "adapters", "workload.optimizer",
+        "adapters are trained on frozen weights where the framework can do it",
+        lambda case, known: case.all_rows & (
+            isinstance(case.workload, Training) and case.workload.optimizer.freezes_weights
+            and not known.adapters
+        ),
+        "trains no adapters on frozen weights", (), "accelerate, deepspeed or megatron-bridge",
+    ),
     _axis("tp", "tp", "tensor parallelism"),
     _axis("cp", "cp", "context parallelism"),
     _axis("pp", "pp", "pipeline parallelism"),

@@ -75,6 +75,9 @@ class OptimizerPreset(Declaration):
 
     Source: DeepSpeed configuration JSON, ``stage3_max_live_parameters``.
     """
+    adapter_share: float = Field(default=0.0, ge=0)
+    """Parameters of adapters for each of the frozen model, whose bytes the others count; 0: no
+    adapters, or those that are left out."""
     step_traffic_bytes_per_param: float = Field(default=28.0, ge=0)
     """HBM traffic of one optimizer step for each parameter of the shard."""
     row_state_bytes: Bytes | None = None
@@ -85,7 +88,7 @@ class OptimizerPreset(Declaration):
     @property
     def freezes_weights(self) -> bool:
         """Whether weights rest as they are: there are no gradients of them."""
-        return self.gradient_bytes_per_param == 0.0
+        return self.gradient_bytes_per_param == 0.0 or self.adapter_share > 0.0
 
     @property
     def updated_bytes_per_param(self) -> float:
@@ -101,6 +104,20 @@ class OptimizerPreset(Declaration):
         if self.freezes_weights and zero_stage < 3:
             return 0.0
         return self.gathered_weight_bytes_per_param
+
+
+AdapterTarget = Literal["q", "k", "v", "o", "gate", "up", "down"]
+
+
+class Adapters(Declaration):
+    """Trained factors of low rank beside frozen products.
+
+    Source: LoRA, Hu et al. 2021 (arXiv 2106.09685), section 4.1.
+    """
+
+    rank: Count
+    targets: tuple[AdapterTarget, ...]
+    """Products that have them: projections of attention, and of networks with those of experts."""
 
 
 AxisName = Literal["tp", "cp", "pp", "vpp", "ep", "etp", "dp_replicate", "tatp"]
@@ -180,6 +197,8 @@ class Launches(Declaration):
     """Of chips."""
     batch_ramp: bool = False
     """Whether the batch may grow over the first steps."""
+    adapters: bool = False
+    """Whether adapters may be trained on frozen weights."""
     architectures: tuple[str, ...] | None = None
     """Of models, as Hugging Face names them; None: any model of transformers."""
 
@@ -356,6 +375,8 @@ class Training(Declaration):
     """Tokens of the whole run, for days and money."""
     batch_ramp: BatchRamp | None = None
     """How the batch of the run grows to its size; it changes the whole run, not the step."""
+    adapters: Adapters | None = None
+    """With a preset that freezes weights; None: they are left out of the price."""
 
     document_length: Count | None = None
     """Of documents that are packed into a sequence and attend to themselves alone; of unlike ones
@@ -368,6 +389,12 @@ class Training(Declaration):
                 f"document_length: {self.document_length} is longer than a sequence of "
                 f"{self.sequence_length}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _freezes_weights_under_adapters(self) -> Self:
+        if self.adapters is not None and not self.optimizer.freezes_weights:
+            raise ValueError(f"adapters: {self.optimizer.name} trains the weights themselves")
         return self
 
     @property

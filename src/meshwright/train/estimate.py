@@ -498,7 +498,7 @@ def estimate(
     return lawful(Plan(
         model=problem.model,
         system=problem.system,
-        workload=workload,
+        workload=problem.workload,
         calibration=calibration,
         best=only,
         fastest_s=only.estimate.step_time_s,

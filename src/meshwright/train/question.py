@@ -16,7 +16,7 @@ from meshwright.cost.communication import DATA_PARALLEL_ONLY, crosses_data_paral
 from meshwright.cost.energy import dynamic_parts_j, link_energy_j, system_parts_j
 from meshwright.cost.operator import stated_rate
 from meshwright.cost.problem import Problem
-from meshwright.graph.parameters import count_parameters
+from meshwright.graph.parameters import count_parameters, num_adapter_params
 from meshwright.sharding import launching
 from meshwright.sharding.axes import axis_rules
 from meshwright.sharding.fixes import fix_of, found_faults
@@ -76,6 +76,11 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
     optimizer = optimizer or default_optimizer(spec)
     if isinstance(optimizer, str):
         optimizer = load_optimizer(optimizer)
+    if framework and optimizer.freezes_weights and not framework.launches.adapters and not has_run:
+        others = [name for name in frameworks_on(spec.chip)
+                  if load_framework(name).launches.adapters]  # fmt: skip
+        message = f"{framework.title} trains no adapters on frozen weights"
+        raise SpecError(Fault("framework", message, ", ".join(others) or "another optimizer"))
     return Training(optimizer=optimizer, precision=types, **fields)
 
 
@@ -168,7 +173,7 @@ def make_problem(
     system_spec = load_system(system) if isinstance(system, str) else system
     refuse_mixed_chips(system_spec)
     _check_caps(system_spec)
-    workload = _with_stored_weights(workload, model_spec)
+    workload = _with_adapters(_with_stored_weights(workload, model_spec), model_spec)
     model_spec.check_length(workload.sequence_length, "sequence_length")
     constants = load_calibration(system_spec.chip.family, calibration, workload.software.framework)
     if factors is not None:
@@ -198,6 +203,31 @@ def _with_stored_weights(workload: Training, model: ModelSpec) -> Training:
     return workload.model_copy(
         update={"optimizer": optimizer.model_copy(update=held), "precision": precision}
     )
+
+
+ADAPTER_BYTES = {"weight": 4.0, "gradient": 4.0, "state": 8.0, "reduced_gradient": 4.0}
+"""Of each parameter of an adapter: FP32 weights, gradients and moments of Adam.
+
+Source: huggingface/peft 0.17 (2025-08), ``autocast_adapter_dtype`` of ``get_peft_model``.
+"""
+ADAPTER_TRAFFIC = 28.0
+"""Read gradient 4, weight 4, moments 8; write weight 4, moments 8."""
+
+
+def _with_adapters(workload: Training, model: ModelSpec) -> Training:
+    """Return the workload with adapters in the bytes of the optimizer, for each frozen parameter.
+
+    Their own products, and the launches of those, are left out.
+    """
+    adapters, optimizer = workload.adapters, workload.optimizer
+    if adapters is None:
+        return workload
+    share = num_adapter_params(model, adapters) / count_parameters(model).num_params
+    held = {f"{name}_bytes_per_param": share * size for name, size in ADAPTER_BYTES.items()}
+    held["weight_bytes_per_param"] += optimizer.gathered_weight_bytes_per_param
+    held |= {"adapter_share": share, "step_traffic_bytes_per_param": share * ADAPTER_TRAFFIC}
+    changed = optimizer.model_copy(update=held)
+    return workload.model_copy(update={"optimizer": changed})
 
 
 def with_powers(

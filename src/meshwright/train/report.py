@@ -511,7 +511,9 @@ def _optimizer(work: Training, model: ModelSpec) -> str:
     """Return the optimizer, and in which format frozen weights rest."""
     stored, preset = model.weight_format, work.optimizer
     rests = stored is not None and stored.trains_adapters and preset.freezes_weights
-    return f"{preset.name} on {stored.name}" if stored is not None and rests else preset.name
+    rank = f" of rank {work.adapters.rank}" if work.adapters else ""
+    on = f" on {stored.name}" if stored is not None and rests else ""
+    return f"{preset.name}{rank}{on}"
 
 
 def question_line(plan: Plan | Front | Comparison) -> str:

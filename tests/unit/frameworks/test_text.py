@@ -122,7 +122,7 @@ def test_golden_text(make_plan, target):
 def test_every_target_is_found_by_itself_and_has_a_golden_plan():
     modules = {path.stem for path in Path(targets.__file__).parent.glob("*.py")} - {"__init__"}
     assert {name.replace("-", "_") for name in exporters} == modules
-    assert set(CASES) == set(FRAMEWORKS)
+    assert set(CASES) == set(FRAMEWORKS) - {"axolotl", "torchtune"}  # tests/cases/test_adapters.py
 
 
 @pytest.mark.parametrize("target", CASES)

@@ -101,6 +101,10 @@ def launch_of(
             hosts = known.get("NNODES", "")
             own = Devices(whole_number(hosts))
             return Launch(name, tuple(words[start + 2 :]), own.beside(devices), line=line)
+        elif name == "tune" and names[start + 1 : start + 2] == ["run"]:
+            found = _launched("torchrun", words[start + 2 :], line)
+            if found is not None:
+                return replace(found, devices=found.devices.beside(devices))
         elif name == "run_train.sh":
             return _of_torchtitan(words[start:], known, line)
         elif (server := _server_of(words[start])) and names[start + 1 : start + 2] != [server]:

@@ -11,7 +11,12 @@ from collections.abc import Iterator, Sequence
 import yaml
 
 from meshwright.base.errors import Fault
-from meshwright.frameworks.hugging_face import PROGRAM, notes, trainer_options, trainer_refusals
+from meshwright.frameworks.hugging_face import (
+    notes,
+    program_of,
+    trainer_options,
+    trainer_refusals,
+)
 from meshwright.frameworks.launch import degrees, header, plan_launch, shell_script
 from meshwright.frameworks.refusals import (
     framework_refusals,
@@ -51,8 +56,8 @@ class AccelerateFiles:
         """Return the script and the configuration."""
         recomputes = plan.best.structure.recompute is Recompute.FULL
         options = trainer_options(plan, recomputes=recomputes and not _is_sharded(plan))
-        comments = header(plan, AccelerateFiles.title, notes(FILE_NAME))
-        program = [*_launch_words(plan), PROGRAM]
+        comments = header(plan, AccelerateFiles.title, notes(plan, FILE_NAME))
+        program = [*_launch_words(plan), program_of(plan)]
         script = shell_script(comments, ['cd "$(dirname "$0")"'], program, options)
         return {FILE_NAME: script, CONFIG_NAME: yaml.safe_dump(_config(plan), sort_keys=False)}
 

@@ -12,7 +12,12 @@ import json
 from collections.abc import Iterator, Sequence
 
 from meshwright.base.errors import Fault
-from meshwright.frameworks.hugging_face import PROGRAM, notes, trainer_options, trainer_refusals
+from meshwright.frameworks.hugging_face import (
+    notes,
+    program_of,
+    trainer_options,
+    trainer_refusals,
+)
 from meshwright.frameworks.launch import (
     degrees,
     header,
@@ -61,8 +66,8 @@ class DeepSpeedFiles:
             ("--deepspeed", CONFIG_NAME),
             *trainer_options(plan, recomputes=recomputes),
         ]
-        comments = header(plan, DeepSpeedFiles.title, notes(FILE_NAME))
-        program = [*torchrun_words(plan_launch(plan)), PROGRAM]
+        comments = header(plan, DeepSpeedFiles.title, notes(plan, FILE_NAME))
+        program = [*torchrun_words(plan_launch(plan)), program_of(plan)]
         script = shell_script(comments, _variables(plan), program, options)
         return {FILE_NAME: script, CONFIG_NAME: json.dumps(_config(plan), indent=2) + "\n"}
 

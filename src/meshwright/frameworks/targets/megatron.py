@@ -122,7 +122,8 @@ def _optimizer_refusals(plan: Plan) -> Iterator[Fault]:
 
 def has_short_gradients(plan: Plan) -> bool:
     """Return whether gradients are kept and summed in two bytes."""
-    return plan.workload.optimizer.gradient_bytes_per_param <= 2
+    optimizer = plan.workload.optimizer
+    return optimizer.gradient_bytes_per_param <= 2 and not optimizer.freezes_weights
 
 
 def _causal_refusals(plan: Plan) -> Iterator[Fault]:

@@ -4,8 +4,11 @@ What Megatron-LM's arguments say, in the fields of ``ConfigContainer``: most are
 under the same name. The recipe ``vanilla_gpt_pretrain_config`` sets nothing of its own; models with
 latent attention, which it cannot be, take the recipe of their name.
 
+Adapters are those of ``CanonicalLoRA``: one for each projection, where queries, keys and values are
+one product.
+
 Source: megatron-bridge 0.6.2, ``training/config.py``, ``training/mixed_precision.py``,
-``recipes/gpt``; ``scripts/training/run_recipe.py``.
+``recipes/gpt``, ``peft/canonical_lora.py``; ``scripts/training/run_recipe.py``.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from meshwright.base.errors import Fault
 from meshwright.catalog.recipes import recipes
+from meshwright.frameworks.hugging_face import adapters_of
 from meshwright.frameworks.launch import (
     Words,
     degrees,
@@ -93,6 +97,9 @@ NARROW = {
     "fp8": "fp8:hybrid,fp8_recipe:tensorwise,",
     "fp4": "fp4:e2m1,fp4_recipe:nvfp4,",
 }
+ADAPTED = {"q": "linear_q", "k": "linear_k", "v": "linear_v", "o": "linear_proj",
+           "gate": "linear_fc1_gate", "up": "linear_fc1_up", "down": "linear_fc2"}  # fmt: skip
+"""Products with adapters, as ``CanonicalLoRA`` calls them."""
 BFLOAT16 = "{_call_:false,_target_:torch.bfloat16}"
 
 
@@ -121,7 +128,9 @@ class BridgeOverrides:
             "add what a plan does not hold (data, tokenizer, learning rate), as in",
             f"  {FILE_NAME} optimizer.lr=1e-4 model.rotary_base=500000 train.train_iters=50",
         )
-        comments = header(plan, BridgeOverrides.title, notes)
+        frozen = "name the frozen weights: checkpoint.pretrained_checkpoint=FOLDER"
+        own = () if adapters_of(plan) is None else (frozen,)
+        comments = header(plan, BridgeOverrides.title, (*notes, *own))
         program = [*torchrun_words(plan_launch(plan)), "run_recipe.py"]
         options: list[Words] = [("--recipe", _recipe(plan))]
         stated = list(_overrides(plan))
@@ -142,6 +151,13 @@ def _own_refusals(plan: Plan) -> Iterator[Fault]:
     if not _recipe(plan):
         message = "latent attention is in recipes of DeepSeek only, not of this size"
         yield Fault("model.attention", message, "plan with --framework megatron")
+    is_latent = any(attention.kind == "mla" for attention in plan.model.attentions)
+    if is_latent and plan.workload.optimizer.freezes_weights:
+        message = "adapters of latent attention are not written"
+        yield Fault("workload.adapters", message, "plan with --framework accelerate")
+    if plan.workload.precision.weight_format is not None:
+        message = "frozen weights rest in 16 bits"
+        yield Fault("workload.precision.weight_format", message, "plan without --weights")
     if not software.flash_attention:
         reason = "overrides leave the attention kernel to Transformer Engine"
         yield choice_refusal("workload.software.flash_attention", False, reason, "true")
@@ -166,6 +182,10 @@ def _overrides(plan: Plan) -> Iterator[str]:
         yield "model.cpu_offloading_weights=false"
         yield f"model.cpu_offloading_num_layers={plan.model.num_layers - 1}"
     yield f"mixed_precision={_precision(plan)}"
+    if (adapters := adapters_of(plan)) is not None:
+        modules = ",".join(ADAPTED[target] for target in adapters.targets)
+        kind = "megatron.bridge.peft.canonical_lora.CanonicalLoRA"
+        yield f"peft={{_target_:{kind},target_modules:[{modules}],dim:{adapters.rank}}}"
 
 
 def _turned_off(recipe: str, stated: Sequence[str]) -> Iterator[str]:

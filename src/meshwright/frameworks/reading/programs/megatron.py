@@ -20,6 +20,7 @@ from meshwright.base.units import whole_number
 from meshwright.catalog.huggingface.family import MOST_LAYERS
 from meshwright.catalog.recipes import recipes
 from meshwright.catalog.workloads import load_optimizer
+from meshwright.frameworks.reading.adapters import adapter_options
 from meshwright.frameworks.reading.given import Given, names, of_tree
 from meshwright.frameworks.reading.job import Setting, readers
 from meshwright.frameworks.reading.launchers import Launch
@@ -211,6 +212,8 @@ class Megatron:
         options |= _memory(given)
         options |= _types(given)
         options["optimizer"] = _optimizer(given, options)
+        if peft := given.text("peft", "peft._target_"):
+            options |= _adapters(given, peft)
         if "model" in setting.stated:
             _pass_over_model(given)
         else:
@@ -585,6 +588,30 @@ def _software(given: Given) -> dict[str, bool]:
     elif given.peek("num_experts") is not None and backend is None:
         found["deduplicated_dispatch"] = False
     return found
+
+
+def _adapters(given: Given, peft: str) -> dict[str, Any]:
+    """Return the adapters of Megatron Bridge: ``LoRA`` or ``CanonicalLoRA``, of usual rank 32.
+
+    Source: megatron-bridge 0.6.2, ``peft/lora.py`` and ``peft/canonical_lora.py``.
+    """
+    if "LoRA" not in peft and "lora" not in peft:
+        given.refuse("peft", f"{peft} is not read", "LoRA or CanonicalLoRA")
+    fields = re.findall(r"(\w+):(\[[^\]]*\]|[^,{}\[\]]+)", peft)
+    own = of_tree(dict(fields))
+    own.add(
+        Given(
+            given.statement(name, name.removeprefix("peft."))
+            for name in given
+            if name.startswith("peft.") and given.value(name) is not None
+        )
+    )
+    found = adapter_options(
+        own, ("dim",), ("target_modules",), usual_rank=32,
+        usual_targets="linear_qkv linear_proj linear_fc1 linear_fc2",
+    )  # fmt: skip
+    given.faults += own.faults
+    return {"optimizer": "adapters", **found}
 
 
 def _optimizer(given: Given, options: Mapping[str, Any]) -> OptimizerPreset | str | None:

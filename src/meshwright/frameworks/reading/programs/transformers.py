@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from meshwright.frameworks.reading.adapters import adapter_options
 from meshwright.frameworks.reading.given import Given, Statement, names, of_tree
 from meshwright.frameworks.reading.job import Setting, readers
 from meshwright.frameworks.reading.launchers import Devices, Launch
@@ -116,7 +117,7 @@ class Transformers:
         liger_rope liger_rms_norm liger_glu* liger_layer_norm flex_attn* cosine_* shuffle_dataset
         truncation_mode router_aux_loss_coef use_dora use_rslora bnb_4bit_* model_init_kwargs.*
         optim_target_modules test_split_size disable_dropout liger_kernel_config.*
-        
+
         hf_use_auth*
         xformers_attention sdp_attention flex_attention batch_eval_metrics bench_* tokenized_path
         preprocessing_* ref_model_* lora_fan* lora_on_cpu preprocess* tensorboard* use_swanlab
@@ -156,6 +157,11 @@ def read_gathered(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
     options |= _batch(given, setting, options)
     options["optimizer"] = _optimizer(given, framework)
     options["weights"] = _stored_weights(given, options["optimizer"] == "adapters")
+    if options["optimizer"] == "adapters":  # ModelConfig of TRL, and the usual targets of PEFT
+        options |= adapter_options(
+            given, ("lora_r", "lora_rank"), ("lora_target_modules", "lora_target"),
+            usual_rank=16, usual_targets="q_proj v_proj", is_on_all=given.flag("lora_target_linear"),
+        )  # fmt: skip
     options.pop("bytes", None)
     if "model" not in setting.stated:
         options["model"] = _model(given)

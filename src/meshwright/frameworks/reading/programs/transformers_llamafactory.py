@@ -116,6 +116,8 @@ class LlamaFactory(Transformers):
         given.state("finetuning_type", "lora")
         given.state("per_device_train_batch_size", 8)
         given.restate("gradient_checkpointing", not given.flag("disable_gradient_checkpointing"))
+        given.state("lora_rank", 8)
+        given.state("lora_target", "all")
         tuned = given.peek("finetuning_type")
         if tuned not in ("lora", "full"):
             given.refuse("finetuning_type", f"{tuned} is not read", "lora or full")

@@ -1,0 +1,116 @@
+"""axolotl: one YAML file, for plans that Accelerate starts: DDP, FSDP2 with tp and cp, adapters.
+
+Source: axolotl-ai-cloud/axolotl 0.19.0 (2026-10), ``utils/schemas/config.py``, ``fsdp.py``,
+``peft.py`` and ``training.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import yaml
+
+from meshwright.base.errors import Fault
+from meshwright.frameworks.hugging_face import adapters_of, modules_of, trainer_refusals
+from meshwright.frameworks.launch import degrees, header, micro_batches, on_one_line, plan_launch
+from meshwright.frameworks.refusals import framework_refusals, optimizer_refusals
+from meshwright.frameworks.registry import exporters
+from meshwright.sharding.strategy import Offload, Recompute
+from meshwright.train.answer import Plan
+
+FILE_NAME = "axolotl.yaml"
+ADAM_BYTES = {True: 16.0, False: 8.0}
+"""Of a parameter: FSDP2 keeps FP32 weights, gradients and moments, DDP all of them in 16 bits."""
+STORED: Mapping[str, dict[str, object]] = {
+    "bitsandbytes nf4": {
+        "load_in_4bit": True,
+        "bnb_config_kwargs": {"bnb_4bit_use_double_quant": False},
+    },
+    "bitsandbytes nf4 with narrow scales": {"load_in_4bit": True},
+    "bitsandbytes int8": {"load_in_8bit": True},
+}
+"""Frozen weights in narrow formats; those of four bits are of ``adapter: qlora``."""
+
+
+@exporters.register("axolotl")
+class AxolotlFile:
+    """The configuration."""
+
+    title = "axolotl 0.19.0"
+    is_text = True
+
+    @staticmethod
+    def refusals(plan: Plan) -> Sequence[Fault]:
+        """Return what the configuration cannot say."""
+        is_sharded = plan.best.structure.zero_stage == 3
+        preset = "fsdp-mixed" if is_sharded else "adam-bf16"
+        return [
+            *framework_refusals(plan, "accelerate"),
+            *optimizer_refusals(plan, preset, ADAM_BYTES[is_sharded]),
+            *_own_refusals(plan),
+            *trainer_refusals(plan),
+        ]
+
+    @staticmethod
+    def render(plan: Plan) -> dict[str, str]:
+        """Return the file."""
+        launch = plan_launch(plan)
+        hosts = f" on each of {launch.num_hosts} hosts" if launch.num_hosts > 1 else ""
+        notes = (
+            "add what a plan does not hold (weights, data), then start it" + hosts + " with",
+            f"  axolotl train {FILE_NAME} --nproc_per_node {launch.devices_per_host}",
+        )
+        comments = "\n".join(header(plan, AxolotlFile.title, notes))
+        text = yaml.safe_dump(dict(_settings(plan)), sort_keys=False)
+        return {FILE_NAME: f"{comments}\n{text}"}
+
+
+def _own_refusals(plan: Plan) -> Iterator[Fault]:
+    precision, structure = plan.workload.precision.matmul, plan.best.structure
+    if precision not in ("bf16", "fp16", "fp8"):
+        yield Fault("workload.precision.matmul", f"{precision} is not written", "bf16")
+    if structure.zero_stage < 3 and structure.offload is not Offload.NONE:
+        yield Fault("structure.offload", "is of FSDP2 alone", "zero_stage=3")
+
+
+def _settings(plan: Plan) -> Iterator[tuple[str, object]]:
+    """Yield the fields of the configuration."""
+    work, structure, sizes = plan.workload, plan.best.structure, degrees(plan)
+    yield "base_model", on_one_line(plan.model.name)
+    yield "sequence_len", work.sequence_length
+    yield "micro_batch_size", sizes["micro_batch_size"]
+    yield "gradient_accumulation_steps", micro_batches(plan)
+    yield "optimizer", "adamw_torch_fused"
+    yield ("fp16" if work.precision.matmul == "fp16" else "bf16"), True
+    if work.precision.matmul == "fp8":
+        yield "fp8", True
+    if work.total_tokens is not None:
+        yield "max_steps", int(-(-work.total_tokens // work.tokens_per_step))
+    if (adapters := adapters_of(plan)) is not None:
+        frozen = work.precision.weight_format
+        stored = STORED[frozen.name] if frozen else {}
+        yield "adapter", "qlora" if "load_in_4bit" in stored else "lora"
+        yield from stored.items()
+        yield "lora_r", adapters.rank
+        yield "lora_alpha", 2 * adapters.rank
+        yield "lora_target_modules", modules_of(plan, adapters)
+    is_sharded = structure.zero_stage == 3
+    recomputes = structure.recompute is Recompute.FULL
+    yield "gradient_checkpointing", recomputes and not is_sharded
+    for name, axis in (("tensor_parallel_size", "tp"), ("context_parallel_size", "cp")):
+        if sizes[axis] > 1:
+            yield name, sizes[axis]
+    if is_sharded:
+        yield "dp_shard_size", sizes["dp_shard"]
+        yield "dp_replicate_size", sizes["dp_replicate"]
+        yield "fsdp_version", 2
+        yield (
+            "fsdp_config",
+            {
+                "reshard_after_forward": structure.reshard_after_forward,
+                "offload_params": structure.offload is Offload.STATE,
+                "activation_checkpointing": recomputes,
+                "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+                "state_dict_type": "SHARDED_STATE_DICT",
+            },
+        )
