@@ -428,12 +428,21 @@ def model_of(stated: ModelFields, framework: str) -> ModelSpec:
     RefusedError
         When dims are not stated, or make no model.
     """
+    kind = (stated.attention or "").lower()
+    if kind not in ("", "mha", "gqa", "mqa", "mla"):
+        raise RefusedError(Reason.DIMS, f"attention {stated.attention}: MHA, GQA, MQA or MLA")
     if stated.catalog_name is not None:
         known = load_model(stated.catalog_name)
+        has_latent = any(spec.kind == "mla" for spec in known.attentions)
+        if kind and has_latent != (kind == "mla"):
+            other = f"attention {stated.attention}, which {known.name} does not have"
+            raise RefusedError(Reason.DIMS, other)
         changes = {} if stated.vocab is None else {"vocab_size": stated.vocab}
         if known.learned_positions and stated.seq:
             changes["learned_positions"] = max(known.learned_positions, stated.seq)
         return known.model_copy(update=changes)
+    if kind == "mla":
+        raise RefusedError(Reason.DIMS, "attention MLA: its ranks are those of a catalog_name")
     missing = [name for name in ("layers", "hidden", "heads", "vocab") if not getattr(stated, name)]
     if missing:
         raise RefusedError(Reason.DIMS, f"{', '.join(missing)} of {stated.name or 'the model'}")

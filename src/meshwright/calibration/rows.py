@@ -108,6 +108,8 @@ class ModelFields(Fields):
     shared_experts: CountOrZero = None
     first_dense_layers: CountOrZero = None
     position: Text = None
+    attention: Text = None
+    """MHA, GQA, MQA, or MLA, whose ranks no other field states."""
 
 
 class HardwareFields(Fields):
@@ -145,6 +147,8 @@ class ParallelismFields(Fields):
     cp: Count = None
     ep: Count = None
     etp: Count = None
+    dp_attention: Flag = None
+    """Serving: tp ranks are dp replicas of attention, which share one set of experts."""
     embedding_layers: CountOrZero = None
     """Layers for which the embedding counts where layers are dealt over a pipeline."""
     head_layers: CountOrZero = None

@@ -138,6 +138,8 @@ def _strategy(
     ``ep`` says, the rest of the chips split each of them.
     """
     pp, dp = plan.pp or 1, plan.dp or 1
+    if plan.dp_attention:
+        return _joined(plan, num_devices, model)
     tp = plan.tp or max(num_devices // (pp * dp), 1)
     replicas = num_devices / (tp * pp)
     if replicas != int(replicas) or plan.dp not in (None, int(replicas)):
@@ -150,6 +152,25 @@ def _strategy(
     if tp % ep:
         raise RefusedError(Reason.DEGREES, f"ep {ep} does not divide tp {tp}")
     return make_strategy(tp=tp, pp=pp, ep=ep, etp=tp // ep if experts else 1), replicas
+
+
+def _joined(plan: ParallelismFields, num_devices: int, model: ModelSpec) -> tuple[Strategy, float]:
+    """Return one of dp replicas of attention that share the experts of tp chips, and their number.
+
+    Source: SGLang 0.5.23, ``srt/server_args.py``, ``enable_dp_attention``.
+    """
+    pp, dp = plan.pp or 1, plan.dp or 1
+    tp = plan.tp or max(num_devices // pp, 1)
+    ep = plan.ep or tp
+    if tp % dp or tp % ep or num_devices % (tp * pp):
+        found = f"attention of dp {dp} and ep {ep} on tp {tp} x pp {pp} of {num_devices} chips"
+        raise RefusedError(Reason.DEGREES, found)
+    if pp > model.num_layers:
+        raise RefusedError(Reason.PLAN, f"{pp} stages of {model.num_layers} layers")
+    if not model.has_experts:
+        return make_strategy(tp=tp // dp, pp=pp), float(num_devices // (tp * pp) * dp)
+    strategy = make_strategy(tp=tp // dp, pp=pp, dp_replicate=dp, ep=ep, etp=tp // ep)
+    return strategy, float(num_devices // (tp * pp) * dp)
 
 
 def _experts_spread(model: ModelSpec, tp: int) -> int:
