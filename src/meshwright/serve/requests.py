@@ -17,6 +17,7 @@ import numpy as np
 
 from meshwright.base.arrays import Num, ceil_div, column, larger, smaller, where
 from meshwright.serve.closed_loop import after_first_wave, requests_per_s
+from meshwright.serve.operators import PassShape
 from meshwright.serve.passes import (
     PassPrice,
     ServingProblem,
@@ -138,7 +139,7 @@ class Serving:
         at_once = smaller(clients, allowed)
         groups = smaller(self.strategy.pp, larger(at_once, 1.0))
         mine = at_once / groups + 0.0 * prompt
-        shape = replace(self.problem.shape, new_tokens=1.0, past_tokens=self._middle(requests))
+        shape = self._shape(self._middle(requests))
         passing = partial(
             price_requests, self.problem, self.structure, self._columns(mine), prompt, answer, shape
         )
@@ -160,6 +161,10 @@ class Serving:
             first_s = mean_s + self.problem.constants.host_prompt_s
         return Served(room, at_once, first_s + (clients - at_once) / per_s, step_s,
                       np.inf + step_s, per_s)  # fmt: skip
+
+    def _shape(self, past: Num) -> PassShape:
+        """Return a pass of one token behind some others."""
+        return replace(self.problem.shape, new_tokens=1.0, past_tokens=past)
 
     def _prompt_core_s(self, requests: Requests) -> Num:
         """Return the attention core of one whole prompt, through all layers [s]."""

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from itertools import product
+from math import prod
 
 import numpy as np
 
@@ -87,6 +89,9 @@ def device_numbers(space: ServingSpace) -> tuple[int, ...]:
     most = space.problem.system.num_alive
     sizes = replica_sizes(space.problem, most)
     numbers = {most, *sizes, *(most // size * size for size in sizes)}
+    if {"tp", "pp", "dp"} <= set(space.choices.allowed):  # a split that is stated needs its own
+        stated = (space.choices.instead_of(axis, ()) for axis in ("tp", "pp", "dp"))
+        numbers |= {used for used in map(prod, product(*stated)) if used <= most}
     return space.choices.of("num_devices", sorted(numbers, reverse=True))
 
 

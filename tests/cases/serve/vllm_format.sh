@@ -1,0 +1,1 @@
+vllm serve ${NAME} --max-num-seqs 8 --max-model-len 4096
