@@ -46,6 +46,8 @@ QUANTITIES: Mapping[str, Quantity] = {
     "tokens_per_j": Quantity("tokens for each joule", "tokens/J"),
     "passes_per_j": Quantity("passes for each joule", "passes/J"),
     "cost_usd": Quantity("cost of a step", "US$", LESS),
+    "run_s": Quantity("time of the whole run", "s", LESS),
+    "run_usd": Quantity("cost of the whole run", "US$", LESS),
     "price_units": Quantity("price of network and memory alone", "GB/s of DRAM in price", LESS),
     "passes_per_s_per_price": Quantity(
         "throughput for the price of network and memory alone",

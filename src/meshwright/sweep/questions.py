@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
+from typing import Any, get_args
 
 from meshwright.base.errors import Fault, InfeasibleError, MeshwrightError, SpecError, nearest
-from meshwright.base.units import parse_count
+from meshwright.base.units import parse_count, parse_quantity
 from meshwright.catalog.calibration import UNCALIBRATED
+from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.models import load_model
+from meshwright.catalog.workloads import load_optimizer
 from meshwright.dataflow.energy import power_parts_w, total_w
 from meshwright.dataflow.load import load_graph
 from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.spec.sweep import SweepSpec
-from meshwright.spec.system import SystemSpec
+from meshwright.spec.system import DType, SystemSpec
 from meshwright.sweep.quantities import PEER
 from meshwright.sweep.run import Point, Result, points_of
 from meshwright.sweep.systems import (
@@ -29,7 +33,7 @@ from meshwright.sweep.systems import (
     price_units,
     system_of,
 )
-from meshwright.train.question import training
+from meshwright.train.question import training, with_rent
 from meshwright.wafer.training import plan
 
 YES_OR_NO: Mapping[object, bool] = {"yes": True, "no": False, True: True, False: False}
@@ -68,9 +72,14 @@ def answer_plan(point: Point) -> Result:
 def _answer_plan(point: Point, system: SystemSpec) -> Result:
     """Return the best training plan on a system, or why there is none."""
     length, batch = _tokens(point["seq"]), int(point["global_batch"])
+    stated = {name: read(point[name]) for name, read in OPTIONS.items() if name in point}
+    degrees = {field: [stated.pop(name)] for name, field in FIXED.items() if name in stated}
+    rent, tokens = stated.pop("rent", None), stated.pop("tokens", None)
+    system = system if rent is None else with_rent(system, rent)
     try:
-        work = training(system, sequence_length=length, global_batch_size=batch)
-        found = plan(str(point["model"]), system, work, top=1)
+        work = training(system, sequence_length=length, global_batch_size=batch,
+                        total_tokens=tokens, **stated)  # fmt: skip
+        found = plan(str(point["model"]), system, work, allowed=degrees, top=1)
     except InfeasibleError as error:
         return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
     except SpecError as error:
@@ -88,8 +97,57 @@ def _answer_plan(point: Point, system: SystemSpec) -> Result:
         "power_w": price.power_w,
         "tokens_per_j": price.tokens_per_j,
         "cost_usd": price.cost_usd,
+        "run_s": found.run_s,
+        "run_usd": _run_usd(price.cost_usd, price.step_time_s, found.run_s),
         "lower_bound_s": found.coverage.lower_bound_s if found.coverage else None,
     }
+
+
+def _run_usd(step_usd: float | None, step_s: float, run_s: float | None) -> float | None:
+    """Return the rent of a whole run: devices are paid while they restart, too."""
+    return None if step_usd is None or run_s is None else step_usd / step_s * run_s
+
+
+def _precision(value: object) -> str:
+    if str(value) not in get_args(DType):
+        raise SpecError(
+            Fault("precision", f"found {value!r}", nearest(str(value), get_args(DType)))
+        )
+    return str(value)
+
+
+def _number_of(name: str, least: int, value: object) -> int:
+    number = None if isinstance(value, bool) else parse_count(str(value))
+    if number is None or number < least:
+        expected = f"expected a whole number of at least {least}"
+        raise SpecError(Fault(name, f"found {value!r}, {expected}", "such as 8"))
+    return number
+
+
+def _quantity_of(name: str, dimension: str, unit: str, value: object) -> float:
+    """Return a quantity above 0; a bare number has the usual unit."""
+    is_bare = isinstance(value, int | float) and not isinstance(value, bool)
+    try:
+        found = parse_quantity(f"{value} {unit}" if is_bare else str(value), dimension)
+    except ValueError as error:
+        raise SpecError(Fault(name, str(error))) from error
+    if not 0.0 < found < math.inf:
+        raise SpecError(Fault(name, f"found {value!r}, expected more than 0"))
+    return found
+
+
+FIXED = {"tp": "tp", "pp": "pp", "cp": "cp", "dp": "dp", "ep": "ep", "vpp": "num_virtual_stages",
+         "mbs": "micro_batch_size", "zero": "zero_stage"}  # fmt: skip
+"""Degrees and choices that a point fixes, and what the search calls them."""
+OPTIONS: Mapping[str, Callable[[object], Any]] = {
+    "framework": lambda value: load_framework(str(value)),
+    "precision": _precision,
+    "optimizer": lambda value: load_optimizer(str(value)),
+    "tokens": partial(_quantity_of, "tokens", "tokens", "tokens"),
+    "rent": partial(_quantity_of, "rent", "usd_per_hour", "USD/h"),
+    **{name: partial(_number_of, name, int(name != "zero")) for name in FIXED},
+}
+"""Options of a training plan that points may state, and how each is read."""
 
 
 def answer_graph(point: Point) -> Result:
@@ -143,9 +201,10 @@ def _peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int
 
 QUESTIONS: Mapping[str, Question] = {
     "plan": Question(
-        ("model", "seq", "global_batch"), DRAWN, answer_plan,
+        ("model", "seq", "global_batch"), (*DRAWN, *OPTIONS), answer_plan,
         ("step_time_s", "fastest_s", "tokens_per_s", "mfu", "memory_bytes", "power_w",
-         "tokens_per_j", "cost_usd", "lower_bound_s", "dead_devices", "tokens_per_s_per_die"),
+         "tokens_per_j", "cost_usd", "run_s", "run_usd", "lower_bound_s",
+         "dead_devices", "tokens_per_s_per_die"),
     ),
     "graph": Question(
         ("graph",), ("seq", "training", "passes"), answer_graph,
@@ -291,6 +350,16 @@ def _value_faults(sweep: SweepSpec) -> list[Fault]:
                 load(point)
             except MeshwrightError as error:
                 faults.setdefault(str(error), Fault(field, str(error)))
+    stated = {
+        (name, point[name]) for point in points_of(sweep) for name in OPTIONS if name in point
+    }
+    for name, value in sorted(stated, key=str):
+        try:
+            OPTIONS[name](value)
+        except SpecError as error:
+            faults |= {str(fault): fault for fault in error.faults}
+        except MeshwrightError as error:
+            faults.setdefault(str(error), Fault(name, str(error)))
     return list(faults.values())
 
 

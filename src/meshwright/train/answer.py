@@ -146,6 +146,17 @@ class Estimate(Brief):
         """Whether the fullest device and its host hold it."""
         return self.device_shortage_bytes == self.host_shortage_bytes == 0.0
 
+    @property
+    def margin_bytes(self) -> float:
+        """What is left free on the fullest device for what no formula knows."""
+        return self.memory_parts_bytes.get("margin_bytes", 0.0)
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether it does not fit for the margin alone: without it the device holds all."""
+        lacking = self.device_shortage_bytes
+        return not self.host_shortage_bytes and 0.0 < lacking <= self.margin_bytes
+
     def brief(self) -> str:
         """Return whether it fits, and how fast it is."""
         used, room = format_bytes(self.memory_bytes), format_bytes(self.memory_capacity_bytes)

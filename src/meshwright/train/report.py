@@ -105,7 +105,7 @@ def _add_verdict(screen: Screen, plan: Plan) -> None:
         rate = f" ({_round(tokens / high_s)} to {_round(tokens / low_s)})"
     speed = f"{price.tokens_per_s:,.0f} tokens/s{rate}"
     text = f"{format_seconds(price.step_time_s)} a step{step}, {speed}"
-    label, style = ("FITS", "bold green") if price.fits else ("NO FIT", "bold red")
+    label, style = _verdict(price)
     screen.add(label, text if price.fits else shortage(price), style=style)
     if not price.fits:
         screen.add("", text)
@@ -217,7 +217,8 @@ def _add_memory(screen: Screen, best: Candidate, *, has_legend: bool = True) -> 
     """Add the fullest device against its capacity."""
     price = best.estimate
     where = f", {price.fullest_stage} stage" if best.strategy.pp > 1 else ""
-    head = f"{_gib(price.memory_bytes)} of {_gib(price.memory_capacity_bytes)} GiB{where}"
+    margin = f", {_gib(price.margin_bytes)} of it margin" if price.margin_bytes else ""
+    head = f"{_gib(price.memory_bytes)} of {_gib(price.memory_capacity_bytes)} GiB{margin}{where}"
     named = {words(name): size for name, size in price.memory_parts_bytes.items()}
     stack = Stacked(head, named, price.memory_capacity_bytes, _gib, most=5 if has_legend else 0)
     screen.add("memory", stack)
@@ -292,10 +293,9 @@ def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str 
     screen = Screen(question_line(plan))
     screen.gap()
     left = price.memory_capacity_bytes - price.memory_bytes
-    if price.fits:
-        screen.add("FITS", f"{format_bytes(left)} left on the fullest device", style="bold green")
-    else:
-        screen.add("NO FIT", shortage(price), style="bold red")
+    room = f"{format_bytes(left)} left on the fullest device, beside the margin"
+    label, style = _verdict(price)
+    screen.add(label, room if price.fits else shortage(price), style=style)
     _add_plan(screen, plan.best)
     screen.add("launches", launches_in_words(plan), spare=2)
     screen.gap()
@@ -315,8 +315,21 @@ def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str 
     return screen
 
 
+def _verdict(price: Estimate) -> tuple[str, str]:
+    """Return whether it fits, in a word, and the style of the word."""
+    if price.fits:
+        return "FITS", "bold green"
+    return ("TIGHT", "bold yellow") if price.is_tight else ("NO FIT", "bold red")
+
+
 def shortage(price: Estimate) -> str:
     """Return which memory is too small, of the fullest device or of its host, and by how much."""
+    if price.is_tight:
+        free = format_bytes(price.margin_bytes - price.device_shortage_bytes)
+        return (
+            f"it fits with {free} to spare, less than the margin of "
+            f"{format_bytes(price.margin_bytes)} for what no formula knows"
+        )
     parts = []
     if price.device_shortage_bytes:
         parts.append(f"{format_bytes(price.device_shortage_bytes)} too much on the fullest device")
