@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -21,6 +21,8 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.calibration.rows import (
     ADAPTERS,
     DATA,
+    DESCRIPTION,
+    WITHOUT_EFFECT,
     CommonFields,
     Count,
     Fields,
@@ -143,10 +145,24 @@ def judged(content: Any, origin: str) -> tuple[list[Row], list[Fault]]:
     rows = []
     for index, row in zip(good, stated, strict=True):
         try:
-            rows.append(row_of(row))
+            unread = tuple(_unread(entries[index], StatedRow))
+            rows.append(row_of(row).model_copy(update={"without_effect": unread}))
         except ValidationError as error:
             faults[index] = [_fault_of_words(index, wrong) for wrong in error.errors()]
     return rows, [fault for index in sorted(faults) for fault in faults[index]]
+
+
+def _unread(entry: Mapping[str, Any], kind: type[Fields], path: str = "") -> Iterator[str]:
+    """Yield the fields that an entry states and no price reads, parts of it with their path."""
+    for name, value in entry.items():
+        place, field = f"{path}{name}", kind.model_fields.get(name)
+        part = None if field is None else field.default
+        if value is None or place in DESCRIPTION:
+            continue
+        if isinstance(part, Fields) and isinstance(value, Mapping):
+            yield from _unread(value, type(part), f"{place}.")
+        elif field is None or place in WITHOUT_EFFECT:
+            yield place
 
 
 def _fault_of_words(index: int, error: Any) -> Fault:

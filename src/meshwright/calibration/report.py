@@ -31,7 +31,7 @@ from meshwright.calibration.errors import (
 from meshwright.calibration.fit.report import text_table
 from meshwright.calibration.picture import coverage_svg, error_svg, ratio_svg
 from meshwright.calibration.prediction import Prediction, predict, used_bytes
-from meshwright.calibration.rows import FROZEN, Row, SoftwareFields
+from meshwright.calibration.rows import FROZEN, Row, SoftwareFields, passed_over
 from meshwright.calibration.serving import predict_all, server_name_of
 from meshwright.calibration.serving_report import (
     figure_lines,
@@ -320,6 +320,8 @@ class ValidationRecord(TypedDict):
     overall: PooledErrors
     rows: Sequence[RowRecord]
     bad_rows: Sequence[Fault]
+    without_effect: Sequence[str]
+    """Fields of the rows that no price reads, each with its number of rows."""
     memory: MemoryOfRows
     inference: NotRequired[ServingErrors]
     sram: NotRequired[Errors]
@@ -343,6 +345,7 @@ def validation_record(found: Validation) -> ValidationRecord:
             for entry in found.predictions
         ],
         "bad_rows": found.bad_rows,
+        "without_effect": passed_over(entry.row for entry in found.predictions),
         "memory": memory_data(found.trained),
     }
     if found.served:
@@ -396,6 +399,8 @@ def validation_lines(found: Validation, *, detail: bool = True) -> Iterator[str]
     yield "errors are |ln(predicted / measured)| of the throughput; bias above 0: too fast"
     for fault in found.bad_rows:
         yield f"no row: {fault}"
+    if fields := passed_over(entry.row for entry in found.predictions):
+        yield f"without effect: {', '.join(fields)}"
     held = found.intervals
     if held.rows and held.covered is not None:
         rows = counted(held.rows, "row")

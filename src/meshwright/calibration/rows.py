@@ -7,7 +7,8 @@ A field that a source does not state is None. How the words of a source become t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -309,6 +310,20 @@ class Row(CommonFields):
     flops_counting: FlopsRule | None = None
     reasons: Mapping[str, str] = Field(default_factory=dict)
     """By field: the words of the source, where they are not the value itself."""
+    without_effect: tuple[str, ...] = ()
+    """Fields of a user's file that no price reads."""
+
+
+DESCRIPTION = ("id", "group", "source", "framework_version", "date", "definition", "notes")
+"""Fields that say which row it is, and that its words are read by; no price depends on them."""
+WITHOUT_EFFECT = {"software.packed_sequences": "the lengths of the documents are not stated"}
+"""Fields that no price reads, and why."""
+
+
+def passed_over(rows: Iterable[Row]) -> list[str]:
+    """Return the fields of users' rows that no price reads, each with its number of rows."""
+    counts = Counter(name for row in rows for name in row.without_effect)
+    return [f"{name} ({number})" for name, number in counts.most_common()]
 
 
 def family_of(row: Row) -> str:

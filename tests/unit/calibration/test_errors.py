@@ -106,7 +106,7 @@ def test_the_data_has_the_agreed_shape():
         "bias_log", "memory_median_abs_error", "false_fits", "false_ooms", "spearman",
         "regret_mean",
     }  # fmt: skip
-    assert set(data) == {"groups", "overall", "rows", "bad_rows", "memory"}
+    assert set(data) == {"groups", "overall", "rows", "bad_rows", "without_effect", "memory"}
     assert set(data["groups"]["lab"]) == measures
     assert set(data["overall"]) == {*measures, "median_of_medians"}
     first, second, third = data["rows"]

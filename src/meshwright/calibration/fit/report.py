@@ -37,7 +37,7 @@ from meshwright.calibration.fit.serving import ServingFit, fit_serving, serving_
 from meshwright.calibration.fit.sram import SramFit, fit_sram
 from meshwright.calibration.fit.training import Fit, FitRows, fit, fit_rows, usable
 from meshwright.calibration.prediction import predict
-from meshwright.calibration.rows import Row
+from meshwright.calibration.rows import Row, passed_over
 from meshwright.catalog.calibration import (
     UNCALIBRATED,
     CoverageRecord,
@@ -58,6 +58,8 @@ class FittedRecord(TypedDict, total=False):
     num_rows: int
     unused: Mapping[str, str]
     """Why rows were not used, by their names."""
+    without_effect: Sequence[str]
+    """Fields of the rows that no price reads, each with its number of rows."""
     expected: PooledErrorRecord | None
     """Of the calibration that the rows adjust; null: they adjust none."""
     fitted: PooledErrorRecord
@@ -157,10 +159,13 @@ def fitted(rows: Sequence[Row], name: str, command: str, calibration: str = UNCA
         lines = [*made.lines, "", *sram_fit_lines(sram)]
         data = made.data | {"sram": sram_record(sram).model_dump()}
         made = Fitted(made.text + sram_text(sram), lines, data)
-    if not (made.data and unused):
+    if not made.data:
         return made
     told = [f"not used: {row}, {why}" for row, why in unused.items()]
-    return replace(made, lines=[*made.lines, "", *told], data=made.data | {"unused": unused})
+    fields = passed_over(rows)
+    told += [f"without effect: {', '.join(fields)}"] if fields else []
+    data = made.data | {"unused": unused, "without_effect": fields}
+    return replace(made, lines=[*made.lines, *([""] if told else []), *told], data=data)
 
 
 NOT_MEASURED = "states no throughput, time or memory"

@@ -213,7 +213,8 @@ class Fit:
     def expected_errors(self) -> FloatArray:
         """ln(predicted / measured) of the rows under the constants that were expected, (rows,)."""
         expected = np.log([[key.free.prior for key in self.keys]])
-        return self.rows.errors(self.keys, expected)[0][0]
+        errors, _ = self.rows.errors(self.keys, expected)
+        return np.asarray(errors[0])
 
     @property
     def errors(self) -> FloatArray:
