@@ -210,7 +210,8 @@ class _FileReader:
             self.known[name] = self.to.input(name, shape, word, given, is_constant=is_constant)
         for node in nodes:
             named = {at: n for at, n in enumerate(node.output) if n and n in self.types}
-            outputs = [named.get(at, next(iter(named.values()))) for at in range(len(node.output))]
+            known = next(iter(named.values()), node.name or node.op_type)
+            outputs = [named.get(at, known) for at in range(len(node.output))]
             call = Call(
                 node.name or node.output[0],
                 self._arguments(node),

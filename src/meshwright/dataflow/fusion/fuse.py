@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, prod
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.catalog.systems import load_chip
@@ -35,6 +35,8 @@ from meshwright.spec.system import ChipSpec
 
 LEAST_TILE = 16
 """The smallest tile that is tried where none is given, of dims that are much longer."""
+MOST_POINTS = 2**60
+"""Of one kernel: cycles are whole numbers of 64 bits."""
 MOST_STEPS = 20_000
 """Between ideals of the graph: fusion of larger ones takes too long to be done for each kernel."""
 
@@ -184,6 +186,11 @@ def _check(question: FusionQuestion) -> None:
     """Refuse what cannot be fused."""
     graph, faults = question.graph, []
     length = graph.sizes[graph.tiled]
+    for kernel in graph.kernels:
+        points = prod(graph.sizes[dim] for dim in kernel.points)
+        if points > MOST_POINTS:
+            message = f"runs over {points:.3g} points"
+            faults.append(Fault(f"kernels.{kernel.name}", message, f"at most {MOST_POINTS:.3g}"))
     if question.tile is not None and question.tile > length:
         message = f"{question.tile} is longer than {graph.tiled}"
         faults.append(Fault("--tile", message, f"at most {length}"))
