@@ -26,7 +26,7 @@ from meshwright.dataflow.fusion.splits import (
     SplitCandidates,
     splits_for,
 )
-from meshwright.dataflow.roofline import DTYPE_OF_NUMBER
+from meshwright.dataflow.roofline import dtype_of_product
 from meshwright.dataflow.stages import StagePrice, StageTime, StageWork
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.op import Phase
@@ -46,14 +46,14 @@ def target_named(
 ) -> Target:
     """Return a chip of the catalog or a file; under the rules of DFModel, one of its inputs.
 
-    Its rate is that of products of such numbers; of 16 bits where the chip states none for them.
+    Its rate is that of products of such numbers; of wider ones where the chip states none for them,
+    and of 16 bits where it states none for those either.
     """
     if rules == "dfmodel":
         found = accelerator_named(name)
         return Target(name, found.grid, link_bytes_per_s or found.link_bytes_per_s)
     chip = load_chip(name)
-    dtype = DTYPE_OF_NUMBER.get(number_bytes, chip.word)
-    dtype = dtype if dtype in chip.matmul_flops_per_s else chip.word
+    dtype = dtype_of_product(chip, number_bytes) or chip.word
     return Target(chip.name, grid_of(chip, dtype), link_bytes_per_s, dtype)
 
 
