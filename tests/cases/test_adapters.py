@@ -39,6 +39,10 @@ def test_rank_reaches_the_memory_and_the_time():
     held = [sum(one[name] for name in ("weights_bytes", "gradients_bytes", "optimizer_bytes"))
             for one in parts]  # fmt: skip
     assert held[1] - held[0] == pytest.approx(16 * 64 * 2_621_440, rel=1e-6)
+    # products of networks keep what their adapters read
+    few = best(lora_rank=8, lora_targets="attention").memory_parts_bytes["activations_bytes"]
+    assert few == without.memory_parts_bytes["activations_bytes"]
+    assert narrow.memory_parts_bytes["activations_bytes"] > few
     assert without.step_time_s < narrow.step_time_s < wide.step_time_s
 
 

@@ -109,6 +109,7 @@ DECLARED = {
     "Precision": workload.Precision,
     "Optimizer": workload.OptimizerPreset,
     "Software": workload.SoftwareStack,
+    "Adapters": workload.Adapters,
     "Batch ramp": workload.BatchRamp,
     "Launches": workload.Launches,
 }

@@ -220,7 +220,16 @@ class ProblemOf(ABC, Generic[Work]):
             matmul if is_cast else None,
             narrow_activation_inputs=work.software.narrow_activation_inputs,
             freezes_weights=isinstance(work, Training) and work.optimizer.freezes_weights,
+            **self._adapted,
         )
+
+    @property
+    def _adapted(self) -> dict[str, tuple[str, ...]]:
+        """Regions whose products have adapters, where those are stated."""
+        work = self.workload
+        if not isinstance(work, Training) or work.adapters is None:
+            return {}
+        return {"adapted_regions": work.adapters.regions}
 
     def derived_shardings(self, structure: PlanOptions) -> tuple[DerivedShardings, ...]:
         """Return, for each piece, its collectives and what it keeps, under a structure.

@@ -274,6 +274,8 @@ class CheckpointPolicy:
     """Activations of networks keep their inputs in 8 bits."""
     freezes_weights: bool = False
     """Products keep no input for gradients that nobody needs, but for those with adapters."""
+    adapted_regions: tuple[str, ...] = ("attention",)
+    """Regions whose products have adapters: of those that are left out, attention."""
 
 
 def saved_elements(
@@ -282,7 +284,8 @@ def saved_elements(
     """Return what a layer keeps for the backward pass under the recomputation of the structure.
 
     None keeps all that its operators save, each tensor once, of products with frozen weights what
-    adapters read beside them: those of attention (Hu et al. 2021, section 4.2). Full keeps the
+    adapters read beside them: where none are stated, those of attention (Hu et al. 2021, section
+    4.2). Full keeps the
     input of the layer alone. Selective drops what only the attention core needs, or what the
     modules make that the structure names; or it keeps, with the input of the layer, the tensors
     that the structure names, some of them on the host; or outputs of products: all of them, or
@@ -310,7 +313,7 @@ def saved_elements(
                 or not op.is_recomputed_selectively
                 or tensor in op.inputs
             )
-            and not (keeping.freezes_weights and _is_frozen(op))
+            and not (keeping.freezes_weights and _is_frozen(op, keeping.adapted_regions))
         ]
     unique = {tensor.name: (tensor, share) for tensor, share in kept}
     return tuple(
@@ -370,9 +373,9 @@ def _kept_outputs(layer: LayerGraph, *, keeps_half: bool) -> list[tuple[Tensor, 
     return found
 
 
-def _is_frozen(op: Op) -> bool:
+def _is_frozen(op: Op, adapted_regions: tuple[str, ...]) -> bool:
     """Return whether an operator is a product with weights that have no adapters."""
-    return op.kind is OpKind.MATMUL and bool(op.weights) and op.region != "attention"
+    return op.kind is OpKind.MATMUL and bool(op.weights) and op.region not in adapted_regions
 
 
 def _as_kept(tensor: Tensor, op: Op, keeping: CheckpointPolicy) -> Tensor:

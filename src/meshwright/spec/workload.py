@@ -119,6 +119,19 @@ class Adapters(Declaration):
     targets: tuple[AdapterTarget, ...]
     """Products that have them: projections of attention, and of networks with those of experts."""
 
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """Parts of a layer in which some product has one."""
+        attention, networks = set("qkvo"), {"gate", "up", "down"}
+        return (
+            *(("attention",) if attention & set(self.targets) else ()),
+            *(
+                ("feed_forward", "experts", "shared_experts")
+                if networks & set(self.targets)
+                else ()
+            ),
+        )
+
 
 AxisName = Literal["tp", "cp", "pp", "vpp", "ep", "etp", "dp_replicate", "tatp"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
