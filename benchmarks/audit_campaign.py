@@ -11,6 +11,8 @@ never makes an answer better.
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 import warnings
 from collections import Counter, defaultdict
@@ -189,6 +191,8 @@ ROOMS = {"train": (train, 12), "estimate": (estimate, 42), "grid": (grid, 6),
 """With the share of questions that are of each [%]."""
 
 
+LONGEST_S = 30.0
+"""Of one seed, CPU time."""
 TRIES = 12
 """Questions of one seed, until one is neither refused nor without anything that fits."""
 
@@ -287,6 +291,11 @@ def law_of(line: str) -> str:
     return line.partition("; it says")[0].rpartition(": ")[2].partition(" by ")[0]
 
 
+def too_long(*_: object) -> None:
+    """Raise where one seed takes more CPU seconds than any should."""
+    raise TimeoutError(f"more than {LONGEST_S} CPU s")
+
+
 def main() -> None:
     """Ask, and print what breaks a law by room."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -297,6 +306,8 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=3, help="examples of each law")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
+    signal.signal(signal.SIGPROF, too_long)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     rooms = {name: ROOMS[name] for name in args.rooms.split(",")}
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     examples: dict[str, list[str]] = defaultdict(list)
@@ -307,12 +318,15 @@ def main() -> None:
         if began - start > args.seconds:
             break
         asked += 1
+        signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
         try:
             room, found = ask(seed, rooms)
         except KeyboardInterrupt:
             break
         except Exception as error:
             room, found = "crash", f"{type(error).__name__}: {error}"
+        if seed % 100 == 99:
+            print(f"{asked} asked", file=sys.stderr)
         spent[room] += time.process_time() - began
         counts[room]["asked"] += 1
         if found.startswith(("refused", "nothing fits")):
