@@ -28,7 +28,9 @@ class KernelFacts:
     weight_bytes: float
     """That a product reads; 0 of a lookup, which reads single rows."""
     ends_bytes: float
-    """Of its tensors those that come from outside of the graph or leave it."""
+    """Of its tensors those that come from outside of the graph or leave it; what a move writes."""
+    is_launched: bool
+    """Whether it is a kernel of its own, and not the end of another one."""
     time_s: float
     """Of one pass, by itself."""
 
@@ -109,7 +111,7 @@ def stage_is_done(facts: GraphFacts) -> Inequality:
     return Inequality(flops / (facts.tp * facts.peak_flops_per_s), facts.stage_s, "s")
 
 
-@law("a kernel takes at least its arithmetic, its weights, and what enters or leaves the graph")
+@law("a kernel takes at least its launch, its arithmetic, its weights, and what it moves for sure")
 def kernels_take_time(facts: GraphFacts) -> Inequality | None:
     """Return the counts of the kernel that comes nearest to breaking it."""
     if not facts.runs_by_kernel:
@@ -120,7 +122,7 @@ def kernels_take_time(facts: GraphFacts) -> Inequality | None:
             max(
                 kernel.flops / (facts.tp * facts.peak_flops_per_s),
                 (kernel.weight_bytes + kernel.ends_bytes) / memory,
-                facts.launch_s if kernel.flops > 0 else 0.0,
+                facts.launch_s if kernel.is_launched else 0.0,
             ),
             kernel.time_s,
         )

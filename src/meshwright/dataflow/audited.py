@@ -11,6 +11,7 @@ from meshwright.dataflow.fusion.answer import FusionAnswer
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Unit, num_elements
+from meshwright.graph.op import Phase
 from meshwright.spec.workload import OptimizerPreset
 
 
@@ -62,7 +63,12 @@ def _kernels(graph: DataflowGraph, plan: GraphPlan) -> Iterator[KernelFacts]:
         is_product = kernel.unit is Unit.MATRIX
         held = sum(map(graph.tensor_bytes, kernel.weights)) if is_product else 0.0
         flops = kernel.flops(graph.sizes) if is_product else 0.0
-        yield KernelFacts(kernel.name, flops, held, _ends_bytes(graph, kernel), time_s)
+        is_move = kernel.unit is Unit.NONE and kernel.phase is Phase.FORWARD
+        written = graph.tensor_bytes(kernel) if is_move else 0.0
+        yield KernelFacts(
+            kernel.name, flops, held, max(written, _ends_bytes(graph, kernel)),
+            is_launched=kernel.unit is not Unit.VECTOR, time_s=time_s,
+        )  # fmt: skip
 
 
 def _ends_bytes(graph: DataflowGraph, kernel: Kernel) -> float:
