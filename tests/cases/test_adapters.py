@@ -156,6 +156,36 @@ def test_adapters_of_other_modules_are_refused(tmp_path):
         read_job([tmp_path / "a.yaml"], num_devices=lambda: 8)
 
 
+@pytest.mark.parametrize(
+    ("component", "more", "word"),
+    [
+        ("torchtune.models.llama3_1.qlora_llama3_1_8b", {}, "torchao"),
+        ("torchtune.models.llama3_1.lora_llama3_1_8b", {"tasks": ["mmlu"]}, "trains nothing"),
+        ("torchtune.models.llama3_1.lora_llama3_1_8b", {"optimizer_in_bwd": True}, "updates"),
+    ],
+)
+def test_what_torchtune_does_and_no_price_shows_is_one_fault(tmp_path, component, more, word):
+    tree = {"model": {"_component_": component, "lora_rank": 8, "lora_attn_modules": ["q_proj"]},
+            "batch_size": 1, "gradient_accumulation_steps": 4, "dtype": "bf16", **more}  # fmt: skip
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(SpecError, match=word) as caught:
+        read_job([tmp_path / "t.yaml"], num_devices=lambda: 8)
+    assert len(caught.value.faults) == 1
+
+
+def test_a_configuration_of_torchtune_is_read(tmp_path):
+    tree = {"model": {"_component_": "torchtune.models.qwen2_5.lora_qwen2_5_7b_base",
+                      "lora_rank": 8, "lora_attn_modules": ["q_proj", "output_proj"],
+                      "apply_lora_to_mlp": True},
+            "tokenizer": {"max_seq_len": 2048}, "batch_size": 2, "dtype": "bf16",
+            "gradient_accumulation_steps": 4, "enable_activation_checkpointing": True}  # fmt: skip
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump(tree))
+    found = read_job([tmp_path / "t.yaml"], num_devices=lambda: 8).options
+    assert (found["model"], found["global_batch"], found["seq"]) == ("qwen2.5-7b", 64, 2048)
+    assert (found["lora_rank"], found["lora_targets"]) == (8, "q+o+mlp")
+    assert (found["zero_stage"], found["recompute"]) == ("3", "full")
+
+
 def test_a_shipped_configuration_says_what_it_leaves_open(tmp_path):
     (tmp_path / "t.sh").write_text(
         "tune run --nproc_per_node 8 lora_finetune_distributed --config llama3_1/8B_lora\n"

@@ -15,7 +15,14 @@ from meshwright.frameworks.reading.job import Setting, readers
 from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.torchtune_models import model_of, model_of_builder
 
+_TRAINS_NOTHING = ("is of a recipe that trains nothing", "a *_finetune_* recipe")
 REFUSED = {
+    "tasks": _TRAINS_NOTHING,
+    "quantizer.*": _TRAINS_NOTHING,
+    "max_new_tokens": _TRAINS_NOTHING,
+    "teacher_model.*": ("a teacher beside the model is not read", "a *_finetune_* recipe"),
+    "ref_checkpointer.*": ("training on preferences is not read", "a *_finetune_* recipe"),
+    "model.fusion_trainable": ("towers of other inputs are not read", "a model of text alone"),
     "enable_activation_offloading": ("activations on the host are not read", "False"),
     "optimizer_in_bwd": ("updates inside of the backward pass are not read", "False"),
     "tensor_parallel_dim": ("tensor parallelism of torchtune is not read", "1"),
@@ -34,8 +41,10 @@ class Torchtune:
     ignored = names(
         """
         output_dir tokenizer.* checkpointer.* resume_from_checkpoint save_* dataset.* seed shuffle
-        optimizer.* lr_scheduler.* epochs clip_grad_norm metric_logger.* log_* device profiler.*
+        optimizer.* lr_scheduler.* low_cpu_ram
+        epochs clip_grad_norm metric_logger.* log_* device profiler.*
         loss.* model.lora_alpha model.lora_dropout model._component_ max_steps_per_epoch
+        collate_fn enable_kv_cache max_seq_length model.*_trainable model.image_size temperature top_k
         custom_sharded_layers config run_val_every_n_steps dataset_val.* keep_last*
         """
     )
@@ -65,8 +74,10 @@ class Torchtune:
                                  f"tune cp {config} FILE.yaml, and give the file")  # fmt: skip
         given.refuse_each(REFUSED)
         component = given.text("model._component_") or ""
+        if "qlora" in f"{component} {config}":
+            name = "model._component_" if component else "config"
+            given.refuse(name, "NF4 of torchao is not read", "the configuration without q")
         model = model_of(config) or model_of_builder(component)
-        given.flag("enable_activation_offloading")
         each, again = given.whole("batch_size"), given.whole("gradient_accumulation_steps") or 1
         world = setting.world(given, "the batch of a step is that of a device times devices")
         alone = "single_device" in (setting.launch.program if setting.launch else config)
