@@ -268,8 +268,10 @@ class _View:
     root: str
     """The tensor at the bottom, which shows none."""
     step: Step
-    place: int = 0
+    place: int
     """Among the outputs of the step."""
+    is_reordered: bool
+    """Whether it does not lie in its own order."""
 
 
 def _word_bytes(program: Program) -> float:
@@ -379,9 +381,12 @@ class _Reader:
             self.known[name] = value
             source = step.written or self._shown(step)
             if source:
-                seen_step = replace(step, operator="") if step.written else step
-                root = self.views[source].root if source in self.views else source
-                self.views[name] = _View(source, root, seen_step, place)
+                shown = self.views.get(source)
+                root = shown.root if shown else source
+                made_by_step = replace(step, operator="") if step.written else step
+                is_reordered = step.operator in _REORDERED | _OTHER_VIEWS
+                is_reordered |= bool(shown and shown.is_reordered)
+                self.views[name] = _View(source, root, made_by_step, place, is_reordered)
                 self.seen[name] = self.writes[root]
         if step.written and made:
             self._overwrite(step.written, made[0])
@@ -394,17 +399,10 @@ class _Reader:
         before, after = (self.metas.get(name) for name in (source, step.outputs[0][0]))
         are_tensors = isinstance(before, TensorMeta) and isinstance(after, TensorMeta)
         is_cast = not are_tensors or before.dtype != after.dtype  # type: ignore[union-attr]
-        is_copy = step.operator in _MAY_COPY and self._is_reordered(source)
+        shown = self.views.get(source)
+        is_copy = step.operator in _MAY_COPY and bool(shown and shown.is_reordered)
         is_new = step.operator == "dropout" and bool(step.arguments.get("train"))
         return "" if is_cast or is_copy or is_new else source
-
-    def _is_reordered(self, name: str) -> bool:
-        """Tell whether a view does not lie in its own order."""
-        while (view := self.views.get(name)) is not None:
-            if view.step.operator in _REORDERED | _OTHER_VIEWS:
-                return True
-            name = view.source
-        return False
 
     def _value(self, name: str) -> Any:
         """Return what is known by a name, after all that was overwritten since it was made."""
@@ -419,6 +417,7 @@ class _Reader:
         """Put a value at the place of a tensor, and of all that it shows."""
         at, put = name, value
         while (view := self.views.get(at)) is not None:
+            self.budget.spend(steps=1, at=name)
             put, at = self._put_back(view, self._value(view.source), put), view.source
         self.known[at] = put
         self.writes[at] += 1
