@@ -34,7 +34,7 @@ FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "fsdp", "accelerate", "mega
               "automodel", "llm-foundry", "maxtext")  # fmt: skip
 GRIDS = ("tpu-v5e-4x4", "tpu-v4-2x2x4", "wafer-2x4", "wafer-4x4", "wafer-4x8")
 GRAPHS = ("dlrm-a", "dlrm-f", "fft-1g", "gpt2-124m", "llama3.2-1b", "pythia-70m.layer0",
-          "gemma2-2b", "olmo2-1b", "hpl-65536x512")  # fmt: skip
+          "gemma2-2b", "olmo2-1b", "hpl-8192x512")  # fmt: skip
 Question = Callable[[Any], Any]
 
 

@@ -135,12 +135,11 @@ MUTANTS = (
     Mutant("serving_weights_halved", "serve/price.py", "weights_bytes=held.weights_bytes,",
            "weights_bytes=0.5 * held.weights_bytes,", "serve"),
     Mutant("caches_beyond_the_room", "serve/price.py",
-           "free = positive_part(capacity_bytes - (use.total_bytes - use.kv_cache_bytes))",
-           "free = positive_part(0.3 * capacity_bytes - (use.total_bytes - use.kv_cache_bytes))",
+           "free = positive_part(self.cache_bytes)", "free = positive_part(0.1 * self.cache_bytes)",
            "serve"),
     Mutant("tokens_by_clients", "serve/price.py",
-           "return in_flight, in_flight / latency_s, 1.0 / latency_s",
-           "return in_flight, problem.workload.batch_size / latency_s, 1.0 / latency_s", "serve"),
+           "answer * requests_per_s(in_flight, clients.first_s, latency_s, answer)",
+           "in_flight / latency_s", "serve"),
     Mutant("wait_outside_of_the_latency", "serve/price.py",
            "latency_s, whole = time.total_s, passes.whole",
            "latency_s, whole = time.total_s - time.launch_s - time.host_s, passes.whole", "serve"),
@@ -149,7 +148,7 @@ MUTANTS = (
            "prompts_per_s = 2.0 * strategy.micro_batch_size * strategy.dp / bottleneck_s", "serve"),
     # Graphs, fusion, stages.
     Mutant("kernels_without_bytes", "dataflow/roofline.py",
-           "moved_s = self.moved_bytes(number, sizes) / float(rate)", "moved_s = 0.0", "graph"),
+           "moved_s = self.moved_bytes(number, sizes, cut) / float(rate)", "moved_s = 0.0", "graph"),
     Mutant("graph_products_free", "dataflow/roofline.py",
            "return product_s(product_shape(kernel, sizes), engine, least_s)",
            "return least_s", "graph"),
@@ -265,6 +264,7 @@ def main() -> None:
             text = file.read_text(encoding="utf-8")
             if mutant.right not in text:
                 print(f"{mutant.name:32} its formula is no longer there")
+                missed.append(mutant.name)
                 continue
             file.write_text(text.replace(mutant.right, mutant.wrong), encoding="utf-8")
             run = subprocess.run(
