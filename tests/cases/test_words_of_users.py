@@ -51,7 +51,7 @@ def test_adapters_of_a_host_have_a_limit(name):
         with_network(load_system("16xH100"), name)
 
 
-@pytest.mark.parametrize("text", ["2.5", "2.5 USD/h", "2.5 USD/hour"])
+@pytest.mark.parametrize("text", ["2.5", "$2.5", "2.5 USD/h", "2.5 USD/hour"])
 def test_rent_is_in_usd_an_hour(text):
     assert rent_of(text) == 2.5
 

@@ -134,7 +134,7 @@ def quantity(option: str, text: str, dimension: str) -> float:
 
 def rent_of(text: str) -> float:
     """Return the rent of a device [USD/h]; a bare number is one of USD an hour."""
-    bare = text.strip().replace("_", "")
+    bare = text.strip().removeprefix("$").replace("_", "")
     try:
         float(bare)
     except ValueError:

@@ -44,7 +44,8 @@ class Torchtune:
         optimizer.* lr_scheduler.* low_cpu_ram
         epochs clip_grad_norm metric_logger.* log_* device profiler.*
         loss.* model.lora_alpha model.lora_dropout model._component_ max_steps_per_epoch
-        collate_fn enable_kv_cache max_seq_length model.*_trainable model.image_size temperature top_k
+        collate_fn enable_kv_cache max_seq_length model.*_trainable model.image_size temperature
+        top_k
         custom_sharded_layers config run_val_every_n_steps dataset_val.* keep_last*
         """
     )
