@@ -148,7 +148,7 @@ MUTANTS = (
            "prompts_per_s = 2.0 * strategy.micro_batch_size * strategy.dp / bottleneck_s", "serve"),
     # Graphs, fusion, stages.
     Mutant("kernels_without_bytes", "dataflow/roofline.py",
-           "moved_s = self.moved_bytes(number, sizes, cut) / float(rate)", "moved_s = 0.0", "graph"),
+           "self.moved_bytes(number, sizes, cut) / float(rate)", "0.0", "graph"),
     Mutant("graph_products_free", "dataflow/roofline.py",
            "return product_s(product_shape(kernel, sizes), engine, least_s)",
            "return least_s", "graph"),
