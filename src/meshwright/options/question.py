@@ -416,7 +416,7 @@ def adapters_of(args: argparse.Namespace, optimizer: Any) -> Any:
     stated = "--lora-rank" if rank is not None else "--lora-targets"
     if rank is None and targets is None:
         return None
-    if optimizer is not None and not optimizer.freezes_weights or args.optimizer is None:
+    if args.optimizer is None or (optimizer is not None and not optimizer.freezes_weights):
         name = optimizer.name if optimizer is not None else "the usual optimizer"
         raise SpecError(Fault(stated, f"{name} trains all weights", "--optimizer adapters"))
     if rank is None:

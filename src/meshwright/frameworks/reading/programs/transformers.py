@@ -160,7 +160,8 @@ def read_gathered(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
     if options["optimizer"] == "adapters":  # ModelConfig of TRL, and the usual targets of PEFT
         options |= adapter_options(
             given, ("lora_r", "lora_rank"), ("lora_target_modules", "lora_target"),
-            usual_rank=16, usual_targets="q_proj v_proj", is_on_all=given.flag("lora_target_linear"),
+            usual_rank=16, usual_targets="q_proj v_proj",
+            is_on_all=given.flag("lora_target_linear"),
         )  # fmt: skip
     options.pop("bytes", None)
     if "model" not in setting.stated:
