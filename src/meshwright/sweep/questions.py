@@ -9,7 +9,14 @@ from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any, get_args
 
-from meshwright.base.errors import Fault, InfeasibleError, MeshwrightError, SpecError, nearest
+from meshwright.base.errors import (
+    Fault,
+    InfeasibleError,
+    MeshwrightError,
+    SpecError,
+    UnlawfulError,
+    nearest,
+)
 from meshwright.base.units import parse_count, parse_quantity
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.frameworks import load_framework
@@ -82,7 +89,7 @@ def _answer_plan(point: Point, system: SystemSpec) -> Result:
         found = plan(str(point["model"]), system, work, allowed=degrees, top=1)
     except InfeasibleError as error:
         return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
-    except SpecError as error:
+    except (SpecError, UnlawfulError) as error:
         return {"status": "refused", "reason": str(error).splitlines()[0]}
     price = found.best.estimate
     return {
@@ -159,7 +166,7 @@ def answer_graph(point: Point) -> Result:
         found = plan_dataflow(graph, machine, num_passes=passes, only_best=True)
     except InfeasibleError as error:
         return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
-    except SpecError as error:
+    except (SpecError, UnlawfulError) as error:
         return {"status": "refused", "reason": str(error).splitlines()[0]}
     best = found.best
     utilisation = graph.flops * best.passes_per_s / machine.peak_flops_per_s(graph)
