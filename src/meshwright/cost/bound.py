@@ -134,7 +134,14 @@ def layer_bounds(
     def bound(pieces: Sequence[PricedPiece], recompute: Recompute) -> LayerBound:
         if len(pieces) == 1:
             cost = layer_cost(pieces[0].blocks(recompute), problem.rates, zero)
-            return replace(LayerBound.of(cost), total_s=cost.total_s)
+            least = LayerBound.of(cost)
+            return replace(
+                least,
+                total_s=cost.total_s,
+                forward_window_s=least.forward_window_s + cost.forward_launch_s,
+                backward_window_s=least.backward_window_s + cost.backward_launch_s,
+                weight_gradient_s=cost.weight_gradient_pass_s,
+            )
         blocks = []
         for number in range(len(pieces[0].parts)):
             costs = [layer_cost([p.blocks(recompute)[number]], problem.rates, zero) for p in pieces]

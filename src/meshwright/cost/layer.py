@@ -68,7 +68,14 @@ from meshwright.graph.recompute import repeated_ops
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.axes import may_stream_inputs
 from meshwright.sharding.local_sizes import CAST, LocalLayer, SavedTensor
-from meshwright.sharding.strategy import AXES, REUSED_AXES, PlanOptions, Recompute, Streamed
+from meshwright.sharding.strategy import (
+    AXES,
+    REUSED_AXES,
+    PlanOptions,
+    Recompute,
+    ScheduleKind,
+    Streamed,
+)
 
 
 def op_cost(
@@ -114,6 +121,8 @@ class BlockCost:
     transient_bytes: Num
     dense_params: Num
     expert_params: Num
+    num_weights: float
+    """Products whose weights have a gradient: a kernel each [1]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +140,14 @@ class LayerCost(ExposedComm):
     weight_gradient_s: Num
     recompute_s: Num
     """Forward computation that the backward pass repeats [s]."""
-    launch_s: Num
-    """Kernel launches that computation does not hide: forward, backward, recomputation [s]."""
+    forward_launch_s: Num
+    """Kernel launches of the forward pass that its computation does not hide [s]."""
+    backward_launch_s: Num
+    """The same of the backward pass, recomputation included [s]."""
+    input_launch_s: Num
+    """The same of a backward pass without gradients of weights [s]."""
+    weight_launch_s: Num
+    """The same where gradients of weights are a pass of their own [s]."""
     forward_total_s: Num
     """Seconds of the forward pass, communication and launches included [s]."""
     per_step_s: Num
@@ -161,6 +176,16 @@ class LayerCost(ExposedComm):
     """Bytes that this device sends at the least, each over one link [bytes]."""
 
     @property
+    def launch_s(self) -> Num:
+        """Kernel launches that computation does not hide [s]."""
+        return self.forward_launch_s + self.backward_launch_s
+
+    @property
+    def weight_gradient_pass_s(self) -> Num:
+        """Gradients of weights where they are a pass of their own, with their launches [s]."""
+        return self.weight_gradient_s + self.weight_launch_s
+
+    @property
     def total_s(self) -> Num:
         """One micro-batch through this layer, forward and backward [s]."""
         passes_s = self.forward_s + self.input_gradient_s + self.weight_gradient_s
@@ -176,7 +201,8 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
     backward_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
     backward_kernels = total.backward_kernels + again.forward_kernels
     launch_forward_s = exposed_launch_s(total.forward_s, total.forward_kernels, rates)
-    launch_s = launch_forward_s + exposed_launch_s(backward_s, backward_kernels, rates)
+    launch_backward_s = exposed_launch_s(backward_s, backward_kernels, rates)
+    num_weights = sum(block.num_weights for block in blocks)
     # What another micro-batch could hide, in its opposite pass.
     paired_forward_s = smaller(comm.ep_forward_s, backward_s)
     paired_backward_s = smaller(comm.ep_s - comm.ep_forward_s, total.forward_s)
@@ -190,7 +216,12 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
         "input_gradient_s": total.input_gradient_s,
         "weight_gradient_s": total.weight_gradient_s,
         "recompute_s": again.forward_s,
-        "launch_s": launch_s,
+        "forward_launch_s": launch_forward_s,
+        "backward_launch_s": launch_backward_s,
+        "input_launch_s": exposed_launch_s(
+            backward_s - total.weight_gradient_s, backward_kernels - num_weights, rates
+        ),
+        "weight_launch_s": exposed_launch_s(total.weight_gradient_s, num_weights, rates),
         **{name: getattr(comm, name) for name in EXPOSED_PART},
         "stream_s": comm.stream_s + rounds_s,
         "forward_total_s": total.forward_s + launch_forward_s + comm.forward_s
@@ -212,6 +243,16 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
         + total.backward_link_bytes + again.forward_link_bytes,
     }  # fmt: skip
     return LayerCost(**{name: part + zero for name, part in parts.items()})
+
+
+def split_backward(costs: Sequence[LayerCost], structure: PlanOptions) -> Sequence[LayerCost]:
+    """Return prices of layers whose backward pass is two passes where the schedule splits it.
+
+    Each waits for its own launches.
+    """
+    if structure.schedule is not ScheduleKind.ZERO_BUBBLE:
+        return costs
+    return [replace(c, backward_launch_s=c.input_launch_s + c.weight_launch_s) for c in costs]
 
 
 class Held(Protocol):
@@ -448,6 +489,12 @@ class PricedPiece:
             for b in self.parts
         ]
 
+    def _num_trained(self, part: LayerGraph) -> float:
+        """Return the products of a block whose weights have a gradient [1]."""
+        if self.problem.workload.optimizer.freezes_weights:
+            return 0.0
+        return float(sum(op.kind is OpKind.MATMUL and bool(op.weights) for op in part.ops))
+
     def blocks(self, recompute: Recompute) -> list[BlockCost]:
         """Return the price of each block."""
         if recompute in self.known:
@@ -496,6 +543,7 @@ class PricedPiece:
                 transient_bytes=transient,
                 dense_params=dense_params,
                 expert_params=expert_params,
+                num_weights=self._num_trained(self.parts[number]),
             )  # fmt: skip
             found.append(block)
         self.known[recompute] = found

@@ -27,7 +27,7 @@ from meshwright.base.arrays import (
     where,
 )
 from meshwright.cost.communication import EXPOSED_PART
-from meshwright.cost.layer import Held, LayerCost, weighted_part, weighted_sum
+from meshwright.cost.layer import Held, LayerCost, split_backward, weighted_part, weighted_sum
 from meshwright.cost.memory import StageState, num_axes
 from meshwright.cost.parts import StepTime, TimePart, by_field, number_at
 from meshwright.cost.problem import Problem, ProblemOf
@@ -168,14 +168,15 @@ def mean_of_others(
     """
     forward_s, gradient_s, total_s = (
         weighted_part(costs, layout.total, name)
-        for name in ("forward_total_s", "weight_gradient_s", "total_s")
+        for name in ("forward_total_s", "weight_gradient_pass_s", "total_s")
     )
     others = larger(layout.num_stages - 1.0, 1.0)
-    slowest_input_s = slowest.total_s - slowest.forward_total_s - slowest.weight_gradient_s
+    slowest_gradient_s = slowest.weight_gradient_pass_s
+    slowest_input_s = slowest.total_s - slowest.forward_total_s - slowest_gradient_s
     return (
         (forward_s - slowest.forward_total_s) / others,
         (total_s - forward_s - gradient_s - slowest_input_s) / others,
-        (gradient_s - slowest.weight_gradient_s) / others,
+        (gradient_s - slowest_gradient_s) / others,
     )
 
 
@@ -204,7 +205,7 @@ class PipelinePrice:
     time: StepTime
     """Parts of the passes; their sum is a lower bound of the step [s]."""
     forward_window_s: Num
-    """Computation of one micro-batch on the slowest stage, forward [s]."""
+    """One micro-batch on the slowest stage, forward: computation, and kernels that it waits for [s]."""
     backward_window_s: Num
     gradient_window_s: Num
     """Of the backward pass, while gradients of weights become complete: less than the whole where a
@@ -245,6 +246,7 @@ def price_pipeline(
     send_s
         Seconds to pass the activations of one micro-batch to the next stage [s].
     """
+    costs = split_backward(costs, structure)
     layout = stage_layout(
         problem.model.layer_pattern, problem.layer_weights, column(strategy.pp),
         column(strategy.num_virtual_stages), structure,
@@ -256,7 +258,8 @@ def price_pipeline(
     p, v, m = strategy.pp, strategy.num_virtual_stages, micro_batches(problem, strategy)
     sends_s = exposed_sends_s(problem, structure, slowest.total_s, send_s, p, v, m)
     gradients_s = slowest.input_gradient_s + slowest.weight_gradient_s
-    backward_window_s = gradients_s + slowest.recompute_s
+    backward_s = gradients_s + slowest.recompute_s
+    backward_window_s = backward_s + slowest.backward_launch_s
     states = stage_states(problem, structure, strategy, costs, layout, m)
     paired_s = slowest.paired_s * num_paired(structure, v, m)
     of_axes = {part: m * getattr(slowest, name) for name, part in EXPOSED_PART.items()}
@@ -272,12 +275,12 @@ def price_pipeline(
             TimePart.PP_COMM: sends_s * (p > 1) + m * slowest.pp_s,
             TimePart.BUBBLE: schedules[structure.schedule].bubble_s(*others_s, send_s, p, v, m),
         }),
-        forward_window_s=slowest.forward_s,
+        forward_window_s=slowest.forward_s + slowest.forward_launch_s,
         backward_window_s=backward_window_s,
-        gradient_window_s=slowest.weight_gradient_s
+        gradient_window_s=slowest.weight_gradient_pass_s
         if structure.schedule is ScheduleKind.ZERO_BUBBLE
         else backward_window_s,
-        computation_s=m * (slowest.forward_s + backward_window_s),
+        computation_s=m * (slowest.forward_s + backward_s),
         num_micro_batches=m,
         num_layers=num_layers,
         tied_sync_s=tied_sync_s(problem, structure, strategy, send_s),

@@ -103,7 +103,8 @@ def host_update_s(
 
 def offload_step_s(
     state: StageState, shards: ShardDegrees, pipeline: PipelinePrice, structure: PlanOptions,
-    optimizer: OptimizerPreset, host: HostLink, *, updates_on_host: bool = True,
+    optimizer: OptimizerPreset, host: HostLink, sync: GradientSync | None = None, *,
+    updates_on_host: bool = True,
 ) -> Exposure:  # fmt: skip
     """Return the seconds of host traffic of a step, exposed and hidden.
 
@@ -111,7 +112,8 @@ def offload_step_s(
     device updates go back: fully exposed. Weights (of ZeRO 3 those of the shard, which the others
     gather) arrive for each pass that gathers them, activations leave and come back. Gradients leave in each backward pass, and add to those of the
     micro-batches before, which are read and written on the host. All of these hide under
-    computation of the same pass, except for one layer of each.
+    computation of the same pass, and what ``sync`` shows of it on other links, except for one layer
+    of each.
     """
     exposed = pipeline.time[TimePart.COMPUTE] * 0.0
     stage, offload = structure.zero_stage, structure.offload
@@ -140,8 +142,13 @@ def offload_step_s(
         added = 3.0 * gradients * (m - 1.0) / m
         backward_s = backward_s + gradients / host.bandwidth_bytes_per_s
         backward_s = backward_s + added / host.kernel_bytes_per_s
-    forward = overlapped(forward_s, pipeline.forward_window_s, layers)
-    backward = overlapped(backward_s, pipeline.backward_window_s, layers)
+    forward_window_s, backward_window_s = pipeline.forward_window_s, pipeline.backward_window_s
+    if sync is not None:
+        once = (sync.first_forward.exposed_s, sync.last_backward.exposed_s)
+        forward_window_s = forward_window_s + sync.each_forward.exposed_s + once[0] / m
+        backward_window_s = backward_window_s + sync.each_backward.exposed_s + once[1] / m
+    forward = overlapped(forward_s, forward_window_s, layers)
+    backward = overlapped(backward_s, backward_window_s, layers)
     return (forward + backward).times(m) + Exposure(exposed, 0.0)
 
 
@@ -201,7 +208,7 @@ def step_times(
 ) -> StepTime:  # fmt: skip
     """Return the time of the step, in parts; the states of single stages do not matter."""
     optimizer, heaviest = problem.workload.optimizer, price.heaviest
-    synced = step_sync(problem, structure, price, links).total
+    synced = step_sync(problem, structure, price, links)
     optimizer_s = optimizer_step_s(
         heaviest, shards, structure, optimizer, problem.rates.memory_bytes_per_s
     )
@@ -209,11 +216,12 @@ def step_times(
     if structure.uses_host:
         on_host = problem.workload.software.updates_on_host
         offloaded = offload_step_s(
-            heaviest, shards, price, structure, optimizer, host_of(problem), updates_on_host=on_host
-        )
+            heaviest, shards, price, structure, optimizer, host_of(problem), synced,
+            updates_on_host=on_host,
+        )  # fmt: skip
         optimizer_s = optimizer_s * (not (on_host and structure.offload.has_optimizer))
     sigma = problem.calibration.overlap_slowdown
-    return step_time(price, synced, optimizer_s, offloaded, sigma=sigma)
+    return step_time(price, synced.total, optimizer_s, offloaded, sigma=sigma)
 
 
 def step_sync(

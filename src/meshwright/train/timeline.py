@@ -20,7 +20,13 @@ from meshwright.base.arrays import FloatArray, IntArray, read_only
 from meshwright.base.records import Brief, Listed, Rows
 from meshwright.base.units import format_seconds
 from meshwright.cost.communication import EXPOSED_PART, AxisNetwork
-from meshwright.cost.layer import LayerCost, price_layers, prices_of, recomputes_of
+from meshwright.cost.layer import (
+    LayerCost,
+    price_layers,
+    prices_of,
+    recomputes_of,
+    split_backward,
+)
 from meshwright.cost.memory import StageState, shard_degrees, step_memory
 from meshwright.cost.parts import TimePart, number_at
 from meshwright.cost.pipeline import send_bytes
@@ -239,7 +245,8 @@ def step_timeline(
         problem, structure, network, recomputes_of(structure),
         uses_tatp=bool((strategy.tatp > 1).any()),
     )  # fmt: skip
-    layers, links = prices_of(structure, tables), step_collectives(problem, network)
+    layers = split_backward(prices_of(structure, tables), structure)
+    links = step_collectives(problem, network)
     send_s = number_at(links.send.time_s(send_bytes(problem, structure, strategy), 1.0))
     overlaps_sends = problem.workload.software.overlaps_sends
     sync = step_sync(problem, structure, priced.pipeline, links.sync)
@@ -330,7 +337,7 @@ def _pass_parts(
     input_s, weight_s, recompute_s = (
         of(name) for name in ("input_gradient_s", "weight_gradient_s", "recompute_s")
     )
-    waits = {StepTask.LAUNCH: of("launch_s")}
+    waits, weight_launch_s = {StepTask.LAUNCH: of("launch_s")}, splits * of("weight_launch_s")
     waits |= {_OF_PART[part]: of(name) for name, part in EXPOSED_PART.items()}
     waits_s = np.sum(list(waits.values()), axis=0)
     forward_waits_s = forward_total_s - forward_s
@@ -346,6 +353,7 @@ def _pass_parts(
     before_s = synced(number_at(sync.each_forward.exposed_s))
     after_s = synced(number_at(sync.each_backward.exposed_s) + copied_s)
     forward_waits, backward_waits = shares(forward_waits_s), shares(waits_s - forward_waits_s)
+    input_waits = shares(waits_s - forward_waits_s - weight_launch_s)
     ep_s, paired_s = waits[StepTask.EP], of("paired_s")
     paired = {
         kind: np.divide(dict(shown)[StepTask.EP] * paired_s, ep_s, out=0.0 * ep_s, where=ep_s > 0)
@@ -364,11 +372,11 @@ def _pass_parts(
                 (StepTask.DP, after_s),
             ],
             TaskKind.BACKWARD_INPUT: [
-                *ahead, (StepTask.BACKWARD_INPUT, input_s), *backward_waits,
+                *ahead, (StepTask.BACKWARD_INPUT, input_s), *input_waits,
                 *([] if splits else [(StepTask.DP, after_s)]),
             ],
             TaskKind.BACKWARD_WEIGHT: [
-                (StepTask.BACKWARD_WEIGHT, weight_s),
+                (StepTask.BACKWARD_WEIGHT, weight_s), (StepTask.LAUNCH, weight_launch_s),
                 *([(StepTask.DP, after_s)] if splits else []),
             ],
         },
