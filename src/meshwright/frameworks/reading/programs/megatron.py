@@ -564,9 +564,9 @@ def _types(given: Given) -> dict[str, Any]:
             "dropout": has_dropout, "software": _software(given)}  # fmt: skip
 
 
-def _software(given: Given) -> dict[str, bool]:
+def _software(given: Given) -> dict[str, Any]:
     """Return what else of the kernels differs from those of most jobs."""
-    found = {}
+    found: dict[str, Any] = {}
     local = given.word("transformer_impl", among=("transformer_engine", "local")) == "local"
     backend = given.word("attention_backend", among=("flash", "fused", "auto", "unfused", "local"))
     flash = given.flag("use_flash_attn", default=not local)
