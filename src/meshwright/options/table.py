@@ -574,7 +574,8 @@ COMMANDS: dict[str, Command] = {
             Option("plan", "a plan as JSON; without one, the targets are listed",
                    kind="argument"),
             Option("target", "torch, megatron, megatron-bridge, torchtitan, deepspeed, accelerate, "
-                   "axolotl, torchtune, maxtext or chakra; of a plan of serving vllm, sglang or tensorrt-llm",
+                   "axolotl, torchtune, maxtext or chakra; of a plan of serving vllm, sglang or "
+                   "tensorrt-llm",
                    kind="argument"),
             Option("out", "folder for the files", "FOLDER", "."),
             Option("launcher", "also what starts them on all hosts",
