@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import groupby
 
@@ -50,9 +51,9 @@ def lead(
     limit_s = leaders.result.found[0].time_s * (1.0 + PLAN_ERROR)
     first = _simplest(space, leaders, limit_s) if simplest else None
     if first is None and not _starts(space, best):
-        first = _fastest_that_starts(space, best.estimate.step_time_s * (1.0 + PLAN_ERROR))
+        first = _fastest_that_starts(space)
     if first is None:
-        return leaders, _nearest_that_starts(space, best)
+        return leaders, ()
     placed = Placed(first, candidate(space.problem, first.strategy, first.structure))
     return _led_by(placed, leaders), () if _starts(space, best) else _named(placed, best)
 
@@ -68,7 +69,7 @@ def _lead_placed(
     problem, best, first = space.problem, leaders.best, None
     if _starts(space, best):
         return leaders, ()
-    limit_s = best.estimate.step_time_s * (1.0 + PLAN_ERROR)
+    limit_s = math.inf
     for _, work in launched_by(problem):
         asked = placer.space(replace(problem, workload=work), space.choices)
         try:
@@ -104,7 +105,7 @@ def _named(first: Placed, fastest: Candidate) -> tuple[str, ...]:
     ahead = first.candidate.estimate.step_time_s / fastest.estimate.step_time_s - 1.0
     if first.candidate.text == fastest.text or ahead <= 0.0:
         return ()
-    return (f"{ahead:.1%} faster, but no framework of the catalog starts it: {fastest.text}",)
+    return (f"ideal {fastest.text}: {ahead:.1%} faster, no framework starts it",)
 
 
 def _simplest(space: SearchSpace, leaders: Leaders, limit_s: float) -> Found | None:
@@ -134,20 +135,9 @@ def _starts(space: SearchSpace, plan: Candidate) -> bool:
     return space.problem.workload.software.launches is not None or bool(plan.launches_with)
 
 
-def _nearest_that_starts(space: SearchSpace, best: Candidate) -> tuple[str, ...]:
-    """Return the fastest plan that some framework starts, where it is much slower than the best."""
-    if _starts(space, best) or (first := _fastest_that_starts(space)) is None:
-        return ()
-    found = candidate(space.problem, first.strategy, first.structure)
-    behind = found.estimate.step_time_s / best.estimate.step_time_s - 1.0
-    with_ = ", ".join(found.launches_with)
-    return (f"no framework starts this plan; the fastest that starts, {behind:.1%} slower, with "
-            f"{with_}: {found.text}",)  # fmt: skip
-
-
-def _fastest_that_starts(space: SearchSpace, limit_s: float | None = None) -> Found | None:
-    """Return the best plan that some framework starts, within a time where one is given."""
-    first = None
+def _fastest_that_starts(space: SearchSpace) -> Found | None:
+    """Return the best plan that some framework starts."""
+    first, limit_s = None, None
     for _, work in launched_by(space.problem):
         asked = replace(space.problem, workload=work)
         try:
