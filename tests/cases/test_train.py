@@ -6,9 +6,12 @@ Each right value is what the framework itself says of the file; where, is beside
 from pathlib import Path
 
 import pytest
+from hand_made_plans import build
 
 import meshwright as mw
 from meshwright.base.errors import SpecError
+from meshwright.frameworks.registry import export
+from meshwright.sharding.strategy import Recompute
 
 FOLDER = Path(__file__).parent / "train"
 MODEL = {"model": "llama3-8b", "seq": 4096}
@@ -139,3 +142,23 @@ def test_padded_experts_take_as_much_longer():
         for pad in ("", pads)
     ]  # fmt: skip
     assert 1.01 < steps[1] / steps[0] < 1.5
+
+
+@pytest.mark.parametrize("modules", [(), ("core_attn", "layernorm")])
+def test_selective_recomputation_of_bridge_is_read_back(tmp_path, modules):
+    """Its overrides are lists of Hydra: ``model.recompute_modules=[core_attn,layernorm]``."""
+    chosen = {"recompute": Recompute.SELECTIVE, "recompute_modules": modules, "zero_stage": 1}
+    plan = build({"tp": 2, "dp_shard": 4}, chosen, system="8xH100")
+    script = export(plan, "megatron-bridge", tmp_path)[0]
+    assert mw.estimate(str(script), on="8xH100").best.text == plan.best.text
+
+
+def test_no_policy_of_maxtext_recomputes_whole_layers(tmp_path):
+    """Each layer is checkpointed; without a policy nothing is kept (nnx_decoders.py, 0.2.5)."""
+    text = (FOLDER / "maxtext_mesh.sh").read_text("utf-8")
+    steps = []
+    for policy in ("none", "full", "minimal_with_context"):
+        script = tmp_path / f"{policy}.sh"
+        script.write_text(text.replace("remat_policy=full", f"remat_policy={policy}"), "utf-8")
+        steps.append(str(mw.estimate(str(script), on="tpu-v5e-2x4").best.structure.recompute))
+    assert steps == ["full", "full", "none"]

@@ -68,13 +68,13 @@ def test_on_a_torus_of_tpus_what_starts_leads():
     assert reach[0] == pytest.approx(reach[1], rel=1e-6)  # of a framework that is not known
 
 
-def test_where_nothing_that_starts_is_near_the_nearest_is_named():
-    """Ten micro-batches over eight stages: 1F1B waits too long to lead, and is named."""
+def test_what_starts_leads_however_far_behind():
+    """Ten micro-batches over eight stages: 1F1B waits, but no framework has zero bubble."""
     fixed = {"pp": [8], "dp": [1], "tp": [1], "cp": [1], "num_virtual_stages": [1]}
     work = training("8xH100", sequence_length=4096, global_batch_size=10)
     found = plan("llama3-8b", "8xH100", work, allowed=fixed | {"micro_batch_size": [1]})
-    assert found.best.structure.schedule is ScheduleKind.ZERO_BUBBLE
-    assert not found.best.launches_with
-    assert found.warnings[0].startswith("no framework starts this plan; the fastest that starts")
-    assert "megatron" in found.warnings[0]
-    assert "1f1b" in found.warnings[0]
+    assert found.best.structure.schedule is ScheduleKind.ONE_F_ONE_B
+    assert "megatron" in found.best.launches_with
+    assert found.warnings[0].startswith("ideal tp1 pp8")
+    assert "zero_bubble" in found.warnings[0]
+    assert "faster, no framework starts it" in found.warnings[0]

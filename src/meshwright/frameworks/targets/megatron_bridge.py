@@ -173,7 +173,7 @@ def _overrides(plan: Plan) -> Iterator[str]:
     for name, *values in arguments(plan):
         name = name.removeprefix("--")
         if of_model or name not in architecture:
-            yield from _written(name, values[0] if values else "true")
+            yield from _written(name, ",".join(values) or "true")
     sizes, structure = degrees(plan), plan.best.structure
     if sizes["num_virtual_stages"] > 1:
         yield f"model.virtual_pipeline_model_parallel_size={sizes['num_virtual_stages']}"

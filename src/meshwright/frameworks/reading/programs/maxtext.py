@@ -25,10 +25,15 @@ AXES = {
 """What each axis of its mesh is here; experts borrow ranks that hold data."""
 UNREAD = ("autoregressive", "diloco", "context_autoregressive", "context_usp_ulysses")
 REMAT = {
-    "none": "none", "full": "full", "minimal": "selective", "minimal_with_context": "none",
-    "minimal_flash": "none", "custom": "full",
+    "none": "full", "full": "full", "minimal": "selective", "minimal_with_context": "none",
+    "minimal_flash": "none", "minimal_with_quantization": "selective",
+    "minimal_with_context_and_quantization": "none", "custom": "full",
 }  # fmt: skip
-"""Policies of recomputation, but for those that keep single tensors."""
+"""Policies of recomputation, but for those that keep single tensors.
+
+Each layer is checkpointed: ``none`` gives it no policy, which keeps as little as ``full``. Source:
+AI-Hypercomputer/maxtext 0.2.5 ``layers/nnx_decoders.py``, ``get_remat_policy``.
+"""
 QKV = ("query_proj", "key_proj", "value_proj")
 KEEPS = {
     "save_qkv_proj": QKV, "save_out_proj": ("out_proj",), "save_dot_except_mlp": (*QKV, "out_proj"),

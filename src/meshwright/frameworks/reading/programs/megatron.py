@@ -527,7 +527,8 @@ def _recompute(given: Given) -> dict[str, Any]:
             return {"recompute": "full", "recompute_layers": layers or 1}
         return {"recompute": "full", "recompute_run": layers or 1}
     if granularity == "selective":
-        words = modules.split() if isinstance(modules, str) else modules or ["core_attn"]
+        words = re.findall(r"\w+", modules) if isinstance(modules, str) else modules
+        words = words or ["core_attn"]
         words = list(dict.fromkeys([*words, *(["moe"] if experts else [])]))
         if unread := [str(word) for word in words if word not in MODULES]:
             given.refuse("recompute_modules", f"{' '.join(unread)} is not read", ", ".join(MODULES))
