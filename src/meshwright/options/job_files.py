@@ -100,8 +100,8 @@ def with_job(
         missing.append(Fault("--on", "is needed: the files do not name the chips", example))
     if missing:
         raise SpecError(missing, origin=origin)
-    if keeps_strategy and job.kind == "training" and (fault := _idle_ranks(merged)):
-        raise SpecError(fault, origin=origin)
+    if keeps_strategy and job.kind == "training" and (idle := _idle_ranks(merged)):
+        raise SpecError(idle, origin=origin)
     return argparse.Namespace(**{**merged, "origin": None}), job
 
 

@@ -28,13 +28,15 @@ PP_INSIDE = ("tp", "tatp", "pp", "cp", "dp_shard", "dp_replicate")
 
 def case_of(framework, structure, degrees, model="llama3-8b", matmul="bf16", **stated):
     stack_of = load_framework(framework).stack(family="hopper", precision="bf16")
+    usual = {"optimizer": load_optimizer("megatron-adam")}
     workload = Training(
-        global_batch_size=64, sequence_length=8192, optimizer=load_optimizer("megatron-adam"),
-        software=stack_of, precision=Precision(matmul=matmul), **stated,
+        global_batch_size=64, sequence_length=8192, software=stack_of,
+        precision=Precision(matmul=matmul), **usual | stated,
     )  # fmt: skip
     return Case(load_model(model), workload, structure, stack([make_strategy(**degrees)]))
 
 
+ADAPTERS = {"optimizer": load_optimizer("adapters")}
 RAMP = {"batch_ramp": BatchRamp(start=16, increment=16, sequences=4800)}
 BREAKING = {
     "launch-batch-ramp": ("torchtitan", PLAIN, {}, RAMP),
@@ -60,6 +62,7 @@ BREAKING = {
     "launch-context": (
         "torchtitan", PlanOptions(zero_stage=3, context_kind=ContextKind.ULYSSES), {"cp": 2},
     ),
+    "launch-adapters": ("torchtitan", PLAIN, {}, ADAPTERS),
     "launch-whole-sequences": ("torchtitan", PLAIN, {"cp": 2}, "gpt-oss-20b"),
     # parallel_dims.py of torchtitan 0.3.0: efsdp = dp_shard 1 * cp 1 * tp 1 // ep 8 = 0
     "launch-experts": ("torchtitan", ONE, {"dp_replicate": 32, "ep": 8}, "qwen3-30b-a3b"),
@@ -129,7 +132,7 @@ def test_every_rule_has_a_breaking_case():
 @pytest.mark.parametrize("name", BREAKING)
 def test_a_rule_refuses_in_words_and_holds_without_a_framework(name):
     *given, last = BREAKING[name]
-    case = case_of(*given, **last) if last is RAMP else case_of(*BREAKING[name])
+    case = case_of(*given, **last) if last is RAMP or last is ADAPTERS else case_of(*BREAKING[name])
     rule = next(rule for rule in launching.rules() if rule.name == name)
     assert rule.breaks(case).all()
     text = rule.message.format(**facts(case, 0))
