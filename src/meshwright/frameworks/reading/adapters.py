@@ -39,6 +39,10 @@ def adapter_options(
     """
     rank = given.whole(*ranks) or usual_rank
     text = given.text(*targets) or ("" if is_on_all else usual_targets)
+    if "(" in text or "*" in text:  # PEFT takes one text for a pattern of whole names
+        groups = re.findall(r"\(([\w|]+)\)_proj", text)
+        text = " ".join([*(f"{name}_proj" for group in groups for name in group.split("|")),
+                         *re.findall(r"(?<![\w)])\w+_proj\b", text)])  # fmt: skip
     named = [part for part in re.split(r"[\s,'\"\[\]]+", text) if part]
     found = set(ALL) if is_on_all else set()
     for name in named:
