@@ -223,7 +223,7 @@ def _launch(found: Plan) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------ training
 
 ABOUT_GRAPHS = ("on", "network", "seq", "global_batch", "optimizer", "precision", "tp", "pp", "dp")
-SEARCH_ONLY = ("pareto", "per_operator")
+SEARCH_ONLY = ("pareto", "per_operator", "fastest")
 
 
 @verb
@@ -294,7 +294,7 @@ def _best_plan(
     return best(
         asked.model, asked.system, asked.workload, top=top, per_operator=args.per_operator,
         num_simulated=num_simulated, placer=_placer(asked.system, is_needed=args.per_operator),
-        prefers_simple=args.within is None, command=call.command, **_shared(args, call, asked),
+        prefers_simple=args.within is None and not args.fastest, command=call.command, **_shared(args, call, asked),
     )  # fmt: skip
 
 
@@ -303,7 +303,7 @@ def _deadline(
     best: Callable[[Question], Plan],
 ) -> Deadline:  # fmt: skip
     """Return the plan for a run that is to end in time; of a chip on the fewest devices."""
-    from meshwright.catalog.systems import find_chip, usual_sizes
+    from meshwright.catalog.systems import find_chip, whole_sizes
     from meshwright.options.question import on_devices, quantity, question_of
     from meshwright.train.answer import Deadline, SizeTried
     from meshwright.train.deadline import Tries, least_device_s, least_in_time
@@ -313,7 +313,7 @@ def _deadline(
     if args.tokens is None and args.workload is None:
         reading.fault("--tokens", "is needed with --within", "such as 2T")
     chip = find_chip(args.on) if isinstance(args.on, str) else None
-    sizes = reading.value(usual_sizes, chip) if chip else ()
+    sizes = reading.value(whole_sizes, chip) if chip else ()
     if chip and not sizes:
         reading.done()
     on = f"{sizes[-1]}x{chip}" if chip else args.on
@@ -390,7 +390,7 @@ def _refuse_idle_of_plan(reading: Reading, args: Namespace) -> None:
     else:
         refuse_idle(reading, args, SERVING_ONLY, "is of use with --decode or --prefill only")
     if args.pareto:
-        names = ["out", "top", "per_operator", "within"]
+        names = ["out", "top", "per_operator", "within", "fastest"]
         refuse_idle(reading, args, names, "a front is no single plan, and is always whole")
 
 
@@ -622,7 +622,8 @@ def compare(args: Namespace, call: Call) -> Comparison:
     return side_by_side(
         asked.model, asked.system, asked.workload, against=against, allowed=asked.allowed,
         calibration=args.calibration, factors=_factors(args, asked),
-        placer=_placer(asked.system), progress=call.search, command=call.command,
+        prefers_simple=not args.fastest, placer=_placer(asked.system), progress=call.search,
+        command=call.command,
     )  # fmt: skip
 
 

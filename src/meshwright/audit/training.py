@@ -47,6 +47,8 @@ class TrainingFacts(Facts):
     time_parts_s: Mapping[str, float]
     interval_s: tuple[float, float] | None
     num_devices_used: int
+    num_hosted: int
+    """Ranks on the device of another one, where devices of a grid are dead."""
     num_micro_batches: int
     tokens_per_s: float
     mfu: float
@@ -355,10 +357,10 @@ def batch_is_whole(facts: TrainingFacts) -> Inequality:
     return Inequality(float(facts.workload.global_batch_size), held, "1")
 
 
-@law("the degrees multiply to the devices that are used")
+@law("the degrees multiply to the devices that are used and the ranks that share them")
 def devices_are_counted(facts: TrainingFacts) -> Inequality:
     """Return both counts."""
-    return equal(facts.degree(*DEVICE_AXES), float(facts.num_devices_used), "1")
+    return equal(facts.degree(*DEVICE_AXES), float(facts.num_devices_used + facts.num_hosted), "1")
 
 
 @law("no more devices are used than there are")

@@ -500,6 +500,16 @@ def usual_sizes(chip: str) -> tuple[int, ...]:
     return tuple(number for number in numbers if _has_size(file, number))
 
 
+def whole_sizes(chip: str) -> tuple[int, ...]:
+    """Return the usual numbers of devices of a chip, and all numbers of whole hosts, in order."""
+    file = _catalog_file(data_names("systems")[standard_system(chip)])
+    usual = usual_sizes(chip)
+    if file.grid or not file.levels or not usual:
+        return usual
+    host = file.levels[0].size
+    return tuple(sorted({*usual, *range(host, usual[-1] + 1, host)}))
+
+
 def comes_in(chip: str, num_devices: int) -> bool:
     """Return whether the standard system of a chip has this size; a part alone has none."""
     standard = load_chip(chip).standard_system

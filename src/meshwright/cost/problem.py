@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
+from itertools import product
 from math import ceil, prod
 from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
@@ -30,7 +31,7 @@ from meshwright.sharding.local_sizes import (
     layer_axes,
     saved_elements,
 )
-from meshwright.sharding.space import device_counts
+from meshwright.sharding.space import device_counts, legal_counts
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, Streamed
 from meshwright.spec.calibration import Calibration, CalibrationOf, Spread, Tail
 from meshwright.spec.model import ExpertSpec, ModelSpec
@@ -319,6 +320,25 @@ class ProblemOf(ABC, Generic[Work]):
         if self.may_have_holes:
             numbers |= sound_grids(network_of(self.system), self.grid_sides, LEAST_PACE)
         return tuple(sorted(numbers, reverse=True))
+
+    @cached_property
+    def fewer_device_numbers(self) -> tuple[int, ...]:
+        """All numbers of devices that a plan may use, also where others are left idle.
+
+        On a grid the sizes of its blocks, elsewhere whole hosts
+        (:func:`~meshwright.sharding.space.legal_counts`).
+        """
+        system = self.system
+        if not self.grid_sides:
+            return legal_counts(system.num_alive, system.domain_size)
+        most = max(system.num_alive, *self.device_numbers)
+        grids = (self.grid_sides,) if self.may_have_holes else self.whole_grids
+        numbers = {
+            prod(shape)
+            for sides in grids or (self.grid_sides,)
+            for shape in product(*(range(1, side + 1) for side in sides))
+        }
+        return tuple(sorted((n for n in numbers if n <= most), reverse=True))
 
     @property
     def may_have_holes(self) -> bool:

@@ -412,6 +412,9 @@ GRAPH = (
 _TRAINING = "with the backward pass"
 NUMBERS = Option("precision", "data type of the numbers (as the graph states)", "TYPE")
 
+FASTEST = Option("fastest", "the fastest plan leads, not the simplest within 5 % of it",
+                 kind="flag")  # fmt: skip
+
 COMMANDS: dict[str, Command] = {
     "plan": Command(
         "search the whole space for the best plan, with a proof",
@@ -419,6 +422,7 @@ COMMANDS: dict[str, Command] = {
             *question(is_needed=False), *FIXED, *SERVING, *GRAPH, MEASURED_FILE,
             Option("top", "plans in the ranking (5)", "N"), OUT_PLAN, FORCE,
             Option("simulated", "on a grid: leading plans to simulate, 0 for none (5)", "N"),
+            FASTEST,
             Option("pareto", "Pareto front of time, memory, energy and money", kind="flag"),
             Option("per_operator", "on a grid: also a strategy for each operator", kind="flag"),
             Option("from_", "an earlier plan, to plan again after a loss; or files that start a "
@@ -472,7 +476,7 @@ COMMANDS: dict[str, Command] = {
         "the best plan of each known recipe, side by side",
         (*question(is_needed=False, model_help=OR_JOB), *FIXED, *JOB, MEASURED_FILE,
          Option("against", "recipes such as megatron-3,fsdp (all of them)", "NAME,NAME"),
-         REPORT, FORCE),
+         FASTEST, REPORT, FORCE),
         has_detail=True,
     ),
     "check": Command(

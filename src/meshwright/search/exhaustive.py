@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -48,6 +48,16 @@ class Counts:
     """Families whose lower bound on time lies beyond the best plans."""
     dominated: int = 0
     """The same plan with less on the device, although it fits as it is: offload only slows."""
+
+    def plus(self, other: Counts) -> Counts:
+        """Return the counts of two parts of a space."""
+        least = ("least_device_bytes", "least_host_bytes")
+        return Counts(**{
+            f.name: min(getattr(self, f.name), getattr(other, f.name))
+            if f.name in least
+            else getattr(self, f.name) + getattr(other, f.name)
+            for f in fields(Counts)
+        })  # fmt: skip
 
     @property
     def total(self) -> int:

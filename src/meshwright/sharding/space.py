@@ -89,6 +89,23 @@ def device_counts(num_devices: int, host_size: int) -> tuple[int, ...]:
     return (num_devices, *sorted(better, key=lambda n: (-num_prime_factors(n), -n))[:3])
 
 
+MOST_STEPS = 16
+"""Hosts of larger systems are left idle in groups, so that there are at most so many groups."""
+
+
+def legal_counts(num_devices: int, host_size: int) -> tuple[int, ...]:
+    """Return the numbers of devices that a plan may use, the largest first.
+
+    Any number below four hosts; above it whole hosts, since launchers start as many processes on
+    each; of more than 16 hosts groups of 2, 4, 8, ... hosts.
+    """
+    few = range(1, min(num_devices, 4 * host_size - 1) + 1)
+    step = host_size
+    while num_devices > MOST_STEPS * step:
+        step *= 2
+    return tuple(sorted({*few, *range(step, num_devices + 1, step), num_devices}, reverse=True))
+
+
 def axis_orders(tatp: bool) -> tuple[tuple[str, ...], ...]:
     """Return the orders of the axes on the levels, innermost first.
 

@@ -17,12 +17,16 @@ from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.train.measured.factors import Factors
+from meshwright.train.measured.factors import PLAN_ERROR, Factors
 
 if TYPE_CHECKING:
     from meshwright.report.page.notebook import AltairChart
     from meshwright.report.page.parts import Page
     from meshwright.train.timeline import StepTimeline
+
+
+EXACT = 1e-6
+"""Times that differ by less are equal."""
 
 
 @dataclass(frozen=True)
@@ -311,6 +315,7 @@ class WhyNot(Brief):
 class Plan(Shown):
     """The best plan found for a question, with the question and the proof."""
 
+    DERIVED: ClassVar[Mapping[str, str]] = {"proof": "proof"}
     model: ModelSpec
     system: SystemSpec
     workload: Training
@@ -332,6 +337,34 @@ class Plan(Shown):
     command: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Room for placement, routes and timelines."""
+
+    @property
+    def proof(self) -> str:
+        """Why this plan leads, and what is proven of it; empty where nothing was searched."""
+        cover, ahead = self.coverage, self.best.estimate.step_time_s / self.fastest_s - 1.0
+        if cover is None:
+            return ""
+        least = f"none takes less than {format_seconds(cover.lower_bound_s)}"
+        is_proven = cover.is_complete and cover.lower_bound_s >= self.fastest_s * (1.0 - EXACT)
+        fastest = f"the {'proven ' if is_proven else ''}fastest"
+        if ahead <= EXACT:
+            text = f"{fastest} of {cover.num_candidates:,} plans"
+        elif ahead <= PLAN_ERROR and self.best.simulated_s is None:
+            text = (
+                f"simplest within {PLAN_ERROR:.0%} of {fastest}, {format_seconds(self.fastest_s)}"
+            )
+        else:
+            why = "by its simulated step" if self.best.simulated_s else "since it starts"
+            text = f"leads {why}; {fastest} takes {format_seconds(self.fastest_s)}"
+        return text if is_proven else f"{text}; {least}"
+
+    @property
+    def slowest_run_s(self) -> float | None:
+        """The same at the slow end of the interval of a step."""
+        price = self.best.estimate
+        if self.run_s is None or price.interval_s is None:
+            return self.run_s
+        return self.run_s * price.interval_s[1] / price.step_time_s
 
     @property
     def run_s(self) -> float | None:
@@ -450,8 +483,9 @@ class Deadline(Shown):
 
     @property
     def is_in_time(self) -> bool:
-        """Whether the run ends in time."""
-        return self.run_s <= self.within_s
+        """Whether the run ends in time at the slow end of its interval."""
+        assert self.plan.slowest_run_s is not None
+        return self.plan.slowest_run_s <= self.within_s
 
     def page(self, **more: Any) -> Page:
         """Return the report as data; ``more`` as for a plan."""

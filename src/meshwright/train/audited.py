@@ -42,6 +42,9 @@ def candidate_facts(
         time_parts_s=price.time_parts_s,
         interval_s=price.interval_s,
         num_devices_used=price.num_devices_used,
+        num_hosted=0
+        if candidate.placement is None
+        else len(candidate.placement.devices) - len(set(candidate.placement.devices)),
         num_micro_batches=price.num_micro_batches,
         tokens_per_s=price.tokens_per_s,
         mfu=price.mfu_causal,

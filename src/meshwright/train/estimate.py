@@ -43,7 +43,7 @@ from meshwright.train.answer import (
     WhyNot,
 )
 from meshwright.train.audited import lawful
-from meshwright.train.measured.factors import Factors
+from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.question import check_problem, launches_with, make_problem
 
 if TYPE_CHECKING:
@@ -225,7 +225,10 @@ def compared(question: str, best: Candidate, other: Candidate) -> WhyNot:
         if seconds > ours.time_parts_s[name]
     }
     because = dict(sorted(longer.items(), key=lambda item: -item[1]))
-    return WhyNot(question, other, theirs.step_time_s / ours.step_time_s - 1.0, because)
+    slower = theirs.step_time_s / ours.step_time_s - 1.0
+    if slower < 0.0:
+        question += " (faster, yet less simple)" if slower >= -PLAN_ERROR else " (faster)"
+    return WhyNot(question, other, slower, because)
 
 
 def warnings(problem: Problem, best: Candidate) -> list[str]:
@@ -416,9 +419,13 @@ class Placer:
         num_simulated
             Leading candidates that are simulated, where ranks are placed.
         """
-        from meshwright.train.search import search
+        from meshwright.train.search import fewer_devices, search
 
         problem, result = space.problem, search(space, top=top, progress=progress, among=among)
+        if among is None and result.is_complete:
+            first_s = result.found[0].time_s if result.found else float("inf")
+            within_s = max(result.beyond_s, first_s * (1.0 + PLAN_ERROR))
+            result = fewer_devices(space, result, within_s)
         found = distinct(in_order_of_preference(result.found))
         placed = [Placed(f, candidate(problem, f.strategy, f.structure)) for f in found[:top]]
         fastest = None

@@ -47,7 +47,12 @@ from meshwright.cost.memory import (
     step_memory,
 )
 from meshwright.cost.parts import MemoryPart, StepTime
-from meshwright.cost.pipeline import PipelinePrice, price_pipeline
+from meshwright.cost.pipeline import (
+    PipelinePrice,
+    jitter_fraction,
+    micro_batches,
+    price_pipeline,
+)
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import (
     DataParallelLinks,
@@ -76,6 +81,7 @@ from meshwright.sharding.strategy import (
 )
 from meshwright.train.space import (
     EXPERTS_REGROUP,
+    GRID_AXES,
     SearchSpace,
     dp_shard_degrees,
     experts_regroup,
@@ -325,17 +331,29 @@ def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
     return ~has_chunks & has_stages
 
 
-def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> AllFamilies:
-    """Return the legal families of all structures, and count the members of the refused ones."""
-    parts, is_complete = [], True
+def priced_parts(
+    space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts, within_s: float = np.inf
+) -> tuple[tuple[Families, ...], bool]:
+    """Return the legal families of all structures, and whether no interrupt left some out.
+
+    The members of those that a rule refuses are counted, and of those whose layers alone take
+    longer than is wanted.
+    """
+    parts: list[Families] = []
     try:
         for columns in tables:
-            for part in _families(space, columns, counts):
+            for part in _families(space, columns, counts, within_s):
                 parts.append(part)  # noqa: PERF402 (an interrupt keeps what is there)
     except KeyboardInterrupt:
-        is_complete = False
-        if not parts:
-            raise
+        return tuple(parts), False
+    return tuple(parts), True
+
+
+def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> AllFamilies:
+    """Return the legal families of all structures, and count the members of the refused ones."""
+    parts, is_complete = priced_parts(space, tables, counts)
+    if not (parts or is_complete):
+        raise KeyboardInterrupt
     if not (space.zero_choices and space.offloads):
         raise InfeasibleError(
             "the choices contradict each other: no way to shard or offload is left"
@@ -350,10 +368,12 @@ def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Coun
             else ""
         )
         raise InfeasibleError(f"every candidate is refused by a rule: {counts.summary}{why}")
-    return AllFamilies(space, tuple(parts), is_complete)
+    return AllFamilies(space, parts, is_complete)
 
 
-def _families(space: SearchSpace, columns: StrategyColumns, counts: Counts) -> Iterator[Families]:
+def _families(
+    space: SearchSpace, columns: StrategyColumns, counts: Counts, within_s: float
+) -> Iterator[Families]:
     """Yield the legal families of each structure for one number of devices."""
     for layout in layout_structures(space):
         rows = take(columns, rows_of_layout(space, columns, layout))
@@ -362,7 +382,7 @@ def _families(space: SearchSpace, columns: StrategyColumns, counts: Counts) -> I
             chosen = take(rows, rows_of_schedule(rows, structure.schedule))
             if len(chosen.tp):
                 legal.append((structure, _legal_rows(space, structure, chosen, counts)))
-        yield from _priced(space, layout, [(o, s) for o, s in legal if len(s.tp)], counts)
+        yield from _priced(space, layout, [(o, s) for o, s in legal if len(s.tp)], counts, within_s)
 
 
 def _legal_rows(
@@ -463,6 +483,7 @@ def _priced(
     layout: PlanOptions,
     legal: Sequence[tuple[PlanOptions, StrategyColumns]],
     counts: Counts,
+    within_s: float,
 ) -> Iterator[Families]:
     """Yield the families of one layout: layers are priced once for all pipelines and orders."""
     if not legal:
@@ -478,16 +499,39 @@ def _priced(
         kind: None for structure in _recomputes(space, layout) for kind in recomputes_of(structure)
     }
     prices, groups, sends = _layer_table(space.problem, layout, network, tuple(kinds))
+    layers_s = _layers_s(space.problem, prices)
     start = 0
     for part in parts:
-        rows = slice(start, start + len(part.order_of))
-        start = rows.stop
-        members = num_members(space, part.strategy)
-        for structure in _recomputes(space, part.structure):
+        rows = np.arange(start, start + len(part.order_of))
+        start += len(rows)
+        m, members = micro_batches(space.problem, part.strategy), num_members(space, part.strategy)
+        jitter = jitter_fraction(part.strategy.num_devices, space.problem.calibration.jitter)
+        wanted = (1.0 + jitter) * m * layers_s[groups[rows]] / part.strategy.pp <= within_s
+        wanted |= part.structure.overlap_expert_parallel
+        recomputes = _recomputes(space, part.structure)
+        counts.pruned_by_bound += int(members[~wanted].sum()) * len(recomputes)
+        if not wanted.any():
+            continue
+        rows, members = rows[wanted], members[wanted]
+        strategy, order_of = take(part.strategy, wanted), part.order_of[wanted]
+        for structure in recomputes:
             gathered = take_rows(prices_of(structure, prices), groups[rows])
-            price = _pipeline(space.problem, structure, part.strategy, gathered, sends[rows])
+            price = _pipeline(space.problem, structure, strategy, gathered, sends[rows])
             structures = tuple(replace(structure, axis_order=order) for order in space.orders)
-            yield Families(structures, part.order_of, part.strategy, price, members)
+            yield Families(structures, order_of, strategy, price, members)
+
+
+def _layers_s(problem: Problem, prices: Mapping[Recompute, Layers]) -> FloatArray:
+    """Return what a micro-batch takes in all layers at the least, however they repeat it [s].
+
+    The slowest of p stages takes at least 1/p of it, for each micro-batch.
+    """
+    totals = [
+        reduce(np.minimum, (column(pieces[kind].total_s) for pieces in prices.values()))
+        * layer.count
+        for kind, layer in enumerate(problem.graph.layers)
+    ]
+    return np.asarray(sum(totals) * (1.0 - ROUNDING))
 
 
 Layers = tuple[LayerCost, ...] | tuple[LayerBound, ...]
@@ -676,9 +720,6 @@ def _expansion(
     return _Expansion(index, link_rows, dp_shard, shard_degrees(space.problem, strategy), states)
 
 
-_GRID = ("tp", "tatp", "cp", "pp", "dp_shard", "ep", "etp")
-
-
 @dataclass(frozen=True)
 class LinkTable:
     """Collectives by row; families know the rows of their divisions.
@@ -730,7 +771,7 @@ def link_table(space: SearchSpace, families: Families) -> LinkTable:
 
 def _unique_grids(strategy: StrategyColumns) -> tuple[StrategyColumns, IntArray]:
     """Return the distinct grids of devices, and the grid of each row."""
-    first, grid_of = groups_of(getattr(strategy, name) for name in _GRID)
+    first, grid_of = groups_of(getattr(strategy, name) for name in GRID_AXES)
     return take(strategy, first), grid_of
 
 

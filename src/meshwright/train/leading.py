@@ -18,10 +18,14 @@ from meshwright.train.question import launched_by
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
+NUM_SIMULATED = 5
+"""Leading candidates on a grid that are simulated."""
+
 
 def lead(
     space: SearchSpace, placer: Placer, *, top: int = 1, simplest: bool = True,
-    num_simulated: int = 0, progress: Progress | None = None, among: AllFamilies | None = None,
+    num_simulated: int = NUM_SIMULATED, progress: Progress | None = None,
+    among: AllFamilies | None = None,
 ) -> tuple[Leaders, tuple[str, ...]]:  # fmt: skip
     """Return the best plans of a space as they are recommended, and what is to be said of it.
 

@@ -34,7 +34,7 @@ from meshwright.train.estimate import (
     warnings,
 )
 from meshwright.train.families import Block
-from meshwright.train.leading import lead
+from meshwright.train.leading import NUM_SIMULATED, lead
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.measured.trials import trials_of, with_measured_interval
 from meshwright.train.question import check_fixed, make_problem
@@ -44,8 +44,6 @@ from meshwright.train.space import SearchSpace
 
 NUM_PERTURBED = 8
 """Leading candidates that are priced again under perturbed constants."""
-NUM_SIMULATED = 5
-"""Leading candidates on a grid that are simulated."""
 
 
 def plan(

@@ -71,6 +71,8 @@ def plan_screen(
     screen.gap()
     _add_verdict(screen, plan)
     _add_plan(screen, plan.best)
+    if plan.proof:
+        screen.add("proof", plan.proof)
     if yours is not None:
         screen.add("yours", _beside(plan.best, yours))
     if plan.best.placement is None or frameworks_on(plan.system.chip):
@@ -417,7 +419,7 @@ def deadline_screen(found: Deadline, *, next_command: str = "") -> Screen:
             )
             for one in others
         ]
-        verdict.append(Row("", f"the fewest that do; {', '.join(took)}", spare=1))
+        verdict.append(Row("", f"the fewest that do of those tried; {', '.join(took)}", spare=1))
     screen.rows[1:1] = verdict
     return screen
 

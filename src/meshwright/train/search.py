@@ -7,13 +7,15 @@ most of the others need not be combined with all ways to shard them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
-from meshwright.base.arrays import IntArray, column, keep_freed_memory
+from meshwright.base.arrays import IntArray, Num, column, joined, keep_freed_memory
 from meshwright.cost.energy import IDLE_ABOVE_CAP
+from meshwright.cost.pipeline import micro_batches
 from meshwright.cost.problem import Problem
 from meshwright.graph.flops import step_flops
 from meshwright.search.exhaustive import (
@@ -34,6 +36,7 @@ from meshwright.train.families import (
     families,
     link_table,
     members,
+    priced_parts,
     rows_within,
 )
 from meshwright.train.space import SearchSpace
@@ -104,7 +107,7 @@ def search(
     """
     started = time.perf_counter()
     size = max(KEPT, 2 * top) if within_s is None or simplest else MOST_KEPT
-    run = _Run(space, Best(size, top, within_s), visit, among, simplest)
+    run = _Run(space, Best(size, top, within_s), visit, among, simplest, Counts())
     is_complete = run.cover(prune=prune, progress=progress)
     best = run.best
     proven_s = float(best.times_s.min(initial=np.inf))
@@ -132,9 +135,10 @@ class _Run:
         visit: Visit | None,
         among: AllFamilies | None,
         simplest: bool,
+        counts: Counts,
     ) -> None:
         self.space, self.best, self.visit, self.simplest = space, best, visit, simplest
-        self.counts = Counts()
+        self.counts = counts
         self.families = priced_families(space, self.counts) if among is None else among
         self.rows = True if self.families.space is space else rows_within(self.families, space)
         self.bounded = BoundedSearch(
@@ -152,7 +156,8 @@ class _Run:
         if self.families.is_complete:
             return self.bounded.cover(rows, prune=prune, progress=progress)
         self.bounded.price(rows[:FIRST_ROWS], prune=False, progress=None)
-        self.bounded.left_s = arithmetic_s(self.space.problem)
+        problem = self.space.problem
+        self.bounded.left_s = float(arithmetic_s(problem, problem.system.num_alive))
         return False
 
     def _fitting(self) -> IntArray:
@@ -192,11 +197,18 @@ class _Run:
 def priced_families(space: SearchSpace, counts: Counts) -> AllFamilies:
     """Return the legal families of a space, priced; members that a rule refuses are counted."""
     keep_freed_memory()
-    return families(space, degree_tables(space), counts)
+    numbers = space.choices.of("num_devices", space.problem.device_numbers)
+    return families(space, degree_tables(space, numbers), counts)
 
 
-def arithmetic_s(problem: Problem) -> float:
-    """Return the seconds of the model's FLOPs on all devices at their best rate: a lower bound."""
+def arithmetic_s(problem: Problem, num_devices: Num, padding: Num = 1.0) -> Num:
+    """Return the seconds of the model's FLOPs on devices at their best rate: a lower bound [s].
+
+    Parameters
+    ----------
+    padding
+        Sequences that the fullest rank works on over the mean of all.
+    """
     work = problem.workload
     flops = step_flops(
         problem.graph,
@@ -204,13 +216,13 @@ def arithmetic_s(problem: Problem) -> float:
         sequence_length=float(work.attended_length),
         freezes_weights=work.optimizer.freezes_weights,
     )
-    return float(flops.model / (problem.system.num_alive * problem.rates.matmul_flops_per_s))
+    return padding * flops.model / (num_devices * problem.rates.matmul_flops_per_s)
 
 
-def degree_tables(space: SearchSpace) -> Iterator[StrategyColumns]:
-    """Yield the degrees to try, for each number of devices in use."""
+def degree_tables(space: SearchSpace, numbers: Sequence[int]) -> Iterator[StrategyColumns]:
+    """Yield the degrees to try, for each of some numbers of devices in use."""
     problem = space.problem
-    for number in space.choices.of("num_devices", problem.device_numbers):
+    for number in numbers:
         grid = Grid(
             num_devices=number,
             num_layers=problem.model.num_layers,
@@ -222,6 +234,59 @@ def degree_tables(space: SearchSpace) -> Iterator[StrategyColumns]:
         columns = degree_columns(grid)
         if len(columns.tp):
             yield columns
+
+
+def fewer_devices(
+    space: SearchSpace, result: SearchResult, within_s: float, *, top: int = KEPT
+) -> SearchResult:
+    """Return a result that covers every legal number of devices: more are then never worse.
+
+    Numbers that the search left out are priced where their arithmetic alone, with the sequences
+    of the fullest rank, leaves room for a plan within a time.
+
+    Parameters
+    ----------
+    within_s
+        Who takes longer is not wanted [s].
+    top
+        Candidates of those numbers that are added at most.
+    """
+    problem, started = space.problem, time.perf_counter()
+    covered = space.choices.of("num_devices", problem.device_numbers)
+    numbers = [
+        number
+        for number in problem.fewer_device_numbers
+        if number not in covered
+        and space.choices.keeps("num_devices", number)
+        and arithmetic_s(problem, number) <= within_s
+    ]
+    counts, near = Counts(), []
+    for columns in degree_tables(space, numbers):
+        sequences = micro_batches(problem, columns) * columns.micro_batch_size * columns.dp
+        padding = sequences / problem.workload.global_batch_size
+        least_s = column(arithmetic_s(problem, columns.num_devices, padding))
+        counts.pruned_by_bound += int((least_s > within_s).sum())
+        near.append(take(columns, least_s <= within_s))
+    parts, is_complete = priced_parts(space, [joined(near)] if near else [], counts, within_s)
+    run = _Run(
+        space, Best(top, top, within_s), None, AllFamilies(space, parts, is_complete), False, counts
+    )
+    is_complete = run.cover(prune=True, progress=None) if parts and is_complete else is_complete
+    best = run.best
+    best_s = float(best.times_s.min(initial=np.inf))
+    left_s = np.inf if is_complete else float(arithmetic_s(problem, problem.system.num_alive))
+    full_s = float(best.times_s[-1]) if len(best.times_s) == top else within_s
+    found = sorted((*result.found, *_found(run.families, best)), key=attrgetter("time_s"))
+    return SearchResult(
+        found=tuple(found),
+        beyond_s=min(result.beyond_s, full_s, left_s),
+        counts=result.counts.plus(counts),
+        families=replace(result.families, parts=(*result.families.parts, *parts)),
+        lower_bound_s=min(result.lower_bound_s, best_s, left_s),
+        least_memory_bytes=min(result.least_memory_bytes, run.least_memory_bytes),
+        is_complete=is_complete,
+        elapsed_s=result.elapsed_s + time.perf_counter() - started,
+    )
 
 
 def _complexities(block: Block) -> IntArray:

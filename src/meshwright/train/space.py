@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray
+from meshwright.base.arrays import BoolArray, FloatArray, groups_of
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.communication import OPEN, AxisPlacement
 from meshwright.cost.problem import Problem
@@ -42,6 +42,9 @@ from meshwright.spec.workload import Launches
 
 ZERO_CHOICES = ((0, True), (1, True), (2, True), (3, True), (3, False))
 """ZeRO stage, and whether weights are dropped between forward and backward pass."""
+
+GRID_AXES = ("tp", "tatp", "cp", "pp", "dp_shard", "dp_replicate", "ep", "etp")
+"""What a strategy divides the devices into."""
 
 EXPERTS_REGROUP = "ep-devices"
 """Rule on which members of one family differ."""
@@ -186,10 +189,13 @@ def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatAr
 
     One device is no shard: neither dp_shard nor cp divides anything then.
     """
-    legal, refused = np.zeros(len(columns.tp)), np.zeros(len(columns.tp))
-    for dp in np.unique(columns.dp).tolist():
-        rows = np.flatnonzero(columns.dp == dp)
-        of_dp = take(columns, rows)
+    # Neither micro-batches nor virtual stages matter, in which most rows differ.
+    first, group = groups_of(getattr(columns, name) for name in GRID_AXES)
+    grids = take(columns, first)
+    legal, refused = np.zeros(len(first)), np.zeros(len(first))
+    for dp in np.unique(grids.dp).tolist():
+        rows = np.flatnonzero(grids.dp == dp)
+        of_dp = take(grids, rows)
         for shard in dp_shard_degrees(space, int(dp)):
             divided = replace(of_dp, dp_shard=shard + 0.0 * of_dp.tp, dp_replicate=of_dp.dp / shard)
             counts = divided.dp_shard * divided.cp > 1
@@ -197,7 +203,7 @@ def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatAr
             regroups = experts_regroup(space, divided)
             legal[rows] += counts & regroups
             refused[rows] += counts & ~regroups
-    return legal, refused
+    return legal[group], refused[group]
 
 
 def is_divided(space: SearchSpace, columns: StrategyColumns) -> BoolArray:

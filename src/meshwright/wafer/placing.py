@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from operator import attrgetter
 
@@ -20,8 +20,10 @@ from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import MOST_DEVICES, Mapper, Problem
 from meshwright.cost.step import Priced, price_each
+from meshwright.network.faults import SharedWork
 from meshwright.network.placement import (
     Choice,
+    Ranks,
     all_choices,
     sequential_shapes,
     stated_ranks,
@@ -32,6 +34,7 @@ from meshwright.sharding.strategy import AXES, EXPERT_AXES, Offload, PlanOptions
 from meshwright.topology.network import Network
 from meshwright.train.answer import Candidate, HotLink, Placement
 from meshwright.train.estimate import candidate_of
+from meshwright.train.families import ROUNDING
 from meshwright.wafer.contention import PROVEN
 from meshwright.wafer.messages import only
 from meshwright.wafer.price import (
@@ -126,9 +129,33 @@ class Laid:
         return Placing(self.best, bound_s, len(self.choices), self.num_priced)
 
 
+@dataclass
+class Works:
+    """How ranks share the work of a step, by where they are and by what tells shares apart."""
+
+    problem: Problem
+    physical: Network
+    _ranks: dict[Choice, Ranks | None] = field(default_factory=dict)
+    _works: dict[tuple[Choice, float, float], SharedWork | None] = field(default_factory=dict)
+
+    def of(self, strategy: Strategy, choice: Choice) -> SharedWork | None:
+        """Return the work of a strategy that is laid in one way; None where it has none."""
+        key = choice, float(strategy.cp), float(strategy.micro_batch_size)
+        if key not in self._works:
+            if choice not in self._ranks:
+                sides = self.problem.grid_sides
+                self._ranks[choice] = stated_ranks(self.physical, sides, choice)
+            ranks = self._ranks[choice]
+            self._works[key] = (
+                None if ranks is None else work_of(self.problem, strategy, ranks, self.physical)
+            )
+        return self._works[key]
+
+
 def laid(
-    problem: Problem, found: Sequence[Found], physical: Network, *, must_fit: bool
-) -> list[Laid]:
+    problem: Problem, found: Sequence[Found], works: Works, *, must_fit: bool,
+    within_s: float = np.inf,
+) -> list[Laid]:  # fmt: skip
     """Return candidates with the ways to lay each; those of which no blocks fit are left out.
 
     Ways under the same plan options are priced at once, each at the pace that its ranks have.
@@ -137,6 +164,8 @@ def laid(
     ----------
     must_fit
         Whether ways are left out that need more memory than a device or its host has.
+    within_s
+        Who certainly takes longer, as its ranks share their work, is left out as well [s].
     """
     entries = [(one, choices_of(problem, one)) for one in found]
     entries = [(one, choices) for one, choices in entries if choices]
@@ -154,7 +183,7 @@ def laid(
     ]
     ends = np.cumsum([len(choices) for _, choices in laid])
     every = []
-    for rows, priced in _at_their_pace(problem, laid, structures, network, physical):
+    for rows, priced in _at_their_pace(problem, laid, structures, network, works, within_s):
         times_s, fits = column(priced.step.time.total_s), fits_devices(problem, priced)
         numbers = np.searchsorted(ends, rows, side="right")
         for number in np.unique(numbers).tolist():
@@ -167,32 +196,36 @@ def laid(
             if problem.mapper is Mapper.GMAP:
                 mine = mine[:1]
             ways = [choices[row] for row in (rows[mine] - first).tolist()]
-            left_s = one.time_s if len(choices) > most else np.inf
+            left_s = min(one.time_s if len(choices) > most else np.inf, within_s)
             every.append(Laid(one, ways, take_rows(priced, mine), left_s))
     return every
 
 
 def _at_their_pace(
     problem: Problem, laid: Sequence[tuple[Strategy, Sequence[Choice]]],
-    structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork, physical: Network,
+    structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork, works: Works,
+    within_s: float,
 ) -> list[tuple[IntArray, Priced]]:  # fmt: skip
     """Return the price of every way, in parts, each with the numbers of its rows.
 
     On devices of unequal speed each way is priced at the pace of its last rank; those without one
-    are left out.
+    are left out, and those that take longer than is wanted even if only the computation of the
+    rank with most work were to grow.
     """
     if not problem.is_unequal:
         return price_each(problem, structures, network)
-    works = [
-        None if ranks is None else work_of(problem, strategy, ranks, physical)
-        for strategy, choices in laid
-        for choice in choices
-        for ranks in (stated_ranks(physical, problem.grid_sides, choice),)
-    ]
+    every = [works.of(strategy, choice) for strategy, choices in laid for choice in choices]
+    most_work = np.array([np.inf if work is None else work.most_work for work in every])
+    wanted = np.zeros(len(every), dtype=bool)
+    for numbers, priced in price_each(problem, structures, network):
+        time = priced.step.time
+        computes_s = column(time[TimePart.COMPUTE] + time[TimePart.RECOMPUTE])
+        least_s = np.maximum(column(time.total_s), most_work[numbers] * computes_s)
+        wanted[numbers] = least_s * (1.0 - ROUNDING) < within_s
     options = [structure for structure, number in structures for _ in range(number)]
     by_pace: dict[tuple[float, float], list[int]] = {}
-    for row, work in enumerate(works):
-        if work is not None:
+    for row, work in enumerate(every):
+        if work is not None and wanted[row]:
             by_pace.setdefault((work.pace, work.most_work), []).append(row)
     found: dict[PlanOptions, list[tuple[IntArray, Priced]]] = {}
     for key, rows in by_pace.items():
@@ -256,6 +289,7 @@ class PlacementSearch:
         self.elapsed_s = 0.0
         self.is_complete = True
         """False after an interrupt."""
+        self._works = Works(problem, physical)
         self._queue: list[tuple[float, int]] = []
         self._left_s = np.inf
         self._num_priced = 0
@@ -313,7 +347,10 @@ class PlacementSearch:
 
     def _lay(self, found: Sequence[Found]) -> None:
         """Price candidates on links of their own; what then fits no memory may do so offloaded."""
-        for one in laid(self.problem, found, self.physical, must_fit=self.must_fit):
+        entries = laid(
+            self.problem, found, self._works, must_fit=self.must_fit, within_s=self.limit_s
+        )
+        for one in entries:
             if one.choices:
                 heappush(self._queue, (one.next_s, len(self.laid)))
                 self.laid.append(one)

@@ -23,7 +23,7 @@ from meshwright.train import plan as planning
 from meshwright.train.answer import Candidate, OperatorPlan
 from meshwright.train.estimate import Leaders, Placed, Placer, coverage
 from meshwright.train.families import AllFamilies
-from meshwright.train.search import SearchResult, search
+from meshwright.train.search import SearchResult, fewer_devices, search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.operators.answer import check_operators, operator_plan
 from meshwright.wafer.placing import (
@@ -64,27 +64,32 @@ class GridPlacer(Placer):
         space = replace(space, problem=problem)
         result = search(space, top=NUM_BOUNDED, progress=progress, among=among)
         physical = physical_network(problem)
-        placing = PlacementSearch(problem, physical, top, offloads=space.offloads)
+        # Which one leads is decided among as many, however many are asked for.
+        num_leading = max(top, num_simulated)
+        placing = PlacementSearch(problem, physical, num_leading, offloads=space.offloads)
         if not result.is_complete:
             return self._interrupted(problem, result, placing, top, physical)
-        is_proven, found, num_bounded = (
-            placing.run(result.found, result.beyond_s),
-            result,
-            NUM_BOUNDED,
-        )
-        is_complete = placing.is_complete
-        while is_complete and not is_proven:
-            known = {_identity(one) for one in found.found}
-            limit_s, num_bounded = placing.limit_s, 8 * num_bounded
-            within_s = None if np.isinf(limit_s) else limit_s
-            found = search(space, top=num_bounded, among=result.families, within_s=within_s)
+        known = {_identity(one) for one in result.found}
+        is_proven, num_bounded = placing.run(result.found, result.beyond_s), NUM_BOUNDED
+        is_complete, is_covered = placing.is_complete, among is not None
+        while is_complete and not (is_proven and is_covered):
+            limit_s = placing.limit_s
+            if is_proven:
+                found = result = fewer_devices(space, result, limit_s, top=NUM_BOUNDED)
+                is_covered, num_bounded = True, NUM_BOUNDED
+            else:
+                num_bounded *= 8
+                within_s = None if np.isinf(limit_s) else limit_s
+                found = search(space, top=num_bounded, among=result.families, within_s=within_s)
             left = [one for one in found.found if _identity(one) not in known]
-            is_proven = placing.run(left, found.beyond_s) or not left
+            known |= {_identity(one) for one in left}
+            is_proven = placing.run(left, found.beyond_s) or (is_proven and not left)
             is_complete = found.is_complete and placing.is_complete
         if result.found and not placing.fastest:
             raise InfeasibleError(_no_blocks(problem, result.found))
         num_simulated = num_simulated if is_complete else 0
-        return _leaders(problem, result, placing, top, physical, num_simulated)
+        leaders = _leaders(problem, result, placing, num_leading, physical, num_simulated)
+        return replace(leaders, placed=leaders.placed[:top])
 
     def _interrupted(
         self, problem: Problem, result: SearchResult, placing: PlacementSearch, top: int,
@@ -148,16 +153,17 @@ def _leaders(
 ) -> Leaders:  # fmt: skip
     """Return the answer of a search: the fastest ones, and those that are next in closed form.
 
-    The messages of the fastest one are routed around shared links, where that helps. Those that are
-    simulated are put in order by that.
+    The messages of each are routed around shared links, where that helps, before they are ranked.
+    Those that are simulated are put in order by that.
     """
     final: list[Found] = []
     placings: dict[int, Placing] = {}
     for laid in placing.fastest:
-        if len(final) >= top and laid.time_s > final[0].time_s * (1.0 + TIE):
+        least_s = min((one.time_s for one in final), default=np.inf)
+        if len(final) >= top and laid.time_s > least_s * (1.0 + TIE):
             break
         way = laid.placing
-        if problem.mapper is Mapper.TMAP and not final:
+        if problem.mapper is Mapper.TMAP:
             way = routed(problem, laid.found.structure, laid.found.strategy, way, physical)
         choice = Choice(way.price.ranks.axes, way.price.ranks.shapes)
         final.append(laid.laid_as(problem, choice, way.price.contended, way.time_s))
