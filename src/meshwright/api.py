@@ -294,7 +294,8 @@ def _best_plan(
     return best(
         asked.model, asked.system, asked.workload, top=top, per_operator=args.per_operator,
         num_simulated=num_simulated, placer=_placer(asked.system, is_needed=args.per_operator),
-        prefers_simple=args.within is None and not args.fastest, command=call.command, **_shared(args, call, asked),
+        prefers_simple=args.within is None and not args.fastest, command=call.command,
+        **_shared(args, call, asked),
     )  # fmt: skip
 
 

@@ -268,10 +268,13 @@ def fewer_devices(
         counts.pruned_by_bound += int((least_s > within_s).sum())
         near.append(take(columns, least_s <= within_s))
     parts, is_complete = priced_parts(space, [joined(near)] if near else [], counts, within_s)
+    if not parts:
+        counted = result.counts.plus(counts)
+        return replace(result, counts=counted, is_complete=is_complete)
     run = _Run(
         space, Best(top, top, within_s), None, AllFamilies(space, parts, is_complete), False, counts
     )
-    is_complete = run.cover(prune=True, progress=None) if parts and is_complete else is_complete
+    is_complete = is_complete and run.cover(prune=True, progress=None)
     best = run.best
     best_s = float(best.times_s.min(initial=np.inf))
     left_s = np.inf if is_complete else float(arithmetic_s(problem, problem.system.num_alive))
