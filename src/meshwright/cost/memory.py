@@ -37,8 +37,8 @@ HANDLES = 2.0
 HOST_GRADIENT_BYTES = 4.0
 """Of one gradient that the optimizer on the host reads: FP32, whatever the device sums.
 
-Source: DeepSpeed 0.19 ``runtime/zero/stage_1_and_2.py`` (``single_partition_of_fp32_groups[i].grad``)
-and ``stage3.py``; PyTorch FSDP2 keeps gradients in the type of the parameters.
+Source: DeepSpeed 0.19 ``runtime/zero/stage_1_and_2.py`` (``single_partition_of_fp32_groups``) and
+``stage3.py``; PyTorch FSDP2 keeps gradients in the type of the parameters.
 """
 GATHERED_LAYERS = 2.0
 """Layers that ZeRO-3 holds whole at a time: the one at work and the next one."""

@@ -205,7 +205,7 @@ class PipelinePrice:
     time: StepTime
     """Parts of the passes; their sum is a lower bound of the step [s]."""
     forward_window_s: Num
-    """One micro-batch on the slowest stage, forward: computation, and kernels that it waits for [s]."""
+    """One micro-batch on the slowest stage, forward: computation and waits for kernels [s]."""
     backward_window_s: Num
     gradient_window_s: Num
     """Of the backward pass, while gradients of weights become complete: less than the whole where a

@@ -341,8 +341,8 @@ class SoftwareStack(Declaration):
     host_buffer_factor: float = Field(default=1.0, ge=1)
     """Host memory that offload takes over the tensors that it keeps there.
 
-    Source: 1.5 of DeepSpeed, ``additional_buffer_factor`` of ``estimate_zero3_model_states_mem_needs``
-    (``runtime/zero/stage3.py``), read in 2026.
+    Source: 1.5 of DeepSpeed 0.19 ``runtime/zero/stage3.py``, ``additional_buffer_factor`` of
+    ``estimate_zero3_model_states_mem_needs``.
     """
 
 

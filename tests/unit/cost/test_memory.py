@@ -47,7 +47,10 @@ def use(stage, offload=Offload.NONE, *, updates_on_host=True, reshard_after_forw
     )  # fmt: skip
 
 
-def on_host(structure, software=SoftwareStack()):
+HOST_UPDATES = SoftwareStack()
+
+
+def on_host(structure, software=HOST_UPDATES):
     return host_bytes(STATE, SHARDS, structure, ADAM, software)
 
 

@@ -427,14 +427,19 @@ def _loss(given: Given) -> str:
     Source: liger-kernel 0.6 ``transformers/monkey_patch.py``; axolotl 0.13 ``integrations/liger``,
     whose plugin does nothing without its switches, and ``monkeypatch/unsloth_.py``.
     """
+
+    def is_on(*names: str) -> bool:
+        values = [given.flag(name) for name in names if name in given]  # each of them is read
+        return True in values
+
     at = "liger_kernel_config."
     fuses = given.flag(f"{at}fused_linear_cross_entropy", default=True)
     alone = given.flag(f"{at}cross_entropy")
-    has_liger = any([given.flag(name) for name in LIGER if name in given])
+    has_liger = is_on(*LIGER)
     if given.flag("liger_fused_linear_cross_entropy") or (has_liger and fuses):
         return "linear"
-    kernels = ["liger_cross_entropy", "unsloth_cross_entropy_loss"]
-    if any([given.flag(name) for name in kernels if name in given]) or (has_liger and alone):
+    is_fused = is_on("liger_cross_entropy", "unsloth_cross_entropy_loss")
+    if is_fused or (has_liger and alone):
         return "compiled"
     return ""
 
