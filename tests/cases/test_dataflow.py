@@ -197,6 +197,25 @@ def test_the_dim_that_a_graph_states_is_not_the_only_one_that_is_tiled(capsys, t
     assert times["batch"][1] == "tokens"
 
 
+def test_what_a_move_writes_at_the_end_leaves_in_every_pass(capsys, tmp_path) -> None:
+    """A move that gathers what passes is no sum over tiles: 8 x 4 numbers come, 32 go, each pass."""
+    text = """
+name: gathered
+tiled: t
+dims: {t: 8, a: 4, u: 8, v: 4}
+inputs: {x: [t, a]}
+outputs: [k2]
+kernels:
+  k1: {unit: vector, reads: ["x[t, a]"], writes: [t, a]}
+  k2: {unit: none, reads: ["k1[t, a]"], writes: [u, v]}
+"""
+    (tmp_path / "gathered.yaml").write_text(text)
+    path = str(tmp_path / "gathered.yaml")
+    status, out, _ = run(capsys, "fuse", path, "--on", "SN10", "--json")
+    assert status == 0
+    assert sum(p["moved_bytes"] for p in json.loads(out)["partitions"]) == 2 * 8 * 4 * 2
+
+
 def test_an_unread_kind_of_file_is_one_error(tmp_path) -> None:
     (tmp_path / "text.pt2").write_text("no archive")
     with pytest.raises(SpecError, match="it is no archive that can be read"):

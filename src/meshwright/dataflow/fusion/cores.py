@@ -138,8 +138,7 @@ def tileable_dims(graph: DataflowGraph) -> tuple[str, ...]:
     def passes(dim: str) -> bool:
         passing = passing_dims(replace(graph, tiled=dim), 2).keys()
         return not any(
-            passing & kernel.whole
-            or (kernel.unit is not Unit.NONE and passing & set(kernel.contracted))
+            passing & kernel.whole or passing & set(kernel.contracted)
             for kernel in graph.kernels
             if kernel.phase is not Phase.WEIGHT_GRADIENT
         )

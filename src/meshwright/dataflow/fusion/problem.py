@@ -368,7 +368,8 @@ class _Device:
     def is_summed_over_tiles(self, kernel: Kernel) -> bool:
         """Tell whether a kernel hands one sum over all tiles to the outside: a weight gradient."""
         is_sum = not self.passes(kernel.dims) and self.passes(kernel.contracted)
-        return is_sum and kernel.name in self.graph.outputs
+        is_move = kernel.unit is Unit.NONE and kernel.phase is not Phase.WEIGHT_GRADIENT
+        return is_sum and not is_move and kernel.name in self.graph.outputs
 
     def written(self, rules: Rules) -> list[_Tensor]:
         """Return what kernels write, with its readers."""
