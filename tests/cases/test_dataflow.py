@@ -198,7 +198,7 @@ def test_the_dim_that_a_graph_states_is_not_the_only_one_that_is_tiled(capsys, t
 
 
 def test_what_a_move_writes_at_the_end_leaves_in_every_pass(capsys, tmp_path) -> None:
-    """A move that gathers what passes is no sum over tiles: 8 x 4 numbers come, 32 go, each pass."""
+    """A move that gathers what passes is no sum over tiles: 32 numbers come and 32 go in a pass."""
     text = """
 name: gathered
 tiled: t
