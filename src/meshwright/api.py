@@ -1202,7 +1202,7 @@ def sweep(args: Namespace, call: Call) -> SweepAnswer:
     from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.questions import QUESTIONS, checked
     from meshwright.sweep.report import cells_of, records, sweep_csv
-    from meshwright.sweep.run import Store, load_sweep
+    from meshwright.sweep.run import Store, load_sweep, state_of_code
     from meshwright.sweep.run import run as run_points
 
     reading = Reading()
@@ -1235,7 +1235,7 @@ def sweep(args: Namespace, call: Call) -> SweepAnswer:
     )
     with Store(out) as store:
         swept = run_points(
-            asked.ask, QUESTIONS[asked.ask].answer, points, store, version=version(),
+            asked.ask, QUESTIONS[asked.ask].answer, points, store, version=state_of_code(),
             num_workers=workers, progress=call.count("points", "; Ctrl-C: what is there so far"),
         )  # fmt: skip
     if table is not None:

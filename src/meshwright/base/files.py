@@ -16,10 +16,11 @@ import io
 import os
 import secrets
 import stat
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -210,6 +211,7 @@ def _moving(force: bool) -> Iterator[Callable[[Path], BinaryIO]]:
     def opened(path: Path) -> BinaryIO:
         target = path.resolve() if path.is_symlink() else path
         partial = target.with_name(f".meshwright-{secrets.token_hex(6)}.partial")
+        _forget_old(target.parent)
         moves.append((partial, target))
         file = partial.open("xb")
         if target.exists():
@@ -227,6 +229,14 @@ def _moving(force: bool) -> Iterator[Callable[[Path], BinaryIO]]:
     finally:
         for partial, _ in moves:
             partial.unlink(missing_ok=True)
+
+
+def _forget_old(folder: Path) -> None:
+    """Remove what writers left that were killed more than a day ago."""
+    for path in folder.glob(".meshwright-*.partial"):
+        with suppress(OSError):
+            if time.time() - path.lstat().st_mtime > 86400.0:
+                path.unlink()
 
 
 def _refuse(paths: Iterable[Path], *, force: bool) -> None:
@@ -285,8 +295,9 @@ def write_all(folder: Path, files: Mapping[str, str | bytes], *, force: bool = F
             with opened(paths[name]) as file:
                 content = _encoded(files[name])
                 file.write(content)
-                if content.startswith(b"#!"):
-                    os.fchmod(file.fileno(), 0o755)
+                if content.startswith(b"#!"):  # who may read it may run it: the umask stays
+                    mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                    os.fchmod(file.fileno(), mode | (mode & 0o444) >> 2)
                 _to_disk(file)
     return [*paths.values()]
 

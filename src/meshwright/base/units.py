@@ -120,6 +120,18 @@ def _factor(unit: str, dimension: str) -> float | None:
     return None
 
 
+_RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Return a text for a terminal: letters that would steer it are written as escapes.
+
+    These are the control letters C0 (but tabs and ends of lines) and C1, and those that turn the
+    direction of writing.
+    """
+    return _RAW.sub(lambda found: ascii(found.group())[1:-1], text)
+
+
 def format_si(value: float, unit: str, *, digits: int = 3) -> str:
     """Return a value with a decimal prefix: ``format_si(3.35e12, "B/s") == "3.35 TB/s"``."""
     if value == 0:

@@ -27,6 +27,7 @@ from meshwright.base.errors import (
     message_of,
     nearest,
 )
+from meshwright.base.units import printable
 from meshwright.options.table import COMMANDS, FAMILIES, PYTHON_ONLY, Command
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def show(lines: Iterable[str], data: object, as_json: bool) -> None:
 
         print(json.dumps(plain_data(data, with_defaults=True), indent=2))
     else:
-        print("\n".join(lines))
+        print(printable("\n".join(lines)))
 
 
 def show_screen(
@@ -317,7 +318,8 @@ def report_failure(error: Exception, *, as_json: bool) -> None:
 
         show((), failure(error), as_json=True)
         return
-    text = f"error: {message_of(error)}{_where_all_are(error)}"
+    lines = printable(f"error: {message_of(error)}{_where_all_are(error)}").splitlines()
+    text = "\n".join(line if len(line) < 1500 else f"{line[:1500]}..." for line in lines)
     if sys.stderr.isatty():
         import textwrap
 

@@ -1,6 +1,7 @@
 """The server of the explorer: this machine only, one page, answers as JSON.
 
-Only the address that was printed is let in: it carries a random token, which becomes a cookie.
+Only the address that was printed is let in, and once: it carries a random token, for which the page
+gets a cookie of another secret.
 Requests must name this host (against DNS rebinding) and come from this page (against other pages
 of the browser); the page itself may load and call nothing but this server.
 """
@@ -63,7 +64,8 @@ class Explorer(ThreadingHTTPServer):
 
     def __init__(self, start: Start, port: int = 0) -> None:
         self.start = start
-        self.token = secrets.token_urlsafe(24)
+        self.token, self.session = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        """The token of the printed address lets in once; who came in holds the session."""
         self.to_stop: set[str] = set()
         """Searches, by the name that the page gave them, whose best so far is enough."""
         super().__init__((HOST, port), Handler)
@@ -106,6 +108,8 @@ class Handler(BaseHTTPRequestHandler):
 
     server: Explorer
     server_version, sys_version = "meshwright", ""
+    timeout = 30
+    """Seconds after which a request that does not end is given up."""
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: the terminal is the user's."""
@@ -116,8 +120,10 @@ class Handler(BaseHTTPRequestHandler):
         if not self._is_named_right():
             return
         token = parse_qs(address.query).get("token", [""])[0]
-        if address.path == "/" and self._is_token(token):
-            cookie = f"{self.server.cookie}={token}; HttpOnly; SameSite=Strict; Path=/"
+        if address.path == "/" and _is_same(token, self.server.token):
+            self.server.token = secrets.token_urlsafe(24)  # one that nobody was told
+            session = self.server.session
+            cookie = f"{self.server.cookie}={session}; HttpOnly; SameSite=Strict; Path=/"
             self._send(HTTPStatus.SEE_OTHER, b"", {"Set-Cookie": cookie, "Location": "/"})
         elif not self._is_let_in():
             return
@@ -156,13 +162,10 @@ class Handler(BaseHTTPRequestHandler):
         self._refuse(HTTPStatus.MISDIRECTED_REQUEST, f"this is {self.server.own_host}")
         return False
 
-    def _is_token(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode(), self.server.token.encode())
-
     def _is_let_in(self) -> bool:
         # Split by hand: other servers of this host share its cookies, in whatever form.
         held = (cookie.partition("=") for cookie in self.headers.get("Cookie", "").split(";"))
-        if any(name.strip() == self.server.cookie and self._is_token(token.strip())
+        if any(name.strip() == self.server.cookie and _is_same(token.strip(), self.server.session)
                for name, _, token in held):  # fmt: skip
             return True
         self._refuse(HTTPStatus.FORBIDDEN, "open the address that meshwright explore printed")
@@ -195,7 +198,7 @@ class Handler(BaseHTTPRequestHandler):
         def progress(*state: Any) -> None:
             if self._is_gone():
                 raise Cancelled
-            if given.get("search") in self.server.to_stop:
+            if str(given.get("search")) in self.server.to_stop:
                 raise KeyboardInterrupt
             self._line(answers.progress_record(*state))
 
@@ -254,6 +257,10 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in {**headers, **always}.items():
             self.send_header(name, value)
         self.end_headers()
+
+
+def _is_same(text: str, secret: str) -> bool:
+    return hmac.compare_digest(text.encode("utf-8", "replace"), secret.encode())
 
 
 def _refusal(error: Exception) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING
 
-from meshwright.base.units import format_bytes, format_number, format_seconds
+from meshwright.base.units import format_bytes, format_number, format_seconds, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -208,7 +208,7 @@ class _Stripped:
         from rich.segment import Segment, Segments
 
         for line in console.render_lines(self.drawn, pad=False):
-            kept = list(line)
+            kept = [Segment(printable(part.text), part.style, part.control) for part in line]
             while kept and not kept[-1].text.strip():
                 kept.pop()
             if kept:

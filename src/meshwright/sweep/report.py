@@ -173,7 +173,9 @@ def counts_of(swept: Swept) -> Mapping[str, int]:
 def sweep_lines(sweep: SweepSpec, swept: Swept) -> Iterator[str]:
     """Yield what was found: how many points ended how, and the heat map or all points."""
     ends = ", ".join(f"{number} {status}" for status, number in counts_of(swept).items())
-    yield f"{sweep.name}: {len(swept.points)} points, {swept.num_new} of them new: {ends}"
+    num_reused = sum(result is not None for result in swept.results) - swept.num_new
+    reused = f" and {num_reused} reused" if num_reused else ""
+    yield f"{sweep.name}: {len(swept.points)} points, {swept.num_new} of them new{reused}: {ends}"
     yield ""
     if sweep.heat_map is not None:
         yield from heat_lines(cells_of(sweep, sweep.heat_map, swept))

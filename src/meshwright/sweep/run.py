@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import signal
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from itertools import product
 from multiprocessing import active_children
 from pathlib import Path
@@ -18,7 +22,9 @@ from types import FrameType
 from typing import Any, Self
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError
-from meshwright.catalog.files import load_file
+from meshwright.base.files import text_of
+from meshwright.base.registry import version
+from meshwright.catalog.files import load_file, looks_like_path
 from meshwright.spec.sweep import SweepSpec, Value
 
 Point = Mapping[str, Value]
@@ -43,8 +49,34 @@ def points_of(sweep: SweepSpec) -> list[Point]:
 
 def key_of(ask: str, point: Point, version: str) -> str:
     """Return what names a point: equal questions of one version have one key."""
-    text = json.dumps([ask, sorted(point.items()), version])
+    files = [_content(value) for _, value in sorted(point.items()) if looks_like_path(str(value))]
+    text = json.dumps([ask, sorted(point.items()), version, files])
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@lru_cache(1024)
+def _content(name: str, folder: Path = Path()) -> str:
+    """Return what names the content of a file, and of the files that it names."""
+    path = folder / name
+    try:
+        text = text_of(path)
+    except (OSError, ValueError):
+        return ""
+    inner = [_content(one, path.parent) for one in sorted(set(_FILE.findall(text))) if one != name]
+    return hashlib.sha256("\n".join([text, *inner]).encode()).hexdigest()
+
+
+_FILE = re.compile(r"[\w./-]+\.(?:ya?ml|json)\b")
+
+
+@cache
+def state_of_code() -> str:
+    """Return what names the code and the data of this package: answers of others are not its."""
+    digest = hashlib.sha256(version().encode())
+    for path in sorted(Path(__file__).parents[1].rglob("*")):
+        if path.suffix in (".py", ".yaml", ".json") and path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 Result = Mapping[str, Any]
@@ -223,6 +255,14 @@ def _in_processes(
 
 
 def _leave_interrupts() -> None:
-    """Leave Ctrl-C to the process that asks; end at its word."""
+    """Leave Ctrl-C to the process that asks; end at its word, and with it."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

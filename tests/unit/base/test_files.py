@@ -1,18 +1,20 @@
 """Files are read up to a size, and written whole or not at all; replaced only where forced."""
 
 import errno
+import gzip
 import os
 import resource
 import signal
 import socket
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from meshwright.base.errors import SpecError
-from meshwright.base.files import MOST_BYTES, text_of, write_all, write_whole, writing
+from meshwright.base.files import MOST_BYTES, members_of, text_of, write_all, write_whole, writing
 
 OLD, NEW = "precious\n", "new\n"
 
@@ -205,3 +207,32 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
     assert text_of(path, most_bytes=4) == "four"
     with pytest.raises(ValueError, match="more than"):
         text_of(path, most_bytes=3)
+
+
+def test_scripts_keep_the_umask_and_old_parts_go(tmp_path):
+    old, new = (tmp_path / f".meshwright-{name}.partial" for name in ("old", "new"))
+    old.touch(), new.touch()
+    os.utime(old, (0, 0))
+    before = os.umask(0o077)
+    try:
+        write_whole(tmp_path / "run.sh", "#!/bin/sh\n")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "run.sh").stat().st_mode & 0o777 == 0o700
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_archives_and_packed_files_are_read_up_to_a_size(tmp_path):
+    archive, packed = tmp_path / "a.zip", tmp_path / "a.txt"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("small", b"abc")
+        file.writestr("bomb", b"0" * 5_000_000)
+    with members_of(archive, most_bytes=1000) as members:
+        assert members.content("small") == b"abc"
+        with pytest.raises(ValueError, match="packed to more"):
+            members.content("bomb")
+    packed.write_bytes(gzip.compress(b"0" * 5_000_000))
+    assert archive.stat().st_size + packed.stat().st_size < 20_000
+    with pytest.raises(ValueError, match="more than 1 MiB"):
+        text_of(packed, most_bytes=2**20)

@@ -32,3 +32,9 @@ def test_a_duration_has_the_unit_that_it_is_rounded_to(value, text):
 )
 def test_a_large_number_is_whole(value, text):
     assert format_number(value) == text
+
+
+def test_letters_that_steer_a_terminal_are_written_as_escapes():
+    from meshwright.base.units import printable
+
+    assert printable("a\x1b[2J\u202eb\x85\n\tc") == "a\\x1b[2J\\u202eb\\x85\n\tc"

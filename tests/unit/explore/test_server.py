@@ -31,7 +31,7 @@ def server():
 def call(server, method, path, body=None, **headers):
     """Return the answer to a request with the cookie of the page, unless headers say otherwise."""
     connection = http.client.HTTPConnection(*server.server_address, timeout=60)
-    sent = {"Cookie": f"{server.cookie}={server.token}"}
+    sent = {"Cookie": f"{server.cookie}={server.session}"}
     if body is not None:
         sent["Content-Type"] = "application/json"
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -62,7 +62,7 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(server):
 
 @pytest.mark.parametrize("foreign", ['session={"a": 1}', "a/b=1", "a b=1", 'a="b'])
 def test_cookies_of_other_servers_of_this_host_do_not_matter(server, foreign):
-    cookies = f"{foreign}; {server.cookie}={server.token}"
+    cookies = f"{foreign}; {server.cookie}={server.session}"
     assert call(server, "GET", "/", Cookie=cookies)[0].status == 200
 
 
@@ -204,7 +204,7 @@ def test_a_search_ends_when_nobody_waits(server, monkeypatch):
         body = json.dumps({"options": QUESTION})
         head = (
             f"POST /api/search HTTP/1.0\r\nHost: {server.own_host}\r\n"
-            f"Cookie: {server.cookie}={server.token}\r\nContent-Type: application/json\r\n"
+            f"Cookie: {server.cookie}={server.session}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         line.sendall((head + body).encode())
@@ -230,3 +230,10 @@ def test_the_page_can_stop_a_search(server):
     assert ask(server, "stop", search="that one") == {}
     assert server.to_stop == {"that one"}
     server.to_stop.clear()
+
+
+def test_the_token_lets_in_once_and_a_search_may_have_any_name(server):
+    address = f"/?token={server.token}"
+    assert call(server, "GET", address, Cookie=None)[0].status == 303
+    assert call(server, "GET", address, Cookie=None)[0].status == 403
+    assert call(server, "POST", "/api/stop", {"search": {}})[0].status == 200

@@ -17,7 +17,7 @@ from meshwright.report.heat_map import heat_spec, heat_svg
 from meshwright.spec.sweep import HeatMap, SweepSpec
 from meshwright.sweep.questions import QUESTIONS, checked
 from meshwright.sweep.report import cells_of, counts_of, records, sweep_csv
-from meshwright.sweep.run import Store, key_of, points_of, run
+from meshwright.sweep.run import Store, _content, key_of, points_of, run, state_of_code
 
 FIXED = {"model": "gpt2-medium", "seq": 512, "on": "8xA100"}
 SWEEP = SweepSpec(
@@ -448,3 +448,20 @@ def test_pictures_say_what_is_shown_of_what():
     assert whole.subtitle == "batches: highest of each cell"
     priced = SWEEP.heat_map.model_copy(update={"shows": "passes_per_s_per_price"})
     assert "network and memory alone" in cells_of(SWEEP, priced, swept).title
+
+
+def test_a_file_that_changes_is_another_question(tmp_path):
+    chip, system = tmp_path / "chip.yaml", tmp_path / "my.yaml"
+    chip.write_text("name: X")
+    system.write_text("chip: chip.yaml")
+    point = {"on": str(system), "seq": "1k"}
+
+    def key():
+        _content.cache_clear()
+        return key_of("plan", point, "1")
+
+    first = key()
+    assert key() == first
+    chip.write_text("name: Y")  # the system names it
+    assert key() != first
+    assert state_of_code() == state_of_code() != ""

@@ -92,8 +92,8 @@ class PythonFile:
             yield
         except SpecError as error:
             raise SpecError(error.faults, origin=self.name) from error
-        except RecursionError as error:
-            fault = Fault("", "nests deeper than is followed")
+        except (RecursionError, ValueError) as error:  # or numbers of thousands of digits
+            fault = Fault("", "is not followed: it nests too deep, or has endless numbers")
             raise SpecError(fault, origin=self.name) from error
 
     def _run(self, body: list[ast.stmt]) -> None:
@@ -252,7 +252,7 @@ class PythonFile:
 
     def _unfollowed(self, node: ast.stmt, scope: dict[str, Any]) -> None:
         """Mark what a statement changes that cannot be followed."""
-        first = ast.unparse(node).splitlines()[0][:60]
+        first = _unparsed(node).splitlines()[0][:60]
         fault = Fault(f"line {node.lineno}", f"{first!r} is not followed")
         for one in ast.walk(node):
             self.budget.spend(values=1)
@@ -608,9 +608,17 @@ def _dotted(node: ast.expr) -> str:
     return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
 
 
+def _unparsed(node: ast.AST) -> str:
+    """Return what is written; of numbers of thousands of digits Python writes none."""
+    try:
+        return ast.unparse(node)
+    except ValueError:
+        return "a number of too many digits"
+
+
 @lru_cache(4096)
 def _source(node: ast.expr) -> str:
-    text = " ".join(ast.unparse(node).split())
+    text = " ".join(_unparsed(node).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -1,0 +1,182 @@
+"""Inputs that took all memory, did not end, or ended in a traceback, with what is right for each.
+
+Small files stand beside; what is large or binary is made here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).with_suffix("").with_name("reliability")
+GPT = (
+    "torchrun --nproc-per-node 8 pretrain_gpt.py --hidden-size 4096 --ffn-hidden-size 14336 "
+    "--num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu "
+    "--normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
+    "--untie-embeddings-and-output-weights --vocab-size 128256 --attention-dropout 0 "
+    "--hidden-dropout 0 --seq-length 8192 --max-position-embeddings 8192 --micro-batch-size 1 "
+    "--global-batch-size 128 --bf16 --lr 3e-4 --train-iters 1000"
+)
+JOB = f"{GPT} --num-layers 32 --tensor-model-parallel-size 2\n"
+RECIPE = """from megatron.bridge.recipes.llama import llama3_8b_pretrain_config
+from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.pretrain import pretrain
+
+cfg = llama3_8b_pretrain_config()
+cfg.model.tensor_model_parallel_size = 2
+cfg.model.pipeline_model_parallel_size = 2
+cfg.train.global_batch_size = 64
+pretrain(config=cfg, forward_step_func=forward_step)
+"""
+POD = """apiVersion: v1
+kind: Pod
+metadata: {{name: x}}
+spec:
+{node}  containers:
+    - {{name: a, image: x, command: {command}, resources: {resources}}}
+"""
+EIGHT = "{limits: {nvidia.com/gpu: 8}}"
+KERNEL = "chip,library,mode,op,num_gpus,devices_per_node,message_bytes,latency_us\n"
+DISPATCH = "chip,mode,nodes,hidden,tokens,topk,dispatch_sms,dispatch_us,combine_us\n"
+SPENT = "so it is not read further"
+
+
+def ended(tmp_path, *words):
+    """Return exit status and messages of a command that has 4 GB and a minute of CPU time."""
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_AS, (4 * 10**9, 4 * 10**9))
+        resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "meshwright", *words], cwd=tmp_path, capture_output=True,
+        preexec_fn=limited, text=True, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert "memory is short" not in done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "says"),
+    [
+        # What never ends, or doubles, is refused where it is, before it is built.
+        ('f() { f "$@" "$@"; }\nf a b\n' + JOB, 2, SPENT),
+        ('A=("" "")\n' + 'A=("${A[@]}" "${A[@]}")\n' * 24 + JOB, 2, SPENT),
+        ("A[200000000]=1\n" + JOB, 2, "line 2: builds too many values"),
+        ("for ((i=0; i<1000000000; i++)); do\n:\ndone\n" + JOB, 2, "takes too many steps"),
+        ("i=0\nwhile [ $i -lt 1000000000 ]; do i=$((i+1)); done\n" + JOB, 2, "too many steps"),
+        # Numbers of shells have 64 bits; a pattern that could take for ever is taken as false.
+        ("X=99999\n" + "X=$((X*X))\n" * 14 + JOB, 0, "tp 2"),
+        ('A=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!\nif [[ $A =~ ^(a+)+$ ]]; then exit 0; fi\n'
+         + JOB, 0, "may take too long"),
+        (f"{GPT} --num-layers 2000000000\n", 2, "at most 10,000"),
+        (f"{GPT} --num-layers 32 --pipeline-model-parallel-size 2 "
+         "--pipeline-model-parallel-layout 'Et*4000000000|tL'\n", 2, "pipeline_model_parallel"),
+        ('#SBATCH --comment="it\n' + JOB, 2, "No closing quotation"),
+    ],
+)  # fmt: skip
+def test_scripts(tmp_path, text, status, says):
+    (tmp_path / "a.sh").write_text(f"#!/bin/bash\n{text}")
+    found, told = ended(tmp_path, "read", "a.sh", "--detail")
+    assert found == status, told
+    assert says in told
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "says"),
+    [
+        # What configures nothing is not known, and plays no part.
+        ("X = 1j + 1\n", 0, "tp 2, pp 2"),
+        ("X = 0x" + "f" * 6000 + "\n", 0, "tp 2, pp 2"),
+        ('X = 1 % 0\nY = "%d" % "a"\nZ = "%(a)s" % {}\n', 0, "tp 2, pp 2"),
+        ('d = {"a": 1}\nfor k in d:\n    d[k + "x"] = 1\n', 0, "tp 2, pp 2"),
+        # What grows without end is refused with its line.
+        ('X = "%1000000000d" % 5\n', 2, "line 1: builds too much text"),
+        ('X = "a" * 100000\nX = X * 100000\n', 2, "line 2: builds too much text"),
+        ("X = [0]\n" + "X.extend(X)\n" * 27, 2, "builds too many values"),
+        ("X = []\nX.append(X)\n", 2, "nests too deep"),
+    ],
+)
+def test_python_files(tmp_path, text, status, says):
+    (tmp_path / "a.py").write_text(text + RECIPE)
+    found, told = ended(tmp_path, "read", "a.py")
+    assert found == status, told
+    assert says in told
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.yaml", "services: {a: {command: 5}}\n", "is no file of a program"),
+        ("a.yaml", "services: {a: null}\n", "is no file of a program"),
+        ("a.yaml", POD.format(node="", command="5", resources=EIGHT), "is no file"),
+        ("a.yaml", POD.format(node="  nodeSelector: x\n", command="[python, t.py]",
+                              resources=EIGHT), "starts no program"),
+        ("a.yaml", POD.format(node="", command="[python, t.py]", resources="5"), "is no file"),
+        ("a.yaml", "a: !!map [1]\n", "is no YAML"),
+        ("a.yaml", "a: &a {b: 1}\n" + "".join(
+            f"x{i}: &x{i} [{', '.join([f'*x{i - 1}' if i else '*a'] * 10)}]\n"
+            for i in range(12)), "builds too many values"),
+        ("a.yaml", "model_name_or_path: meta-llama/Llama-3.1-8B\nper_device_train_batch_size: 1\n"
+         "fsdp_config: {1: 2, ~: 3, 1.5: 4, true: 3}\n", "is not read"),
+        ("a.toml", "a." * 3000 + "a = 1\n", "nests too deep"),
+    ],
+)  # fmt: skip
+def test_trees(tmp_path, name, text, says):
+    (tmp_path / name).write_text(text)
+    found, told = ended(tmp_path, "read", name)
+    assert found == 2, told
+    assert says in told
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("k.csv.gz", gzip.compress(KERNEL.encode() * 9, mtime=0)[:40], "gzip is damaged"),
+        ("k.csv", KERNEL.encode() + b"b60,\xff\xfe\n", "no UTF-8"),
+        ("k.csv", f"{KERNEL}a100,vllm_custom,eager,0,8,8,8388608,138.0\n".encode(), "found '0'"),
+        ("k.csv", f"{DISPATCH}h100,normal,1e-320,7168,12,8,4,105,159\n".encode(), "line 2: nodes"),
+        ("k.csv", f"{DISPATCH}h200,normal,x,4096,16384,22,24,1538,2388\n".encode(), "nodes"),
+    ],
+)
+def test_tables_of_kernels(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content)
+    found, told = ended(tmp_path, "validate", "--kernels", "--measurements", name)
+    assert found == 2, told
+    assert says in told
+
+
+def test_a_table_that_is_no_file_or_a_bomb_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "k.csv")
+    assert ended(tmp_path, "validate", "--kernels", "--measurements", "k.csv")[0] == 2
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"1," * 40_000_000, mtime=0))
+    found, told = ended(tmp_path, "validate", "--kernels", "--measurements", "b.csv.gz")
+    assert found == 2
+    assert "more than 64 MiB" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        # Nothing is sharded on one device: the space is empty, and that is said.
+        ("plan gpt2-medium --on 1xH100 --seq 1k --global-batch 8 --zero 1", None, ""),
+        ("plan gpt2-medium --on 8xH100 --seq 1k --global-batch 8 --pp 1M", 2, "pp"),
+        # Four devices of a torus of 4 x 2 are its first line, a ring of four.
+        ("plan gpt2-medium --on torus.yaml --seq 1k --global-batch 8", 0, "4"),
+        ("show chip hot.yaml", 2, "more than the peak"),
+        ("show chip far.yaml", 2, "beyond 1e+30"),
+    ],
+)
+def test_questions(tmp_path, words, status, says):
+    for path in FOLDER.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    found, told = ended(tmp_path, *words.split())
+    assert found == status if status is not None else found in (0, 3), told
+    assert says in told
