@@ -20,7 +20,9 @@ DAY_S = 86_400.0
 
 def takes(run_s, is_complete=True):
     """Return a plan whose run takes that long."""
-    return SimpleNamespace(run_s=run_s, slowest_run_s=run_s, coverage=SimpleNamespace(is_complete=is_complete))
+    return SimpleNamespace(
+        run_s=run_s, slowest_run_s=run_s, coverage=SimpleNamespace(is_complete=is_complete)
+    )
 
 
 def tries_of(run_s_on):
