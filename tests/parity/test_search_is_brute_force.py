@@ -133,12 +133,26 @@ def pipelines_of(degrees, keeps):
 
 
 def shards_of(degrees, keeps):
-    """Yield (dp_shard, ZeRO stage, reshard) that are not another one by another name."""
+    """Yield (dp_shard, ZeRO stage, reshard): one replica is one shard under each stage."""
+    is_one = degrees["dp"] * degrees["cp"] == 1
     for shard in divisors(degrees["dp"]):
         for stage, reshard in ((0, True), (1, True), (2, True), (3, True), (3, False)):
-            is_whole = shard == 1 if stage == 0 else shard * degrees["cp"] > 1
-            if is_whole and keeps("dp_shard", shard) and keeps("zero_stage", stage):
+            is_legal = is_one or (shard == 1 if stage == 0 else shard * degrees["cp"] > 1)
+            if is_legal and keeps("dp_shard", shard) and keeps("zero_stage", stage):
                 yield shard, stage, reshard
+
+
+def distinct(plans):
+    """Return the plans without those that are another one by another name.
+
+    On one shard all ZeRO stages are the same plan: that of the lowest stage stands for it.
+    """
+    found = {}
+    for strategy, structure in plans:
+        is_one = strategy.dp * strategy.cp == 1
+        same = replace(structure, zero_stage=0, reshard_after_forward=True)
+        found.setdefault((strategy, same if is_one else structure), (strategy, structure))
+    return list(found.values())
 
 
 def plans_of(problem, allowed):
@@ -293,6 +307,7 @@ def searched(problem, allowed, **options):
 
 def agree(problem, allowed, plans):
     """Compare the search, pruned and not, with the plain loop: best plans, and every count."""
+    plans = distinct(plans)
     truth = brute_force(problem, plans, 5)
     pruned = searched(problem, allowed)
     everything = searched(problem, allowed, prune=False)
@@ -344,6 +359,7 @@ def test_search_below_a_cap_returns_the_optimum_of_a_plain_loop(seed):
     chance = random.Random(seed)
     problem = powered(problem, chance, **caps_of(chance, problem))
     system = problem.system
+    plans = distinct(plans)
     left = [plan for plan in plans if not idles_above_cap(system, plan[0].num_devices)]
     truth = brute_force(problem, left, 5)
     for prune in (True, False):
@@ -426,7 +442,7 @@ def test_search_under_a_framework_returns_the_best_that_it_starts(seed):
     asked = replace(problem, workload=workload)
     overlaps = True in launches.overlaps_data_parallel
     tried = [(s, replace(o, overlap_data_parallel=overlaps)) for s, o in plans]
-    left = [plan for plan in tried if starts(asked, *plan)]
+    left = distinct(plan for plan in tried if starts(asked, *plan))
     truth = brute_force(asked, left, 5)
     times_s = [time_s for time_s, _, _ in truth.fastest]
     try:

@@ -486,7 +486,10 @@ def _priced(
     within_s: float,
 ) -> Iterator[Families]:
     """Yield the families of one layout: layers are priced once for all pipelines and orders."""
-    if not legal:
+    kinds = {
+        kind: None for structure in _recomputes(space, layout) for kind in recomputes_of(structure)
+    }
+    if not (legal and kinds):
         return
     ordered = [_ordered(space, structure, columns, counts) for structure, columns in legal]
     parts = [part for part in ordered if len(part.order_of)]
@@ -495,9 +498,6 @@ def _priced(
     network = space.problem.network_with(
         joined([part.layout for part in parts]), joined([part.strategy for part in parts])
     )
-    kinds = {
-        kind: None for structure in _recomputes(space, layout) for kind in recomputes_of(structure)
-    }
     prices, groups, sends = _layer_table(space.problem, layout, network, tuple(kinds))
     layers_s = _layers_s(space.problem, prices)
     start = 0
