@@ -179,7 +179,7 @@ def member_choices(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatA
 
 def is_whole(space: SearchSpace, stage: int, columns: StrategyColumns) -> BoolArray:
     """Return the rows that start with one shard: any without ZeRO, else those of one replica."""
-    starts = has_zero(space.launches, stage, columns)
+    starts = has_zero(space.launches, stage, columns) & space.choices.keeps("dp_shard", 1)
     starts &= has_expert_ranks(space.launches, stage, columns)
     return starts if stage == 0 else starts & (columns.dp * columns.cp == 1)
 
