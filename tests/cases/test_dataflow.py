@@ -42,7 +42,7 @@ def test_a_name_that_would_write_to_the_terminal_is_refused(capsys, verb) -> Non
     ("function", "said"),
     [
         ("asserts", "torch.export: AssertionError"),
-        ("raises", "torch.export: NotImplementedError"),
+        ("raises", "torch.export: ArithmeticError"),
         ("ends", "SystemExit: 3"),
         ("fails", "silent.py:fails: ValueError"),
     ],

@@ -52,7 +52,7 @@ UNITS = {
     for head, body in re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
 }
 DECLARED = {
-    "Plan": Plan,
+    "Plan": (Plan, "proof"),
     "Candidate": (Candidate, "plan"),
     "Placement": Placement,
     "Hot link": HotLink,

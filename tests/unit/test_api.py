@@ -89,7 +89,7 @@ def test_what_is_needed_is_said():
 
 
 def test_nothing_fits_is_an_error_of_its_own():
-    with pytest.raises(InfeasibleError, match="the leanest needs"):
+    with pytest.raises(InfeasibleError, match="the leanest of those that devices would hold"):
         mw.plan("llama3-405b", on="8xH100", seq="8k", global_batch=8)
 
 

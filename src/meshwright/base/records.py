@@ -6,6 +6,7 @@ A record leads with its answer. All of its fields are there by name, and in ``--
 from __future__ import annotations
 
 import dataclasses
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -27,6 +28,8 @@ MOST_LETTERS, NEXT = 300, "\n  "
 MOST_ENTRIES = 3
 """Of a mapping or a sequence inside of a record."""
 LIBRARIES = ("pandas", "polars")
+PAIR_NAME = re.compile(r"(.*interval|.+(?=_))(.*)")
+"""Stem and unit of the name of a pair of numbers."""
 
 
 class Brief:
@@ -142,7 +145,8 @@ def _alike(values: list[Scalar]) -> list[Scalar]:
 def scalars(record: Any) -> dict[str, Scalar]:
     """Return the numbers, texts and truth values of a record, by the names of ``--json``.
 
-    A pair of numbers becomes two: ``interval_s`` becomes ``interval_low_s``, ``interval_high_s``.
+    A pair of numbers becomes two: ``interval_s`` becomes ``interval_low_s`` and ``interval_high_s``,
+    ``tokens_per_s_interval`` becomes ``tokens_per_s_interval_low`` and ``tokens_per_s_interval_high``.
     """
     own = {field.name: field.name for field in dataclasses.fields(record)}
     named = {**getattr(type(record), "DERIVED", {}), **own}
@@ -154,8 +158,8 @@ def scalars(record: Any) -> dict[str, Scalar]:
         elif value is None or isinstance(value, str | int | float):
             found[name] = value
         elif _is_pair(value):
-            stem, _, unit = name.rpartition("_")
-            found |= {f"{stem}_low_{unit}": value[0], f"{stem}_high_{unit}": value[1]}
+            stem, unit = PAIR_NAME.findall(name)[0]
+            found |= {f"{stem}_low{unit}": value[0], f"{stem}_high{unit}": value[1]}
     return found
 
 

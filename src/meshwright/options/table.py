@@ -67,7 +67,7 @@ class Option:
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
         """Declare it for a command line."""
-        about = argparse.SUPPRESS if self.is_hidden else self.help
+        about = argparse.SUPPRESS if self.is_hidden else self.help.replace("%", "%%")
         if self.is_positional:
             shown: dict[str, Any] = {"metavar": self.metavar} if self.metavar else {}
             nargs = {"argument": "?", "several": "+"}.get(self.kind)

@@ -26,6 +26,7 @@ class Inner(Brief):
     name: str = "inner"
     step_time_s: float = 0.0
     interval_s: tuple[float, float] | None = None
+    tokens_per_s_interval: tuple[float, float] | None = None
     colour: Colour = Colour.RED
     parts_s: Mapping[str, float] = field(default_factory=dict)
     many: tuple[object, ...] = ()
@@ -75,9 +76,10 @@ def test_a_notebook_shows_text_as_text():
 
 
 def test_scalars_have_the_names_of_json():
-    assert scalars(Inner("x", 1.5, (1.0, 2.0), many=(1,))) == {
+    assert scalars(Inner("x", 1.5, (1.0, 2.0), (3.0, 4.0), many=(1,))) == {
         "plan": "tp2", "name": "x", "step_time_s": 1.5, "interval_low_s": 1.0,
-        "interval_high_s": 2.0, "colour": "red",
+        "interval_high_s": 2.0, "tokens_per_s_interval_low": 3.0, "tokens_per_s_interval_high": 4.0,
+        "colour": "red",
     }  # fmt: skip
 
 

@@ -159,8 +159,13 @@ def test_bytes_that_are_no_trace_are_told(tmp_path, device_trace, monkeypatch):
     cut.write_bytes(gzip.compress(device_trace.read_bytes())[:200])
     binary.write_bytes(b'{"traceEvents": [\xff\xfe')
     os.mkfifo(pipe)
-    for path, says in ((cut, "ended before"), (binary, "no UTF-8"), (pipe, "a FIFO"),
-                       (tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):  # fmt: skip
+    for path, says in (
+        (cut, "ended before"),
+        (binary, "no UTF-8"),
+        (pipe, "a FIFO"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "none", "No such file"),
+    ):
         with pytest.raises(SpecError, match=says):
             read_profile(path)
     monkeypatch.setattr(profile, "CHUNK", 100)

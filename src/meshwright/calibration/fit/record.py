@@ -228,12 +228,16 @@ def _shares(tested: HeldOut, kind: BoolArray) -> list[float]:
 
 
 def _covered(tested: HeldOut | None, group: str) -> float | None:
-    """Return the share of the rows of a source inside, with the framework where it is known."""
+    """Return the share of the rows of a source inside, with the framework where it is known.
+
+    None: no row has an error that knows nothing of its source.
+    """
     if tested is None:
         return None
     mine = (np.array(tested.groups) == group) & ~np.isnan(tested.errors)
     named = mine & tested.kinds()["framework named"]
-    return _rounded(tested.inside[named if named.any() else mine].mean())
+    inside = tested.inside[named if named.any() else mine]
+    return _rounded(inside.mean()) if inside.size else None
 
 
 def _rounded(value: Any) -> float:
