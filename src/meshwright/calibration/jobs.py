@@ -213,8 +213,10 @@ def _stated(row: Row, habits: Habits, degrees: Degrees) -> dict[str, Any]:
     return {name: value for name, value in one.items() if value is not None}
 
 
-def precision_of(stated: PrecisionFields | None, chip: ChipSpec) -> Precision:
-    """Return the number formats of a training row: 16 bits where nothing is stated.
+def precision_of(
+    stated: PrecisionFields | None, chip: ChipSpec, habits: Habits = UNNAMED
+) -> Precision:
+    """Return the number formats of a training row: those of the framework where none is stated.
 
     Raises
     ------
@@ -222,7 +224,7 @@ def precision_of(stated: PrecisionFields | None, chip: ChipSpec) -> Precision:
         When the chip has no rate for them.
     """
     known = stated or PrecisionFields()
-    activation = known.activation or chip.word
+    activation = known.activation or habits.word or chip.word
     matmul = known.matmul or activation
     try:
         stated_rate(chip, matmul)
@@ -265,7 +267,7 @@ def _optimizer(
 def _workload(row: Row, habits: Habits, degrees: Degrees, system: SystemSpec) -> Training:
     """Return the training workload of a row."""
     assert row.model.seq is not None
-    types = precision_of(row.precision, system.chip)
+    types = precision_of(row.precision, system.chip, habits)
     return training(
         system,
         has_run=True,

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from meshwright.spec.declaration import Declaration, Provenance, Source
+from meshwright.spec.system import DType
 from meshwright.spec.workload import Launches, SoftwareStack, ZeroStage
 
 
@@ -18,6 +19,8 @@ class Habits(Declaration):
     """
 
     software: SoftwareStack = SoftwareStack()
+    word: DType | None = None
+    """Type of training where none is stated; None: the 16 bits of the chip."""
     native_attention: tuple[str, ...] | None = None
     """Families of chips that its attention kernels were written for; None: all."""
     optimizer: str | None = None

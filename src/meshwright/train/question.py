@@ -45,8 +45,8 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
 
     ``optimizer`` is a preset, its name, or the default of the framework, else of the system;
     ``framework`` one of the catalog or its name, whose software ``software`` adds to;
-    ``precision`` all types, or that of the linear layers, in the 16 bits of the chip otherwise.
-    Compiled software fuses elementwise operators.
+    ``precision`` all types, or that of the linear layers, by default that of the framework, else
+    the 16 bits of the chip. Compiled software fuses elementwise operators.
 
     Parameters
     ----------
@@ -61,9 +61,11 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
     spec = load_system(system) if isinstance(system, str) else system
     framework, optimizer = fields.pop("framework", None), fields.pop("optimizer", None)
     types = fields.pop("precision", None)
-    types = types if isinstance(types, Precision) else Precision.on(spec.chip, types)
+    if isinstance(framework, str):
+        framework = load_framework(framework)
+    if not isinstance(types, Precision):
+        types = Precision.on(spec.chip, types or (framework.word if framework else None))
     if framework is not None:
-        framework = load_framework(framework) if isinstance(framework, str) else framework
         stack = framework.stack(family=spec.chip.family, precision=types.activation)
         stated = fields.get("software", SoftwareStack())
         changes = {name: getattr(stated, name) for name in stated.model_fields_set}
