@@ -145,8 +145,8 @@ def _alike(values: list[Scalar]) -> list[Scalar]:
 def scalars(record: Any) -> dict[str, Scalar]:
     """Return the numbers, texts and truth values of a record, by the names of ``--json``.
 
-    A pair of numbers becomes two: ``interval_s`` becomes ``interval_low_s`` and ``interval_high_s``,
-    ``tokens_per_s_interval`` becomes ``tokens_per_s_interval_low`` and ``tokens_per_s_interval_high``.
+    A pair of numbers becomes two: ``interval_s`` becomes ``interval_low_s`` and
+    ``interval_high_s``, ``tokens_per_s_interval`` the same with ``_low`` and ``_high`` at its end.
     """
     own = {field.name: field.name for field in dataclasses.fields(record)}
     named = {**getattr(type(record), "DERIVED", {}), **own}
