@@ -1,4 +1,4 @@
-"""Winners of ordinary questions start: each framework builds their groups in a world of its ranks.
+"""Winners of ordinary questions start, as far as each framework goes without devices.
 
 ``python tests/frameworks/test_starts.py`` with ``tests`` on the path writes the list.
 """
@@ -21,12 +21,25 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results" / "starts.md"
 HEAD = """\
 # Which winners start
 
-Each row is the best plan of a question that names a framework, exported, and started by the code
-of that framework without devices: its parser and its checks, then its process groups (its mesh)
-for every rank of the plan. torchtitan also builds its model on the device `meta`, Megatron deals
-the layers over all stages, JAX traces a whole step. Kernels, weights and networks take no part.
+Each row is the best plan of a question that names a framework, exported, and given to the code of
+that framework on a machine without devices. How far that code goes differs:
 
-| framework | model | system | plan | what it built |
+* torchtitan reads its arguments, builds its meshes over a process group without peers, and builds
+  its model on the device `meta`; it does not shard the model.
+* Megatron-LM reads its arguments, initializes the process groups of rank 0, and deals its layers
+  over all stages. It builds no model: its layers need Transformer Engine.
+* Megatron Bridge applies the overrides to its vanilla recipe and initializes the groups of
+  megatron-core; it builds no model.
+* Accelerate reads its launcher, plugins and the options of the Trainer, and builds its mesh where
+  the plan has one.
+* The PyTorch script builds its mesh and its groups.
+* DeepSpeed reads its configuration and checks the batch against the ranks, MaxText reads its
+  configuration and checks it against the devices; neither builds groups.
+* JAX traces a whole step of the program over an abstract mesh.
+
+Kernels, weights and networks take no part: a plan of this list can still fail where they do.
+
+| framework | model | system | plan | what it built, or read |
 |---|---|---|---|---|
 """
 

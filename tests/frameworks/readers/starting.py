@@ -1,9 +1,10 @@
 """Starts of a framework without devices: its own groups in a world that is not, and its model.
 
-``starting.py NAME`` reads cases as the readers beside it do, and goes on where they end: it builds
-the process groups (or the mesh) for all ranks of the plan with PyTorch's fake backend, and what of
-the model needs no kernels of a device: torchtitan's on ``meta``, the layers that Megatron deals
-over its stages, a traced step of JAX. What it answers is what the framework has built.
+``starting.py NAME`` reads cases as the readers beside it do, and goes on where they end, as far as
+each framework goes. Rank 0 of PyTorch's fake backend builds process groups or a mesh; of the model
+there is what needs no kernels of a device: torchtitan's on ``meta``, the layers that Megatron deals
+over its stages, a traced step of JAX. DeepSpeed and MaxText only check their configuration.
+What it answers is what the framework has built, or read.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ def numbers(model):
 
 
 def torchtitan(case):
-    """Build the meshes of the trainer, and shard its model over them."""
+    """Build the meshes of the trainer, and its model on ``meta``, not sharded."""
     import os
 
     import read_torchtitan as reader
@@ -103,7 +104,7 @@ def megatron(case):
 
 
 def bridge(case):
-    """Apply the overrides, and initialize the groups of megatron-core with what they say."""
+    """Apply the overrides to the vanilla recipe, and initialize groups with what they say."""
     import read_megatron_bridge as reader
     from megatron.core import parallel_state
 
@@ -131,7 +132,7 @@ def bridge(case):
 
 
 def accelerate(case):
-    """Set up the plugins of a process, and build the mesh of Accelerate."""
+    """Set up the plugins of a process, and build the mesh of Accelerate where there is one."""
     import read_accelerate as reader
 
     found = reader.read(case)
@@ -145,7 +146,7 @@ def accelerate(case):
 
 
 def deepspeed(case):
-    """Check the configuration against the ranks, and build the groups that share sequences."""
+    """Check the configuration and its batch against the ranks; no group is built."""
     import read_deepspeed as reader
 
     found = reader.read(case)
@@ -155,7 +156,7 @@ def deepspeed(case):
 
 
 def maxtext(case):
-    """Build MaxText's mesh of as many devices, within a slice and over slices."""
+    """Check that the axes of MaxText's configuration fill all devices; no mesh is built."""
     import math
 
     import read_maxtext as reader
@@ -173,7 +174,7 @@ def fsdp(case):
 
 
 def jax(case):
-    """Trace one step of the program over its mesh."""
+    """Trace one step of the program over an abstract mesh."""
     import read_jax as reader
 
     found = reader.read(case)
