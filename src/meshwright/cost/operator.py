@@ -629,12 +629,13 @@ def matmul_traffic_bytes(
 
     On a chip that is priced by its cores a product is cut into blocks of p x q sums that fit on
     chip, unless one operand does: each operand is read once for each block of the other,
-    w (rows inner columns / q + inner columns rows / p).
+    w (rows inner columns / q + inner columns rows / p). Where the only memory is on the chip there
+    is no room beside it, and nothing is read twice.
 
     Source: least traffic of a product in two levels of memory, Hong and Kung 1981 (STOC 13).
     """
     left, right = word_bytes * rows * inner, word_bytes * inner * columns
-    if rates.core_array is not None:
+    if rates.core_array is not None and rates.room_bytes > 0.0:
         room = rates.room_bytes / ACCUMULATOR_BYTES
         p = smaller(rows, larger(math.sqrt(room), room / columns))
         stays = smaller(left, right) <= rates.room_bytes

@@ -180,3 +180,11 @@ def test_operands_that_do_not_stay_are_read_once_for_each_block(rows, columns, e
     assert moved == pytest.approx(expected, rel=1e-5)
     without = replace(rates, core_array=None)
     assert matmul_traffic_bytes(1.0, rows, 12288.0, columns, 2.0, without) <= moved
+
+
+def test_operands_of_a_die_with_its_first_memory_alone_are_read_once():
+    """Layers that are cut into stages of SRAM are priced on a die that has no other memory."""
+    alone = engine_of(DIE.model_copy(update={"memories": DIE.memories[:1]}))
+    assert alone.room_bytes == 0.0
+    moved = matmul_traffic_bytes(1.0, 4096.0, 3072.0, 5120.0, 2.0, alone)
+    assert moved == 2.0 * 3072 * (4096 + 5120) + 2.0 * 4096 * 5120  # 98.6 MB
