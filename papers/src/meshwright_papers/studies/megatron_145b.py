@@ -130,7 +130,9 @@ class Megatron145B:
             f"{name:<34}{step_s:>8.2f}s{shown(rate):>11}{shown(measured):>11}{shown(peer):>10}"
             for name, step_s, rate, measured, peer, _ in cells
         ]
-        lines += ["", *(f"{row.name}: {row.plan}" for row in found[3:]), ""]
+        for row in found[3:]:
+            lines += ["", f"{row.name}:", f"  {row.plan}"]
+        lines.append("")
         every = claims(found)
         return StudyResult(
             lines=(*lines, *claim_lines(every)),
