@@ -4,9 +4,12 @@ Regular files are read, up to a size, also of what is packed in them: no device,
 without an end.
 
 Files are written whole or not at all, and nothing is replaced unasked. Content goes into a file of
-another name in the same folder, from there to the disk, and is then moved in one step. What is
-there stays unless it is forced; what is no regular file (a device, a FIFO, a socket, a folder) is
-never touched, and a symbolic link is followed only where it is forced.
+another name in the same folder, from there to the disk, and is then moved in one step. Several
+files are one step too: a new folder takes its name when all of it is there; in one that is there, a
+journal names the files from the moment on which all are on the disk, and whoever next reads or
+writes in that folder ends what was stopped. What is there stays unless it is forced; what is no
+regular file (a device, a FIFO, a socket, a folder) is never touched, and a symbolic link is
+followed only where it is forced.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ import gzip
 import io
 import os
 import secrets
+import shutil
 import stat
 import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -72,6 +77,7 @@ class _Bounded(io.RawIOBase):
 @contextmanager
 def _regular(path: Path) -> Iterator[io.BufferedReader]:
     """Open a regular file; a FIFO is not waited for."""
+    _settled(path.absolute().parent)
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(descriptor, "rb", closefd=True) as file:
         if kind := kind_of_file(os.fstat(descriptor).st_mode):
@@ -204,15 +210,19 @@ def in_the_way(path: Path, *, force: bool = False, is_resumed: bool = False) -> 
 
 
 @contextmanager
-def _moving(force: bool) -> Iterator[Callable[[Path], BinaryIO]]:
-    """Open files to be written; they take their names together when the block ends well."""
+def _moving(folder: Path, force: bool) -> Iterator[Callable[[Path], BinaryIO]]:
+    """Open files of a folder to be written; they take their names together at the end."""
+    token = secrets.token_hex(6)
+    journal = folder / f"{_MARK}{token}{_JOURNAL}"
     moves: list[tuple[Path, Path]] = []
+    names: list[str] = []
 
     def opened(path: Path) -> BinaryIO:
-        target = path.resolve() if path.is_symlink() else path
-        partial = target.with_name(f".meshwright-{secrets.token_hex(6)}.partial")
-        _forget_old(target.parent)
+        target = _followed(path)
+        _settle(target.parent)
+        partial = _partial(target, token, len(moves))
         moves.append((partial, target))
+        names.append(str(path.relative_to(folder)))
         file = partial.open("xb")
         if target.exists():
             os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
@@ -221,22 +231,93 @@ def _moving(force: bool) -> Iterator[Callable[[Path], BinaryIO]]:
     try:
         yield opened
         _refuse([target for _, target in moves], force=force)
-        for partial, target in moves:
+        if len(moves) > 1:
+            _promise(journal, names, {target.parent for _, target in moves})
+        for partial, target in moves[: len(moves) == 1]:
             partial.replace(target)
     except OSError as error:
         what, name = f"{error.strerror or error}; nothing is written", str(moves[-1][1])
         raise OSError(error.errno, what, name) from error
     finally:
+        if journal.exists():
+            _keep(journal)
         for partial, _ in moves:
             partial.unlink(missing_ok=True)
 
 
-def _forget_old(folder: Path) -> None:
-    """Remove what writers left that were killed more than a day ago."""
-    for path in folder.glob(".meshwright-*.partial"):
-        with suppress(OSError):
-            if time.time() - path.lstat().st_mtime > 86400.0:
-                path.unlink()
+_MARK, _PARTIAL, _JOURNAL = ".meshwright-", ".partial", ".journal"
+_MOST_JOURNAL_BYTES = 2**20
+
+
+def _followed(path: Path) -> Path:
+    return path.resolve() if path.is_symlink() else path
+
+
+def _partial(target: Path, token: str, index: int) -> Path:
+    """Return the file that takes the name of a target: always one beside it."""
+    return target.with_name(f"{_MARK}{token}-{index}{_PARTIAL}")
+
+
+def _promise(journal: Path, names: Iterable[str], folders: Iterable[Path]) -> None:
+    """Write the journal of files that are all on the disk: from here on they are the new ones."""
+    draft = journal.with_suffix(_PARTIAL)
+    try:
+        with draft.open("xb") as file:
+            file.write("\0".join(names).encode())
+            _to_disk(file)
+        for folder in folders:
+            _folder_to_disk(folder)
+        draft.replace(journal)
+    finally:
+        draft.unlink(missing_ok=True)
+    _folder_to_disk(journal.parent)
+
+
+def _keep(journal: Path) -> None:
+    """Give the files of a journal their names: those that have none yet."""
+    token = journal.name.removeprefix(_MARK).removesuffix(_JOURNAL)
+    with suppress(FileNotFoundError), journal.open("rb") as file:
+        for index, name in enumerate(file.read(_MOST_JOURNAL_BYTES).decode().split("\0")):
+            target = _followed(journal.parent / name)
+            with suppress(FileNotFoundError):
+                _partial(target, token, index).replace(target)
+    journal.unlink(missing_ok=True)
+
+
+def _settle(folder: Path) -> None:
+    """End what writers left in a folder that were killed: the promised, and the old rest."""
+    for path in folder.glob(f"{_MARK}*"):
+        with suppress(OSError, ValueError):
+            status = path.lstat()
+            if path.suffix == _JOURNAL and stat.S_ISREG(status.st_mode) and _is_own(status):
+                _keep(path)
+            elif path.suffix == _PARTIAL and time.time() - status.st_mtime > 86400.0:
+                shutil.rmtree(path) if stat.S_ISDIR(status.st_mode) else path.unlink()
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Return whether a file is of this user: nobody else says what takes which name."""
+    return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+
+
+_settled = lru_cache(maxsize=1024)(_settle)
+"""What readers call: once for a folder."""
+
+
+@contextmanager
+def _fresh(folder: Path) -> Iterator[Path]:
+    """Give a folder to be filled, which takes its name when the block ends well."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _settle(folder.parent)
+    place = folder.with_name(f"{_MARK}{secrets.token_hex(6)}{_PARTIAL}")
+    place.mkdir()
+    try:
+        yield place
+        place.rename(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _refuse(paths: Iterable[Path], *, force: bool) -> None:
@@ -257,7 +338,7 @@ def writing(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
         Where the disk is full or the folder is not to be written to; nothing is left behind.
     """
     _refuse([path], force=force)
-    with _moving(force) as opened, opened(path) as file:
+    with _moving(path.parent, force) as opened, opened(path) as file:
         yield file
         _to_disk(file)
 
@@ -270,8 +351,9 @@ def write_whole(path: Path, content: str | bytes, *, force: bool = False) -> Non
 def write_all(folder: Path, files: Mapping[str, str | bytes], *, force: bool = False) -> list[Path]:
     """Write files into a folder, which is made where it is not there, and return their paths.
 
-    None takes its name before all are on the disk. One that is there with the same content stays.
-    What begins with ``#!`` can be run.
+    They take their names in one step when all are on the disk: a kill leaves the old ones or the
+    new ones, and where it falls into that step, who reads there next ends it. One that is there
+    with the same content stays. What begins with ``#!`` can be run.
 
     Parameters
     ----------
@@ -288,9 +370,13 @@ def write_all(folder: Path, files: Mapping[str, str | bytes], *, force: bool = F
     paths = {name: folder / name for name in files}
     new = [name for name, path in paths.items() if not _holds(path, files, name)]
     _refuse([paths[name] for name in new], force=force)
-    for place in dict.fromkeys(paths[name].parent for name in new):
-        place.mkdir(parents=True, exist_ok=True)
-    with _moving(force) as opened:
+    if len(new) > 1 and not folder.exists():
+        with _fresh(folder) as place:
+            write_all(place, files)
+        return [*paths.values()]
+    for parent in dict.fromkeys(paths[name].parent for name in new):
+        parent.mkdir(parents=True, exist_ok=True)
+    with _moving(folder, force) as opened:
         for name in new:
             with opened(paths[name]) as file:
                 content = _encoded(files[name])
@@ -315,3 +401,13 @@ def _encoded(content: str | bytes) -> bytes:
 def _to_disk(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
+
+
+def _folder_to_disk(folder: Path) -> None:
+    """Have the names of a folder on the disk, where the system knows how."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

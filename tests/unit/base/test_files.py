@@ -223,6 +223,87 @@ def test_scripts_keep_the_umask_and_old_parts_go(tmp_path):
     assert new.exists()
 
 
+STOPPED = """
+import os, signal, sys
+from pathlib import Path
+from meshwright.base.files import write_all
+
+def one(folder, most):
+    seen = 0
+    def hook(event, arguments):
+        nonlocal seen
+        if event in ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir"):
+            seen += 1
+            if seen > most:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(hook)
+    write_all(folder, {name: "new" for name in ("a", "b", "deep/c")}, force=True)
+
+for most, folder in enumerate(sys.argv[1:]):
+    if not (child := os.fork()):
+        one(Path(folder), most)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+"""For each folder: write three files and be killed, each time one call of the system later."""
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new(tmp_path, is_new):
+    names = ("a", "b", "deep/c")
+    folders = [tmp_path / str(number) / "out" for number in range(60)]
+    for folder in folders:
+        (folder.parent if is_new else folder / "deep").mkdir(parents=True)
+        for name in () if is_new else names:
+            (folder / name).write_text("old")
+    words = [sys.executable, "-B", "-c", STOPPED, *map(str, folders)]
+    ends = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert (ends[0], ends[-1]) == ("-9", "0")
+    raw = [{path.read_text() for path in folder.rglob("[abc]")} for folder in folders]
+    assert ({"old", "new"} in raw) == (not is_new)  # also between two moves
+    for folder, end, found in zip(folders, ends, raw, strict=True):
+        if not found:
+            assert (end, is_new, folder.exists()) == ("-9", True, False)
+            continue
+        assert len({text_of(folder / name) for name in names}) == 1
+        assert end == "-9" or found == {"new"}
+        write_all(folder, dict.fromkeys(names, "newer"), force=True)
+        assert [(folder / name).read_text() for name in names] == ["newer"] * 3
+        assert not list(folder.rglob("*.journal"))
+
+
+def test_an_interrupt_between_two_moves_is_late(tmp_path, monkeypatch):
+    for name in "abc":
+        (tmp_path / name).write_text(OLD)
+    moved = []
+
+    def replace(path, target, do=Path.replace):
+        moved.append(target.name)
+        if moved[-1] == "b" and moved.count("b") == 1:
+            raise KeyboardInterrupt
+        return do(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        write_all(tmp_path, dict.fromkeys("abc", NEW), force=True)
+    assert {text_of(tmp_path / name) for name in "cab"} == {NEW}
+    assert entries(tmp_path) == ["a", "b", "c"]
+
+
+def test_a_journal_moves_only_what_lies_beside_its_place(tmp_path):
+    """Whoever is handed a folder with a journal in it loses no file elsewhere."""
+    there, folder = tmp_path / "there", tmp_path / "folder"
+    folder.mkdir()
+    there.write_text(OLD)
+    (folder / "link").symlink_to(there)
+    (folder / ".meshwright-0-0.partial").write_text("evil")
+    (folder / ".meshwright-0-1.partial").write_text("evil")
+    (folder / ".meshwright-0.journal").write_text(f"link\0../there\0{there}")
+    (folder / "x").write_text("x")
+    assert text_of(folder / "x") == "x"
+    assert there.read_text() == OLD
+
+
 def test_archives_and_packed_files_are_read_up_to_a_size(tmp_path):
     archive, packed = tmp_path / "a.zip", tmp_path / "a.txt"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
