@@ -180,3 +180,50 @@ def test_questions(tmp_path, words, status, says):
     found, told = ended(tmp_path, *words.split())
     assert found == status if status is not None else found in (0, 3), told
     assert says in told
+
+
+SLOW = """name: x
+chip:
+  name: X
+  vendor: me
+  family: x
+  source: me
+  matmul_rate: {bf16: 1 PFLOP/s}
+  vector_rate: {fp32: 100 TFLOP/s}
+  memories:
+    - {name: hbm, capacity: 80 GiB, bandwidth: 1e-30 B/s}
+  num_cores: 100
+  peak_power: 300 W
+  price: unknown
+num_devices: 8
+sources: {me: {title: me, url: "https://example.org"}}
+levels:
+  - {name: l, size: 8, kind: switch, bandwidth: 1e11 B/s, latency: 1 us}
+"""
+
+
+@pytest.mark.parametrize(
+    ("question", "what"),
+    [
+        (["plan", "--seq", "1k", "--global-batch", "64"], "a step would take 6"),
+        (["partition", "--level", "hbm", "--seq", "1k", "--training", "--batch", "64"],
+         "a step would take 8"),
+        (["plan", "--decode", "--context", "1k", "--batch", "64"], "a pass would take 1"),
+    ],
+)  # fmt: skip
+def test_a_time_that_no_machine_takes_is_no_answer(tmp_path, question, what):
+    """1e10 bytes at 1e-30 B/s: it was a plan that FITS with 0 tokens/s, or nan of them."""
+    (tmp_path / "x.yaml").write_text(SLOW)
+    verb, *options = question
+    status, told = ended(tmp_path, verb, "gpt2-medium", "--on", "x.yaml", *options)
+    assert status == 2
+    assert what in told
+    assert "as no machine does" in told
+    assert "FITS" not in told
+
+
+def test_sizes_that_no_model_has_are_told(tmp_path):
+    sizes = "--num-experts 10 --moe-router-num-groups 8 --moe-router-group-topk 4"
+    (tmp_path / "a.sh").write_text(f"{JOB.strip()} {sizes}\n")
+    status, told = ended(tmp_path, "read", "a.sh")
+    assert (status, "num_groups: 8 do not divide 10" in told) == (2, True)

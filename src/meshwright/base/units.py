@@ -8,7 +8,10 @@ Tokens are counted as people write them: 300B is 300 billion.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
+
+from meshwright.base.errors import UsageError
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _SMALL = {"m": 1e-3, "u": 1e-6, "n": 1e-9, "p": 1e-12}
@@ -51,6 +54,24 @@ def out_of_range(value: float) -> str:
     if 1.0 / MOST_QUANTITY <= abs(value) <= MOST_QUANTITY or value == 0:
         return ""
     return f"is beyond {MOST_QUANTITY:g}" if abs(value) > 1 else f"is below {1 / MOST_QUANTITY:g}"
+
+
+def time_told(what: str, seconds: float, parts_s: Mapping[str, float]) -> float:
+    """Return the time of an answer, which some machine could take.
+
+    Raises
+    ------
+    UsageError
+        Where it is 0, no number, or no quantity at all; with the parts that make it so.
+    """
+    if seconds > 0.0 and not out_of_range(seconds):
+        return seconds
+    culprits = [name for name, part in parts_s.items() if part and out_of_range(part)]
+    parts = ", ".join(f"{name} is {parts_s[name]:.3g}" for name in culprits or parts_s)
+    raise UsageError(
+        f"{what} would take {seconds:.3g} s, as no machine does: {parts}. Rates, latencies, sizes "
+        "or constants of the question are not those of a machine"
+    )
 
 
 def parse_quantity(text: str, dimension: str) -> float:
@@ -170,4 +191,4 @@ def format_seconds(value: float) -> str:
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if value >= 0.9995 * factor:  # rounded to three digits
             return f"{value / factor:.3g} {unit}"
-    return f"{value / 1e-9:.3g} ns" if value > 0 else "0 s"
+    return "0 s" if value <= 0 else f"{value / 1e-9:.3g} ns"

@@ -33,7 +33,7 @@ from meshwright.catalog.huggingface.quantization import (
     weight_format_of,
     without_attention_of_experts,
 )
-from meshwright.spec.declaration import Declaration, Source
+from meshwright.spec.declaration import Declaration, Source, faults_of
 from meshwright.spec.model import ModelSpec
 
 _FOLDER: Final = Path(__file__).parent / "data" / "models"
@@ -81,8 +81,7 @@ def _read_entry(content: Any, origin: str) -> ModelEntry:
 
 
 def _refused(error: ValidationError, origin: str) -> SpecError:
-    faults = [Fault(".".join(map(str, e["loc"])), e["msg"]) for e in error.errors()]
-    return SpecError(faults, origin=origin)
+    return SpecError(faults_of(error), origin=origin)
 
 
 @cache

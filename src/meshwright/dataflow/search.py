@@ -16,6 +16,7 @@ import numpy as np
 
 from meshwright.audit.laws import require_lawful
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
+from meshwright.base.units import time_told
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import default_optimizer, load_optimizer
@@ -315,6 +316,7 @@ def _ordered(pricing: DegreePricing, priced: Mapping[Degrees, GraphPlan | Refusa
     if not plans:
         raise InfeasibleError(_why_nothing_fits(pricing, refused))
     ordered = sorted(plans, key=lambda plan: (plan.step_s, plan.held_bytes, plan.degrees))
+    time_told("a step", ordered[0].step_s, ordered[0].parts_s)
     bound_s = min(plan.lower_bound_s for plan in priced.values())
     moved = traffic(pricing.graph, pricing.system, ordered[0], pricing.optimizer)
     return GraphPlans(tuple(ordered), dict(refused), min(bound_s, ordered[0].step_s), moved)

@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 import yaml
 
+from meshwright.base.registry import Registry
 from meshwright.frameworks.launch import header, plan_launch, torchrun_words
 from meshwright.train.answer import Plan
 
@@ -139,8 +140,6 @@ def _pod(plan: Plan, script: str, config: str) -> dict[str, object]:
     }
 
 
-LAUNCHERS: Mapping[str, Callable[[Plan, Texts, str], dict[str, str]]] = {
-    "slurm": _slurm,
-    "kubernetes": _kubernetes,
-}
+LAUNCHERS: Registry[Callable[[Plan, Texts, str], dict[str, str]]] = Registry("launcher")
+LAUNCHERS.update(slurm=_slurm, kubernetes=_kubernetes)
 """What starts a script on every host, by name."""

@@ -10,6 +10,7 @@ import numpy as np
 from meshwright.base.arrays import Num, column, take_rows
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.registry import version
+from meshwright.base.units import time_told
 from meshwright.catalog.calibration import DEFAULT, load_calibration, load_serving, serving_record
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
@@ -82,7 +83,9 @@ def _candidate(
     """Return one way of serving with its price, a column of one row, as plain numbers."""
     use, stage = fullest_use(price)
     energy_j, cost_usd = per_million_tokens(problem, price)
-    tokens_per_s, latency_s = _number(price.tokens_per_s), _number(price.latency_s)
+    parts_s = {name: _number(getattr(price.time, name)) for name in SERVING_TIME_PARTS}
+    latency_s = time_told("a pass", _number(price.latency_s), parts_s)
+    tokens_per_s = _number(price.tokens_per_s)
     first_s = None if price.first_token_s is None else _number(price.first_token_s)
     ends, later = problem.ends(), problem.ends(is_first_token=True)
     estimate = ServingEstimate(
@@ -92,7 +95,7 @@ def _candidate(
         latency_interval_s=interval_of(latency_s, ends),
         tokens_per_s_interval=rates_of(tokens_per_s, ends),
         first_token_interval_s=None if first_s is None else interval_of(first_s, later),
-        time_parts_s={name: _number(getattr(price.time, name)) for name in SERVING_TIME_PARTS},
+        time_parts_s=parts_s,
         bottleneck_s=_number(price.bottleneck_s),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=tokens_per_s / problem.system.num_alive,

@@ -74,11 +74,15 @@ def declared(kind: type[D], /, **values: Any) -> D:
     try:
         return kind(**values)
     except ValidationError as error:
-        faults = [
-            Fault(".".join(map(str, wrong["loc"])), wrong["msg"].removeprefix("Value error, "))
-            for wrong in error.errors(include_url=False)
-        ]
-        raise SpecError(faults) from error
+        raise SpecError(faults_of(error)) from error
+
+
+def faults_of(error: ValidationError) -> list[Fault]:
+    """Return what is wrong with the values of a declaration."""
+    return [
+        Fault(".".join(map(str, wrong["loc"])), wrong["msg"].removeprefix("Value error, "))
+        for wrong in error.errors(include_url=False)
+    ]
 
 
 def _written_in(dimension: str) -> BeforeValidator:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from meshwright.base.arrays import Num, larger
 from meshwright.base.records import Brief
+from meshwright.base.units import time_told
 from meshwright.cost.pipeline import jitter_fraction
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.workload import Decode, Training, Workload
@@ -71,7 +72,8 @@ def rates(
     all_s = total_s(workload, pass_s, slowest_s, num_groups)
     name = "other_groups_s" if isinstance(workload, Training) else "wait_s"
     jitter = float(jitter_fraction(group_devices * len(stages), calibration.jitter))
-    latency_s = all_s * (1.0 + jitter)
+    told = "a step" if isinstance(workload, Training) else "a pass"
+    latency_s = time_told(told, all_s * (1.0 + jitter), parts_s)
     sends_s = sum(stage.entry_s + stage.exit_s for stage in stages)
     batch = replicas * batch_of(workload)
     tokens = batch * tokens_of(workload)

@@ -16,7 +16,7 @@ import numpy as np
 
 from meshwright.base.errors import InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.registry import version
-from meshwright.base.units import format_bytes, format_si
+from meshwright.base.units import format_bytes, format_si, time_told
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.catalog.systems import best_measured_mfu
 from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_w, idles_above_cap
@@ -84,7 +84,8 @@ def estimate_of(
     """Return the price of one row of priced columns, with the figures that derive from it."""
     step, work, constants = priced.step, problem.workload, problem.nominal_calibration
     use, stage = fullest(step.memory)
-    step_s, num_devices = number_at(step.time.total_s, row), int(number_at(step.num_devices, row))
+    parts_s, num_devices = step.time.row(row), int(number_at(step.num_devices, row))
+    step_s = time_told("a step", number_at(step.time.total_s, row), parts_s)
     tokens_per_s = work.tokens_per_step / step_s
     strategy = row_of(priced.strategy, row)
     mfu_causal, mfu_full, hfu = utilizations(
@@ -96,7 +97,7 @@ def estimate_of(
         fidelity=fidelity,
         is_calibrated=problem.calibration.is_calibrated,
         step_time_s=step_s,
-        time_parts_s=step.time.row(row),
+        time_parts_s=parts_s,
         memory_bytes=number_at(use.total_bytes, row),
         memory_parts_bytes=use.row(row),
         fullest_stage=POSITIONS[int(number_at(stage, row))],

@@ -1,8 +1,11 @@
 """Counts are written as people write them, and k means what the count is of."""
 
+import math
+
 import pytest
 
-from meshwright.base.units import format_number, format_seconds, parse_count
+from meshwright.base.errors import UsageError
+from meshwright.base.units import format_number, format_seconds, parse_count, time_told
 
 
 @pytest.mark.parametrize(
@@ -25,6 +28,18 @@ def test_counts_are_whole_and_k_is_what_is_meant(text, decimal, binary):
 )
 def test_a_duration_has_the_unit_that_it_is_rounded_to(value, text):
     assert format_seconds(value) == text
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf, 1e31, 1e-31])
+def test_no_answer_has_a_time_that_no_machine_takes(seconds):
+    assert time_told("a step", 2.5, {"a_s": 1.0, "b_s": 1.5}) == 2.5
+    assert format_seconds(math.nan) == "nan ns"  # what is no number is never shown as 0 s
+    with pytest.raises(
+        UsageError, match=r"a step would take .* s, as no machine does: b_s is nan\."
+    ):
+        time_told("a step", seconds, {"a_s": 1.0, "b_s": math.nan})
+    with pytest.raises(UsageError, match=r"no machine does: a_s is 0, b_s is 0\."):
+        time_told("a step", seconds, {"a_s": 0.0, "b_s": 0.0})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from meshwright.base.errors import UsageError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
@@ -149,6 +150,19 @@ def test_prompts_count_their_tokens_and_a_step_its_micro_batches():
     assert step.time_parts_s["other_groups_s"] == pytest.approx(5e-3)
     assert step.tokens_per_s == pytest.approx(200 / step.latency_s)
     assert step.tokens_per_s_per_user is None
+
+
+def test_a_step_of_no_time_is_refused():
+    work, constants = (
+        training("8xH100", sequence_length=100, global_batch_size=2),
+        load_calibration("hopper", "uncalibrated"),
+    )
+    shared = {"num_groups": 2, "group_devices": 1, "replicas": 1}
+    for seconds in (0.0, float("nan")):
+        stages = [StageSeconds(0.0, 0.0, seconds)]
+        told = f"a step would take {seconds:g} s.*work_s is {seconds:g}"
+        with pytest.raises(UsageError, match=told):
+            rates(work, constants, stages, {"work_s": seconds}, **shared)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from pydantic import ValidationError
+
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.records import Listed, Rows
 from meshwright.base.registry import Registry
 from meshwright.frameworks.reading.given import Given, Statement
 from meshwright.frameworks.reading.launchers import Devices, Launch
+from meshwright.spec.declaration import faults_of
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,10 @@ def job_of(name: str, given: Given, setting: Setting, origin: str) -> Job:
         Every option that is wrong, not read, or missing.
     """
     reader = readers[name]
-    framework, options = reader.read(given, setting)
+    try:
+        framework, options = reader.read(given, setting)
+    except ValidationError as error:  # no model has these sizes
+        raise SpecError([*given.faults, *faults_of(error)], origin=origin) from error
     ignored = given.rest(reader.ignored)
     if faults := list(dict.fromkeys(given.faults)):
         raise SpecError(faults, origin=origin)
