@@ -22,7 +22,7 @@ from meshwright.cli import main as cli
 
 MOST_BYTES, MOST_CPU_S = 4 * 10**9, 30
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-NONSENSE = re.compile(r"(?<![\w'\"(=.])(nan|inf)(?![\w'\"])")
+NONSENSE = re.compile(r"(?<![\w'\"(=.])(nan|inf)(?![\w'\"-])")
 
 
 class _SlowError(BaseException):

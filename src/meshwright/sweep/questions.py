@@ -29,7 +29,7 @@ from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.spec.sweep import SweepSpec
 from meshwright.spec.system import DType, SystemSpec
 from meshwright.sweep.quantities import PEER
-from meshwright.sweep.run import Point, Result, points_of
+from meshwright.sweep.run import Point, Result, key_of, points_of
 from meshwright.sweep.systems import (
     DESIGN,
     DRAWN,
@@ -58,18 +58,19 @@ class Question:
     """Names of the numbers in an answer, each in ``QUANTITIES``."""
 
 
-_KNOWN: dict[tuple[object, ...], Result] = {}
+_KNOWN: dict[str, Result] = {}
 """Answers for wafers with drawn faults: many are alike."""
 
 
 def answer_plan(point: Point) -> Result:
     """Return the best training plan of a point, or why there is none."""
     system = system_of(point)
-    asked = tuple(entry for entry in sorted(point.items()) if entry[0] not in DRAWN)
+    asked = {name: value for name, value in point.items() if name not in DRAWN}
     faults = system.dead_devices, system.dead_links, tuple(system.speed_factors.items())
-    if (asked, faults) not in _KNOWN:
-        _KNOWN[asked, faults] = _answer_plan(point, system)
-    known, num_dead = dict(_KNOWN[asked, faults]), system.num_devices - system.num_alive
+    key = key_of("plan", asked, str(faults))
+    if key not in _KNOWN:
+        _KNOWN[key] = _answer_plan(point, system)
+    known, num_dead = dict(_KNOWN[key]), system.num_devices - system.num_alive
     if "tokens_per_s" in known:
         num_made = system.num_devices + int(point.get("spares", 0))
         known["tokens_per_s_per_die"] = known["tokens_per_s"] / num_made

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,9 +23,9 @@ from types import FrameType
 from typing import Any, Self
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError
-from meshwright.base.files import text_of
+from meshwright.base.files import opened
 from meshwright.base.registry import version
-from meshwright.catalog.files import load_file, looks_like_path
+from meshwright.catalog.files import load_file
 from meshwright.spec.sweep import SweepSpec, Value
 
 Point = Mapping[str, Value]
@@ -49,24 +50,47 @@ def points_of(sweep: SweepSpec) -> list[Point]:
 
 def key_of(ask: str, point: Point, version: str) -> str:
     """Return what names a point: equal questions of one version have one key."""
-    files = [_content(value) for _, value in sorted(point.items()) if looks_like_path(str(value))]
+    files = [_contents(str(value)) for _, value in sorted(point.items())]
     text = json.dumps([ask, sorted(point.items()), version, files])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _contents(value: str) -> list[str]:
+    """Return what names the content of the files of a value, and of the files that they name.
+
+    A value is a file, a folder with the files of a model, or a function of a file.
+    """
+    left, seen, found = [Path(value), Path(value.rpartition(":")[0])], set(), []
+    while left:
+        path = left.pop()
+        with suppress(OSError, ValueError):  # what is no path
+            status = path.stat()
+            place = status.st_dev, status.st_ino
+            if place in seen:
+                continue
+            seen.add(place)
+            if stat.S_ISREG(status.st_mode):
+                content, inner = _content(path.absolute(), status.st_mtime_ns, status.st_size)
+                found.append(content)
+                left += [path.parent / name for name in inner]
+            elif path.name and stat.S_ISDIR(status.st_mode):
+                left += path.glob("*.json")
+    return sorted(found)
+
+
 @lru_cache(1024)
-def _content(name: str, folder: Path = Path()) -> str:
-    """Return what names the content of a file, and of the files that it names."""
-    path = folder / name
-    try:
-        text = text_of(path)
-    except (OSError, ValueError):
-        return ""
-    inner = [_content(one, path.parent) for one in sorted(set(_FILE.findall(text))) if one != name]
-    return hashlib.sha256("\n".join([text, *inner]).encode()).hexdigest()
+def _content(path: Path, changed_ns: int, size: int) -> tuple[str, list[str]]:
+    """Return what names the content of a file as it is now, and the files that it may name."""
+    with opened(path) as file:
+        content = file.read()
+    inner = [name.decode() for name in _FILE.findall(content)]
+    inner += [f"{name.decode()}.py" for name in _MODULE.findall(content) if path.suffix == ".py"]
+    return hashlib.sha256(content).hexdigest(), inner
 
 
-_FILE = re.compile(r"[\w./-]+\.(?:ya?ml|json)\b")
+_FILE = re.compile(rb"[\w./-]+\.(?:ya?ml|json)\b", re.ASCII)
+_MODULE = re.compile(rb"^\s*(?:from|import)\s+(\w+)", re.ASCII | re.MULTILINE)
+"""What a program imports that may lie beside it."""
 
 
 @cache

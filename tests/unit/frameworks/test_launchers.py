@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import yaml
 
-from meshwright.base.errors import UnsupportedError
+from meshwright.base.errors import UnknownNameError, UnsupportedError
 from meshwright.cli.main import main
 from meshwright.frameworks.launchers import LAUNCHERS
 from meshwright.frameworks.registry import TARGETS, export, rendered
@@ -122,3 +122,8 @@ def test_command_writes_the_launcher_too(plan, tmp_path, capsys):
     assert [name.rpartition("/")[2] for name in written] == [
         "pretrain_gpt.sh", "pretrain_gpt.sbatch",
     ]  # fmt: skip
+
+
+def test_launchers_are_known_by_name(plan):
+    with pytest.raises(UnknownNameError, match=r"unknown launcher 'slrum'; did you mean slurm"):
+        rendered(plan("megatron"), TARGETS["megatron"], "slrum")

@@ -17,7 +17,7 @@ from meshwright.report.heat_map import heat_spec, heat_svg
 from meshwright.spec.sweep import HeatMap, SweepSpec
 from meshwright.sweep.questions import QUESTIONS, checked
 from meshwright.sweep.report import cells_of, counts_of, records, sweep_csv
-from meshwright.sweep.run import Store, _content, key_of, points_of, run, state_of_code
+from meshwright.sweep.run import Store, key_of, points_of, run, state_of_code
 
 FIXED = {"model": "gpt2-medium", "seq": 512, "on": "8xA100"}
 SWEEP = SweepSpec(
@@ -334,7 +334,7 @@ def test_the_command_answers_writes_and_goes_on(tmp_path, capsys):
     names = set(QUESTIONS["plan"].values)
     assert all(names <= set(point) for point in data["points"])
     assert main([*words, "--force"]) == 0
-    assert "2 points, 0 of them new: 2 found" in capsys.readouterr().out
+    assert "2 points, 0 of them new and 2 reused: 2 found" in capsys.readouterr().out
     assert sqlite3.connect(base).execute("SELECT count(*) FROM results").fetchone() == (2,)
     assert (tmp_path / "all.csv").read_text().count("\n") == 3
     assert main([*words, "--force", "--picture", str(tmp_path / "x.svg")]) == 2
@@ -451,17 +451,98 @@ def test_pictures_say_what_is_shown_of_what():
 
 
 def test_a_file_that_changes_is_another_question(tmp_path):
-    chip, system = tmp_path / "chip.yaml", tmp_path / "my.yaml"
-    chip.write_text("name: X")
-    system.write_text("chip: chip.yaml")
-    point = {"on": str(system), "seq": "1k"}
+    files = {
+        "chip.yaml": "name: X\nsource: my.yaml", "my.yaml": "chip: chip.yaml",
+        "other.py": "WIDTH = 1", "net.py": "import other\n", "net.pt2": "\xff\xfe",
+        "model/config.json": "{}", "not-named.yaml": "name: X",
+    }  # fmt: skip
+    (tmp_path / "model").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="latin-1")
+    points = [{"on": "my.yaml"}, {"graph": "net.py:f"}, {"graph": "net.pt2"}, {"model": "model"}]
 
-    def key():
-        _content.cache_clear()
-        return key_of("plan", point, "1")
+    def keys():
+        return [
+            key_of("plan", {name: str(tmp_path / value) for name, value in point.items()}, "1")
+            for point in points
+        ]
 
-    first = key()
-    assert key() == first
-    chip.write_text("name: Y")  # the system names it
-    assert key() != first
+    first = keys()
+    assert keys() == first
+    changed = {}
+    for name in files:
+        (tmp_path / name).write_text("name: something else")
+        now = keys()
+        changed[name] = [point for point, old, new in zip(points, first, now, strict=True)
+                         if old != new]  # fmt: skip
+        first = now
+    on, program, saved, model = ([point] for point in points)
+    assert changed == {
+        "chip.yaml": on, "my.yaml": on, "other.py": program, "net.py": program, "net.pt2": saved,
+        "model/config.json": model, "not-named.yaml": [],
+    }  # fmt: skip
     assert state_of_code() == state_of_code() != ""
+
+
+SYSTEM = """
+name: mine
+chip: {}
+num_devices: 8
+levels:
+  - {{name: l, size: 8, kind: switch, bandwidth: 300 GB/s, latency: 1 us}}
+"""
+
+
+def test_a_sweep_asks_again_where_a_file_behind_a_name_changed(tmp_path, capsys, monkeypatch):
+    """Of two systems one changes between two runs: its row is new, the other one is reused."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(SYSTEM.format("H100"))
+    (tmp_path / "sweep.yaml").write_text(
+        "name: systems\nask: plan\nfixed: {model: gpt2-medium, seq: 1k, global_batch: 1024}\n"
+        "vary:\n  on: [a.yaml, b.yaml]\n"
+    )
+    words = ["sweep", "sweep.yaml", "--out", "kept.db"]
+
+    def asked():
+        assert main([*words, "--force"]) == 0
+        line = capsys.readouterr().out
+        assert main([*words, "--force", "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["points"]
+        return line, [row["step_time_s"] for row in rows]
+
+    line, (first, same) = asked()
+    assert "systems: 2 points, 2 of them new: 2 found" in line
+    assert first == same
+    assert "2 points, 0 of them new and 2 reused: 2 found" in asked()[0]
+    (tmp_path / "a.yaml").write_text(SYSTEM.format("A100"))
+    line, (slower, kept) = asked()
+    assert "2 points, 1 of them new and 1 reused: 2 found" in line
+    assert slower > first == kept
+
+
+ORPHANS = """
+import os, sys, time
+from meshwright.sweep.run import Store, run
+
+def evaluate(point):
+    os.write(1, b"%d\\n" % os.getpid())
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    with Store(None) as store:
+        run("plan", evaluate, [{"x": 1}, {"x": 2}], store, version="0", num_workers=2)
+"""
+
+
+def test_workers_end_with_the_process_that_asks(tmp_path):
+    """That is killed, so that it can tell nobody; its workers are inside a point."""
+    path = tmp_path / "orphans.py"
+    path.write_text(ORPHANS)
+    with subprocess.Popen(
+        [sys.executable, str(path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        workers = [int(process.stdout.readline()) for _ in range(2)]
+        assert process.pid not in workers
+        process.kill()
+        assert process.communicate(timeout=60)[0] == ""  # the pipe ends with the last of them
