@@ -12,7 +12,8 @@ from itertools import count, permutations, product
 import numpy as np
 import pytest
 from sampled import sampled
-from small_problems import random_problem
+from small_problems import level, model, random_problem, system
+from small_problems import problem as problem_of
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.energy import idles_above_cap
@@ -454,3 +455,14 @@ def test_search_under_a_framework_returns_the_best_that_it_starts(seed):
     assert found.gap == 0.0 or not found.found
     for best in found.found[:5]:
         assert starts(asked, best.strategy, best.structure)
+
+
+def test_a_lone_replica_is_no_way_out_of_the_shards_that_are_asked_for():
+    """Where two shards are fixed, one replica on all devices is not offered under any ZeRO stage."""
+    problem = problem_of(model(), system(level(4)))
+    fixed = Choices({"dp_shard": (2,), "zero_stage": (1, 2)})
+    found = search(SearchSpace(problem, fixed), top=50, prune=False)
+    assert {entry.strategy.dp_shard for entry in found.found} == {2.0}
+    lone = Choices({"dp": (1,), "cp": (1,), "zero_stage": (2, 3)})
+    stages = {f.structure.zero_stage for f in search(SearchSpace(problem, lone)).found}
+    assert stages == {2}  # ZeRO 3 of one shard is the same plan
