@@ -458,7 +458,7 @@ def test_search_under_a_framework_returns_the_best_that_it_starts(seed):
 
 
 def test_a_lone_replica_is_no_way_out_of_the_shards_that_are_asked_for():
-    """Where two shards are fixed, one replica on all devices is not offered under any ZeRO stage."""
+    """Where two shards are fixed, one replica on all devices is offered under no ZeRO stage."""
     problem = problem_of(model(), system(level(4)))
     fixed = Choices({"dp_shard": (2,), "zero_stage": (1, 2)})
     found = search(SearchSpace(problem, fixed), top=50, prune=False)
