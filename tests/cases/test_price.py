@@ -99,6 +99,13 @@ def test_maxtext_cuts_the_batch_of_a_pipeline(parts, size):
     assert best.estimate.num_micro_batches == 32 // size
 
 
+def test_maxtext_reads_micro_batches_without_a_system():
+    """Their number is no unread option where only the devices are not known yet."""
+    name = str(FOLDER / "maxtext_pipeline.sh")
+    found = mw.read(name, set=["PARTS=num_pipeline_microbatches=16"])
+    assert "--on: is needed" in str(found)
+
+
 @pytest.mark.parametrize(("number", "fix"), [(15, "(16)"), (12, "(8)")])
 def test_maxtext_refuses_a_batch_that_a_pipeline_cannot_cut(number, fix):
     name = str(FOLDER / "maxtext_pipeline.sh")

@@ -306,9 +306,14 @@ def memory_shortfall(space: ServingSpace, counts: Counts) -> str:
             return f"no split of {most} devices has {asked}{drafts}"
         return f"no candidate is legal; {counts.summary}; refused most often by: {refused}"
     needed, strategy = closest
+    server = space.problem.server
+    share = "" if server.of_free_memory else (
+        f", with the {format_bytes((1.0 - server.memory_fraction) * capacity)} that the server"
+        f" leaves free at a share of {server.memory_fraction:g}"
+    )  # fmt: skip
     text = (
         f"nothing fits: {counts.summary}; the leanest, {_degrees_text(strategy)} with one sequence,"
-        f" needs {format_bytes(needed)} of {format_bytes(capacity)} on each device"
+        f" needs {format_bytes(needed)} of {format_bytes(capacity)} on each device{share}"
     )
     changes = [name for name, problem in _changes(space.problem) if _fits(space, problem)]
     if not changes:

@@ -218,12 +218,16 @@ def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
         found |= {"global_batch": whole, "micro_batch_size": max(1, int(micro) // parts)}
         if (steps := given.whole("steps", least=-1)) and steps > 0:
             found["tokens"] = steps * whole * length
+    else:
+        _pipeline_parts(given, options, 0)
     given.value("steps")
     return found
 
 
 def _pipeline_parts(given: Given, options: Mapping[str, Any], sequences: float) -> int:
     """Return the micro-batches into which a pipeline cuts the sequences of a rank; 1 without one.
+
+    0 sequences: their number is not known yet.
 
     Source: MaxText 0.2.5 ``pyconfig.py``: as many as stages, twice as many where activations are
     forwarded late; a multiple of the stages, that divides the batch.
@@ -237,7 +241,7 @@ def _pipeline_parts(given: Given, options: Mapping[str, Any], sequences: float) 
     if count % stages:
         nearest = -(-count // stages) * stages
         given.refuse(name, f"{count} are no multiple of {stages} stages", f"{nearest}")
-    elif sequences % count:
+    elif sequences and sequences % count:
         allowed = [n for n in range(stages, int(sequences) + 1, stages) if sequences % n == 0]
         fix = f"{min(allowed, key=lambda n: abs(n - count))}" if allowed else ""
         at = name if name in given else "per_device_batch_size"
