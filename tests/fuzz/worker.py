@@ -22,7 +22,11 @@ from meshwright.cli import main as cli
 
 MOST_BYTES, MOST_CPU_S = 4 * 10**9, 30
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-NONSENSE = re.compile(r"(?<![\w'\"(=.])(nan|inf)(?![\w'\"-])")
+NONSENSE = re.compile(
+    r"(?<![\w'\"(=.])(nan|inf) ?"
+    r"(?:%|[kMGTPE]?i?B\b|[mun]?s\b|x\b|tokens|requests|passes|FLOP|USD|k?Wh?\b|J\b)"
+)
+"""A quantity that is none; names and titles may have such a word."""
 
 
 class _SlowError(BaseException):
