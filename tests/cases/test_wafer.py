@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import meshwright as mw
+from meshwright.cli.main import main
 from meshwright.sharding.space import Choices, legal_counts
 from meshwright.train.estimate import CLOSED_FORM
 from meshwright.train.question import make_problem, training
@@ -58,3 +59,13 @@ def test_the_simplest_leads_and_says_so():
     assert simple.proof.startswith("simplest within 5% of the proven fastest")
     assert fast.proof.startswith("the proven fastest of")
     assert fast.best.estimate.step_time_s == simple.fastest_s < simple.best.estimate.step_time_s
+
+
+def test_a_deadline_that_the_slow_end_misses_is_not_surely_kept(capsys):
+    """47.5 h of 48, but 3.5 days at the slow end: late, and the screen says which of both."""
+    asked = ["plan", "llama3-70b", "--on", "8xH200", "--seq", "4k", "--global-batch", "16",
+             "--tokens", "1B", "--within", "48h"]  # fmt: skip
+    assert main(asked) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert "LATE 8 H200 take 47.5 h" in said
+    assert "not surely within 2 days" in said

@@ -401,10 +401,11 @@ def deadline_screen(found: Deadline, *, next_command: str = "") -> Screen:
     if price.interval_s is not None:
         low, high = (found.run_s * step_s / price.step_time_s for step_s in price.interval_s)
         spread = f" (80 %: {format_days(low)} to {format_days(high)})"
+    surely = "surely " if found.run_s <= found.within_s else ""
     text = (
         f"{plan.system.num_alive:,} {plan.system.chip.name} {_take(plan.system.num_alive)} "
-        f"{format_days(found.run_s)}{spread}"
-        f"{', within' if found.is_in_time else ', not within'} {format_days(found.within_s)}"
+        f"{format_days(found.run_s)}{spread}, {'' if found.is_in_time else f'not {surely}'}within "
+        f"{format_days(found.within_s)}"
     )
     label, style = ("IN TIME", "bold green") if found.is_in_time else ("LATE", "bold red")
     verdict = [Row(label, text, style=style)]
