@@ -66,15 +66,20 @@ def test_figures_of_one_step_are_the_same(capsys, figure):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mfu_causal", "mfu_full"])
-def test_an_mfu_is_a_time(capsys, name):
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(" mfu_causal", "mfu_causal"), (" mfu_full", "mfu_full"), ("", "mfu_causal"),
+     (" MFU", "mfu_causal")],
+)  # fmt: skip
+def test_an_mfu_is_a_time(capsys, words, name):
+    """A share alone is an MFU as it is shown, with causal scores."""
     price = json.loads(printed(capsys, 0, "estimate", *EXPLAINED[1:], "--json"))["best"]["estimate"]
-    data = json.loads(printed(capsys, 0, *EXPLAINED, "--measured", f"10% {name}", "--json"))
+    data = json.loads(printed(capsys, 0, *EXPLAINED, "--measured", f"10%{words}", "--json"))
     assert data["measured_s"] == pytest.approx(price["step_time_s"] * price[name] / 0.1)
 
 
 @pytest.mark.parametrize(
-    "figure", ["8.1", "8.1 GB", "soon", "0 s", "-1 s", "40% MFU", "140% mfu_full", "0% mfu_full",
+    "figure", ["8.1", "8.1 GB", "soon", "0 s", "-1 s", "40% MBU", "140% mfu_full", "0% mfu_full",
                ". mfu_full", "nan s", "0 tokens/s"]
 )  # fmt: skip
 def test_what_is_no_figure_is_refused(capsys, figure):
