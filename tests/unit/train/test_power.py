@@ -39,12 +39,18 @@ def test_parts_sum_to_the_energy(free):
 
 @pytest.mark.slow
 def test_a_plan_below_a_cap_draws_no_more_and_has_a_proof(free):
+    """Six dies near their peak beat eight that are slowed down; all eight take 120.4 ms.
+
+    Messages of the six share links, which the bound leaves out: 0.3 %.
+    """
     cap_w = ALL_W + 0.5 * (free.power_w - ALL_W)
     found = plan(*asked(max_power_w=cap_w))
     best = found.best.estimate
     assert best.power_w <= cap_w * (1 + 1e-12)
     assert best.step_time_s > free.step_time_s
-    assert found.coverage.gap == 0.0
+    assert best.num_devices_used == 6
+    assert best.step_time_s < 0.1204
+    assert found.coverage.gap < 0.005
     assert found.coverage.lower_bound_s <= best.step_time_s
     assert found.best.placement.lower_bound_s <= best.step_time_s * (1 + 1e-12)
 
