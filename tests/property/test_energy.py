@@ -18,7 +18,7 @@ from meshwright.wafer.price import (
     physical_network,
     price_placed,
     step_links,
-    with_link_energy,
+    with_energy,
 )
 
 IDLE_W = 0.5
@@ -46,7 +46,7 @@ def energy_j(priced):
 def by_hop(asked, structure, strategy, price):
     """Return a placed price with the energy of the links that its messages cross."""
     links = step_links(asked, structure, strategy, price, physical_network(asked))
-    return with_link_energy(asked, structure, price.contended, links)
+    return with_energy(asked, structure, price, links)
 
 
 def laid(asked, structure, strategy, axes, shapes):

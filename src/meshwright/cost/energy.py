@@ -153,20 +153,24 @@ IDLE_ABOVE_CAP = "power-idle-above-cap"
 
 def step_energy_parts_j(
     problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], price: PipelinePrice,
-    time: StepTime, link_j: Num | None = None,
+    time: StepTime, link_j: Num | None = None, num_devices: Num | None = None,
 ) -> dict[str, Num]:  # fmt: skip
     """Return the energy of a step of all devices in use, by part [J]; empty: not known.
 
     Parameters
     ----------
     link_j
-        Of all links, for each device in use [J]; if not given, that of the bytes that no algorithm
-        does without, each over one link.
+        Of all links, for each rank [J]; if not given, that of the bytes that no algorithm does
+        without, each over one link.
+    num_devices
+        In use; if not given, one for each rank. Fewer have the work of all ranks.
     """
     if link_j is None:
         link_j = least_link_j(problem, structure, strategy, price)
     mean_j, _ = _device_parts_j(problem, price, time, link_j)
-    return system_parts_j(problem.system, mean_j, time.total_s, strategy.num_devices)
+    num_devices = strategy.num_devices if num_devices is None else num_devices
+    own_j = {part: rank_j * strategy.num_devices / num_devices for part, rank_j in mean_j.items()}
+    return system_parts_j(problem.system, own_j, time.total_s, num_devices)
 
 
 def least_link_j(
@@ -239,10 +243,11 @@ def _device_parts_j(
     update_s = time.columns.get(TimePart.OPTIMIZER, 0.0)
     update_bytes = update_s * problem.rates.memory_bytes_per_s
     busiest_s = time[TimePart.COMPUTE] + time[TimePart.RECOMPUTE] + update_s
-    mean_bytes = work.memory_traffic_bytes + update_bytes
+    mean_busy_s = work.busy_s + work.update_share * update_s
+    mean_bytes = work.memory_traffic_bytes + work.update_share * update_bytes
     most_bytes = price.memory_traffic_bytes + update_bytes
     return (
-        dynamic_parts_j(chip, work.busy_s + update_s, work.flops, mean_bytes, link_j),
+        dynamic_parts_j(chip, mean_busy_s, work.flops, mean_bytes, link_j),
         dynamic_parts_j(chip, busiest_s, price.flops, most_bytes, link_j),
     )
 

@@ -193,6 +193,8 @@ class MeanWork:
     """That it sends at the least: data-parallel axes, and sums once a step, left out [bytes]."""
     dense_params: Num
     expert_params: Num
+    update_share: Num = 1.0
+    """Of its update over that of the device with most of it [1]."""
 
 
 @dataclass(frozen=True)

@@ -225,6 +225,15 @@ class SharedWork:
         busy = self.share > 0
         return min(1.0, float((self.speed[busy] / self.share[busy]).min()))
 
+    @property
+    def mean_busy(self) -> float:
+        """Time that a rank computes on average, over that of the last one [1].
+
+        Worked: speeds 1 and 0.5 with equal shares take 1 and 2, on average 0.75 of 2.
+        """
+        busy = self.share > 0
+        return self.pace * float((self.share[busy] / self.speed[busy]).sum()) / self.share.size
+
 
 def shared_work(
     ranks: Ranks, speed_factor: FloatArray, num_sequences: int, sequence_rows: float,

@@ -42,7 +42,7 @@ from meshwright.wafer.price import (
     choice_network,
     price_placed,
     step_links,
-    with_link_energy,
+    with_energy,
     work_of,
 )
 
@@ -466,7 +466,7 @@ def placed_candidate(
     """Return a candidate with its contended price and its placement."""
     price, ranks = placing.price, placing.price.ranks
     links = step_links(problem, structure, strategy, price, physical)
-    contended = with_link_energy(problem, structure, price.contended, links)
+    contended = with_energy(problem, structure, price, links)
     used = [i for i in range(len(ranks.axes)) if ranks.device.shape[i] > 1]
     busy_s, total_s = price.contention.busy_s, price.contention.hottest
     hottest = [
@@ -505,8 +505,7 @@ def placed_candidate(
         if price.work.is_equal
         else tuple(price.work.share.reshape(-1, order="F").tolist()),
     )
-    step = replace(contended.step, num_devices=np.array([float(ranks.num_devices)]))
-    nested = replace(contended, step=step, structure=replace(structure, axis_order=ranks.axes))
+    nested = replace(contended, structure=replace(structure, axis_order=ranks.axes))
     entry = candidate_of(problem, strategy, nested, fidelity="contended")
     return replace(entry, placement=placement)
 

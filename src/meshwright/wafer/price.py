@@ -10,7 +10,12 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray, joined, take_rows
 from meshwright.collectives.group import Reach
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of_experts
-from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
+from meshwright.cost.energy import (
+    step_cost_usd,
+    step_energy_parts_j,
+    throttled,
+    total_energy_j,
+)
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_each
@@ -223,8 +228,7 @@ def price_placed(
         if problem.system.is_power_capped:
             structure, strategy, _ = ways[row]
             carried = step_links(problem, structure, strategy, price, physical)
-            capped = with_link_energy(problem, structure, price.contended, carried)
-            price = replace(price, contended=capped)
+            price = replace(price, contended=with_energy(problem, structure, price, carried))
         found[row] = price
     return found
 
@@ -270,7 +274,14 @@ _OF_STATES = (MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.OPTIMIZER)
 
 
 def _unequal(priced: Priced, work: SharedWork) -> Priced:
-    """Return a price with the memory of its fullest device, where ranks share work unequally."""
+    """Return a price with the memory of its fullest device, where ranks share work unequally.
+
+    On average a rank computes and updates less than the last one.
+    """
+    mean = priced.pipeline.mean
+    if mean is not None:
+        less = replace(mean, busy_s=mean.busy_s * work.mean_busy, update_share=1.0 / work.states)
+        priced = replace(priced, pipeline=replace(priced.pipeline, mean=less))
     times = dict.fromkeys(_OF_WORK, work.most_work) | dict.fromkeys(_OF_STATES, work.states)
     if all(factor == 1.0 for factor in times.values()):
         return priced
@@ -354,14 +365,23 @@ def link_j_per_byte(system: SystemSpec, network: Network) -> FloatArray | None:
     return np.array(known)[network.level] if len(known) == len(energies) else None
 
 
-def with_link_energy(
-    problem: Problem, structure: PlanOptions, priced: Priced, links: StepLinks
+def with_energy(
+    problem: Problem, structure: PlanOptions, price: PlacedPrice, links: StepLinks
 ) -> Priced:
-    """Return a priced row with the energy of the links that its messages cross."""
-    step, link_j, pipeline = priced.step, links.energy_j, priced.pipeline
-    if link_j is None:
-        return priced
-    time = throttled(problem, structure, priced.strategy, pipeline, step.time, link_j)
-    parts_j = step_energy_parts_j(problem, structure, priced.strategy, pipeline, time, link_j)
-    energy_j = total_energy_j(parts_j, time.total_s)
-    return replace(priced, step=replace(step, time=time, energy_j=energy_j, energy_parts_j=parts_j))
+    """Return a contended price with the energy and the rent of the devices in use.
+
+    The energy is that of their work, and of the links that messages cross where that is known.
+    """
+    priced, link_j, num_devices = price.contended, links.energy_j, float(price.ranks.num_devices)
+    strategy, pipeline, step = priced.strategy, priced.pipeline, priced.step
+    time = throttled(problem, structure, strategy, pipeline, step.time, link_j)
+    parts_j = step_energy_parts_j(problem, structure, strategy, pipeline, time, link_j, num_devices)
+    step = replace(
+        step,
+        time=time,
+        num_devices=np.array([num_devices]),
+        energy_j=total_energy_j(parts_j, time.total_s),
+        energy_parts_j=parts_j,
+        cost_usd=step_cost_usd(problem.system.chip, time.total_s, num_devices),
+    )
+    return replace(priced, step=step)

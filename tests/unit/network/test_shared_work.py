@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.network.faults import balanced_rows, relative_rate, shared_work
+from meshwright.network.faults import SharedWork, balanced_rows, relative_rate, shared_work
 from meshwright.network.placement import block_ranks
 from meshwright.topology import grid
 from meshwright.topology.network import LinkSpec
@@ -38,6 +38,17 @@ def test_work_of_four_groups_one_of_which_has_lost_a_device():
     assert work.pace == pytest.approx(1366 / 1408)
     assert work.most_work == pytest.approx(1408 / 1366)
     assert np.count_nonzero(work.share == 0.0) == 1
+
+
+def test_what_ranks_compute_on_average_beside_the_last_one():
+    """Speeds of 1 and 0.5 with equal shares take 1 and 2: on average 0.75 of the last one.
+
+    Of four ranks three share the work of one that is hosted: 4/3 each, and 3/4 of the ranks work.
+    """
+    none, half = np.zeros(0, dtype=np.int64), np.array([1.0, 0.5])
+    assert SharedWork(none, np.ones(2), half, 1).mean_busy == 0.75
+    hosted = SharedWork(none, np.array([4 / 3, 4 / 3, 4 / 3, 0.0]), np.ones(4), 2)
+    assert hosted.mean_busy == pytest.approx(0.75)
 
 
 def test_equal_devices_share_equally():
