@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from textwrap import wrap
 from typing import Any
 
 from meshwright.catalog.calibration import UNCALIBRATED
@@ -193,6 +194,11 @@ def anecdote() -> StudyResult:
     return StudyResult(lines, data)
 
 
+def _wrapped(line: str) -> list[str]:
+    """Return a line in parts of at most 100 letters."""
+    return wrap(line, 100, subsequent_indent=" " * 15)
+
+
 def whole_model() -> StudyResult:
     """Search the whole space on the book's cluster, and the book's grids within it."""
     lines = [f"the whole model beside it: {MODEL} on {SYSTEM}, sequence {SEQUENCE_LENGTH}"]
@@ -204,8 +210,12 @@ def whole_model() -> StudyResult:
         saving = 1 - after.step_time_s / before.step_time_s
         lines += [
             f"  {batch} sequences a step",
-            f"    best       {told(best)}",
-            *(f"    {grid}  {told(candidate)}" for grid, candidate in grids.items()),
+            *_wrapped(f"    best       {told(best)}"),
+            *(
+                line
+                for grid, candidate in grids.items()
+                for line in _wrapped(f"    {grid}  {told(candidate)}")
+            ),
             f"    {ANECDOTE_GRID} reshaped to (1, 8, 8) changes the step by {-saving:+.1%}"
             f" (the story: {-ANECDOTE_SAVING:+.0%})",
         ]
