@@ -33,16 +33,7 @@ def test_it_opens_with_an_example_that_is_searched(page, address):
     assert page.text("h1") == "llama3-70b on 64xH100"
     page.front()
     assert "token" not in page.does("return location.href")
-    assert page.does("return document.cookie") == ""
     assert page.complaints() == []
-
-
-def test_a_page_without_a_session_says_where_to_get_one(page, address):
-    page.open(address.partition("?")[0])
-    page.does("localStorage.clear()")
-    page.open(address.partition("?")[0])
-    assert page.state() == "failed"
-    assert "open the address that meshwright explore printed" in page.text("#status")
 
 
 def test_a_change_is_priced_at_once_and_the_address_keeps_it(page, address):

@@ -1,8 +1,7 @@
 """The server of the explorer: this machine only, one page, answers as JSON.
 
-Who comes by the address that was printed is let in, and once: it carries a random token, for which
-the page gets the secret of the session. It sends that in a header of its own, and keeps it where
-only pages of this host and port can read it: a cookie would go to every port of this host.
+Only the address that was printed is let in, and once: it carries a random token, for which the page
+gets a cookie of another secret.
 Requests must name this host (against DNS rebinding) and come from this page (against other pages
 of the browser); the page itself may load and call nothing but this server.
 """
@@ -22,7 +21,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from meshwright.base.errors import MeshwrightError, UsageError
 from meshwright.explore import answers
@@ -50,8 +49,6 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-SESSION = "X-Meshwright-Session"
-"""The header in which the page sends its secret."""
 MOST_BYTES = 8 * 2**20
 """Of what the page may send: a plan with its runners-up."""
 
@@ -77,6 +74,11 @@ class Explorer(ThreadingHTTPServer):
     def own_host(self) -> str:
         """How requests name this server."""
         return f"{HOST}:{self.server_port}"
+
+    @property
+    def cookie(self) -> str:
+        """Name of the cookie: other servers of this host have theirs."""
+        return f"meshwright-{self.server_port}"
 
     @property
     def url(self) -> str:
@@ -114,24 +116,28 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send a file of the page, or what it is built from."""
-        address = urlsplit(self.path).path
+        address = urlsplit(self.path)
         if not self._is_named_right():
             return
-        if address == "/api/catalog":
-            if self._is_let_in():
-                self._send_record(lambda: catalog(self.server.start))
-        elif address in FILES:
-            path, kind = FILES[address]
+        token = parse_qs(address.query).get("token", [""])[0]
+        if address.path == "/" and _is_same(token, self.server.token):
+            self.server.token = secrets.token_urlsafe(24)  # one that nobody was told
+            session = self.server.session
+            cookie = f"{self.server.cookie}={session}; HttpOnly; SameSite=Strict; Path=/"
+            self._send(HTTPStatus.SEE_OTHER, b"", {"Set-Cookie": cookie, "Location": "/"})
+        elif not self._is_let_in():
+            return
+        elif address.path == "/api/catalog":
+            self._send_record(lambda: catalog(self.server.start))
+        elif address.path in FILES:
+            path, kind = FILES[address.path]
             self._send(HTTPStatus.OK, path.read_bytes(), {"Content-Type": f"{kind}; charset=utf-8"})
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
 
     def do_POST(self) -> None:
         """Answer a question of the page."""
-        address = urlsplit(self.path).path
-        if not (self._is_named_right() and self._is_from_page()):
-            return
-        if address != ENTER and not self._is_let_in():
+        if not (self._is_named_right() and self._is_let_in() and self._is_from_page()):
             return
         stated = self.headers.get("Content-Length", "")
         size = int(stated) if stated.isdecimal() else 0
@@ -142,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
             given = json.loads(self.rfile.read(size))
         except (ValueError, RecursionError):
             given = None
-        answer = ANSWERS.get(address)
+        answer = ANSWERS.get(urlsplit(self.path).path)
         if not isinstance(given, dict) or answer is None:
             self._refuse(HTTPStatus.BAD_REQUEST, "expected a question of the page")
             return
@@ -156,9 +162,11 @@ class Handler(BaseHTTPRequestHandler):
         self._refuse(HTTPStatus.MISDIRECTED_REQUEST, f"this is {self.server.own_host}")
         return False
 
-    def _is_let_in(self, *, token: str = "") -> bool:
-        session = self.headers.get(SESSION, "")
-        if _is_same(session, self.server.session) or _is_same(token, self.server.token):
+    def _is_let_in(self) -> bool:
+        # Split by hand: other servers of this host share its cookies, in whatever form.
+        held = (cookie.partition("=") for cookie in self.headers.get("Cookie", "").split(";"))
+        if any(name.strip() == self.server.cookie and _is_same(token.strip(), self.server.session)
+               for name, _, token in held):  # fmt: skip
             return True
         self._refuse(HTTPStatus.FORBIDDEN, "open the address that meshwright explore printed")
         return False
@@ -172,13 +180,6 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     # ---------------------------------------------------------------------------- what it gets
-
-    def enter(self, token: str) -> None:
-        """Give the session to who has the token, which is used up, or has the session already."""
-        if self._is_let_in(token=token):
-            if _is_same(token, self.server.token):
-                self.server.token = secrets.token_urlsafe(24)  # one that nobody was told
-            self._send_record(lambda: {"session": self.server.session})
 
     def answer_at_once(self, work: Callable[[], Mapping[str, Any]]) -> None:
         """Send an answer that takes no time to speak of."""
@@ -287,9 +288,7 @@ def _questions(given: Mapping[str, Any]) -> list[Mapping[str, str]]:
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
-ENTER = "/api/enter"
 ANSWERS: Mapping[str, Callable[[Handler, Mapping[str, Any]], None]] = {
-    ENTER: lambda page, given: page.enter(str(given.get("token"))),
     "/api/estimate": lambda page, given: page.answer_at_once(
         lambda: answers.estimate(_options(given), page.server.start)
     ),

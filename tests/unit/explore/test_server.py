@@ -13,7 +13,7 @@ import pytest
 
 from meshwright.explore import answers
 from meshwright.explore.question import Start
-from meshwright.explore.server import FILES, SESSION, Explorer
+from meshwright.explore.server import FILES, Explorer
 
 QUESTION = {"model": "llama3-8b", "on": "8xH100", "seq": "8k", "global_batch": "64"}
 
@@ -29,9 +29,9 @@ def server():
 
 
 def call(server, method, path, body=None, **headers):
-    """Return the answer to a request as the page makes it, unless headers say otherwise."""
+    """Return the answer to a request with the cookie of the page, unless headers say otherwise."""
     connection = http.client.HTTPConnection(*server.server_address, timeout=60)
-    sent = {SESSION: server.session}
+    sent = {"Cookie": f"{server.cookie}={server.session}"}
     if body is not None:
         sent["Content-Type"] = "application/json"
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -49,38 +49,28 @@ def test_only_this_machine_is_served(server):
     assert server.server_address[0] == "127.0.0.1"
 
 
-def test_the_token_becomes_a_session_once_and_no_cookie(server):
-    """The page is for all of this host, for it holds nothing; its session is for a token."""
-    stranger = {"X_Meshwright_Session": None}
-    reply, _ = call(server, "GET", server.url.partition(server.own_host)[2], **stranger)
+def test_the_token_becomes_a_cookie_and_leaves_the_address(server):
+    path = server.url.partition(server.own_host)[2]
+    reply, _ = call(server, "GET", path, Cookie=None)
+    assert (reply.status, reply.headers["Location"]) == (303, "/")
+    cookie = reply.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    reply, _ = call(server, "GET", "/", Cookie=cookie.partition(";")[0])
     assert reply.status == 200
-    token = server.url.partition("token=")[2]
-    reply, content = call(server, "POST", "/api/enter", {"token": token}, **stranger)
-    assert json.loads(content) == {"session": server.session}
-    assert "Set-Cookie" not in reply.headers
-    assert server.session not in server.url
-    for used in (token, "guess", {}, None):
-        reply, content = call(server, "POST", "/api/enter", {"token": used}, **stranger)
-        assert (reply.status, b"that meshwright explore printed" in content) == (403, True)
-    assert ask(server, "enter", token=token) == {"session": server.session}  # opened once more
 
 
-@pytest.mark.parametrize("session", [None, "guess", "\u00e9"])
-def test_only_the_session_gets_an_answer(server, session):
-    for method, path, body in (
-        ("GET", "/api/catalog", None), ("POST", "/api/estimate", {"options": QUESTION}),
-        ("POST", "/api/stop", {"search": "x"}),
-    ):  # fmt: skip
-        reply, _ = call(server, method, path, body, X_Meshwright_Session=session)
-        assert reply.status == 403
-        cookie = f"meshwright={server.session}"  # as every server of this host is sent
-        reply, _ = call(server, method, path, body, X_Meshwright_Session=session, Cookie=cookie)
-        assert reply.status == 403
+@pytest.mark.parametrize("foreign", ['session={"a": 1}', "a/b=1", "a b=1", 'a="b'])
+def test_cookies_of_other_servers_of_this_host_do_not_matter(server, foreign):
+    cookies = f"{foreign}; {server.cookie}={server.session}"
+    assert call(server, "GET", "/", Cookie=cookies)[0].status == 200
 
 
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
+        ({"Cookie": None}, 403),
+        ({"Cookie": "meshwright=guess"}, 403),
         ({"Host": "evil.example"}, 421),
         ({"Origin": "http://evil.example"}, 403),
         ({"Content_Type": "text/plain"}, 403),
@@ -90,6 +80,10 @@ def test_only_the_session_gets_an_answer(server, session):
 def test_strangers_are_refused(server, headers, status):
     reply, _ = call(server, "POST", "/api/estimate", {"options": QUESTION}, **headers)
     assert reply.status == status
+
+
+def test_a_wrong_token_is_refused(server):
+    assert call(server, "GET", "/?token=guess", Cookie=None)[0].status == 403
 
 
 @pytest.mark.parametrize("path", FILES)
@@ -210,7 +204,7 @@ def test_a_search_ends_when_nobody_waits(server, monkeypatch):
         body = json.dumps({"options": QUESTION})
         head = (
             f"POST /api/search HTTP/1.0\r\nHost: {server.own_host}\r\n"
-            f"{SESSION}: {server.session}\r\nContent-Type: application/json\r\n"
+            f"Cookie: {server.cookie}={server.session}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         line.sendall((head + body).encode())
@@ -238,6 +232,8 @@ def test_the_page_can_stop_a_search(server):
     server.to_stop.clear()
 
 
-def test_a_search_may_have_any_name(server):
+def test_the_token_lets_in_once_and_a_search_may_have_any_name(server):
+    address = f"/?token={server.token}"
+    assert call(server, "GET", address, Cookie=None)[0].status == 303
+    assert call(server, "GET", address, Cookie=None)[0].status == 403
     assert call(server, "POST", "/api/stop", {"search": {}})[0].status == 200
-    server.to_stop.clear()

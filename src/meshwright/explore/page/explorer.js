@@ -88,22 +88,9 @@ function readState() {
 
 // -------------------------------------------------------------------------------- asking
 
-// The secret of the session: no other host or port of this browser can read it.
-const kept = "meshwright-session";
-const secret = () => ({ "X-Meshwright-Session": localStorage.getItem(kept) ?? "" });
-
-// The token of the printed address is good for one session, and leaves the address.
-async function enter() {
-  const token = new URLSearchParams(location.search).get("token");
-  if (!token) return;
-  const reply = await post("/api/enter", { token });
-  if (reply.ok) localStorage.setItem(kept, (await reply.json()).session);
-  history.replaceState(null, "", location.pathname + location.hash);
-}
-
 function post(path, body, signal) {
   return fetch(path, {
-    method: "POST", headers: { "Content-Type": "application/json", ...secret() }, body: JSON.stringify(body), signal,
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal,
   });
 }
 
@@ -339,10 +326,7 @@ async function saveFrom(path, more, name) {
 // ------------------------------------------------------------------------------------ start
 
 async function begin() {
-  await enter();
-  const reply = await fetch("/api/catalog", { headers: secret() });
-  if (!reply.ok) return say(await reply.text(), "failed");
-  catalog = await reply.json();
+  catalog = await (await fetch("/api/catalog")).json();
   for (const option of catalog.options) if (option.group === "Strategy") isStrategy.add(option.name);
   buildForm();
   at("target").append(...catalog.targets.map((target) => element("option", { value: target.name, title: target.title }, target.name)));
