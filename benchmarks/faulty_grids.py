@@ -81,8 +81,9 @@ def question_of(draw: Random) -> tuple[Any, SystemSpec, dict[str, Any]]:
     on = grid_of(draw)
     if on.chip.name == "small":
         model = draw.choice((*MODELS, *EXPERT_MODELS))()
+        tokens, longest = draw.choice((64, 128, 256)), model.learned_positions or 256
         asked: dict[str, Any] = {
-            "seq": draw.choice((64, 128, 256)), "optimizer": draw.choice((ADAM, SMALL_STATE)),
+            "seq": min(tokens, longest), "optimizer": draw.choice((ADAM, SMALL_STATE)),
         }  # fmt: skip
     else:
         model = draw.choice(("gpt2-medium", "gpt3-6.7b", "llama3.2-1b"))
