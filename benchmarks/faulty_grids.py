@@ -157,8 +157,9 @@ def compared(seed: int, num_strategies: int) -> Checked:
     asked |= fixed_of(draw)
     try:
         found: Plan = mw.plan(model, on=on, top=1, simulated=0, fastest=True, **asked)
-    except (InfeasibleError, UnsupportedError):
-        checked.counts["nothing fits"] += 1
+    except (InfeasibleError, UnsupportedError, SpecError) as error:
+        has_fault = isinstance(error, SpecError)
+        checked.counts["refused" if has_fault else "nothing fits"] += 1
         return checked
     checked.counts["grids"] += 1
     least_s, best_s = found.coverage.lower_bound_s, found.best.estimate.step_time_s
