@@ -113,9 +113,8 @@ def strategy_of(draw: Random, num_devices: int, has_experts: bool) -> dict[str, 
             degrees[draw.choice(tuple(degrees))] *= prime
             left //= prime
     chosen: dict[str, Any] = dict(degrees)
-    # Of one shard ZeRO is none, which the stage that both verbs are given leaves out.
-    shards = [shard for shard in (2, 3, 4) if degrees["dp"] % shard == 0]
-    if shards and draw.random() < 0.3:
+    shards = [shard for shard in (1, 2, 3, 4) if degrees["dp"] % shard == 0]
+    if draw.random() < 0.3:
         chosen["dp_shard"] = draw.choice(shards)
     if degrees["pp"] > 1:
         chosen["schedule"] = draw.choice(("1f1b", "gpipe", "zero_bubble"))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import meshwright as mw
+from meshwright.base.errors import SpecError
 from meshwright.cli.main import main
 from meshwright.sharding.space import Choices, legal_counts
 from meshwright.train.estimate import CLOSED_FORM
@@ -82,6 +83,30 @@ def test_devices_that_host_ranks_draw_no_more_than_their_peak():
     assert price.num_devices_used == 7
     assert price.energy_parts_j["idle_j"] == pytest.approx(7 * 90.0 * price.step_time_s)
     assert price.energy_j < 7 * 900.0 * price.step_time_s
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_zero_over_one_shard_is_refused_where_replicas_are(stage):
+    """`plan --zero 1` never had such a plan, and `estimate` priced one below its bound.
+
+    One replica is another matter: Megatron takes its distributed optimizer with dp 1.
+    """
+    asked = {"on": "8xH100", "seq": 1024, "global_batch": 64, "zero": stage}
+    with pytest.raises(SpecError, match=rf"ZeRO {stage} over dp_shard 1 .*\(zero_stage=0\)"):
+        mw.estimate("gpt2-medium", dp_shard=1, **asked)
+    assert mw.estimate("gpt2-medium", dp_shard=2, **asked).best.estimate.fits
+    assert mw.estimate("gpt2-medium", dp=1, **asked).best.structure.zero_stage == stage
+
+
+def test_a_launch_file_of_one_shard_starts_without_zero():
+    """Four instances of Megatron's optimizer over four ranks: each holds all of its state."""
+    asked = {"on": "8xH100", "set": ["RANKS=8", "TP=2", "MORE="]}
+    file = str(FOLDER.parent / "train" / "megatron_ranks.sh")
+    one = mw.estimate(file, **asked | {"set": [
+        *asked["set"][:2], "MORE=--num-distributed-optimizer-instances 4"]}).best  # fmt: skip
+    assert one.strategy.dp_shard == 1
+    assert one.structure.zero_stage == 0
+    assert mw.estimate(file, **asked).best.structure.zero_stage == 1
 
 
 @pytest.mark.nightly

@@ -197,6 +197,11 @@ def _cuts_batch(case: Case) -> BoolArray:
     return found & isinstance(case.workload, Training)
 
 
+def _shards_nothing(case: Case) -> BoolArray:
+    is_whole: BoolArray = (case.s.dp > 1) & (case.s.dp_shard * case.s.cp == 1)
+    return is_whole & (case.structure.zero_stage > 0)
+
+
 class DataAxis(Axis):
     """Data parallelism: sequences are split; weights are replicated or sharded (ZeRO, FSDP).
 
@@ -221,6 +226,14 @@ class DataAxis(Axis):
             _cuts_batch,
             "{batch} sequences are not divisible by dp {dp} x micro-batch {micro_batch_size}",
             ("micro_batch_size", "dp_shard", "dp_replicate"),
+        ),
+        Rule(
+            "zero-without-shards",
+            "with one shard of each replica all ZeRO stages are the same; stage 0 stands for them",
+            _shards_nothing,
+            "ZeRO {zero_stage} over dp_shard {dp_shard} and cp {cp} shards nothing",
+            ("dp_shard",),
+            "zero_stage=0",
         ),
     )
 

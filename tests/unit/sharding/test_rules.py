@@ -102,6 +102,12 @@ BREAKING = {
         {"dp_shard": 32, "micro_batch_size": 4},
         "dp 32 x micro-batch 4 exceeds the batch of 64 sequences",
     ),
+    "zero-without-shards": (
+        replace(PLAIN, zero_stage=1),
+        DENSE,
+        {"dp_shard": 1, "dp_replicate": 4},
+        "ZeRO 1 over dp_shard 1 and cp 1 shards nothing",
+    ),
     "ep-dense": (PLAIN, DENSE, {"ep": 2, "dp_shard": 2}, "ep 2, etp 1 in a model without experts"),
     "ep-experts": (
         PLAIN,

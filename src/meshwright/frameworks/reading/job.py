@@ -114,10 +114,16 @@ def job_of(name: str, given: Given, setting: Setting, origin: str) -> Job:
     ignored = given.rest(reader.ignored)
     if faults := list(dict.fromkeys(given.faults)):
         raise SpecError(faults, origin=origin)
-    options = {key: value for key, value in options.items() if value is not None}
+    options = _sharded({key: value for key, value in options.items() if value is not None})
     for name, option in _NEEDED[reader.kind].items():
         name = "prompt" if name == "context" and "prefill" in options else name
         if name not in options and all(fault.path != option for fault in given.missing):
             given.missing.append(Fault(option, "is needed: the files do not state it"))
     return Job(framework, reader.kind, options, setting.devices, given.read, ignored,
                tuple(dict.fromkeys(given.missing)), tuple(dict.fromkeys(given.notes)))  # fmt: skip
+
+
+def _sharded(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options in which ZeRO over one shard of each replica is none, as it starts."""
+    is_whole = options.get("dp_shard") == options.get("cp", 1) == 1 != options.get("dp")
+    return {**options, "zero_stage": "0"} if is_whole else options
