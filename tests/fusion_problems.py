@@ -1,6 +1,6 @@
 """Small random fusion problems, and a price that is worked out set by set, without any columns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 
 import numpy as np
@@ -13,6 +13,9 @@ GRID = CoreGrid(
     num_cores=12, array_rows=2, array_columns=2, frequency_hz=1.0, sram_bytes=120.0,
     dram_bytes=1e4, dram_bytes_per_s=3.0,
 )  # fmt: skip
+
+LAUNCHES = (0.0, 20.0, 60.0, 400.0)
+"""Of a partition, under the own rules [s]: those of the peer know none."""
 
 
 def random_problem(
@@ -44,11 +47,11 @@ def random_problem(
         looked_up_bytes=chance.integers(0, 40, n) * (chance.random(n) < 0.2) * 1.0,
         network_s=chance.integers(0, 30, n) * (chance.random(n) < 0.3) * 1.0,
         tensors=_tensors(chance, reads, rules),
-        grid=GRID,
         num_tiles=4,
         spare_dram_bytes=float(chance.integers(60, 600)),
         micro_batches=() if sizes == "any" else (2,),
         rules=rules,
+        grid=replace(GRID, launch_s=float(chance.choice(LAUNCHES)) if rules is OWN else 0.0),
     )
 
 
@@ -86,6 +89,7 @@ class SetPrice:
     fits: bool
     busy_s: float
     fill_s: float
+    setup_s: float
     crossing_bytes: float
     inside: frozenset[int]
 
@@ -128,6 +132,7 @@ def price_by_hand(problem: FusionProblem, members: frozenset[int]) -> SetPrice:
     row = _row(problem, members) if problem.rules.counts_fill else 1
     return SetPrice(
         bool(fits and np.isfinite(cycles)), busy, (row - 1) * busy / tiles,
+        sum(float(problem.setup_bytes[k]) for k in members) / problem.grid.dram_bytes_per_s,
         crossing + read_bytes, frozenset(inside),
     )  # fmt: skip
 
@@ -198,8 +203,13 @@ def _chain_s(problem, chain, prices):
     for low, high in problem.tried_micro_batches:
         size = min(room, high)
         if size >= low:
-            fill = sum(price.fill_s for price in prices) / high
-            seconds = sum(price.busy_s for price in prices) + fill + problem.total_setup_s / size
+            seconds = sum(
+                max(
+                    price.busy_s + price.fill_s / high + price.setup_s / size,
+                    problem.grid.launch_s / size,
+                )
+                for price in prices
+            )
             best = min(best, max(seconds, problem.send_s))
     return best
 

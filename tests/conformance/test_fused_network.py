@@ -1,6 +1,7 @@
 """Fusion is charged the network of the unfused price: on every graph, and for all that is sent."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -64,7 +65,12 @@ def test_where_nothing_else_takes_time_a_fused_stage_takes_its_network(graph):
     quick = chip.model_copy(
         update={"matmul_flops_per_s": {"bf16": 1e30}, "memories": tuple(memories)}
     )
-    stage_time = fused_stage_time(quick)
+    stage_time = fused_stage_time(
+        CalibratedSystem(
+            MACHINE.spec.model_copy(update={"chip": quick}),
+            replace(MACHINE.calibration, launch_s=0.0),
+        )
+    )
     for work, _ in works(graph):
         assert stage_time(work).time_s == pytest.approx(LAYERS * sum(work.network_s.values()))
 

@@ -38,4 +38,7 @@ def test_limits_bind_in_some_of_the_cases():
         "compute", "dram", "network",
     }  # fmt: skip
     assert len({len(fusion.partitions) for fusion in fused}) > 2
+    launched = [fuse(random_problem(seed, 4, OWN)) for seed in (1, 2, 3, 6)]
+    limits = {part.limit for fusion in launched for part in fusion.partitions}
+    assert {"launch"} < limits
     assert max(part.weight_parts for fusion in fused for part in fusion.partitions) > 1

@@ -229,8 +229,12 @@ class Roofline:
         return max(least_s, kernel.flops(sizes) / flops_per_s if flops_per_s else 0.0)
 
     def materialised_s(self, edge: Edge, dims: tuple[str | None, str | None]) -> float:
-        """Return what a fused tensor takes when it has to change its layout on the way [s]."""
-        return self.materialised_bytes(edge, dims) / float(self.engine.elementwise_bytes_per_s)
+        """Return what a fused tensor takes when it has to change its layout on the way [s].
+
+        Its reader is then a kernel of its own, with a launch.
+        """
+        moved_s = self.materialised_bytes(edge, dims) / float(self.engine.elementwise_bytes_per_s)
+        return max(moved_s, float(self.engine.launch_s))
 
     def materialised_bytes(self, edge: Edge, dims: tuple[str | None, str | None]) -> float:
         """Return what a fused tensor that changes its layout moves through memory [bytes].

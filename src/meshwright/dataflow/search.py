@@ -431,7 +431,7 @@ def plan_dataflow(
         message = f"{graph.name} makes no gradients of weights"
         raise SpecError(Fault("--optimizer", message, "with --training it does"))
     preset = load_optimizer(optimizer) if optimizer else default_optimizer(system.spec)
-    fused = fused_stage_time(system.spec.chip)
+    fused = fused_stage_time(system)
     pricing = DegreePricing(
         graph, system, num_passes, preset if graph.trains else None,
         hides_network=hides_network or fused is not None, stage_time=fused, only_best=only_best,

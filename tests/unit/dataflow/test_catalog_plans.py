@@ -13,7 +13,7 @@ SMALL = gpt_layer(2048, 16, 128, 512, repeats=8)
 
 def test_chips_without_an_array_take_the_roofline():
     machine = calibrated_system("8xA100")
-    assert fused_stage_time(machine.spec.chip) is None
+    assert fused_stage_time(machine) is None
     found = plan_dataflow(SMALL, machine, num_passes=8)
     assert found.gap < 1e-6
 
@@ -21,7 +21,7 @@ def test_chips_without_an_array_take_the_roofline():
 @pytest.mark.slow
 def test_a_chip_with_an_array_fuses_and_stays_above_the_work_at_its_peak():
     machine = calibrated_system("8xSN10")
-    peak = grid_of(machine.spec.chip).flops_per_s
+    peak = grid_of(machine.spec.chip, 0.0).flops_per_s
     found = plan_dataflow(SMALL, machine, num_passes=8, allowed={"tp": (2, 4), "dp": (1, 2)})
     assert {plan.degrees for plan in found.plans} == {(2, 4, 1), (4, 2, 1), (2, 2, 2), (4, 1, 2)}
     for plan in found.plans:

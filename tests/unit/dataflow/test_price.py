@@ -74,6 +74,10 @@ def test_a_tensor_with_one_elementwise_reader_stays_on_the_chip(machine):
     moved = WORD * (4096 * 2048 / 4 + 4096 * 2048)
     expected = moved / roofline.engine.elementwise_bytes_per_s
     assert roofline.materialised_s(edge, ("out", None)) == pytest.approx(expected)
+    # 32 elements pass in no time: what takes time is that the reader is launched by itself
+    few = replace(graph, sizes=dict.fromkeys(graph.sizes, 4))
+    (edge,) = fused_edges(few)
+    assert Roofline(few, machine, 4).materialised_s(edge, ("out", None)) == pytest.approx(5e-6)
 
 
 def test_products_of_activations_count_what_both_share():

@@ -55,6 +55,8 @@ class Partition(Brief):
     fill_s: float
     setup_s: float
     """Reading weights, and reading and writing sums, spread over the micro-batch."""
+    exposed_launch_s: float
+    """Of its launch what nothing hides, spread over the micro-batch."""
     sram_bytes: float
     held_bytes: float
     """Of the SRAM, before it is cut in parts: weights, and sums over all tiles."""
@@ -71,11 +73,25 @@ class Partition(Brief):
     @property
     def time_s(self) -> float:
         """Everything."""
-        return self.busy_s + self.fill_s + self.setup_s
+        return sum(self.parts_s.values())
+
+    @property
+    def parts_s(self) -> Mapping[str, float]:
+        """Seconds by cause."""
+        return {
+            "compute_s": self.compute_s,
+            "exposed_dram_s": max(self.dram_s - self.compute_s, 0.0),
+            "exposed_network_s": self.busy_s - max(self.dram_s, self.compute_s),
+            "fill_s": self.fill_s,
+            "setup_s": self.setup_s,
+            "exposed_launch_s": self.exposed_launch_s,
+        }
 
     @property
     def limit(self) -> str:
         """What sets the pace."""
+        if self.exposed_launch_s > 0.0:
+            return "launch"
         seconds = {"compute": self.compute_s, "dram": self.dram_s, "network": self.network_s}
         return max(seconds, key=lambda name: seconds[name])
 
@@ -121,15 +137,8 @@ class Fusion(Brief):
     @property
     def parts_s(self) -> Mapping[str, float]:
         """Seconds by cause; they sum to the time."""
-        found = {
-            "compute_s": sum(part.compute_s for part in self.partitions),
-            "exposed_dram_s": sum(max(p.dram_s - p.compute_s, 0.0) for p in self.partitions),
-            "exposed_network_s": sum(
-                p.busy_s - max(p.dram_s, p.compute_s) for p in self.partitions
-            ),
-            "fill_s": sum(part.fill_s for part in self.partitions),
-            "setup_s": sum(part.setup_s for part in self.partitions),
-        }
+        each = [part.parts_s for part in self.partitions]
+        found = {name: sum(parts[name] for parts in each) for name in each[0]}
         return {**found, "exposed_send_s": max(self.problem.send_s - sum(found.values()), 0.0)}
 
 
@@ -240,16 +249,21 @@ class FusionAnswer(Shown):
     def latency_s(self) -> float:
         """Of one pass that is alone on the chips, all weights read for it [s].
 
-        graph repeats x sum over partitions (rounds x busy + fill + setup) + (pp - 1) x send
+        graph repeats x sum over partitions max(rounds x busy + fill + setup, launch)
+        + (pp - 1) x send
 
         With these partitions, which are those of the best throughput. What needs all tiles of
         what another kernel makes waits for them: a round more of its partition, at its pace. Three
         partitions of 2, 3 and 4 us that fill for 1 us and load weights for 5 us each, one round in
-        each, take 3 x 6 + 9 = 27 us once.
+        each, take 3 x 6 + 9 = 27 us once; launched every 9 us 9 + 9 + 10 = 28 us.
         """
         asked, fusion = self.question, self.choice.fusion
         once = sum(
-            self._rounds(part) * part.busy_s + fusion.micro_batch * (part.fill_s + part.setup_s)
+            max(
+                self._rounds(part) * part.busy_s
+                + fusion.micro_batch * (part.fill_s + part.setup_s),
+                fusion.problem.grid.launch_s,
+            )
             for part in fusion.partitions
         )
         return asked.graph.repeats * once + (asked.pp - 1) * fusion.problem.send_s
@@ -316,6 +330,8 @@ class PartitionRecord(TypedDict):
     fill_s: float
     setup_s: float
     """Reading weights, and reading and writing sums, spread over the micro-batch."""
+    exposed_launch_s: float
+    """Of its launch what nothing hides, spread over the micro-batch."""
     sram_bytes: float
     held_bytes: float
     """Of the SRAM, before it is cut in parts: weights, and sums over all tiles."""
@@ -413,6 +429,7 @@ def _partition_record(part: Partition) -> PartitionRecord:
         "network_s": part.network_s,
         "fill_s": part.fill_s,
         "setup_s": part.setup_s,
+        "exposed_launch_s": part.exposed_launch_s,
         "sram_bytes": part.sram_bytes,
         "held_bytes": part.held_bytes,
         "moved_bytes": part.moved_bytes,

@@ -44,6 +44,8 @@ class CoreGrid:
     sram_bytes: float
     dram_bytes: float
     dram_bytes_per_s: float
+    launch_s: float = 0.0
+    """From the start of one partition to the next, at least: what starts them takes so long [s]."""
     slowdowns: tuple[tuple[float, float], ...] = ()
     """Of products of other numbers than those of its rate: their bytes, and cycles for each one."""
 
@@ -57,8 +59,8 @@ class CoreGrid:
         return 2.0 * self.num_cores * self.array_rows * self.array_columns * self.frequency_hz
 
 
-def grid_of(chip: ChipSpec, dtype: DType = "bf16") -> CoreGrid:
-    """Return a chip as fusion sees it.
+def grid_of(chip: ChipSpec, launch_s: float, dtype: DType = "bf16") -> CoreGrid:
+    """Return a chip as fusion sees it; ``launch_s`` is that of its family in the calibration.
 
     The clock is the one at which its cores reach the peak: rate / (2 cores rows columns). Arrays
     are those of a core where the chip states them, otherwise its output tile.
@@ -89,6 +91,7 @@ def grid_of(chip: ChipSpec, dtype: DType = "bf16") -> CoreGrid:
         sram_bytes=on_chip.capacity_bytes,
         dram_bytes=main.capacity_bytes,
         dram_bytes_per_s=main.bandwidth_bytes_per_s or 0.0,
+        launch_s=launch_s,
         slowdowns=tuple(
             (width, chip.matmul_flops_per_s[dtype] / chip.matmul_flops_per_s[other])
             for width in DTYPE_OF_NUMBER

@@ -159,7 +159,7 @@ class _Joined:
 def without(problem: FusionProblem, left_out: Sequence[int]) -> FusionProblem:
     """Return a problem without some kernels that no partitions of the whole undercut.
 
-    What is read once a micro-batch remains, whoever holds it.
+    What is read once a micro-batch remains, whoever holds it; launches that it may hide are less.
     """
     tensors, reads = _listed(problem.tensors), problem.reads.copy()
     for kernel in left_out:
@@ -169,8 +169,10 @@ def without(problem: FusionProblem, left_out: Sequence[int]) -> FusionProblem:
     is_kept[list(left_out)] = False
     kept = np.flatnonzero(is_kept)
     number = np.append(np.cumsum(is_kept) - 1, len(kept))
-    setup = problem.setup_bytes[kept]
-    setup[:1] += problem.setup_bytes[~is_kept].sum()
+    setup, beside = problem.setup_bytes[kept], problem.setup_bytes[~is_kept].sum()
+    setup[:1] += beside
+    hidden_s = float(beside) / problem.grid.dram_bytes_per_s
+    launch_s = max(problem.grid.launch_s - hidden_s, 0.0)
     return replace(
         problem,
         names=tuple(problem.names[kernel] for kernel in kept.tolist()),
@@ -182,6 +184,7 @@ def without(problem: FusionProblem, left_out: Sequence[int]) -> FusionProblem:
         looked_up_bytes=problem.looked_up_bytes[kept],
         network_s=problem.network_s[kept],
         tensors=_columns(tensors, number),
+        grid=replace(problem.grid, launch_s=launch_s),
     )
 
 

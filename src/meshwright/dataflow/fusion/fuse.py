@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf, prod
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
+from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_chip
 from meshwright.dataflow.audited import lawful_fusion
 from meshwright.dataflow.dfmodel_rules import accelerator_named
@@ -26,12 +27,11 @@ from meshwright.dataflow.fusion.splits import (
     SplitCandidates,
     splits_for,
 )
-from meshwright.dataflow.roofline import dtype_of_product
+from meshwright.dataflow.roofline import CalibratedSystem, dtype_of_product
 from meshwright.dataflow.stages import StagePrice, StageTime, StageWork
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.op import Phase
 from meshwright.sharding.space import divisors
-from meshwright.spec.system import ChipSpec
 
 LEAST_TILE = 16
 """The smallest tile that is tried where none is given, of dims that are much longer."""
@@ -54,7 +54,8 @@ def target_named(
         return Target(name, found.grid, link_bytes_per_s or found.link_bytes_per_s)
     chip = load_chip(name)
     dtype = dtype_of_product(chip, number_bytes) or chip.word
-    return Target(chip.name, grid_of(chip, dtype), link_bytes_per_s, dtype)
+    launch_s = float(load_calibration(chip.family, DEFAULT).launch_s)
+    return Target(chip.name, grid_of(chip, launch_s, dtype), link_bytes_per_s, dtype)
 
 
 def fuse_graph(
@@ -278,15 +279,16 @@ def _neighbours(ring: ChipRing, split: GraphSplit) -> Iterator[GraphSplit]:
                 yield GraphSplit({**split.dims, name: other.dim}, network.costs_by_kernel(changed))
 
 
-def fused_stage_time(chip: ChipSpec) -> StageTime | None:
+def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
     """Return the price of a pipeline stage by fusion; None for a chip that states no array.
 
     Its kernels are fused, and tiles flow through them. The bound holds for all ways to split the
     kernels: each of them takes its least cores, DRAM and setup over its splits.
     """
+    chip = system.spec.chip
     if chip.array_rows is None:
         return None
-    grid = grid_of(chip)
+    grid = grid_of(chip, float(system.calibration.launch_s))
     bounds: dict[tuple[int, int, int, int], float] = {}
 
     def problems(work: StageWork, split: DeviceShare) -> list[FusionProblem]:

@@ -11,7 +11,7 @@ from meshwright.dataflow.fusion.report import pass_of, proof_lines, speed_line, 
 from meshwright.report.page import charts
 from meshwright.report.page.parts import Chart, Page, Part, Picture, Section, Table, Text, Tile
 from meshwright.report.page.pieces import count_chart, largest, time_chart
-from meshwright.report.screen import counted
+from meshwright.report.screen import counted, words
 
 MIB = 2.0**20
 
@@ -76,14 +76,8 @@ def partitions_of(answer: FusionAnswer) -> Chart:
     fusion = answer.choice.fusion
     names, partitions = _names(fusion.partitions), fusion.partitions
     causes = {
-        "compute": [part.compute_s for part in partitions],
-        "exposed dram": [max(part.dram_s - part.compute_s, 0.0) for part in partitions],
-        "exposed network": [
-            part.busy_s - max(part.dram_s, part.compute_s) for part in partitions
-        ],
-        "fill": [part.fill_s for part in partitions],
-        "setup": [part.setup_s for part in partitions],
-    }  # fmt: skip
+        words(name): [part.parts_s[name] for part in partitions] for name in partitions[0].parts_s
+    }
     shown = {name: each for name, each in causes.items() if any(each)}
     slowest = max(range(len(partitions)), key=lambda number: partitions[number].time_s)
     return Chart(

@@ -2,7 +2,7 @@
 
 Every partition is a column as wide as its time. The upper box is the chip: a band for each kernel,
 as high as its share of the cores, and white where cores are idle. Below it are bars of what the
-partition spends: computation, DRAM, network, then fill and setup. At the foot is its SRAM.
+partition spends: computation, DRAM, network, fill and setup, launch. At the foot is its SRAM.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROW, BAR, GAP = 22.0, 14.0, 16.0
 """From bar to bar; height of a bar; below the chip [px]."""
 LEAST_LABEL, INSET, LETTER, HEADING_LETTER = 11.0, 4.0, 6.0, 7.0
 """A band that is lower has no name; left of a text; width of a letter, and above the chip [px]."""
-RESOURCES = ("compute", "DRAM", "network", "fill, setup", "SRAM")
+RESOURCES = ("compute", "DRAM", "network", "fill, setup", "launch", "SRAM")
 
 
 def fusion_svg(answer: FusionAnswer) -> str:
@@ -77,7 +77,10 @@ def _column(
     says = f"and {', '.join(unnamed)}"
     if unnamed and CHIP - top >= LEAST_LABEL and INSET + LETTER * len(says) < wide:
         yield label(INSET, CHIP - 4, says, "label quiet")
-    spent = (part.compute_s, part.dram_s, part.network_s, part.fill_s + part.setup_s)
+    spent = (
+        part.compute_s, part.dram_s, part.network_s, part.fill_s + part.setup_s,
+        part.exposed_launch_s,
+    )  # fmt: skip
     for row, (name, seconds) in enumerate(zip(RESOURCES, spent, strict=False)):
         says = f"{name} {format_seconds(seconds)}"
         share = seconds / part.time_s if part.time_s > 0 else 0.0

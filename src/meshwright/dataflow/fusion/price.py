@@ -2,7 +2,8 @@
 
 While a partition runs, tiles pass through its kernels in a pipeline, the next tiles come from DRAM
 and partial sums travel over the network; the slowest of the three sets the pace. Before it starts,
-its weights come from DRAM, once for all sequences of a micro-batch.
+its weights come from DRAM, once for all sequences of a micro-batch. A partition is one kernel of
+the chip: the next one starts no sooner than a launch later.
 
 Bounds hold for all partitions of a problem, whatever their order: for pruning and for wide graphs.
 """
@@ -29,6 +30,8 @@ class PartitionPrices:
     compute_s: FloatArray
     dram_s: FloatArray
     network_s: FloatArray
+    launch_s: float
+    """Of a micro-batch, whatever the set."""
     setup_s: FloatArray
     """Reading weights, and reading and writing sums, of one micro-batch."""
     fill_s: FloatArray
@@ -49,13 +52,26 @@ class PartitionPrices:
         found: FloatArray = larger(self.compute_s, larger(self.dram_s, self.network_s))
         return found
 
+    def running_s(self, micro_batch: int) -> FloatArray:
+        """Return the seconds of one sequence of a micro-batch, setup apart, which all share.
+
+        max(busy + fill/u, (launch - setup)/u): with its setup a partition takes at least its
+        launch. 64 sequences that are busy for 10 ns each, fill for 0.1 us and load weights for
+        1 us, launched in 5 us, run for max(10 + 1.6, 62.5) = 62.5 ns each.
+        """
+        filled = self.busy_s + self.fill_s / micro_batch
+        found: FloatArray = larger(filled, (self.launch_s - self.setup_s) / micro_batch)
+        return found
+
     def rows(self, chosen: BoolArray) -> PartitionPrices:
         """Return the entries of some sets."""
-        return replace(
-            self, **{entry.name: getattr(self, entry.name)[chosen] for entry in fields(self)}
-        )
+        columns = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        del columns["launch_s"]
+        return replace(self, **{name: column[chosen] for name, column in columns.items()})
 
 
+ROUNDING = 1e-9
+"""By which sums of the same bytes may fill more than one SRAM."""
 TOGETHER = 1024
 """Sets whose tensors are looked at together."""
 
@@ -91,6 +107,7 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
         compute_s=compute,
         dram_s=dram,
         network_s=network,
+        launch_s=grid.launch_s,
         setup_s=(sets @ problem.setup_bytes) / grid.dram_bytes_per_s,
         fill_s=(rows - 1.0) * np.where(np.isfinite(busy), busy, 0.0) / tiles,
         sram_bytes=sram,
@@ -181,12 +198,20 @@ def bound_s(problem: FusionProblem) -> float:
     """Return seconds that no partitions undercut, for one sequence.
 
     A kernel that holds more than the SRAM is a partition of its own, so its time is known. All
-    others of a phase take their shares. Weights are read once for the largest micro-batch.
+    others of a phase take their shares. Weights are read once for the largest micro-batch, and each
+    of the fewest partitions whose SRAM holds them is launched.
     """
-    shares = kernel_bounds(problem)
-    busy = float(shares.alone_s.sum() + shares.least_s(shares.alone_s[None] == 0.0)[0])
-    setup = problem.total_setup_s / problem.tried_micro_batches[0][1]
-    return max(busy + setup, problem.send_s)
+    shares, micro_batch = kernel_bounds(problem), problem.tried_micro_batches[0][1]
+    is_shared = shares.alone_s == 0.0
+    busy = float(shares.alone_s.sum() + shares.least_s(is_shared[None])[0])
+    held = shares.phase @ (problem.held_bytes * is_shared)
+    full = np.ceil(held / problem.grid.sram_bytes - ROUNDING)
+    fewest = np.maximum(full, shares.phase @ is_shared > 0.0)
+    launches = float(fewest.sum() + np.sum(~is_shared))
+    busy = max(
+        busy + problem.total_setup_s / micro_batch, launches * problem.grid.launch_s / micro_batch
+    )
+    return max(busy, problem.send_s)
 
 
 @dataclass(frozen=True)

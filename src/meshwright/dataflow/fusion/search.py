@@ -226,7 +226,7 @@ def _steps(
     """Return the steps whose partitions fit, for a range of micro-batches."""
     number = np.flatnonzero(prices.fits[lattice.partition])
     partition = lattice.partition[number]
-    seconds = prices.busy_s + prices.fill_s / allowed[1]
+    seconds = prices.running_s(allowed[1])
     if problem.rules.frees_tensors:
         alive = _alive_bytes(problem, lattice, prices)[number]
         return Steps(lattice, number, seconds[partition], alive, np.maximum)
@@ -279,6 +279,7 @@ def _partition(
     kernels = np.flatnonzero(members).tolist()
     cycles = prices.tile_cycles[row : row + 1]
     needed = [cores_needed(problem.choices[k], cycles, problem.grid.num_cores) for k in kernels]
+    filled_s = float(prices.busy_s[row] + prices.fill_s[row] / size)
     return Partition(
         kernels=tuple(problem.names[kernel] for kernel in kernels),
         cores=tuple(int(cores[0]) for cores in needed),
@@ -287,6 +288,7 @@ def _partition(
         network_s=float(prices.network_s[row]),
         fill_s=float(prices.fill_s[row]) / size,
         setup_s=float(prices.setup_s[row]) / size,
+        exposed_launch_s=float(prices.running_s(size)[row]) - filled_s,
         sram_bytes=float(prices.sram_bytes[row]),
         held_bytes=float(problem.held_bytes[kernels].sum()),
         moved_bytes=float(prices.moved_bytes[row]),

@@ -108,7 +108,7 @@ class _Paths:
         _, first, number = np.unique(row_keys(beyond), return_index=True, return_inverse=True)
         prices = price_partitions(self.problem, beyond[first])
         size = self.problem.tried_micro_batches[0][1]
-        seconds = np.where(prices.fits, prices.busy_s + prices.fill_s / size, np.inf)[number]
+        seconds = np.where(prices.fits, prices.running_s(size), np.inf)[number]
         reached = self.reached_s[source] + seconds
         same = self.limits.branches.canonical(after)
         target = self._order[np.searchsorted(self._keys, row_keys(same))]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fusion_problems import best_by_hand, random_problem
+from fusion_problems import GRID, best_by_hand, random_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -208,7 +208,7 @@ def test_most_small_wide_graphs_are_answered(monkeypatch):
 
 
 def test_candidates_are_pruned_by_the_raised_bound_of_wide_graphs(monkeypatch):
-    fast = random_problem(1, 8, OWN)
+    fast = replace(random_problem(1, 8, OWN), grid=GRID)
     slow = replace(fast, num_tiles=3 * fast.num_tiles)
     whole = fast.tensors.sequence_bytes
     tensors = replace(fast.tensors, sequence_bytes=3.0 * whole)
@@ -221,7 +221,7 @@ def test_candidates_are_pruned_by_the_raised_bound_of_wide_graphs(monkeypatch):
 
 
 def test_a_wide_graph_for_which_nothing_was_found_keeps_its_bound(monkeypatch):
-    fast = random_problem(1, 8, OWN)
+    fast = replace(random_problem(1, 8, OWN), grid=GRID)
     slow = replace(fast, num_tiles=3 * fast.num_tiles)
     monkeypatch.setattr(lattices, "MOST_IDEALS", 3)
     put_together = search._put_together

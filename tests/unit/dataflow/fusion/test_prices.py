@@ -91,6 +91,27 @@ def test_filling_a_row_of_three_kernels_takes_two_tiles_more():
     assert parts.fill_s == pytest.approx(2 * parts.busy_s / 4)
 
 
+def test_a_partition_takes_at_least_its_launch():
+    whole = priced([("up", "act", "down")], OWN, replace(GRID, launch_s=5e-6))
+    # 8 tiles of 128 B in and out at 1 GB/s are 1024 ns, two tiles of four more fill, weights 512 ns
+    assert whole.running_s(1) == pytest.approx([5e-6 - 512e-9])
+    # for four sequences: 1024 + 512 / 4 ns each, more than (5000 - 512) / 4
+    assert whole.running_s(4) == pytest.approx([1152e-9])
+
+
+def test_launches_join_partitions():
+    """A launch for each of three partitions is longer than what the three take."""
+    problem = fusion_problem(network(), GRID, DeviceShare(tile=8, micro_batches=(1,)), OWN)
+    alone = evaluate(problem, problem.sets_of([("up",), ("act",), ("down",)]))
+    launched = replace(problem, grid=replace(GRID, launch_s=5e-6))
+    three = evaluate(launched, launched.sets_of([("up",), ("act",), ("down",)]))
+    assert alone.time_s < three.time_s == pytest.approx(3 * 5e-6)
+    best = fuse(launched)
+    assert best.time_s == pytest.approx(5e-6)
+    assert [part.limit for part in best.partitions] == ["launch"]
+    assert best.parts_s["exposed_launch_s"] == pytest.approx(5e-6 - 512e-9 - 1024e-9 * 1.5)
+
+
 def test_a_split_dim_divides_weights_and_tensors():
     parts = priced([("up",), ("act", "down")], tp=2, splits=dict.fromkeys(network().number, "ffn"))
     assert parts.sram_bytes.tolist() == [128 + 2 * 128, 128 + 2 * 128 + 2 * 128]
