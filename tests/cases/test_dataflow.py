@@ -29,6 +29,26 @@ def test_a_move_that_reads_one_dim_as_two_passes_in_tiles(capsys) -> None:
     assert sum(part["moved_bytes"] for part in found["partitions"]) == 2 * 8 * 2
 
 
+def test_a_kernel_takes_at_least_its_launch(capsys) -> None:
+    """5 us on an H100: 64 passes in flight share it, one that is alone does not.
+
+    Once it was 8.76 ns a pass in two kernels. Two kernels in one have one launch.
+    """
+    for many, least_s in ((1, 5e-6), (64, 5e-6 / 64)):
+        asked = ["passing.yaml", "--on", "H100", "--micro-batch", str(many)]
+        _, out, _ = run(capsys, "fuse", *asked, "--json")
+        found = json.loads(out)
+        assert len(found["partitions"]) == 1
+        assert found["time_s"] == pytest.approx(least_s)
+        assert found["latency_s"] == pytest.approx(5e-6)
+        assert found["partitions"][0]["limit"] == "launch"
+    _, out, _ = run(
+        capsys, "fuse", "passing.yaml", "--on", "H100", "--kernel-by-kernel",
+        "--micro-batch", "1", "--json",
+    )  # fmt: skip
+    assert json.loads(out)["time_s"] == pytest.approx(10e-6)
+
+
 @pytest.mark.parametrize("verb", [["show", "graph"], ["fuse"], ["plan", "--graph"]])
 def test_a_name_that_would_write_to_the_terminal_is_refused(capsys, verb) -> None:
     on = [] if verb[0] == "show" else ["--on", "SN10" if verb[0] == "fuse" else "2xH100"]

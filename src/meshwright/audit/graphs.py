@@ -186,6 +186,10 @@ class PartFacts:
     """Kernels that are on a chip together, for one sequence."""
 
     cores: int
+    flops: float
+    """Of its products, over all chips that share it."""
+    weight_bytes: float
+    """That its products read, over all chips that share it."""
     time_s: float
     compute_s: float
     dram_s: float
@@ -205,8 +209,8 @@ class FusionFacts(Facts):
     sram_bytes: float
     dram_bytes: float
     dram_bytes_per_s: float
-    flops: float
-    """Of the products of one repetition."""
+    launch_s: float
+    """From one partition to the next, at least."""
     weight_bytes: float
     """Of one repetition."""
     ends_bytes: float
@@ -214,11 +218,15 @@ class FusionFacts(Facts):
     moves_ends: bool
     """Whether they pass through DRAM."""
     repeats: int
+    """On one chip."""
+    all_repeats: int
     tp: int
     micro_batch: int
     parts: tuple[PartFacts, ...]
     held_bytes: float
     time_s: float
+    latency_s: float
+    """Of one sequence that is alone, through all repetitions."""
     parts_s: Mapping[str, float]
     bound_s: float
 
@@ -235,8 +243,29 @@ def fusion_is_whole(facts: FusionFacts) -> Inequality:
 @fused("products take their FLOPs at the peak of the chips")
 def chips_work(facts: FusionFacts) -> Inequality:
     """Return both counts."""
-    least_s = facts.flops / (facts.tp * facts.flops_per_s)
+    least_s = sum(part.flops for part in facts.parts) / (facts.tp * facts.flops_per_s)
     return Inequality(least_s, facts.time_s, "s")
+
+
+@fused("a partition takes at least its launch, for all sequences of a micro-batch")
+def partitions_are_launched(facts: FusionFacts) -> Inequality:
+    """Return the counts of the shortest partition."""
+    shortest_s = min(part.time_s for part in facts.parts)
+    return Inequality(facts.launch_s, facts.micro_batch * shortest_s, "s")
+
+
+@fused("a pass that is alone takes what each partition takes at least, one after the other")
+def a_pass_takes_its_partitions(facts: FusionFacts) -> Inequality:
+    """Return both counts: launch, or products, or weights and then tensors from DRAM."""
+    least_s = sum(
+        max(
+            facts.launch_s,
+            part.flops / (facts.tp * facts.flops_per_s),
+            (part.weight_bytes / facts.tp + part.moved_bytes) / facts.dram_bytes_per_s,
+        )
+        for part in facts.parts
+    )
+    return Inequality(facts.all_repeats * least_s, facts.latency_s, "s")
 
 
 @fused("what a partition moves passes the DRAM within its time")

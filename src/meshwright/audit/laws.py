@@ -8,8 +8,8 @@ that forgets a term is found by a count that never knew the formula.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from meshwright.base.errors import UnlawfulError
 from meshwright.base.units import format_bytes, format_seconds, format_si
@@ -58,6 +58,8 @@ class Violation:
         return f"{self.answer}: {self.says}; it says {self.inequality}"
 
 
+A = TypeVar("A")
+D = TypeVar("D")
 F = TypeVar("F", bound="Facts")
 States = Callable[[F], Inequality | None]
 
@@ -108,16 +110,30 @@ def violations(facts: Iterable[Facts]) -> list[Violation]:
     ]
 
 
-def require_lawful(facts: Iterable[Facts]) -> None:
-    """Refuse an answer that breaks a law.
+def lawful(answer: A, facts: Iterable[Facts]) -> A:
+    """Return an answer whose facts break no law.
 
     Raises
     ------
     UnlawfulError
-        With each law, and both sides of it.
+        With each law that they break, and both sides of it.
     """
     if found := violations(facts):
         raise UnlawfulError([str(violation) for violation in found])
+    return answer
+
+
+def gathered(kind: type[D], *sources: object, **stated: Any) -> D:
+    """Return a record of facts: those that are stated, others by their name from the sources.
+
+    Of several sources the first that has it.
+    """
+    missing = object()
+    for entry in fields(kind):  # type: ignore[arg-type]
+        if entry.name not in stated:
+            held = (getattr(source, entry.name, missing) for source in sources)
+            stated[entry.name] = next(value for value in held if value is not missing)
+    return kind(**stated)
 
 
 def equal(first: float, second: float, unit: str) -> Inequality:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from meshwright.audit.graphs import FusionFacts, GraphFacts, KernelFacts, PartFacts
-from meshwright.audit.laws import require_lawful
+from meshwright.audit.laws import gathered
 from meshwright.dataflow.answer import GraphPlan, GraphPlans
 from meshwright.dataflow.fusion.answer import FusionAnswer
 from meshwright.dataflow.roofline import CalibratedSystem
@@ -28,7 +28,8 @@ def plan_facts(
     """
     plan, chip = plans.best, system.spec.chip
     weights = {weight.name: weight for kernel in graph.kernels for weight in kernel.weights}
-    yield GraphFacts(
+    yield gathered(
+        GraphFacts, plan, plans, graph,
         answer=f"tp{plan.tp} pp{plan.pp} dp{plan.dp}",
         system=system.spec,
         kernels=tuple(_kernels(graph, plan)),
@@ -39,19 +40,8 @@ def plan_facts(
         num_params=sum(num_elements(weight.dims, graph.sizes) for weight in weights.values()),
         param_bytes=sum(map(graph.tensor_bytes, weights.values())),
         optimizer=optimizer if graph.trains else None,
-        repeats=graph.repeats,
         asked_passes=num_passes,
-        tp=plan.tp,
-        pp=plan.pp,
-        dp=plan.dp,
-        layers=plan.layers,
-        num_passes=plan.num_passes,
-        stage_s=plan.stage_s,
-        step_s=plan.step_s,
-        parts_s=plan.parts_s,
-        held_bytes=plan.held_bytes,
-        lower_bound_s=plans.lower_bound_s,
-    )
+    )  # fmt: skip
 
 
 def _kernels(graph: DataflowGraph, plan: GraphPlan) -> Iterator[KernelFacts]:
@@ -104,44 +94,36 @@ def fusion_facts(answer: FusionAnswer) -> Iterator[FusionFacts]:
     """Yield the facts of the partitions of a graph."""
     asked, fusion = answer.question, answer.choice.fusion
     graph, grid = asked.graph, asked.target.grid
-    # of the tables of lookups only the rows that are asked for are read
-    loaded = [kernel for kernel in graph.kernels if kernel.unit is not Unit.NONE]
-    weights = {weight.name: weight for kernel in loaded for weight in kernel.weights}
-    yield FusionFacts(
+    kernels = {kernel.name: kernel for kernel in graph.kernels}
+    narrow = min((1.0, *(cycles for _, cycles in grid.slowdowns)))
+    yield gathered(
+        FusionFacts, fusion, grid, asked,
         answer=f"{len(fusion.partitions)} partitions of {graph.name}",
-        flops_per_s=grid.flops_per_s,
-        num_cores=grid.num_cores,
-        sram_bytes=grid.sram_bytes,
-        dram_bytes=grid.dram_bytes,
-        dram_bytes_per_s=grid.dram_bytes_per_s,
-        flops=sum(k.flops(graph.sizes) for k in graph.kernels if k.unit is Unit.MATRIX),
-        weight_bytes=sum(map(graph.tensor_bytes, weights.values())),
+        flops_per_s=grid.flops_per_s / narrow,
+        weight_bytes=_loaded_bytes(graph, graph.kernels),
         ends_bytes=_fused_ends_bytes(graph),
         moves_ends=asked.rules == "own",
-        repeats=asked.repeats,
-        tp=asked.tp,
-        micro_batch=fusion.micro_batch,
+        all_repeats=graph.repeats,
+        latency_s=answer.latency_s,
         parts=tuple(
-            PartFacts(
-                sum(part.cores), part.time_s, part.compute_s, part.dram_s, part.setup_s,
-                part.sram_bytes, part.moved_bytes,
+            gathered(
+                PartFacts, part,
+                cores=sum(part.cores),
+                flops=_product_flops(graph, [kernels[name] for name in part.kernels]),
+                weight_bytes=_loaded_bytes(graph, [kernels[name] for name in part.kernels]),
             )
             for part in fusion.partitions
         ),
-        held_bytes=fusion.held_bytes,
-        time_s=fusion.time_s,
-        parts_s=fusion.parts_s,
-        bound_s=fusion.bound_s,
     )  # fmt: skip
 
 
-def lawful_fusion(answer: FusionAnswer) -> FusionAnswer:
-    """Return partitions that break no law.
+def _product_flops(graph: DataflowGraph, kernels: Sequence[Kernel]) -> float:
+    """Return the FLOPs of products."""
+    return sum(kernel.flops(graph.sizes) for kernel in kernels if kernel.unit is Unit.MATRIX)
 
-    Raises
-    ------
-    UnlawfulError
-        With each law that they break.
-    """
-    require_lawful(fusion_facts(answer))
-    return answer
+
+def _loaded_bytes(graph: DataflowGraph, kernels: Sequence[Kernel]) -> float:
+    """Return the bytes of weights that kernels read; not of tables, of which they read rows."""
+    loaded = [kernel for kernel in kernels if kernel.unit is not Unit.NONE]
+    weights = {weight.name: weight for kernel in loaded for weight in kernel.weights}
+    return sum(map(graph.tensor_bytes, weights.values()))

@@ -14,7 +14,7 @@ from math import inf
 
 import numpy as np
 
-from meshwright.audit.laws import require_lawful
+from meshwright.audit.laws import lawful
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.units import time_told
 from meshwright.catalog.calibration import DEFAULT, load_calibration
@@ -437,8 +437,8 @@ def plan_dataflow(
         hides_network=hides_network or fused is not None, stage_time=fused, only_best=only_best,
     )  # fmt: skip
     plans = plan_graph(pricing, allowed=allowed, progress=progress)
-    require_lawful(plan_facts(
+    facts = plan_facts(
         graph, system, plans, num_passes=num_passes, optimizer=pricing.optimizer,
         runs_by_kernel=fused is None,
-    ))  # fmt: skip
-    return plans
+    )  # fmt: skip
+    return lawful(plans, facts)

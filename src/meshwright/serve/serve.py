@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from meshwright.audit.laws import lawful
 from meshwright.base.arrays import Num, column, take_rows
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.registry import version
@@ -29,7 +30,7 @@ from meshwright.serve.answer import (
     WorkerPool,
     serving_string,
 )
-from meshwright.serve.audited import lawful
+from meshwright.serve.audited import facts_of
 from meshwright.serve.certainty import Certainty, interval_of, rates_of
 from meshwright.serve.disaggregated import Deployments, Kind, Split, search_disaggregated
 from meshwright.serve.launching import server_faults, serving_faults
@@ -267,10 +268,11 @@ def serve(
     problem = serving_problem(model, system, workload, server, calibration, memory_share)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
     result = search_serving(ServingSpace(problem, choices), Objective(objective), top=top)
-    return lawful(serving_plan(
+    plan = serving_plan(
         problem, result, calibration=calibration, server=problem.server.name, version=version(),
         command=command, memory_share=memory_share,
-    ))  # fmt: skip
+    )  # fmt: skip
+    return lawful(plan, facts_of(plan))
 
 
 def serving_problem(
@@ -368,7 +370,7 @@ def disaggregate(
     asked = problem.workload
     assert isinstance(asked, Decode)
     ranked = tuple(_deployment(result.deployments, split) for split in result.ranked)
-    return lawful(DisaggregatedPlan(
+    plan = DisaggregatedPlan(
         model=problem.model,
         system=problem.system,
         workload=asked,
@@ -383,7 +385,8 @@ def disaggregate(
         version=version(),
         command=command,
         memory_share=memory_share,
-    ))  # fmt: skip
+    )
+    return lawful(plan, facts_of(plan))
 
 
 def _deployment(found: Deployments, split: Split) -> Deployment:

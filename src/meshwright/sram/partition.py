@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from meshwright.audit.laws import lawful
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.registry import version
 from meshwright.catalog.calibration import DEFAULT, load_calibration, load_sram
@@ -26,7 +27,7 @@ from meshwright.sram.answer import (
     PartitionProof,
     PartitionStage,
 )
-from meshwright.sram.audited import lawful
+from meshwright.sram.audited import facts_of
 from meshwright.sram.contiguous import StageCapacities, too_large
 from meshwright.sram.problem import (
     CACHE_FRACTION,
@@ -210,7 +211,7 @@ def partition(
     offers = [] if fits else proposals(problem, objective, cut.num_groups, solution, progress)
     batches, largest = batch_options(problem, objective, progress) if tuned else ((), None)
     plan = _plan(problem.model.name, system_spec, cut, cut_problem, solution, problem.memory.name)
-    return lawful(problem, replace(
+    plan = replace(
         plan,
         workload=workload,
         levels=level_options(problem, objective, cut.num_groups),
@@ -219,7 +220,8 @@ def partition(
         proposals=tuple(offers),
         warnings=tuple(notes_of(problem, solution)),
         command=command,
-    ))  # fmt: skip
+    )
+    return lawful(plan, facts_of(problem, plan))
 
 
 def partition_measured(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshwright.audit.laws import lawful
 from meshwright.base.errors import InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.registry import version
 from meshwright.base.units import format_bytes, format_si, time_told
@@ -42,7 +43,7 @@ from meshwright.train.answer import (
     Segment,
     WhyNot,
 )
-from meshwright.train.audited import lawful
+from meshwright.train.audited import facts_of
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.question import check_problem, launches_with, make_problem
 
@@ -503,7 +504,7 @@ def estimate(
         from meshwright.train.measured.trials import with_measured_interval
 
         only = with_measured_interval(problem, only, factors)
-    return lawful(Plan(
+    plan = Plan(
         model=problem.model,
         system=problem.system,
         workload=problem.workload,
@@ -514,4 +515,5 @@ def estimate(
         warnings=tuple(warnings(problem, only)),
         version=version(),
         command=command,
-    ))  # fmt: skip
+    )
+    return lawful(plan, facts_of(plan))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from meshwright.audit.laws import lawful
 from meshwright.base.arrays import FloatArray, column
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.registry import version
@@ -23,7 +24,7 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate, Estimate, Front, Plan, Replan, Robustness, WhyNot
-from meshwright.train.audited import lawful
+from meshwright.train.audited import facts_of
 from meshwright.train.estimate import (
     CLOSED_FORM,
     Leaders,
@@ -110,7 +111,8 @@ def plan(
         raise InfeasibleError(f"{why}{_to_let_go(problem, choices)}")
     found = _answer(problem, placer, calibration, factors, leaders)
     found = replace(found, warnings=(*note, *found.warnings))
-    found = lawful(replace(found, command=command))
+    found = replace(found, command=command)
+    lawful(found, facts_of(found))
     return _with_operators(problem, placer, found, allowed, progress) if per_operator else found
 
 

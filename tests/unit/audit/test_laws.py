@@ -3,13 +3,14 @@
 from dataclasses import replace
 from functools import cache
 from math import nan
+from pathlib import Path
 
 import pytest
 
 import meshwright as mw
 from meshwright.audit.graphs import LAWS as OF_GRAPHS
 from meshwright.audit.graphs import OF_FUSIONS, OF_PARTITIONS
-from meshwright.audit.laws import Inequality, equal, require_lawful, violations
+from meshwright.audit.laws import Inequality, equal, lawful, violations
 from meshwright.audit.machine import link_bytes_per_s, memory_bytes_per_s, peak_flops_per_s
 from meshwright.audit.serving import LAWS as OF_SERVING
 from meshwright.audit.serving import OF_DEPLOYMENTS
@@ -21,6 +22,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.cli.main import exit_status
 from meshwright.dataflow import search as graph_search
 from meshwright.dataflow.audited import fusion_facts
+from meshwright.dataflow.fusion.price import PartitionPrices
 from meshwright.serve.audited import facts_of as serving_facts
 from meshwright.sram import partition as stage_search
 from meshwright.train.audited import facts_of as training_facts
@@ -45,7 +47,7 @@ def heard(module, name, ask):
     """Return what a room says to its laws while it answers."""
     said = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, name, lambda *given: said.extend(given) or given[-1])
+        patch.setattr(module, name, lambda *given: said.extend(given) or given[0])
         ask()
     return said
 
@@ -55,10 +57,10 @@ def planned_graph():
     """Return the facts of a trained graph on two groups of GPUs."""
     asked = {"seq": 1024, "global_batch": 8, "training": True, "tp": 2, "pp": 1}
     found = heard(
-        graph_search, "require_lawful",
+        graph_search, "lawful",
         lambda: mw.plan(graph="llama3.2-1b", on="4xH100", **asked),
     )  # fmt: skip
-    return next(found[0])
+    return next(found[1])
 
 
 @cache
@@ -70,13 +72,11 @@ def fused_graph():
 @cache
 def cut_model():
     """Return the facts of a model in stages."""
-    from meshwright.sram.audited import facts_of
-
-    problem, plan = heard(
+    found = heard(
         stage_search, "lawful",
         lambda: mw.partition("llama3-8b", on="16xH100", level="hbm", batch=4, seq=512),
     )  # fmt: skip
-    return next(facts_of(problem, plan))
+    return next(found[1])
 
 
 def scaled(field, factor):
@@ -191,6 +191,8 @@ FUSIONS = {
     "fusion_is_whole": scaled("time_s", 2.0),
     "chips_work": scaled("time_s", 0.01),
     "tensors_pass_dram": lambda f: replace(f, dram_bytes_per_s=1e3),
+    "partitions_are_launched": lambda f: replace(f, launch_s=1e3),
+    "a_pass_takes_its_partitions": scaled("latency_s", 0.01),
     "ends_are_moved": scaled("ends_bytes", 1e6),
     "weights_are_loaded": scaled("weight_bytes", 1e6),
     "partitions_fit": lambda f: replace(f, num_cores=1),
@@ -275,8 +277,20 @@ def test_an_inequality_holds_up_to_rounding_and_never_of_what_is_no_number():
 def test_an_answer_that_breaks_a_law_is_not_given_and_ends_with_3():
     facts = replace(trained(dp=8), tokens_per_s=1.0)
     with pytest.raises(UnlawfulError, match="tokens per second times the step") as raised:
-        require_lawful([facts])
+        lawful("an answer", [facts])
     assert exit_status(raised.value) == 3
+    assert len(raised.value.broken) == 1
+
+
+def test_a_price_without_a_launch_breaks_a_law(monkeypatch):
+    """Kernels of nanoseconds on a GPU, as they were priced once, are found and not given."""
+    path = Path(__file__).parents[2] / "cases" / "dataflow" / "passing.yaml"
+    assert mw.fuse(str(path), on="H100").choice.fusion.time_s == pytest.approx(5e-6 / 64)
+    monkeypatch.setattr(
+        PartitionPrices, "running_s", lambda self, size: self.busy_s + self.fill_s / size
+    )
+    with pytest.raises(UnlawfulError, match="takes at least its launch") as raised:
+        mw.fuse(str(path), on="H100")
     assert len(raised.value.broken) == 1
 
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 
+from meshwright.audit.laws import lawful
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_chip
-from meshwright.dataflow.audited import lawful_fusion
+from meshwright.dataflow.audited import fusion_facts
 from meshwright.dataflow.dfmodel_rules import accelerator_named
 from meshwright.dataflow.fusion.answer import Fusion, FusionAnswer, FusionQuestion, Target
 from meshwright.dataflow.fusion.cores import grid_of, tileable_dims
@@ -113,7 +114,8 @@ def fuse_graph(
         least_s = min(choice.bound_s, seconds)
         choice = replace(choice, fusion=fusion, weighted_s=seconds, bound_s=least_s)
         gap = seconds / _least_s(cases, seconds) - 1.0
-    return lawful_fusion(FusionAnswer(case.question, case.tile, split.dims, gap, choice, dims))
+    answer = FusionAnswer(case.question, case.tile, split.dims, gap, choice, dims)
+    return lawful(answer, fusion_facts(answer))
 
 
 def problem_of(question: FusionQuestion, tile: int) -> FusionProblem:
