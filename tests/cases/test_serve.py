@@ -3,6 +3,7 @@
 Where a server decides, its source is beside the value.
 """
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,26 @@ def test_weights_beyond_the_share_do_not_fit():
         estimate("vllm_share.sh", on="8xH100", set=["SHARE=0.7"])
 
 
+@pytest.mark.parametrize(("server", "share"), [("generic", 0.02), ("vllm", 0.1), ("sglang", 0.2),
+                                               ("tensorrt-llm", 0.005)])  # fmt: skip
+def test_a_share_at_which_it_fits_is_named_and_is_the_least(server, share):
+    """Weights of 15 GiB and a cache of 0.5 on each device, or a cache of 0.5 in 60 of free ones."""
+    asked = {"on": "8xH100", "decode": True, "batch": 8, "context": 4096, "tp": 1}
+    asked["framework"] = None if server == "generic" else server
+    with pytest.raises(InfeasibleError, match="would fit: --memory-share ") as raised:
+        mw.serve("llama3-8b", **asked, memory_share=share)
+    named = float(re.search(r"--memory-share (\S+)", str(raised.value))[1])
+    assert mw.serve("llama3-8b", **asked, memory_share=named).best.estimate.cache_tokens >= 4096
+    with pytest.raises(InfeasibleError):
+        mw.serve("llama3-8b", **asked, memory_share=named - 0.01)
+
+
+def test_no_share_is_named_where_none_would_do():
+    with pytest.raises(InfeasibleError) as raised:
+        mw.serve("llama3-70b", on="1xH100", decode=True, batch=1, context=4096, memory_share=0.5)
+    assert "--memory-share" not in str(raised.value)
+
+
 def test_the_tokens_of_the_cache_are_on_the_screen(capsys):
     main(["estimate", str(FOLDER / "vllm_share.sh"), "--on", "8xH100", "--set", "SHARE=0.9"])
     assert "KV cache of a replica: " in capsys.readouterr().out
@@ -128,7 +149,7 @@ def test_experts_lie_on_all_replicas_of_attention():
     assert found.best.text.startswith("tp1 pp1 dp8 ep8")
     assert "vllm" in found.best.launches_with
     # Not refused by a rule but by the memory: 62 layers of cache for 262,144 tokens take 62 GiB.
-    with pytest.raises(InfeasibleError, match=r"1 over memory.* of 140"):
+    with pytest.raises(InfeasibleError, match=r"the leanest of 1,.* of 140"):
         estimate("vllm_experts.sh", on="8xH200", set=["LENGTH=262144"])
 
 

@@ -6,6 +6,7 @@ The space is every split of the devices and every batch, without what rules refu
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -311,18 +312,21 @@ def memory_shortfall(space: ServingSpace, counts: Counts) -> str:
         f", with the {format_bytes((1.0 - server.memory_fraction) * capacity)} that the server"
         f" leaves free at a share of {server.memory_fraction:g}"
     )  # fmt: skip
+    looked = counts.does_not_fit + sum(counts.refused.values())
     text = (
-        f"nothing fits: {counts.summary}; the leanest, {_degrees_text(strategy)} with one sequence,"
+        f"nothing fits: the leanest of {looked:,}, {_degrees_text(strategy)} with one sequence,"
         f" needs {format_bytes(needed)} of {format_bytes(capacity)} on each device{share}"
     )
-    changes = [name for name, problem in _changes(space.problem) if _fits(space, problem)]
+    share_that_fits = _share_that_fits(space)
+    changes = share_that_fits + [name for name, problem in _changes(space.problem) if _fits(space, problem)]
     if not changes:
         return f"{text}; not even {FACTORS[-1]} times the devices or lower precision would do"
     # The nearest change of each sort: the widest weights, the fewest devices.
     weights = [change for change in changes if change.startswith("weights")]
     devices = [change for change in changes if change.endswith("devices")]
-    others = [change for change in changes if change not in (*devices, *weights)]
-    return f"{text}; would fit: {' or '.join([*weights[:1], *others, *devices[:1]])}"
+    others = [change for change in changes if change.startswith("a KV cache")]
+    nearest = [*share_that_fits, *weights[:1], *others, *devices[:1]]
+    return f"{text}; would fit: {' or '.join(nearest)}"
 
 
 def leanest(space: ServingSpace) -> tuple[float, Strategy] | None:
@@ -349,6 +353,22 @@ def _fits(space: ServingSpace, problem: ServingProblem) -> bool:
     allowed = {k: v for k, v in space.choices.allowed.items() if k not in ("num_devices", "dp")}
     closest = leanest(ServingSpace(problem, replace(space.choices, allowed=allowed)))
     return closest is not None and closest[0] <= problem.system.chip.main_memory.capacity_bytes
+
+
+MOST_SHARE = 95
+"""Of the memory that a server is told to fill [%]: what no one counts needs some of it."""
+
+
+def _share_that_fits(space: ServingSpace) -> list[str]:
+    """Return the option with the least share of the memory at which something fits, if any does."""
+
+    def fits(percent: int) -> bool:
+        server = space.problem.server.model_copy(update={"memory_fraction": percent / 100})
+        return _fits(space, replace(space.problem, server=server))
+
+    larger = range(int(100 * space.problem.server.memory_fraction) + 1, MOST_SHARE + 1)
+    least = bisect_left(larger, x=True, key=fits)
+    return [f"--memory-share {larger[least] / 100:g}"] if least < len(larger) else []
 
 
 def _changes(problem: ServingProblem) -> Iterator[tuple[str, ServingProblem]]:

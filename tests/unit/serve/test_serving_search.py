@@ -108,7 +108,7 @@ def test_what_would_fit_does_fit():
     with pytest.raises(InfeasibleError) as caught:
         search_serving(space("deepseek-v3", "8xH100", work))
     text = str(caught.value)
-    assert "0 priced" in text
+    assert "the leanest of 215, tp8 ep8" in text
     assert "would fit: weights in fp4 or 32 devices" in text
     narrow = work.model_copy(update={"precision": Precision(weight="fp4")})
     assert len(search_serving(space("deepseek-v3", "8xH100", narrow)).ranked)
