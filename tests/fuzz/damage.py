@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
+import zipfile
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -70,24 +73,84 @@ def tree(value: Any, chance: Random) -> Any:
 
 def content(source: bytes, suffix: str, chance: Random) -> bytes:
     """Return the content of a file, damaged in its tree, in its text or in its bytes."""
-    if suffix == ".gz":
-        packed = gzip.compress(content(gzip.decompress(source), "", chance), mtime=0)
-        cut = chance.randrange(len(packed))
-        return (
-            packed if chance.random() < 0.7 else packed[:cut] + packed[cut + chance.randint(0, 3) :]
-        )
     kind = chance.random()
     if kind < 0.04:
-        place = chance.randrange(len(source) + 1)
-        return source[:place] + bytes(chance.randrange(256) for _ in range(4)) + source[place:]
+        return _bytes(source, chance)
+    if kind < 0.06 and suffix not in _PACKED:
+        return gzip.compress(content(source, suffix, chance), mtime=0)
+    if suffix in _PACKED:
+        damaged = _PACKED[suffix](source, chance)
+        return damaged if kind < 0.8 else _bytes(damaged, chance)
     plain = source.decode("utf-8", "replace")
     if kind < 0.6 and suffix in (".json", ".yaml", ".yml"):
         try:
             if suffix == ".json":
                 return json.dumps(tree(json.loads(plain), chance)).encode()
-            return yaml.safe_dump_all(
-                [tree(one, chance) for one in yaml.safe_load_all(plain)], sort_keys=False
-            ).encode()
+            return yaml.dump_all(
+                [tree(one, chance) for one in yaml.load_all(plain, yaml.CSafeLoader)],
+                Dumper=yaml.CSafeDumper, sort_keys=False,
+            ).encode()  # fmt: skip
         except (ValueError, yaml.YAMLError):
             pass
-    return text(plain, chance).encode("utf-8", "replace")
+    grown = _grown if kind > 0.99 else text
+    return grown(plain, chance).encode("utf-8", "replace")
+
+
+def _grown(source: str, chance: Random) -> str:
+    """Return a text in which a line, or a piece of one, stands up to 60,000 times."""
+    times = chance.choice((300, 5_000, 60_000))
+    if chance.random() < 0.5:
+        lines = source.splitlines(keepends=True) or ["\n"]
+        line = chance.randrange(len(lines))
+        return "".join([*lines[:line], lines[line] * times, *lines[line:]])
+    a = chance.randrange(len(source) + 1)
+    piece = chance.choice(("[", "{", "(", "- ", '{"a":', "$(", "`", source[a : a + 8]))
+    return source[:a] + piece * times + source[a:]
+
+
+def _bytes(source: bytes, chance: Random) -> bytes:
+    """Return bytes of which four are others or in addition, or which end early."""
+    place, kind = chance.randrange(len(source) + 1), chance.randrange(3)
+    some = bytes(chance.randrange(256) for _ in range(4))
+    return source[:place] + (some + source[place + 4 * kind :] if kind < 2 else b"")
+
+
+def _gzip(source: bytes, chance: Random) -> bytes:
+    return gzip.compress(content(gzip.decompress(source), "", chance), mtime=0)
+
+
+def _exported(source: bytes, chance: Random) -> bytes:
+    """Return an archive of ``torch.export`` with another program, members or names."""
+    made = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(source)) as archive,
+        zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as other,
+    ):
+        for name in archive.namelist():
+            held = archive.read(name)
+            if chance.random() < 0.9:
+                held = content(held, ".json", chance)
+            if chance.random() < 0.02:
+                name = chance.choice(("../" + name, "/tmp/x", name.upper(), "data/weights/x.pt"))
+            other.writestr(name, held)
+    return made.getvalue()
+
+
+def _onnx(source: bytes, chance: Random) -> bytes:
+    """Return a network with another value in one of its fields."""
+    from google.protobuf import json_format
+    from onnx import ModelProto
+
+    fields = json_format.MessageToDict(ModelProto.FromString(source))
+    for _ in range(20):
+        try:
+            damaged = json_format.ParseDict(tree(fields, chance), ModelProto())
+            return bytes(damaged.SerializeToString())
+        except (json_format.ParseError, TypeError, ValueError, OverflowError):
+            continue
+    return _bytes(source, chance)
+
+
+_PACKED: dict[str, Callable[[bytes, Random], bytes]] = {
+    ".gz": _gzip, ".pt2": _exported, ".onnx": _onnx,
+}  # fmt: skip

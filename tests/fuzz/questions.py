@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
+import json
+import zipfile
 from functools import cache
 from pathlib import Path
 from random import Random
 
+import exported_programs
 from fuzz import damage
 
 from meshwright.options.table import COMMANDS
@@ -17,11 +21,16 @@ CATALOG = PACKAGE / "catalog" / "data"
 ON = ("--seq", "1k", "--global-batch", "16")
 PLANS = {
     "plan.json": ("estimate", "gpt2-medium", "--on", "8xH100", *ON, "--pp", "2"),
-    "wafer.json": ("estimate", "gpt2-medium", "--on", "wafer-4x8", *ON, "--tp", "4"),
+    "wafer.json": ("estimate", "gpt2-medium", "--on", "wafer-2x4", *ON, "--tp", "2"),
     "serving.json": ("plan", "gpt2-medium", "--on", "2xH100", "--decode", "--batch", "8",
                      "--context", "1k"),
 }  # fmt: skip
 """Files of plans, and what makes them."""
+VERBS = {
+    "plan.json": ("explain {}", "simulate {}", "export {} megatron --out out --force", "check {}"),
+    "wafer.json": ("check {}", "simulate {}", "place {}"),
+    "serving.json": ("export {} vllm --out out --force",),
+}
 ROWS = """[{"id": "m", "group": "mine", "framework": "megatron-lm",
  "model": {"name": "own", "seq": 2048, "layers": 4, "hidden": 1024, "heads": 8, "ffn": 4096,
  "vocab": 32000}, "hardware": {"chip": "H100", "chips": 8, "inter_node": "400 Gb/s"},
@@ -32,36 +41,106 @@ TRACE = """{"traceEvents": [
  {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 100},
  {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 40, "args": {"stream": 7}},
  {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": 30, "dur": 30}]}"""
-FLOWS = """{"links": [{"name": "a", "bandwidth": "10 GB/s"}, {"name": "b", "bandwidth": 1e9}],
- "flows": [{"route": ["a", "b"], "bytes": 1e9}, {"route": ["a"], "bytes": "1 GB"}]}"""
-ROUTED = """{"flows": [{"sender": 0, "receivers": [5], "bytes": 1e6},
- {"sender": 3, "receivers": [1, 2], "bytes": "4 MB"}]}"""
+FLOWS = """{"name": "two", "links": [{"id": "a", "bw_Bps": 1e10, "lat_s": 1e-6},
+ {"id": "b", "bw_Bps": 1e9, "lat_s": 0}], "flows": [{"id": 0, "route": ["a", "b"], "bytes": 1e9},
+ {"id": 1, "route": ["a"], "bytes": 1000, "start_s": 1}]}"""
+DEMANDS = """{"name": "two", "links": [
+ {"id": "0>1", "bw_Bps": 2.5e10, "lat_s": 5e-06, "src": 0, "dst": 1},
+ {"id": "1>2", "bw_Bps": 2.5e10, "lat_s": 5e-06, "src": 1, "dst": 2}],
+ "flows": [{"id": 0, "src": 0, "dst": 2, "bytes": 1e6},
+  {"id": 1, "src": 0, "dst": 1, "bytes": 9}]}"""
+ROUTED = """{"name": "two", "flows": [{"id": 0, "src": 0, "dst": 5, "bytes": 1e6},
+ {"id": 1, "src": 3, "dst": [1, 2], "bytes": 4e6}]}"""
 SWEEP = """name: few
-ask: estimate
-fixed: {seq: 1k, model: gpt2-medium, global_batch: 16}
-vary: {on: [8xH100, 8xA100], pp: [1, 2]}
+ask: plan
+fixed: {seq: 1k, model: gpt2-124m, global_batch: 16, tp: 1}
+vary: {on: [2xH100, 2xA100], zero: [1, 3]}
+heat_map: {rows: on, columns: zero, shows: tokens_per_s, better: highest}
 """
-LAYERS = """layers:
-  - {name: a, weights: 10 MB, activations: 1 MB, flops: 2 GFLOP}
-  - {name: b, weights: 12 MB, activations: 1 MB, flops: 3 GFLOP}
+CASES = """name: cases
+ask: graph
+cases: {work: {FFT: {graph: fft-64x64, passes: 64}}}
+vary: {on: [4xH100, 8xH100]}
 """
+GRAPHS = ("dlrm-a", "fft-1g")
+PLACEMENT = '{"devices": [0, 1, 2, 3, 7, 6, 5, 4]}'
+WORKLOAD = (
+    "kind: training\nsequence_length: 1024\nglobal_batch_size: 16\n"
+    "optimizer: fsdp-mixed\nprecision: {matmul: fp8}\ntotal_tokens: 15e12\n"
+)
+LAYERS = """name: own
+layers:
+  - {name: a, weights: 10 MB, activations: 1 MB, time: 2 ms, output: 16 KiB}
+  - {name: b, size: 12 MB, repeat: 3, time: 1 ms}
+"""
+TABLE = "name,repeat,weights_bytes,time_s,output_bytes\na,2,1e6,0.001,100\nb,1,2e6,0.002,100\n"
+
+
+def onnx_file() -> bytes:
+    """Return a network of two layers with an open batch, in ONNX."""
+    from onnx import TensorProto, helper
+
+    def known(name: str, *shape: int | str) -> object:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    def held(name: str, kind: int, *values: int) -> object:
+        return helper.make_tensor(name, kind, [len(values)], list(values))
+
+    nodes = [
+        helper.make_node("Conv", ["image", "filter"], ["a"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("Reshape", ["b", "shape"], ["c"], name="flat"),
+        helper.make_node("Gemm", ["c", "matrix", "shift"], ["d"], name="head", transB=1),
+        helper.make_node("Softmax", ["d"], ["e"], name="chance"),
+    ]
+    weights = [
+        helper.make_tensor("filter", TensorProto.FLOAT, [4, 3, 3, 3], [0.5] * 108),
+        held("shape", TensorProto.INT64, 2, -1),
+        helper.make_tensor("matrix", TensorProto.FLOAT, [2, 64], [0.1] * 128),
+        helper.make_tensor("shift", TensorProto.FLOAT, [2], [0.0, 1.0]),
+    ]
+    graph = helper.make_graph(
+        nodes, "small", [known("image", 2, 3, 4, 4)], [known("e", 2, 2)], initializer=weights
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    return bytes(made.SerializeToString())
+
+
+def exported_file() -> bytes:
+    """Return a program as ``torch.export`` writes it."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("net/models/model.json", json.dumps(exported_programs.program(4)))
+    return made.getvalue()
+
+
+File = tuple[tuple[str, ...], str, bytes]
+"""Words of a command in which ``{}`` is a file, its suffix and its right content."""
 
 
 @cache
-def files(folder: Path) -> tuple[tuple[tuple[str, ...], str, bytes], ...]:
-    """Return words of a command in which ``{}`` is a file, its suffix and its right content."""
-    found: list[tuple[tuple[str, ...], str, bytes]] = []
-
-    def add(words: str, suffix: str, content: bytes | str) -> None:
-        whole = content.encode() if isinstance(content, str) else content
-        found.append((tuple(words.split()), suffix, whole))
-
+def launch_files() -> tuple[File, ...]:
+    """Return the files that start a job of someone."""
+    found: list[File] = []
     jobs = [*(TESTS / "data" / "jobs").iterdir(), *(TESTS / "cases").rglob("*.*")]
     for path in sorted(path for path in jobs if path.is_file()):
         if path.suffix in (".sh", ".slurm", ".yaml", ".yml", ".json", ".toml", ".dockerfile") or (
             path.suffix == ".py" and "jobs" in path.parts
         ):
-            add("read {}", path.suffix, path.read_bytes())
+            verbs = [*["read {}"] * 3, "fit --from {}", "check --from {} --on 8xH100"]
+            found.extend((tuple(words.split()), path.suffix, path.read_bytes()) for words in verbs)
+    return tuple(found)
+
+
+@cache
+def files(folder: Path) -> tuple[File, ...]:
+    """Return the files of a form of ours, and those that hold a program or a trace."""
+    found: list[File] = []
+
+    def add(words: str, suffix: str, content: bytes | str) -> None:
+        whole = content.encode() if isinstance(content, str) else content
+        found.append((tuple(words.split()), suffix, whole))
+
     for name in ("gpt2-355m", "llama3-8b", "mixtral-8x7b", "deepseek-v3", "nemotron-h-8b"):
         content = (CATALOG / "models" / f"{name}.json").read_bytes()
         add("show model {}", ".json", content)
@@ -71,30 +150,39 @@ def files(folder: Path) -> tuple[tuple[tuple[str, ...], str, bytes], ...]:
     for name in ("dgx-h100", "sn10-node", "wafer", "tpu-v5e", "gb200-nvl72"):
         content = (CATALOG / "systems" / f"{name}.yaml").read_bytes()
         add("show system {}", ".yaml", content)
-        add("estimate gpt2-medium --on {} --seq 1k --global-batch 64", ".yaml", content)
-        add("fit gpt2-medium --on {} --seq 1k --global-batch 64", ".yaml", content)
-    add("estimate gpt2-medium --on 8xH100 --seq 1k --global-batch 16 --network {}", ".yaml",
+        add("estimate gpt2-medium --on {} --seq 1k --global-batch 2304", ".yaml", content)
+        add("fit gpt2-medium --on {} --seq 1k --global-batch 2304", ".yaml", content)
+    add("estimate gpt2-medium --on 16xH100 --seq 1k --global-batch 16 --network {}", ".yaml",
         (CATALOG / "links" / "100GbE.yaml").read_bytes())  # fmt: skip
     add("estimate gpt2-medium --on 8xH100 --seq 1k --global-batch 16 --calibration {}", ".yaml",
         (CATALOG / "calibration" / "calibrated.yaml").read_bytes())  # fmt: skip
-    for name in ("dlrm-a", "fft-1g"):
-        content = (CATALOG / "graphs" / f"{name}.yaml").read_bytes()
+    for suffix, content in ((".onnx", onnx_file()), (".pt2", exported_file())):
+        for words in (
+            "read {}", "show graph {}", "show graph {} --training", "show graph {} --yaml",
+            "fuse {} --on H100 --precision fp32", "plan --graph {} --on 4xH100 --precision fp32",
+        ):  # fmt: skip
+            add(words, suffix, content)
+    passing = (TESTS / "cases" / "dataflow" / "passing.yaml").read_bytes()
+    for content in (passing, *((CATALOG / "graphs" / f"{n}.yaml").read_bytes() for n in GRAPHS)):
         add("show graph {}", ".yaml", content)
         add("fuse {} --on SN10", ".yaml", content)
-        add("plan --graph {} --on 8xSN10", ".yaml", content)
+        add("plan --graph {} --on 4xSN10", ".yaml", content)
     for name in PLANS:
         content = (folder / name).read_bytes()
-        verbs = ["explain {}", "simulate {}", "export {} megatron --out out --force", "check {}"]
-        for words in verbs if name != "serving.json" else ["export {} vllm --out out --force"]:
+        for words in VERBS[name]:
             add(words, ".json", content)
     add("explain plan.json --trace {}", ".json", TRACE)
     add("explain plan.json --trace {}", ".gz", gzip.compress(TRACE.encode(), mtime=0))
     add("validate --measurements {}", ".json", ROWS)
     add("simulate flows {}", ".json", FLOWS)
-    add("simulate flows {}", ".json", (TESTS / "data" / "simgrid_phased.json").read_bytes())
+    add("route {}", ".json", DEMANDS)
     add("route {} --on wafer-4x8", ".json", ROUTED)
     add("sweep {}", ".yaml", SWEEP)
-    add("partition --layers {} --on 4xGroq-LPU", ".yaml", LAYERS)
+    add("sweep {}", ".yaml", CASES)
+    add("place wafer.json {}", ".json", PLACEMENT)
+    add("fit gpt2-medium --on 8xH100 --workload {}", ".yaml", WORKLOAD)
+    add("partition --layers {} --on 2xGroq-LPU", ".yaml", LAYERS)
+    add("partition --layers {} --on 2xGroq-LPU", ".csv", TABLE)
     for path in sorted((PACKAGE / "calibration" / "data" / "kernels").glob("*.csv.gz")):
         table = b"".join(gzip.decompress(path.read_bytes()).splitlines(keepends=True)[:8])
         add("validate --kernels --measurements {}", ".csv", table)
@@ -165,9 +253,10 @@ def _value(chance: Random, choices: tuple[str, ...]) -> str:
 def question(seed: int, folder: Path) -> list[str]:
     """Return the words of a question; its damaged file is written into the working folder."""
     chance = Random(seed)
-    if chance.random() < 0.35:
+    kind = chance.random()
+    if kind < 0.15:
         return options(chance)
-    words, suffix, content = chance.choice(files(folder))
+    words, suffix, content = chance.choice(launch_files() if kind < 0.6 else files(folder))
     path = Path(f"damaged{suffix}")
     path.write_bytes(damage.content(content, suffix, chance))
     return [word.replace("{}", str(path)) for word in words]

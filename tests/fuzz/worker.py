@@ -20,7 +20,7 @@ from fuzz.questions import PLANS, question
 
 from meshwright.cli import main as cli
 
-MOST_BYTES, MOST_CPU_S = 4 * 10**9, 30
+MOST_BYTES, MOST_CPU_S = 4 * 10**9, 15
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 NONSENSE = re.compile(
     r"(?<![\w'\"(=.])(nan|inf) ?"
@@ -42,6 +42,9 @@ def asked(words: list[str]) -> tuple[str, str]:
     sys.argv = ["meshwright", *words]
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+        last = int(used + 2 * MOST_CPU_S) + 1  # of what no signal interrupts: a library's loop
+        resource.setrlimit(resource.RLIMIT_CPU, (last, resource.RLIM_INFINITY))
         signal.setitimer(signal.ITIMER_PROF, MOST_CPU_S)
         try:
             end = str(cli.main(words))
