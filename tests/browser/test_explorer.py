@@ -18,7 +18,7 @@ P95_CPU_MS = 150.0
 
 
 def at(address: str, **state: str) -> str:
-    return f"{address}#{urlencode(state)}"
+    return f"{address}&{urlencode(state)}"
 
 
 def answer(page) -> str:
@@ -33,7 +33,26 @@ def test_it_opens_with_an_example_that_is_searched(page, address):
     assert page.text("h1") == "llama3-70b on 64xH100"
     page.front()
     assert "token" not in page.does("return location.href")
+    assert page.does("return document.cookie") == ""
+    page.driver.refresh()
+    assert "Does it fit?" in answer(page)
     assert page.complaints() == []
+
+
+def test_only_the_printed_address_lets_in_and_each_tab_for_itself(page, address):
+    page.open(at(address, **PRICED))
+    answer(page)
+    page.driver.switch_to.new_window("tab")
+    try:
+        page.open(address.partition("#")[0])
+        assert page.state() == "failed"
+        assert "open the address that meshwright explore printed" in page.text("#status")
+        page.does("location.href = arguments[0]", at(address, **PRICED))
+        page.until("document.body.dataset.state === 'done'")
+        assert page.text("h1") == "llama3-8b on 8xH100"
+    finally:
+        page.driver.close()
+        page.driver.switch_to.window(page.driver.window_handles[0])
 
 
 def test_a_change_is_priced_at_once_and_the_address_keeps_it(page, address):

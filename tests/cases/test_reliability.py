@@ -6,7 +6,9 @@ Small files stand beside; what is large or binary is made here.
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -227,3 +229,35 @@ def test_sizes_that_no_model_has_are_told(tmp_path):
     (tmp_path / "a.sh").write_text(f"{JOB.strip()} {sizes}\n")
     status, told = ended(tmp_path, "read", "a.sh")
     assert (status, "num_groups: 8 do not divide 10" in told) == (2, True)
+
+
+LONG = "n" * 10_000
+"""A name that no file should have; two hosts, a chip and a table of flows have it here."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show chip hot.yaml", "show system x.yaml",
+        "estimate gpt2-medium --on x.yaml --seq 1k --global-batch 64 --detail",
+        "partition --layers layers.yaml --on 2xGroq-LPU --detail", "simulate flows flows.json",
+    ],
+)  # fmt: skip
+def test_a_name_of_ten_thousand_letters_does_not_flood_the_screen(tmp_path, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "80")
+    hot = (FOLDER / "hot.yaml").read_text().replace("idle_power", "# idle_power")
+    (tmp_path / "hot.yaml").write_text(re.sub("name: .*", f"name: {LONG}", hot))
+    system = SLOW.replace("1e-30 B/s", "1 TB/s").replace("name: X", f"name: {LONG}")
+    (tmp_path / "x.yaml").write_text(system.replace("name: l,", f"name: {LONG},"))
+    (tmp_path / "layers.yaml").write_text(
+        f"name: {LONG}\nlayers:\n  - {{name: {LONG}, size: 1 MB, time: 1 ms}}\n"
+    )
+    link = {"id": LONG, "bw_Bps": 1e9, "lat_s": 0}
+    flow = {"id": LONG, "bytes": 1, "route": [LONG]}
+    flows = {"name": LONG, "links": [link], "flows": [flow]}
+    (tmp_path / "flows.json").write_text(json.dumps(flows))
+    status, told = ended(tmp_path, *words.split())
+    assert status == 0, told
+    assert max(map(len, told.splitlines())) <= 250
+    assert len(told.splitlines()) <= 70
+    assert LONG in ended(tmp_path, *words.replace("--detail", "").split(), "--json")[1]

@@ -131,7 +131,7 @@ def _exported(source: bytes, chance: Random) -> bytes:
             if chance.random() < 0.9:
                 held = content(held, ".json", chance)
             if chance.random() < 0.02:
-                name = chance.choice(("../" + name, "/tmp/x", name.upper(), "data/weights/x.pt"))
+                name = chance.choice(("../" + name, "/x", name.upper(), "data/weights/x.pt"))
             other.writestr(name, held)
     return made.getvalue()
 

@@ -142,14 +142,24 @@ def _factor(unit: str, dimension: str) -> float | None:
 
 
 _RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_LONG = re.compile(r"(\S{100})\S{21,}(\S{40})")
+_PADDED = re.compile(" {161,}")
 
 
-def printable(text: str) -> str:
-    """Return a text for a terminal: letters that would steer it are written as escapes.
+def printable(text: str, *, is_whole: bool = False) -> str:
+    """Return a text for a terminal: what would steer it is escaped, what would flood it is cut.
 
-    These are the control letters C0 (but tabs and ends of lines) and C1, and those that turn the
-    direction of writing.
+    Escaped are the control letters C0 (but tabs and ends of lines) and C1, and those that turn the
+    direction of writing. Of a word of more than 160 letters, such as a name that a file made up,
+    the middle is left out; so are blanks that fill a column as wide as that.
+
+    Parameters
+    ----------
+    is_whole
+        It is a file or a command, of which no letter may be missing.
     """
+    if not is_whole:
+        text = _PADDED.sub("  ", _LONG.sub(r"\1...\2", text))
     return _RAW.sub(lambda found: ascii(found.group())[1:-1], text)
 
 

@@ -322,7 +322,7 @@ def export(args: Namespace) -> int:
     if args.plan is None:
         show([f"{name:<12} {title}" for name, title in made.items()], made, args.json)
     elif args.print:
-        show([text.rstrip("\n") for text in made.values()], made, args.json)
+        show([text.rstrip("\n") for text in made.values()], made, args.json, is_file=True)
     else:
         paths = [str(path) for path in made]
         data = {"target": args.target, "files": paths}

@@ -33,7 +33,7 @@ def show_completion(args: argparse.Namespace) -> int:
         return 0
     if args.shell not in INSTALL:
         raise UnknownNameError("shell", args.shell, INSTALL)
-    show([script(args.shell).rstrip()], {"script": script(args.shell)}, args.json)
+    show([script(args.shell).rstrip()], {"script": script(args.shell)}, args.json, is_file=True)
     return 0
 
 

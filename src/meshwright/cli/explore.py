@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 
 def explore(args: argparse.Namespace) -> int:
@@ -19,12 +22,26 @@ def explore(args: argparse.Namespace) -> int:
         server.warm_up()
         about = f"exploring at {server.url}\nCtrl-C ends it"
         print(json.dumps({"url": server.url}) if args.json else about, flush=True)
-        if not args.no_browser:
-            import webbrowser
+        with suppress(KeyboardInterrupt), TemporaryDirectory() as folder:
+            if not args.no_browser:
+                import webbrowser
 
-            webbrowser.open(server.url)
-        try:
+                webbrowser.open(_way_in(Path(folder), server.url))
             server.serve_forever()
-        except KeyboardInterrupt:
-            return 0
     return 0
+
+
+def _way_in(folder: Path, url: str) -> str:
+    """Return the address of a file that leads to another address.
+
+    A browser's arguments are there for all users of a machine to read; a new folder of
+    ``tempfile`` and this file are not.
+    """
+    file = folder / "explore.html"
+    file.touch(mode=0o600)
+    file.write_text(
+        f'<!DOCTYPE html><meta charset="utf-8"><title>meshwright explore</title>'
+        f'<meta http-equiv="refresh" content="0; url={url}"><a href="{url}">explore</a>\n',
+        encoding="utf-8",
+    )
+    return file.as_uri()

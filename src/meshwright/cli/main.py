@@ -217,8 +217,8 @@ BAD_INPUT = 2
 NOTHING_FITS = 3
 
 
-def show(lines: Iterable[str], data: object, as_json: bool) -> None:
-    """Print lines for a reader, or data for a program."""
+def show(lines: Iterable[str], data: object, as_json: bool, *, is_file: bool = False) -> None:
+    """Print lines for a reader, of a file each letter, or data for a program."""
     wipe()
     if as_json:
         import json
@@ -227,7 +227,7 @@ def show(lines: Iterable[str], data: object, as_json: bool) -> None:
 
         print(json.dumps(plain_data(data, with_defaults=True), indent=2))
     else:
-        print(printable("\n".join(lines)))
+        print(printable("\n".join(lines), is_whole=is_file))
 
 
 def show_screen(
@@ -244,7 +244,7 @@ def show_screen(
     drawn.draw()
     if args.detail:
         print()
-        print("\n".join(detail()))
+        print(printable("\n".join(detail())))
 
 
 def next_command(

@@ -341,7 +341,7 @@ def show_graph(args: argparse.Namespace) -> int:
     tokens = None if args.tokens is None else whole_number("--tokens", args.tokens, kilo=1024)
     graph = load_graph(args.graph, tokens=tokens, training=args.training, **program_of(args))
     if args.yaml:
-        show([graph_yaml(to_spec(graph)).rstrip()], None, as_json=False)
+        show([graph_yaml(to_spec(graph)).rstrip()], None, as_json=False, is_file=True)
         return 0
     show(graph_lines(graph), graph_record(graph), args.json)
     return 0

@@ -1,7 +1,8 @@
 """The server of the explorer: this machine only, one page, answers as JSON.
 
-Only the address that was printed is let in, and once: it carries a random token, for which the page
-gets a cookie of another secret.
+The page holds no answer and is for everybody on this machine. Answers are for who has the random
+token of the printed address: it stands behind ``#``, which browsers send to nobody, and the page
+sends it in a header; a cookie would go to every port of this host.
 Requests must name this host (against DNS rebinding) and come from this page (against other pages
 of the browser); the page itself may load and call nothing but this server.
 """
@@ -21,7 +22,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from meshwright.base.errors import MeshwrightError, UsageError
 from meshwright.explore import answers
@@ -64,8 +65,7 @@ class Explorer(ThreadingHTTPServer):
 
     def __init__(self, start: Start, port: int = 0) -> None:
         self.start = start
-        self.token, self.session = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
-        """The token of the printed address lets in once; who came in holds the session."""
+        self.token = secrets.token_urlsafe(24)
         self.to_stop: set[str] = set()
         """Searches, by the name that the page gave them, whose best so far is enough."""
         super().__init__((HOST, port), Handler)
@@ -76,14 +76,9 @@ class Explorer(ThreadingHTTPServer):
         return f"{HOST}:{self.server_port}"
 
     @property
-    def cookie(self) -> str:
-        """Name of the cookie: other servers of this host have theirs."""
-        return f"meshwright-{self.server_port}"
-
-    @property
     def url(self) -> str:
         """The address that lets in."""
-        return f"http://{self.own_host}/?token={self.token}"
+        return f"http://{self.own_host}/#token={self.token}"
 
     def warm_up(self) -> None:
         """Load in the background what the first answer needs."""
@@ -116,22 +111,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send a file of the page, or what it is built from."""
-        address = urlsplit(self.path)
+        path = urlsplit(self.path).path
         if not self._is_named_right():
             return
-        token = parse_qs(address.query).get("token", [""])[0]
-        if address.path == "/" and _is_same(token, self.server.token):
-            self.server.token = secrets.token_urlsafe(24)  # one that nobody was told
-            session = self.server.session
-            cookie = f"{self.server.cookie}={session}; HttpOnly; SameSite=Strict; Path=/"
-            self._send(HTTPStatus.SEE_OTHER, b"", {"Set-Cookie": cookie, "Location": "/"})
+        if path in FILES:
+            file, kind = FILES[path]
+            self._send(HTTPStatus.OK, file.read_bytes(), {"Content-Type": f"{kind}; charset=utf-8"})
         elif not self._is_let_in():
             return
-        elif address.path == "/api/catalog":
+        elif path == "/api/catalog":
             self._send_record(lambda: catalog(self.server.start))
-        elif address.path in FILES:
-            path, kind = FILES[address.path]
-            self._send(HTTPStatus.OK, path.read_bytes(), {"Content-Type": f"{kind}; charset=utf-8"})
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
 
@@ -163,12 +152,10 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def _is_let_in(self) -> bool:
-        # Split by hand: other servers of this host share its cookies, in whatever form.
-        held = (cookie.partition("=") for cookie in self.headers.get("Cookie", "").split(";"))
-        if any(name.strip() == self.server.cookie and _is_same(token.strip(), self.server.session)
-               for name, _, token in held):  # fmt: skip
+        held = self.headers.get("Authorization", "").encode("utf-8", "replace")
+        if hmac.compare_digest(held, f"Bearer {self.server.token}".encode()):
             return True
-        self._refuse(HTTPStatus.FORBIDDEN, "open the address that meshwright explore printed")
+        self._refuse(HTTPStatus.UNAUTHORIZED, "open the address that meshwright explore printed")
         return False
 
     def _is_from_page(self) -> bool:
@@ -257,10 +244,6 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in {**headers, **always}.items():
             self.send_header(name, value)
         self.end_headers()
-
-
-def _is_same(text: str, secret: str) -> bool:
-    return hmac.compare_digest(text.encode("utf-8", "replace"), secret.encode())
 
 
 def _refusal(error: Exception) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
+from meshwright.report.screen import screen_width
 from meshwright.spec.declaration import Declaration, Provenance, Source, file_key
 
-_COLUMNS: Final = 100
 _UNITS: Final = {
     "_bytes_per_param": "B/parameter", "_bytes_per_s": "B/s", "_flops_per_s": "FLOP/s",
     "_j_per_flop": "J/FLOP", "_j_per_byte": "J/B", "_usd_per_hour": "USD/hour",
@@ -140,22 +140,24 @@ def declaration_record(
 def declaration_lines(
     declaration: Declaration, title: str, sources: Mapping[str, Source]
 ) -> list[str]:
-    """Return a declaration as text of at most 100 columns."""
+    """Return a declaration as text of the width of the screen."""
     origins: Mapping[str, Provenance] = getattr(declaration, "provenance", {})
     entries = list(declared_values(declaration, origins))
     lines = [title, "", *value_lines(entries)]
     lines += ["", "sources"] if sources else []
     for key, entry in sources.items():
         place = entry.url or "/".join(filter(None, (entry.repo, entry.path)))
-        lines += textwrap.wrap(f"  {key}: {entry.title}", _COLUMNS, subsequent_indent="      ")
+        lines += textwrap.wrap(
+            f"  {key}: {entry.title}", screen_width(), subsequent_indent="      "
+        )
         if place:
             lines += textwrap.wrap(
-                place, _COLUMNS, initial_indent="      ", subsequent_indent="      "
+                place, screen_width(), initial_indent="      ", subsequent_indent="      "
             )
     notes: tuple[str, ...] = getattr(declaration, "notes", ())
     lines += ["", "notes"] if notes else []
     for note in notes:
-        lines += textwrap.wrap(f"  {note}", _COLUMNS, subsequent_indent="    ")
+        lines += textwrap.wrap(f"  {note}", screen_width(), subsequent_indent="    ")
     return lines
 
 
@@ -167,7 +169,7 @@ def value_lines(entries: list[DeclaredValue]) -> list[str]:
     lines = []
     for entry, text in zip(entries, texts, strict=True):
         head = f"{entry.path:<{paths}}  {text:>{values}}  "
-        rest = textwrap.wrap(origin_text(entry), _COLUMNS - len(head)) or [""]
+        rest = textwrap.wrap(origin_text(entry), max(screen_width() - len(head), 20)) or [""]
         lines.append((head + rest[0]).rstrip())
         lines += [" " * len(head) + line for line in rest[1:]]
     return lines

@@ -17,11 +17,11 @@ from meshwright.graph.parameters import (
     recurrent_state_bytes,
     windowed_kv_cache_bytes_per_token,
 )
+from meshwright.report.screen import screen_width
 from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec, RecurrenceSpec
 
 KV_WORD_BYTES: Final = 2.0
 """The cache is stated for 16-bit words."""
-_COLUMNS: Final = 100
 _LEFT_OUT = {
     "name", "architecture", "layer_kinds", "layer_pattern", "weight_format", "conventions",
     "source",
@@ -149,16 +149,19 @@ def model_lines(model: ModelSpec, record: dict[str, Any]) -> Iterator[str]:
     yield "conventions"
     for line in record["conventions"]:
         yield from textwrap.wrap(
-            line, _COLUMNS, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False
-        )
-    yield from textwrap.wrap(f"source: {record['source']}", _COLUMNS, subsequent_indent="    ")
+            line, screen_width(), initial_indent="  - ", subsequent_indent="    ",
+            break_on_hyphens=False,
+        )  # fmt: skip
+    yield from textwrap.wrap(
+        f"source: {record['source']}", screen_width(), subsequent_indent="    "
+    )
 
 
 def _labelled(label: str, text: str) -> list[str]:
     """Return a label and its text, broken to the width of the screen."""
     return textwrap.wrap(
         text,
-        _COLUMNS,
+        screen_width(),
         initial_indent=f"  {label:<14}  ",
         subsequent_indent=" " * 18,
         break_on_hyphens=False,

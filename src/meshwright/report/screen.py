@@ -18,6 +18,7 @@ from meshwright.base.units import format_bytes, format_number, format_seconds, p
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
     from meshwright.spec.system import ChipSpec
 
@@ -188,14 +189,13 @@ def _grid(title: str, rows: Sequence[Row], console: Console) -> RenderableType:
     """Return the rows with their labels, under the title."""
     from rich.console import Group
     from rich.table import Table as Grid
-    from rich.text import Text
 
     grid = Grid.grid(padding=(0, 1))
     grid.add_column(width=LABEL - 1, no_wrap=True)
     grid.add_column(overflow="fold")
     for row in rows:
-        grid.add_row(Text(row.label, style="bold"), _drawn(row, console))
-    return _Stripped(Group(Text(title), grid))
+        grid.add_row(_words(row.label, style="bold"), _drawn(row, console))
+    return _Stripped(Group(_words(title), grid))
 
 
 class _Stripped:
@@ -208,7 +208,7 @@ class _Stripped:
         from rich.segment import Segment, Segments
 
         for line in console.render_lines(self.drawn, pad=False):
-            kept = [Segment(printable(part.text), part.style, part.control) for part in line]
+            kept = list(line)
             while kept and not kept[-1].text.strip():
                 kept.pop()
             if kept:
@@ -217,12 +217,17 @@ class _Stripped:
             yield Segments([*kept, Segment.line()])
 
 
-def _drawn(row: Row, console: Console) -> RenderableType:
-    """Return the content of a row as rich draws it."""
+def _words(text: str, *, style: str = "", is_whole: bool = False) -> Text:
+    """Return words as rich draws them, a command whole."""
     from rich.text import Text
 
+    return Text(printable(text, is_whole=is_whole), style=style)
+
+
+def _drawn(row: Row, console: Console) -> RenderableType:
+    """Return the content of a row as rich draws it."""
     if isinstance(row.content, str):
-        return Text(row.content, style=row.style)
+        return _words(row.content, style=row.style, is_whole=row.label == "next")
     if isinstance(row.content, Bars):
         return _bars(row.content, console)
     if isinstance(row.content, Stacked):
@@ -252,7 +257,7 @@ def _bars(bars: Bars, console: Console) -> RenderableType:
     for name, amount in bars.shown():
         share = amount / bars.total if bars.total else 0.0
         bar = block * min(max(round(share * longest), 1), longest)
-        grid.add_row(name, bars.show(amount), f"{share:.1%}", Text(bar, style="cyan"))
+        grid.add_row(_words(name), bars.show(amount), f"{share:.1%}", Text(bar, style="cyan"))
     return grid
 
 
@@ -268,7 +273,7 @@ def _stacked(stack: Stacked, console: Console) -> RenderableType:
     if rest > least:
         named.append(("other", rest))
     width = max(min(BAR, console.width - LABEL - len(stack.head) - 10), 10)
-    bar = Text(f"{stack.head}  ")
+    bar = _words(f"{stack.head}  ")
     block, filled, run = _block(console), 0, 0.0
     legend = Text()
     for index, (name, amount) in enumerate(named):
@@ -277,7 +282,7 @@ def _stacked(stack: Stacked, console: Console) -> RenderableType:
         cells = min(round(run / stack.capacity * width), width) - filled
         bar.append(block * cells, style=colour)
         filled += cells
-        legend.append(", " if index else "").append(name, style=colour)
+        legend.append(", " if index else "").append(_words(name, style=colour))
         legend.append(f" {stack.show(amount)}")
     bar.append("·" * (width - filled) if block != "#" else "." * (width - filled), style="dim")
     bar.append(f"  {used / stack.capacity:.0%}", style="red" if used > stack.capacity else "")
@@ -286,7 +291,6 @@ def _stacked(stack: Stacked, console: Console) -> RenderableType:
 
 def _table(table: Table) -> RenderableType:
     from rich.table import Table as Drawn
-    from rich.text import Text
 
     has_head = any(name.strip(">") for name in table.head)
     drawn = Drawn(
@@ -298,7 +302,7 @@ def _table(table: Table) -> RenderableType:
             name.rstrip(">"), justify="right" if is_number else "left", no_wrap=is_number
         )
     for cells in table.rows:
-        drawn.add_row(*(Text(cell) for cell in cells))
+        drawn.add_row(*map(_words, cells))
     return drawn
 
 

@@ -53,3 +53,8 @@ def test_letters_that_steer_a_terminal_are_written_as_escapes():
     from meshwright.base.units import printable
 
     assert printable("a\x1b[2J\u202eb\x85\n\tc") == "a\\x1b[2J\\u202eb\\x85\n\tc"
+    long = "a" * 100 + "b" * 9_860 + "c" * 40
+    assert printable(f"{long} is long") == "a" * 100 + "..." + "c" * 40 + " is long"
+    assert printable("x" + " " * 500 + "y") == "x  y"
+    assert printable(long, is_whole=True) == long
+    assert printable("d" * 160) == "d" * 160

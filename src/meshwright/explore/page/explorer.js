@@ -88,11 +88,26 @@ function readState() {
 
 // -------------------------------------------------------------------------------- asking
 
-function post(path, body, signal) {
-  return fetch(path, {
-    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal,
-  });
+// The token of the printed address leaves it for this tab's storage, which no other port can read.
+function enter() {
+  const words = new URLSearchParams(location.hash.slice(1));
+  if (!words.has("token")) return;
+  sessionStorage.setItem("token", words.get("token"));
+  words.delete("token");
+  history.replaceState(null, "", `#${words}`);
 }
+
+async function send(path, request = {}) {
+  const reply = await fetch(path, {
+    ...request, headers: { ...request.headers, Authorization: `Bearer ${sessionStorage.getItem("token")}` },
+  });
+  if (reply.status === 401) throw new Error(await reply.text());
+  return reply;
+}
+
+const post = (path, body, signal) => send(path, {
+  method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal,
+});
 
 async function lines(path, body, signal, each) {
   const reader = (await post(path, body, signal)).body.pipeThrough(new TextDecoderStream()).getReader();
@@ -326,7 +341,13 @@ async function saveFrom(path, more, name) {
 // ------------------------------------------------------------------------------------ start
 
 async function begin() {
-  catalog = await (await fetch("/api/catalog")).json();
+  enter();
+  try {
+    catalog = await (await send("/api/catalog")).json();
+  } catch (fault) {
+    window.addEventListener("hashchange", () => location.reload());
+    return say(fault.message, "failed");
+  }
   for (const option of catalog.options) if (option.group === "Strategy") isStrategy.add(option.name);
   buildForm();
   at("target").append(...catalog.targets.map((target) => element("option", { value: target.name, title: target.title }, target.name)));
@@ -349,6 +370,7 @@ async function begin() {
   });
   window.addEventListener("hashchange", () => {
     if (!location.hash.includes("=")) return writeState(); // a place on the page, no question
+    enter();
     readState();
     showPins();
     ask();
