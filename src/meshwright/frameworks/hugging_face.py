@@ -104,6 +104,8 @@ def trainer_options(plan: Plan, *, recomputes: bool) -> Iterator[Words]:
     if work.total_tokens is not None:
         yield "--max_steps", f"{-(-work.total_tokens // work.tokens_per_step):.0f}"
     yield from PRECISIONS[work.precision.matmul]
+    if work.software.compiled:
+        yield "--torch_compile", "true"
     if recomputes:
         yield "--gradient_checkpointing", "true"
     elif adapters is not None:  # SFTConfig of TRL recomputes unless it is told otherwise

@@ -11,7 +11,7 @@ from typing import Any
 
 from meshwright.base.errors import Fault
 from meshwright.frameworks.config_json import config_of, name_of
-from meshwright.frameworks.launch import degrees, num_experts
+from meshwright.frameworks.launch import num_experts
 from meshwright.spec.model import ModelSpec
 from meshwright.train.answer import Plan
 
@@ -238,21 +238,11 @@ def _converters(plan: Plan) -> tuple[list[str], str]:
     """Return what narrows products: names to import, and the list of the converters."""
     if plan.workload.precision.matmul != "fp8":
         return [], "None"
-    compiled = f"model_compile_enabled={is_compiled(plan)}"
+    compiled = f"model_compile_enabled={plan.workload.software.compiled}"
     made = {"Float8LinearConverter": f'filter_fqns=["lm_head", "router.gate"], {compiled}'}
     if num_experts(plan):
         made["Float8GroupedExpertsConverter"] = compiled
     return list(made), f"[{', '.join(f'{name}.Config({of})' for name, of in made.items())}]"
-
-
-def is_compiled(plan: Plan) -> bool:
-    """Return whether the model is compiled, as overlapped collectives of tp need it to be."""
-    return plan.workload.software.compiled or overlaps_tensor_parallel(plan)
-
-
-def overlaps_tensor_parallel(plan: Plan) -> bool:
-    """Return whether collectives of tp overlap products."""
-    return plan.best.structure.overlap_tensor_parallel and degrees(plan)["tp"] > 1
 
 
 def model_refusals(model: ModelSpec, precision: str) -> Iterator[Fault]:

@@ -192,7 +192,7 @@ _FLAGS = {option.target: option.flag for option in table.FIXED}
 STATED_IN_FILE = ("seq", "global_batch", "framework", "precision", "optimizer", "tokens",
                   "lora_rank", "lora_targets",
                   "batch_ramp", "document_length", "imbalance", "cuda_graphs", "async_tp",
-                  "dropout")  # fmt: skip
+                  "switches", "dropout")  # fmt: skip
 """Options that a workload file replaces."""
 CAPS = ("max_power", "max_device_power")
 SERVING_ONLY = ("batch", "context", "prompt", "answer", "max_latency", "max_ttft", "max_tpot",
@@ -202,7 +202,7 @@ SERVING_ONLY = ("batch", "context", "prompt", "answer", "max_latency", "max_ttft
 """Options that have no meaning in training."""
 TRAINING_ONLY = (
     "seq", "global_batch", "workload", "optimizer", "tokens", "document_length", "batch_ramp",
-    "async_tp", "dropout", "measured", "tatp", "dp_shard", "num_virtual_stages", "recompute",
+    "async_tp", "switches", "dropout", "measured", "tatp", "dp_shard", "num_virtual_stages", "recompute",
     "recompute_modules", "kept_tensors", "offloaded_tensors", "recompute_layers", "recompute_run",
     "schedule", "offload", "zero_stage", "reshard_after_forward", "vocabulary_parallel",
     "embedding_layers", "head_layers", "stage_layers", "overlap_data_parallel",
@@ -385,6 +385,7 @@ def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
             ("expert_load_imbalance", imbalance, args.imbalance),
             ("optimizer", _optimizer, args.optimizer),
             ("framework", _framework, args.framework),
+            ("switches", _switches, args.switches),
         )
         if given is not None
     }
@@ -399,8 +400,26 @@ def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
     stated = {"cuda_graphs": args.cuda_graphs, "async_tensor_parallel": args.async_tp,
               "dropout": args.dropout}  # fmt: skip
     stated = {k: v for k, v in stated.items() if v} | vars(args).get("software", {})
+    stated = fields.pop("switches", {}) | stated
     fields["software"] = SoftwareStack.model_validate(stated)
     return fields
+
+
+SWITCHES: dict[str, tuple[str, Any, Any]] = {
+    "compile": ("compiled", False, True),
+    "loss": ("loss", "plain", "compiled"),
+    "async_tp": ("async_tensor_parallel", False, True),
+    "cuda_graphs": ("cuda_graphs", False, True),
+}
+"""Field of the software of each switch, with its value off and on."""
+
+
+def _switches(text: str) -> dict[str, Any]:
+    """Return the software that ``compile+async_tp`` states: what is not named is off."""
+    named = [] if text == "none" else text.split("+")
+    for name in named:
+        one_of("--switches", name, SWITCHES)
+    return {field: on if name in named else off for name, (field, off, on) in SWITCHES.items()}
 
 
 TARGETS = ("q", "k", "v", "o", "gate", "up", "down")

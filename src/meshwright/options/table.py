@@ -297,6 +297,12 @@ def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, 
         Option("imbalance", "load of the busiest expert rank over the mean (1)", "X"),
         Option("cuda_graphs", "kernels launched as CUDA graphs", kind="flag"),
         Option("async_tp", "async TP: communication overlaps with matrix products", kind="flag"),
+        Option(
+            "switches",
+            "what of the framework is on, all else of it off: none, or some of compile+loss+"
+            "async_tp+cuda_graphs (plan: all that never cost)",
+            "NAME+NAME",
+        ),
         Option("dropout", "dropout, whose masks are stored", kind="flag"),
         Option("max_power", "limit of the mean power of the system, such as 15kW", "W"),
         Option("max_device_power", "limit of the mean power of each device", "W"),

@@ -311,6 +311,16 @@ DEGREES: tuple[Rule, ...] = (
         "sequence_parallel=true or overlap_tensor_parallel=false",
     ),
     _rule(
+        "compiled-overlap", "workload.software.compiled",
+        "the model is compiled where collectives of tp overlap, if only the compiler does that",
+        lambda case, known: (
+            (case.s.tp > 1) & case.structure.overlap_tensor_parallel & known.compiles_overlap
+            & (not case.workload.software.compiled)
+        ),
+        "overlaps collectives of tp with products in compiled models only", (),
+        "overlap_tensor_parallel=false",
+    ),
+    _rule(
         "recompute-modules", "structure.recompute_modules",
         "the framework can recompute these modules of a layer",
         lambda case, known: (

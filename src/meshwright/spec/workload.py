@@ -139,6 +139,27 @@ ZeroStage = Literal[0, 1, 2, 3]
 Offloaded = Literal["optimizer", "gradients", "state", "activations", "weights", "all"]
 
 
+LossKernel = Literal["plain", "compiled", "linear", "cut"]
+"""The operators of the framework; one compiled or fused kernel after the last product; the last
+product and the loss in parts of the tokens, each with its gradients in the forward pass; or the
+same in tiles that never leave the chip, made again for their gradients.
+
+Source: torch.compile of ``cross_entropy``, torchtitan ``components/loss.py``; Liger Kernel 0.6
+``ops/fused_linear_cross_entropy.py``; Wijmans et al. 2024, Cut Your Losses (arXiv 2411.09009).
+"""
+
+
+class Switches(Declaration):
+    """Options of a framework that make no plan slower or larger: searched plans have them on.
+
+    Fields of :class:`SoftwareStack`, unless the user states them; None: no such option.
+    """
+
+    compiled: bool | None = None
+    loss: LossKernel | None = None
+    async_tensor_parallel: bool | None = None
+
+
 class Launches(Declaration):
     """What a framework can start; plans outside of it start nowhere.
 
@@ -173,6 +194,9 @@ class Launches(Declaration):
     """Whether full sharding gathers weights again for the backward pass."""
     overlaps_data_parallel: tuple[bool, ...] = (True, False)
     overlaps_tensor_parallel: tuple[bool, ...] = (False,)
+    compiles_overlap: bool = False
+    """Whether collectives of tp overlap products in compiled models only."""
+    switches: Switches = Switches()
     overlaps_expert_parallel: tuple[bool, ...] = (False,)
     """Whether communication of experts hides behind other micro-batches."""
     recomputes_beside_experts: bool = False
@@ -220,14 +244,6 @@ class Launches(Declaration):
         return self.architectures is None or architecture in self.architectures
 
 
-LossKernel = Literal["plain", "compiled", "linear", "cut"]
-"""The operators of the framework; one compiled or fused kernel after the last product; the last
-product and the loss in parts of the tokens, each with its gradients in the forward pass; or the
-same in tiles that never leave the chip, made again for their gradients.
-
-Source: torch.compile of ``cross_entropy``, torchtitan ``components/loss.py``; Liger Kernel 0.6
-``ops/fused_linear_cross_entropy.py``; Wijmans et al. 2024, Cut Your Losses (arXiv 2411.09009).
-"""
 SelectiveRecompute = Literal["attention", "half_of_products", "all_but_products"]
 
 

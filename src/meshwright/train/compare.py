@@ -29,7 +29,7 @@ from meshwright.train.answer import Candidate
 from meshwright.train.estimate import CLOSED_FORM, Placer, nothing_fits
 from meshwright.train.leading import lead
 from meshwright.train.measured.factors import Factors
-from meshwright.train.question import check_fixed, make_problem
+from meshwright.train.question import check_fixed, make_problem, switched_on
 
 if TYPE_CHECKING:
     from meshwright.report.page.notebook import AltairChart
@@ -307,7 +307,7 @@ def compare(
     SpecError, UnknownNameError
         Bad input.
     """
-    problem = make_problem(model, system, workload, calibration, factors)
+    problem = make_problem(model, system, switched_on(workload), calibration, factors)
     check_fixed(problem, allowed or {})
     if against is None:
         against = [n for n in recipes if problem.has_grid or not recipes[n].needs_grid]

@@ -248,7 +248,6 @@ def rows_within(every: AllFamilies, space: SearchSpace) -> BoolArray:
 def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
     """Yield the structures that a layer sees; the order of the axes is left open."""
     keeps = space.choices.keeps
-    overlap = space.problem.workload.software.async_tensor_parallel
     on_all_stages = space.choices.allowed.get("vocabulary_parallel", (False,))
     modules = space.choices.allowed.get("recompute_modules", ((),))
     kept = space.choices.allowed.get("kept_tensors", ((),))
@@ -265,7 +264,7 @@ def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
                 context_kind=kind,
                 zero_stage=0,
                 overlap_data_parallel=space.overlaps_data_parallel,
-                overlap_tensor_parallel=overlap,
+                overlap_tensor_parallel=space.overlaps_tensor_parallel(sequence_parallel),
                 streamed=streamed,
                 stream_form=form,
                 vocabulary_parallel=bool(vocabulary_parallel),

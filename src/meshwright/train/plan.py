@@ -38,7 +38,7 @@ from meshwright.train.families import Block
 from meshwright.train.leading import NUM_SIMULATED, lead
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.measured.trials import trials_of, with_measured_interval
-from meshwright.train.question import check_fixed, make_problem
+from meshwright.train.question import check_fixed, make_problem, switched_on
 from meshwright.train.robustness import NUM_DRAWS, robustness
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
@@ -97,7 +97,7 @@ def plan(
     UnlawfulError
         What was found breaks a law of conservation.
     """
-    problem = make_problem(model, system, workload, calibration, factors)
+    problem = make_problem(model, system, switched_on(workload), calibration, factors)
     check_fixed(problem, allowed or {})
     if per_operator:
         placer.check_operators(problem)
@@ -234,7 +234,7 @@ def front(
     command: str = "",
 ) -> Front:
     """Return the plans that no other one beats in time, memory, energy and money at once."""
-    problem = make_problem(model, system, workload, calibration, factors)
+    problem = make_problem(model, system, switched_on(workload), calibration, factors)
     check_fixed(problem, allowed or {})
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
     found = pareto_front(SearchSpace(problem, choices), progress=progress)

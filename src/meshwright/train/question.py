@@ -69,12 +69,14 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
         stack = framework.stack(family=spec.chip.family, precision=types.activation)
         stated = fields.get("software", SoftwareStack())
         changes = {name: getattr(stated, name) for name in stated.model_fields_set}
+        if changes.get("async_tensor_parallel") and framework.launches.compiles_overlap:
+            changes.setdefault("compiled", True)
         if changes.get("compiled"):
             changes.setdefault("eager", False)
         fields["software"] = stack.model_copy(update=changes)
         optimizer = optimizer or framework.optimizer_of(types.activation)
         if not has_run:
-            _check_framework(framework, spec, types)
+            _check_framework(framework, spec, types, fields["software"])
     optimizer = optimizer or default_optimizer(spec)
     if isinstance(optimizer, str):
         optimizer = load_optimizer(optimizer)
@@ -84,6 +86,23 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
         message = f"{framework.title} trains no adapters on frozen weights"
         raise SpecError(Fault("framework", message, ", ".join(others) or "another optimizer"))
     return Training(optimizer=optimizer, precision=types, **fields)
+
+
+def switched_on(workload: Training) -> Training:
+    """Return the work with all on that its framework has, that costs nothing and that nobody fixed.
+
+    What is stated of the software is fixed, and what the framework does unless it is told
+    otherwise. Without a framework nothing changes.
+    """
+    software = workload.software
+    if software.launches is None:
+        return workload
+    switches = software.launches.switches.model_dump(exclude_none=True)
+    changes = {name: value for name, value in switches.items()
+               if name not in software.model_fields_set}  # fmt: skip
+    if changes.get("compiled"):
+        changes["eager"] = False
+    return workload.model_copy(update={"software": software.model_copy(update=changes)})
 
 
 def stated_strategy(
@@ -151,8 +170,10 @@ def frameworks_on(chip: ChipSpec) -> list[str]:
     ]
 
 
-def _check_framework(framework: Framework, system: SystemSpec, precision: Precision) -> None:
-    """Refuse a framework on chips, or in a precision, that it does not have."""
+def _check_framework(
+    framework: Framework, system: SystemSpec, precision: Precision, software: SoftwareStack
+) -> None:
+    """Refuse a framework on chips, in a precision, or under switches, that it does not have."""
     launches, chip = framework.launches, system.chip
     faults = []
     if chip.vendor not in launches.vendors:
@@ -162,6 +183,9 @@ def _check_framework(framework: Framework, system: SystemSpec, precision: Precis
     if precision.matmul not in launches.precisions:
         found = f"{framework.title} does not train in {precision.matmul}"
         faults.append(Fault("precision", found, f"one of {', '.join(launches.precisions)}"))
+    if software.async_tensor_parallel and launches.compiles_overlap and not software.compiled:
+        found = f"{framework.title} overlaps collectives of tp in compiled models only"
+        faults.append(Fault("switches", found, "compile+async_tp"))
     if faults:
         raise SpecError(faults)
 

@@ -164,9 +164,22 @@ def launches_in_words(plan: Plan) -> str:
     stated, names = plan.workload.software.framework, plan.best.launches_with
     if stated:
         others = [name for name in names if name != stated.partition("==")[0]]
-        return f"with {stated}, as asked" + (f"; also {', '.join(others)}" if others else "")
+        on = "".join(f", {switch} on" for switch in switches_in_words(plan))
+        return f"with {stated}, as asked{on}" + (f"; also {', '.join(others)}" if others else "")
     text = f"with {', '.join(names)}" if names else "with no framework of the catalog"
     return f"{text}; priced for none (--framework)"
+
+
+def switches_in_words(plan: Plan) -> list[str]:
+    """Return what of the framework is on in a plan."""
+    software, best = plan.workload.software, plan.best
+    overlaps = best.structure.overlap_tensor_parallel and best.strategy.tp > 1
+    found = {
+        "torch.compile": software.compiled, "compiled loss": software.loss == "compiled",
+        "fused loss": software.loss in ("linear", "cut"), "async TP": overlaps,
+        "CUDA graphs": software.cuda_graphs,
+    }  # fmt: skip
+    return [name for name, is_on in found.items() if is_on]
 
 
 def plan_in_words(best: Candidate) -> str:

@@ -124,6 +124,15 @@ class SearchSpace:
         known = None if self.launches is None else self.launches.overlaps_data_parallel
         return bool(launched((True,), known)) and self.choices.keeps("overlap_data_parallel", True)
 
+    def overlaps_tensor_parallel(self, splits_tokens: bool) -> bool:
+        """Whether collectives of tp overlap products: where the software does that and can.
+
+        It is never slower: what is hidden costs only a share of itself. A framework needs tokens
+        that are split over tp (:data:`~meshwright.sharding.launching.DEGREES`, ``async-tp``).
+        """
+        overlaps = self.problem.workload.software.async_tensor_parallel
+        return overlaps and (splits_tokens or self.launches is None)
+
     @property
     def stream_choices(self) -> tuple[tuple[Streamed, StreamForm], ...]:
         """What streams and in which form."""

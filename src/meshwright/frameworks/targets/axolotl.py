@@ -84,6 +84,8 @@ def _settings(plan: Plan) -> Iterator[tuple[str, object]]:
     yield ("fp16" if work.precision.matmul == "fp16" else "bf16"), True
     if work.precision.matmul == "fp8":
         yield "fp8", True
+    if work.software.compiled:
+        yield "torch_compile", True
     if work.total_tokens is not None:
         yield "max_steps", int(-(-work.total_tokens // work.tokens_per_step))
     if (adapters := adapters_of(plan)) is not None:

@@ -28,9 +28,7 @@ from meshwright.frameworks.torchtitan_models import (
     MODULES,
     OWN_CONFIG,
     OWN_MODULE,
-    is_compiled,
     model_refusals,
-    overlaps_tensor_parallel,
     own_module,
     shipped_config,
 )
@@ -177,6 +175,11 @@ def _training_options(plan: Plan) -> Iterator[Words]:
 
 
 def _compile_options(plan: Plan) -> Iterator[Words]:
-    overlaps = overlaps_tensor_parallel(plan)
-    yield (f"--compile.{'' if is_compiled(plan) else 'no-'}enable",)
+    """Yield what is compiled: configurations of DeepSeek compile their loss alone."""
+    software = plan.workload.software
+    parts = ["model"] * software.compiled + ["loss"] * (software.loss == "compiled")
+    overlaps = plan.best.structure.overlap_tensor_parallel and degrees(plan)["tp"] > 1
+    yield (f"--compile.{'' if parts else 'no-'}enable",)
+    if parts:
+        yield "--compile.components", *parts
     yield (f"--compile.{'' if overlaps else 'no-'}enable_async_tensor_parallel",)
