@@ -60,6 +60,8 @@ class CoreArray:
     """One direction of the link between two neighbours; a core takes in from both sides at once."""
     sums_bytes: float
     """What sums may fill in one core."""
+    sram_bytes_per_s: float = math.inf
+    """Of the memories of all cores together; not known: no bound."""
 
     @cached_property
     def mesh(self) -> tuple[int, int]:
@@ -220,6 +222,7 @@ def device_rates(
             columns=float(chip.array_columns or chip.tile_columns),
             noc_bytes_per_s=chip.noc_bytes_per_s,
             sums_bytes=BLOCKS_SHARE / 2.0 * chip.memories[0].capacity_bytes / num_cores,
+            sram_bytes_per_s=chip.memories[0].bandwidth_bytes_per_s or math.inf,
         )
     kernels: Num = 1.0
     if software.attention_kernels == "portable":
@@ -576,7 +579,8 @@ def blocked_product_s(
     carries w k max(m, n, m n / s) bytes. Bands with parts of the inner size add their sums over
     the links between them, 4 m n for each core of a band's side. The best of all layouts counts;
     several products take turns, or one band each. The clock is the one at which all arrays reach
-    the peak.
+    the peak. However they are laid out, the memories of the cores read both operands and write the
+    result at least once: count w (rows inner + inner columns + rows columns) bytes.
 
     Parameters
     ----------
@@ -619,7 +623,8 @@ def blocked_product_s(
     if np.ndim(count) or count != 1.0:
         found = smaller(found, ceil_div(count, parts) * piece_s(inner))
     best: FloatArray = column(found).min(axis=0)
-    return best
+    moved_bytes = count * word_bytes * (rows * inner + inner * columns + rows * columns)
+    return larger(best, moved_bytes / cores.sram_bytes_per_s)
 
 
 def matmul_traffic_bytes(

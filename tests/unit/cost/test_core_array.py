@@ -75,6 +75,19 @@ def test_the_layer_of_the_paper_on_one_of_eight_dies():
     assert expected == pytest.approx(6.09e-6, rel=1e-3)
 
 
+def test_a_slow_sram_sets_the_pace():
+    """256 x 12288 by 12288 x 1536 in BF16 are 44.8 MB: 11.2 us at 4 TB/s, above 6.09 us of cores.
+
+    At the 16 TB/s of the die they take 2.8 us, which the cores hide.
+    """
+    slow = replace(engine_of(DIE).core_array, sram_bytes_per_s=4e12)
+    size = 256.0, 12288.0, 1536.0
+    moved_bytes = 2.0 * (256 * 12288 + 12288 * 1536 + 256 * 1536)
+    assert blocked_product_s(1.0, *size, 1800e12, 2.0, slow) == moved_bytes / 4e12
+    assert moved_bytes / 4e12 == pytest.approx(11.2e-6, rel=1e-2)
+    assert blocked_product_s(3.0, *size, 1800e12, 2.0, slow) == 3.0 * moved_bytes / 4e12
+
+
 def most_on_a_link(sides, m, n, k, sums):
     """Return the most words that a link carries, each multicast sent along its links.
 
