@@ -222,15 +222,21 @@ def test_a_worker_of_decode_is_read_back():
     assert found.workload.batch_size == 12
 
 
-def test_workers_of_both_kinds_are_read_as_they_were_planned(tmp_path):
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "vllm of both roles"])
+def test_workers_of_both_kinds_are_read_as_they_were_planned(tmp_path, kind):
+    """Scripts of before stated ``kv_both`` for both kinds: their head says which one each is."""
+    server = kind.split()[0]
     plan = mw.serve("llama3-8b", on="8xH100", decode=True, prefill=True, disaggregated=True,
-                    batch=64, prompt="2k", answer=64, max_ttft="1s", framework="vllm")  # fmt: skip
-    for name, text in served(plan, "vllm").items():
+                    batch=64, prompt="2k", answer=64, max_ttft="1s", framework=server)  # fmt: skip
+    for name, text in served(plan, server).items():
+        if kind.endswith("roles"):
+            text = re.sub("kv_(producer|consumer)", "kv_both", text)
+            assert "kv_both" in text
         (tmp_path / name).write_text(text, encoding="utf-8")
     asked = {"on": "8xH100", "set": ["MODEL=llama3-8b"]}
-    prompts = mw.estimate(str(tmp_path / "vllm-prefill.sh"), **asked)
+    prompts = mw.estimate(str(tmp_path / f"{server}-prefill.sh"), **asked)
     assert (prompts.workload.kind, prompts.workload.prompt_length) == ("prefill", 2048)
-    answers = mw.estimate(str(tmp_path / "vllm-decode.sh"), **asked)
+    answers = mw.estimate(str(tmp_path / f"{server}-decode.sh"), **asked)
     assert (answers.workload.kind, answers.workload.context_length) == ("decode", 2112)
 
 

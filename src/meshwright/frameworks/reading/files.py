@@ -22,6 +22,7 @@ from meshwright.frameworks.reading.launchers import (
     is_image,
     is_manifest,
     launch_of,
+    role_of_export,
     slurm_header,
 )
 from meshwright.frameworks.reading.python import PythonFile
@@ -185,7 +186,7 @@ def _started(
             started.append(as_written(launch.program))
             continue
         place = f"{name}:{launch.line}"
-        launch = replace(launch, variables=command.variables)
+        launch = replace(launch, variables=command.variables, role=role_of_export(text))
         found.append((launch, script, launch.devices.beside(around), place))
     return found
 

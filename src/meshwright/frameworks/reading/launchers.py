@@ -65,6 +65,8 @@ class Launch:
     """Of its environment, as far as the script sets them."""
     copies: int = 1
     """How often the files start it, each time on devices of its own."""
+    role: str = ""
+    """``prefill`` or ``decode`` of a worker, as the head of a script that we wrote says."""
 
 
 _FLAGS = frozenset((
@@ -221,6 +223,16 @@ def _program(words: Sequence[str], line: int) -> Launch | None:
 
 
 # ------------------------------------------------------------------------------------ Slurm
+
+
+def role_of_export(text: str) -> str:
+    """Return the role of a worker that the first lines of a script of ours state; else nothing."""
+    lines = text.split("\n", 12)[:12]
+    if not any(line.startswith("# ") and ", written by meshwright" in line for line in lines):
+        return ""
+    stated = [line.removeprefix("# role: ") for line in lines if line.startswith("# role: ")]
+    role = stated[0].partition(";")[0] if stated else ""
+    return role if role in ("prefill", "decode") else ""
 
 
 def slurm_header(text: str) -> tuple[Devices, dict[str, str]]:

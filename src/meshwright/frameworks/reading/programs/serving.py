@@ -102,11 +102,25 @@ def _has_experts(model: Any) -> bool:
     return any(kind.experts for kind in getattr(model, "layer_kinds", ()))
 
 
-def _transfer(given: Given, found: dict[str, Any]) -> None:
+def _worker(given: Given, found: dict[str, Any], option: str, role: str) -> None:
+    """Read what a worker of one role does.
+
+    It is priced without the way of caches: ``plan --disaggregated`` prices both kinds together. A
+    worker of prefill takes prompts, and leaves room for the first token of an answer.
+    """
+    given.notes.append(f"{option}: the way of caches is priced by plan --disaggregated, not here")
+    if role == "prefill" and found["context"]:
+        found |= {"decode": None, "prefill": True, "context": None, "prompt": found["context"] - 1}
+
+
+_ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
+
+
+def _transfer(given: Given, setting: Setting, found: dict[str, Any]) -> None:
     """Read how caches pass between workers of prefill and of decode.
 
-    A worker is priced without them: ``plan --disaggregated`` prices both kinds together. The one
-    that produces caches takes prompts, and leaves room for the first token of an answer.
+    Of a connector for both roles the router decides, and scripts that we wrote say it in their
+    head.
 
     Source: vLLM 0.33, ``config/kv_transfer.py``.
     """
@@ -121,9 +135,8 @@ def _transfer(given: Given, found: dict[str, Any]) -> None:
     if not isinstance(stated, dict) or not isinstance(stated.get("kv_connector"), str):
         given.refuse(option, "is no JSON object with kv_connector")
         return
-    given.notes.append(f"{option}: the way of caches is priced by plan --disaggregated, not here")
-    if stated.get("kv_role") == "kv_producer" and found["context"]:
-        found |= {"decode": None, "prefill": True, "context": None, "prompt": found["context"] - 1}
+    of_head = setting.launch.role if setting.launch is not None else ""
+    _worker(given, found, option, _ROLES.get(str(stated.get("kv_role")), of_head))
 
 
 def _drafts(given: Given) -> dict[str, Any]:
@@ -175,7 +188,7 @@ _EVERYWHERE = names(
     decode_attention_backend mm_attention* enable_nccl* data_parallel_address
     data_parallel_rpc* data_parallel_start_rank data_parallel_rank headless
     data_parallel_backend data_parallel_size_local data_parallel_*_lb enable_request*
-    fail_fast* metadata* disagg_* server_role extra_encoder* num_postprocess*
+    fail_fast* metadata* disagg_* disaggregation_* server_role extra_encoder* num_postprocess*
     custom_tokenizer gpus_per_node max_beam_width guided* cuda_graph_config.*
     print_iter* enable_iter* scheduler_config.* stream_interval perf_metrics* return_perf*
     log_level disable_flashinfer* triton_attention_num* flashinfer_* init_expert* bucket_*
@@ -255,7 +268,7 @@ class Vllm:
         if given.text("all2all_backend") is not None:
             given.notes.append("all2all_backend: tokens are priced as the default sends them")
         found |= _drafts(given)
-        _transfer(given, found)
+        _transfer(given, setting, found)
         for name in ("decode_context_parallel_size", "prefill_context_parallel_size",
                      "cpu_offload_gb", "enable_dbo",
                      "kv_offloading_size", "spec_method", "num_redundant_experts"):  # fmt: skip
@@ -308,7 +321,10 @@ class Sglang:
         _world(given, setting, found)
         _share(given, found, "mem_fraction_static")
         _graphs(given, found, "disable_cuda_graph")
-        for name in ("speculative_algorithm", "disaggregation_mode", "enable_two_batch_overlap",
+        role = given.word("disaggregation_mode", among=("null", "prefill", "decode"))
+        if role not in (None, "null"):
+            _worker(given, found, "disaggregation_mode", role)
+        for name in ("speculative_algorithm", "enable_two_batch_overlap",
                      "cpu_offload_gb", "moe_a2a_backend", "dcp_size", "attn_cp_size"):  # fmt: skip
             given.refuse_unless(name, "null", "none", "0", "1", "false", why="is not read")
         given.note_if(
