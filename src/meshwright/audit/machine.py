@@ -24,8 +24,8 @@ def peak_flops_per_s(system: SystemSpec, dtype: DType) -> float:
     """
     rates = []
     for chip in _chips(system):
-        peaks = chip.matmul_flops_per_s
-        rates.append(chip.best_matmul_flops_per_s.get(dtype, peaks.get(dtype, max(peaks.values()))))
+        stated = chip.product_flops_per_s(dtype) or max(chip.matmul_flops_per_s.values())
+        rates.append(chip.best_matmul_flops_per_s.get(dtype, stated))
     return max(rates) * _fastest(system)
 
 

@@ -518,7 +518,7 @@ def weights_are_read(facts: TrainingFacts) -> Inequality:
 @law("utilization is that of the model FLOPs, and at most 1")
 def utilization_is_true(facts: TrainingFacts) -> Inequality:
     """Return both counts."""
-    peak = facts.system.chip.matmul_flops_per_s.get(facts.workload.precision.matmul)
+    peak = facts.system.chip.product_flops_per_s(facts.workload.precision.matmul)
     if peak is None or facts.workload.optimizer.freezes_weights:
         return Inequality(facts.mfu, 1.0, "1")
     length = float(facts.workload.attended_length)

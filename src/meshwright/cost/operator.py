@@ -149,20 +149,18 @@ def exposed_launch_s(busy_s: Num, num_operators: Num, rates: DeviceRates) -> Num
 
 
 def stated_rate(chip: ChipSpec, dtype: DType) -> float:
-    """Return the dense peak of a chip for a type [FLOP/s].
-
-    Products in FP32 run on vector units where no matrix unit takes them: 67 TFLOP/s of an H100.
+    """Return the dense peak of a chip for products in a type [FLOP/s].
 
     Raises
     ------
     SpecError
         When the chip has no rate for the type; names the types that it has.
     """
-    if dtype in chip.matmul_flops_per_s:
-        return chip.matmul_flops_per_s[dtype]
-    if dtype == "fp32" and dtype in chip.vector_flops_per_s:
-        return chip.vector_flops_per_s[dtype]
-    known = ", ".join(sorted(chip.matmul_flops_per_s))
+    peak = chip.product_flops_per_s(dtype)
+    if peak is not None:
+        return peak
+    types = chip.matmul_flops_per_s.keys() | ({"fp32"} & chip.vector_flops_per_s.keys())
+    known = ", ".join(sorted(types))
     fix = f"it has {known}: --precision {chip.word}"
     raise SpecError(Fault("precision", f"{chip.name} has no rate for {dtype}", fix))
 

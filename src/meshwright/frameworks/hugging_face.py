@@ -33,6 +33,7 @@ STORED = {
 """Frozen weights in narrow formats; TRL takes NF4 of four bits."""
 PRECISIONS: dict[str, tuple[Words, ...]] = {
     "fp32": (),
+    "tf32": (("--tf32", "true"),),
     "bf16": (("--bf16", "true"),),
     "fp16": (("--fp16", "true"),),
     "fp8": (),

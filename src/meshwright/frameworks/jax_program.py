@@ -21,7 +21,10 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-DTYPE = {"bf16": jnp.bfloat16, "fp32": jnp.float32}[PLAN["precision"]]
+DTYPE = jnp.bfloat16 if PLAN["precision"] == "bf16" else jnp.float32
+jax.config.update(  # of products of float32
+    "jax_default_matmul_precision", "tensorfloat32" if PLAN["precision"] == "tf32" else "float32"
+)
 AXES = PLAN["mesh"]
 DATA = tuple(axis for axis in AXES if axis != "tp")
 SHARDS = ("dp_shard", "ep")

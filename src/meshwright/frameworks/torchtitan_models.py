@@ -37,7 +37,7 @@ MODULES = {
 """The module that can hold each architecture."""
 
 
-PRECISION_KIND = {"fp32": "bf16", "bf16": "bf16", "fp8": "fp8"}
+PRECISION_KIND = {"fp32": "bf16", "tf32": "bf16", "bf16": "bf16", "fp8": "fp8"}
 """Configurations of ``bf16`` take their type from the command line, those of ``fp8`` convert."""
 OWN_MODULE = "torchtitan_model"
 OWN_CONFIG = "train"

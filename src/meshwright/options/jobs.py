@@ -83,7 +83,9 @@ def _step_s(text: str, plan: Plan) -> float:
         return price.step_time_s * float(getattr(price, kind)) / share
     if "flop" in text.lower():
         rate = quantity(MEASURED, _A_DEVICE.sub("", text), "flops_per_s")
-        peak = plan.system.chip.matmul_flops_per_s[plan.workload.precision.matmul]
+        from meshwright.cost.operator import stated_rate
+
+        peak = stated_rate(plan.system.chip, plan.workload.precision.matmul)
         return price.step_time_s * price.mfu_causal * peak / rate
     if _A_DEVICE.search(text):
         each = quantity(MEASURED, _A_DEVICE.sub("", text), "tokens_per_s")

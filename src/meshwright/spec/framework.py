@@ -27,6 +27,8 @@ class Habits(Declaration):
     """Preset where training is in bf16; None: that of the system."""
     fp16_optimizer: str | None = None
     """The same in fp16; None: the same preset."""
+    fp32_optimizer: str = "adam-fp32"
+    """The same in fp32 and tf32: weights are their own master copy."""
     sums_whole_bf16_gradients: bool = False
     """Under ZeRO 1, where training is in bf16."""
     zero_stage: ZeroStage = 1
@@ -56,6 +58,8 @@ class Habits(Declaration):
 
     def optimizer_of(self, precision: str) -> str | None:
         """Return the preset where training is in a precision; None: that of the system."""
+        if precision in ("fp32", "tf32"):
+            return self.fp32_optimizer
         return (self.fp16_optimizer or self.optimizer) if precision == "fp16" else self.optimizer
 
 

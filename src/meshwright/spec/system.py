@@ -124,6 +124,19 @@ class ChipSpec(Declaration):
         rates = self.matmul_flops_per_s
         return "fp16" if "fp16" in rates and "bf16" not in rates else "bf16"
 
+    def product_flops_per_s(self, dtype: DType) -> float | None:
+        """Return the dense peak of matrix products in a type [FLOP/s]; None: the chip states none.
+
+        Products in FP32 run on vector units where no matrix unit takes them: 67 TFLOP/s of an
+        H100. TF32 is leave to round, so that products run in FP32 where a chip has none.
+
+        Source: PyTorch 2.13, ``torch.set_float32_matmul_precision``.
+        """
+        if dtype == "tf32" and dtype not in self.matmul_flops_per_s:
+            dtype = "fp32"
+        units = (self.matmul_flops_per_s, self.vector_flops_per_s if dtype == "fp32" else {})
+        return next((rates[dtype] for rates in units if dtype in rates), None)
+
     @property
     def main_memory(self) -> MemoryLevel:
         """The level that holds the model: HBM, or the SRAM where there is nothing else."""

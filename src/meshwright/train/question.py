@@ -74,10 +74,10 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
         if changes.get("compiled"):
             changes.setdefault("eager", False)
         fields["software"] = stack.model_copy(update=changes)
-        optimizer = optimizer or framework.optimizer_of(types.activation)
         if not has_run:
             _check_framework(framework, spec, types, fields["software"])
-    optimizer = optimizer or default_optimizer(spec)
+    usual = (framework or UNNAMED).optimizer_of(types.activation)
+    optimizer = optimizer or usual or default_optimizer(spec)
     if isinstance(optimizer, str):
         optimizer = load_optimizer(optimizer)
     if framework and optimizer.freezes_weights and not framework.launches.adapters and not has_run:

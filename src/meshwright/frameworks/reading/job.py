@@ -89,6 +89,16 @@ class Reader(Protocol):
         """Return the framework, and options of this program; complaints are kept in ``given``."""
 
 
+def _as_libraries_are_told(precision: str, variables: Mapping[str, str]) -> str:
+    """Return fp32 or tf32, as variables tell the libraries of NVIDIA whatever a program asks.
+
+    Source: PyTorch 2.13, ``docs/source/notes/cuda.rst``; NVIDIA, cuBLAS 13.
+    """
+    if variables.get("NVIDIA_TF32_OVERRIDE") == "0":
+        return "fp32"
+    return "tf32" if variables.get("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE") == "1" else precision
+
+
 _NEEDED = {
     "training": {"model": "MODEL", "seq": "--seq", "global_batch": "--global-batch"},
     "serving": {"model": "MODEL", "batch": "--batch", "context": "--context"},
@@ -115,6 +125,8 @@ def job_of(name: str, given: Given, setting: Setting, origin: str) -> Job:
     if faults := list(dict.fromkeys(given.faults)):
         raise SpecError(faults, origin=origin)
     options = _sharded({key: value for key, value in options.items() if value is not None})
+    if (precision := options.get("precision")) in ("fp32", "tf32") and setting.launch is not None:
+        options["precision"] = _as_libraries_are_told(precision, setting.launch.variables)
     for name, option in _NEEDED[reader.kind].items():
         name = "prompt" if name == "context" and "prefill" in options else name
         if name not in options and all(fault.path != option for fault in given.missing):

@@ -30,7 +30,7 @@ FILE_NAME = "accelerate.sh"
 CONFIG_NAME = "accelerate.yaml"
 ADAM_BYTES = 16.0
 """FP32 parameters, gradients and two moments of AdamW."""
-PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
+PRECISIONS = {"fp32": "no", "tf32": "no", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
 
 Settings = dict[str, object]
 

@@ -19,6 +19,7 @@ from meshwright.sharding.strategy import Offload, Recompute
 from meshwright.train.answer import Plan
 
 FILE_NAME = "axolotl.yaml"
+WIDE = ("fp32", "tf32")
 ADAM_BYTES = {True: 16.0, False: 8.0}
 """Of a parameter: FSDP2 keeps FP32 weights, gradients and moments, DDP all of them in 16 bits."""
 STORED: Mapping[str, dict[str, object]] = {
@@ -31,6 +32,14 @@ STORED: Mapping[str, dict[str, object]] = {
 }
 """Frozen weights in narrow formats; those of four bits are of ``adapter: qlora``."""
 
+PRECISIONS = {
+    "fp32": {"bf16": False},
+    "tf32": {"bf16": False, "tf32": True},
+    "bf16": {"bf16": True},
+    "fp16": {"fp16": True},
+    "fp8": {"bf16": True, "fp8": True},
+}
+
 
 @exporters.register("axolotl")
 class AxolotlFile:
@@ -42,11 +51,11 @@ class AxolotlFile:
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the configuration cannot say."""
-        is_sharded = plan.best.structure.zero_stage == 3
-        preset = "fsdp-mixed" if is_sharded else "adam-bf16"
+        is_wide = plan.best.structure.zero_stage == 3 or plan.workload.precision.matmul in WIDE
+        preset = "fsdp-mixed" if is_wide else "adam-bf16"
         return [
             *framework_refusals(plan, "accelerate"),
-            *optimizer_refusals(plan, preset, ADAM_BYTES[is_sharded]),
+            *optimizer_refusals(plan, preset, ADAM_BYTES[is_wide]),
             *_own_refusals(plan),
             *trainer_refusals(plan),
         ]
@@ -66,9 +75,7 @@ class AxolotlFile:
 
 
 def _own_refusals(plan: Plan) -> Iterator[Fault]:
-    precision, structure = plan.workload.precision.matmul, plan.best.structure
-    if precision not in ("bf16", "fp16", "fp8"):
-        yield Fault("workload.precision.matmul", f"{precision} is not written", "bf16")
+    structure = plan.best.structure
     if structure.zero_stage < 3 and structure.offload is not Offload.NONE:
         yield Fault("structure.offload", "is of FSDP2 alone", "zero_stage=3")
 
@@ -81,9 +88,7 @@ def _settings(plan: Plan) -> Iterator[tuple[str, object]]:
     yield "micro_batch_size", sizes["micro_batch_size"]
     yield "gradient_accumulation_steps", micro_batches(plan)
     yield "optimizer", "adamw_torch_fused"
-    yield ("fp16" if work.precision.matmul == "fp16" else "bf16"), True
-    if work.precision.matmul == "fp8":
-        yield "fp8", True
+    yield from PRECISIONS[work.precision.matmul].items()
     if work.software.compiled:
         yield "torch_compile", True
     if work.total_tokens is not None:

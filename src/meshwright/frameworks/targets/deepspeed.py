@@ -95,10 +95,10 @@ def _config(plan: Plan) -> dict[str, object]:
     }
     if sizes["cp"] == 1:  # the Trainer counts every rank of a Ulysses group
         config["train_batch_size"] = work.global_batch_size
-    if work.precision.matmul != "fp32":
+    if work.precision.matmul not in ("fp32", "tf32"):
         config[work.precision.matmul] = {"enabled": True}
-    if work.optimizer.gradient_bytes_per_param >= SUMMED_GRADIENT_BYTES:
-        config["data_types"] = {"grad_accum_dtype": "fp32"}
+        if work.optimizer.gradient_bytes_per_param >= SUMMED_GRADIENT_BYTES:
+            config["data_types"] = {"grad_accum_dtype": "fp32"}
     zero: dict[str, object] = {"stage": structure.zero_stage}
     if structure.zero_stage:
         zero |= {"overlap_comm": structure.overlap_data_parallel, "contiguous_gradients": True}

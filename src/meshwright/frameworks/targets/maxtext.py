@@ -36,6 +36,8 @@ FILE_NAME = "maxtext.sh"
 PROGRAM = "maxtext.trainers.pre_train.train"
 ADAM_BYTES = 16.0
 """FP32 parameters, gradients and two moments of AdamW."""
+WIDE = {"fp32": "highest", "tf32": "high"}
+"""``matmul_precision`` of FP32 numbers; by default products are in bf16 on TPUs."""
 AXES = ("expert", "tensor", "context", "fsdp", "pipeline", "data")
 """Innermost first."""
 REMAT = {
@@ -128,7 +130,9 @@ def _keys(plan: Plan) -> dict[str, object]:
         keys["num_vocab_tiling"] = work.software.logit_tiles
     if work.optimizer.name == "adam-bf16":
         keys["weight_dtype"] = "bfloat16"
-    keys["dtype"] = "float32" if work.precision.matmul == "fp32" else "bfloat16"
+    keys["dtype"] = "float32" if work.precision.matmul in WIDE else "bfloat16"
+    if work.precision.matmul in WIDE:
+        keys["matmul_precision"] = WIDE[work.precision.matmul]
     if work.precision.matmul in ("fp8", "int8"):
         is_amd = plan.system.chip.vendor == "AMD" and work.precision.matmul == "fp8"
         keys["quantization"] = "nanoo_fp8" if is_amd else work.precision.matmul

@@ -41,6 +41,7 @@ PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
 """Order of the axes under ``--use-tp-pp-dp-mapping``."""
 PRECISIONS: dict[str, tuple[Words, ...]] = {
     "fp32": (),
+    "tf32": (),
     "bf16": (("--bf16",),),
     "fp16": (("--fp16",),),
     "fp8": (("--bf16",), ("--fp8-format", "hybrid")),
@@ -74,7 +75,7 @@ class MegatronArguments:
         )
         comments = header(plan, MegatronArguments.title, notes)
         program = [*torchrun_words(plan_launch(plan)), "pretrain_gpt.py"]
-        script = shell_script(comments, queue_variables(plan), program, arguments(plan))
+        script = shell_script(comments, variables(plan), program, arguments(plan))
         return {FILE_NAME: script}
 
 
@@ -116,8 +117,9 @@ def _order_refusals(plan: Plan) -> Iterator[Fault]:
 
 
 def _optimizer_refusals(plan: Plan) -> Iterator[Fault]:
-    name = "megatron-adam-bf16-gradients" if has_short_gradients(plan) else "megatron-adam"
-    yield from optimizer_refusals(plan, name, 16.0 if has_short_gradients(plan) else 18.0)
+    short = has_short_gradients(plan) or plan.workload.precision.matmul in ("fp32", "tf32")
+    name = "megatron-adam-bf16-gradients" if short else "megatron-adam"
+    yield from optimizer_refusals(plan, name, 16.0 if short else 18.0)
 
 
 def has_short_gradients(plan: Plan) -> bool:
@@ -131,9 +133,16 @@ def _causal_refusals(plan: Plan) -> Iterator[Fault]:
         yield choice_refusal("workload.causal", False, "GPT models mask causally", "true")
 
 
-def queue_variables(plan: Plan) -> Iterator[str]:
-    """Yield the environment: Megatron-FSDP wants several hardware queues, all else just one."""
+def variables(plan: Plan) -> Iterator[str]:
+    """Yield the environment: Megatron-FSDP wants several hardware queues, all else just one.
+
+    Transformer Engine computes products of FP32 in TF32 unless libraries are told not to.
+
+    Source: NVIDIA/TransformerEngine, ``common/gemm/cublaslt_gemm.cu``; CUDA, ``cuBLAS``.
+    """
     fsdp = _uses_fsdp(plan)
+    if plan.workload.precision.matmul == "fp32":
+        yield "export NVIDIA_TF32_OVERRIDE=0"
     yield "unset CUDA_DEVICE_MAX_CONNECTIONS" if fsdp else "export CUDA_DEVICE_MAX_CONNECTIONS=1"
 
 

@@ -35,7 +35,7 @@ from meshwright.frameworks.targets.megatron import (
     has_short_gradients,
     model_options,
     model_refusals,
-    queue_variables,
+    variables,
 )
 from meshwright.sharding.strategy import Offload
 from meshwright.train.answer import Plan
@@ -87,6 +87,7 @@ CHOICES = ("recompute_granularity", "recompute_method", "recompute_num_layers", 
 """Fields of recipes that are turned off by having no value."""
 PRECISIONS = {
     "fp32": "null",
+    "tf32": "null",
     "bf16": "bf16_mixed",
     "fp16": "fp16_mixed",
     "fp8": "bf16_with_fp8_current_scaling_mixed",
@@ -135,7 +136,7 @@ class BridgeOverrides:
         options: list[Words] = [("--recipe", _recipe(plan))]
         stated = list(_overrides(plan))
         options += [(override,) for override in (*stated, *_turned_off(_recipe(plan), stated))]
-        return {FILE_NAME: shell_script(comments, queue_variables(plan), program, options)}
+        return {FILE_NAME: shell_script(comments, variables(plan), program, options)}
 
 
 def _recipe(plan: Plan) -> str:
@@ -221,7 +222,7 @@ def _value(name: str, value: str) -> str:
 def _precision(plan: Plan) -> str:
     """Return a recipe of precision by name; written out where gradients are summed in bf16."""
     precision = plan.workload.precision.matmul
-    if precision in ("fp32", "fp16") or not has_short_gradients(plan):
+    if precision in ("fp32", "tf32", "fp16") or not has_short_gradients(plan):
         return PRECISIONS[precision]
     return (
         "{_target_:megatron.bridge.training.mixed_precision.MixedPrecisionConfig,bf16:true,"

@@ -295,7 +295,7 @@ def _constants(plan: Plan) -> str:
     dtype = DTYPES[work.precision.matmul]
     lines = [f"DTYPE = {dtype}", *(f"{name} = {_written(value)}" for name, value in values.items())]
     if work.precision.matmul == "tf32":
-        lines.append('torch.set_float32_matmul_precision("high")')
+        lines += ["ALLOWS_TF32 = True", 'torch.set_float32_matmul_precision("high")']
     return "\n".join(lines) + "\n"
 
 

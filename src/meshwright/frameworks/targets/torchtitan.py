@@ -41,9 +41,11 @@ SCHEDULES = {
     ScheduleKind.ONE_F_ONE_B: "1F1B",
     ScheduleKind.INTERLEAVED: "Interleaved1F1B",
 }
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp8": "bfloat16"}
+DTYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp8": "bfloat16"}
 OWN_PATH = 'export PYTHONPATH="$(cd "$(dirname "$0")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"'
 """Lets the module beside the script be found."""
+ALLOW_TF32 = "export TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"
+"""Source: PyTorch 2.13, ``docs/source/notes/cuda.rst``."""
 ADAM_BYTES = 16.0
 """FP32 parameters, gradients and two moments of AdamW."""
 
@@ -82,6 +84,8 @@ class TorchtitanOptions:
         comments = header(plan, TorchtitanOptions.title, list(_notes(plan)))
         program = [*torchrun_words(plan_launch(plan)), "-m torchtitan.train"]
         variables = [OWN_PATH] if own else []
+        if plan.workload.precision.matmul == "tf32":
+            variables.append(ALLOW_TF32)
         script = shell_script(comments, variables, program, options, [recompute])
         return {FILE_NAME: script, **own}
 

@@ -60,6 +60,8 @@ class Fsdp:
             found["reshard_after_forward"] = "off"
         dtype = given.word("DTYPE", among=DTYPES)
         found["precision"] = DTYPES[dtype] if dtype else None
+        if dtype == "torch.float32" and given.flag("ALLOWS_TF32"):
+            found["precision"] = "tf32"
         if "model" not in setting.stated:
             given.needs("MODEL", "the script names no model", "name it")
         if sizes["pp"] > 1:

@@ -57,7 +57,7 @@ class Jax:
             "zero_stage": given.text("PLAN.zero_stage"),
             "sequence_parallel": "on" if given.flag("PLAN.sequence_parallel") else "off",
             "recompute": given.word("PLAN.recompute", among=("none", "selective", "full")),
-            "precision": given.word("PLAN.precision", among=("bf16", "fp32")),
+            "precision": given.word("PLAN.precision", among=("bf16", "fp32", "tf32")),
             "micro_batch_size": given.whole("PLAN.micro_batch_size"),
             "global_batch": given.whole("PLAN.global_batch_size"),
             "seq": given.whole("PLAN.sequence_length"),

@@ -23,6 +23,8 @@ AXES = {
     "pipeline": "pp", "expert": "ep",
 }  # fmt: skip
 """What each axis of its mesh is here; experts borrow ranks that hold data."""
+MATMUL_PRECISIONS = {"default": "tf32", "high": "tf32", "highest": "fp32"}
+"""Of FP32 numbers. Source: JAX 0.10, ``docs/201/precision.md``."""
 UNREAD = ("autoregressive", "diloco", "context_autoregressive", "context_usp_ulysses")
 REMAT = {
     "none": "full", "full": "full", "minimal": "selective", "minimal_with_context": "none",
@@ -75,7 +77,7 @@ class MaxText:
         scan_layers param_scan_axis inhomogeneous* allow_split_physical_axes custom_mesh
         mesh_axes data_sharding logical_axis_rules record_* attention use_ragged*
         megablox sparse_matmul enable_emergency* local_checkpoint* word max_checkify
-        elastic* managed_* decoder_block matmul_precision shard_mode num_epoch
+        elastic* managed_* decoder_block shard_mode num_epoch
         decode_sampling* per_device_eval* use_dmscan dtype_mm enable_nnx allow_split*
         enable_single_controller use_multimodal model_call_mode quantize_kvcache
         internal_compile* force_unroll capacity_* model_fsdp* logits_dot_in_fp32
@@ -253,6 +255,11 @@ def _types(given: Given) -> dict[str, Any]:
     """Return types of numbers, recomputation, and what lives on the host."""
     kinds = {"bfloat16": "bf16", "float32": "fp32"}
     precision = kinds[given.word("dtype", among=kinds) or "bfloat16"]
+    kept = given.word("matmul_precision", among=MATMUL_PRECISIONS) or "default"
+    if precision == "fp32":
+        precision = MATMUL_PRECISIONS[kept]
+        if kept == "default":
+            given.notes.append("products of FP32 are priced in TF32; TPUs round them to bf16")
     weights = given.word("weight_dtype", among=kinds)
     given.word("grad_dtype", among=("float32", "bfloat16"))
     quantized = given.word("quantization", among=("", "int8", "fp8", "fp8_full", "nanoo_fp8",

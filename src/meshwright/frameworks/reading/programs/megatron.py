@@ -539,7 +539,10 @@ def _recompute(given: Given) -> dict[str, Any]:
 
 
 def _types(given: Given) -> dict[str, Any]:
-    """Return types of numbers, and what of the software changes the price."""
+    """Return types of numbers, and what of the software changes the price.
+
+    Transformer Engine 2 computes products of FP32 in TF32 (``common/gemm/cublaslt_gemm.cu``).
+    """
     mixed = (given.text("mixed_precision") or "").replace(" ", "")
     precision = "fp32"
     for name, is_on in (
@@ -554,6 +557,8 @@ def _types(given: Given) -> dict[str, Any]:
         given.value(name)
     if "current_scaling" in mixed or "nvfp4" in mixed:
         given.notes.append("the first and the last layer are priced in the type of the others")
+    is_local = given.peek("transformer_impl") == "local"
+    precision = "tf32" if precision == "fp32" and not is_local else precision
     graphs = (given.text("cuda_graph_impl") or "none") != "none"
     graphs = given.flag("enable_cuda_graph", "external_cuda_graph") or graphs
     dropout = [given.real(name) for name in ("hidden_dropout", "attention_dropout")]
@@ -626,6 +631,8 @@ def _optimizer(given: Given, options: Mapping[str, Any]) -> OptimizerPreset | st
     sums = given.flag("grad_reduce_in_fp32", default=not mixed.startswith("fp16"))
     short = short or not sums
     name = "megatron-adam-bf16-gradients" if short else "megatron-adam"
+    if options["precision"] in ("fp32", "tf32"):
+        name, short = "adam-fp32", False
     is_precise = given.flag("use_precision_aware_optimizer")
     kept = {field: given.word(f"{field}_dtype", among=BYTES) or "fp32"
             for field in ("main_grads", "main_params", "exp_avg", "exp_avg_sq")}  # fmt: skip

@@ -64,7 +64,7 @@ class Transformers:
         overwrite_cache num_workers num_proc *_per_second wandb* tracker* include_*
         neftune* average_tokens* optim_args torch_empty_cache* use_cache push_*
         train_sampling* length_column* group_by_length torchdynamo bf16_full_eval
-        fp16_full_eval tf32 use_cpu no_cuda lora_alpha lora_dropout lora_r lora_rank
+        fp16_full_eval use_cpu no_cuda lora_alpha lora_dropout lora_r lora_rank
         lora_target* lora_modules* lora_bias lora_task_type add_eos* add_special*
         special_tokens* response_template instruction* text_field
         gradient_checkpointing_kwargs.* accelerator_config.* torch_compile_backend
@@ -393,13 +393,16 @@ def _types(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
         "precision": "fp8" if mixed == "fp8" else "bf16" if is_on["bf16"] else
         "fp16" if is_on["fp16"] else "fp32",
     }  # fmt: skip
-    if not any([mixed, *is_on.values()]) and setting.launch is None:
+    is_stated = any(given.peek(kind) not in (None, "auto") for kind in (*is_on, "tf32"))
+    if not any([mixed, is_stated, *is_on.values()]) and setting.launch is None:
         given.needs("--precision", "the files leave the type of the numbers open", "bf16")
         found["precision"] = None
     whole = given.text("torch_dtype", "dtype", "model_dtype")
     found["bytes"] = 2.0 if whole in ("bfloat16", "float16", "bf16") else 4.0
     if found["precision"] == "fp32" and found["bytes"] == 2.0:
         found["precision"] = "fp16" if whole == "float16" else "bf16"
+    if given.flag("tf32") and found["precision"] == "fp32":  # leaves products of 16 bits alone
+        found["precision"] = "tf32"
     recompute = given.flag("gradient_checkpointing", "activation_checkpointing",
                            "enable_gradient_checkpointing")  # fmt: skip
     found["recompute"] = "full" if recompute else options.get("recompute", "none")

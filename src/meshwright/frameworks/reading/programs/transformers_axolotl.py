@@ -138,6 +138,8 @@ class Axolotl(Transformers):
         for wide, name in (("bf16", "bfloat16"), ("fp16", "float16")):
             if given.flag(name) or (wide == "bf16" and str(given.peek(wide)).lower() == "auto"):
                 given.restate(wide, True)  # auto: on where the device has it
+        if str(given.peek("tf32")).lower() == "auto":
+            given.restate("tf32", True)
         framework, options = read_gathered(given, setting)
         if is_cut:
             options["software"]["loss"] = "cut"
