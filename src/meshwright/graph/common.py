@@ -78,7 +78,7 @@ def residual_add_op(
 
 
 def with_kept_gate(op: Op) -> Op:
-    """Return an operator of a layer, which also keeps what the activation of its gate wrote.
+    """Return an operator of a layer that also keeps the output of its gate's activation.
 
     So do two kernels where a library or a compiler has one.
     """
@@ -88,7 +88,7 @@ def with_kept_gate(op: Op) -> Op:
 
 
 def with_norm_in_steps(op: Op) -> Op:
-    """Return an operator of a layer, its norm as the models of Hugging Face write it.
+    """Return an operator of a layer with its norm as the models of Hugging Face compute it.
 
     Its kernels keep their input in FP32 and the normalised rows.
 

@@ -38,12 +38,12 @@ class StepFlops:
 
     @property
     def model(self) -> Num:
-        """What the model needs: recomputation left out."""
+        """FLOPs of the model, recomputation left out [FLOP]."""
         return self.forward + self.input_gradient + self.weight_gradient
 
     @property
     def hardware(self) -> Num:
-        """What is executed."""
+        """Executed FLOPs, recomputation included [FLOP]."""
         return self.model + self.recompute
 
 

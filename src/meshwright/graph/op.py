@@ -54,7 +54,7 @@ and the columns of gate and up stay together. All other dims split between singl
 
 
 class OpKind(StrEnum):
-    """What an operator does, as far as its price depends on it."""
+    """Kind of an operator, on which its price depends."""
 
     MATMUL = "matmul"
     ATTENTION = "attention"
@@ -88,7 +88,7 @@ class Tensor:
     dims: tuple[str, ...]
     word_bytes: float | None = None
     split_word_bytes: float | None = None
-    """The same where an axis splits its last dim; None: no other."""
+    """Bytes of an element where an axis splits the last dim; None: as without a split."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Op:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether this is a product of each expert with rows of its own."""
+        """Whether this is a product in which each expert multiplies its own rows."""
         return any("experts" in weight.dims for weight in self.weights)
 
     @property
@@ -157,7 +157,7 @@ class LayerGraph:
 
     @property
     def input(self) -> Tensor:
-        """What enters the layer: all that full recomputation keeps."""
+        """Input of the layer: the only tensor that full recomputation keeps."""
         return self.ops[0].inputs[0]
 
     def bind(self, tokens: Num, keys: Num) -> dict[str, Num]:

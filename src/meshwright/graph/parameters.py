@@ -33,7 +33,7 @@ COUNT_CONVENTIONS: Final = (
     "num_active_params: embedding, head and all layers, with top_k of the routed experts",
     "scales of quantised weights are not counted",
 )
-"""What holds for the counts of each model; ``ModelSpec.conventions`` adds what holds for one."""
+"""Conventions of the counts of every model; ``ModelSpec.conventions`` adds those of one model."""
 
 
 _PARTS: Final = (
@@ -92,11 +92,11 @@ class ParameterCounts:
     prediction: int
     """Layers for multi-token prediction: in no total; embedding and head are shared."""
     repeated_head: int
-    """What a checkpoint holds more if it stores a tied head too: in no total."""
+    """Further parameters of a checkpoint that also stores a tied head; in no total."""
     layer_kinds: tuple[LayerParameters, ...]
-    """Of one layer of each kind, in the order of ``ModelSpec.layer_kinds``."""
+    """Parameters of one layer of each kind, in the order of ``ModelSpec.layer_kinds``."""
     layer_counts: tuple[int, ...]
-    """How many layers there are of each kind."""
+    """Number of layers of each kind."""
 
     def parts(self) -> dict[str, int]:
         """Return the parts that sum to ``num_params``."""
@@ -335,7 +335,7 @@ def kv_words_per_token(attention: AttentionSpec | None) -> int:
 
 
 def kv_cache_bytes_per_token(model: ModelSpec, word_bytes: float) -> float:
-    """Return what one further token adds to the cache while no window is full yet [bytes].
+    """Return the KV cache that one more token adds while no window is full yet [bytes].
 
     Parameters
     ----------
@@ -376,7 +376,7 @@ def kv_cache_bytes(model: ModelSpec, word_bytes: float, num_tokens: N) -> N:
 
 
 def recurrent_state_bytes(model: ModelSpec, word_bytes: float) -> float:
-    """Return what recurrent layers keep of one sequence, whatever its length [bytes].
+    """Return the state of all recurrent layers for one sequence of any length [bytes].
 
     States in FP32, and the last inputs of the convolutions.
 

@@ -30,7 +30,7 @@ of ZeRO, and the parts of a weight that travel in a stream."""
 
 @dataclass(frozen=True)
 class Sharding:
-    """How a tensor is sharded: axes that split its dims, and axes over which it is a sum.
+    """Sharding of a tensor: axes that split its dims, and axes over which it is a sum.
 
     An axis splits one dim at most. A tensor that is ``partial`` over an axis equals the sum of
     what the members of that axis hold.
@@ -49,7 +49,7 @@ class Sharding:
         return next((dim for dim, axes in self.split.items() if axis in axes), None)
 
     def without(self, axis: str) -> Sharding:
-        """Return the sharding with an axis neither splitting nor left to be summed."""
+        """Return the sharding without an axis: it splits nothing and no sum over it is pending."""
         split = {dim: tuple(a for a in axes if a != axis) for dim, axes in self.split.items()}
         kept = {dim: axes for dim, axes in split.items() if axes}
         return Sharding(kept, tuple(a for a in self.partial if a != axis))
@@ -61,7 +61,7 @@ class Sharding:
 
     @property
     def summed(self) -> Sharding:
-        """The same split, with nothing left to be summed."""
+        """The split of this sharding, after its partial sums are reduced."""
         return Sharding(self.split)
 
 
@@ -137,19 +137,19 @@ class Operand:
 
 @dataclass(frozen=True)
 class Product:
-    """What a matrix product needs: moves of each operand, and the output that then arises."""
+    """Moves that a matrix product needs for each operand, and the sharding of its output."""
 
     left_moves: list[Move]
     right_moves: list[Move]
     local: Sharding
-    """Layout of the output as computed, sums still open."""
+    """Layout of the output as computed, before pending sums are reduced."""
     output_moves: list[Move]
     output: Sharding
 
 
 Side = Literal["left", "right"]
 Arbiter = Callable[[str, str, str], Side]
-"""Which operand to gather, given the axis and the free dims of left and right that claim it."""
+"""Function that chooses the operand to gather, from the axis and the free dims that claim it."""
 
 
 def gather_left(axis: str, left_dim: str, right_dim: str) -> Side:
@@ -224,16 +224,16 @@ class CollectiveCall:
     tensor: Tensor
     phase: Phase
     site: str
-    """The operator that needs it, and on which side: ``attention.qkv: input``."""
+    """The operator that needs the collective, and the side: ``attention.qkv: input``."""
     split: Split = field(default_factory=dict)
-    """How the tensor is still split while it is full over ``axis``: an all-gather over tp of
+    """Remaining split of the tensor while it is full over ``axis``: an all-gather over tp of
     tokens that are also split over cp moves the cp shard only."""
     is_regather: bool = False
     """Gathered again in the backward pass because only the shard was kept."""
     replayed: bool = False
     """Part of the forward pass that recomputation runs again."""
     streamed: bool = False
-    """Moved piece by piece round the group, while the computation that uses the pieces: the ring
+    """Moved piece by piece round the group while the pieces are computed on: the ring
     of cp, and the tensor streams of tatp. A streamed reduce-scatter moves accumulators."""
     per_step: bool = False
     """Once for each optimizer step, whatever the number of micro-batches."""

@@ -51,8 +51,8 @@ EXPERT_INNER_DIMS = frozenset({"expert_ffn", "expert_ffn_in"})
 class Axis:
     """One axis; a subclass states what differs from an axis that does nothing.
 
-    Shardings are stated for tensors at rest: what an operator needs beyond that, and the
-    collectives between, follow from the four-case rule.
+    Shardings are stated for tensors between operators: the layouts that an operator needs, and
+    the collectives to reach them, follow from the four-case rule.
     """
 
     degrees: ClassVar[tuple[str, ...]] = ()
@@ -342,7 +342,7 @@ class ExpertTensorAxis(Axis):
 
 
 class ExpertDataAxis(Axis):
-    """Copies of the experts: what ep and etp leave of the devices of dp, cp and tp."""
+    """Copies of the experts: the devices of dp, cp and tp over ep and etp."""
 
     replicates_weights = True
 
@@ -477,7 +477,7 @@ _KEPT_WHOLE = frozenset({"expert_scores", "shared_gate"})
 def streams_inputs(structure: PlanOptions) -> bool:
     """Return whether inputs travel. Left open (auto), layouts are those of weight streaming.
 
-    Whoever leaves it open derives both forms and takes the cheaper one for each number.
+    With auto both forms are derived, and the cheaper one is taken for each number.
     """
     return structure.streamed is Streamed.INPUTS
 
@@ -593,7 +593,7 @@ class StreamAxis(Axis):
         return "left" if streams_inputs(structure) or weight_dim == "vocab" else "right"
 
     def is_streamed(self, kind: CollectiveKind, structure: PlanOptions) -> bool:
-        """Return True for all that is gathered or scattered."""
+        """Return True for every gather and scatter."""
         return kind is not CollectiveKind.ALL_REDUCE
 
 
@@ -744,12 +744,12 @@ def axis_rules() -> tuple[Rule, ...]:
 
 
 def all_rules() -> dict[str, Rule]:
-    """Return every rule of every axis, and of what a framework can start, by its name."""
+    """Return every rule of every axis, and every rule on what a framework can start, by name."""
     return {rule.name: rule for rule in (*axis_rules(), *launching.rules())}
 
 
 def refusals(rules: Iterable[Rule], case: Case) -> list[Refusal]:
-    """Return what some rules refuse; rules that refuse no row are left out."""
+    """Return the refusals of some rules; rules that refuse no row are left out."""
     found = []
     for rule in rules:
         mask = rule.breaks(case)
@@ -769,7 +769,7 @@ def all_refusals(
 ) -> list[Refusal]:
     """Return every refusal: its rule, and a mask of the rows that it concerns.
 
-    What members of one family differ in (``launching.CHOICES``) is not judged here.
+    Rules on plans of one family (``launching.CHOICES``) are not applied here.
 
     Parameters
     ----------
@@ -785,13 +785,13 @@ _Chooser = Callable[[Axis, Tensor, PlanOptions], str | None]
 
 @lru_cache(maxsize=8192)
 def activation_sharding(tensor: Tensor, structure: PlanOptions) -> Sharding:
-    """Return how an activation is sharded between operators, and kept for the backward pass."""
+    """Return the sharding of an activation between operators, in which it is also saved."""
     return _collected(tensor, structure, lambda axis, t, s: axis.activation_dim(t, s))
 
 
 @lru_cache(maxsize=8192)
 def weight_sharding(weight: Tensor, structure: PlanOptions) -> Sharding:
-    """Return how a weight is sharded, data-parallel sharding left out."""
+    """Return the sharding of a weight, data-parallel sharding left out."""
     return _collected(weight, structure, lambda axis, t, s: axis.weight_dim(t, s))
 
 

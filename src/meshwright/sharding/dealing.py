@@ -2,7 +2,7 @@
 
 Layers are dealt in equal runs. The embedding belongs to the first chunk and the head to the last
 one; where they count as layers (:class:`~meshwright.sharding.strategy.PlanOptions`), these chunks
-hold as many layers less. Where the sum does not divide, the last chunk, then the first, then the
+hold that many layers fewer. Where the sum does not divide, the last chunk, then the first, then the
 others from the end hold one layer less. A plan may also state the layers of each stage.
 """
 
@@ -31,7 +31,7 @@ def chunk_lengths(num_layers: int, num_chunks: int, structure: PlanOptions) -> I
 def dealt(
     num_layers: int, num_chunks: int, embedding_layers: int = 0, head_layers: int = 0
 ) -> IntArray:
-    """Return the layers of each chunk, where the edges count as so many layers: (chunks,)."""
+    """Return the layers of each chunk, with the edges counted as some layers: (chunks,)."""
     num_dealt = num_layers + embedding_layers + head_layers
     longest = -(-num_dealt // num_chunks)
     lengths = np.full(num_chunks, longest, dtype=np.int64)
@@ -43,7 +43,7 @@ def dealt(
 
 
 def dealing_of(structure: PlanOptions) -> PlanOptions:
-    """Return the choices that decide which layers lie where and are recomputed; others as usual."""
+    """Return the plan options that place and recompute layers; all others at their defaults."""
     return PlanOptions(
         embedding_layers=structure.embedding_layers,
         head_layers=structure.head_layers,

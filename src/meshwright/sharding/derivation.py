@@ -42,7 +42,7 @@ from meshwright.sharding.strategy import ContextKind, PlanOptions, Recompute
 from meshwright.spec.collective import CollectiveKind
 
 LOSS_STATISTICS = ("maximum", "sum_of_exponentials", "target_logit")
-"""What a cross-entropy over a split vocabulary reduces for each token (Shoeybi et al. 2019)."""
+"""Values reduced for each token by a loss over a split vocabulary (Shoeybi et al. 2019)."""
 
 
 class Ledger:
@@ -75,7 +75,7 @@ class Ledger:
         is_regather: bool = False,
         of_weight: bool = False,
     ) -> Sharding:
-        """Record the moves of a tensor, and return how it is then sharded."""
+        """Record the moves of a tensor, and return its sharding after them."""
         layout = have
         name = self._equal_to.get(tensor.name, tensor.name)
         for before, step in walk(have, moves):
@@ -219,7 +219,7 @@ def reduce_statistics(op: Op, ledger: Ledger, names: tuple[str, ...]) -> None:
 
 
 def attention_layout(tensor: Tensor, structure: PlanOptions) -> Sharding:
-    """Return how the attention core reads and writes a tensor.
+    """Return the sharding in which the attention core reads and writes a tensor.
 
     Ulysses turns the split of the tokens over cp into a split of the heads; else as at rest.
     """
@@ -257,7 +257,7 @@ def _attention_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
 
 
 def scan_layout(tensor: Tensor, structure: PlanOptions) -> Sharding:
-    """Return how a scan reads and writes a tensor: whole sequences, so cp splits the heads.
+    """Return the sharding of a tensor around a scan: cp splits heads, not sequences.
 
     Source: Megatron-LM, ``MambaContextParallel``.
     """
@@ -359,10 +359,10 @@ def settle(tensor: Tensor, contributions: Contributions, ledger: Ledger, site: s
 
 
 def _product_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
-    """Return the input gradient of a product after moving what both of its gradients need.
+    """Return the input gradient of a product after the moves that both gradients need.
 
     dX = dY W^T and dW = X^T dY follow the same rule as the forward pass. What both gather of dY
-    is gathered once; X is gathered again, because it was kept as it rests.
+    is gathered once; X is gathered again, because it was kept sharded.
     """
     structure = ledger.structure
     left = source_operand(op, structure)
@@ -452,7 +452,7 @@ def _attention_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
 
 
 def _scan_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
-    """Return the gradients of what a scan reads, as it read them."""
+    """Return the gradients of the inputs of a scan, in the layouts in which it read them."""
     structure = ledger.structure
     rest = activation_sharding(op.output, structure)
     steps = reshard(rest, scan_layout(op.output, structure))
@@ -476,7 +476,7 @@ def _route_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
 
 
 def _loss_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
-    """Return the gradient of the logits: it needs nothing that is not there."""
+    """Return the gradient of the logits, which needs no communication."""
     logits = op.inputs[0]
     return [(logits.name, activation_sharding(logits, ledger.structure))]
 
@@ -527,7 +527,7 @@ def weight_gradients(op: Op, structure: PlanOptions) -> list[tuple[Tensor, Shard
 def _inner_sums(
     op: Op, weight: Tensor, made: Sharding, structure: PlanOptions
 ) -> list[CollectiveCall]:
-    """Return the sums over axes that are no data axes: streams in each pass, others per step."""
+    """Return the sums over axes other than data axes: streams in each pass, others per step."""
     data = tuple(axis for axis in made.partial if axes[axis].replicates_weights)
     want = Sharding(weight_sharding(weight, structure).split, data)
     ledger = Ledger(structure, Phase.WEIGHT_GRADIENT)
@@ -606,7 +606,7 @@ def _gather(
 def _shared_head_sums(op: Op, layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
     """Return the sums over ranks that hold the same key head, where tp exceeds their number.
 
-    So with the groups of a recurrence.
+    The same holds for the groups of a recurrence.
     """
     found = []
     for unit, of_whom, dims in _SHARED_HEADS:
@@ -692,7 +692,7 @@ def _in_use(axis: str, active: Collection[str]) -> bool:
 
 
 def stage_boundary_calls(graph: OpGraph, structure: PlanOptions) -> tuple[CollectiveCall, ...]:
-    """Return what passes between two pipeline stages for one micro-batch: forward and backward.
+    """Return the sends between two stages for one micro-batch, forward and backward.
 
     The residual stream crosses in the layout in which it rests, so that sequence parallelism
     divides it by tp.

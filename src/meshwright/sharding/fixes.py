@@ -24,9 +24,9 @@ from meshwright.sharding.strategy import (
 )
 
 REPLICAS = ("dp_shard", "dp_replicate")
-"""Degrees that take up the devices which others leave."""
+"""Degrees that take up the devices that other degrees leave."""
 MOST_CHANGED = 2
-"""Degrees that one offer changes."""
+"""Most degrees that one change touches."""
 SMALL = tuple(range(1, 9))
 """Values of every degree that are tried, beside divisors of the devices."""
 
@@ -34,7 +34,7 @@ SMALL = tuple(range(1, 9))
 def found_faults(
     rules: Sequence[Rule], case: Case, num_devices: int, replicas: Sequence[str] = REPLICAS
 ) -> tuple[list[Refusal], str]:
-    """Return what rules refuse in a case of one row, and the nearest change that none refuses."""
+    """Return the refusals of a case of one row, and the nearest legal change."""
     found = refusals(rules, case)
     broken = [refusal.rule for refusal in found]
     if not found and row(case.s, 0).num_devices <= num_devices:
@@ -47,7 +47,7 @@ def found_faults(
 
 
 def fix_of(refusal: Refusal, change: str) -> str:
-    """Return what to do about a refusal: a legal change, else what only words can say."""
+    """Return the fix of a refusal: a legal change, else the advice of its rule."""
     return change or ("" if "=" in refusal.rule.fix else refusal.rule.fix)
 
 
@@ -60,8 +60,8 @@ def nearest_legal(
 ) -> str:
     """Return the nearest change after which nothing is refused, as ``tp=8 dp_shard=4``; else "".
 
-    Of what the broken rules name at most two choices are changed, and at most two degrees, three
-    values together; where that does not do, all of them as plain as can be. A change that leaves no
+    A change touches at most two of the choices and two of the degrees that the broken rules name,
+    three values together; if none is legal, all of them take plain values. A change that leaves no
     more devices idle comes first, then one of fewer values, then the least ratio to the present
     degrees.
 
@@ -72,7 +72,7 @@ def nearest_legal(
     refused
         Marks the rows of a case that any rule refuses.
     num_devices
-        At most so many may be used.
+    Most devices that may be used.
     replicas
         Degrees that may change with any other.
     """
@@ -96,7 +96,7 @@ def nearest_legal(
 
 
 def _plainest(structure: PlanOptions, broken: Sequence[Rule]) -> Variant:
-    """Return all choices as the broken rules would have them, and degrees that they name as 1."""
+    """Return the plan options after the fixes of all broken rules, and their degrees set to 1."""
     ones = {name: 1.0 for rule in broken for name in rule.adjusts if name not in REPLICAS}
     words: dict[str, str] = {}
     for rule in broken:
@@ -112,7 +112,7 @@ def _plainest(structure: PlanOptions, broken: Sequence[Rule]) -> Variant:
 def with_change(
     strategy: Strategy, structure: PlanOptions, change: str
 ) -> tuple[Strategy, PlanOptions]:
-    """Return a strategy with what :func:`nearest_legal` offers."""
+    """Return a strategy after a change that :func:`nearest_legal` offers."""
     pairs = dict(word.split("=") for word in change.split())
     degrees = {name: float(text) for name, text in pairs.items() if name in DEGREES}
     choices = {
@@ -124,7 +124,7 @@ def with_change(
 
 
 Variant = tuple[PlanOptions, tuple[str, ...], dict[str, float]]
-"""Choices, the words that change them, and degrees that they go with."""
+"""Plan options, the words that change them, and the degrees to set with them."""
 
 
 def _size(variant: Variant) -> int:
@@ -135,7 +135,7 @@ def _offer(
     case: Case, now: Strategy, variant: Variant, names: Sequence[str],
     refused: Callable[[Case], BoolArray], num_devices: int,
 ) -> tuple[bool, float, str] | None:  # fmt: skip
-    """Return the nearest legal change of some degrees: whether devices idle, how far, in words."""
+    """Return the nearest legal change of some degrees: whether devices idle, distance, text."""
     structure, words, fixed = variant
     columns = _table(replace(now, **fixed), names, num_devices)
     used: FloatArray = columns.num_devices
@@ -157,7 +157,7 @@ def _offer(
 
 
 def _structures(structure: PlanOptions, broken: Sequence[Rule]) -> Iterator[Variant]:
-    """Yield the choices as they are, and as one or two rules would have them."""
+    """Yield the plan options as they are, and after the fixes of one or two rules."""
     types = {field.name: getattr(structure, field.name) for field in fields(structure)}
     known: dict[str, tuple[dict[str, object], dict[str, float]]] = {}
     for text in dict.fromkeys(one for rule in broken for one in alternatives(rule.fix)):
@@ -183,7 +183,7 @@ def alternatives(fix: str) -> list[str]:
 
 
 def _value(present: object, text: str) -> object | None:
-    """Return what a word says, in the type of the present value; None: it is no value of it."""
+    """Return a word as a value of the type of the present one; None: not a value of that type."""
     if isinstance(present, bool):
         return {"true": True, "false": False}.get(text)
     if isinstance(present, Enum):

@@ -1,8 +1,8 @@
-"""What keeps a plan from being started by a framework: one table for the search and for exporters.
+"""Rules on the plans that a framework can start: one table for the search and for exporters.
 
 A rule reads :class:`~meshwright.spec.workload.Launches` of the framework that a workload names.
-``DEGREES`` judge rows of degrees. ``CHOICES`` judge what members of one family differ in; the
-search takes such values from :func:`launched` and does not come to others.
+``DEGREES`` judge rows of degrees. ``CHOICES`` judge the options in which plans of one family
+differ; the search takes such values from :func:`launched` and tries no others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 
 def launches_of(workload: Workload) -> Launches | None:
-    """Return what the framework of a workload can start; None where it names none."""
+    """Return the launches that the framework of a workload supports; None: no framework named."""
     return workload.software.launches if isinstance(workload, Training) else None
 
 
@@ -78,7 +78,7 @@ def has_shards(launches: Launches | None, hidden_size: int, s: StrategyColumns) 
 
 
 def may_offload(launches: Launches | None, kind: Offload, stage: int) -> bool:
-    """Return whether a framework moves something to the host under a ZeRO stage."""
+    """Return whether a framework offloads tensors of this kind to the host under a ZeRO stage."""
     if launches is None or kind is Offload.NONE:
         return True
     under = {str(what): stages for what, stages in launches.offload.items()}
@@ -86,7 +86,7 @@ def may_offload(launches: Launches | None, kind: Offload, stage: int) -> bool:
 
 
 def is_order(order: Iterable[str], known: Iterable[Iterable[str]], used: Iterable[str]) -> bool:
-    """Return whether axes that are used, and that a framework has, lie in one of its orders."""
+    """Return whether the axes in use that a framework knows stand in one of its orders."""
     lie = [axis for axis in order if axis in set(used)]
     return any(
         [axis for axis in lie if axis in one] == [axis for axis in one if axis in lie]
@@ -95,9 +95,9 @@ def is_order(order: Iterable[str], known: Iterable[Iterable[str]], used: Iterabl
 
 
 def known_values(workload: Workload) -> dict[str, tuple[object, ...]]:
-    """Return what a framework starts of each choice, by name; nothing without a framework.
+    """Return the values of each choice that a framework can start, by name; empty without one.
 
-    A degree is listed where it can only be 1.
+    A degree is listed only if it can be nothing but 1.
     """
     launches = launches_of(workload)
     if launches is None:
@@ -134,7 +134,7 @@ def _rule(
     name: str, path: str, explanation: str, breaks: Judge, message: str,
     adjusts: tuple[str, ...] = (), fix: str = "",
 ) -> Rule:  # fmt: skip
-    """Return a rule that holds where no framework is named."""
+    """Return a rule that refuses no row where no framework is named."""
 
     def is_broken(case: Case) -> BoolArray:
         launches = launches_of(case.workload)
@@ -156,7 +156,7 @@ def _axis(axis: AxisName, degree: str, what: str) -> Rule:
 
 
 def are_equal(lengths: IntArray, num_stages: int) -> bool:
-    """Return whether all chunks of a pipeline hold as many layers."""
+    """Return whether all chunks of a pipeline hold equally many layers."""
     return bool((lengths == lengths[0]).all())
 
 
@@ -465,7 +465,7 @@ CHOICES: tuple[Rule, ...] = (
         f"axis_order={','.join(axis for axis in AXES if axis != 'tatp')}",
     ),
 )  # fmt: skip
-"""Rules on what members of one family differ in."""
+"""Rules on the options in which plans of one family differ."""
 
 
 def rules() -> tuple[Rule, ...]:

@@ -1,11 +1,11 @@
-"""What one rank holds: degrees, local sizes of dims, rows and widths of a layer, saved activations.
+"""Shards of one rank: degrees, local sizes of dims, rows and widths of a layer, saved activations.
 
 Shards may be uneven: the size returned is that of the largest one, and whole heads or whole
-columns of gate and up are never cut. Who holds what follows from the shardings of the tensors and
-from the four-case rule alone.
+columns of gate and up are never cut. The shards follow from the shardings of the tensors and from
+the four-case rule alone.
 
-Last come the saved activations: what a layer keeps for its backward pass, under each kind of
-recomputation.
+The last part are the saved activations: tensors that a layer keeps for its backward pass, under
+each kind of recomputation.
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ RESIDUAL_STREAM = ""
 
 @dataclass(frozen=True)
 class LayerAxes:
-    """Which axes split the rows of each operator of a layer, and each dim of its tensors."""
+    """Axes that split the rows of each operator of a layer, and each dim of its tensors."""
 
     rows: Mapping[str, tuple[str, ...]]
-    """By the name of the operator: axes that split the tokens on which it works."""
+    """Axes that split the tokens on which each operator works, by its name."""
     dims: Mapping[str, tuple[str, ...]]
-    """Of dims that are no tokens; those that no axis splits are absent."""
+    """Axes that split each dim, token dims apart; dims that no axis splits are absent."""
 
 
 def layer_axes(layer: LayerGraph, options: PlanOptions) -> LayerAxes:
@@ -160,13 +160,13 @@ class LocalLayer:
     """A layer on one device; where a degree does not divide a dim, the largest shard is priced."""
 
     sizes: Mapping[str, int]
-    """Of the whole layer, token dims left out."""
+    """Sizes of the whole layer, token dims left out."""
     axes: LayerAxes
     degrees: StrategyOf[Num]
     sequence_length: Num
     """Tokens of one sequence [tokens]."""
     attended_length: Num | None = None
-    """Tokens that attend to each other, where they are not those of a sequence [tokens]."""
+    """Tokens that attend to each other, where they differ from a sequence [tokens]."""
     expert_load_imbalance: float = 1.0
     """Rows of the busiest rank of experts over the mean [1]."""
 
@@ -238,7 +238,7 @@ class LocalLayer:
 
 
 CAST = ".cast"
-"""Behind the name of a tensor: its copy in the type of the products."""
+"""Suffix of the name of a tensor: its copy in the type of the products."""
 
 
 @dataclass(frozen=True)
@@ -248,9 +248,9 @@ class SavedTensor:
     tensor: Tensor
     split: Split
     share: float = 1.0
-    """Part of it that is kept: 0.5 of the outputs of products of which every second is kept."""
+    """Share of the tensor that is kept: 0.5 where every second output is kept."""
     on_host: bool = False
-    """Whether it waits in host memory."""
+    """Whether the tensor is kept in host memory."""
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -265,7 +265,7 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """What software keeps where a structure leaves it open."""
+    """Rules by which software keeps activations where the plan options leave it open."""
 
     selective: SelectiveRecompute = "attention"
     cast_word_bytes: float | None = None
@@ -273,24 +273,24 @@ class CheckpointPolicy:
     narrow_activation_inputs: bool = False
     """Activations of networks keep their inputs in 8 bits."""
     freezes_weights: bool = False
-    """Products keep no input for gradients that nobody needs, but for those with adapters."""
+    """Only products with adapters keep inputs: gradients of frozen weights are not computed."""
     adapted_regions: tuple[str, ...] = ("attention",)
-    """Regions whose products have adapters: of those that are left out, attention."""
+    """Regions whose products have adapters; attention unless stated."""
 
 
 def saved_elements(
     layer: LayerGraph, structure: PlanOptions, keeping: CheckpointPolicy = CheckpointPolicy()
 ) -> tuple[SavedTensor, ...]:
-    """Return what a layer keeps for the backward pass under the recomputation of the structure.
+    """Return the saved activations of a layer under the recomputation of the plan options.
 
-    None keeps all that its operators save, each tensor once, of products with frozen weights what
-    adapters read beside them: where none are stated, those of attention (Hu et al. 2021, section
-    4.2). Full keeps the
-    input of the layer alone. Selective drops what only the attention core needs, or what the
-    modules make that the structure names; or it keeps, with the input of the layer, the tensors
-    that the structure names, some of them on the host; or outputs of products: all of them, or
-    every second one and what the core writes. Tensors are kept as they rest: what is gathered for
-    an operator is gathered again.
+    ``none`` keeps each tensor that an operator saves, once. Of products with frozen weights it
+    keeps only the inputs that adapters read beside them: where no regions are stated, those of
+    attention (Hu et al. 2021, section 4.2). ``full`` keeps the input of the layer alone.
+    ``selective`` drops the tensors that only the attention core needs, or the outputs of the
+    modules that the plan options name; or it keeps the input of the layer and the tensors that the
+    plan options name, some of them on the host; or it keeps outputs of products: all of them, or
+    every second one and the output of the core. Tensors are kept in their layout between operators:
+    a tensor gathered for an operator is gathered again.
 
     Source: Korthikanti et al. 2022, sections 4 and 5; torchtitan, docs/composability.md and
     ``_apply_ac_to_transformer_block``; MaxText, ``remat_policy: minimal`` and ``custom``.
@@ -336,9 +336,9 @@ def _stored(layer: LayerGraph, structure: PlanOptions) -> tuple[SavedTensor, ...
 def _kept_beside(
     layer: LayerGraph, modules: tuple[str, ...], keeping: CheckpointPolicy
 ) -> list[tuple[Tensor, float]]:
-    """Return what is kept where some modules run again: what they read, and all they do not make.
+    """Return the tensors kept when some modules run again: their inputs, and outputs of others.
 
-    What an operator of them keeps for itself is made again too.
+    Tensors that an operator of these modules saves for itself are made again too.
     """
     again, made = repeated_ops(layer, modules), remade_tensors(layer, modules)
     found = []
@@ -355,10 +355,10 @@ def _kept_beside(
 
 
 def _kept_outputs(layer: LayerGraph, *, keeps_half: bool) -> list[tuple[Tensor, float]]:
-    """Return the outputs of products that are kept, and of the core where every second one is.
+    """Return the outputs of products that are kept; with every second one, also the core's.
 
-    A compiler that keeps all of them leaves out what is only added to the residual stream. Grouped
-    products of experts are not among those of which every second one is kept.
+    A compiler that keeps all of them leaves out tensors that are only added to the residual
+    stream. Grouped products of experts are not counted when every second product is kept.
     Source: torchtitan 0.3 ``distributed/activation_checkpoint.py``, whose operators to save are
     those of PyTorch ``_functorch/partitioners.py``, ``compute_intensive_ops``: no ``_grouped_mm``.
     """
@@ -381,7 +381,7 @@ def _is_frozen(op: Op, adapted_regions: tuple[str, ...]) -> bool:
 def _as_kept(tensor: Tensor, op: Op, keeping: CheckpointPolicy) -> Tensor:
     """Return a tensor as an operator keeps it: products of a layer may keep their cast input.
 
-    So may activations of its networks.
+    Activations of its networks may do so too.
     """
     word = keeping.cast_word_bytes if op.kind is OpKind.MATMUL and op.region != EDGE else None
     if keeping.narrow_activation_inputs and op.name.endswith(".activation"):

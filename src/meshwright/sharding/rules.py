@@ -22,7 +22,7 @@ from meshwright.spec.workload import Decode, Training, Workload
 
 @dataclass(frozen=True)
 class Case:
-    """What a rule judges: one model, one workload, one structure, and columns of degrees."""
+    """Input of a rule: one model, one workload, one set of plan options, and columns of degrees."""
 
     model: ModelSpec
     workload: Workload
@@ -52,7 +52,7 @@ class Case:
 
     @property
     def num_micro_batches(self) -> FloatArray:
-        """Micro-batches of one step on the rank that has most."""
+        """Micro-batches of one step on the rank with the most."""
         return ceil_div(ceil_div(self.batch_size, self.s.dp), self.s.micro_batch_size)
 
     @property
@@ -78,7 +78,7 @@ class Case:
         return self.s.tp * self.s.tatp if streams_inputs else self.s.tp
 
     def rows_dealt(self, judge: Callable[[IntArray, int], bool]) -> BoolArray:
-        """Return the rows whose chunks a judge accepts: their layers, and the number of stages."""
+        """Return the rows whose layers of each chunk, and number of stages, a judge accepts."""
         stages, chunks = (np.asarray(n) for n in (self.s.pp, self.s.num_virtual_stages))
         first, group = groups_of([stages, chunks])
         accepted = [
@@ -114,7 +114,7 @@ class Rule:
     adjusts: tuple[str, ...] = ()
     fix: str = ""
     path: str = "strategy"
-    """What of a plan it is about."""
+    """Part of the plan that the rule is about."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The degrees that are worth asking about, as columns: every way to split a number of devices.
+"""The degrees to search, as columns: every way to split a number of devices.
 
 Nothing is judged here: legality belongs to the axes, memory and time to ``cost``.
 """
@@ -15,12 +15,12 @@ from meshwright.base.arrays import IntArray
 from meshwright.sharding.strategy import AXES, StrategyColumns, StrategyOf, Streamed, StreamForm
 
 MICRO_BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Sequences of one micro-batch that are tried."""
+"""Micro-batch sizes that are tried [sequences]."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user fixed: the allowed values of a degree or of a structural choice, by name."""
+    """Choices that the user fixed: allowed values of a degree or of a plan option, by name."""
 
     allowed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
@@ -33,11 +33,11 @@ class Choices:
         return tuple(value for value in values if self.keeps(name, value))
 
     def instead_of(self, name: str, values: Sequence[int]) -> Sequence[int]:
-        """Return the values that are allowed, also where they are none of the usual ones."""
+        """Return the allowed values, even if they are not among the usual ones."""
         return [int(str(value)) for value in self.allowed[name]] if name in self.allowed else values
 
     def __str__(self) -> str:
-        """Return what is fixed: ``pp 2, schedule 1f1b or zero_bubble``."""
+        """Return the fixed choices: ``pp 2, schedule 1f1b or zero_bubble``."""
         return ", ".join(
             f"{name} {' or '.join(map(str, values))}" for name, values in self.allowed.items()
         )
@@ -90,7 +90,7 @@ def device_counts(num_devices: int, host_size: int) -> tuple[int, ...]:
 
 
 MOST_STEPS = 16
-"""Hosts of larger systems are left idle in groups, so that there are at most so many groups."""
+"""Most groups of hosts: hosts of larger systems are left idle in whole groups."""
 
 
 def legal_counts(num_devices: int, host_size: int) -> tuple[int, ...]:
@@ -127,13 +127,13 @@ def order_named(name: str) -> tuple[str, ...]:
 
 
 def order_name(order: tuple[str, ...]) -> str:
-    """Return the name of an order: that which :func:`order_named` takes."""
+    """Return the name of an order, as :func:`order_named` takes it."""
     parts = (axis.partition("_")[0].replace("tatp", "tp") for axis in order)
     return "-".join(dict.fromkeys(parts))
 
 
 def stream_choices(choices: Choices, *, has_grid: bool) -> tuple[tuple[Streamed, StreamForm], ...]:
-    """Return what streams and in which form: one tensor or both, in any form, unless it is fixed.
+    """Return the pairs of streamed tensor and form to try: all of them unless the user fixed some.
 
     The cheaper one of two tensors stands for either.
     """
@@ -168,7 +168,7 @@ def first_orders(orders: Sequence[tuple[str, ...]]) -> IntArray:
 
 @dataclass(frozen=True)
 class Grid:
-    """What the space of degrees is made of, for one number of devices."""
+    """Ingredients of the space of degrees, for one number of devices."""
 
     num_devices: int
     num_layers: int

@@ -18,7 +18,7 @@ from meshwright.base.records import Brief
 
 
 class ContextKind(StrEnum):
-    """How attention works on a sequence that is split over cp."""
+    """Algorithm of attention on a sequence that is split over cp."""
 
     RING = "ring"
     ULYSSES = "ulysses"
@@ -42,14 +42,14 @@ class ScheduleKind(StrEnum):
 
 
 class Offload(StrEnum):
-    """What lives in host memory and travels over the host link."""
+    """Tensors that live in host memory and travel over the host link."""
 
     NONE = "none"
     OPTIMIZER = "optimizer"
     GRADIENTS = "gradients"
-    """And optimizer state: gradients leave as they are made (ZeRO-Offload)."""
+    """Gradients and optimizer state: gradients leave as they are made (ZeRO-Offload)."""
     STATE = "state"
-    """Weights, gradients and optimizer state, of which the device brings in what is at work."""
+    """Weights, gradients and optimizer state; the device fetches the part in use."""
     ACTIVATIONS = "activations"
     WEIGHTS = "weights"
     ALL = "all"
@@ -62,25 +62,25 @@ class Offload(StrEnum):
 
     @property
     def has_gradients(self) -> bool:
-        """Whether gradients are."""
+        """Whether gradients are on the host."""
         return self in (Offload.GRADIENTS, Offload.STATE)
 
     @property
     def has_weights(self) -> bool:
-        """Whether weights are."""
+        """Whether weights are on the host."""
         return self in (Offload.WEIGHTS, Offload.STATE, Offload.ALL)
 
     @property
     def has_activations(self) -> bool:
-        """Whether activations are."""
+        """Whether activations are on the host."""
         return self in (Offload.ACTIVATIONS, Offload.ALL)
 
 
 class Streamed(StrEnum):
-    """Which tensor moves in a tensor stream: the cheaper one of each block, or a fixed one.
+    """Tensor that moves in a tensor stream: the cheaper one of each block, or a fixed one.
 
-    Both: the product stream of a block of tp x tatp devices. Weights stream over tatp, and what
-    sequence parallelism gathers and scatters over tp travels in the same rounds.
+    Both: the product stream of a block of tp x tatp devices. Weights stream over tatp; the
+    gathers and scatters of sequence parallelism over tp travel in the same rounds.
     """
 
     AUTO = "auto"
@@ -123,23 +123,23 @@ class PlanOptions(Brief):
     """ZeRO-3: weights are gathered again for the backward pass."""
     recompute: Recompute = Recompute.NONE
     recompute_modules: tuple[str, ...] = ()
-    """Modules that selective recomputation covers; none: what the software covers by itself."""
+    """Modules that selective recomputation covers; none: the default of the software."""
     kept_tensors: tuple[str, ...] = ()
     """Tensors that selective recomputation keeps on the device, where it makes all else again."""
     offloaded_tensors: tuple[str, ...] = ()
-    """Tensors that it keeps in host memory."""
+    """Tensors that selective recomputation keeps in host memory."""
     recompute_layers: int = 0
     """Layers that full recomputation covers of each chunk of a stage, from its first; 0: all."""
     recompute_run: int = 1
-    """Layers of a run, of which full recomputation keeps one input; it runs all of them again
-    before the first goes backward."""
+    """Layers of a run for which full recomputation keeps one input; it runs all of them again
+    before the first backward pass."""
     schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B
     overlap_data_parallel: bool = True
     """Gradient and parameter collectives overlap with computation."""
     overlap_tensor_parallel: bool = False
     """Async TP: collectives of tp are cut into pieces that overlap with the matrix product."""
     overlap_expert_parallel: bool = False
-    """Tokens travel to experts and back while another micro-batch computes the opposite pass."""
+    """Dispatch and combine of tokens overlap with the opposite pass of another micro-batch."""
     offload: Offload = Offload.NONE
     streamed: Streamed = Streamed.AUTO
     stream_form: StreamForm = StreamForm.AUTO
@@ -147,7 +147,7 @@ class PlanOptions(Brief):
     vocabulary_parallel: bool = False
     """Embedding and logits are split over all pipeline stages, and not held by the two ends."""
     embedding_layers: int = 0
-    """Layers for which the embedding counts where layers are dealt over a pipeline."""
+    """Layers that the embedding counts as when layers are dealt over a pipeline."""
     head_layers: int = 0
     stage_layers: tuple[int, ...] = ()
     """Layers of each stage, or of each chunk of interleaved ones, in the order of the model; none:
@@ -155,7 +155,7 @@ class PlanOptions(Brief):
 
     @property
     def stored_tensors(self) -> tuple[str, ...]:
-        """Tensors that selective recomputation keeps, wherever; none: they are not named."""
+        """Tensors that selective recomputation keeps, on device or host; none: not named."""
         is_named = self.recompute is Recompute.SELECTIVE
         return (*self.kept_tensors, *self.offloaded_tensors) if is_named else ()
 
@@ -182,7 +182,7 @@ class PlanOptions(Brief):
 
     @property
     def kinds_of_recomputation(self) -> int:
-        """Of layers: 2 where some are recomputed, or keep their input, and others are not."""
+        """Kinds of layers: 2 where layers differ in recomputation or kept input, else 1."""
         return 1 + (self.recomputes_some or self.recomputes_runs)
 
     @property

@@ -23,9 +23,9 @@ class Edge:
     producer: int
     consumer: int
     place: int
-    """Among the inputs of the consumer."""
+    """Index among the inputs of the consumer."""
     num_bytes: float
-    """Of the part that is read, on all devices together [bytes]."""
+    """Bytes of the part that is read, on all devices together [bytes]."""
     is_carried: bool = False
     """The consumer is in the next repetition of the graph."""
 
@@ -40,7 +40,7 @@ class DataflowGraph(Listed):
     name: str
     kernels: tuple[Kernel, ...]
     sizes: Mapping[str, int]
-    """Of all dims."""
+    """Size of each dim."""
     inputs: Mapping[str, Dims]
     """Tensors that come from outside, by name."""
     outputs: tuple[str, ...]
@@ -57,7 +57,7 @@ class DataflowGraph(Listed):
     """The dim over which an output has to lie split, or ``whole``; the others are free."""
 
     def brief(self) -> str:
-        """Return how large the graph is."""
+        """Return a line with the numbers of kernels and repetitions, and the FLOPs."""
         often = f", {self.repeats} times" if self.repeats > 1 else ""
         return f"{self.name}: {len(self.kernels)} kernels{often}, {format_si(self.flops, 'FLOP')}"
 
@@ -83,7 +83,7 @@ class DataflowGraph(Listed):
 
     @cached_property
     def all_edges(self) -> tuple[Edge, ...]:
-        """The same; in a graph that repeats, with the reads across two repetitions."""
+        """All reads of :attr:`edges`, and those across two repetitions of a graph that repeats."""
         found = []
         for consumer, kernel in enumerate(self.kernels):
             for place, operand in enumerate(kernel.inputs):
@@ -99,11 +99,11 @@ class DataflowGraph(Listed):
 
     @cached_property
     def carried(self) -> Mapping[str, int]:
-        """Which kernel of the repetition before writes each input.
+        """Kernel of the previous repetition that writes each input.
 
         Activations come from activations, gradients from gradients, in the order in which they are
-        named; the last output of as many dims serves the inputs that are left. An input without any
-        comes from outside in every repetition, and is left out.
+        named; the last output with as many dims serves the inputs that remain. An input without
+        such an output comes from outside in every repetition, and is left out.
         """
         if self.repeats == 1:
             return {}
@@ -159,28 +159,28 @@ class DataflowGraph(Listed):
         Parameters
         ----------
         sizes
-            Of all dims on one device; None for the whole tensor.
+        Sizes of all dims on one device; None: the whole tensor.
         """
         elements = num_elements(tensor.dims, self.sizes if sizes is None else sizes)
         return self.word_of(tensor) * elements
 
     @property
     def number_bytes(self) -> float:
-        """Width of a number in arithmetic [bytes]."""
+        """Bytes of one number in arithmetic: half of a word of complex numbers [bytes]."""
         return self.word_bytes / self.numbers_per_word
 
     @cached_property
     def widest_product_bytes(self) -> float:
-        """Width of the widest numbers that a product multiplies; of a graph without any its own."""
+        """Bytes of the widest numbers of any product; of the graph where it has none [bytes]."""
         products = (kernel for kernel in self.kernels if kernel.unit is Unit.MATRIX)
         return max(map(self.product_bytes, products), default=self.number_bytes)
 
     def product_bytes(self, kernel: Kernel) -> float:
-        """Return the width of the numbers that a product multiplies [bytes].
+        """Return the bytes of the numbers that a product multiplies [bytes].
 
-        The wider of its two operands, for the narrower one is widened on the way to it; at most
-        that of its result, for an operand that is kept wider was cast. Inputs have the word of the
-        graph.
+        The wider of its two operands, because the narrower one is widened on the way to it; at most
+        that of its result, because an operand kept in more bytes was cast. Inputs have the word of
+        the graph.
         """
         makers = [self.number.get(read.source) for read in kernel.inputs]
         words = [self.word_bytes if n is None else self.word_of(self.kernels[n]) for n in makers]
@@ -201,7 +201,7 @@ class DataflowGraph(Listed):
 
 
 def chained(name: str, parts: Sequence[DataflowGraph]) -> DataflowGraph:
-    """Return one graph in which each part occurs as often as it repeats.
+    """Return one graph in which each part occurs as many times as it repeats.
 
     A part reads what the part before writes, so all but the first have one input. Kernels are
     numbered by where they occur: ``3.softmax``. Weights keep their names in a part that occurs
@@ -247,7 +247,7 @@ def _numbered(part: DataflowGraph, step: int, last: str | None) -> Iterator[Kern
 
 
 def _check(name: str, parts: Sequence[DataflowGraph]) -> None:
-    """Raise all that keeps parts from standing behind one another."""
+    """Raise if the parts cannot follow one another."""
     faults = [] if parts else [Fault("parts", "there are none")]
     sizes: dict[str, int] = {}
     for number, part in enumerate(parts):

@@ -32,7 +32,7 @@ class Unit(StrEnum):
 
 
 class MessageKind(StrEnum):
-    """What a kernel sends whatever way it is split."""
+    """Kind of a message, which a kernel sends under any split."""
 
     SEND = "send"
     """From one device to another."""
@@ -42,10 +42,10 @@ class MessageKind(StrEnum):
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor as a kernel reads it: who makes it, and the dims of the reader, in its order.
+    """A tensor as a kernel reads it: its source, and the dims of the reader, in order.
 
-    Dims are where the maker has his: ``keys`` at the place of ``tokens`` reads all tokens as
-    keys. A name with a factor (``heads*head_dim``) reads one dim of the maker as two.
+    Dims stand at the places of the source's dims: ``keys`` at the place of ``tokens`` reads all
+    tokens as keys. A name with a factor (``heads*head_dim``) reads one dim of the source as two.
     """
 
     source: str
@@ -60,7 +60,7 @@ class Weight:
     name: str
     dims: Dims
     word_bytes: float | None = None
-    """None for the word of the graph."""
+    """Bytes of an element; None: the word of the graph."""
 
 
 @dataclass(frozen=True)
@@ -82,20 +82,20 @@ class Kernel:
     name: str
     unit: Unit
     dims: Dims
-    """Of the tensor that it writes."""
+    """Dims of the tensor that the kernel writes."""
     inputs: tuple[Operand, ...] = ()
     weights: tuple[Weight, ...] = ()
     whole: frozenset[str] = frozenset()
     """Dims that no split may cut: a norm needs its row, a transform its length."""
     flops_per_point: float = 1.0
     word_bytes: float | None = None
-    """Of the output; None for the word of the graph."""
+    """Bytes of an element of the output; None: the word of the graph."""
     phase: Phase = Phase.FORWARD
     messages: tuple[Message, ...] = ()
     is_sum: bool = False
-    """It only adds up what it reads: each summand has the gradient of the sum."""
+    """The kernel only adds its inputs: each summand has the gradient of the sum."""
     in_place: bool = False
-    """It writes where an earlier tensor lies that nobody reads any more: no memory of its own."""
+    """The output overwrites a tensor that is no longer read: it takes no memory of its own."""
 
     @property
     def points(self) -> Dims:
@@ -110,12 +110,12 @@ class Kernel:
 
     @property
     def contracted(self) -> Dims:
-        """Dims that it sums over."""
+        """Dims that the kernel sums over."""
         return tuple(dim for dim in self.points if dim not in single_dims(self.dims))
 
     @property
     def row(self) -> Dims:
-        """Dims of one row of the table that a lookup reads, or its gradient: no number has them."""
+        """Dims of one row of the table that a lookup reads, or of its gradient."""
         numbers = self.inputs[1 if self.phase is Phase.WEIGHT_GRADIENT else 0 :]
         read = {name for operand in numbers for name in single_dims(operand.dims)}
         return tuple(dim for dim in single_dims(self.dims) if dim not in read)
@@ -128,12 +128,12 @@ class Kernel:
 
 
 def single_dims(dims: Dims) -> Dims:
-    """Return the dims with those that are side by side in one named one by one."""
+    """Return the dims, with each combined dim replaced by its factors."""
     return tuple(name for dim in dims for name in factors(dim))
 
 
 def factors(dim: str) -> Dims:
-    """Return the names in one dim, the outer one first."""
+    """Return the names of the factors of one dim, the outer one first."""
     return tuple(dim.split("*"))
 
 

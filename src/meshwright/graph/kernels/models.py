@@ -106,7 +106,7 @@ class _Conversion:
         return tuple(name for dim in tensor.dims for name in self.written(dim))
 
     def written(self, dim: str) -> Dims:
-        """Return how a dim of an operator graph is written here."""
+        """Return the dims of a dataflow graph for one dim of an operator graph."""
         if dim.endswith("ffn_in"):
             inner = dim.removesuffix("_in")
             is_gated = self.layer.sizes[dim] > self.layer.sizes[inner]
