@@ -35,38 +35,38 @@ class Refusal(Brief):
 
     reason: str
     lower_bound_s: float = inf
-    """Of a plan that was not found but may exist [s]."""
+    """Lower bound of the step of a plan that was not found but may exist [s]."""
 
 
 @dataclass(frozen=True)
 class GraphPlan(Brief):
-    """Degrees, how kernels are split, and what a step takes."""
+    """Degrees, splits of the kernels, and the time of a step."""
 
     tp: int
     pp: int
     dp: int
     layers: int
-    """Repetitions of the graph on the fullest stage; 1 where it is cut itself."""
+    """Repetitions of the graph on the fullest stage; 1 where the graph itself is cut."""
     sharding: GraphSharding | None
-    """Of one repetition; None where the graph is cut."""
+    """Splits of one repetition; None where the graph is cut."""
     stages: tuple[Stage, ...]
-    """Where the graph is cut itself."""
+    """Stages of the graph, where the graph itself is cut."""
     num_passes: int
-    """Of each replica in a step."""
+    """Passes of each replica in a step."""
     stage_s: float
-    """One pass through the slowest stage [s]."""
+    """Time of one pass through the slowest stage [s]."""
     send_s: float
-    """Handing a pass on to the next stage, which overlaps the others [s]."""
+    """Time to send a pass to the next stage, overlapped with the rest [s]."""
     bubble_s: float
-    """Filling and emptying the stages: what the others take for one pass [s]."""
+    """Time to fill and drain the stages: one pass through all the others [s]."""
     gradient_s: float
-    """Sums over replicas, once a step [s]."""
+    """Time of the gradient sums over replicas, once a step [s]."""
     update_s: float
-    """Update of the weights, once a step [s]."""
+    """Time of the update of the weights, once a step [s]."""
     held_bytes: float
-    """On the fullest device [bytes]."""
+    """Memory of the fullest device [bytes]."""
     lower_bound_s: float
-    """No plan of these degrees takes less for a step [s]."""
+    """Lower bound of the step of any plan of these degrees [s]."""
 
     @property
     def degrees(self) -> tuple[int, int, int]:
@@ -80,12 +80,12 @@ class GraphPlan(Brief):
 
     @property
     def step_s(self) -> float:
-        """Everything [s]."""
+        """Time of a step, all parts summed [s]."""
         return sum(self.parts_s.values())
 
     @property
     def parts_s(self) -> Mapping[str, float]:
-        """What a step is made of: the parts sum to it [s]."""
+        """Parts of the time of a step; they sum to it [s]."""
         return {
             "passes_s": self.num_passes * self.pass_s,
             "bubble_s": self.bubble_s,
@@ -95,7 +95,7 @@ class GraphPlan(Brief):
 
     @property
     def passes_per_s(self) -> float:
-        """Over all replicas."""
+        """Passes per second over all replicas [1/s]."""
         return self.num_passes * self.dp / self.step_s
 
     def brief(self) -> str:
@@ -108,12 +108,12 @@ class GraphPlan(Brief):
 
 @dataclass(frozen=True)
 class Traffic(Brief):
-    """What all devices together move in one step."""
+    """Traffic of all devices together in one step."""
 
     memory_bytes: float
-    """In and out of the main memories [bytes]."""
+    """Traffic in and out of the main memories [bytes]."""
     link_bytes: float
-    """Sent by one device to another [bytes]."""
+    """Traffic between devices [bytes]."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,9 @@ class GraphPlans(Brief):
     refused: Mapping[str, int]
     """Degrees by the reason why they have no plan."""
     lower_bound_s: float
-    """No plan of the space takes less [s]."""
+    """Lower bound of the step over the whole space [s]."""
     moved: Traffic
-    """By the fastest plan."""
+    """Traffic of the fastest plan."""
 
     @property
     def best(self) -> GraphPlan:
@@ -135,13 +135,13 @@ class GraphPlans(Brief):
 
     @property
     def gap(self) -> float:
-        """How far the best plan may lie above the best possible, as a fraction."""
+        """Largest possible distance of the best plan from the optimum, as a fraction."""
         if self.best.step_s <= self.lower_bound_s:
             return 0.0
         return self.best.step_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0.0 else inf
 
     def brief(self) -> str:
-        """Return how many plans there are, and the fastest."""
+        """Return the number of plans, and the fastest."""
         return f"{counted(len(self.plans), 'plan')}, gap {self.gap:.1%}; {self.best.brief()}"
 
 
@@ -153,7 +153,7 @@ class GraphAnswer(Shown):
     machine: CalibratedSystem
     plans: GraphPlans
     power_w: Mapping[str, float | None]
-    """Of chips, memory and links under the best plan, as far as it is known."""
+    """Power of chips, memory and links under the best plan; None: not known [W]."""
     version: str = ""
     command: str = ""
 
@@ -225,12 +225,12 @@ class DegreesRecord(TypedDict):
     step_s: float
     passes_per_s: float
     parts_s: Mapping[str, float]
-    """They sum to ``step_s``."""
+    """Parts of the time of a step; they sum to ``step_s``."""
     stage_s: float
     send_s: float
     held_bytes: float
     lower_bound_s: float
-    """No plan of these degrees takes less."""
+    """Lower bound of the step of any plan of these degrees."""
 
 
 class CollectiveRecord(TypedDict):
@@ -240,24 +240,24 @@ class CollectiveRecord(TypedDict):
     num_bytes: float
     time_s: float
     readers: Sequence[str]
-    """Kernels that need what it makes."""
+    """Kernels that need the output of the collective."""
     leaves: bool
-    """Whether the outside needs it."""
+    """Whether the output leaves the graph."""
 
 
 class SplitKernelRecord(TypedDict):
-    """What a kernel takes by itself, and how it is split."""
+    """Time and split of a kernel."""
 
     name: str
     time_s: float
-    """Of its own launch, or what it adds to that of the kernel that it is fused with."""
+    """Time of its own launch, or time that it adds to the kernel that it is fused with."""
     fused_with: str | None
-    """The kernel in whose launch it runs, and whose result never leaves the chip."""
+    """Kernel in whose launch this one runs; the result of that kernel never leaves the chip."""
     split: str | None
     """The dim that is split."""
     writes: str
     leaves: str | None
-    """Layout in which the outside gets it."""
+    """Layout in which the output leaves the graph."""
     collectives: Sequence[CollectiveRecord]
 
 
@@ -274,7 +274,7 @@ class BestGraphPlanRecord(DegreesRecord):
 
     moved: Traffic
     power_w: Mapping[str, float | None]
-    """Of chips, memory and links."""
+    """Power of chips, memory and links."""
     kernels: Sequence[SplitKernelRecord]
     stages: Sequence[StageRecord]
 
@@ -288,7 +288,7 @@ class GraphPlansRecord(TypedDict):
     fidelity: str
     is_calibrated: bool
     lower_bound_s: float
-    """No plan of the space takes less."""
+    """Lower bound of the step over the whole space."""
     gap: float
     num_priced: int
     refused: Mapping[str, int]
@@ -353,7 +353,7 @@ def plan_record(plan: GraphPlan) -> DegreesRecord:
 
 
 def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[SplitKernelRecord]:
-    """Yield what each kernel takes by itself, how it is split, and the collectives behind it."""
+    """Yield the time of each kernel, its split, and the collectives behind it."""
     if plan.sharding is None:
         return
     sent: dict[str, list[CollectiveRecord]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What plans of a graph say of themselves, as facts for the laws of :mod:`meshwright.audit`."""
+"""Plans of a graph as facts for the laws of :mod:`meshwright.audit`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plan_facts(
 
 
 def _kernels(graph: DataflowGraph, plan: GraphPlan) -> Iterator[KernelFacts]:
-    """Yield what each kernel takes by itself; of a graph that is cut, its work alone."""
+    """Yield the time of each kernel; of a graph that is cut, its work alone."""
     sharding, seconds = plan.sharding, [0.0] * len(graph.kernels)
     if sharding is not None:
         seconds = list(sharding.tables.costs_of_kernels(sharding.ways))
@@ -64,7 +64,7 @@ def _kernels(graph: DataflowGraph, plan: GraphPlan) -> Iterator[KernelFacts]:
 def _ends_bytes(graph: DataflowGraph, kernel: Kernel) -> float:
     """Return the bytes of a kernel that come from outside of the graph or leave it.
 
-    A lookup reads what it is asked for, whatever lies there.
+    Reads of a lookup are not counted.
     """
     found = graph.tensor_bytes(kernel) if kernel.name in graph.outputs else 0.0
     if kernel.unit is not Unit.NONE:
@@ -78,7 +78,7 @@ def _ends_bytes(graph: DataflowGraph, kernel: Kernel) -> float:
 def _fused_ends_bytes(graph: DataflowGraph) -> float:
     """Return the bytes that enter and leave a graph; kernels of one partition share what they read.
 
-    Without those of kernels that hold weights.
+    Kernels that hold weights are left out.
     """
     kernels = [kernel for kernel in graph.kernels if not kernel.weights]
     found = {k.name: graph.tensor_bytes(k) for k in kernels if k.name in graph.outputs}
@@ -123,7 +123,7 @@ def _product_flops(graph: DataflowGraph, kernels: Sequence[Kernel]) -> float:
 
 
 def _loaded_bytes(graph: DataflowGraph, kernels: Sequence[Kernel]) -> float:
-    """Return the bytes of weights that kernels read; not of tables, of which they read rows."""
+    """Return the bytes of weights that kernels read, apart from tables: only rows are read."""
     loaded = [kernel for kernel in kernels if kernel.unit is not Unit.NONE]
     weights = {weight.name: weight for kernel in loaded for weight in kernel.weights}
     return sum(map(graph.tensor_bytes, weights.values()))

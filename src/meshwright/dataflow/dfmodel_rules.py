@@ -43,7 +43,7 @@ class Accelerator(Declaration):
 
     @property
     def grid(self) -> CoreGrid:
-        """The accelerator as fusion sees it."""
+        """The accelerator as a grid of cores, as fusion sees it."""
         return CoreGrid(
             num_cores=self.num_cores,
             array_rows=self.array_rows,
@@ -56,7 +56,7 @@ class Accelerator(Declaration):
 
 
 class Accelerators(Declaration):
-    """Everything that is kept of the peer's inputs."""
+    """All entries of the peer's inputs that are kept."""
 
     name: str
     sources: Mapping[str, Source]
@@ -110,5 +110,5 @@ def _closed(split: KernelSplit) -> KernelSplit:
 
 
 def _change_bytes(num_bytes: float, have: TensorLayout, want: TensorLayout) -> float:
-    """Return the bytes of the tensor, unless it is there already or whole."""
+    """Return the bytes of the tensor; 0 if it is in that layout already, or whole."""
     return 0.0 if have in (want, REPLICATED) else num_bytes

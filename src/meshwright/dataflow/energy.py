@@ -1,4 +1,4 @@
-"""What a plan moves through memories and over links, and the watts that chips, memory, links draw.
+"""Traffic of a plan through memories and over links, and the power of chips, memory and links.
 
 Bytes of memory are those of kernels that run one after the other, each tensor once, and of the
 update of the weights; a chip that fuses its kernels moves less, and none more than its memory can
@@ -29,10 +29,10 @@ def traffic(
     plan: GraphPlan,
     optimizer: OptimizerPreset | None = None,
 ) -> Traffic:
-    """Return what a plan moves in a step.
+    """Return the traffic of a plan in a step [bytes].
 
-    A repetition and pass on the devices of a group: the tensors of each kernel, n - 1 of n parts of
-    each collective, and messages. Once a step: sums of gradients, and the update.
+    For each repetition and pass on the devices of a group: the tensors of each kernel, n - 1 of n
+    parts of each collective, and messages. Once a step: sums of gradients, and the update.
 
     Valid for: tensors that cross between the stages of a graph that is cut count as collectives
     where their layout changes, and as nothing where it does not.
@@ -115,7 +115,7 @@ def power_parts_w(
 
 
 def total_w(parts: Mapping[str, float | None]) -> float | None:
-    """Return the sum of the parts that are known [W]; None where that of the chips is not."""
+    """Return the sum of the known parts [W]; None where the power of the chips is not known."""
     if parts["chips_w"] is None:
         return None
     return sum(part for part in parts.values() if part is not None)

@@ -31,7 +31,7 @@ class KernelRecord(TypedDict):
     written_bytes: float
     weight_bytes: float
     splits: Sequence[str]
-    """Dims over which it may be split."""
+    """Dims over which the kernel may be split."""
 
 
 class GraphRecord(TypedDict):
@@ -64,7 +64,7 @@ def graph_record(graph: DataflowGraph) -> GraphRecord:
 
 
 def graph_screen(graph: DataflowGraph, *, next_command: str = "") -> Screen:
-    """Return what a graph computes, its dearest kernels first."""
+    """Return the screen of a graph, its kernels with the most work first."""
     shown = graph.inputs.keys() - set(graph.constants)
     often = f", {graph.repeats} times" if graph.repeats > 1 else ""
     kernels, tensors = counted(len(graph.kernels), "kernel"), counted(len(graph.edges), "tensor")

@@ -28,7 +28,7 @@ from meshwright.spec.collective import CollectiveKind
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """How one tensor lies on a group: ``place`` numbers the dim of its maker that is split."""
+    """Layout of a tensor on a group: ``place`` numbers the dim of its writer that is split."""
 
     place: int | None = None
     is_partial: bool = False
@@ -62,7 +62,7 @@ def splits_of(kernel: Kernel) -> tuple[KernelSplit, ...]:
 
 
 def _split(kernel: Kernel, dim: str) -> KernelSplit | None:
-    """Return what a split over a dim needs and leaves; None where the dim lies in pieces."""
+    """Return the layouts that a split over a dim needs and leaves; None: the dim is in pieces."""
     tensors = (kernel.dims, *(operand.dims for operand in kernel.inputs))
     if any(_in_pieces(dims, dim) for dims in tensors):
         return None
@@ -83,7 +83,7 @@ def _open_sum(kernel: Kernel) -> KernelSplit:
 
 
 def place_of(dims: Dims, dim: str) -> int | None:
-    """Return the place of a tensor that a dim leads, if any: where a split over it cuts."""
+    """Return the place in a tensor that a dim leads, if any: a split over the dim cuts there."""
     return next((place for place, name in enumerate(dims) if factors(name)[0] == dim), None)
 
 
@@ -95,12 +95,12 @@ def closed_layouts(dims: Dims, sizes: Mapping[str, int], degree: int) -> tuple[T
 
 @dataclass(frozen=True)
 class Exit:
-    """How a tensor leaves for good: closed, in one of some layouts."""
+    """Layouts in which a tensor may leave the graph; none with open sums."""
 
     layouts: tuple[TensorLayout, ...]
-    """That which is stated, or every one in which it may lie."""
+    """The stated layout, or every one in which the tensor may leave."""
     share: float = 1.0
-    """Of the passes through the graph in which it leaves: one of its repetitions does."""
+    """Share of the repetitions in which the tensor leaves: all of them, or only the last one."""
 
 
 def _in_pieces(dims: Dims, dim: str) -> bool:
@@ -114,7 +114,7 @@ def local_sizes(sizes: Mapping[str, int], dim: str | None, degree: int) -> dict[
 
 AXIS = "group"
 CostOf = Callable[[TensorLayout, TensorLayout], float]
-"""What the change from one layout to another costs."""
+"""Function from the layouts before and after a change to its cost."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def payload_bytes(kind: CollectiveKind, tensor_bytes: float, degree: int) -> flo
 def cheapest_changes(
     have: TensorLayout, wanted: Collection[TensorLayout], cost: CostOf
 ) -> tuple[float, tuple[LayoutChange, ...]]:
-    """Return the cheapest way to have a tensor in all wanted layouts, and what it costs."""
+    """Return the cost of a tensor in all wanted layouts, and the cheapest changes to them."""
     targets = tuple(sorted(set(wanted), key=str))
     costs, ways = _ways(have, targets, cost)
     full = (1 << len(targets)) - 1
@@ -168,7 +168,7 @@ def cheapest_changes(
 
 
 def costs_of_sets(have: TensorLayout, targets: Sequence[TensorLayout], cost: CostOf) -> list[float]:
-    """Return what each set of targets costs; bit k of its number stands for target k."""
+    """Return the cost of each set of targets; bit k of its number stands for target k."""
     return _ways(have, tuple(targets), cost)[0]
 
 

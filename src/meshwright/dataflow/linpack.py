@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from meshwright.report.page.parts import Page
 
 WORD_BYTES = 8.0
-"""Of a number: Linpack is run in double precision."""
+"""Bytes of a number: Linpack runs in double precision."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class ProcessGrid:
     """Whether the devices of a row are neighbours."""
 
     def __str__(self) -> str:
-        """Return P x Q and who are neighbours."""
+        """Return P x Q and the direction of neighbours."""
         order = "" if min(self.rows, self.columns) == 1 else \
             f", neighbours in {'rows' if self.is_row_major else 'columns'}"  # fmt: skip
         return f"{self.rows}x{self.columns}{order}"
 
 
 def held(length: FloatArray, block: int, count: int) -> FloatArray:
-    """Return what the first of ``count`` owners holds of blocks that are dealt out in turns.
+    """Return the numbers that the first of ``count`` owners holds of blocks dealt out in turns.
 
     It has ceil(B / count) of the B blocks, the last of which may be short; no owner has more.
     """
@@ -81,7 +81,7 @@ def panel_flops(rows: FloatArray, width: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Panels:
-    """What the fullest device of a grid does for each panel; columns over the panels."""
+    """Work of the fullest device of a grid for each panel; columns over the panels."""
 
     size: int
     block: int
@@ -89,22 +89,22 @@ class Panels:
 
     @cached_property
     def side(self) -> FloatArray:
-        """Of the matrix that is left before each panel [1]."""
+        """Side of the remaining matrix before each panel [1]."""
         return self.size - self.block * np.arange(-(-self.size // self.block), dtype=float)
 
     @cached_property
     def width(self) -> FloatArray:
-        """Of each panel; the last may be narrow [1]."""
+        """Width of each panel; the last may be narrower [1]."""
         return np.minimum(self.side, self.block)
 
     @cached_property
     def rows(self) -> FloatArray:
-        """Of what is left behind each panel, on the device that has most [1]."""
+        """Rows of the remaining matrix behind each panel, on the device with the most [1]."""
         return held(self.side - self.width, self.block, self.grid.rows)
 
     @cached_property
     def columns(self) -> FloatArray:
-        """Of what is left behind each panel, on the device that has most [1]."""
+        """Columns of the remaining matrix behind each panel, on the device with the most [1]."""
         return held(self.side - self.width, self.block, self.grid.columns)
 
     @cached_property
@@ -114,28 +114,28 @@ class Panels:
 
     @property
     def factored_flops(self) -> FloatArray:
-        """Of the panel on the device that has most of it [FLOP]: below the diagonal, b^2 a row."""
+        """Work of a panel on the device with most of it [FLOP]: below the diagonal, b^2 a row."""
         whole = panel_flops(self.panel_rows, self.width)
         return whole if self.grid.rows == 1 else np.maximum(whole, self.rows * self.width**2)
 
     @property
     def solved_flops(self) -> FloatArray:
-        """Of the rows of U: a triangle of L against the columns of a device [FLOP]."""
+        """Work on the rows of U: a triangle of L against the columns of a device [FLOP]."""
         return self.width * (self.width - 1) * self.columns
 
     @property
     def factor_words(self) -> FloatArray:
-        """Broadcast along a row of the grid: the triangle and what a device has below it [1]."""
+        """Words broadcast along a grid row: the triangle, and the rows below it on a device [1]."""
         return (self.rows + self.width) * self.width
 
     @property
     def swapped_words(self) -> FloatArray:
-        """Of U on a device: rows that change places, and then are whole on each [1]."""
+        """Words of U on a device: rows that change places, and are then whole on each [1]."""
         return self.width * self.columns
 
     @property
     def held_words(self) -> float:
-        """The matrix, one panel and its rows of U on the fullest device [1]."""
+        """Words held on the fullest device: the matrix, one panel and its rows of U [1]."""
         side = np.array([float(self.size)])
         rows, columns = (held(side, self.block, n)[0] for n in (self.grid.rows, self.grid.columns))
         buffers = float(self.factor_words[0] + self.swapped_words[0])
@@ -156,13 +156,13 @@ class GridRun(Brief):
 
     grid: ProcessGrid
     parts_s: Mapping[str, float]
-    """What the run is made of [s]."""
+    """Parts of the time of the run [s]."""
     held_bytes: float
-    """On the fullest device [bytes]."""
+    """Memory of the fullest device [bytes]."""
 
     @property
     def run_s(self) -> float:
-        """Everything [s]."""
+        """Time of the run, all parts summed [s]."""
         return sum(self.parts_s.values())
 
 
@@ -177,7 +177,7 @@ class GridRuns(Shown):
     num_refused: int
     """Grids whose memory does not hold the matrix."""
     lower_bound_s: float
-    """No grid, and no other way to share the work evenly, takes less [s]."""
+    """Lower bound of the time on any grid, and of any other even division of the work [s]."""
     version: str = ""
     command: str = ""
 
@@ -218,23 +218,23 @@ class GridRuns(Shown):
 
     @property
     def best(self) -> GridRun:
-        """The fastest."""
+        """The fastest run."""
         return self.runs[0]
 
     @property
     def flops_per_s(self) -> float:
-        """As Linpack reports it: 2/3 n^3 + 3/2 n^2 over the time [FLOP/s]."""
+        """Rate as Linpack reports it: 2/3 n^3 + 3/2 n^2 over the time [FLOP/s]."""
         return (2.0 / 3.0 * self.size**3 + 1.5 * self.size**2) / self.best.run_s
 
 
 def run_on(size: int, block: int, grid: ProcessGrid, system: CalibratedSystem) -> GridRun:
-    """Return a run on a grid: the sum over its panels of what the fullest device does.
+    """Return a run on a grid: the sum over its panels of the work of the fullest device.
 
     * factor: its work, or the panel read and written once; b columns choose a pivot, each an
       all-reduce of two rows of the panel over the P devices of a column;
     * broadcast: L along the Q devices of a row;
-    * swap: the rows that give way are sent off, those that come are gathered by all P; memory
-      takes both in and out;
+    * swap: outgoing rows are sent, incoming rows are gathered by all P; memory reads and writes
+      both;
     * update: U by a triangle, then the product;
     * solve: the triangle once through memory, and for each block of the solution a broadcast
       along a column and a sum along a row.
@@ -348,7 +348,7 @@ def _times(links: Links, kind: CollectiveKind, words: FloatArray) -> FloatArray:
 
 
 def _words(size: int) -> DataflowGraph:
-    """Return the product of the update, which says what the numbers are."""
+    """Return the product of the update, which states the type of the numbers."""
     return hpl(size, size, word_bytes=WORD_BYTES)
 
 
@@ -358,7 +358,7 @@ class GridRunRecord(TypedDict):
     rows: int
     columns: int
     neighbours: Literal["row", "column"]
-    """Along what ranks are counted."""
+    """Direction along which ranks are counted."""
     run_s: float
     parts_s: Mapping[str, float]
     held_bytes: float
@@ -376,7 +376,7 @@ class LinpackRecord(TypedDict):
     """Grids by the reason why they do not run."""
     lower_bound_s: float
     flops_per_s: float
-    """Of the fastest."""
+    """Rate of the fastest run."""
     runs: Sequence[GridRunRecord]
 
 

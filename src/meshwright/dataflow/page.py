@@ -100,7 +100,7 @@ def _plan_text(best: GraphPlan) -> str:
 
 
 def time_of(found: GraphAnswer) -> Chart:
-    """Return what a step consists of."""
+    """Return the chart of the parts of a step."""
     best = found.plans.best
     return time_chart("Time of a step", best.parts_s, best.step_s)
 
@@ -232,7 +232,7 @@ def _power_parts(found: GraphAnswer) -> Iterator[Part]:
 
 
 def memory_of(machine: CalibratedSystem, held_bytes: float) -> Chart:
-    """Return what fills the fullest device."""
+    """Return the chart of the memory of the fullest device."""
     capacity = machine.spec.chip.main_memory.capacity_bytes
     parts = {"weights and tensors": held_bytes,
              "margin and buffers": capacity - machine.usable_bytes}  # fmt: skip
@@ -288,7 +288,7 @@ def linpack_page(found: GridRuns) -> Page:
 
 
 def run_of(found: GridRuns) -> Chart:
-    """Return what the run consists of."""
+    """Return the chart of the parts of the run."""
     return time_chart("Time of the run", found.best.parts_s, found.best.run_s)
 
 

@@ -1,4 +1,4 @@
-"""What each split of each kernel costs on a group of devices: memory, seconds, or bytes sent.
+"""Prices of each split of each kernel on a group of devices: memory, seconds, or bytes sent.
 
 Seconds are computation by the roofline and collectives on the links of the system. Bytes sent
 round a ring are what the textbook argument for sequence parallelism counts: they know no latency
@@ -45,14 +45,14 @@ from meshwright.spec.collective import CollectiveKind
 
 @dataclass(frozen=True)
 class Residency:
-    """How often what a kernel holds lies in the memory of a device."""
+    """Copies of the tensors of a kernel in the memory of a device."""
 
     layers: int = 1
     """Repetitions of the graph on the device."""
     passes_in_flight: int = 1
     """Passes whose tensors wait for their backward pass."""
     bytes_per_param: float | None = None
-    """Of weights with gradients and the state of the optimizer; None for the word of a weight."""
+    """Bytes of a parameter with its gradient and optimizer state; None: the word of the weight."""
     bytes_per_row: float | None = None
     """State of a row of a table, where an update touches the rows that were read and nothing else;
     None where tables are like all other weights."""
@@ -60,7 +60,7 @@ class Residency:
 
 @dataclass(frozen=True)
 class KernelMemory:
-    """What the kernels of a graph hold on one device of a group: weights, and what they write.
+    """Memory of the kernels of a graph on one device of a group: weights and outputs.
 
     Tensors that the backward pass reads are kept for all layers and passes in flight. Of the others
     all those of one layer are counted, which is more than lives at once. Copies that arise from
@@ -149,13 +149,13 @@ class KernelMemory:
 
 
 def _weight_layout(weight: Weight, split: KernelSplit) -> TensorLayout:
-    """Return how a weight lies where the kernel that holds it is split in some way."""
+    """Return the layout of a weight under a split of the kernel that holds it."""
     return TensorLayout(None if split.dim is None else place_of(weight.dims, split.dim))
 
 
 @dataclass(frozen=True)
 class TimeWeights:
-    """What a second counts: of computation, and of collectives."""
+    """Weights of a second of computation, and of a second of collectives."""
 
     compute: float = 1.0
     network: float = 1.0
@@ -170,7 +170,7 @@ _KINDS = {MessageKind.SEND: CollectiveKind.SEND, MessageKind.BROADCAST: Collecti
 
 @dataclass(frozen=True)
 class SplitTimes:
-    """The ways to split a graph over a group, and what they take for one pass.
+    """Splits of a graph over a group, and the time of each for one pass.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ class SplitTimes:
 
     @cached_property
     def links(self) -> Links:
-        """Of the group: neighbouring devices."""
+        """Links of the group: neighbouring devices."""
         return self.system.links(1, self.degree)
 
     @cached_property
@@ -238,7 +238,7 @@ class SplitTimes:
         )
 
     def _cut_s(self, number: int, dim: str | None, before: int, after: int) -> float:
-        """Return what a kernel takes longer in a stage than in the whole graph [s].
+        """Return the extra time of a kernel in a stage, over that in the whole graph [s].
 
         A tensor that would stay on the chip is written by the stage that makes it, and read by a
         launch of its own in the stage that needs it.
@@ -268,7 +268,7 @@ class SplitTimes:
         return _column(self.splits, KernelMemory(self.graph, self.degree, once).num_parameters)
 
     def _network_s(self, number: int, split: KernelSplit) -> float:
-        """Return what a kernel sends whatever way it is split [s]."""
+        """Return the time of the messages of a kernel, the same under any split [s]."""
         messages = self.graph.kernels[number].messages
         return sum(self.links.time_s(_KINDS[m.kind], m.num_bytes) for m in messages)
 
@@ -281,7 +281,7 @@ class SplitTimes:
         return Roofline(self.graph, self.system, self.degree, self.residency.bytes_per_row)
 
     def _pair_costs(self, weights: TimeWeights) -> dict[Pair, PairCosts]:
-        """Return what the splits of two kernels cost together, by the numbers of both."""
+        """Return the joint costs of the splits of two kernels, by the numbers of both."""
         found: dict[Pair, PairCosts] = {}
 
         def add(pair: Pair, costs: FloatArray, held_bytes: FloatArray) -> None:
@@ -327,9 +327,9 @@ def _column(
 
 
 def exits_of(graph: DataflowGraph, degree: int, layers: int) -> dict[int, Exit]:
-    """Return how tensors leave a graph that repeats on the same devices, by who writes them.
+    """Return the layouts in which tensors leave a repeating graph, by the number of their writer.
 
-    What the next repetition reads leaves once, behind the last one.
+    Tensors that the next repetition reads leave once, behind the last one.
     """
     return {
         number: Exit(
@@ -376,17 +376,17 @@ def gradient_sums(
 
 
 def _gradient_layout(gradient: Kernel, weight: Weight, held: KernelSplit) -> TensorLayout:
-    """Return how a gradient has to lie where its weight is held by a kernel that is split.
+    """Return the layout that a gradient must have under the split of the kernel with its weight.
 
-    That of a lookup has the dims of what was read: rows of a table that is whole, or split over its
-    rows, are needed everywhere.
+    The gradient of a lookup has the dims of the rows read: rows of a table that is whole, or split
+    over its rows, are needed everywhere.
     """
     is_split = held.dim is not None and place_of(weight.dims, held.dim) is not None
     return TensorLayout(place_of(gradient.dims, held.dim) if is_split and held.dim else None)
 
 
 def ring_bytes(kind: CollectiveKind, num_bytes: float, degree: int) -> float:
-    """Return what a device sends to its neighbour on a ring: (n - 1)/n, twice for an all-reduce.
+    """Return the bytes that a device sends on a ring: (n - 1)/n, twice for an all-reduce.
 
     Bytes are those of the full tensor on one rank. Source: Patarasuk and Yuan 2009.
     """

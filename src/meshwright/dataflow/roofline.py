@@ -43,7 +43,7 @@ DTYPE_OF_NUMBER: dict[float, DType] = {1.0: "fp8", 2.0: "bf16", 4.0: "fp32", 8.0
 
 @dataclass(frozen=True)
 class Links:
-    """What the groups of one axis send, each kind by its fastest algorithm."""
+    """Links of the groups of one axis; each collective runs by its fastest algorithm."""
 
     degree: int
     forms: dict[CollectiveKind, tuple[tuple[float, float], ...]]
@@ -73,7 +73,7 @@ class CalibratedSystem:
         return capacity - margin - constants.communication_buffer_bytes
 
     def engine(self, graph: DataflowGraph, number_bytes: float | None = None) -> DeviceRates:
-        """Return what a device does in a second, in the word of a graph.
+        """Return the rates of a device, in the word of a graph.
 
         Parameters
         ----------
@@ -180,7 +180,7 @@ def fused_edges(graph: DataflowGraph) -> tuple[Edge, ...]:
 
 @dataclass(frozen=True)
 class Roofline:
-    """What the kernels of a graph take on one device of a group."""
+    """Times of the kernels of a graph on one device of a group."""
 
     graph: DataflowGraph
     system: CalibratedSystem
@@ -190,12 +190,12 @@ class Roofline:
 
     @cached_property
     def engine(self) -> DeviceRates:
-        """What a device does in a second."""
+        """Rates of a device for the widest products of the graph."""
         return self.system.engine(self.graph)
 
     @cached_property
     def product_engines(self) -> dict[float, DeviceRates]:
-        """What it does where products have numbers of some bytes, for all widths of the graph."""
+        """Rates of a device by the bytes of the numbers multiplied, for all products of the graph."""
         kernels = (kernel for kernel in self.graph.kernels if kernel.unit is Unit.MATRIX)
         widths = set(map(self.graph.product_bytes, kernels))
         return {width: self.system.engine(self.graph, width) for width in widths}
@@ -229,7 +229,7 @@ class Roofline:
         return max(least_s, kernel.flops(sizes) / flops_per_s if flops_per_s else 0.0)
 
     def materialised_s(self, edge: Edge, dims: tuple[str | None, str | None]) -> float:
-        """Return what a fused tensor takes when it has to change its layout on the way [s].
+        """Return the time of a fused tensor that has to change its layout on the way [s].
 
         Its reader is then a kernel of its own, with a launch.
         """
@@ -237,7 +237,7 @@ class Roofline:
         return max(moved_s, float(self.engine.launch_s))
 
     def materialised_bytes(self, edge: Edge, dims: tuple[str | None, str | None]) -> float:
-        """Return what a fused tensor that changes its layout moves through memory [bytes].
+        """Return the memory traffic of a fused tensor that changes its layout [bytes].
 
         It is written in the shards of its maker and read in those of its reader.
         """
@@ -251,7 +251,7 @@ class Roofline:
     def moved_bytes(
         self, number: int, sizes: Mapping[str, int], cut: Collection[Edge] = ()
     ) -> float:
-        """Return what a kernel moves between memory and chip: each tensor once [bytes].
+        """Return the traffic of a kernel between memory and chip: each tensor once [bytes].
 
         A lookup reads the rows that it is asked for, or a small table once. Its gradient updates
         those rows at once where tables keep a state of their rows.

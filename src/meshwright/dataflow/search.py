@@ -67,9 +67,10 @@ class DegreePricing:
     graph: DataflowGraph
     system: CalibratedSystem
     num_passes: int = 1
-    """Of one step over all replicas: samples, where the graph is one sample."""
+    """Passes of one step over all replicas: samples, where the graph is one sample."""
     optimizer: OptimizerPreset | None = None
-    """What a parameter takes in training; needed where the graph makes gradients of weights."""
+    """Optimizer, by which a parameter is priced; needed where the graph makes gradients of
+    weights."""
     hides_network: bool = False
     """Whether collectives overlap the computation of other inputs, as on chips through which tiles
     flow; else one waits for the other."""
@@ -174,7 +175,7 @@ class DegreePricing:
         return slope, low - slope * few
 
     def _stage(self, work: StageWork, seconds: SplitTimes, each_s: float) -> StagePrice | None:
-        """Return what a pass through a stage takes: as its sharding says, or as ``stage_time``.
+        """Return the price of a pass through a stage: by its sharding, or by ``stage_time``.
 
         Parameters
         ----------

@@ -41,14 +41,14 @@ ChangeCost = Callable[[float, TensorLayout, TensorLayout], float]
 PROVEN = 1e-6
 """Gap at which nothing more is tried."""
 BUDGET = 1e12
-"""Of one sum, in units so small that no price of theirs rounds."""
+"""Budget of one sum, in units so small that none of its prices is rounded."""
 TIE = 1e-9
-"""Share of the cost that all of the memory is worth, so that it decides between equal costs."""
+"""Weight of the whole memory as a share of the cost, so that it decides between equal costs."""
 
 
 @dataclass(frozen=True)
 class PairCosts:
-    """What the splits of two kernels cost together, changes of layout apart."""
+    """Joint costs of the splits of two kernels, changes of layout apart."""
 
     costs: FloatArray
     """(splits of the first, splits of the second)."""
@@ -65,12 +65,12 @@ class PlacedChange:
 
     producer: str
     readers: tuple[str, ...]
-    """That read the tensor in the layout after this change, or in one made from it."""
+    """Kernels that read the tensor in the layout after this change, or in one made from it."""
     leaves: bool
     """Whether it leaves the graph in that layout."""
     change: LayoutChange
     num_bytes: float
-    """Of the tensor, or of the part that is read [bytes]."""
+    """Bytes of the tensor, or of the part that is read [bytes]."""
     cost: float
 
 
@@ -80,14 +80,15 @@ class Demand:
 
     producer: int
     num_bytes: float
-    """That each of them takes, on all devices together [bytes]."""
+    """Bytes that each reader takes, on all devices together [bytes]."""
     reads: tuple[Edge, ...]
     exit: Exit | None = None
     """Where the tensor leaves the graph too."""
 
 
 CutCost = Callable[[int, KernelSplit, int, int], float]
-"""Of a kernel by its number and split, and two sets of kernels as bits."""
+"""Function from the number of a kernel, its split, and two sets of kernels as bits, to its extra
+cost."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,9 @@ class SplitTables:
     degree: int
     """Devices of the group."""
     splits: tuple[tuple[KernelSplit, ...], ...]
-    """Of each kernel."""
+    """Splits of each kernel."""
     costs: tuple[FloatArray, ...]
-    """Of each split of each kernel, alone."""
+    """Cost of each split of each kernel, alone."""
     held_bytes: tuple[FloatArray, ...]
     """Memory that each takes on one device [bytes]."""
     change_cost: ChangeCost
@@ -111,8 +112,8 @@ class SplitTables:
     charges_each_reader: bool = False
     """Whether every reader pays for its own change, although another one asks for the same."""
     cut_cost: CutCost | None = None
-    """What a kernel costs more where a graph is cut behind two sets of kernels, and it stands
-    between them. None where cuts are free but for what is sent."""
+    """Extra cost of a kernel in a graph that is cut behind two sets of kernels, with the kernel
+    between them. None: cuts cost no more than the sends."""
 
     def within(self, limit_bytes: float) -> SplitTables | None:
         """Return the splits that fit a memory by themselves; None where a kernel has none."""
@@ -137,7 +138,7 @@ class SplitTables:
 
     @cached_property
     def demands(self) -> tuple[Demand, ...]:
-        """What is asked of each tensor, and of each part of one.
+        """Demands on each tensor, and on each part of one.
 
         Each read stands for itself where each reader pays for its own change.
         """
@@ -194,7 +195,7 @@ class SplitTables:
                     )  # fmt: skip
 
     def costs_of_kernels(self, ways: Sequence[int]) -> list[float]:
-        """Return what each kernel costs by itself and with those before it, changes apart."""
+        """Return the cost of each kernel by itself and with those before it, changes apart."""
         found = [float(costs[way]) for costs, way in zip(self.costs, ways, strict=True)]
         for (first, second), pair in self.pair_costs.items():
             found[second] += float(pair.costs[ways[first], ways[second]])
@@ -304,7 +305,7 @@ class _ChoiceBuilder:
     def _set_costs(
         self, asked: Demand, have: TensorLayout, targets: tuple[TensorLayout, ...]
     ) -> list[float]:
-        """Return what each set of targets costs, leaving included; bit k stands for target k.
+        """Return the cost of each set of targets, leaving included; bit k stands for target k.
 
         Worked out once for tensors of equal size.
         """
@@ -330,7 +331,7 @@ class GraphSharding:
 
     tables: SplitTables
     ways: tuple[int, ...]
-    """Of each kernel, the number of its split."""
+    """Index of the split of each kernel."""
     cost: float
     held_bytes: float
     lower_bound: float

@@ -30,9 +30,9 @@ from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
 from meshwright.search.choices.elimination import ChoiceGraph, Reduced
 
 MOST_IDEALS = 1_000
-"""Every two of them may bound a stage."""
+"""Most ideals: every two of them may bound a stage."""
 GROWTH = 1.25
-"""Of the limit on a stage, until stages within it exist."""
+"""Growth of the limit on a stage, until stages within it exist."""
 ROUNDING = 1.0 + 1e-9
 SendTime = Callable[[float], float]
 """Seconds in which a device hands a number of bytes to the next stage."""
@@ -40,7 +40,7 @@ SendTime = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Cuts:
-    """Which tensors cross the cut behind a set of kernels, and in which layouts they may."""
+    """Tensors that cross the cut behind a set of kernels, and the layouts that they may have."""
 
     sums: tuple[SplitTables, ...]
     """A stage takes the largest of several sums over one graph and its ways."""
@@ -131,7 +131,7 @@ class Part:
         )
 
     def _alone(self, whole: SplitTables, number: int) -> FloatArray:
-        """Return what a kernel costs where others that it is bound to may be in other stages."""
+        """Return the cost of a kernel when others that it is fused with may be in other stages."""
         costs, cut_cost = whole.costs[number], whole.cut_cost
         if cut_cost is None:
             return costs
@@ -197,19 +197,19 @@ class Stage:
 
     kernels: tuple[int, ...]
     ways: tuple[int, ...]
-    """Of each of them."""
+    """Split of each kernel, by its number."""
     busy: float
-    """Computation and collectives."""
+    """Time of computation and collectives."""
     send: float
-    """Handing on what crosses, which overlaps them."""
+    """Time to send the tensors that cross, overlapped with the rest."""
 
     @property
     def cost(self) -> float:
-        """What sets the pace."""
+        """The larger of busy and send time."""
         return max(self.busy, self.send)
 
     def held_bytes(self, tables: SplitTables) -> float:
-        """Return the memory that its kernels take on one device [bytes]."""
+        """Return the memory of the kernels on one device [bytes]."""
         chosen = zip(self.kernels, self.ways, strict=True)
         return sum(float(tables.held_bytes[kernel][way]) for kernel, way in chosen)
 
@@ -220,14 +220,14 @@ class Stages:
 
     stages: tuple[Stage, ...]
     lower_bound: float
-    """No cut has a slowest stage that is faster."""
+    """Lower bound of the slowest stage under any cut."""
     num_ideals: int
     num_parts: int
-    """Different stages that were priced."""
+    """Number of different stages that were priced."""
 
     @property
     def cost(self) -> float:
-        """Of the slowest stage."""
+        """Time of the slowest stage."""
         return max(stage.cost for stage in self.stages)
 
 
@@ -276,7 +276,7 @@ class _Cutting:
 
     @cached_property
     def least(self) -> FloatArray:
-        """What each kernel costs at least in each sum, (sums, kernels)."""
+        """Least cost of each kernel in each sum, (sums, kernels)."""
         return np.array([[float(c.min()) for c in sums.costs] for sums in self.cuts.sums])
 
     def solve(self, num_stages: int, most: float) -> Stages | None:
@@ -346,7 +346,7 @@ class _Cutting:
         return tuple(dict.fromkeys((*self.crossing[before], *self.crossing[after])))
 
     def _sends(self, axes: Sequence[int]) -> FloatArray:
-        """Return what handing on takes: each tensor that crosses either cut, in its layout."""
+        """Return the time to send each tensor that crosses either cut, in its layout."""
         total = np.zeros([len(self.cuts.layouts[tensor]) for tensor in axes])
         for tensor in axes:
             kernel = self.tables.graph.kernels[tensor]
@@ -416,9 +416,10 @@ class StageWork:
     layers: int
     """Repetitions on the stage."""
     num_passes: int
-    """Of a replica in a step."""
+    """Passes of a replica in a step."""
     most_s: float = float("inf")
-    """A stage that certainly takes longer is of no use; its time may be infinite [s]."""
+    """Longest useful time of a stage; a price of one that is certainly longer may be infinite
+    [s]."""
 
     @property
     def network_s(self) -> dict[str, float]:
@@ -432,21 +433,21 @@ class StageWork:
 
 @dataclass(frozen=True)
 class StagePrice:
-    """What one pass through a stage takes, collectives included."""
+    """Time of one pass through a stage, collectives included."""
 
     time_s: float
     bound_s: float
-    """No way to split the kernels takes less [s]."""
+    """Lower bound under any split of the kernels [s]."""
 
 
 StageTime = Callable[[StageWork], StagePrice | None]
-"""None where the work does not fit."""
+"""Function that prices the work of a stage; None where it does not fit."""
 
 
 def sent_bytes(graph: DataflowGraph, tp: int, sharding: GraphSharding) -> float:
-    """Return what a device hands to the next repetition: its part of each tensor [bytes].
+    """Return the bytes that a device sends to the next repetition: its part of each tensor [bytes].
 
-    What is asked for split crosses split; the rest crosses whole.
+    A tensor that every reader wants split crosses split; the rest crosses whole.
     """
     wanted: dict[int, set[TensorLayout]] = defaultdict(set)
     sizes: dict[int, float] = {}

@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice(Brief):
-    """The best candidate, and what became of all."""
+    """The best candidate, and the outcome of all others."""
 
     number: int
-    """Among the candidates, in their order."""
+    """Index among the candidates, in their order."""
     fusion: Fusion
     weighted_s: float
     bound_s: float
-    """No candidate is faster; the same as ``weighted_s`` where no graph was too wide."""
+    """Lower bound of all candidates; equal to ``weighted_s`` where no graph was too wide."""
     num_fused: int
     num_pruned: int
     """Candidates whose bound was no better than the best."""
     refused: tuple[str, ...]
-    """Why others do not fit."""
+    """Reasons why other candidates do not fit."""
 
 
 @dataclass(frozen=True)
@@ -48,31 +48,31 @@ class Partition(Brief):
 
     kernels: tuple[str, ...]
     cores: tuple[int, ...]
-    """Of each kernel."""
+    """Cores of each kernel."""
     compute_s: float
     dram_s: float
     network_s: float
     fill_s: float
     setup_s: float
-    """Reading weights, and reading and writing sums, spread over the micro-batch."""
+    """Time to read weights, and to read and write sums, spread over the micro-batch."""
     exposed_launch_s: float
-    """Of its launch what nothing hides, spread over the micro-batch."""
+    """Exposed part of the launch, spread over the micro-batch."""
     sram_bytes: float
     held_bytes: float
-    """Of the SRAM, before it is cut in parts: weights, and sums over all tiles."""
+    """SRAM held before weights are cut in parts: weights, and sums over all tiles."""
     moved_bytes: float
-    """Between DRAM and chip, weights apart."""
+    """Traffic between DRAM and chip, weights apart."""
     weight_parts: int
     """Parts in which the weights of a kernel that is alone pass through the SRAM."""
 
     @property
     def busy_s(self) -> float:
-        """The slowest of computation, DRAM and network."""
+        """Time of the slowest of computation, DRAM and network."""
         return max(self.compute_s, self.dram_s, self.network_s)
 
     @property
     def time_s(self) -> float:
-        """Everything."""
+        """Time of the partition, all parts summed."""
         return sum(self.parts_s.values())
 
     @property
@@ -89,7 +89,7 @@ class Partition(Brief):
 
     @property
     def limit(self) -> str:
-        """What sets the pace."""
+        """Part of the time that limits the partition."""
         if self.exposed_launch_s > 0.0:
             return "launch"
         seconds = {"compute": self.compute_s, "dram": self.dram_s, "network": self.network_s}
@@ -98,16 +98,16 @@ class Partition(Brief):
 
 @dataclass(frozen=True)
 class SearchCounts(Brief):
-    """How much was searched."""
+    """Size of the search."""
 
     num_ideals: int
     num_steps: int
     num_sets: int
-    """Different partitions that were priced."""
+    """Number of different partitions that were priced."""
     num_pairs: int
     """Pairs (seconds, bytes) kept on the way."""
     num_kept: int | None = None
-    """Kernels of a wide graph whose orders were all searched, for its bound; None: those of all
+    """Kernels of a wide graph whose orders were all searched for its bound; None: the orders of all
     kernels were."""
 
 
@@ -120,18 +120,18 @@ class Fusion(Brief):
     problem: FusionProblem
     partitions: tuple[Partition, ...]
     micro_batch: int
-    """Sequences that pass through one partition before the next is loaded."""
+    """Sequences that pass through one partition before the next one is loaded."""
     held_bytes: float
     """DRAM that tensors of one sequence take [bytes]."""
     time_s: float
-    """Of one sequence in steady state [s]."""
+    """Time of one sequence in steady state [s]."""
     bound_s: float
-    """No partitions are faster."""
+    """Lower bound of the time of any partitions."""
     counts: SearchCounts
 
     @property
     def gap(self) -> float:
-        """By how much of the bound the time exceeds it; 0 is a proof."""
+        """Distance of the time from the bound, as a fraction of the bound; 0 is a proof."""
         return self.time_s / self.bound_s - 1.0 if self.bound_s > 0 else 0.0
 
     @property
@@ -150,12 +150,12 @@ class Target(Brief):
     grid: CoreGrid
     link_bytes_per_s: float | None = None
     dtype: DType = "bf16"
-    """Of whose products it is the rate."""
+    """Type of the numbers for which the rate of products is stated."""
 
 
 @dataclass(frozen=True)
 class FusionQuestion(Brief):
-    """What is fused, and where."""
+    """Graph, chips and limits of a fusion."""
 
     graph: DataflowGraph
     target: Target
@@ -164,15 +164,15 @@ class FusionQuestion(Brief):
     pp: int = 1
     """Stages over which repetitions are spread."""
     tile: int | None = None
-    """None: the best power of two."""
+    """Length of a tile; None: the best power of two."""
     micro_batch: int | None = None
-    """None: the best."""
+    """Sequences of a micro-batch; None: the best."""
     rules: str = "own"
     runs_by_kernel: bool = False
 
     @property
     def repeats(self) -> int:
-        """Of the graph on one chip."""
+        """Repetitions of the graph on one chip."""
         return -(-self.graph.repeats // self.pp)
 
 
@@ -187,7 +187,7 @@ class FusionAnswer(Shown):
     sharding_gap: float
     choice: Choice
     tiled_dims: tuple[str, ...] = ()
-    """Dims of which tiles were tried."""
+    """Dims whose tiles were tried."""
     version: str = ""
     command: str = ""
 
@@ -237,25 +237,25 @@ class FusionAnswer(Shown):
 
     @property
     def gap(self) -> float:
-        """How far all that was tried may be from the best [1]."""
+        """Largest possible distance from the optimum, over all candidates tried [1]."""
         return self.choice.weighted_s / self.choice.bound_s - 1.0
 
     @property
     def sequences_per_s(self) -> float:
-        """What the group of chips does in steady state, with full pipelines."""
+        """Throughput of the group of chips in steady state, with full pipelines [1/s]."""
         return 1.0 / (self.choice.fusion.time_s * self.question.repeats)
 
     @property
     def latency_s(self) -> float:
-        """Of one pass that is alone on the chips, all weights read for it [s].
+        """Latency of one pass alone on the chips, all weights read for it [s].
 
         graph repeats x sum over partitions max(rounds x busy + fill + setup, launch)
         + (pp - 1) x send
 
-        With these partitions, which are those of the best throughput. What needs all tiles of
-        what another kernel makes waits for them: a round more of its partition, at its pace. Three
-        partitions of 2, 3 and 4 us that fill for 1 us and load weights for 5 us each, one round in
-        each, take 3 x 6 + 9 = 27 us once; launched every 9 us 9 + 9 + 10 = 28 us.
+        Partitions are those of the best throughput. A kernel that needs all tiles of another kernel
+        waits for them: one more round of its partition, at its pace. Three partitions of 2, 3 and 4
+        us that fill for 1 us and load weights for 5 us each, one round in each, take 3 x 6 + 9 = 27
+        us once; launched every 9 us 9 + 9 + 10 = 28 us.
         """
         asked, fusion = self.question, self.choice.fusion
         once = sum(
@@ -269,7 +269,7 @@ class FusionAnswer(Shown):
         return asked.graph.repeats * once + (asked.pp - 1) * fusion.problem.send_s
 
     def _rounds(self, part: Partition) -> int:
-        """Return how often the tiles of one pass run through a partition before it is done."""
+        """Return the number of times that the tiles of one pass run through a partition."""
         graph, waits = self.question.graph, dict[str, int]()
         passing = passing_dims(graph, self.choice.fusion.problem.num_tiles).keys()
         makers = {kernel.name: kernel for kernel in graph.kernels if kernel.name in part.kernels}
@@ -295,7 +295,7 @@ class FusionAnswer(Shown):
 
     @property
     def compute_share(self) -> float:
-        """Work of the graph over what the chips could do in that time [1]."""
+        """FLOPs of the graph over the peak FLOPs of the chips in that time [1]."""
         asked = self.question
         chips = asked.tp * asked.pp
         return asked.graph.flops * self.sequences_per_s / (chips * asked.target.grid.flops_per_s)
@@ -303,7 +303,7 @@ class FusionAnswer(Shown):
 
 @dataclass(frozen=True, kw_only=True)
 class FusionCounts(SearchCounts):
-    """How much was searched, over all tiles."""
+    """Size of the search, over all tiles."""
 
     tiles_fused: int
     tiles_pruned: int
@@ -311,7 +311,7 @@ class FusionCounts(SearchCounts):
 
 
 class PlacedKernelRecord(TypedDict):
-    """A kernel, and the cores that it has."""
+    """A kernel, and its cores."""
 
     name: str
     cores: int
@@ -321,7 +321,7 @@ class PartitionRecord(TypedDict):
     """Kernels that are on the chip together; seconds and bytes are those of one sequence."""
 
     limit: str
-    """What sets the pace."""
+    """Part of the time that limits the partition."""
     time_s: float
     kernels: Sequence[PlacedKernelRecord]
     compute_s: float
@@ -329,14 +329,14 @@ class PartitionRecord(TypedDict):
     network_s: float
     fill_s: float
     setup_s: float
-    """Reading weights, and reading and writing sums, spread over the micro-batch."""
+    """Time to read weights, and to read and write sums, spread over the micro-batch."""
     exposed_launch_s: float
-    """Of its launch what nothing hides, spread over the micro-batch."""
+    """Exposed part of the launch, spread over the micro-batch."""
     sram_bytes: float
     held_bytes: float
-    """Of the SRAM, before it is cut in parts: weights, and sums over all tiles."""
+    """SRAM held before weights are cut in parts: weights, and sums over all tiles."""
     moved_bytes: float
-    """Between DRAM and chip, weights apart."""
+    """Traffic between DRAM and chip, weights apart."""
     weight_parts: int
     """Parts in which the weights of a kernel that is alone pass through the SRAM."""
 
@@ -347,7 +347,7 @@ class FusionRecord(TypedDict):
     graph: str
     chip: str
     rate_of: str
-    """Type of the numbers whose products the rate of the chip is of."""
+    """Type of the numbers for which the rate of products is stated."""
     rules: str
     fidelity: str
     is_calibrated: bool
@@ -361,13 +361,13 @@ class FusionRecord(TypedDict):
     micro_batch: int
     """Passes in flight: weights are read once for all of them."""
     latency_s: float
-    """Of one pass that is alone on the chips."""
+    """Latency of one pass alone on the chips."""
     time_s: float
-    """Of one sequence in steady state."""
+    """Time of one sequence in steady state."""
     parts_s: Mapping[str, float]
-    """They sum to ``time_s``."""
+    """Parts of the time; they sum to ``time_s``."""
     bound_s: float
-    """No partitions are faster."""
+    """Lower bound of the time of any partitions."""
     gap: float
     sharding_gap: float
     sequences_per_s: float

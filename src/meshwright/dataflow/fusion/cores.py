@@ -45,12 +45,13 @@ class CoreGrid:
     dram_bytes: float
     dram_bytes_per_s: float
     launch_s: float = 0.0
-    """From the start of one partition to the next, at least: what starts them takes so long [s]."""
+    """Least time from the start of one partition to the next: the time of a launch [s]."""
     slowdowns: tuple[tuple[float, float], ...] = ()
-    """Of products of other numbers than those of its rate: their bytes, and cycles for each one."""
+    """Bytes of numbers other than those of the rate, and cycles of one of their products for each
+    cycle of the rate's."""
 
     def slowdown(self, number_bytes: float) -> float:
-        """Return how many times as many cycles products of such numbers take."""
+        """Return the cycles of a product of such numbers, over those of the chip's rate [1]."""
         return dict(self.slowdowns).get(number_bytes, 1.0)
 
     @property
@@ -108,7 +109,8 @@ class TileShape(NamedTuple):
     columns: int
     unit: Unit
     is_spread: bool = False
-    """Of an elementwise kernel: results lie on lanes in any order, and sums are cut over lanes."""
+    """Whether the results of an elementwise kernel lie on lanes in any order, and sums are cut over
+    lanes."""
     slowdown: float = 1.0
     """Cycles of a multiply-add of a product, for the numbers that it multiplies."""
 

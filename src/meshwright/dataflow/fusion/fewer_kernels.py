@@ -31,18 +31,18 @@ from meshwright.dataflow.fusion.problem import FusionProblem, Tensors
 from meshwright.dataflow.ideals import TooWideError
 
 MOST_IDEALS = 10_000
-"""Of the kernels that are kept."""
+"""Most ideals of the kernels that are kept."""
 MOST_STEPS = 100_000
-"""Between them: about a second of pricing for 400 kernels."""
+"""Most steps between these ideals: about a second of pricing for 400 kernels."""
 
 
 @dataclass(frozen=True)
 class FewerKernels:
-    """What remains of a problem, and every order of it."""
+    """A problem without some kernels, and every order of the rest."""
 
     problem: FusionProblem
     kept: IntArray
-    """Numbers of its kernels in the whole."""
+    """Indices in the whole graph of the kernels that are kept."""
     lattice: Lattice
     """The steps that may fit."""
     prices: PartitionPrices
@@ -70,7 +70,7 @@ def fewer_kernels(problem: FusionProblem) -> FewerKernels:
 
 
 def _kept(problem: FusionProblem, left_out: Sequence[int]) -> tuple[FusionProblem, Lattice]:
-    """Return what remains without some kernels, branches that are alike told apart."""
+    """Return a problem without some kernels, its equal branches kept distinct."""
     rest = without(problem, left_out)
     limits = replace(limits_of(rest), branches=Branches(()))
     return rest, lattice_of(limits, MOST_STEPS, MOST_IDEALS)
@@ -95,14 +95,15 @@ def least_prices(
 
 
 LEAST_SHARE = 1e-4
-"""Of a kernel that takes next to nothing; and what stands beside no other counts as much."""
+"""Share of a kernel that takes next to nothing; a kernel with no other beside it counts as much."""
 
 
 def _leaving(problem: FusionProblem) -> list[int]:
-    """Return kernels in the order in which they are left out; the largest of each phase never is.
+    """Return kernels in the order in which they are left out, except the largest of each phase.
 
-    Those first that stand beside many, and take little: their least seconds of computation, DRAM
-    and network over those of the graph, and their weights and buffers over the SRAM.
+    First come those with many kernels beside them and a small share: their least seconds of
+    computation, DRAM and network over those of the graph, and their weights and buffers over the
+    SRAM.
     """
     grid, tensors = problem.grid, problem.tensors
     buffers, written = np.zeros((2, problem.num_kernels + 1))

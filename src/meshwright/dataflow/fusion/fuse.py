@@ -37,9 +37,9 @@ from meshwright.sharding.space import divisors
 LEAST_TILE = 16
 """The smallest tile that is tried where none is given, of dims that are much longer."""
 MOST_POINTS = 2**60
-"""Of one kernel: cycles are whole numbers of 64 bits."""
+"""Most points of one kernel: cycles are whole numbers of 64 bits."""
 MOST_STEPS = 20_000
-"""Between ideals of the graph: fusion of larger ones takes too long to be done for each kernel."""
+"""Most steps between ideals of a graph whose fusion is repeated for each kernel."""
 
 
 def target_named(
@@ -144,7 +144,7 @@ class _TileCase:
 
     @property
     def relaxed(self) -> FusionProblem:
-        """The problem of which all those are tighter ones."""
+        """The problem that relaxes the problems of all splits."""
         ring = self.splits.ring
         return self._problem(replace(self._share, open_splits=ring.open_dims if ring else {}))
 
@@ -186,7 +186,7 @@ def _least_s(cases: Sequence[_TileCase], known_s: float) -> float:
 
 
 def _check(question: FusionQuestion) -> None:
-    """Refuse what cannot be fused."""
+    """Raise if the question cannot be fused."""
     graph, faults = question.graph, []
     length = graph.sizes[graph.tiled]
     for kernel in graph.kernels:

@@ -26,7 +26,7 @@ from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.dataflow.ideals import larger_ideals, order_ideals
 
 MOST_KERNELS = 60
-"""In a branch, so that its state is a whole number of 64 bits."""
+"""Most kernels in a branch, so that its state is a whole number of 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -186,12 +186,12 @@ def _are_exchangeable(
 MOST_IDEALS = 20_000
 """Ideals beyond which a graph counts as wide."""
 MOST_STEPS = 1_500_000
-"""Steps beyond which the same holds: they are what takes memory and time."""
+"""Steps beyond which a graph counts as wide: they take the memory and the time."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be a partition; equal limits have the same lattice."""
+    """Limits on partitions; equal limits have the same lattice."""
 
     needs: BoolArray
     """Shape (kernels, kernels): whether the first comes only after the second."""
@@ -199,7 +199,7 @@ class Limits:
     held_bytes: FloatArray
     sram_bytes: float
     branches: Branches
-    """Those that are alike; their orders count once."""
+    """Equal branches; their orders count once."""
 
     @cached_property
     def key(self) -> tuple[object, ...]:
@@ -244,7 +244,7 @@ class Lattice:
     target: IntArray
     """Ideals before and after each step; steps are in the order of their targets."""
     partition: IntArray
-    """Which set of kernels each step runs."""
+    """Index of the set of kernels that each step runs."""
     sets: BoolArray
     """Different partitions, shape (sets, kernels)."""
 

@@ -18,10 +18,11 @@ from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.dataflow.fusion.lattice import Lattice
 
 TOLERANCE = 1e-12
-"""Relative; sums of the same seconds in another order differ by less."""
+"""Relative tolerance: sums of the same seconds in another order differ by less."""
 
 Finish = Callable[[FloatArray, FloatArray], FloatArray]
-"""From the seconds and bytes of whole paths to the seconds of a sequence, infinite if it fails."""
+"""Function from the seconds and bytes of whole paths to the seconds of a sequence; infinite: no
+fit."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,11 @@ class Steps:
 
     lattice: Lattice
     number: IntArray
-    """Among all steps of the lattice, in their order."""
+    """Indices among all steps of the lattice, in their order."""
     seconds: FloatArray
     num_bytes: FloatArray
     add: np.ufunc
-    """How bytes of one step and the next combine: sum or largest."""
+    """Function that combines the bytes of one step and the next: sum or maximum."""
 
     @cached_property
     def source(self) -> IntArray:
@@ -69,7 +70,7 @@ class Steps:
         return float(finish(self.time_left[:1], self.bytes_left[:1])[0])
 
     def by_size(self, ideals: IntArray) -> list[tuple[int, int]]:
-        """Return where ideals of one size begin and end in a column of ideals in their order."""
+        """Return the first and end row of the ideals of each size, in a column of sorted ideals."""
         starts = np.flatnonzero(np.diff(self.lattice.size[ideals], prepend=-1))
         ends = np.append(starts, len(ideals))[1:]
         return list(zip(starts.tolist(), ends.tolist(), strict=True))

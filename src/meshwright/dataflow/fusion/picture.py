@@ -15,13 +15,14 @@ from meshwright.dataflow.fusion.report import pass_of, title
 from meshwright.report.drawing import group_class, label, page, rectangle
 
 MARGIN, HEAD, NAMES = 24.0, 82.0, 92.0
-"""Around everything; above the chip; left of it [px]."""
+"""Margins: around everything; above the chip; left of it [px]."""
 WIDTH, CHIP = 900.0, 300.0
-"""Of all partitions together; height of all cores [px]."""
+"""Width of all partitions together; height of all cores [px]."""
 ROW, BAR, GAP = 22.0, 14.0, 16.0
-"""From bar to bar; height of a bar; below the chip [px]."""
+"""Distance of two bars; height of a bar; space below the chip [px]."""
 LEAST_LABEL, INSET, LETTER, HEADING_LETTER = 11.0, 4.0, 6.0, 7.0
-"""A band that is lower has no name; left of a text; width of a letter, and above the chip [px]."""
+"""Least height of a band with a name; space left of a text; width of a letter, and above the chip
+[px]."""
 RESOURCES = ("compute", "DRAM", "network", "fill, setup", "launch", "SRAM")
 
 
@@ -50,7 +51,7 @@ def fusion_svg(answer: FusionAnswer) -> str:
 
 
 def _names() -> Iterator[str]:
-    """Yield what stands left of the rows."""
+    """Yield the labels left of the rows."""
     yield label(MARGIN, HEAD + 12, "cores", "note quiet")
     for row, name in enumerate(RESOURCES):
         yield label(MARGIN, HEAD + CHIP + GAP + ROW * row + 11, name, "note quiet")
@@ -59,7 +60,7 @@ def _names() -> Iterator[str]:
 def _column(
     number: int, part: Partition, wide: float, num_cores: int, sram_bytes: float
 ) -> Iterator[str]:
-    """Yield one partition: its kernels on the cores, and what it spends."""
+    """Yield one partition: its kernels on the cores, and its parts of the time."""
     idle = num_cores - sum(part.cores)
     yield from _heading(f"{number + 1}", f": {format_seconds(part.time_s)}", wide)
     yield rectangle(0.0, 0.0, wide, CHIP, "die none", f"{idle} cores idle")
@@ -90,7 +91,7 @@ def _column(
 
 
 def _heading(number: str, time: str, wide: float) -> Iterator[str]:
-    """Yield the number of a partition and its time, or what of them its column has room for."""
+    """Yield the number of a partition and its time, as far as its column has room."""
     for says in (number + time, number):
         if INSET + HEADING_LETTER * len(says) < wide:
             yield label(INSET, -6, says, "note")

@@ -1,4 +1,4 @@
-"""What each set of kernels costs as a partition: columns, one entry for each set.
+"""Prices of sets of kernels as partitions: columns, one entry for each set.
 
 While a partition runs, tiles pass through its kernels in a pipeline, the next tiles come from DRAM
 and partial sums travel over the network; the slowest of the three sets the pace. Before it starts,
@@ -26,29 +26,29 @@ class PartitionPrices:
     fits: BoolArray
     """Whether cores and SRAM hold the set."""
     tile_cycles: FloatArray
-    """Of the slowest kernel, on the cores that the best division gives it."""
+    """Cycles of a tile on the slowest kernel, under the best division of the cores."""
     compute_s: FloatArray
     dram_s: FloatArray
     network_s: FloatArray
     launch_s: float
-    """Of a micro-batch, whatever the set."""
+    """Time of the launch of a micro-batch, the same for every set."""
     setup_s: FloatArray
-    """Reading weights, and reading and writing sums, of one micro-batch."""
+    """Time to read weights, and to read and write sums, of one micro-batch."""
     fill_s: FloatArray
-    """Filling the pipeline of kernels, of one micro-batch."""
+    """Time to fill the pipeline of kernels, of one micro-batch."""
     sram_bytes: FloatArray
     moved_bytes: FloatArray
-    """Between DRAM and chip, weights apart."""
+    """Traffic between DRAM and chip, weights apart."""
     crossing_bytes: FloatArray
-    """Tensors that are read or written, each once."""
+    """Bytes of tensors that are read or written, each once."""
     inside_bytes: FloatArray
-    """Tensors that never leave the chip."""
+    """Bytes of tensors that never leave the chip."""
     weight_parts: FloatArray
     """Parts in which the weights come; more than 1 only for a kernel that is alone."""
 
     @property
     def busy_s(self) -> FloatArray:
-        """The slowest of computation, DRAM and network."""
+        """Time of the slowest of computation, DRAM and network."""
         found: FloatArray = larger(self.compute_s, larger(self.dram_s, self.network_s))
         return found
 
@@ -71,9 +71,9 @@ class PartitionPrices:
 
 
 ROUNDING = 1e-9
-"""By which sums of the same bytes may fill more than one SRAM."""
+"""Relative tolerance by which sums of the same bytes may exceed one SRAM."""
 TOGETHER = 1024
-"""Sets whose tensors are looked at together."""
+"""Sets whose tensors are processed together."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def least_of_larger(problem: FusionProblem, sets: BoolArray) -> tuple[BoolArray,
 
 
 def _flows(tensors: Tensors, sets: BoolArray) -> _Flows:
-    """Return what the tensors of each set need and move."""
+    """Return the buffers and the traffic of the tensors of each set."""
     found = [
         _flows_of(tensors, sets[first : first + TOGETHER].T)
         for first in range(0, max(len(sets), 1), TOGETHER)
@@ -216,12 +216,12 @@ def bound_s(problem: FusionProblem) -> float:
 
 @dataclass(frozen=True)
 class KernelBounds:
-    """What each kernel takes at least of cores, DRAM and network, in whatever partition."""
+    """Lower bounds of cores, DRAM and network for each kernel, in any partition."""
 
     alone_s: FloatArray
-    """Of kernels that hold more than the SRAM: their whole time; 0 of others, (kernels,) [s]."""
+    """Whole time of kernels that hold more than the SRAM; 0 for others, shape (kernels,) [s]."""
     resources_s: FloatArray
-    """Of all others, cores, DRAM and network; 0 of those alone, shape (kernels, 3) [s]."""
+    """Time on cores, DRAM and network of all others; 0 for those alone, shape (kernels, 3) [s]."""
     phase: FloatArray
     """Kernels of each phase, shape (phases, kernels): ones and zeros."""
 

@@ -1,4 +1,4 @@
-"""What is to be fused: kernels of one device as columns, with what the chip and the rules add.
+"""The problem of fusion: kernels of one device as columns, with the limits of chip and rules.
 
 The tensors of the graph are columns too: who writes and reads them, and the buffers that they need.
 """
@@ -27,13 +27,13 @@ from meshwright.graph.op import Phase
 
 @dataclass(frozen=True)
 class Rules:
-    """Where the two sets of rules differ."""
+    """Differences between the two sets of rules."""
 
     writes_once: bool
     """A tensor with several readers is one tensor; else each reader has a copy of its own."""
     counts_ends: bool
-    """What enters and leaves the graph passes through DRAM too. What a kernel sums up over all
-    tiles (weight gradients) is held like a weight, and read and written once a micro-batch."""
+    """Inputs and outputs of the graph pass through DRAM too. Sums over all tiles (weight gradients)
+    are held like a weight, and read and written once a micro-batch."""
     holds_reads: bool
     """SRAM holds a tensor as its reader needs it: gathered from all devices, and all tiles of what
     is read at once (keys, values); else as its writer leaves it."""
@@ -44,7 +44,8 @@ class Rules:
     rereads: bool
     """A kernel whose weights come in parts reads its inputs once for each part."""
     most_sequences: int
-    """That pass at once where none are given: their weights are read once for all of them."""
+    """Most sequences of a micro-batch where none is given: weights are read once for all of
+    them."""
     uses_all_lanes: bool
     """Results of an elementwise kernel lie on lanes in any order, and sums are cut over lanes; else
     a tile passes them column by column."""
@@ -54,7 +55,7 @@ OWN = Rules(
     writes_once=True, counts_ends=True, holds_reads=True, frees_tensors=True,
     counts_fill=True, rereads=True, most_sequences=64, uses_all_lanes=True,
 )  # fmt: skip
-"""Everything that a running chip pays."""
+"""Rules with every cost of a running chip."""
 
 DFMODEL = Rules(
     writes_once=False, counts_ends=False, holds_reads=False, frees_tensors=False,
@@ -94,7 +95,7 @@ class Tensors:
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """What one device does of a workload, and how sequences reach it."""
+    """Share of a workload on one device, and the arrival of sequences."""
 
     tp: int = 1
     """Devices over which kernels are split."""
@@ -109,7 +110,7 @@ class DeviceShare:
     send_s: float = 0.0
     """Seconds in which a sequence moves on to the next stage."""
     micro_batches: tuple[int, ...] = ()
-    """Sequences that pass at once; none given: the best."""
+    """Sizes of a micro-batch that may be used [sequences]; none given: the best."""
     runs_by_kernel: bool = False
     """Every kernel is a partition of its own, and no tensor stays on the chip."""
     open_splits: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
@@ -133,13 +134,13 @@ class FusionProblem:
     """A phase begins when the one before it is done; a partition lies within one."""
     choices: tuple[CoreChoices, ...]
     held_bytes: FloatArray
-    """What stays in SRAM for a micro-batch: weights, and sums over all tiles [bytes]."""
+    """Bytes that stay in SRAM for a micro-batch: weights, and sums over all tiles [bytes]."""
     setup_bytes: FloatArray
-    """What passes between DRAM and chip once a micro-batch [bytes]."""
+    """Traffic between DRAM and chip once a micro-batch [bytes]."""
     looked_up_bytes: FloatArray
     """Rows of tables that pass from DRAM for one sequence [bytes]."""
     network_s: FloatArray
-    """Of one sequence [s]."""
+    """Time of the network for one sequence [s]."""
     tensors: Tensors
     grid: CoreGrid
     num_tiles: int
@@ -153,10 +154,10 @@ class FusionProblem:
 
     @property
     def tried_micro_batches(self) -> tuple[tuple[int, int], ...]:
-        """Ranges of sequences that pass at once, the largest first.
+        """Ranges of micro-batch sizes to try, the largest first [sequences].
 
-        A range of one number where they are given, or where filling partitions depends on them:
-        then powers of two. Otherwise the largest that DRAM holds, since nothing speaks against it.
+        A range holds one number where they are given, or where the fill time depends on them: then
+        powers of two. Otherwise one range holds all sizes, and the largest that fits DRAM is taken.
         """
         if self.micro_batches:
             return tuple((size, size) for size in sorted(self.micro_batches, reverse=True))
@@ -167,7 +168,7 @@ class FusionProblem:
 
     @property
     def num_kernels(self) -> int:
-        """How many kernels there are."""
+        """Number of kernels."""
         return len(self.names)
 
     def sets_of(self, partitions: Iterable[Iterable[str]]) -> BoolArray:
@@ -183,7 +184,7 @@ class FusionProblem:
 
     @cached_property
     def total_setup_s(self) -> float:
-        """Reading what stays for a micro-batch, over all kernels [s]."""
+        """Time to read all held weights and sums of a micro-batch, over all kernels [s]."""
         return float(self.setup_bytes.sum()) / self.grid.dram_bytes_per_s
 
 
@@ -302,7 +303,7 @@ def _spare_dram_bytes(
 
 @dataclass(frozen=True)
 class _Size:
-    """Bytes of a tensor on one device: of a sequence, and of a tile where it passes in tiles."""
+    """Bytes of a tensor on one device: for a sequence, and for a tile where it passes in tiles."""
 
     whole: float
     tile: float
@@ -316,7 +317,7 @@ class _Read:
     size: _Size
     depth: int = 1
     is_whole: bool = False
-    """It needs all tiles at once."""
+    """Whether the reader needs all tiles at once."""
 
     def buffer_bytes(self, num_tiles: int) -> float:
         """Return the buffers of ``num_tiles`` tiles; of a tensor that is read whole, two of it."""
@@ -334,7 +335,7 @@ class _Tensor:
 
 @dataclass(frozen=True)
 class _Device:
-    """What one device holds of a graph."""
+    """Shard of a graph on one device."""
 
     graph: DataflowGraph
     sizes: Sequence[Sequence[Mapping[str, int]]]
@@ -353,7 +354,7 @@ class _Device:
         return min(num_elements(dims, sizes) for sizes in self.sizes[number])
 
     def least_bytes(self, number: int, tensors: Sequence[Kernel | Weight]) -> float:
-        """Return the bytes of what a kernel writes or holds."""
+        """Return the least bytes of the tensors that a kernel writes or holds."""
         every = (
             sum(self.graph.tensor_bytes(tensor, sizes) for tensor in tensors)
             for sizes in self.sizes[number]
@@ -372,7 +373,7 @@ class _Device:
         return is_sum and not is_move and kernel.name in self.graph.outputs
 
     def written(self, rules: Rules) -> list[_Tensor]:
-        """Return what kernels write, with its readers."""
+        """Return the outputs of the kernels, each with its readers."""
         graph, level = self.graph, [0] * len(self.graph.kernels)
         # the longest path to each kernel, in kernels before it
         for edge in graph.edges:
@@ -410,7 +411,7 @@ class _Device:
         )
 
     def inputs(self) -> Iterable[_Tensor]:
-        """Yield what comes from outside, once for each input."""
+        """Yield the inputs of the graph, each once."""
         graph = self.graph
         for name in graph.inputs:
             reads = [

@@ -14,7 +14,7 @@ SHOWN_GAP = 0.0005
 MOST_PARTITIONS = 8
 """Partitions on the default screen."""
 MOST_LETTERS = 36
-"""Of the kernels of a partition on the default screen."""
+"""Most letters for the kernels of a partition on the default screen."""
 
 
 def fusion_screen(answer: FusionAnswer, *, next_command: str = "") -> Screen:
@@ -73,7 +73,7 @@ def fusion_lines(answer: FusionAnswer) -> Iterator[str]:
 
 
 def title(answer: FusionAnswer) -> str:
-    """Return what was fused, and where."""
+    """Return the title: the graph, the chips, degrees and tile."""
     asked = answer.question
     how = "kernel by kernel" if asked.runs_by_kernel else "fused"
     rules = ", rules of DFModel" if asked.rules == "dfmodel" else ""
@@ -84,13 +84,13 @@ def title(answer: FusionAnswer) -> str:
 
 
 def pass_of(answer: FusionAnswer) -> str:
-    """Return what passes through the graph at once: a sequence of tokens, or all of its inputs."""
+    """Return the name of one pass through the graph: a sequence of tokens, or all of its inputs."""
     graph = answer.question.graph
     return "sequence" if graph.tiled == "tokens" and "batch" not in graph.sizes else "pass"
 
 
 def speed_line(answer: FusionAnswer) -> str:
-    """Return how fast the group is."""
+    """Return the line with the time of a pass and the throughput of the group."""
     asked, fusion = answer.question, answer.choice.fusion
     often = f" x {answer.question.repeats}" if answer.question.repeats > 1 else ""
     many = "passes" if pass_of(answer) == "pass" else "sequences"
@@ -103,7 +103,7 @@ def speed_line(answer: FusionAnswer) -> str:
 
 
 def latency_line(answer: FusionAnswer) -> str:
-    """Return how long one pass takes that is alone, and what others share with it."""
+    """Return the line with the latency of one pass alone, and the part that others share."""
     in_flight, weights_s = answer.choice.fusion.micro_batch, answer.weights_s
     alone = f"{format_seconds(answer.latency_s)} for one {pass_of(answer)} alone"
     if not weights_s:

@@ -38,11 +38,11 @@ class Orders:
     """The orders of kernels that are searched for a problem."""
 
     lattice: Lattice | None
-    """Of all kernels; None of a wide graph, and kernel by kernel."""
+    """Lattice of all kernels; None for a wide graph, and kernel by kernel."""
     least_s: float
     """No partitions take less."""
     fewer: FewerKernels | None = None
-    """What of a wide graph is searched in all orders."""
+    """Kernels of a wide graph that are searched in all orders."""
 
 
 def orders_of(problem: FusionProblem, known: KnownLattices | None = None) -> Orders:
@@ -297,7 +297,7 @@ def _partition(
 
 
 def why_nothing_fits(problem: FusionProblem) -> str:
-    """Return what stands in the way: kernels that do not fit even alone, or too little DRAM."""
+    """Return the reason: kernels that do not fit even alone, or too little DRAM."""
     alone = price_partitions(problem, np.eye(problem.num_kernels, dtype=bool))
     sram = problem.grid.sram_bytes
     too_large = [
@@ -318,7 +318,7 @@ def why_nothing_fits(problem: FusionProblem) -> str:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A problem, and what a second of it costs: seconds of the whole, repetitions and devices."""
+    """A problem, and the weight of one of its seconds: repetitions times devices."""
 
     problem: FusionProblem
     weight: float = 1.0

@@ -36,11 +36,11 @@ from meshwright.graph.op import Phase
 from meshwright.spec.collective import CollectiveKind
 
 LINKS = 2
-"""Of a chip in a ring: both are used at once."""
+"""Links of a chip in a ring: both are used at once."""
 
 
 class ResourceWeights(NamedTuple):
-    """What a second counts: of cores, of links, of DRAM."""
+    """Weights of a second of cores, of links and of DRAM."""
 
     cores: float
     links: float
@@ -49,7 +49,7 @@ class ResourceWeights(NamedTuple):
 
 LINKS_ONLY = ResourceWeights(0.0, 1.0, 0.0)
 _FEW = 1e-6
-"""Of what does not count, to decide between equals."""
+"""Weight of the other resources, to decide between equals."""
 RESOURCE_MEANS = (
     ResourceWeights(1.0 - 2.0 * _FEW, _FEW, _FEW),
     ResourceWeights(_FEW, 1.0 - 2.0 * _FEW, _FEW),
@@ -59,12 +59,12 @@ RESOURCE_MEANS = (
     ResourceWeights(0.25, 0.75, 0.0),
     ResourceWeights(0.4, 0.3, 0.3),
 )
-"""Means of the three: each is a bound, and its best splits are likely to be good."""
+"""Weighted means of the three: each is a bound, and its best splits are likely to be good."""
 
 
 @dataclass(frozen=True)
 class GraphSplit:
-    """How kernels are split, and the network time that each one causes for a sequence."""
+    """Splits of the kernels, and the network time of each one for a sequence."""
 
     dims: Mapping[str, str | None] = field(default_factory=dict)
     network_s: Mapping[str, float] = field(default_factory=dict)
@@ -72,15 +72,15 @@ class GraphSplit:
 
 @dataclass(frozen=True)
 class SplitCandidates:
-    """Splits that are worth fusing, and what holds for all there are."""
+    """Splits to fuse, and a lower bound over all splits."""
 
     likely: tuple[GraphSplit, ...]
     ring: ChipRing | None = None
     """The chips that share the kernels; None where there is one split only."""
     least_s: float = 0.0
-    """Neither cores nor links take less for a sequence [s]."""
+    """Lower bound of the time of cores and links for a sequence [s]."""
     gap: float = 0.0
-    """How far the one split may be from the fewest bytes."""
+    """Largest possible distance of the one split from the fewest bytes, as a fraction."""
 
 
 @dataclass(frozen=True)

@@ -21,25 +21,25 @@ from meshwright.dataflow.ideals import TooWideError, larger_ideals, order_ideals
 MOST_IDEALS = 100_000
 """Ideals beyond which nothing is searched."""
 MOST_STEPS = 1_000_000
-"""Steps after which the bound of what was reached has to do."""
+"""Most steps; beyond them the bound of the ideals reached so far is used."""
 TOGETHER = 200
 """Ideals grown at once."""
 ROUNDING = 1.0 - 1e-9
-"""What is faster by less is not looked for."""
+"""Factor on the known time: a smaller gain is not searched for."""
 
 
 @dataclass(frozen=True)
 class AllOrders:
-    """What a look at all orders tells."""
+    """Result of a search of all orders."""
 
     bound_s: float
-    """No partitions are faster, as far as those that are known are not."""
+    """Lower bound of all partitions other than those already known."""
     sets: BoolArray | None
-    """Partitions that were found to be faster, shape (partitions, kernels), in their order."""
+    """Faster partitions that were found, shape (partitions, kernels), in their order."""
 
 
 def search_all_orders(problem: FusionProblem, limits: Limits, known_s: float) -> AllOrders:
-    """Return what can be shown of partitions that are faster than those that are known."""
+    """Return a lower bound of partitions faster than the known ones, and those found."""
     least_s = min(bound_s(problem), known_s * ROUNDING)
     try:
         ideals = order_ideals(limits.needs, MOST_IDEALS, kept=limits.stand)
@@ -52,7 +52,7 @@ def search_all_orders(problem: FusionProblem, limits: Limits, known_s: float) ->
 
 @dataclass
 class _Paths:
-    """The least seconds in which each ideal was reached, and from where."""
+    """The least seconds in which each ideal was reached, and the ideal before it."""
 
     problem: FusionProblem
     limits: Limits
@@ -62,7 +62,7 @@ class _Paths:
     bound_s: float = np.inf
     shares: KernelBounds = field(init=False)
     left_s: FloatArray = field(init=False)
-    """Of what must still follow each ideal, at least."""
+    """Least time of the kernels that must still follow each ideal."""
     reached_s: FloatArray = field(init=False)
     parent: IntArray = field(init=False)
 
