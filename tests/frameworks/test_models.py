@@ -3,7 +3,7 @@
 import pytest
 from real_parsers import meant, read, told
 
-from meshwright.frameworks import maxtext_models, torchtitan_models
+from meshwright.catalog import maxtext_models, torchtitan_models
 from meshwright.spec.workload import Precision, SoftwareStack
 
 SHIPPED = {

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.base.errors import Fault
 from meshwright.frameworks.launch import Words, degrees, micro_batches
-from meshwright.frameworks.refusals import choice_refusal
 from meshwright.spec.workload import Adapters
 from meshwright.train.answer import Plan
 
@@ -74,16 +72,6 @@ def notes(plan: Plan, script: str) -> tuple[str, ...]:
         "and add what a plan does not hold (weights, data), as in",
         f"  {script} --model_name_or_path NAME --dataset_name NAME --output_dir FOLDER",
     )
-
-
-def trainer_refusals(plan: Plan) -> Iterator[Fault]:
-    """Yield what the Trainer and its models of language cannot do."""
-    stored = plan.workload.precision.weight_format
-    if stored is not None and stored.name not in STORED:
-        reason, fix = "frozen weights are narrowed by bitsandbytes", "nf4, nf4-double or bnb-int8"
-        yield choice_refusal("workload.precision.weight_format", stored.name, reason, fix)
-    if not plan.workload.causal:
-        yield choice_refusal("workload.causal", False, f"{PROGRAM} masks causally", "true")
 
 
 def trainer_options(plan: Plan, *, recomputes: bool) -> Iterator[Words]:

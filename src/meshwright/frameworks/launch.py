@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.sharding.dealing import chunk_lengths
 from meshwright.sharding.strategy import DEGREES
+from meshwright.sharding.writing import MESH_AXES, host_size
 from meshwright.train.answer import Plan
 
-MESH_AXES = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
-"""Axes of a device mesh on a cluster, innermost first in the default order of Megatron."""
 GRADIENT_AXES = ("dp_replicate", "dp_shard", "cp")
 """Axes over which the gradients of a weight are summed."""
 SHARD_AXES = ("dp_shard", "cp")
@@ -65,10 +64,6 @@ def num_experts(plan: Plan) -> int:
 
 Words = tuple[str, ...]
 """One option of a command line with its values."""
-RACK_DOMAIN = 17
-"""A scale-up domain of this many devices, or more, spans hosts."""
-RACK_HOST_SIZE = 4
-"""Devices of one host in such a domain. Source: NVIDIA GB200 NVL72, four GPUs in a tray."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +74,9 @@ class Launch:
     devices_per_host: int
 
 
-def host_size(plan: Plan) -> int:
-    """Return the devices of one host: the innermost domain, or a part of a rack-scale one."""
-    domain = plan.system.levels[0].size if plan.system.levels else 1
-    size = RACK_HOST_SIZE if domain >= RACK_DOMAIN else domain
-    return min(size, plan.system.num_devices)
-
-
 def plan_launch(plan: Plan) -> Launch:
     """Return hosts and processes for the devices used; each host starts as many."""
-    used, size = int(plan.best.strategy.num_devices), host_size(plan)
+    used, size = int(plan.best.strategy.num_devices), host_size(plan.system)
     return Launch(1, used) if used <= size else Launch(used // size, size)
 
 

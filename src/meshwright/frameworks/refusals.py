@@ -6,24 +6,39 @@ from collections.abc import Iterator
 
 from meshwright.base.errors import Fault
 from meshwright.catalog.frameworks import load_framework
-from meshwright.frameworks.launch import MESH_AXES, degrees, host_size
 from meshwright.sharding import launching
 from meshwright.sharding.axes import axis_rules
 from meshwright.sharding.fixes import fix_of, found_faults
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import Offload, stack
+from meshwright.sharding.writing import Written, batch_faults, launched_faults, written_faults
 from meshwright.spec.framework import Framework
 from meshwright.train.answer import Plan
 
 
-def framework_refusals(plan: Plan, name: str) -> list[Fault]:
-    """Return what keeps a plan from a framework of the catalog: what the search would not come to.
+def framework_refusals(plan: Plan, name: str, *, is_written: bool = True) -> list[Fault]:
+    """Return what keeps a plan from a framework of the catalog.
 
-    Its devices, its batch, and the rules of ``sharding/launching.py``.
+    That of a plan in parts, what the framework cannot start (``sharding/launching.py``), and what
+    its files cannot say (``sharding/writing.py``).
+
+    Parameters
+    ----------
+    is_written
+        By the files of the framework itself; otherwise by those of a program on top of it.
     """
-    checks = (_segments, _devices, _hosts, _axis_order, _batch)
-    found = [fault for check in checks for fault in check(plan)]
-    return found + list(_launching(plan, load_framework(name)))
+    found = [fault for check in (_segments, _devices) for fault in check(plan)]
+    if plan.best.segments:
+        written = asked(plan)
+        limits = written_faults(name, written) if is_written else launched_faults(written)
+        found += [*limits, *_launching(plan, load_framework(name))]
+    return found
+
+
+def asked(plan: Plan) -> Written:
+    """Return the strategy of a plan with its question."""
+    best = plan.best
+    return Written(plan.model, plan.system, plan.workload, best.strategy, best.structure)
 
 
 def _launching(plan: Plan, framework: Framework) -> Iterator[Fault]:
@@ -48,10 +63,8 @@ def _launching(plan: Plan, framework: Framework) -> Iterator[Fault]:
 def plan_refusals(plan: Plan) -> list[Fault]:
     """Return what keeps a plan from any target: its shape, its batch, its legality."""
     return [
-        fault
-        for check in (_segments, _vocabulary, _not_written, _axis_order, _batch, _rules)
-        for fault in check(plan)
-    ]
+        fault for check in (_segments, _vocabulary, _not_written, _rules) for fault in check(plan)
+    ] + list(batch_faults(asked(plan)))
 
 
 def _segments(plan: Plan) -> Iterator[Fault]:
@@ -84,45 +97,6 @@ def _devices(plan: Plan) -> Iterator[Fault]:
         )
 
 
-def _hosts(plan: Plan) -> Iterator[Fault]:
-    used, size = int(plan.best.strategy.num_devices), host_size(plan)
-    if used > size and used % size:
-        message = f"{used} devices do not fill hosts of {size}; torchrun starts as many on each"
-        yield Fault("strategy", message, f"{used // size * size} devices")
-    if plan.system.dead_devices:
-        message = f"{len(plan.system.dead_devices)} devices are dead; ranks are given out in a row"
-        yield Fault("system.dead_devices", message, "leave their hosts out of the system")
-
-
-def _axis_order(plan: Plan) -> Iterator[Fault]:
-    order = plan.best.structure.axis_order
-    wrong = [axis for axis in MESH_AXES if order.count(axis) != 1]
-    if wrong:
-        message = f"names {wrong[0]} {order.count(wrong[0])} times; each axis stands once"
-        yield Fault("structure.axis_order", message, ",".join(MESH_AXES))
-
-
-def _batch(plan: Plan) -> Iterator[Fault]:
-    sizes, batch = degrees(plan), plan.workload.global_batch_size
-    unit = sizes["dp"] * sizes["micro_batch_size"]
-    if batch >= unit and batch % unit:
-        yield Fault(
-            "workload.global_batch_size",
-            f"{batch} is not divisible by dp {sizes['dp']} x micro-batch "
-            f"{sizes['micro_batch_size']}; ranks would run different numbers of micro-batches",
-            _nearest_batch(batch, sizes["dp"], sizes["micro_batch_size"]),
-        )
-
-
-def _nearest_batch(batch: int, dp: int, micro_batch_size: int) -> str:
-    """Return the nearest micro-batch that divides the batch of a rank; else the nearest batch."""
-    if batch % dp == 0:
-        sizes = range(micro_batch_size, 0, -1)
-        return f"micro_batch_size={next(size for size in sizes if batch // dp % size == 0)}"
-    unit = dp * micro_batch_size
-    return f"global_batch_size={max(1, round(batch / unit)) * unit}"
-
-
 def _rules(plan: Plan) -> Iterator[Fault]:
     """Yield what the axes themselves refuse; narrow tiles are slow, not inexpressible."""
     case = Case(
@@ -131,21 +105,6 @@ def _rules(plan: Plan) -> Iterator[Fault]:
     found, change = found_faults(axis_rules(), case, plan.system.num_alive)
     for refusal in found:
         yield Fault("strategy", f"{refusal.text(case, 0)} [{refusal.name}]", change)
-
-
-def optimizer_refusals(plan: Plan, name: str, needed_bytes: float) -> Iterator[Fault]:
-    """Yield an optimizer that keeps fewer bytes per parameter than the one of the target."""
-    preset = plan.workload.optimizer
-    if preset.freezes_weights:
-        return
-    kept = (
-        preset.weight_bytes_per_param
-        + preset.gradient_bytes_per_param
-        + preset.state_bytes_per_param
-    )
-    if kept < needed_bytes:
-        message = f"{preset.name} keeps {kept:g} bytes per parameter, Adam here {needed_bytes:g}"
-        yield Fault("workload.optimizer", message, f"plan with optimizer {name}")
 
 
 def offload_refusals(plan: Plan) -> Iterator[Fault]:

@@ -202,7 +202,8 @@ SERVING_ONLY = ("batch", "context", "prompt", "answer", "max_latency", "max_ttft
 """Options that have no meaning in training."""
 TRAINING_ONLY = (
     "seq", "global_batch", "workload", "optimizer", "tokens", "document_length", "batch_ramp",
-    "async_tp", "switches", "dropout", "measured", "tatp", "dp_shard", "num_virtual_stages", "recompute",
+    "async_tp", "switches", "dropout", "measured", "tatp", "dp_shard", "num_virtual_stages",
+    "recompute",
     "recompute_modules", "kept_tensors", "offloaded_tensors", "recompute_layers", "recompute_run",
     "schedule", "offload", "zero_stage", "reshard_after_forward", "vocabulary_parallel",
     "embedding_layers", "head_layers", "stage_layers", "overlap_data_parallel",

@@ -31,6 +31,7 @@ from meshwright.sharding.strategy import (
     make_strategy,
     stack,
 )
+from meshwright.sharding.writing import Written, written_faults
 from meshwright.spec.declaration import Provenance
 from meshwright.spec.framework import UNNAMED, Framework
 from meshwright.spec.model import REGIONS, ModelSpec
@@ -349,7 +350,10 @@ def launches_with(problem: Problem, strategy: Strategy, structure: PlanOptions) 
     found = []
     for name, asked in launched_by(problem):
         case = Case(problem.model, asked, structure, stack([strategy]))
-        if not any(rule.breaks(case).any() for rule in launching.rules()):
+        written = Written(problem.model, problem.system, asked, strategy, structure)
+        if not any(rule.breaks(case).any() for rule in launching.rules()) and not any(
+            written_faults(name, written)
+        ):
             found.append(name)
     return tuple(found)
 

@@ -17,7 +17,7 @@ from meshwright.frameworks.reading.stages import pipeline_layout
 from meshwright.frameworks.registry import exporters, rendered
 from meshwright.frameworks.targets.torchtitan import edge_weights
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
-from meshwright.spec.workload import Precision
+from meshwright.spec.workload import Precision, SoftwareStack
 
 DATA = Path(__file__).parents[2] / "data"
 FRAMEWORKS = tuple(name for name in exporters if exporters[name].is_text)
@@ -144,6 +144,7 @@ def test_header_names_plan_price_and_devices(text, target):
     )
 
 
+COMPILED = SoftwareStack(compiled=True, loss="compiled")
 MANY = [
     ({"tp": 4, "pp": 2, "cp": 2, "dp_shard": 4}, {"zero_stage": 1}, {}),
     ({"tp": 2, "cp": 4, "dp_shard": 8}, {"zero_stage": 1, "context_kind": ContextKind.ULYSSES}, {}),
@@ -151,8 +152,8 @@ MANY = [
     ({"dp_shard": 64}, {"zero_stage": 1, "offload": Offload.OPTIMIZER}, {}),
     ({"dp_shard": 64}, {"zero_stage": 2, "offload": Offload.ALL}, {}),
     ({"tp": 2, "dp_shard": 32}, {"zero_stage": 1, "axis_order": PIPELINE_INSIDE}, {}),
-    ({"tp": 8, "pp": 8}, {"overlap_tensor_parallel": True}, {}),
-    ({"tp": 8, "dp_replicate": 8}, {"overlap_tensor_parallel": True}, {}),
+    ({"tp": 8, "pp": 8}, {"overlap_tensor_parallel": True}, {"software": COMPILED}),
+    ({"tp": 8, "dp_replicate": 8}, {"overlap_tensor_parallel": True}, {"software": COMPILED}),
     ({"pp": 5, "dp_shard": 8}, {"zero_stage": 3, "reshard_after_forward": False}, {}),
     ({"pp": 5, "dp_shard": 8}, {"zero_stage": 1}, {}),
     ({"pp": 3, "dp_shard": 16}, {"zero_stage": 1}, {"batch": 96}),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.base.errors import MeshwrightError, SpecError
+from meshwright.catalog.config_json import dims_of
 from meshwright.catalog.models import load_model, model_entry, model_names, read_config
-from meshwright.frameworks.config_json import dims_of
 from meshwright.frameworks.reading.given import Given
 from meshwright.spec.model import ModelSpec
 

@@ -15,21 +15,15 @@ from meshwright.frameworks.hugging_face import (
     notes,
     program_of,
     trainer_options,
-    trainer_refusals,
 )
 from meshwright.frameworks.launch import degrees, header, plan_launch, shell_script
-from meshwright.frameworks.refusals import (
-    framework_refusals,
-    optimizer_refusals,
-)
+from meshwright.frameworks.refusals import framework_refusals
 from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import Offload, Recompute
 from meshwright.train.answer import Plan
 
 FILE_NAME = "accelerate.sh"
 CONFIG_NAME = "accelerate.yaml"
-ADAM_BYTES = 16.0
-"""FP32 parameters, gradients and two moments of AdamW."""
 PRECISIONS = {"fp32": "no", "tf32": "no", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
 
 Settings = dict[str, object]
@@ -45,11 +39,7 @@ class AccelerateFiles:
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the configuration cannot say."""
-        return [
-            *framework_refusals(plan, "accelerate"),
-            *optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES),
-            *trainer_refusals(plan),
-        ]
+        return framework_refusals(plan, "accelerate")
 
     @staticmethod
     def render(plan: Plan) -> dict[str, str]:

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import yaml
 
 from meshwright.base.errors import Fault
-from meshwright.frameworks.hugging_face import adapters_of, modules_of, trainer_refusals
+from meshwright.frameworks.hugging_face import adapters_of, modules_of
 from meshwright.frameworks.launch import degrees, header, micro_batches, on_one_line, plan_launch
-from meshwright.frameworks.refusals import framework_refusals, optimizer_refusals
+from meshwright.frameworks.refusals import asked, framework_refusals
 from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import Offload, Recompute
+from meshwright.sharding.writing import optimizer_faults, trainer_faults
 from meshwright.train.answer import Plan
 
 FILE_NAME = "axolotl.yaml"
@@ -53,11 +54,12 @@ class AxolotlFile:
         """Return what the configuration cannot say."""
         is_wide = plan.best.structure.zero_stage == 3 or plan.workload.precision.matmul in WIDE
         preset = "fsdp-mixed" if is_wide else "adam-bf16"
+        needed = ADAM_BYTES[is_wide]
         return [
-            *framework_refusals(plan, "accelerate"),
-            *optimizer_refusals(plan, preset, ADAM_BYTES[is_wide]),
+            *framework_refusals(plan, "accelerate", is_written=False),
+            *optimizer_faults(asked(plan), preset=preset, needed_bytes=needed),
             *_own_refusals(plan),
-            *trainer_refusals(plan),
+            *trainer_faults(asked(plan)),
         ]
 
     @staticmethod

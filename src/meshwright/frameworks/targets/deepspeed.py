@@ -16,7 +16,6 @@ from meshwright.frameworks.hugging_face import (
     notes,
     program_of,
     trainer_options,
-    trainer_refusals,
 )
 from meshwright.frameworks.launch import (
     degrees,
@@ -26,15 +25,13 @@ from meshwright.frameworks.launch import (
     shell_script,
     torchrun_words,
 )
-from meshwright.frameworks.refusals import framework_refusals, optimizer_refusals
+from meshwright.frameworks.refusals import framework_refusals
 from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import Recompute
 from meshwright.train.answer import Plan
 
 FILE_NAME = "deepspeed.sh"
 CONFIG_NAME = "ds_config.json"
-ADAM_BYTES = 16.0
-"""Two bytes of weights, two of gradients, FP32 weights and two moments of Adam."""
 SUMMED_GRADIENT_BYTES = 4.0
 """Gradients of so many bytes and more are summed in FP32."""
 ADAM_PARAMS = ("lr", "betas", "eps", "weight_decay")
@@ -52,11 +49,7 @@ class DeepSpeedFiles:
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the configuration cannot say."""
-        return [
-            *framework_refusals(plan, "deepspeed"),
-            *optimizer_refusals(plan, "deepspeed-adam", ADAM_BYTES),
-            *trainer_refusals(plan),
-        ]
+        return framework_refusals(plan, "deepspeed")
 
     @staticmethod
     def render(plan: Plan) -> dict[str, str]:

@@ -10,21 +10,15 @@ from math import gcd
 from typing import Any
 
 from meshwright.base.errors import Fault
-from meshwright.frameworks.config_json import config_of
+from meshwright.catalog.config_json import config_of
 from meshwright.frameworks.jax_program import PROGRAM
 from meshwright.frameworks.launch import degrees, header, plan_launch, shell_script
-from meshwright.frameworks.refusals import (
-    choice_refusal,
-    framework_refusals,
-    optimizer_refusals,
-)
+from meshwright.frameworks.refusals import framework_refusals
 from meshwright.frameworks.registry import exporters
 from meshwright.train.answer import Plan
 
 FILE_NAME = "jax.sh"
 PROGRAM_NAME = "jax_train.py"
-ADAM_BYTES = 16.0
-"""FP32 parameters, gradients and two moments of AdamW."""
 
 
 @exporters.register("jax")
@@ -37,12 +31,7 @@ class JaxProgram:
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the program cannot do."""
-        return [
-            *framework_refusals(plan, "jax"),
-            *_own_refusals(plan),
-            *_model_refusals(plan),
-            *optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES),
-        ]
+        return framework_refusals(plan, "jax")
 
     @staticmethod
     def render(plan: Plan) -> dict[str, str]:
@@ -103,25 +92,6 @@ def mesh_axes(plan: Plan) -> dict[str, int]:
 def _expert_shards(sizes: Mapping[str, int]) -> int:
     """Return the part of the data axes over which experts are spread, beside tp."""
     return sizes["ep"] // gcd(sizes["ep"], sizes["tp"])
-
-
-def _own_refusals(plan: Plan) -> Iterator[Fault]:
-    if not plan.workload.causal:
-        yield choice_refusal("workload.causal", False, "the program masks causally", "true")
-
-
-def _model_refusals(plan: Plan) -> Iterator[Fault]:
-    """Yield models with what the layers of the program lack."""
-    config = config_of(plan.model)
-    if config is None:
-        yield Fault("model", f"{plan.model.name} has layers that are not written", "a plain Llama")
-        return
-    has_bias = config.get("attention_bias") or config.get("mlp_bias")
-    if has_bias or config.get("mlp_only_layers"):
-        message = "biases, or dense layers between those with experts, are not written"
-        yield Fault("model", message, "--framework megatron")
-    if config.get("sliding_window") and plan.system.chip.vendor == "Google":
-        yield Fault("model", "the kernel of TPUs has no window", "--framework maxtext")
 
 
 def _variables(plan: Plan) -> Iterator[str]:

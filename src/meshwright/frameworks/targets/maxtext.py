@@ -13,6 +13,7 @@ from fractions import Fraction
 from math import gcd
 
 from meshwright.base.errors import Fault
+from meshwright.catalog.maxtext_models import model_keys
 from meshwright.frameworks.launch import (
     Words,
     degrees,
@@ -22,20 +23,13 @@ from meshwright.frameworks.launch import (
     plan_launch,
     shell_script,
 )
-from meshwright.frameworks.maxtext_models import model_keys, model_refusals
-from meshwright.frameworks.refusals import (
-    choice_refusal,
-    framework_refusals,
-    optimizer_refusals,
-)
+from meshwright.frameworks.refusals import framework_refusals
 from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import Offload, Recompute
 from meshwright.train.answer import Plan
 
 FILE_NAME = "maxtext.sh"
 PROGRAM = "maxtext.trainers.pre_train.train"
-ADAM_BYTES = 16.0
-"""FP32 parameters, gradients and two moments of AdamW."""
 WIDE = {"fp32": "highest", "tf32": "high"}
 """``matmul_precision`` of FP32 numbers; by default products are in bf16 on TPUs."""
 AXES = ("expert", "tensor", "context", "fsdp", "pipeline", "data")
@@ -57,12 +51,7 @@ class MaxTextKeys:
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the keys cannot say."""
-        return [
-            *framework_refusals(plan, "maxtext"),
-            *_own_refusals(plan),
-            *_optimizer_refusals(plan),
-            *model_refusals(plan.model),
-        ]
+        return framework_refusals(plan, "maxtext")
 
     @staticmethod
     def render(plan: Plan) -> dict[str, str]:
@@ -75,17 +64,6 @@ class MaxTextKeys:
         comments = header(plan, MaxTextKeys.title, notes)
         program = ["python3", "-m", PROGRAM]
         return {FILE_NAME: shell_script(comments, _variables(plan), program, options)}
-
-
-def _optimizer_refusals(plan: Plan) -> Iterator[Fault]:
-    """Yield what the optimizer lacks, but for the one in bf16 that ``weight_dtype`` makes."""
-    if plan.workload.optimizer.name != "adam-bf16":
-        yield from optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES)
-
-
-def _own_refusals(plan: Plan) -> Iterator[Fault]:
-    if not plan.workload.causal:
-        yield choice_refusal("workload.causal", False, "its models mask causally", "true")
 
 
 def _variables(plan: Plan) -> Iterator[str]:

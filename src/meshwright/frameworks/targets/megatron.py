@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from meshwright.base.errors import Fault
+from meshwright.catalog.megatron_models import biases
 from meshwright.frameworks.launch import (
-    MESH_AXES,
-    RACK_DOMAIN,
     Words,
     degrees,
     header,
@@ -26,13 +25,10 @@ from meshwright.frameworks.launch import (
     torchrun_words,
 )
 from meshwright.frameworks.reading.stages import pipeline_layout
-from meshwright.frameworks.refusals import (
-    choice_refusal,
-    framework_refusals,
-    optimizer_refusals,
-)
+from meshwright.frameworks.refusals import framework_refusals
 from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute
+from meshwright.sharding.writing import MESH_AXES, RACK_DOMAIN, has_short_gradients
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
 from meshwright.train.answer import Plan
 
@@ -60,11 +56,7 @@ class MegatronArguments:
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the arguments cannot say."""
-        return [
-            *framework_refusals(plan, "megatron"),
-            *choice_refusals(plan),
-            *model_refusals(plan.model),
-        ]
+        return framework_refusals(plan, "megatron")
 
     @staticmethod
     def render(plan: Plan) -> dict[str, str]:
@@ -91,13 +83,6 @@ def arguments(plan: Plan) -> list[Words]:
     ]
 
 
-def choice_refusals(plan: Plan) -> Iterator[Fault]:
-    """Yield orders, optimizers and masks that Megatron does not have."""
-    yield from _order_refusals(plan)
-    yield from _optimizer_refusals(plan)
-    yield from _causal_refusals(plan)
-
-
 def _uses_fsdp(plan: Plan) -> bool:
     return plan.best.structure.zero_stage >= 2
 
@@ -105,32 +90,6 @@ def _uses_fsdp(plan: Plan) -> bool:
 def _has_data_axes(plan: Plan) -> bool:
     sizes = degrees(plan)
     return sizes["dp"] * sizes["cp"] > 1
-
-
-def _order_refusals(plan: Plan) -> Iterator[Fault]:
-    sizes, found = degrees(plan), ",".join(plan.best.structure.axis_order)
-    default = ",".join(MESH_AXES)
-    matches = sizes["ep"] * sizes["etp"] == sizes["tp"] * sizes["cp"]
-    if num_experts(plan) and not matches and not ordered_as(plan, MESH_AXES):
-        reason = "with pp inside of dp, stages match only where ep x etp equals tp x cp"
-        yield choice_refusal("structure.axis_order", found, reason, default)
-
-
-def _optimizer_refusals(plan: Plan) -> Iterator[Fault]:
-    short = has_short_gradients(plan) or plan.workload.precision.matmul in ("fp32", "tf32")
-    name = "megatron-adam-bf16-gradients" if short else "megatron-adam"
-    yield from optimizer_refusals(plan, name, 16.0 if short else 18.0)
-
-
-def has_short_gradients(plan: Plan) -> bool:
-    """Return whether gradients are kept and summed in two bytes."""
-    optimizer = plan.workload.optimizer
-    return optimizer.gradient_bytes_per_param <= 2 and not optimizer.freezes_weights
-
-
-def _causal_refusals(plan: Plan) -> Iterator[Fault]:
-    if not plan.workload.causal:
-        yield choice_refusal("workload.causal", False, "GPT models mask causally", "true")
 
 
 def variables(plan: Plan) -> Iterator[str]:
@@ -207,7 +166,7 @@ def _state_options(plan: Plan) -> Iterator[Words]:
         yield ("--overlap-grad-reduce",)
         if structure.zero_stage:
             yield ("--overlap-param-gather",)
-    if has_short_gradients(plan):
+    if has_short_gradients(plan.workload):
         yield ("--grad-reduce-in-bf16",)
 
 
@@ -249,89 +208,6 @@ def _workload_options(plan: Plan) -> Iterable[Words]:
         yield ("--cross-entropy-loss-fusion",)
 
 
-ROTARY_GATED = (
-    "LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "MixtralForCausalLM",
-    "Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
-    "Phi3ForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM",
-)  # fmt: skip
-"""Architectures with rotary positions and SwiGLU."""
-LEARNED_GELU = ("megatron_gpt", "GPT2LMHeadModel")
-"""Architectures with learned positions and GELU."""
-
-
-def model_refusals(model: ModelSpec) -> Iterator[Fault]:
-    """Yield what of a model Megatron-LM's GPT lacks."""
-    known = ", ".join((*LEARNED_GELU, *ROTARY_GATED))
-    learned = bool(model.learned_positions)
-    if model.architecture not in (*ROTARY_GATED, *LEARNED_GELU):
-        message = f"{model.architecture} has no counterpart among Megatron-LM's GPT models"
-        yield Fault("model.architecture", message, f"one of {known}")
-    elif learned != (model.architecture in LEARNED_GELU):
-        message = f"positions of {model.architecture} are not known from the plan"
-        yield Fault("model.learned_positions", message, "")
-    if model.norm not in ("rms", "layer"):
-        message = f"{model.norm}: Megatron-LM has RMSNorm, and LayerNorm with weight and bias"
-        yield Fault("model.norm", message, "")
-    for name in ("embedding_norm", "head_bias"):
-        if getattr(model, name):
-            yield Fault(f"model.{name}", "not in Megatron-LM's GPT", "")
-    yield from _layer_refusals(model)
-
-
-def _layer_refusals(model: ModelSpec) -> Iterator[Fault]:
-    if len({kind.attention for kind in model.layer_kinds}) > 1:
-        message = "layers with different attention; one kind can be written"
-        yield Fault("model.layer_kinds", message, "")
-    if len({e for kind in model.layer_kinds if (e := kind.experts)}) > 1:
-        yield Fault("model.layer_kinds", "experts of different sizes; one kind can be written", "")
-    if len({f for kind in model.layer_kinds if (f := kind.feed_forward)}) > 1:
-        yield Fault("model.layer_kinds", "dense layers of different widths; one can be written", "")
-    for index, kind in enumerate(model.layer_kinds):
-        for problem in _kind_problems(kind):
-            yield Fault(f"model.layer_kinds[{index}]", problem, "")
-
-
-def _kind_problems(kind: LayerSpec) -> Iterator[str]:
-    """Yield what of one layer kind cannot be said."""
-    attention = kind.attention
-    if attention is None or kind.num_branches == 1:
-        yield "no attention or no network; Megatron-LM's GPT has both in each layer"
-        return
-    if kind.parallel_residual:
-        yield "attention and feed-forward in parallel; Megatron-LM runs them in turn"
-    if kind.num_norms != 2:
-        yield f"{kind.num_norms} norms; Megatron-LM has two in a layer"
-    if not kind.norms_before:
-        yield "norms on the branches only; Megatron-LM has them before the branches"
-    if attention.qk_norm not in ("none", "head"):
-        yield f"norm of queries and keys over {attention.qk_norm}; Megatron-LM has it by head"
-    if attention.output_gate:
-        yield "a gate on the heads; written for models without it only"
-    if attention.sinks:
-        yield "attention sinks; written for models without them only"
-    if attention.window is not None and attention.window_kind != "sliding":
-        yield f"{attention.window_kind} attention windows; Megatron-LM has sliding ones"
-    if _biases(kind) not in ("none", "qkv", "all"):
-        yield f"biases on {_biases(kind)} only; Megatron-LM has none, qkv or all"
-    if kind.experts is not None and kind.experts.bias:
-        yield "biases in experts; written for experts without them only"
-
-
-def _biases(kind: LayerSpec) -> str:
-    """Return which linear layers carry a bias."""
-    dense = kind.feed_forward is not None and kind.feed_forward.bias
-    has_dense = kind.feed_forward is not None
-    found = {
-        "qkv": kind.attention is not None and kind.attention.qkv_bias,
-        "output": kind.attention is not None and kind.attention.output_bias,
-        **({"feed-forward": dense} if has_dense else {}),
-    }
-    present = [name for name, there in found.items() if there]
-    if not present:
-        return "none"
-    return "all" if len(present) == len(found) and has_dense else " and ".join(present)
-
-
 def model_options(plan: Plan) -> Iterator[Words]:
     """Yield the arguments of the model."""
     model, length = plan.model, plan.workload.sequence_length
@@ -346,9 +222,9 @@ def model_options(plan: Plan) -> Iterator[Words]:
     yield "--normalization", "RMSNorm" if model.norm == "rms" else "LayerNorm"
     if _is_gated(kind):
         yield ("--swiglu",)
-    if _biases(kind) != "all":
+    if biases(kind) != "all":
         yield ("--disable-bias-linear",)
-    if _biases(kind) == "qkv":
+    if biases(kind) == "qkv":
         yield ("--add-qkv-bias",)
     if not model.tied_embeddings:
         yield ("--untie-embeddings-and-output-weights",)

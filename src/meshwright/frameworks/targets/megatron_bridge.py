@@ -16,39 +16,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshwright.base.errors import Fault
+from meshwright.catalog.megatron_models import VANILLA, bridge_recipe
 from meshwright.catalog.recipes import recipes
 from meshwright.frameworks.hugging_face import adapters_of
 from meshwright.frameworks.launch import (
     Words,
     degrees,
     header,
-    num_experts,
     plan_launch,
     shell_script,
     torchrun_words,
 )
-from meshwright.frameworks.refusals import choice_refusal, framework_refusals
+from meshwright.frameworks.refusals import framework_refusals
 from meshwright.frameworks.registry import exporters
 from meshwright.frameworks.targets.megatron import (
     arguments,
-    choice_refusals,
-    has_short_gradients,
     model_options,
-    model_refusals,
     variables,
 )
 from meshwright.sharding.strategy import Offload
+from meshwright.sharding.writing import has_short_gradients
 from meshwright.train.answer import Plan
 
 FILE_NAME = "megatron_bridge.sh"
-VANILLA = "vanilla_gpt_pretrain_config"
-LATENT_RECIPES = {
-    (2048, 27, 64): "deepseek_v2_lite_pretrain_config",
-    (5120, 60, 160): "deepseek_v2_pretrain_config",
-    (7168, 61, 256): "deepseek_v3_pretrain_config",
-}
-"""Recipes of models with latent attention, by hidden size, layers and experts."""
-
 FIELDS: dict[str, tuple[str, ...]] = {
     "micro-batch-size": ("train.micro_batch_size",),
     "global-batch-size": ("train.global_batch_size",),
@@ -114,12 +104,7 @@ class BridgeOverrides:
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the overrides cannot say."""
-        return [
-            *framework_refusals(plan, "megatron-bridge"),
-            *choice_refusals(plan),
-            *_own_refusals(plan),
-            *model_refusals(plan.model),
-        ]
+        return framework_refusals(plan, "megatron-bridge")
 
     @staticmethod
     def render(plan: Plan) -> dict[str, str]:
@@ -133,43 +118,16 @@ class BridgeOverrides:
         own = () if adapters_of(plan) is None else (frozen,)
         comments = header(plan, BridgeOverrides.title, (*notes, *own))
         program = [*torchrun_words(plan_launch(plan)), "run_recipe.py"]
-        options: list[Words] = [("--recipe", _recipe(plan))]
+        recipe = bridge_recipe(plan.model)
+        options: list[Words] = [("--recipe", recipe)]
         stated = list(_overrides(plan))
-        options += [(override,) for override in (*stated, *_turned_off(_recipe(plan), stated))]
+        options += [(override,) for override in (*stated, *_turned_off(recipe, stated))]
         return {FILE_NAME: shell_script(comments, variables(plan), program, options)}
-
-
-def _recipe(plan: Plan) -> str:
-    """Return the recipe that can be the model; empty where there is none."""
-    model = plan.model
-    if all(attention.kind != "mla" for attention in model.attentions):
-        return VANILLA
-    return LATENT_RECIPES.get((model.hidden_size, model.num_layers, num_experts(plan)), "")
-
-
-def _own_refusals(plan: Plan) -> Iterator[Fault]:
-    sizes, software = degrees(plan), plan.workload.software
-    if not _recipe(plan):
-        message = "latent attention is in recipes of DeepSeek only, not of this size"
-        yield Fault("model.attention", message, "plan with --framework megatron")
-    is_latent = any(attention.kind == "mla" for attention in plan.model.attentions)
-    if is_latent and plan.workload.optimizer.freezes_weights:
-        message = "adapters of latent attention are not written"
-        yield Fault("workload.adapters", message, "plan with --framework accelerate")
-    if plan.workload.precision.weight_format is not None:
-        message = "frozen weights rest in 16 bits"
-        yield Fault("workload.precision.weight_format", message, "plan without --weights")
-    if not software.flash_attention:
-        reason = "overrides leave the attention kernel to Transformer Engine"
-        yield choice_refusal("workload.software.flash_attention", False, reason, "true")
-    if plan.best.structure.offload is Offload.ACTIVATIONS and sizes["pp"] > 1:
-        reason = "activations move to the host without pipelines only"
-        yield choice_refusal("structure.offload", "activations", reason, "pp=1")
 
 
 def _overrides(plan: Plan) -> Iterator[str]:
     """Yield ``field=value`` of every argument of Megatron-LM, then what has no argument there."""
-    of_model = _recipe(plan) == VANILLA
+    of_model = bridge_recipe(plan.model) == VANILLA
     architecture = {name.removeprefix("--") for name, *_ in model_options(plan)}
     for name, *values in arguments(plan):
         name = name.removeprefix("--")
@@ -222,7 +180,7 @@ def _value(name: str, value: str) -> str:
 def _precision(plan: Plan) -> str:
     """Return a recipe of precision by name; written out where gradients are summed in bf16."""
     precision = plan.workload.precision.matmul
-    if precision in ("fp32", "tf32", "fp16") or not has_short_gradients(plan):
+    if precision in ("fp32", "tf32", "fp16") or not has_short_gradients(plan.workload):
         return PRECISIONS[precision]
     return (
         "{_target_:megatron.bridge.training.mixed_precision.MixedPrecisionConfig,bf16:true,"

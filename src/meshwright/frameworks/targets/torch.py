@@ -21,10 +21,7 @@ from meshwright.frameworks.launch import (
     plan_launch,
     torchrun_words,
 )
-from meshwright.frameworks.refusals import (
-    framework_refusals,
-    optimizer_refusals,
-)
+from meshwright.frameworks.refusals import framework_refusals
 from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import Recompute, ScheduleKind
 from meshwright.train.answer import Plan
@@ -214,8 +211,6 @@ DTYPES = {
     "fp32": "torch.float32",
     "tf32": "torch.float32",
 }
-ADAM_BYTES = 16.0
-"""FP32 parameters, gradients and two moments of AdamW."""
 
 
 @exporters.register("torch")
@@ -228,10 +223,7 @@ class TorchScript:
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the script cannot say."""
-        return [
-            *framework_refusals(plan, "fsdp"),
-            *optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES),
-        ]
+        return framework_refusals(plan, "fsdp")
 
     @staticmethod
     def render(plan: Plan) -> dict[str, str]:

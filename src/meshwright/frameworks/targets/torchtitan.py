@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshwright.base.errors import Fault
+from meshwright.catalog.torchtitan_models import MODULES, shipped_config
 from meshwright.frameworks.launch import (
     Words,
     degrees,
@@ -18,21 +19,10 @@ from meshwright.frameworks.launch import (
     shell_script,
     torchrun_words,
 )
-from meshwright.frameworks.refusals import (
-    choice_refusal,
-    framework_refusals,
-    optimizer_refusals,
-)
+from meshwright.frameworks.refusals import framework_refusals
 from meshwright.frameworks.registry import exporters
-from meshwright.frameworks.torchtitan_models import (
-    MODULES,
-    OWN_CONFIG,
-    OWN_MODULE,
-    model_refusals,
-    own_module,
-    shipped_config,
-)
-from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, ScheduleKind
+from meshwright.frameworks.torchtitan_models import OWN_CONFIG, OWN_MODULE, own_module
+from meshwright.sharding.strategy import Offload, PlanOptions, ScheduleKind
 from meshwright.train.answer import Plan
 
 FILE_NAME = "torchtitan.sh"
@@ -46,8 +36,6 @@ OWN_PATH = 'export PYTHONPATH="$(cd "$(dirname "$0")" && pwd)${PYTHONPATH:+:$PYT
 """Lets the module beside the script be found."""
 ALLOW_TF32 = "export TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"
 """Source: PyTorch 2.13, ``docs/source/notes/cuda.rst``."""
-ADAM_BYTES = 16.0
-"""FP32 parameters, gradients and two moments of AdamW."""
 
 
 @exporters.register("torchtitan")
@@ -60,12 +48,7 @@ class TorchtitanOptions:
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the options cannot say."""
-        return [
-            *framework_refusals(plan, "torchtitan"),
-            *optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES),
-            *_software_refusals(plan),
-            *model_refusals(plan.model, plan.workload.precision.matmul),
-        ]
+        return framework_refusals(plan, "torchtitan")
 
     @staticmethod
     def render(plan: Plan) -> dict[str, str]:
@@ -96,20 +79,6 @@ def data_degrees(plan: Plan) -> tuple[int, int]:
     if plan.best.structure.zero_stage == 0:
         return sizes["dp"], 1
     return sizes["dp_replicate"], sizes["dp_shard"]
-
-
-def _software_refusals(plan: Plan) -> Iterator[Fault]:
-    sizes, software = degrees(plan), plan.workload.software
-    is_selective = plan.best.structure.recompute is Recompute.SELECTIVE
-    if is_selective and software.selective_recompute != "half_of_products":
-        reason = "torchtitan's keeps attention and recomputes every second product"
-        fix = "plan with --framework torchtitan, or recompute=full or none"
-        yield choice_refusal("structure.recompute", "selective", reason, fix)
-    if software.cuda_graphs and (sizes["pp"] > 1 or sizes["ep"] > 1):
-        reason = "CUDA graphs exclude pipeline and expert parallelism"
-        yield choice_refusal("workload.software.cuda_graphs", True, reason, "false")
-    if not plan.workload.causal:
-        yield choice_refusal("workload.causal", False, "its models mask causally", "true")
 
 
 def _notes(plan: Plan) -> Iterator[str]:

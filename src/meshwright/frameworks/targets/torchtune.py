@@ -39,7 +39,7 @@ class TorchtuneOverrides:
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the recipe cannot do."""
-        return [*framework_refusals(plan, "accelerate"), *_own_refusals(plan)]
+        return [*framework_refusals(plan, "accelerate", is_written=False), *_own_refusals(plan)]
 
     @staticmethod
     def render(plan: Plan) -> dict[str, str]:

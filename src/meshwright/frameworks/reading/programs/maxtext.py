@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from meshwright.base.errors import SpecError
+from meshwright.catalog.maxtext_models import BLOCKS, MODELS, config_of_keys
 from meshwright.catalog.models import read_config
-from meshwright.frameworks.maxtext_models import BLOCKS, MODELS, config_of_keys
 from meshwright.frameworks.reading.given import Given, names, of_tree
 from meshwright.frameworks.reading.job import Setting, readers
 from meshwright.frameworks.reading.launchers import Devices, Launch

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.base.errors import Fault
-from meshwright.frameworks.config_json import config_of, name_of
+from meshwright.catalog.config_json import config_of, name_of
 from meshwright.spec.model import ModelSpec
 
 MODELS = {

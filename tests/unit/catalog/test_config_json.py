@@ -3,8 +3,8 @@
 import pytest
 
 from meshwright.catalog.models import load_model, model_names, read_config
-from meshwright.frameworks.config_json import config_of, dims_of, name_of
-from meshwright.frameworks.maxtext_models import (
+from meshwright.catalog.config_json import config_of, dims_of, name_of
+from meshwright.catalog.maxtext_models import (
     MODELS,
     config_of_keys,
     model_keys,

@@ -1,0 +1,52 @@
+"""A plan launches with a framework if and only if the export to it does not refuse the plan."""
+
+import random
+
+import pytest
+from sampled import sampled
+
+import meshwright as mw
+from meshwright.base.errors import MeshwrightError
+from meshwright.frameworks.registry import TARGETS, refusals
+
+MODELS = ("llama3-8b", "gpt2-medium", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite",
+          "gemma2-9b", "gpt-oss-20b", "gpt3-6.7b", "qwen2.5-7b")  # fmt: skip
+SYSTEMS = ("8xH100", "12xH100", "16xH100", "64xH100", "16xMI300X", "16xTPU-v5e", "32xGB200")
+OPTIMIZERS = ("adam-bf16", "megatron-adam", "adapters", "fsdp-mixed", "deepspeed-adam",
+              "megatron-adam-bf16-gradients")  # fmt: skip
+CHOICES = {
+    "tp": (1, 2, 4), "pp": (1, 2), "zero": (0, 1, 2, 3), "mbs": (1, 2), "cp": (1, 1, 2),
+    "ep": (1, 1, 2), "sp": ("on", "off"), "recompute": ("none", "full", "selective"),
+    "offload": ("none", "none", "optimizer", "state", "activations"),
+}  # fmt: skip
+
+
+def drawn(draw):
+    """Return a plan of the search, or the price of a legal strategy; None: there is none."""
+    asked = {"on": draw.choice(SYSTEMS), "seq": draw.choice((1024, 2048)),
+             "global_batch": draw.choice((8, 16, 24, 60, 64, 96))}  # fmt: skip
+    for share, name, values in (
+        (0.6, "framework", tuple(TARGETS)), (0.3, "precision", ("fp8", "fp16", "fp32")),
+        (0.3, "optimizer", OPTIMIZERS), (0.15, "cuda_graphs", (True,)), (0.15, "async_tp", (True,)),
+    ):  # fmt: skip
+        if draw.random() < share:
+            asked[name] = draw.choice(values)
+    model, is_searched = draw.choice(MODELS), draw.random() < 0.3
+    fixed = {name: draw.choice(values) for name, values in CHOICES.items() if draw.random() < 0.6}
+    try:
+        if is_searched:
+            return mw.plan(model, simulated=0, top=1, **asked)
+        return mw.estimate(model, **asked, **fixed)
+    except MeshwrightError:
+        return None
+
+
+@pytest.mark.parametrize("seed", sampled(range(30), 6))
+def test_launches_with_is_what_exports_take(seed):
+    draw = random.Random(seed)
+    plans = [plan for plan in (drawn(draw) for _ in range(40)) if plan is not None]
+    assert plans
+    for plan in plans:
+        taken = [name for name, target in TARGETS.items() if not refusals(plan, target)]
+        claimed = [name for name in TARGETS if name in plan.best.launches_with]
+        assert claimed == taken, (plan.model.name, plan.system.name, plan.best.text, plan.workload)
