@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.sharding.dealing import chunk_lengths
 from meshwright.sharding.strategy import DEGREES
-from meshwright.sharding.writing import MESH_AXES, host_size
 from meshwright.train.answer import Plan
+from meshwright.train.writing import MESH_AXES, host_size
 
 GRADIENT_AXES = ("dp_replicate", "dp_shard", "cp")
 """Axes over which the gradients of a weight are summed."""

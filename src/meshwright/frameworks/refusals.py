@@ -11,16 +11,16 @@ from meshwright.sharding.axes import axis_rules
 from meshwright.sharding.fixes import fix_of, found_faults
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import Offload, stack
-from meshwright.sharding.writing import Written, batch_faults, launched_faults, written_faults
 from meshwright.spec.framework import Framework
 from meshwright.train.answer import Plan
+from meshwright.train.writing import Written, batch_faults, launched_faults, written_faults
 
 
 def framework_refusals(plan: Plan, name: str, *, is_written: bool = True) -> list[Fault]:
     """Return what keeps a plan from a framework of the catalog.
 
     That of a plan in parts, what the framework cannot start (``sharding/launching.py``), and what
-    its files cannot say (``sharding/writing.py``).
+    its files cannot say (``train/writing.py``).
 
     Parameters
     ----------

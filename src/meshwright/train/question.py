@@ -31,7 +31,6 @@ from meshwright.sharding.strategy import (
     make_strategy,
     stack,
 )
-from meshwright.sharding.writing import Written, written_faults
 from meshwright.spec.declaration import Provenance
 from meshwright.spec.framework import UNNAMED, Framework
 from meshwright.spec.model import REGIONS, ModelSpec
@@ -39,6 +38,7 @@ from meshwright.spec.system import ChipSpec, SystemSpec
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack, Training
 from meshwright.train.answer import Plan
 from meshwright.train.measured.factors import Factors
+from meshwright.train.writing import Written, written_faults
 
 
 def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) -> Training:

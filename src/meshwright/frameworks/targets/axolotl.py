@@ -16,8 +16,8 @@ from meshwright.frameworks.launch import degrees, header, micro_batches, on_one_
 from meshwright.frameworks.refusals import asked, framework_refusals
 from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import Offload, Recompute
-from meshwright.sharding.writing import optimizer_faults, trainer_faults
 from meshwright.train.answer import Plan
+from meshwright.train.writing import optimizer_faults, trainer_faults
 
 FILE_NAME = "axolotl.yaml"
 WIDE = ("fp32", "tf32")

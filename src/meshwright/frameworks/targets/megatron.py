@@ -28,9 +28,9 @@ from meshwright.frameworks.reading.stages import pipeline_layout
 from meshwright.frameworks.refusals import framework_refusals
 from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute
-from meshwright.sharding.writing import MESH_AXES, RACK_DOMAIN, has_short_gradients
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
 from meshwright.train.answer import Plan
+from meshwright.train.writing import MESH_AXES, RACK_DOMAIN, has_short_gradients
 
 FILE_NAME = "pretrain_gpt.sh"
 PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")

@@ -35,8 +35,8 @@ from meshwright.frameworks.targets.megatron import (
     variables,
 )
 from meshwright.sharding.strategy import Offload
-from meshwright.sharding.writing import has_short_gradients
 from meshwright.train.answer import Plan
+from meshwright.train.writing import has_short_gradients
 
 FILE_NAME = "megatron_bridge.sh"
 FIELDS: dict[str, tuple[str, ...]] = {

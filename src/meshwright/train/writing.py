@@ -1,6 +1,6 @@
 """What a framework starts but its export cannot say: for exporters, and for who may start a plan.
 
-The rules of ``launching`` judge what the framework itself refuses; here stand the limits of the
+The rules of ``sharding/launching.py`` judge what the framework itself refuses; here stand the limits of the
 files that are written for it, by :data:`WRITTEN`. A plan launches with a framework if neither
 refuses it.
 """
