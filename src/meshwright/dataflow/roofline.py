@@ -195,7 +195,7 @@ class Roofline:
 
     @cached_property
     def product_engines(self) -> dict[float, DeviceRates]:
-        """Rates of a device by the bytes of the numbers multiplied, for all products of the graph."""
+        """Rates of a device by the bytes of the numbers multiplied, for all products."""
         kernels = (kernel for kernel in self.graph.kernels if kernel.unit is Unit.MATRIX)
         widths = set(map(self.graph.product_bytes, kernels))
         return {width: self.system.engine(self.graph, width) for width in widths}

@@ -24,44 +24,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PartitionStage(Brief):
-    """What the devices of one stage load, set aside and send; each of them the same."""
+    """Load, reserved memory and sends of the devices of one stage, all alike."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {
         "held_bytes": "held_bytes",
         "filled_fraction": "filled_fraction",
     }
     devices: tuple[int, ...]
-    """Of the first replica; empty where no system was named."""
+    """Devices of the first replica; empty where no system was named."""
     first_layer: str
     last_layer: str
     num_layers: int
     load_parts_bytes: Mapping[str, float]
-    """To be loaded before the run, by part [bytes]."""
+    """Bytes loaded before the run, by part [bytes]."""
     reserved_parts_bytes: Mapping[str, float]
-    """To be set aside: cache, activations, buffers [bytes]."""
+    """Bytes set aside: cache, activations, buffers, by part [bytes]."""
     room_bytes: float
     sent_bytes: float
-    """To the next stage in each pass of a group; decode: from the last one to the first [bytes]."""
+    """Bytes sent to the next stage in each pass of a group; decode: also from the last one to the
+    first [bytes]."""
     work_s: float | None
-    """One group in the layers of the stage [s]."""
+    """Time of one group in the layers of the stage; None where it is not known [s]."""
     send_s: float | None
     load_s: float | None
-    """To fill the stage over the host link; None where none is stated [s]."""
+    """Time to load the stage over the host link; None where no link is stated [s]."""
 
     @property
     def parts_bytes(self) -> dict[str, float]:
-        """What fills a device, by part; what is nothing is left out [bytes]."""
+        """Memory of a device by part; empty parts are left out [bytes]."""
         parts = {**self.load_parts_bytes, **self.reserved_parts_bytes}
         return {name: size for name, size in parts.items() if size > 0}
 
     @property
     def held_bytes(self) -> float:
-        """All that a device of the stage holds [bytes]."""
+        """Memory of a device of the stage [bytes]."""
         return sum(self.parts_bytes.values())
 
     @property
     def occupied_s(self) -> float:
-        """For which one group keeps the stage busy; 0 where no times are known [s]."""
+        """Time for which one group keeps the stage busy; 0 where no times are known [s]."""
         return (self.work_s or 0.0) + (self.send_s or 0.0)
 
     @property
@@ -72,24 +73,24 @@ class PartitionStage(Brief):
 
 @dataclass(frozen=True)
 class PartitionProof(Brief):
-    """Why no cut needs fewer stages."""
+    """Proof that no cut needs fewer stages."""
 
     num_stages: int | None
     """Stages of the greedy cut, which no contiguous cut undercuts; None where none fits."""
     lower_bound: int
-    """ceil(all bytes / room): for any cut, contiguous or not, of whatever pieces."""
+    """Lower bound ceil(all bytes / room) for any cut, contiguous or not, of pieces of any size."""
     weights_lower_bound: int
-    """The same for the weights alone."""
+    """Lower bound of the stages from the weights alone."""
 
 
 @dataclass(frozen=True)
 class PartitionLevel(Brief):
-    """The same question at one level of the memory of the chip."""
+    """Best cut at one level of the memory of the chip."""
 
     name: str
     room_bytes: float
     num_stages: int | None
-    """None where a layer fits no device."""
+    """Stages of the cut; None where a layer fits no device."""
     num_devices: int | None
     latency_s: float | None
     tokens_per_s: float | None
@@ -97,7 +98,7 @@ class PartitionLevel(Brief):
 
 @dataclass(frozen=True)
 class PartitionBatch(Brief):
-    """The same question with another batch."""
+    """Best cut with another batch."""
 
     batch_size: int
     num_groups: int
@@ -116,47 +117,47 @@ class Proposal(Brief):
     what: str
     num_stages: int
     num_devices: int
-    """Devices that one pipeline of stages needs."""
+    """Devices of one pipeline of stages."""
     latency_s: float | None
-    """Of a token, a prompt or a step; None where it is not priced [s]."""
+    """Latency of a token, a prompt or a step; None where it is not priced [s]."""
     device_s_per_token: float | None
-    """Devices used over tokens per second: what a token costs [device s]."""
+    """Devices used over tokens per second: the cost of a token [device s]."""
     changes_numbers: bool
-    """Whether the model computes something else."""
+    """Whether the change alters the numbers that the model computes."""
 
     @property
     def cost(self) -> tuple[bool, float]:
-        """What the order goes by: changes that leave the model as it is, then device seconds."""
+        """Sort key: changes that leave the model as it is first, then device seconds."""
         unknown = self.device_s_per_token is None
         return self.changes_numbers, inf if unknown else self.device_s_per_token or 0.0
 
 
 @dataclass(frozen=True)
 class PartitionPlan(Shown):
-    """The cut, what each device does, what it yields, and the proof; or what would help."""
+    """The cut, the load of each device, the rates and the proof; or proposals that make it fit."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {"fits": "fits", "passes_per_s": "passes_per_s"}
     source: str
-    """Model, or file of measured layers."""
+    """Name of the model, or file of measured layers."""
     system: str
-    """Empty where only a capacity was stated."""
+    """Name of the system; empty where only a capacity was stated."""
     workload: Training | Prefill | Decode | None
     level: str
-    """Memory that holds the layers; ``stated`` where its size was."""
+    """Level of memory that holds the layers; ``stated`` where its capacity was stated."""
     room_bytes: float
-    """Of one device; the largest where they differ [bytes]."""
+    """Room of one device; the largest where they differ [bytes]."""
     objective: str
     tensor_degree: int
     expert_degree: int
     num_layers: int
-    """Embedding and head too."""
+    """Number of layers, with embedding and head."""
     num_devices_given: int | None
     num_devices_used: int
     replicas: int
     num_groups: int
     group_size: int
     stages: tuple[PartitionStage, ...]
-    """Empty where a layer fits no device."""
+    """Stages of the cut; empty where a layer fits no device."""
     too_large: tuple[str, ...]
     """Layers that fit no device by themselves."""
     proof: PartitionProof
@@ -187,7 +188,7 @@ class PartitionPlan(Shown):
         return [scalars(stage) for stage in self.stages]
 
     def plot_memory(self) -> AltairChart:
-        """Draw what fills a device of each stage, against its room [GiB or MiB]."""
+        """Draw the memory of a device of each stage, against its room [GiB or MiB]."""
         from meshwright.sram.page import memory_of
 
         return figure(memory_of(self), "a layer fits no device")

@@ -1,4 +1,4 @@
-"""What a cut into stages says of itself, as facts for the laws of :mod:`meshwright.audit`."""
+"""A cut into stages as facts for the laws of :mod:`meshwright.audit`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshwright.sram.answer import PartitionPlan
 from meshwright.sram.problem import PartitionProblem
 
 NO_RATES = SimpleNamespace(latency_s=None, time_parts_s={}, tokens_per_s=None)
-"""Of layers that do not fit, or whose times nobody asked for."""
+"""Rates of layers that do not fit, or whose times were not asked for."""
 
 
 def facts_of(problem: PartitionProblem, plan: PartitionPlan) -> Iterator[PartitionFacts]:

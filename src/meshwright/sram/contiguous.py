@@ -18,12 +18,12 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray, Mask, Num, column
 
 Index = int | IntArray
-"""A place in the sequence of layers, or a column of them: shape (rows,)."""
+"""Index in the sequence of layers, or a column of them: shape (rows,)."""
 
 
 @dataclass(frozen=True)
 class StageCapacities:
-    """What each stage has room for; stages beyond the last one stated are like it."""
+    """Room of each stage; stages beyond the last one stated are like it."""
 
     capacity_bytes: Sequence[float]
     most_in_flight: int = 1
@@ -51,18 +51,19 @@ class LayerLoads:
     """
 
     resident_bytes: FloatArray
-    """Weights and their state, key-value cache: they add up [bytes]."""
+    """Weights and their state, key-value cache: summed over the layers of a run [bytes]."""
     transient_bytes: FloatArray
-    """Activations and buffers of the layer at work: the largest one counts [bytes]."""
+    """Activations and buffers of a layer while it runs: only the largest counts [bytes]."""
     kept_bytes: FloatArray
-    """Kept for the backward pass by each micro-batch in flight; 0 in inference [bytes]."""
+    """Activations kept for the backward pass by each micro-batch in flight; 0 in inference
+    [bytes]."""
 
     def __len__(self) -> int:
         return len(self.resident_bytes)
 
     @property
     def least_total_bytes(self) -> float:
-        """What adds up over all layers with one micro-batch in flight [bytes]."""
+        """Sum over all layers with one micro-batch in flight, transients apart [bytes]."""
         return float(self.sums_bytes(1)[-1])
 
     def reversed(self) -> LayerLoads:
@@ -71,7 +72,7 @@ class LayerLoads:
         return LayerLoads(*(column[::-1] for column in columns))
 
     def sums_bytes(self, in_flight: Index) -> FloatArray:
-        """Return what adds up over the first 0, 1, ... n layers [bytes]."""
+        """Return the sums over the first 0, 1, ... n layers, transients apart [bytes]."""
         resident, kept = self._sums
         sums: FloatArray = resident + in_flight * kept
         return sums
@@ -95,15 +96,15 @@ class LayerLoads:
         self, limits_bytes: Sequence[float], in_flight: Sequence[int],
         least: Iterable[int] | None = None, most: Iterable[int] | None = None,
     ) -> list[int]:  # fmt: skip
-        """Return where each stage of a sequence stops that takes the longest run within its limit.
+        """Return the stop of each stage of a sequence, each with the longest run within its limit.
 
-        A stage whose limit not even one layer keeps is empty. One look-up for each stage where
+        A stage whose limit is too small for one layer is empty. One look-up for each stage where
         all transients are equal, else a few with a table of range maxima: O(k log n).
 
         Parameters
         ----------
         least, most
-            Stops under lower and under higher limits, where they are known: those asked for lie
+            Stops under lower and under higher limits, where they are known: the result lies
             between, because stops never fall when limits rise.
         """
         stops, stop, end, is_even = [], 0, len(self), self._is_even
@@ -125,8 +126,8 @@ class LayerLoads:
     def _fitting(self, sums: memoryview, first: int, fitting: int, above: int, limit: float) -> int:
         """Return the largest stop of a run from ``first`` within a limit, between two stops.
 
-        The largest transient up to ``above`` allows a run that certainly fits, and whose own one
-        is no larger: most searches end there. The stops between are bisected.
+        The largest transient up to ``above`` is at least that of any shorter run, so a run that
+        fits with it certainly fits: most searches end there. The stops between are bisected.
         """
         stop, maxima = above, self._viewed_maxima
         while fitting < above:
@@ -195,7 +196,7 @@ class LayerLoads:
 def greedy_stops(
     loads: LayerLoads, stage_capacities: StageCapacities, most_stages: int | None = None
 ) -> list[int]:
-    """Return where each stage stops when each takes as many layers as fit: the fewest stages.
+    """Return the stop of each stage when each takes as many layers as fit: the fewest stages.
 
     The last stop is short of the end where the layers need more than ``most_stages`` stages, or
     one of them fits no stage that is left. A stage too small for its next layer stays empty.
@@ -214,7 +215,7 @@ def too_large(loads: LayerLoads, stage_capacities: StageCapacities) -> IntArray:
 
 
 def least_stages(loads: LayerLoads, stage_capacities: StageCapacities) -> int:
-    """Return a lower bound on the stages: what adds up, over the capacity.
+    """Return a lower bound on the stages: the sum over all layers, over the capacity.
 
     ceil(sum / C) for equal capacities. Transients are left out, and one micro-batch is in flight.
     """
@@ -274,17 +275,17 @@ def balanced_stops(
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds of the layers on the device of a stage, and of what crosses its ends."""
+    """Seconds of the layers on the device of a stage, and of the sends at its ends."""
 
     layer_s: FloatArray
-    """Of each layer [s]."""
+    """Time of each layer [s]."""
     entry_s: FloatArray
-    """Sends that a stage pays which starts with each layer; 0 for the first one [s]."""
+    """Time of the sends of a stage that starts with each layer; 0 for the first one [s]."""
     exit_s: FloatArray
-    """Sends that a stage pays which ends with each layer [s]."""
+    """Time of the sends of a stage that ends with each layer [s]."""
 
     def reversed(self) -> StageTimes:
-        """Return the same, seen from the last layer to the first."""
+        """Return the times with the layers in reverse order."""
         return StageTimes(self.layer_s[::-1], self.exit_s[::-1], self.entry_s[::-1])
 
     def run_s(self, first: IntArray, stop: int) -> FloatArray:
@@ -303,10 +304,11 @@ class CutTable:
     """The best cut on each number of stages, some of which may be empty."""
 
     seconds: FloatArray
-    """Of 1, 2, ... k stages, their slowest or their sum; infinite where the layers do not fit."""
+    """Time of 1, 2, ... k stages, their slowest or their sum; infinite where the layers do not
+    fit."""
     starts: IntArray
-    """Where the last of j stages starts that end at stop i: row j - 1, column i. At i itself where
-    it is empty."""
+    """Start of the last of j stages that end at stop i: row j - 1, column i. Equal to i where that
+    stage is empty."""
 
     def stops(self, num_stages: int) -> list[int]:
         """Return the stops of the best cut on a number of stages."""
@@ -323,7 +325,7 @@ class StageRuns:
         self, loads: LayerLoads, stage_capacities: StageCapacities, times: Sequence[StageTimes],
         most_stages: int,
     ) -> None:  # fmt: skip
-        """Price the runs; stages beyond the last time stated are like it."""
+        """Price the runs; stages beyond the last one with stated times are like it."""
         self.num_stages = min(most_stages, len(loads))
         self.times = [times[min(stage, len(times) - 1)] for stage in range(self.num_stages)]
         # Stages of equal room, in-flight micro-batches and times are of one kind, priced once.
@@ -334,9 +336,9 @@ class StageRuns:
         places = {key: place for place, key in enumerate(kinds)}
         self.kind_of_stage = np.array([places[key] for key in keys])
         self.firsts: list[IntArray] = []
-        """Where runs start that stop after 1, 2, ... layers and fit a kind of stage."""
+        """Starts of the runs that stop after 1, 2, ... layers and fit a kind of stage."""
         self.seconds: list[FloatArray] = []
-        """Of these, (kinds, firsts); infinite where a kind has no room [s]."""
+        """Time of these runs, (kinds, firsts); infinite where a kind has no room [s]."""
         earliest = 0
         for stop in range(1, len(loads) + 1):
             first = np.arange(earliest, stop)
@@ -393,8 +395,8 @@ class StageRuns:
 
 
 Speed = Callable[[int, float, float], float]
-"""Of a cut on a number of stages, by the sum of its stages and the slowest of them, both in
-seconds: never larger where one of them is."""
+"""Function from the number of stages, the sum of their times and the slowest of them [s] to the
+speed of a cut; it never rises when one of the times does."""
 
 
 def fastest_cut(runs: StageRuns, speed: Speed) -> list[int] | None:
@@ -441,7 +443,7 @@ def fastest_cut(runs: StageRuns, speed: Speed) -> list[int] | None:
 def most_worth(
     sizes: Sequence[float], worths: Sequence[float], capacity: float
 ) -> tuple[float, list[int]]:
-    """Return the largest worth of items within a capacity, and which items they are.
+    """Return the largest worth of items within a capacity, and the indices of these items.
 
     A knapsack, exact: sets of items in the order of their size, without those that another one
     beats in size and worth. Few sizes, as those of a model, leave few sets; random ones may not.

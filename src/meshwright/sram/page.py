@@ -1,4 +1,4 @@
-"""The report of a partition: stages with what fills them, their time, what else would do."""
+"""The report of a partition: stages with their memory and time, and the alternatives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from meshwright.sram.report import (
 )
 
 MOST_LETTERS = 30
-"""Of the layers of a stage, beside its bar."""
+"""Most letters for the layers of a stage, beside its bar."""
 MIB = 2.0**20
 
 
@@ -113,7 +113,7 @@ def _memory_parts(plan: PartitionPlan) -> Iterator[Part]:
 
 
 def memory_of(plan: PartitionPlan) -> Chart | None:
-    """Return what fills a device of each stage; None: a layer fits no device."""
+    """Return the chart of the memory of a device of each stage; None: a layer fits no device."""
     if not plan.stages:
         return None
     runs, names = _shown(plan)

@@ -151,17 +151,17 @@ def stages_of(solution: Solution) -> tuple[PartitionStage, ...]:
 
 @dataclass(frozen=True)
 class Cut:
-    """How the layers may be cut, apart from what they are and where they go."""
+    """Limits and objective of a cut, apart from the layers and the devices."""
 
     objective: str = "balance"
     level: str | None = None
-    """Memory that holds the layers; the nearest one where it is not named."""
+    """Level of memory that holds the layers; None: the nearest one."""
     capacity_bytes: float | None = None
-    """Room of a device, instead of that of the level [bytes]."""
+    """Room of a device, in place of that of the level [bytes]."""
     tensor_degree: int = 1
     expert_degree: int = 1
     num_groups: int | None = None
-    """Groups of sequences in flight; the best number where it is open."""
+    """Groups of sequences in flight; None: the best number."""
 
 
 def partition(
@@ -277,7 +277,7 @@ def _plan(
     source: str, system: SystemSpec | None, cut: Cut, cut_problem: CutProblem,
     solution: Solution | None, level: str,
 ) -> PartitionPlan:  # fmt: skip
-    """Return what every answer has; ``level`` holds the layers unless their room is stated."""
+    """Return the fields that every answer has; ``level`` is used unless room is stated."""
     names, used, fewest = cut_problem.layers.names, 0, fewest_stops(cut_problem)
     if solution is not None:
         used = len(solution.stops) * cut.tensor_degree * solution.replicas

@@ -1,4 +1,4 @@
-"""The picture of a pipeline of stages as SVG: what fills each device, its time, what it sends.
+"""The picture of a pipeline of stages as SVG: memory of each device, its time, its sends.
 
 One file, nothing from outside, equal for equal input. Stages that are alike share a row.
 """
@@ -14,14 +14,14 @@ from meshwright.sram.answer import PartitionPlan
 from meshwright.sram.report import Alike, runs_of_alike
 
 MARGIN, HEAD, ROW, BAR = 24.0, 64.0, 40.0, 22.0
-"""Around everything; above the rows; from row to row; height of a bar [px]."""
+"""Margins: around everything; above the rows; from row to row; height of a bar [px]."""
 NAMES, ROOM, GAP, TIME = 270.0, 420.0, 60.0, 240.0
 """Widths: names, the bar of a full device, a gap, the bar of the slowest stage [px]."""
 LEGEND_ENTRY, LEGEND_HEIGHT = 150.0, 34.0
 MOST_LETTERS = 38
-"""Of the names of layers."""
+"""Most letters for the names of layers."""
 MOST_ROWS = 60
-"""Rows that are drawn; the stages beyond are counted."""
+"""Rows that are drawn; further stages are counted only."""
 _WORK, _SEND = "work", "send"
 
 
@@ -55,7 +55,7 @@ def partition_svg(plan: PartitionPlan) -> str:
 
 
 def _heads(plan: PartitionPlan, slowest_s: float) -> Iterator[str]:
-    """Yield what the two columns of bars show."""
+    """Yield the headings of the two columns of bars."""
     room = f"{plan.level} memory of a device: {format_bytes(plan.room_bytes)}"
     yield label(MARGIN + NAMES, HEAD - 10, room, "note quiet")
     if slowest_s > 0:

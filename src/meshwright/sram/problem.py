@@ -1,4 +1,4 @@
-"""What is cut into stages: layers with their bytes and seconds, devices, and a level of memory.
+"""The problem of a cut: layers with their bytes and seconds, devices, and a level of memory.
 
 Layers come from a model (serving through the price of a pass, training through that of a step) or
 from a file of measured ones. Stages take the working devices in their order.
@@ -33,13 +33,12 @@ from meshwright.spec.workload import Training, Workload
 from meshwright.sram.contiguous import LayerLoads
 
 CACHES = ("l2", "infinity-cache")
-"""Levels that hardware fills, so that software holds only a part of them resident."""
+"""Levels that hardware fills, so that software can keep only a part of them resident."""
 CACHE_FRACTION = 0.75
-"""Of a cache: three quarters, as the guide of CUDA sets aside for persisting accesses at most.
-Assumed for all caches, range 0.5 to 0.75.
+"""Share of a cache that may hold layers: three quarters, the most that the guide of CUDA sets
+aside for persisting accesses. Assumed for all caches, range 0.5 to 0.75.
 
-Source: CUDA C++ Programming Guide, L2 cache set-aside for persisting accesses, its example.
-"""
+Source: CUDA C++ Programming Guide, L2 cache set-aside for persisting accesses, its example."""
 EXTERNAL = ("hbm", "ddr")
 """Levels beyond the chip: allocated by a runtime that needs a margin and buffers."""
 
@@ -55,16 +54,16 @@ class PartitionProblem:
     level: int = 0
     """Index into the memories of the chip, near to far."""
     tensor_degree: int = 1
-    """Devices that split each layer between them: a stage is held by a group of this many."""
+    """Devices that split each layer between them: the size of the group that holds a stage."""
     expert_degree: int = 1
-    """Of them, over how many whole experts are spread; the others split each expert."""
+    """Devices of the group over which whole experts are spread; the others split each expert."""
     capacity_bytes: float | None = None
-    """Room of a device that the user states instead."""
+    """Room of a device, if the user states it [bytes]."""
     sram: SramConstants = FREE_SUMS
 
     @cached_property
     def priced_problem(self) -> Problem | ServingProblem:
-        """The question as if the level were the last one: it is read at its bandwidth."""
+        """The problem with this level as the last one: it is read at its bandwidth."""
         chip, work = self.system.chip, self.workload
         held = chip.model_copy(update={"memories": chip.memories[: self.level + 1]})
         system = self.system.model_copy(update={"chip": held})
@@ -80,7 +79,7 @@ class PartitionProblem:
 
     @property
     def room_bytes(self) -> float:
-        """What one device has room for [bytes]."""
+        """Room of one device [bytes]."""
         if self.capacity_bytes is not None:
             return self.capacity_bytes
         return room_bytes(self.memory, self.calibration)
@@ -92,17 +91,17 @@ class PartitionProblem:
         return make_strategy(tp=tp, ep=ep, etp=etp, micro_batch_size=group_size)
 
     def on_chip(self, chip: ChipSpec) -> PartitionProblem:
-        """Return the same on another type of chip, at its level of the same place."""
+        """Return the problem on another type of chip, at its level of the same index."""
         level = min(self.level, len(chip.memories) - 1)
         system = self.system.model_copy(update={"chip": chip, "other_chips": {}})
         return replace(self, system=system, level=level)
 
 
 def room_bytes(memory: MemoryLevel, calibration: CalibrationOf[float]) -> float:
-    """Return what a level of memory has room for [bytes].
+    """Return the room in a level of memory [bytes].
 
-    On-chip memory that software manages is allocated before the run: all of it. A cache holds
-    ``CACHE_FRACTION`` of itself. External memory loses a margin and the buffers of a runtime.
+    On-chip memory that software manages is allocated before the run: all of it counts. Of a cache
+    ``CACHE_FRACTION`` counts. External memory loses a margin and the buffers of a runtime.
     """
     if memory.name in CACHES:
         return CACHE_FRACTION * memory.capacity_bytes
@@ -128,23 +127,23 @@ def level_of(chip: ChipSpec, name: str) -> int:
 
 @dataclass(frozen=True)
 class LayerSequence:
-    """Layers on one device each, or on each device of a group that splits them; in their order."""
+    """Layers in their order, on one device each, or on each device of a group that splits them."""
 
     names: tuple[str, ...]
     resident_bytes: Mapping[str, FloatArray]
-    """What stays on the device, by part: weights, their state, key-value cache [bytes]."""
+    """Bytes that stay on the device, by part: weights, their state, key-value cache [bytes]."""
     transient_bytes: Mapping[str, FloatArray]
-    """What is there while a layer works, by part: activations, buffers [bytes]."""
+    """Bytes in use while a layer runs, by part: activations, buffers [bytes]."""
     kept_bytes: FloatArray
-    """Activations that each micro-batch leaves for its backward pass [bytes]."""
+    """Activations that each micro-batch keeps for its backward pass [bytes]."""
     time_parts_s: Mapping[str, FloatArray]
-    """Seconds of one pass of one group of sequences, by part; empty where nobody knows them [s]."""
+    """Time of one pass of one group of sequences, by part; empty where it is not known [s]."""
     output_bytes: FloatArray
-    """Handed to the next layer in one pass; after the last one, what goes back to the first."""
+    """Bytes sent to the next layer in one pass; after the last one, back to the first [bytes]."""
 
     @cached_property
     def loads(self) -> LayerLoads:
-        """The same as columns that cuts are made of."""
+        """Loads of the layers, as columns for the search of cuts."""
         zero = np.zeros(len(self.names))
         return LayerLoads(
             sum(self.resident_bytes.values(), zero), sum(self.transient_bytes.values(), zero),
@@ -162,7 +161,7 @@ class LayerSequence:
         return sum(self.time_parts_s.values(), np.zeros(len(self.names)))
 
     def parts_bytes(self, first: int, stop: int, in_flight: int) -> dict[str, float]:
-        """Return what fills the device of a stage; the parts sum to its load.
+        """Return the memory of a device of a stage by part; the parts sum to its load [bytes].
 
         Transients are those of the layer whose sum is largest.
         """
@@ -236,7 +235,7 @@ class StageDevices:
         return tuple({chip.name: chip for chip in own}.values())
 
     def rooms_bytes(self, room_of: Callable[[ChipSpec], float]) -> tuple[float, ...]:
-        """Return the room of each stage, of the smallest of its chips; one where all are alike."""
+        """Return the room of each stage: the least over its chips; one value if all are alike."""
         kinds = max(self.num_stages, 1) if self.system.other_chips else 1
         return tuple(min(map(room_of, self.chips_of(stage))) for stage in range(kinds))
 
@@ -251,8 +250,7 @@ class StageDevices:
     def send_s(self, level: int | None, num_bytes: FloatArray) -> FloatArray:
         """Return the seconds of messages between two neighbours that a level joins [s].
 
-        Nothing is sent where there are no bytes. Every device of a group sends what it holds, the
-        whole message.
+        Messages of 0 bytes take no time. Every device of a group sends the whole message.
         """
         if level is None:
             return 0.0 * num_bytes
@@ -273,7 +271,7 @@ class StageDevices:
 
 
 TOKEN_ID_BYTES = 4.0
-"""Of one token that the last stage hands to the first."""
+"""Bytes of one token id that the last stage sends to the first."""
 STRUCTURE = PlanOptions(sequence_parallel=False, zero_stage=0)
 
 

@@ -1,4 +1,4 @@
-"""What would help when layers do not fit, each change with its price; other levels and batches."""
+"""Changes that make layers fit, each with its price; other levels and batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from meshwright.sram.search import (
 def spilled(
     near: PartitionProblem, far: PartitionProblem, solution: Solution
 ) -> tuple[float, Solution]:
-    """Return a cut of the far memory whose stages hold what they can in the near one.
+    """Return a cut of the far memory whose stages hold as much as possible in the near one.
 
     On each stage the layers stay whose place saves most seconds in sum: an exact knapsack. The
     room of the near memory is lessened by the largest transient of the stage.
@@ -64,20 +64,20 @@ def spilled(
 
 
 MOST_SPLIT = 256
-"""Devices over which one layer is split at most."""
+"""Most devices over which one layer is split."""
 NARROWER: tuple[DType, ...] = ("int8", "fp4")
 """Types of weights that are proposed, the wider first."""
 
 
 Progress = Callable[[int, int], None]
-"""Hears how many are done, and of how many."""
+"""Function called with the number done, and the number of all."""
 
 
 def proposals(
     problem: PartitionProblem, objective: Objective, num_groups: int | None, found: Solution | None,
     progress: Progress | None = None,
 ) -> list[Proposal]:  # fmt: skip
-    """Return what would make a model fit, the cheapest first.
+    """Return the changes that make a model fit, the cheapest first.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a cut yields: seconds of its stages, of a pass and of a round, tokens per second."""
+"""Rates of a cut: seconds of its stages, of a pass and of a round, tokens per second."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class StageSeconds(Brief):
 
     work_s: float
     entry_s: float
-    """Sends that it makes for its first layer: gradients, in training [s]."""
+    """Time of the sends for its first layer: gradients, in training [s]."""
     exit_s: float
-    """Sends to the next stage [s]."""
+    """Time of the sends to the next stage [s]."""
 
     @property
     def occupied_s(self) -> float:
-        """For which the stage serves no other group [s]."""
+        """Time for which the stage serves no other group [s]."""
         return self.work_s + self.entry_s + self.exit_s
 
 
 @dataclass(frozen=True)
 class Rates(Brief):
-    """What a pipeline of stages yields, on all its replicas; parts sum to ``latency_s``."""
+    """Rates of a pipeline of stages, on all its replicas; parts sum to ``latency_s``."""
 
     latency_s: float
     """Decode: per output token of a user; prefill: to the first token; training: a step [s]."""
     time_parts_s: Mapping[str, float]
     slowest_stage_s: float
-    """For which one group occupies the slowest stage [s]."""
+    """Time for which one group occupies the slowest stage [s]."""
     tokens_per_s: float
-    """Of the system."""
+    """Throughput of the system [tokens/s]."""
     system_time_per_token_s: float
-    """1 / ``tokens_per_s``: not what a user waits for a token [s]."""
+    """1 / ``tokens_per_s``: not the time between two tokens of a user [s]."""
     tokens_per_s_per_user: float | None
-    """None in training."""
+    """Throughput of one user [tokens/s]; None in training."""
     sequences_in_flight: float
     is_calibrated: bool
     """Whether constants were fitted to measurements of these chips."""

@@ -45,7 +45,7 @@ class Alike:
 
     @property
     def devices(self) -> str:
-        """The devices of all of them."""
+        """Devices of all stages of the run."""
         numbers = [device for stage in self.stages for device in stage.devices]
         if not numbers:
             return ""
@@ -134,7 +134,7 @@ def partition_screen(plan: PartitionPlan, *, next_command: str = "") -> Screen:
 
 
 def partition_lines(plan: PartitionPlan) -> list[str]:
-    """Return what the screen leaves out: all stages, levels, batches, proposals, the proof."""
+    """Return the lines of the detail: all stages, levels, batches, proposals, the proof."""
     return list(_lines(plan))
 
 
@@ -197,14 +197,14 @@ def _work(plan: PartitionPlan) -> str:
 
 
 def latency_of(plan: PartitionPlan) -> str:
-    """Return what the latency is the time of."""
+    """Return the words for the latency: of a step, to the first token, or per output token."""
     if isinstance(plan.workload, Training):
         return "of a step"
     return "to the first token" if isinstance(plan.workload, Prefill) else "per output token"
 
 
 def verdict(plan: PartitionPlan) -> str:
-    """Return on how many devices it fits, or why there is no cut."""
+    """Return the number of devices that hold the layers, or the reason why there is no cut."""
     if not plan.stages and not plan.too_large:
         return "a layer fits no stage that is left: earlier stages keep more micro-batches"
     if not plan.stages:
@@ -276,7 +276,7 @@ def stages_table(plan: PartitionPlan, *, most: int, columns: int) -> Table:
 
 
 def offer_row(plan: PartitionPlan, offer: Proposal) -> tuple[str, str, str]:
-    """Return what a proposal changes, on how many devices, and its price."""
+    """Return the row of a proposal: the change, its devices, and its price."""
     cost = "not priced"
     if offer.latency_s is not None and offer.device_s_per_token is not None:
         cost = (f"{format_seconds(offer.latency_s)} {latency_of(plan)}, "
@@ -287,7 +287,7 @@ def offer_row(plan: PartitionPlan, offer: Proposal) -> tuple[str, str, str]:
 
 
 def levels_table(levels: Sequence[PartitionLevel]) -> Table:
-    """Return the same question in each memory of the chip."""
+    """Return the table of the best cut in each memory of the chip."""
     rows = []
     for level in levels:
         cells = ("a layer is too large", "", "", "")

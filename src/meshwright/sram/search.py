@@ -33,15 +33,15 @@ from meshwright.sram.rates import Rates, StageSeconds, batch_of, rates, total_s
 
 @dataclass(frozen=True)
 class CutProblem:
-    """What is cut, and which devices the stages are on."""
+    """Layers to cut, and the devices of the stages."""
 
     layers: LayerSequence
     stage_capacities: StageCapacities
-    """In the order in which the stages are filled."""
+    """Room of the stages, in the order in which they are filled."""
     devices: StageDevices | None = None
-    """None: as many devices as are needed, and nobody knows the links between them."""
+    """Devices of the stages; None: as many as are needed, with unknown links."""
     layers_by_chip: Mapping[str, LayerSequence] = field(default_factory=dict)
-    """Layers with the seconds of each type of chip, where these depend on it."""
+    """Layers with their seconds on each type of chip, where these depend on it."""
     is_training: bool = False
     """Stages are filled from the last layer to the first, and gradients are sent back."""
 
@@ -51,9 +51,9 @@ class CutProblem:
         return None if self.devices is None else self.devices.num_stages
 
     def replicas(self, num_stages: int) -> int:
-        """Return how often a row of stages fits the devices.
+        """Return the number of pipelines that fit the devices.
 
-        Once in training, and on chips of several types.
+        One in training, and on chips of several types.
         """
         if self.devices is None or self.is_training or self.devices.system.other_chips:
             return 1
@@ -87,7 +87,7 @@ class CutProblem:
         return self._times[key]
 
     def stage_seconds(self, stops: list[int]) -> list[StageSeconds]:
-        """Return what one group takes on each stage of a cut; empty stages are passed over."""
+        """Return the seconds of one group on each stage of a cut; empty stages are skipped."""
         runs = list(pairwise([0, *stops]))
         filled = [stage for stage, (first, stop) in enumerate(runs) if stop > first]
         found = []
@@ -139,7 +139,7 @@ MOST_PLACES = 50_000_000
 
 
 class Objective(StrEnum):
-    """What the cut is best in."""
+    """Objective of the search for a cut."""
 
     COUNT = "count"
     """Fewest stages, each as full as possible."""
@@ -214,16 +214,16 @@ def _forward(cut_problem: CutProblem, stops: list[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Solution:
-    """One cut, with what it yields."""
+    """One cut, with its rates."""
 
     cut_problem: CutProblem
     stops: tuple[int, ...]
-    """Where each stage stops; a stage too small for its next layer is empty."""
+    """Stop of each stage; a stage too small for its next layer is empty."""
     num_groups: int = 1
     group_size: int = 1
     replicas: int = 1
     rates: Rates | None = None
-    """None where the seconds of the layers are not known, or nobody said what passes."""
+    """Rates; None where the seconds of the layers are not known, or no workload is stated."""
 
     @property
     def num_stages(self) -> int:
@@ -239,7 +239,7 @@ class Solution:
 
     @cached_property
     def stage_seconds(self) -> list[StageSeconds]:
-        """What one group takes on each stage that is not empty."""
+        """Time of one group on each stage that is not empty."""
         return self.cut_problem.stage_seconds(list(self.stops))
 
 
