@@ -127,8 +127,8 @@ class ModelWork:
 
     @property
     def head_flops(self) -> float:
-        """The last product of one token, forward [FLOP]."""
-        return 2.0 * self.table_params
+        """The last product of one token, for each token that it predicts, forward [FLOP]."""
+        return 2.0 * self.table_params * (1.0 + self.model.prediction_depths)
 
     def score_flops(self, length: float) -> float:
         """Return the attention of a mean token of causal sequences of a length, forward [FLOP]."""

@@ -28,7 +28,7 @@ from meshwright.base.arrays import (
 )
 from meshwright.cost.communication import EXPOSED_PART
 from meshwright.cost.layer import Held, LayerCost, split_backward, weighted_part, weighted_sum
-from meshwright.cost.memory import StageState, num_axes
+from meshwright.cost.memory import StageState, num_axes, orthogonal_work
 from meshwright.cost.parts import StepTime, TimePart, by_field, number_at
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.schedule.pipeline_schedules import schedules
@@ -479,17 +479,39 @@ def _stage_state(
     if structure.schedule is ScheduleKind.GPIPE:
         waiting = larger(num_micro_batches - 1.0, 0.0) * (costs[-1].working_bytes * is_last)
     layers = layout.counts[position][:-2]
+    num_layers = sum(layers[1:], layers[0])
     return StageState(
+        **_orthogonal_work(problem, structure, strategy, num_layers),
         dense_params=params,
         expert_params=held("expert_params"),
         kept_bytes=kept,
         hosted_bytes=held("hosted_bytes"),
         in_flight=where(in_flight > 0, in_flight, 0.0),
         working_bytes=working + waiting,
-        num_layers=sum(layers[1:], layers[0]),
+        num_layers=num_layers,
         sums_before_scatter=(strategy.pp > 1) * 1.0,
         num_communicators=num_communicators(strategy),
     )
+
+
+def _orthogonal_work(
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], num_layers: Num
+) -> dict[str, Num]:
+    """Return the FLOPs of an orthogonal update of so many layers of a mean kind [FLOP]."""
+    steps = problem.workload.optimizer.orthogonal_steps
+    if not steps:
+        return {}
+    kinds, whole = problem.graph.layers, sum(kind.count for kind in problem.graph.layers)
+    work = [orthogonal_work(kind, structure, strategy, steps) for kind in kinds]
+    dense, expert = (
+        sum(kind.count * flops[part] for kind, flops in zip(kinds, work, strict=True)) / whole
+        for part in (0, 1)
+    )
+    return {
+        "orthogonal_flops": num_layers * dense,
+        "expert_orthogonal_flops": num_layers * expert,
+        "matrix_orthogonal_flops": reduce(larger, [flops[2] for flops in work]),
+    }
 
 
 def jitter_fraction(num_devices: Num, spread: Num) -> Num:

@@ -153,7 +153,7 @@ class ProblemOf(ABC, Generic[Work]):
     def layer_weights(self) -> tuple[float, ...]:
         """Parameters of one layer of each kind [1]."""
         return tuple(
-            float(sum(prod(layer.sizes[d] for d in w.dims) for op in layer.ops for w in op.weights))
+            float(sum(prod(layer.sizes[d] for d in w.dims) for w in layer.weights))
             for layer in self.graph.layers
         )
 

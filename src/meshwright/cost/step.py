@@ -50,6 +50,7 @@ from meshwright.cost.memory import (
     step_host_bytes,
     step_memory,
 )
+from meshwright.cost.operator import DeviceRates
 from meshwright.cost.parts import MemoryUse, StepTime, TimePart
 from meshwright.cost.pipeline import PipelinePrice, price_pipeline, send_bytes
 from meshwright.cost.problem import Problem, ProblemOf
@@ -69,12 +70,24 @@ from meshwright.spec.workload import OptimizerPreset, Workload
 
 def optimizer_step_s(
     state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset,
-    memory_bytes_per_s: Num,
+    rates: DeviceRates,
 ) -> Num:  # fmt: skip
-    """Return the seconds of an update on the device: its memory traffic over the shard."""
+    """Return the seconds of an update on the device: its memory traffic and its products.
+
+    The products make updates of matrices orthogonal, where the optimizer does that. Under ZeRO
+    whole matrices are dealt to the ranks, at least one to each; otherwise every rank makes all.
+
+    Source: megatron-core 0.19.2, ``optimizer/layer_wise_optimizer.py``.
+    """
+    is_sharded = structure.zero_stage >= 1
     per_param = optimizer.step_traffic_bytes_per_param
-    traffic = resident_bytes(state, per_param, shards, is_sharded=structure.zero_stage >= 1)
-    return traffic / memory_bytes_per_s
+    traffic = resident_bytes(state, per_param, shards, is_sharded=is_sharded)
+    flops = state.orthogonal_flops + state.expert_orthogonal_flops
+    if is_sharded:
+        dealt = state.orthogonal_flops / shards.dense
+        dealt = dealt + state.expert_orthogonal_flops / shards.expert
+        flops = larger(dealt, state.matrix_orthogonal_flops)
+    return traffic / rates.memory_bytes_per_s + flops / rates.logits_flops_per_s
 
 
 def host_update_s(
@@ -209,9 +222,7 @@ def step_times(
     """Return the time of the step, in parts; the states of single stages do not matter."""
     optimizer, heaviest = problem.workload.optimizer, price.heaviest
     synced = step_sync(problem, structure, price, links)
-    optimizer_s = optimizer_step_s(
-        heaviest, shards, structure, optimizer, problem.rates.memory_bytes_per_s
-    )
+    optimizer_s = optimizer_step_s(heaviest, shards, structure, optimizer, problem.rates)
     offloaded = plain(0.0 * optimizer_s)
     if structure.uses_host:
         on_host = problem.workload.software.updates_on_host

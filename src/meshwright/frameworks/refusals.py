@@ -84,6 +84,9 @@ def _not_written(plan: Plan) -> Iterator[Fault]:
     if plan.best.structure.overlap_expert_parallel:
         message = "micro-batches that hide communication of experts of each other are not written"
         yield Fault("structure.overlap_expert_parallel", message, "overlap_expert_parallel=false")
+    if depths := plan.model.prediction_depths:
+        message = f"{depths} layers for multi-token prediction are not written"
+        yield Fault("model.prediction_depths", message, "plan the model without them")
 
 
 def _devices(plan: Plan) -> Iterator[Fault]:

@@ -160,6 +160,11 @@ class LayerGraph:
         """Input of the layer: the only tensor that full recomputation keeps."""
         return self.ops[0].inputs[0]
 
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """All weights, each once, however many operators use it."""
+        return tuple({weight.name: weight for op in self.ops for weight in op.weights}.values())
+
     def bind(self, tokens: Num, keys: Num) -> dict[str, Num]:
         """Return all sizes once the token dims are known (numbers, or columns of them).
 

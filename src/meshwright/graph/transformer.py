@@ -378,25 +378,36 @@ def head_graph(
     model: ModelSpec, *, loss: LossKernel = "plain",
     fp32_logit_copies: tuple[float, float] = (1.0, 1.0), deferred_logit_gradients: int = 0,
 ) -> LayerGraph:  # fmt: skip
-    """Return the final norm, the logits, and the cross-entropy over the vocabulary."""
-    stream = hidden_activation("head.input")
+    """Return the final norm, the logits, and the cross-entropy over the vocabulary.
+
+    For the next token, and once more for each further one that layers are trained to predict.
+
+    Source: DeepSeek-AI 2024 (arXiv 2412.19437), section 2.2; megatron-core 0.19.2,
+    ``transformer/multi_token_prediction.py``.
+    """
+    weight = TABLE if model.tied_embeddings else "head.logits.weight"
     ops: list[Op] = []
-    if model.final_norm:
-        ops.append(norm_op("head.norm", stream, "hidden", model.norm, EDGE))
-        stream = ops[-1].output
-    scores = Tensor("head.logits", ("tokens", "vocab"))
-    weight = TABLE if model.tied_embeddings else ""
-    logits = product_op(scores.name, stream, (scores,), EDGE, bias=model.head_bias, weight=weight)
-    entropy = _loss(logits.output, loss, *fp32_logit_copies)
-    waiting = [
-        Tensor(f"head.deferred_gradient_{number}", scores.dims)
-        for number in range(deferred_logit_gradients)
-    ]
-    entropy = replace(entropy, saved=(*entropy.saved, *waiting))
-    return LayerGraph((*ops, logits, entropy), 1, edge_sizes(model))
+    for depth in range(1 + model.prediction_depths):
+        at = f"_{depth}" if depth else ""
+        stream = hidden_activation("head.input")
+        if model.final_norm:
+            ops.append(norm_op(f"head.norm{at}", stream, "hidden", model.norm, EDGE))
+            stream = ops[-1].output
+        scores = Tensor(f"head.logits{at}", ("tokens", "vocab"))
+        bias = model.head_bias
+        ops.append(product_op(scores.name, stream, (scores,), EDGE, bias=bias, weight=weight))
+        waiting = [
+            Tensor(f"head.deferred_gradient{at}_{number}", scores.dims)
+            for number in range(deferred_logit_gradients)
+        ]
+        entropy = _loss(f"head.loss{at}", scores, loss, *fp32_logit_copies)
+        ops.append(replace(entropy, saved=(*entropy.saved, *waiting)))
+    return LayerGraph(tuple(ops), 1, edge_sizes(model))
 
 
-def _loss(logits: Tensor, kernel: LossKernel, fp32_copies: float, fp32_split_copies: float) -> Op:
+def _loss(
+    name: str, logits: Tensor, kernel: LossKernel, fp32_copies: float, fp32_split_copies: float
+) -> Op:
     """Return the cross-entropy: it keeps FP32 copies, each 4 bytes for each token and word.
 
     One copy is that of the probabilities. Traffic is 10 bytes for each logit: forward reads 2 and
@@ -404,13 +415,13 @@ def _loss(logits: Tensor, kernel: LossKernel, fp32_copies: float, fp32_split_cop
     fused with it, the forward pass reads 2 and writes the gradient of 2; of tiles that stay on the
     chip nothing moves.
     """
-    probabilities = Tensor("head.probabilities", logits.dims, 4.0)
-    copies = Tensor("head.fp32_copies", logits.dims, 4.0 * fp32_copies, 4.0 * fp32_split_copies)
+    probabilities = Tensor(f"{name}.probabilities", logits.dims, 4.0)
+    copies = Tensor(f"{name}.fp32_copies", logits.dims, 4.0 * fp32_copies, 4.0 * fp32_split_copies)
     return Op(
-        name="head.loss",
+        name=name,
         kind=OpKind.LOSS,
         inputs=(logits,),
-        output=Tensor("head.loss", ("tokens",), 4.0),
+        output=Tensor(name, ("tokens",), 4.0),
         contracted=("vocab",),
         saved=(copies,),
         words_per_element=_LOSS_WORDS.get(kernel, (1.5, 1.0)),

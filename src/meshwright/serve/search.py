@@ -318,7 +318,9 @@ def memory_shortfall(space: ServingSpace, counts: Counts) -> str:
         f" needs {format_bytes(needed)} of {format_bytes(capacity)} on each device{share}"
     )
     share_that_fits = _share_that_fits(space)
-    changes = share_that_fits + [name for name, problem in _changes(space.problem) if _fits(space, problem)]
+    changes = share_that_fits + [
+        name for name, problem in _changes(space.problem) if _fits(space, problem)
+    ]
     if not changes:
         return f"{text}; not even {FACTORS[-1]} times the devices or lower precision would do"
     # The nearest change of each sort: the widest weights, the fewest devices.

@@ -233,6 +233,9 @@ class ModelSpec(Declaration):
     max_sequence_length: Count | None = None
     num_prediction_layers: CountOrZero = 0
     """Extra layers for multi-token prediction that the checkpoint holds."""
+    prediction_depths: CountOrZero = 0
+    """Last layers that are trained to predict further tokens: for each of them the final norm, the
+    logits, by the same weight, and the loss are computed once more."""
     weight_format: WeightFormat | None = None
     """Of a quantised checkpoint; None: weights are as wide as the workload says."""
     cache_type: DType | None = None

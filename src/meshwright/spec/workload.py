@@ -80,6 +80,8 @@ class OptimizerPreset(Declaration):
     adapters, or those that are left out."""
     step_traffic_bytes_per_param: float = Field(default=28.0, ge=0)
     """HBM traffic of one optimizer step for each parameter of the shard."""
+    orthogonal_steps: int = Field(default=0, ge=0, le=64)
+    """Of the iteration that makes the update of a matrix in a layer orthogonal (Muon)."""
     row_state_bytes: Bytes | None = None
     """State of one row of a table that is looked up: an update touches the rows that were read, and
     nothing else. None: tables are trained like all other weights."""

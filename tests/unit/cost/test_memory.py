@@ -1,6 +1,7 @@
 """What fills one device: bytes per parameter, activations in flight, and what offload moves."""
 
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -163,7 +164,8 @@ def pipeline(**given):
 
 @pytest.mark.parametrize(("stage", "params"), [(0, 960), (1, SHARD), (2, SHARD), (3, SHARD)])
 def test_optimizer_moves_28_bytes_for_each_parameter_of_the_shard(stage, params):
-    time_s = optimizer_step_s(STATE, SHARDS, PlanOptions(zero_stage=stage), ADAM, 14.0)
+    rates = SimpleNamespace(memory_bytes_per_s=14.0, logits_flops_per_s=1.0)
+    time_s = optimizer_step_s(STATE, SHARDS, PlanOptions(zero_stage=stage), ADAM, rates)
     assert time_s == 28 * params / 14
 
 

@@ -457,12 +457,12 @@ class ModelGraph:
         columns = prices.options.columns
         shared = sum(n / float(columns.dp_shard[o] * columns.cp[o]) for o, n in params.items())
         shards = ShardDegrees(dense=sum(params.values()) / shared, expert=1.0)
-        optimizer, memory_bytes_per_s = problem.workload.optimizer, problem.rates.memory_bytes_per_s
+        optimizer = problem.workload.optimizer
         kinds = [(np.array([n]), take_rows(prices.links, [o])) for o, n in params.items()]
         time = step_time(
             price,
             gradient_sync(kinds, price, structure, optimizer).total,
-            optimizer_step_s(price.heaviest, shards, structure, optimizer, memory_bytes_per_s),
+            optimizer_step_s(price.heaviest, shards, structure, optimizer, problem.rates),
             plain(np.zeros(1)),
             sigma=problem.calibration.overlap_slowdown,
         )

@@ -345,7 +345,9 @@ def _virtual_stages(given: Given, pp: int) -> int | None:
 
 def _sharding(given: Given, setting: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ZeRO stage, its ranks, and what overlaps."""
-    stage = "1" if given.flag("use_distributed_optimizer") else _zero_stage(given, setting)
+    is_dealt = given.peek("optimizer") == "dist_muon"  # of layers to the ranks of dp
+    is_dealt |= given.flag("use_distributed_optimizer")
+    stage = "1" if is_dealt else _zero_stage(given, setting)
     strategy = given.word("data_parallel_sharding_strategy", among=SHARDING)
     fsdp = given.flag("use_megatron_fsdp", "use_custom_fsdp")
     if fsdp:
@@ -624,8 +626,7 @@ def _optimizer(given: Given, options: Mapping[str, Any]) -> OptimizerPreset | st
     """Return the bytes that the optimizer keeps for each parameter."""
     kind = given.word("optimizer", among=OPTIMIZERS) or "adam"
     if "muon" in kind:
-        given.notes.append("the products that make updates of Muon orthogonal are not priced, and "
-                           "embeddings keep one moment as matrices do")  # fmt: skip
+        given.notes.append("embeddings are updated with one moment, as matrices are")
     mixed = str(given.peek("mixed_precision") or "").replace(" ", "")
     short = given.flag("grad_reduce_in_bf16") or "grad_reduce_in_fp32:false" in mixed
     sums = given.flag("grad_reduce_in_fp32", default=not mixed.startswith("fp16"))
@@ -651,6 +652,9 @@ def _optimizer(given: Given, options: Mapping[str, Any]) -> OptimizerPreset | st
                    "step_traffic_bytes_per_param": gradient + 2.0 * state + 2.0}  # fmt: skip
     if kind in ONE_MOMENT:
         state = BYTES["fp32"] * 2.0
+        if "muon" in kind:
+            changes |= {"orthogonal_steps": given.whole("muon_num_ns_steps") or 5}
+            given.note_if("muon_tp_mode", "updates are priced as orthogonal by block of tp")
         changes |= {"state_bytes_per_param": state, "step_traffic_bytes_per_param":
                     preset.gradient_bytes_per_param + 2.0 * state + 2.0}  # fmt: skip
     if fp8_weights and options.get("precision") == "fp8":
@@ -694,10 +698,11 @@ def _predict(given: Given, options: dict[str, Any]) -> None:
                            "is the one that you name")  # fmt: skip
         return
     given.notes.append(f"{extra} layers for multi-token prediction are priced as layers behind the "
-                       "last; their projections and logits are not")  # fmt: skip
+                       "last, each with logits and loss; their projections are not")  # fmt: skip
     longer = (*model.layer_pattern, *model.layer_pattern[-1:] * extra)
     name = f"{model.name} with {extra} of prediction"
-    options["model"] = model.model_copy(update={"layer_pattern": longer, "name": name})
+    changes = {"layer_pattern": longer, "name": name, "prediction_depths": extra}
+    options["model"] = model.model_copy(update=changes)
     runs = options["pp"] * (options["num_virtual_stages"] or 1)
     if options["pp"] == 1:
         return
