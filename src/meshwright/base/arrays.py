@@ -31,10 +31,10 @@ Num: TypeAlias = float | NDArray[np.floating]
 """A number, or a column of numbers with one row for each candidate: shape (rows,)."""
 
 Mask: TypeAlias = bool | BoolArray
-"""What holds of a number, or of each row of a column: shape (rows,)."""
+"""Truth value of a number, or of each row of a column: shape (rows,)."""
 
 N = TypeVar("N", float, FloatArray, Num, covariant=True)
-"""Of a generic record: numbers of one candidate, columns of many, or either."""
+"""Type parameter of a generic record: numbers of one candidate, columns of many, or either."""
 
 MOST_CODES = 2**62
 """Whole numbers below this are exact in 64 bits."""
@@ -118,7 +118,7 @@ def groups_of(columns: Iterable[NDArray[Any]]) -> tuple[IntArray, IntArray]:
 
 
 def _numbered(code: IntArray) -> tuple[int, IntArray]:
-    """Return how many different values there are, and the number of each one."""
+    """Return the number of distinct values, and the index of the value of each entry."""
     values = np.unique(code)
     return len(values), np.searchsorted(values, code)
 

@@ -1,4 +1,4 @@
-"""What reading one file of a user may cost, and foreign trees as mappings and lists.
+"""The budget for reading one file of a user, and foreign trees as mappings and lists.
 
 Every reader of a foreign file follows it under one :class:`Budget`. Sizes are charged before
 anything of that size is built; a reader that has spent its budget stops with an error that says so.
@@ -16,12 +16,12 @@ from meshwright.base.errors import Fault, SpecError
 
 @dataclass
 class Budget:
-    """What a reader may still spend; launch files and graphs of people need a tenth at most."""
+    """The budget left to a reader; launch files and graphs of users need a tenth at most."""
 
     steps: int = 50_000
     """Statements and expressions that are followed."""
     letters: int = 64 * 2**20
-    """Of all texts that are built, one after the other."""
+    """Characters of all texts that are built, one after the other."""
     values: int = 500_000
     """Entries of lists and mappings that are built, those behind an alias each time."""
     depth: int = 100
@@ -59,7 +59,7 @@ class Budget:
             self.depth += 1
 
     def walk(self, tree: Any, at: str = "") -> None:
-        """Charge a tree of mappings and lists as large as it is when it is written out.
+        """Charge a tree of mappings and lists at the size it has when it is written out.
 
         What stands in it several times counts each time; a list that holds itself has no end.
         """

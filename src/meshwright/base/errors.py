@@ -1,4 +1,4 @@
-"""The error tree: what a user can get wrong, and how it is reported.
+"""The error tree: the mistakes of a user, and how they are reported.
 
 A :class:`Fault` is one thing wrong at one place; an error carries all faults of a file at once.
 """

@@ -38,7 +38,7 @@ _KINDS = (
 
 
 def kind_of_file(mode: int) -> str:
-    """Return what a file is that is no regular one, by its mode; nothing for a regular one."""
+    """Return the kind of a file that is not regular, by its mode; empty for a regular one."""
     return next((kind for is_it, kind in _KINDS if is_it(mode)), "")
 
 
@@ -114,7 +114,7 @@ def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
 
 
 _MOST_DIRECTORY_BYTES = 4 * 2**20
-"""Of the list of members of an archive: some 40,000 names."""
+"""Bytes of the list of members of an archive: some 40,000 names."""
 
 
 class _InPieces(io.BufferedReader):
@@ -149,7 +149,7 @@ def members_of(path: Path, *, most_bytes: int = MOST_BYTES) -> Iterator[Members]
 
 
 _BAD_ARCHIVE = (zipfile.BadZipFile, RuntimeError, EOFError, zlib.error)
-"""What the library raises: damage, a way of packing that it lacks, a password."""
+"""Errors of the library: damage, an unsupported compression, a password."""
 
 
 class Members:
@@ -183,7 +183,7 @@ def unreadable(error: OSError | ValueError) -> Fault:
 
 
 def in_the_way(path: Path, *, force: bool = False, is_resumed: bool = False) -> Fault | None:
-    """Return why a path must not be written, or None.
+    """Return the reason why a path must not be written, or None.
 
     Parameters
     ----------
@@ -285,7 +285,7 @@ def _keep(journal: Path) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """End what writers left in a folder that were killed: the promised, and the old rest."""
+    """Finish the promised writes of killed writers in a folder, and delete their old leftovers."""
     for path in folder.glob(f"{_MARK}*"):
         with suppress(OSError, ValueError):
             status = path.lstat()
@@ -296,12 +296,12 @@ def _settle(folder: Path) -> None:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """Return whether a file is of this user: nobody else says what takes which name."""
+    """Return whether this user owns a file: no one else decides which file takes which name."""
     return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
 
 
 _settled = lru_cache(maxsize=1024)(_settle)
-"""What readers call: once for a folder."""
+"""Cached form of ``_settle`` for readers: one call for each folder."""
 
 
 @contextmanager

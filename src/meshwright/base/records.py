@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 Scalar = str | int | float | bool | None
 Rows = list[dict[str, Scalar]]
 MOST_LETTERS, NEXT = 300, "\n  "
-"""Of a line of a ``repr``; what comes between lines."""
+"""Most characters of a line of a ``repr``, and the separator of lines."""
 MOST_ENTRIES = 3
-"""Of a mapping or a sequence inside of a record."""
+"""Most entries shown of a mapping or a sequence inside a record."""
 LIBRARIES = ("pandas", "polars")
 PAIR_NAME = re.compile(r"(.*interval|.+(?=_))(.*)")
 """Stem and unit of the name of a pair of numbers."""
@@ -123,12 +123,12 @@ class Listed(Brief, ABC):
         return tables.DataFrame(columns_of(self.rows()))
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML that a notebook shows."""
         return f"<pre>{escape(self.brief())}</pre>"
 
 
 def columns_of(rows: Rows) -> dict[str, list[Scalar]]:
-    """Return rows as columns of one type each; what a row lacks is None."""
+    """Return rows as columns of one type each; None where a row lacks the value."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: _alike([row.get(name) for row in rows]) for name in names}
 

@@ -1,1 +1,1 @@
-"""What the user states: frozen declarations of model, chip, system, workload and calibration."""
+"""The user's input: frozen declarations of model, chip, system, workload and calibration."""

@@ -19,9 +19,9 @@ class Tail(Declaration):
     """
 
     distance: float
-    """Of questions without any trait."""
+    """Distance of questions without any trait, in ln(measured / predicted)."""
     factors: Mapping[str, float]
-    """By trait, for each degree of it."""
+    """Factor of the distance by trait, for each degree of it."""
 
 
 class Spread(Declaration):
@@ -46,7 +46,7 @@ class CalibrationOf(Generic[N]):
     attention_forward_efficiency: N
     """Share of the data-sheet rate that fused attention reaches forward (head size 128, long)."""
     attention_backward_efficiency: N
-    """The same backward."""
+    """Share of the data-sheet rate that fused attention reaches backward."""
     portable_attention_efficiency: N
     """Share of both that kernels reach which were not written for the chip."""
     grouped_matmul_efficiency: N
@@ -63,7 +63,7 @@ class CalibrationOf(Generic[N]):
     fast_network_efficiency: N
     """Share of link bandwidth that collectives reach inside a host, a scale-up domain, a grid."""
     slow_network_efficiency: N
-    """The same on the network between hosts."""
+    """Share of link bandwidth that collectives reach on the network between hosts."""
     eager_traffic_factor: N
     """How many times the bytes of fused elementwise operators single ones move."""
     overlap_slowdown: N
@@ -84,7 +84,7 @@ class CalibrationOf(Generic[N]):
     communication_buffer_bytes: N
     """Memory of the runtime and of the communication library on each device."""
     communicator_bytes: N
-    """What each axis of more than one device adds to that: buffers of its communicators."""
+    """Buffers of the communicators of each axis of more than one device, added to that [bytes]."""
     checkpoint_s: N
     """Pause of one checkpoint."""
     restart_s: N
@@ -127,7 +127,7 @@ def calibration_columns(
 
 @dataclass(frozen=True)
 class ServingConstantsOf(Generic[N]):
-    """What serving adds to the constants of a chip.
+    """Constants of a chip that serving adds to those of training.
 
     How products of few rows and attention over a cache read, and what a server costs in
     addition to its kernels.
@@ -136,15 +136,15 @@ class ServingConstantsOf(Generic[N]):
     prompt_rate_share: N
     """Share of the sustained matrix rate that products of a forward pass reach."""
     few_rows_rate_share: N
-    """Share of that which products reach that have fewer rows than a tile, or fewer tiles than
-    cores."""
+    """Share of that rate which products with fewer rows than a tile, or fewer tiles than cores,
+    reach."""
     expert_rate_share: N
     """Share of that rate which the grouped products of several experts reach: their tiles are
     filled worse, and each ends its own."""
     weight_read_share: N
-    """Share of ``memory_efficiency`` that products reach which reading weights limits."""
+    """Share of ``memory_efficiency`` reached by products that are limited by reading weights."""
     cache_read_share: N
-    """The same of attention that reads the key-value cache."""
+    """Share of ``memory_efficiency`` that attention reaches when it reads the KV cache."""
     shared_cache_extra: N
     """A key head that g query heads share is read 1 + this x (1 - 1/g) times."""
     core_pull: N
@@ -153,19 +153,20 @@ class ServingConstantsOf(Generic[N]):
     collective_start_share: N
     """Start of a collective inside a pass over ``collective_launch_s``."""
     host_step_s: N
-    """Of the server in each pass: scheduling, sampling, answers."""
+    """Seconds of the server in each pass: scheduling, sampling, answers."""
     host_sequence_s: N
-    """The same for each sequence of the pass."""
+    """Seconds of the server for each sequence of the pass."""
     host_prompt_s: N
-    """Of the server for each request until its first token: text to tokens, its place in the
-    queue, and the answer on its way back. Other requests do not wait for it."""
+    """Seconds of the server for each request until its first token: text to tokens, its place in
+    the queue, and the answer on its way back. Other requests do not wait for it."""
     steps_ahead: N
-    """Steps that a server has settled when a request arrives, which it waits for."""
+    """Steps already scheduled when a request arrives, for which it waits."""
     prompts_together: N
     """Prompts of equal requests that keep passing together, under servers that mix phases."""
     reduction_s: N
-    """Of each sum over the cores of a chip that waits for the one before: operands go out to all
-    cores, partial sums come back. 0 where the efficiencies of products hold it, as on GPUs."""
+    """Seconds of each sum over the cores of a chip that waits for the one before: operands go out
+    to all cores, partial sums come back. 0 where the efficiencies of products hold it, as on
+    GPUs."""
 
 
 ServingConstants = ServingConstantsOf[float]
@@ -175,13 +176,13 @@ SERVING_CONSTANTS = tuple(entry.name for entry in fields(ServingConstantsOf))
 
 @dataclass(frozen=True)
 class SramConstants:
-    """What a chip that serves from SRAM adds to arithmetic and reading."""
+    """Constants of a chip that serves from SRAM, added to arithmetic and reading."""
 
     reduction_s: float = 0.0
     """As in :class:`ServingConstantsOf`."""
     factor: float | None = None
-    """Within which of every published figure constants are that have not seen it; None: no figure
-    is of this family of chips."""
+    """Factor within which constants fitted without a published figure foresee it, for every such
+    figure; None: no figure is of this family of chips."""
 
     @property
     def is_calibrated(self) -> bool:
@@ -190,7 +191,7 @@ class SramConstants:
 
 
 FREE_SUMS = SramConstants()
-"""Of chips with caches, and where nothing is fitted."""
+"""Constants of chips with caches, and of all chips where nothing is fitted."""
 
 NEUTRAL = ServingConstants(
     prompt_rate_share=1.0, few_rows_rate_share=1.0, expert_rate_share=1.0,

@@ -1,4 +1,4 @@
-"""The kinds of collectives: what a group of devices does together."""
+"""The kinds of collectives of a group of devices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class CollectiveKind(StrEnum):
-    """What a group does together. Bytes are those of the full tensor on one rank.
+    """Kind of a collective. Bytes are those of the full tensor on one rank.
 
     Full means: before a reduction, after a gather, what one rank sends in total in an all-to-all
     (its own part included), the message of a broadcast or a send.

@@ -78,7 +78,7 @@ def declared(kind: type[D], /, **values: Any) -> D:
 
 
 def faults_of(error: ValidationError) -> list[Fault]:
-    """Return what is wrong with the values of a declaration."""
+    """Return the faults in the values of a declaration."""
     return [
         Fault(".".join(map(str, wrong["loc"])), wrong["msg"].removeprefix("Value error, "))
         for wrong in error.errors(include_url=False)

@@ -1,4 +1,4 @@
-"""Systems with twice of one resource: what a plan would gain from them."""
+"""Systems with one resource doubled, to show the gain of a plan from each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def doubled(system: SystemSpec) -> Iterator[tuple[str, SystemSpec]]:
 
 
 def of_level(level: NetworkLevel) -> str:
-    """Return how to call twice of a network level."""
+    """Return the name of a doubled network level."""
     return f"twice the {level.name} bandwidth"
 
 

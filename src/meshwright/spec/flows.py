@@ -1,4 +1,4 @@
-"""What flow files and placement files declare: flows on links, and the devices of ranks."""
+"""Declarations of flow files and placement files: flows on links, and the devices of ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FlowScenario(Brief):
     """Flows that each flow waits for, as indices in ``flow_ids``."""
 
     def brief(self) -> str:
-        """Return how many flows share how many links."""
+        """Return the numbers of flows and of links of this part in one line."""
         return f"{self.name}: {len(self.flow_ids)} flows over {len(self.link_ids)} links"
 
 
@@ -59,6 +59,6 @@ class PlacementFile:
     """Devices of ranks as a file states them."""
 
     devices: tuple[int, ...]
-    """Of each rank, innermost axis first."""
+    """Device of each rank, innermost axis first."""
     axes: Mapping[str, tuple[int, ...]] | None
     """Innermost first: rows and columns of the block in which the members of each axis count."""

@@ -1,4 +1,4 @@
-"""A training framework: what it can start, its kernels, and how it runs unless told otherwise."""
+"""A training framework: what it can start, its kernels, and its defaults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwright.spec.workload import Launches, SoftwareStack, ZeroStage
 
 
 class Habits(Declaration):
-    """How jobs run that do not say otherwise: kernels, optimizer, choices of the plan.
+    """Choices of jobs that state no other: kernels, optimizer, choices of the plan.
 
     The values of this class are those of a job whose framework is not named.
     """
@@ -26,9 +26,9 @@ class Habits(Declaration):
     optimizer: str | None = None
     """Preset where training is in bf16; None: that of the system."""
     fp16_optimizer: str | None = None
-    """The same in fp16; None: the same preset."""
+    """Preset where training is in fp16; None: the preset of bf16."""
     fp32_optimizer: str = "adam-fp32"
-    """The same in fp32 and tf32: weights are their own master copy."""
+    """Preset where training is in fp32 or tf32: weights are their own master copy."""
     sums_whole_bf16_gradients: bool = False
     """Under ZeRO 1, where training is in bf16."""
     zero_stage: ZeroStage = 1
@@ -40,7 +40,8 @@ class Habits(Declaration):
     drops_gathered_weights: bool = True
     """Full sharding gathers weights again for the backward pass."""
     drops_in_pipelines: bool = True
-    """The same under pipelines; otherwise gathered weights stay until the last micro-batch."""
+    """Full sharding gathers weights again under pipelines too; otherwise gathered weights stay
+    until the last micro-batch."""
     splits_experts_over_tp: bool = False
     """The tensor degree inside of experts is tp unless it is stated (Megatron-LM's
     ``expert_tensor_parallel_size``); otherwise 1."""
@@ -64,7 +65,7 @@ class Habits(Declaration):
 
 
 UNNAMED = Habits()
-"""Of a job whose framework is not named."""
+"""Choices of a job whose framework is not named."""
 
 
 class Framework(Habits):

@@ -69,7 +69,7 @@ WordBytes = Annotated[Bytes, PlainSerializer(_written_bytes)]
 
 
 class MessageSpec(Declaration):
-    """Bytes that a kernel sends in addition to what its split asks for."""
+    """Extra bytes that a kernel sends beyond those of its split."""
 
     kind: Literal["send", "broadcast"]
     size_bytes: Annotated[MessageBytes, PlainSerializer(_written_bytes)]

@@ -26,7 +26,7 @@ def one_of(expected: float, *choices: float) -> float:
 
 @dataclass(frozen=True)
 class KernelDevice:
-    """What the data sheet of a chip says about its kernels."""
+    """The data-sheet figures of a chip that its kernels depend on."""
 
     matmul_flops_per_s: Mapping[DType, float]
     """Dense peaks [FLOP/s]."""
@@ -42,7 +42,7 @@ class KernelDevice:
 
 
 def kernel_device(chip: ChipSpec) -> KernelDevice:
-    """Return what the kernels of a chip depend on."""
+    """Return the data-sheet figures of a chip that its kernels depend on."""
     return KernelDevice(
         chip.matmul_flops_per_s,
         chip.main_memory.bandwidth_bytes_per_s or 0.0,
@@ -72,37 +72,37 @@ class GemmCurve(Curve):
     """One matrix product."""
 
     least_rows: float = one_of(64.0, 64.0, 128.0)
-    """Of the output tiles that the library has."""
+    """Fewest rows of the output tiles that the library has [1]."""
     most_parts: float = one_of(32.0, 1.0, 32.0)
-    """That the library cuts the inner size into."""
+    """Most parts into which the library cuts the inner size [1]."""
     rate_share: float = bounded(0.85, 0.2, 1.0)
-    """Of the peak that a core at work reaches [1]."""
+    """Share of the peak that a busy core reaches [1]."""
     memory_share: float = bounded(0.9, 0.3, 1.0)
     cache_factor: float = bounded(2.0, 0.5, 20.0)
     """Rate of the shared cache over the one reached by the memory [1]."""
     core_bytes_per_s: float = bounded(1e11, 5e9, 2e12)
-    """What one core takes in [bytes/s]."""
+    """Rate at which one core takes in operands [bytes/s]."""
     launch_s: float = bounded(2e-6, 2e-7, 1e-4)
     tile_s: float = bounded(5e-7, 1e-8, 3e-5)
-    """To fill and to empty the pipeline of one output tile [s]."""
+    """Seconds to fill and to empty the pipeline of one output tile."""
     split_s: float = bounded(2e-6, 1e-8, 1e-3)
-    """To add the parts of a product that is cut along its inner size [s]."""
+    """Seconds to add the parts of a product that is cut along its inner size."""
     ragged_share: float = bounded(0.97, 0.5, 1.3)
-    """Of the rate where rows are no multiple of 8 [1]."""
+    """Share of the rate where the number of rows is not a multiple of 8 [1]."""
     blend: float = bounded(4.0, 1.0, 30.0)
     """How sharply the slower of arithmetic and memory decides [1]."""
     sag: float = bounded(0.1, 1e-3, 1.0)
-    """By which arithmetic is slower in long kernels, which the power cap limits [1]."""
+    """Share by which arithmetic is slower in long kernels, which the power cap limits [1]."""
 
 
 @dataclass(frozen=True)
 class NarrowGemmCurve(GemmCurve):
-    """The same with operands below 16 bits: the left one is cast first."""
+    """One matrix product with operands below 16 bits: the left one is cast first."""
 
     cast_row_s: float = bounded(2e-9, 1e-11, 1e-7)
-    """For each row [s]."""
+    """Seconds for each row."""
     cast_share: float = bounded(0.5, 0.05, 5.0)
-    """Of the memory rate that the cast reaches, in its bytes read and written [1]."""
+    """Share of the memory rate that the cast reaches, over its bytes read and written [1]."""
 
 
 @dataclass(frozen=True)
@@ -113,20 +113,20 @@ class ContextCurve(Curve):
     """Queries that one core works on."""
     rate_share: float = bounded(0.7, 0.03, 2.0)
     softmax_flops: float = bounded(60.0, 1.0, 600.0)
-    """Arithmetic of the matrix units that the exponential of one score costs the time of [FLOP]."""
+    """Arithmetic of the matrix units that takes as long as the exponential of one score [FLOP]."""
     memory_share: float = bounded(0.6, 0.05, 1.0)
     launch_s: float = bounded(8e-6, 1e-6, 2e-4)
     wave_s: float = bounded(1e-6, 1e-8, 1e-4)
     tail: float = bounded(0.5, 0.01, 2.0)
-    """Of the longest tile, which shows after the others [1]."""
+    """Share of the longest tile that runs after all others have finished [1]."""
     token_s: float = bounded(1e-9, 1e-11, 1e-6)
-    """To write the keys and values of one token [s]."""
+    """Seconds to write the keys and values of one token."""
     window_share: float = bounded(0.95, 0.01, 1.0)
-    """Of the scores outside of a window that are not computed [1]."""
+    """Share of the scores outside a window that are not computed [1]."""
     uneven_share: float = bounded(0.9, 0.02, 1.5)
-    """Of the rate with heads of another size than 64, 128 or 256 up to 256 [1]."""
+    """Share of the rate with head sizes up to 256 other than 64, 128 and 256 [1]."""
     wide_share: float = bounded(0.9, 0.02, 1.5)
-    """The same with heads above 256 [1]."""
+    """Share of the rate with head sizes above 256 [1]."""
     blend: float = bounded(3.0, 1.0, 30.0)
 
 
@@ -141,14 +141,14 @@ class DecodeCurve(Curve):
     launch_s: float = bounded(8e-6, 1e-6, 2e-4)
     wave_s: float = bounded(1e-6, 1e-8, 1e-4)
     combine_s: float = bounded(1e-6, 1e-8, 3e-5)
-    """To add the parts of a sequence that is cut over cores [s]."""
+    """Seconds to add the parts of a sequence that is cut over cores."""
     group_s: float = bounded(1e-6, 1e-8, 3e-5)
-    """Where several heads share keys and values [s]."""
+    """Extra seconds where several heads share keys and values."""
     sequence_s: float = bounded(1e-9, 1e-12, 1e-6)
     plain_split: float = bounded(0.5, 1e-3, 1.0)
-    """Of the cuts along a sequence where no heads share keys and values [1]."""
+    """Share of the cuts along a sequence that are made where no heads share keys and values [1]."""
     group_split: float = bounded(0.9, 1e-3, 1.0)
-    """The same where heads share them [1]."""
+    """Share of the cuts along a sequence that are made where heads share keys and values [1]."""
     group_tile: float = one_of(64.0, 64.0, 16.0)
     """Heads that share keys and values and are computed in one piece."""
     windows_group: float = one_of(1.0, 0.0, 1.0)
@@ -170,30 +170,30 @@ class ExpertsCurve(Curve):
     launch_s: float = bounded(2e-5, 1e-6, 5e-4)
     tile_s: float = bounded(1e-7, 1e-9, 1e-4)
     traffic_share: float = bounded(0.4, 0.02, 5.0)
-    """Of the memory rate that routing and sums reach [1]."""
+    """Share of the memory rate that routing and sums reach [1]."""
     foreign_share: float = bounded(0.1, 1e-3, 1.0)
-    """Of the rows of other devices' experts that are passed over all the same [1]."""
+    """Share of the rows of other devices' experts that this device still processes [1]."""
     ragged_share: float = bounded(0.8, 0.1, 1.2)
-    """Of the rate where the width of a shard is no multiple of 16 [1]."""
+    """Share of the rate where the width of a shard is not a multiple of 16 [1]."""
     choice_s: float = bounded(1e-9, 1e-12, 1e-6)
-    """For each expert that a token chooses [s]."""
+    """Seconds for each expert that a token chooses."""
     expert_s: float = bounded(1e-8, 1e-11, 1e-5)
     imbalance: float = bounded(1.0, 0.05, 4.0)
-    """Standard deviations of the load by which the busiest rank exceeds the mean, over those of the
-    largest of as many normal draws [1]."""
+    """Load of the busiest rank above the mean, in standard deviations, over the expected largest of
+    as many normal draws [1]."""
     blend: float = bounded(2.0, 1.0, 30.0)
 
 
 @dataclass(frozen=True)
 class LatentBlockCurve(Curve):
-    """What a block of latent attention adds to its products and its attention core."""
+    """Additions of a block of latent attention to its products and its attention core."""
 
     host_s: float = bounded(5e-5, 1e-6, 5e-4)
-    """Before which the host has not launched all kernels [s]."""
+    """Seconds before the host has launched all kernels."""
     core_scale: float = bounded(1.0, 0.1, 10.0)
     """Seconds of the core over those of the kernel on its own [1]."""
     traffic_share: float = bounded(0.4, 0.02, 5.0)
-    """Of the memory rate that norms, rotations and copies reach [1]."""
+    """Share of the memory rate that norms, rotations and copies reach [1]."""
     blend: float = bounded(2.0, 1.0, 30.0)
 
 
@@ -202,24 +202,25 @@ class CollectiveCurve(Curve):
     """A collective of a library inside one node: the fastest of some protocols."""
 
     limit_bytes: float = one_of(2.0**40, 2.0**40, 2.0**24, 2.0**23, 2.0**22, 2.0**21, 2.0**20)
-    """From which on only the protocol of large pieces is used [bytes]."""
+    """Size from which on only the protocol of large pieces is used [bytes]."""
     host_s: float = bounded(1e-6, 1e-7, 2e-4)
-    """Before which the host has not launched it [s]."""
+    """Seconds before the host has launched the collective."""
     launch_s: float = bounded(5e-6, 5e-7, 1e-4)
     hop_s: float = bounded(5e-7, 1e-8, 2e-5)
-    """For each further rank [s]."""
+    """Seconds for each further rank."""
     flag_share: float = bounded(0.1, 1e-3, 1.5)
-    """Of the rate of a link where each word carries a flag [1]."""
+    """Share of the link rate when each word carries a flag [1]."""
     line_s: float = bounded(3e-6, 1e-8, 1e-4)
-    """What a protocol with a flag for each line of the cache adds [s]."""
+    """Extra seconds of a protocol with a flag for each cache line."""
     line_share: float = bounded(0.4, 1e-3, 1.5)
     bulk_s: float = bounded(1e-5, 1e-8, 1e-3)
-    """What a protocol that synchronises large pieces adds [s]."""
+    """Extra seconds of a protocol that synchronises large pieces."""
     bulk_share: float = bounded(0.8, 1e-3, 1.5)
     crowding: float = bounded(0.02, 1e-3, 1.0)
-    """Power of half of the ranks by which the rate of each falls: roots that cards share [1]."""
+    """Power of half the number of ranks by which the rate of each falls: root ports shared by cards
+    [1]."""
     switch_share: float = bounded(0.5, 1e-3, 1.5)
-    """Of the rate of a link where the switch adds; for all-reduce [1]."""
+    """Share of the link rate in an all-reduce that the switch adds up [1]."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ class DispatchCurve(Curve):
     token_s: float = bounded(1e-8, 1e-12, 1e-6)
     network_share: float = bounded(0.7, 0.01, 1.5)
     core_bytes_per_s: float = bounded(2e10, 1e8, 1e12)
-    """What each core that is given to it moves [bytes/s]."""
+    """Rate of each core that is assigned to the library [bytes/s]."""
     blend: float = bounded(2.0, 1.0, 30.0)
 
 
@@ -242,7 +243,7 @@ class ElementwiseCurve(Curve):
     memory_share: float = bounded(0.8, 0.05, 1.0)
     cache_factor: float = bounded(1.5, 0.5, 10.0)
     row_s: float = bounded(1e-10, 1e-13, 1e-7)
-    """For each row [s]."""
+    """Seconds for each row."""
 
 
 _CURVES: Mapping[str, type[Curve]] = {

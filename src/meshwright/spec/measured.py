@@ -1,4 +1,4 @@
-"""What was measured on a machine: each kernel with its shape and times, and where it ran."""
+"""Measurements on a machine: each kernel with its shape and times, and where it ran."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Machine(Declaration):
     """Processes, each with one device."""
     devices_per_host: Count
     memory_bytes: Bytes
-    """Of one device."""
+    """Memory of one device."""
     num_units: CountOrZero = 0
     """Multiprocessors of a GPU, threads of a process on a CPU; 0: not known."""
     host_cores: Count
-    """That all processes of a host share."""
+    """Cores of a host, which all its processes share."""
     torch: str
     library: str = ""
-    """Of collectives: nccl, gloo; empty: one process."""
+    """Library of collectives: nccl, gloo; empty: one process."""
 
 
 class Measured(Declaration):
@@ -69,7 +69,7 @@ class Measured(Declaration):
     machine: Machine
     taken_s: Seconds
     left_out: tuple[str, ...] = ()
-    """What the machine cannot run, or what there was no time for."""
+    """Kernels that the machine cannot run, or for which there was no time."""
     unexplained: float | None = None
     """80th percentile of |ln(formula / measured)| over products and attention, with the
     constants."""

@@ -43,13 +43,14 @@ class AttentionSpec(Declaration):
     query_rank: Count | None = None
     """MLA: rank of the compressed query; None: queries are projected at once."""
     kv_rank: Count | None = None
-    """MLA: rank of the compressed keys and values, which is what the cache holds."""
+    """MLA: rank of the compressed keys and values that the cache holds."""
     rope_head_size: CountOrZero = 0
     """MLA: size of the rotary part of a query head and of the one shared rotary key."""
     rotary: bool = True
     """Positions turn queries and keys, in models without learned positions."""
     output_gate: bool = False
-    """What the heads give is multiplied by a learned gate as wide (hidden size x heads)."""
+    """The output of the heads is multiplied by a learned gate of that width (hidden size x
+    heads)."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -72,11 +73,11 @@ class RecurrenceSpec(Declaration):
 
     kind: Literal["mamba2", "gated_delta"]
     num_heads: Count
-    """Heads of values, each with a state of its own."""
+    """Heads of values, each with its own state."""
     head_size: Count
     """Size of a value head."""
     num_groups: Count
-    """Heads of keys and queries, each for as many value heads."""
+    """Heads of keys and queries; value heads are divided equally among them."""
     state_size: Count
     """Size of a key and query head: a state is ``state_size`` x ``head_size``."""
     conv_size: Count
@@ -149,9 +150,9 @@ class LayerSpec(Declaration):
     num_norms: Count = 2
     """Norms over the hidden dim in this layer (Gemma 2 and 3: four; a single branch: one)."""
     norms_before: bool = True
-    """Two norms: whether they come before the branches or, as in OLMo 2, on what they add."""
+    """Two norms: before the branches or, as in OLMo 2, on the outputs of the branches."""
     parallel_residual: bool = False
-    """Attention and feed-forward read the same input and are added at once."""
+    """Attention and feed-forward read the same input, and both outputs are added to it."""
 
     @model_validator(mode="after")
     def _is_one_layer(self) -> Self:
@@ -196,7 +197,7 @@ class WeightFormat(Declaration):
     trains_adapters: bool = True
     """Frozen weights rest in it while adapters are trained; otherwise they are widened before."""
     unpacks: bool = False
-    """Inference widens weights in a kernel of its own, not inside of the product."""
+    """Inference widens weights in a separate kernel, not inside the product."""
 
     def bytes_of(self, region: str, wide_bytes: float) -> float:
         """Return the mean bytes of a stored weight of a region.
@@ -237,11 +238,11 @@ class ModelSpec(Declaration):
     """Last layers that are trained to predict further tokens: for each of them the final norm, the
     logits, by the same weight, and the loss are computed once more."""
     weight_format: WeightFormat | None = None
-    """Of a quantised checkpoint; None: weights are as wide as the workload says."""
+    """Weight format of a quantised checkpoint; None: the weight type of the workload."""
     cache_type: DType | None = None
-    """Of the KV cache for which the checkpoint has scales; None: as the workload says."""
+    """Type of the KV cache for which the checkpoint has scales; None: the type of the workload."""
     conventions: tuple[str, ...] = ()
-    """What the counts include: text only, stored head, prediction layers."""
+    """Conventions of the counts: text only, stored head, prediction layers."""
     source: str = ""
 
     @model_validator(mode="after")
@@ -293,6 +294,6 @@ class ModelSpec(Declaration):
 
     @property
     def layer_counts(self) -> tuple[int, ...]:
-        """How many layers there are of each kind."""
+        """Number of layers of each kind."""
         counts = Counter(self.layer_pattern)
         return tuple(counts[kind] for kind in range(len(self.layer_kinds)))

@@ -61,7 +61,7 @@ class Compared(Declaration):
 
 
 class Objective(Declaration):
-    """What is sought: the least or the most of a result, where others keep their limits."""
+    """A result to minimise or to maximise while others keep their limits."""
 
     least: str | None = None
     most: str | None = None
@@ -88,7 +88,7 @@ class Objective(Declaration):
 
 
 class SweepReport(Declaration):
-    """What a document says of a sweep."""
+    """Contents of the document of a sweep."""
 
     each: str
     """A field: one section for each of its values."""
@@ -97,7 +97,7 @@ class SweepReport(Declaration):
     heat_maps: tuple[HeatMap, ...] = ()
     """Drawn for each section, or once where the field of the sections is a side of the picture."""
     choose: tuple[Objective, ...] = ()
-    """What is sought in each section."""
+    """Objectives that are met in each section."""
     compare: Compared | None = None
     beside: tuple[str, str] | None = None
     """A result of ours, and the same by other rules."""
@@ -120,7 +120,7 @@ class SweepSpec(Declaration):
 
     @property
     def sides(self) -> Mapping[str, tuple[Value, ...]]:
-        """What varies with its values, cases by their names; the last changes fastest."""
+        """Values of each field or case that varies, by name; the last one changes fastest."""
         return {**{name: tuple(cases) for name, cases in self.cases.items()}, **self.vary}
 
     @property

@@ -78,7 +78,7 @@ class ChipSpec(Declaration):
     """One direction of a link between two neighbours of the mesh of cores. With it, the share of
     the peak that a product reaches follows from its shape; without it, calibration states it."""
     clock_hz: Hertz | None = Field(default=None, alias="clock")
-    """At which arrays and network work; what the arrays reach at it is the rate."""
+    """Clock of the arrays and the network; the rate is what the arrays reach at this clock."""
     peak_power_w: Watts | None = None
     idle_power_w: Watts | None = None
     energy_j_per_flop: JoulesPerFlop | None = None
@@ -151,7 +151,7 @@ class MemoryPart(Declaration):
     bandwidth_bytes_per_s: BytesPerSecond
     energy_j_per_byte: JoulesPerByte | None = None
     area_mm2: SquareMillimetres | None = None
-    """Of the package, where it shares that of the chip."""
+    """Area of the memory in the package, where it shares that of the chip."""
     sources: Mapping[str, Source] = Field(default_factory=dict)
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
 
@@ -212,7 +212,8 @@ class NetworkLevel(Declaration):
     devices_per_router: Count | None = None
     routers_per_group: Count | None = None
     global_links_per_router: Count | None = None
-    """Of a dragonfly: p, a and h, of p a (a h + 1) devices in all."""
+    """Global links of each router of a dragonfly (h). With p devices a router and a routers a
+    group, the network has p a (a h + 1) devices."""
     in_network_reduction: bool = False
     """Switches add: an all-reduce sends its bytes about once."""
     data_parallel_only: bool = False
@@ -290,7 +291,7 @@ class SystemSpec(Declaration):
     max_power_w: Watts | None = None
     """The mean power of a step is at most this, overhead included: plans are slowed down to it."""
     max_device_power_w: Watts | None = None
-    """The same for each device, without overhead."""
+    """Highest power of each device in the mean over a step, without overhead."""
     notes: tuple[str, ...] = ()
     sources: Mapping[str, Source] = Field(default_factory=dict)
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)

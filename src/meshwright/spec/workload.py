@@ -1,4 +1,4 @@
-"""What is to be done with the model: training, prefill or decode, and with which software."""
+"""The work on the model: training, prefill or decode, and the software that runs it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Precision(Declaration):
     weight: DType = "bf16"
     """Type of the resident weights of inference; training takes it from the optimizer preset."""
     weight_format: WeightFormat | None = None
-    """Of a quantised checkpoint, in place of ``weight``; in training of frozen weights."""
+    """Format of a quantised checkpoint, in place of ``weight``; in training of frozen weights."""
 
     @property
     def weight_name(self) -> str:
-        """Of the type or the format of the resident weights of inference."""
+        """Name of the type or the format of the resident weights of inference."""
         return self.weight if self.weight_format is None else self.weight_format.name
 
     @property
     def weight_bytes(self) -> float:
-        """Of one resident weight of inference."""
+        """Bytes of one resident weight of inference."""
         if self.weight_format is None:
             return BYTES_OF[self.weight]
         return self.weight_format.bytes_per_weight
@@ -163,7 +163,7 @@ class Switches(Declaration):
 
 
 class Launches(Declaration):
-    """What a framework can start; plans outside of it start nowhere.
+    """Plans that a framework can start; no other plan starts in it.
 
     ``sharding/launching.py`` holds the rules that read it.
     """
@@ -171,7 +171,7 @@ class Launches(Declaration):
     axes: tuple[AxisName, ...]
     """Those whose degree may be above 1; data parallelism always may."""
     schedules: tuple[Schedule, ...] = ()
-    """Of pipelines."""
+    """Schedules of pipelines."""
     uneven_stages: bool = False
     """Pipeline stages may hold different numbers of layers."""
     uneven_chunks: bool = False
@@ -180,14 +180,14 @@ class Launches(Declaration):
     """Layers of each stage, or of each chunk, may be stated one by one."""
     zero_stages: tuple[ZeroStage, ...]
     zero_stages_in_pipelines: tuple[ZeroStage, ...] | None = None
-    """None: the same."""
+    """Stages under pipelines; None: ``zero_stages``."""
     zero_stages_without_pipelines: tuple[ZeroStage, ...] | None = None
-    """None: the same. FSDP2 that keeps gathered weights gathers them again for each micro-batch,
-    but for those of a pipeline."""
+    """Stages without pipelines; None: ``zero_stages``. FSDP2 that keeps gathered weights gathers
+    them again for each micro-batch, except in a pipeline."""
     zero_stages_with_context: tuple[ZeroStage, ...] | None = None
-    """Where cp is used; None: the same."""
+    """Stages where cp is used; None: ``zero_stages``."""
     zero_stages_with_tensor: tuple[ZeroStage, ...] | None = None
-    """Where tp is used beside dp or cp; None: the same."""
+    """Stages where tp is used beside dp or cp; None: ``zero_stages``."""
     replicas_need_shards: bool = False
     """Whether replicas beside tp or cp need more than one shard of dp."""
     shards_divide_hidden: bool = False
@@ -218,7 +218,7 @@ class Launches(Declaration):
     """Architectures whose attention it does not split over cp."""
     recompute: tuple[Literal["none", "selective", "full"], ...]
     recompute_modules: tuple[str, ...] = ()
-    """That selective recomputation may cover besides the attention core, by name."""
+    """Names of the modules, besides the attention core, that selective recomputation may cover."""
     stored_tensors: tuple[str, ...] = ()
     """Tensors that selective recomputation may keep on the device or on the host, by name."""
     recompute_layers: bool = False
@@ -226,20 +226,20 @@ class Launches(Declaration):
     recompute_runs: bool = False
     """Whether it may keep one input for a run of layers."""
     offload: Mapping[Offloaded, tuple[ZeroStage, ...]] = Field(default_factory=dict)
-    """What may live on the host, and the ZeRO stages under which it may."""
+    """Tensors that may live on the host, and the ZeRO stages under which they may."""
     axis_orders: tuple[tuple[str, ...], ...]
     """Orders of the ranks, innermost first."""
     precisions: tuple[DType, ...]
     precisions_in_one_pass: tuple[DType, ...] = ()
-    """Those whose gradients do not accumulate over micro-batches outside of pipelines."""
+    """Precisions whose gradients do not accumulate over micro-batches outside pipelines."""
     vendors: tuple[str, ...]
-    """Of chips."""
+    """Vendors of its chips."""
     batch_ramp: bool = False
     """Whether the batch may grow over the first steps."""
     adapters: bool = False
     """Whether adapters may be trained on frozen weights."""
     architectures: tuple[str, ...] | None = None
-    """Of models, as Hugging Face names them; None: any model of transformers."""
+    """Architectures of its models, as Hugging Face names them; None: any model of transformers."""
 
     def has_model(self, architecture: str) -> bool:
         """Tell whether it has the layers of an architecture."""
@@ -250,16 +250,16 @@ SelectiveRecompute = Literal["attention", "half_of_products", "all_but_products"
 
 
 MOST_DEFERRED = 4096
-"""Micro-batches whose gradients of logits may wait: of more no memory is large enough."""
+"""Most micro-batches whose gradients of logits may wait: no memory holds more."""
 
 
 class SoftwareStack(Declaration):
     """The framework, as far as it changes time and memory."""
 
     framework: str = ""
-    """Of the catalog, with its version; empty: not known."""
+    """Framework of the catalog, with its version; empty: not known."""
     launches: Launches | None = None
-    """What it can start; None: not known, and nothing is refused for it."""
+    """Plans that it can start; None: not known, and no plan is refused for it."""
     flash_attention: bool = True
     attention_kernels: Literal["native", "portable"] = "native"
     """Written for the chip (cuDNN, FlashAttention-2 on Ampere), or not (FlashAttention-2 on Hopper,
@@ -272,10 +272,10 @@ class SoftwareStack(Declaration):
     Source: huggingface/transformers, ``modeling_llama.py``, ``LlamaRMSNorm``.
     """
     selective_recompute: SelectiveRecompute = "attention"
-    """What selective recomputation repeats: the attention core; every second product and all
+    """Part that selective recomputation repeats: the attention core; every second product and all
     elementwise operators, but not the core; or all but the products."""
     fused_gradient_accumulation: bool = True
-    """Products of weight gradients add to what is there; otherwise a pass of its own does."""
+    """Products of weight gradients accumulate into the gradient; otherwise a separate pass does."""
     overlaps_sends: bool = True
     """Interleaved stages send while the next chunk computes; otherwise each send is exposed."""
     scatters_sends: bool = False
@@ -308,7 +308,7 @@ class SoftwareStack(Declaration):
     ``tensor_parallel/cross_entropy.py``), 0 of a fused kernel, 2.5 of PyTorch (log-probabilities,
     their gradient, that of the logits; the narrow gradient comes after them)."""
     fp32_split_logit_copies: float = Field(default=1.0, ge=0)
-    """The same where tp splits the logits: 3.5 of PyTorch."""
+    """FP32 copies of the logits where tp splits them: 3.5 of PyTorch."""
     deferred_logit_gradients: int = Field(default=0, ge=0, le=MOST_DEFERRED)
     """Micro-batches whose gradients of logits wait for that of the last product's weights.
 
@@ -338,8 +338,7 @@ class SoftwareStack(Declaration):
     """Products of cast operands keep the cast input for the backward pass, not the wider one, as
     Transformer Engine does."""
     narrow_activation_inputs: bool = False
-    """What the activation of a network reads is kept in 8 bits, and cast back for its backward
-    pass.
+    """The input of the activation function is kept in 8 bits, and cast back for its backward pass.
 
     Source: megatron-core, ``TransformerConfig.activation_func_fp8_input_store``.
     """
@@ -375,7 +374,7 @@ class BatchRamp(Declaration):
     """Sequences of the first steps."""
     increment: Count
     sequences: Count
-    """Of all steps before the whole batch."""
+    """Sequences of all steps before the whole batch."""
 
     def sizes(self, global_batch_size: int) -> range:
         """Return the sizes of the batch before the whole one."""
@@ -410,8 +409,8 @@ class Training(Declaration):
     """With a preset that freezes weights; None: they are left out of the price."""
 
     document_length: Count | None = None
-    """Of documents that are packed into a sequence and attend to themselves alone; of unlike ones
-    the mean of the squares over the mean. None: a sequence is one document."""
+    """Tokens of each document packed into a sequence, which attends only to itself; for documents
+    of unequal length the mean of the squares over the mean. None: a sequence is one document."""
 
     @model_validator(mode="after")
     def _packs_whole_documents(self) -> Self:
@@ -461,9 +460,9 @@ class Speculation(Declaration):
     """Speculative decoding: a draft proposes tokens, and one pass of the model checks them."""
 
     draft: ModelSpec | None = None
-    """What proposes them; None: the model's own layer of multi-token prediction."""
+    """Model that proposes the tokens; None: the model's own layer of multi-token prediction."""
     drafted_tokens: Count
-    """Of one sequence in a step."""
+    """Drafted tokens of one sequence in a step."""
     acceptance: float = Field(gt=0, le=1)
     """Chance that a drafted token is accepted where those before it were; depends on the text."""
 
@@ -490,7 +489,7 @@ class Decode(Declaration):
     expert_load_imbalance: float = Field(default=1.0, ge=1)
     max_time_per_output_token_s: Seconds | None = None
     max_time_to_first_token_s: Seconds | None = None
-    """Of requests."""
+    """Highest seconds from a request to its first token."""
 
     @property
     def answer_length(self) -> int:
@@ -519,7 +518,7 @@ class Decode(Declaration):
 
 
 class Serves(Declaration):
-    """What a server can start; ways of serving outside of it start nowhere with it.
+    """Ways of serving that a server can start; no other way starts in it.
 
     ``serve/launching.py`` holds the rules that read it.
     """
@@ -527,7 +526,7 @@ class Serves(Declaration):
     axes: tuple[AxisName, ...]
     """Those whose degree may be above 1; there may always be several replicas."""
     vendors: tuple[str, ...]
-    """Of chips."""
+    """Vendors of its chips."""
     splits_experts: Literal["all_or_none", "any"] = "any"
     """Either whole experts lie on the devices of a layer, or a part of each; or both at once."""
     joins_replicas: bool = False
@@ -557,7 +556,7 @@ class Server(Declaration):
     most_pass_tokens: Count
     """Tokens that pass together; memory is reserved for this many, whether they come or not."""
     mixes_phases: bool = True
-    """Prompts pass beside answers; otherwise in passes of their own, for which answers wait."""
+    """Prompts pass beside answers; otherwise in separate passes, for which answers wait."""
     cuts_prompts: bool = True
     """A prompt, or a rest of one, fills what is left of a pass; otherwise whole prompts pass."""
     evicts: bool
