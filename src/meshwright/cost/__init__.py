@@ -1,1 +1,1 @@
-"""What a plan costs: time, memory, energy, money; numbers or columns alike."""
+"""The price of a plan: time, memory, energy, money; numbers or columns alike."""

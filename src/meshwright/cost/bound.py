@@ -1,4 +1,4 @@
-"""What no placement undercuts: layers and pipelines whose axes are still to be placed.
+"""Lower bounds over all placements: layers and pipelines with axes still to be placed.
 
 Each axis alone is on the block of devices that suits it best, each block of a layer streams what
 takes least time, and any stage may turn out to be the slowest. So every part of a price is bounded
@@ -91,7 +91,7 @@ _WINDOWS = ("forward_window_s", "backward_window_s")
 
 
 def least_of(bounds: Sequence[LayerBound], are_legal: Sequence[Mask]) -> LayerBound:
-    """Return what no legal one of some bounds undercuts; the first one is always legal.
+    """Return the lower bound of all legal bounds among some; the first one is always legal.
 
     A window of w seconds in a total of t is one of w - (t - t_least) in the least total: who takes
     longer may hide more by no more than that.
@@ -119,12 +119,12 @@ def layer_bounds(
     problem: Problem, structure: PlanOptions, network: AxisNetwork,
     recomputes: Sequence[Recompute], *, uses_tatp: bool,
 ) -> dict[Recompute, tuple[LayerBound, ...]]:  # fmt: skip
-    """Return what each piece of the model costs at the least, for each kind of recomputation.
+    """Return the lower bound of each piece of the model, for each kind of recomputation.
 
     Parameters
     ----------
     network
-        Columns of degrees whose axes are still to be placed.
+        Columns of degrees, with the axes still to be placed.
     uses_tatp
         Whether any row streams tensors; otherwise the round model is left out.
     """
@@ -169,7 +169,7 @@ def layer_bounds(
 
 
 def slowest_bound(costs: Sequence[LayerBound], layout: StageLayout) -> tuple[LayerBound, Num]:
-    """Return what the slowest stage costs at the least, whichever it is, and its most layers.
+    """Return the lower bound of the slowest stage, whichever it is, and its most layers.
 
     The stages are alternatives, of which the slowest takes at least the largest of their totals:
     windows grow by what it takes longer than a stage.
@@ -202,7 +202,7 @@ def pipeline_bound(
     problem: Problem, structure: PlanOptions, strategy: StrategyColumns,
     costs: Sequence[LayerBound], send_s: Num,
 ) -> PipelinePrice:  # fmt: skip
-    """Return what all micro-batches through the pipeline cost at the least.
+    """Return the lower bound of all micro-batches through the pipeline.
 
     Its time is one sum. Of its energy only the arithmetic is certain, at the full rate.
 

@@ -1,4 +1,4 @@
-"""Communication of a layer: the groups of each axis, seconds of collectives, what of them shows.
+"""Communication of a layer: the groups of each axis, seconds of collectives, their exposed part.
 
 Which levels of the network an axis crosses follows from the order of the axes, or from the block of
 a grid that it fills.
@@ -51,10 +51,11 @@ class CollectiveTime:
     forms: tuple[Affine, ...]
     """(fixed seconds, seconds for each byte) of one message, for each algorithm."""
     alone: tuple[Affine, ...] = ()
-    """The same on links that nothing else uses, where others share them; else empty."""
+    """The forms on links that nothing else uses, where others share them; else empty."""
 
     def alone_s(self, num_bytes: Num, num_messages: Num) -> Num:
-        """Return what :meth:`time_s` is on links that nothing else uses, where that differs [s]."""
+        """Return the seconds of :meth:`time_s` on links that nothing else uses, where others share
+        them."""
         return CollectiveTime(self.alone).time_s(num_bytes, num_messages)
 
     def time_s(self, num_bytes: Num, num_messages: Num) -> Num:
@@ -66,7 +67,7 @@ class CollectiveTime:
 
     @property
     def thinned(self) -> CollectiveTime:
-        """The forms of which no single other one is at least as fast in every row."""
+        """The forms that no single other form equals or beats in every row."""
         kept: list[int] = []
         may_beat = self._may_beat
         for number, form in enumerate(self.forms):
@@ -109,7 +110,7 @@ class Exposure:
 def overlapped(
     transfer_s: Num, window_s: Num, num_buckets: Num, alone_s: Num | None = None
 ) -> Exposure:
-    """Return how much of a transfer is exposed when it runs during a window of computation.
+    """Return the exposed part of a transfer that runs during a window of computation.
 
     exposed = max(transfer - window, transfer / buckets): the last bucket is complete only when
     the computation that it could hide behind has ended. Where others share its links meanwhile and
@@ -172,7 +173,7 @@ class ExposedComm:
     stream_s: Num = 0.0
     """Tensor streams over tatp: rounds that wait for a link or for memory."""
     pp_s: Num = 0.0
-    """Vocabulary parallelism: what all stages exchange for embedding and logits."""
+    """Vocabulary parallelism: communication of all stages for embedding and logits."""
 
 
 EXPOSED_PART = {
@@ -198,7 +199,7 @@ class CommCost(ExposedComm):
     """Over ep, exposed in the forward pass."""
     per_step_s: Num = 0.0
     link_bytes: Num = 0.0
-    """That each rank sends at the least [bytes]."""
+    """Least bytes that each rank sends."""
     hidden_s: Num = 0.0
     """Overlapped with computation, of all axes."""
 
@@ -223,7 +224,7 @@ def comm_cost(
     Parameters
     ----------
     windows
-        Of the whole layer.
+        Windows of the whole layer.
     together
         All calls of the layer, where ``calls`` are those of a block: they share the windows.
     """
@@ -277,7 +278,7 @@ def is_overlapped(call: CollectiveCall, *, overlaps_tensor_parallel: bool) -> bo
 
 
 def _window(call: CollectiveCall) -> tuple[str, Phase, bool]:
-    """Return what identifies the computation that a call overlaps with; equal keys share it."""
+    """Return the key of the computation that a call overlaps with; equal keys share it."""
     return call.axis if call.streamed else "", call.phase, call.replayed
 
 
@@ -377,7 +378,7 @@ def place_axes(
     levels: Sequence[NetworkLevel], axis_order: tuple[str, ...], strategy: StrategyColumns,
     num_experts: int,
 ) -> AxisPlacement:  # fmt: skip
-    """Return where axes are: in blocks on a mesh, one after the other along the levels elsewhere.
+    """Return the placement of axes: blocks on a mesh, consecutive ranks along the levels elsewhere.
 
     Experts use the devices of other axes; blocks do not support that.
     """
@@ -397,7 +398,7 @@ def strides_of(axis_order: tuple[str, ...], strategy: StrategyColumns) -> dict[s
 
 
 def strides_of_experts(strategy: StrategyOf[N]) -> dict[str, N]:
-    """Return the same for the axes of the experts, among the ranks of axes that they re-use."""
+    """Return the strides of the axes of the experts, among the ranks of axes that they re-use."""
     shards = strategy.etp * strategy.ep
     return {
         "etp": strategy.etp * 0.0 + 1.0,
@@ -421,8 +422,8 @@ class AxisNetwork:
     experts: ExpertSpec | None = None
     """Where tokens go to a host once: the experts that they visit; None where each copy is sent."""
     slowdown: Mapping[str, Num] = field(default_factory=dict)
-    """By axis: how much slower its links are than links of its own, because a placement shares
-    them; 1 where it is not named."""
+    """Slowdown of each axis: time on its links, which a placement shares, over that on private
+    links; 1 where it is not named."""
     _known: dict[str, Columns] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def ways(self, axis: str) -> list[Columns]:
@@ -528,7 +529,7 @@ def _chosen(first: BoolArray, one: Columns, other: Columns) -> Columns:
 
 
 def copies_per_host(num_hosts: FloatArray, experts: ExpertSpec) -> FloatArray:
-    """Return how many of the experts of a token are on each host that it goes to, on average.
+    """Return the experts of a token on each host that it goes to, on average [1].
 
     k / (n (1 - (1 - 1/n)^k)): k experts fall on n hosts evenly and independently. One host: k.
     Where the router takes the experts of a token from some groups, n is the hosts of that many.

@@ -1,6 +1,6 @@
-"""Joules and money of a step, and how far a cap on the mean power slows it down.
+"""Joules and money of a step, and its slowdown by a cap on the mean power.
 
-What is not known stays unknown (NaN); it is never zero.
+An unknown quantity stays unknown (NaN); it is never zero.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def dynamic_parts_j(
     Parameters
     ----------
     busy_s
-        In which the device computes [s].
+        Seconds in which the device computes.
     flops, memory_bytes
-        What it does.
+        FLOPs and bytes that cross its main memory.
     link_j
-        Of the bytes that it sends, link by link [J]; None where that is not known.
+        Energy of the bytes that it sends, link by link [J]; None: not known.
 
     Source: energies of operations as in TEMP (arXiv 2512.14256), Table I.
     """
@@ -89,7 +89,7 @@ def total_energy_j(parts_j: Mapping[str, Num], step_s: Num) -> Num:
 
 
 def idle_power_w(system: SystemSpec, num_devices: Num) -> Num:
-    """Return what devices draw that do nothing, with the overhead [W]; NaN: not known."""
+    """Return the power of idle devices, overhead included [W]; NaN: not known."""
     idle_w = UNKNOWN if system.chip.idle_power_w is None else system.chip.idle_power_w
     return num_devices * idle_w * (1.0 + system.overhead_power_fraction)
 
@@ -106,9 +106,9 @@ def least_step_s(
     Parameters
     ----------
     dynamic_j
-        Of the work of one device on top of its idle power, on average [J].
+        Energy of the work of one device on top of its idle power, on average [J].
     busiest_j
-        The same of the device that has most of it [J].
+        Energy of that work on the device with the most of it [J].
     """
     overhead, least_s = 1.0 + system.overhead_power_fraction, 0.0 * dynamic_j
     if system.max_power_w is not None:
@@ -121,7 +121,7 @@ def least_step_s(
 
 
 def _drawn_s(energy_j: Num, power_w: Num) -> Num:
-    """Return how long it takes to draw an energy [s]; without power for ever."""
+    """Return the seconds to draw an energy at a power; infinite without power."""
     has_room = power_w > 0
     return where(has_room, energy_j / where(has_room, power_w, 1.0), math.inf)
 
@@ -176,7 +176,7 @@ def step_energy_parts_j(
 def least_link_j(
     problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], price: PipelinePrice
 ) -> Num | None:
-    """Return the energy of what a device sends at the least in a step [J]; None: not known.
+    """Return the energy of the least bytes that a device sends in a step [J]; None: not known.
 
     Over the links of its layers and stages, and over the data-parallel axes.
     """
@@ -263,7 +263,7 @@ def idles_above_cap(system: SystemSpec, num_devices: Num) -> Mask:
 
 
 def mean_work(price: PipelinePrice) -> MeanWork:
-    """Return what a device does on average."""
+    """Return the work of one device in a step, on average over all stages."""
     assert price.mean is not None
     return price.mean
 
@@ -272,14 +272,14 @@ def synced_bytes(
     params: Num, shards: Num, replicas: Num, num_micro_batches: Num, structure: PlanOptions,
     optimizer: OptimizerPreset,
 ) -> Num:  # fmt: skip
-    """Return what a rank sends at the least to synchronise parameters in a step [bytes].
+    """Return the least bytes a rank sends to synchronise parameters in a step [bytes].
 
     Once, or for each micro-batch, as the ZeRO stage requires.
 
     Parameters
     ----------
     params
-        On one rank, before they are sharded [1].
+        Parameters on one rank, before they are sharded [1].
     shards, replicas
         Ranks that share one copy of the state, and copies [1].
     """

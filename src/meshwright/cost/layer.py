@@ -86,7 +86,7 @@ def op_cost(
     Parameters
     ----------
     streams
-        What streams over tatp in its layer; None without tatp.
+        Tensor streams of its layer over tatp; None without tatp.
     """
     if op.kind is OpKind.MATMUL:
         if streams is None:
@@ -111,7 +111,7 @@ class BlockCost:
 
     everything: OpCost
     recomputed: OpCost
-    """What of it the backward pass repeats."""
+    """Part of the work that the backward pass repeats."""
     comm: CommCost
     kept_bytes: Num
     hosted_bytes: Num
@@ -122,7 +122,7 @@ class BlockCost:
     dense_params: Num
     expert_params: Num
     num_weights: float
-    """Products whose weights have a gradient: a kernel each [1]."""
+    """Products with a gradient of their weights: a kernel each [1]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,11 +143,11 @@ class LayerCost(ExposedComm):
     forward_launch_s: Num
     """Kernel launches of the forward pass that its computation does not hide [s]."""
     backward_launch_s: Num
-    """The same of the backward pass, recomputation included [s]."""
+    """Kernel launches of the backward pass that are not hidden, recomputation included [s]."""
     input_launch_s: Num
-    """The same of a backward pass without gradients of weights [s]."""
+    """Kernel launches, not hidden, of a backward pass without gradients of weights [s]."""
     weight_launch_s: Num
-    """The same where gradients of weights are a pass of their own [s]."""
+    """Kernel launches, not hidden, of a separate pass for gradients of weights [s]."""
     forward_total_s: Num
     """Seconds of the forward pass, communication and launches included [s]."""
     per_step_s: Num
@@ -159,7 +159,7 @@ class LayerCost(ExposedComm):
     working_bytes: Num
     """Largest transient of this layer: recomputed activations, stream buffers, logits [bytes]."""
     recomputed_bytes: Num
-    """What of it are recomputed activations [bytes]."""
+    """Recomputed activations in the largest transient [bytes]."""
     dense_params: Num
     """Parameters on this device outside of routed experts [1]."""
     expert_params: Num
@@ -170,8 +170,8 @@ class LayerCost(ExposedComm):
     hidden_s: Num
     """Communication that overlaps with computation [s]."""
     paired_s: Num
-    """Communication over ep no longer than the opposite pass of the layer computes: what another
-    micro-batch could hide [s]."""
+    """Communication over ep that another micro-batch could hide: at most the computation of the
+    opposite pass of the layer [s]."""
     link_traffic_bytes: Num
     """Bytes that this device sends at the least, each over one link [bytes]."""
 
@@ -182,7 +182,7 @@ class LayerCost(ExposedComm):
 
     @property
     def weight_gradient_pass_s(self) -> Num:
-        """Gradients of weights where they are a pass of their own, with their launches [s]."""
+        """Separate pass for gradients of weights, with its launches [s]."""
         return self.weight_gradient_s + self.weight_launch_s
 
     @property
@@ -246,9 +246,9 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
 
 
 def split_backward(costs: Sequence[LayerCost], structure: PlanOptions) -> Sequence[LayerCost]:
-    """Return prices of layers whose backward pass is two passes where the schedule splits it.
+    """Return prices with a backward pass in two passes where the schedule splits it.
 
-    Each waits for its own launches.
+    Each pass waits for its own launches.
     """
     if structure.schedule is not ScheduleKind.ZERO_BUBBLE:
         return costs
@@ -256,7 +256,7 @@ def split_backward(costs: Sequence[LayerCost], structure: PlanOptions) -> Sequen
 
 
 class Held(Protocol):
-    """What a piece of the model holds on one device: of its price, or of a bound of it."""
+    """Memory of a piece of the model on one device: in its price, or in a bound of it."""
 
     @property
     def kept_bytes(self) -> Num:
@@ -272,7 +272,7 @@ class Held(Protocol):
 
     @property
     def recomputed_bytes(self) -> Num:
-        """What of it are recomputed activations [bytes]."""
+        """Recomputed activations in the largest transient [bytes]."""
 
 
 def weighted_part(costs: Sequence[Held], counts: Sequence[Num], name: str) -> Num:
@@ -343,7 +343,7 @@ class PricedPiece:
 
     @cached_property
     def local(self) -> LocalLayer:
-        """What one device holds of each dim."""
+        """Sizes of the dims on one device, and the degrees of its axes."""
         work = self.problem.workload
         return LocalLayer(
             sizes=self.piece.sizes,
@@ -356,7 +356,7 @@ class PricedPiece:
 
     @cached_property
     def streams(self) -> LayerStreams | None:
-        """What streams while each operator computes."""
+        """Tensor streams that run while each operator computes; None without links for them."""
         if self.links is None:
             return None
         rows = None
@@ -383,7 +383,7 @@ class PricedPiece:
     def senders(self, recompute: Recompute) -> list[tuple[CollectiveCall, str, bool]]:
         """Return each call, the operator that needs it, and whether it is sent in its rounds.
 
-        What closes the backward pass belongs to the first operator.
+        Calls at the end of the backward pass belong to the first operator.
         """
         names = {op.name for op in self.piece.ops}
         calls = self.derived_shardings(recompute).calls
@@ -396,7 +396,7 @@ class PricedPiece:
         return found
 
     def _saved_by_block(self, recompute: Recompute) -> list[list[SavedTensor]]:
-        """Return what each block keeps; what several keep belongs to the first of them."""
+        """Return the tensors each block keeps; a tensor kept by several belongs to the first."""
         found: list[list[SavedTensor]] = [[] for _ in self.parts]
         block_of: dict[str, int] = {}
         ops = [(number, op) for number, block in enumerate(self.parts) for op in block.ops]
@@ -423,13 +423,14 @@ class PricedPiece:
 
     @property
     def _remakes_logits(self) -> bool:
-        """Whether these are the products of a head whose logits the backward pass makes again."""
+        """Whether these are the products of a head with logits computed again in the backward
+        pass."""
         is_head = self.index == len(self.problem.pieces) - 1
         return is_head and self.problem.workload.software.loss == "cut"
 
     @cached_property
     def _sums(self) -> list[tuple[OpCost, OpCost, Windows]]:
-        """Of each block: all operators, what selective recomputation repeats, and its windows.
+        """Costs of each block: all operators, the part that is recomputed selectively, its windows.
 
         Selective recomputation repeats the attention core, or the modules that the structure
         names; or all but what makes the tensors that it names; or half of the products and all
@@ -472,7 +473,7 @@ class PricedPiece:
 
     @cached_property
     def _held(self) -> list[tuple[Num, Num, Num]]:
-        """Of each block: the largest transient [bytes], dense and expert parameters [1]."""
+        """Memory of each block: the largest transient [bytes], dense and expert parameters [1]."""
         rates, tiles = self.problem.rates, self.problem.logit_tiles
         return [
             (
@@ -490,7 +491,7 @@ class PricedPiece:
         ]
 
     def _num_trained(self, part: LayerGraph) -> float:
-        """Return the products of a block whose weights have a gradient [1]."""
+        """Return the products of a block with a gradient of their weights [1]."""
         if self.problem.workload.optimizer.freezes_weights:
             return 0.0
         return float(sum(op.kind is OpKind.MATMUL and bool(op.weights) for op in part.ops))
@@ -564,7 +565,7 @@ def priced_pieces(
     uses_tatp
         Whether any row streams tensors; otherwise the round model is left out.
     cut
-        What is priced apart: by default what ends at each addition to the residual stream.
+        Blocks that are priced apart: by default each ends at an addition to the residual stream.
     """
     network, streamed = collectives.network, [structure.streamed]
     columns: Sequence[StreamLinks | None] = [None]
@@ -589,8 +590,8 @@ def takes_inputs(pieces: Sequence[PricedPiece], recompute: Recompute) -> list[Ma
     """Return for each block whether its inputs stream, for each row.
 
     They do where that is legal and takes less time in a micro-batch; sums once a step and memory
-    do not decide. Times are those on links without contention, so that a plan is the same
-    one at every fidelity.
+    do not decide. Times are those on links without contention, so that a plan is equal at
+    every fidelity.
     """
     first = pieces[0]
     if len(pieces) == 1:
@@ -704,9 +705,9 @@ _NOT_OF_A_LAYER = (
 def streamed_blocks(
     problem: Problem, structure: PlanOptions, network: AxisNetwork
 ) -> list[list[tuple[PricedPiece, LayerGraph, Mask]]]:
-    """Return how each block of each piece of the model streams: once for each tensor.
+    """Return the pieces, blocks and rows of each tensor that streams, for each piece of the model.
 
-    Each with the rows that stream so; blocks that no row streams so are left out.
+    A block that no row streams with a tensor is left out for it.
     """
     uses_tatp = bool((network.strategy.tatp > 1).any())
     collectives = Collectives(network, problem.calibration.collective_launch_s)

@@ -33,15 +33,15 @@ WORKSPACE_BYTES = {
     **dict.fromkeys(("volta", "turing", "ampere", "ada"), 8.125 * MIB),
     **dict.fromkeys(("hopper", "blackwell", "blackwell-gddr"), DETERMINISTIC_WORKSPACE_BYTES),
 }
-"""Of one handle of cuBLAS, by family of chips; it stays in the allocator.
+"""Workspace of one handle of cuBLAS, by family of chips; it stays in the allocator [bytes].
 
 Source: PyTorch, CUDA semantics, cuBLAS workspaces: ``:4096:2:16:8``, on Hopper and Blackwell
 ``:4096:8``, which deterministic products need anywhere.
 """
 HANDLES = 2.0
-"""Of cuBLAS: one of the thread that goes forward, one of the thread that goes backward."""
+"""Handles of cuBLAS: one each of the threads of the forward and of the backward pass."""
 HOST_GRADIENT_BYTES = 4.0
-"""Of one gradient that the optimizer on the host reads: FP32, whatever the device sums.
+"""Bytes of one gradient that the optimizer on the host reads: FP32, whatever the device sums.
 
 Source: DeepSpeed 0.19 ``runtime/zero/stage_1_and_2.py`` (``single_partition_of_fp32_groups``) and
 ``stage3.py``; PyTorch FSDP2 keeps gradients in the type of the parameters.
@@ -52,7 +52,7 @@ GATHERED_LAYERS = 2.0
 
 @dataclass(frozen=True)
 class StageState:
-    """What one stage holds before anything is sharded over data-parallel axes."""
+    """Memory of one stage before anything is sharded over data-parallel axes."""
 
     dense_params: Num
     expert_params: Num
@@ -163,7 +163,7 @@ def memory_use(
 
 
 def num_axes(*degrees: Num) -> Num:
-    """Return how many degrees are above one: axes that have communicators [1]."""
+    """Return the number of degrees above one: axes that have communicators [1]."""
     return sum((degree > 1) * 1.0 for degree in degrees)
 
 
@@ -295,7 +295,7 @@ def largest_transient_bytes(
     Parameters
     ----------
     logit_tiles
-        Parts of the logits, of which one is there at a time [1].
+        Parts of the logits; one is in memory at a time [1].
     """
 
     def size(tensor: Tensor, rows: Num) -> Num:
@@ -314,7 +314,7 @@ def largest_transient_bytes(
 
 
 def host_of(problem: Problem) -> HostLink:
-    """Return the host that takes what is offloaded.
+    """Return the host that takes offloaded tensors.
 
     Raises
     ------
@@ -329,7 +329,7 @@ def host_of(problem: Problem) -> HostLink:
 
 
 def workspace_bytes(problem: Problem) -> float:
-    """Return what libraries of matrix products hold on one device [bytes]."""
+    """Return the memory that libraries of matrix products hold on one device [bytes]."""
     family = problem.system.chip.family
     of_handle = WORKSPACE_BYTES.get(family, 0.0)
     if problem.workload.software.deterministic and of_handle:
@@ -369,7 +369,7 @@ def step_host_bytes(
 
 @dataclass(frozen=True)
 class Room:
-    """What the fullest device and its host would hold, and whether they do."""
+    """Memory needed on the fullest device and its host, and whether it fits."""
 
     device_bytes: Num
     host_bytes: Num

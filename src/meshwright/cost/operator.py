@@ -42,8 +42,8 @@ from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack
 ACCUMULATOR_BYTES = 4.0
 """Sums are kept in FP32."""
 BLOCKS_SHARE = 0.25
-"""Of the on-chip memory, for work in progress: sums, and as much of operands that arrive. The rest
-is for what stays and for what streams."""
+"""Share of the on-chip memory for work in progress: sums, and as much of operands that arrive. The
+rest is for resident tensors and for streams."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class CoreArray:
     noc_bytes_per_s: float
     """One direction of the link between two neighbours; a core takes in from both sides at once."""
     sums_bytes: float
-    """What sums may fill in one core."""
+    """Most bytes of sums in one core."""
     sram_bytes_per_s: float = math.inf
-    """Of the memories of all cores together; not known: no bound."""
+    """Bandwidth of the memories of all cores together [bytes/s]; infinite: not known, no bound."""
 
     @cached_property
     def mesh(self) -> tuple[int, int]:
@@ -88,7 +88,7 @@ class CoreArray:
 
 @dataclass(frozen=True)
 class DeviceRates:
-    """What one device does in a second; each rate a number, or a column of perturbed numbers."""
+    """Rates of one device; each a number, or a column of perturbed numbers."""
 
     matmul_flops_per_s: Num
     """Reached by large matrix products in the type of the linear layers [FLOP/s]."""
@@ -105,7 +105,7 @@ class DeviceRates:
     host_s: Num
     """Host time of one operator [s]."""
     room_bytes: float
-    """On-chip memory for what stays and what streams: all but ``BLOCKS_SHARE`` [bytes]."""
+    """On-chip memory for resident tensors and for streams: all but ``BLOCKS_SHARE`` [bytes]."""
     tile_rows: float
     tile_columns: float
     num_cores: float
@@ -116,7 +116,7 @@ class DeviceRates:
     core_array: CoreArray | None = None
     """Where the chip states arrays and the network on it; then rates above are peaks."""
     vector_flops_per_s: Num | None = None
-    """Of the vector units, in FP32; None: not known [FLOP/s]."""
+    """Rate of the vector units, in FP32; None: not known [FLOP/s]."""
     grouped_efficiency: Num = 1.0
     """Share of their rate that products of several experts on one device reach [1]."""
     expert_passes: Num = 1.0
@@ -124,7 +124,7 @@ class DeviceRates:
     expert_kernels: Num = 0.0
     """Launches that show for each narrow product of one expert [1]."""
     separate_accumulation_kernel: bool = False
-    """Gradients of a micro-batch are added in a pass of their own."""
+    """Gradients of a micro-batch are added in a separate pass."""
     freezes_weights: bool = False
     """Gradients of weights are not computed."""
     weight_format: WeightFormat | None = None
@@ -144,7 +144,7 @@ def operator_s(software: SoftwareStack, calibration: CalibrationOf[Num]) -> Num:
 
 
 def exposed_launch_s(busy_s: Num, num_operators: Num, rates: DeviceRates) -> Num:
-    """Return what launching adds to a busy time: kernels cannot start faster than the host says."""
+    """Return the seconds a busy time grows by launches: the host paces the kernels."""
     return positive_part(num_operators * rates.host_s - busy_s)
 
 
@@ -273,12 +273,12 @@ class OpCost:
     forward_traffic_bytes: Num = 0.0
     backward_traffic_bytes: Num = 0.0
     forward_link_bytes: Num = 0.0
-    """What streams while it computes, each link that it crosses counted."""
+    """Bytes that stream during the computation, counted on each link they cross."""
     backward_link_bytes: Num = 0.0
     forward_kernels: Num = 0.0
     backward_kernels: Num = 0.0
     forward_waits: Num = 0.0
-    """1 where what streams is sent before or after the computation, not during it."""
+    """1 where the stream is sent before or after the computation, not during it."""
     backward_waits: Num = 0.0
     forward_chunks: Num = 1.0
     """Messages that a sub-tensor which streams over tatp is cut into."""
@@ -314,7 +314,7 @@ def traffic_s(num_bytes: Num, rates: DeviceRates) -> Num:
 GRADIENT_ACCUMULATION_BYTES = 8.0
 """Reading and writing an FP32 gradient for each parameter and micro-batch."""
 SEPARATE_ACCUMULATION_BYTES = 10.0
-"""The same in a pass of its own, which reads the new 16-bit gradient too."""
+"""Bytes of a separate pass that adds gradients, which reads the new 16-bit gradient too."""
 
 
 class MatmulShape(NamedTuple):
@@ -652,7 +652,7 @@ ALIGNED_WORDS = 8
 
 
 UNALIGNED_SHARE = 0.5
-"""Of the FP32 vector rate."""
+"""Share of the FP32 vector rate that unaligned attention reaches."""
 
 
 def attended_fraction(

@@ -33,7 +33,7 @@ class TimePart(StrEnum):
 
     phase: Phase
     axis: str | None
-    """The axis whose exposed communication it is."""
+    """Axis of the exposed communication in this part; None: no communication."""
 
     def __new__(cls, name: str, phase: Phase, axis: str | None = None) -> Self:
         """Return the part with its phase and axis."""
@@ -57,7 +57,7 @@ class TimePart(StrEnum):
     DP_COMM = "dp_comm_s", Phase.UPDATE, "dp"
     """Exposed synchronisation of gradients and parameters."""
     OVERLAP_SLOWDOWN = "overlap_slowdown_s", Phase.UPDATE
-    """What computation loses while transfers run concurrently."""
+    """Seconds by which concurrent transfers slow computation down."""
     OPTIMIZER = "optimizer_s", Phase.UPDATE
     OFFLOAD = "offload_s", Phase.UPDATE
     JITTER = "jitter_s", Phase.WHOLE
@@ -67,7 +67,7 @@ class TimePart(StrEnum):
 
 
 class MemoryPart(StrEnum):
-    """What fills the memory of a device, in the order of summation; values are names in JSON."""
+    """Parts of the memory of a device, in the order of summation; values are names in JSON."""
 
     WEIGHTS = "weights_bytes"
     GRADIENTS = "gradients_bytes"
@@ -79,11 +79,12 @@ class MemoryPart(StrEnum):
     WORKING = "working_bytes"
     """Largest transient: recomputed layer, logits, stream buffers."""
     FRAGMENTATION = "fragmentation_bytes"
-    """What the allocator holds beyond the tensors: remainders of blocks that nothing fits into."""
+    """Memory the allocator holds beyond the tensors: remainders of blocks, too small for any
+    tensor."""
     BUFFERS = "buffers_bytes"
     """Runtime and communication library."""
     MARGIN = "margin_bytes"
-    """Left free, as a guard against what the model does not know."""
+    """Memory left free, as a guard against errors of the model."""
 
 
 K = TypeVar("K", bound=StrEnum)
@@ -131,7 +132,7 @@ class MemoryUse(Parts[MemoryPart]):
 
     @property
     def allocator_bytes(self) -> Num:
-        """What the allocator of the framework holds: neither runtime nor margin [bytes]."""
+        """Memory that the allocator of the framework holds: without runtime and margin [bytes]."""
         return self.total - self[MemoryPart.BUFFERS] - self[MemoryPart.MARGIN]
 
 

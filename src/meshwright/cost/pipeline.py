@@ -39,7 +39,7 @@ from meshwright.sharding.strategy import PlanOptions, ScheduleKind, Strategy, St
 from meshwright.spec.workload import Workload
 
 ROUNDING = 1e-9
-"""What sums of the same parts in another order may differ by, as a fraction."""
+"""Largest relative difference of sums of the same parts in another order."""
 POSITIONS = ("first", "middle", "last")
 
 
@@ -48,9 +48,9 @@ class StageLayout:
     """Layers of each kind, embeddings and heads of stages: numbers, or columns of shape (rows,)."""
 
     counts: Mapping[str, tuple[Num, ...]]
-    """Of the first, the fullest middle and the last stage."""
+    """Layers of the first, the fullest middle and the last stage, by position."""
     total: tuple[Num, ...]
-    """Of all stages together."""
+    """Layers of all stages together."""
     is_last: Mapping[str, Num]
     """1.0 where a position is the last stage (the first one where it is alone), else 0.0."""
     num_stages: Num
@@ -182,26 +182,26 @@ def mean_of_others(
 
 @dataclass(frozen=True)
 class MeanWork:
-    """What one device does in a step, on average over all stages."""
+    """Work of one device in a step, on average over all stages."""
 
     busy_s: Num
-    """In which it computes, the update left out [s]."""
+    """Seconds of computation, the update left out."""
     flops: Num
     memory_traffic_bytes: Num
-    """Of all passes, the update left out [bytes]."""
+    """Traffic of all passes, the update left out [bytes]."""
     link_traffic_bytes: Num
-    """That it sends at the least: data-parallel axes, and sums once a step, left out [bytes]."""
+    """Least bytes that it sends: data-parallel axes, and sums once a step, left out [bytes]."""
     dense_params: Num
     expert_params: Num
     update_share: Num = 1.0
-    """Of its update over that of the device with most of it [1]."""
+    """Seconds of the update over those on the device with the largest update [1]."""
 
 
 @dataclass(frozen=True)
 class PipelinePrice:
     """All micro-batches through the pipeline, for columns of strategies.
 
-    Also what the rest of the step needs to know of it; numbers, or columns of shape (rows,).
+    It holds what the rest of the step needs as well; numbers, or columns of shape (rows,).
     """
 
     time: StepTime
@@ -210,8 +210,8 @@ class PipelinePrice:
     """One micro-batch on the slowest stage, forward: computation and waits for kernels [s]."""
     backward_window_s: Num
     gradient_window_s: Num
-    """Of the backward pass, while gradients of weights become complete: less than the whole where a
-    schedule splits it [s]."""
+    """Part of the backward pass in which gradients of weights become complete: less than the whole
+    where a schedule splits it [s]."""
     computation_s: Num
     """Computation of all micro-batches, which hidden transfers slow down [s]."""
     num_micro_batches: Num
@@ -222,17 +222,17 @@ class PipelinePrice:
     hidden_s: Num
     """Communication of all micro-batches that overlaps with computation [s]."""
     states: tuple[StageState, ...]
-    """What the first, the fullest middle and the last stage hold."""
+    """Memory of the first, the fullest middle and the last stage."""
     heaviest: StageState
     """The most of everything that any stage holds."""
     jitter: Num
-    """What waiting for the slowest of all devices adds to a step, as a fraction."""
+    """Share by which waiting for the slowest of all devices prolongs a step."""
     tp_per_step_s: Num
     """Sums over tp and tatp once for each step: gradients of what all members hold [s]."""
     flops: Num
-    """Executed on the slowest stage in a step [FLOP]."""
+    """FLOPs executed on the slowest stage in a step."""
     memory_traffic_bytes: Num
-    """Of that stage, in a step [bytes]."""
+    """Bytes that cross the main memory on the slowest stage in a step."""
     mean: MeanWork | None
     """None where the energy is not needed."""
 
@@ -301,7 +301,7 @@ def _mean_work(
     problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num],
     costs: Sequence[LayerCost], layout: StageLayout, num_micro_batches: Num,
 ) -> MeanWork:  # fmt: skip
-    """Return what a device does in a step on average: all layers and edges, over the stages.
+    """Return the work of a device in a step on average: all layers and edges, over the stages.
 
     Neighbouring stages send each micro-batch once a chunk, in both directions.
     """
@@ -430,7 +430,7 @@ def stage_states(
     problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], costs: Sequence[Held],
     layout: StageLayout, num_micro_batches: Num,
 ) -> tuple[StageState, ...]:  # fmt: skip
-    """Return what the first, the fullest middle and the last stage hold."""
+    """Return the memory of the first, the fullest middle and the last stage."""
     return tuple(
         _stage_state(problem, structure, strategy, costs, layout, position, num_micro_batches)
         for position in POSITIONS
@@ -446,7 +446,7 @@ def _stage_state(
     problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], costs: Sequence[Held],
     layout: StageLayout, position: str, num_micro_batches: Num,
 ) -> StageState:  # fmt: skip
-    """Return what the stage at a position holds."""
+    """Return the memory of the stage at a position."""
 
     def held(name: str) -> Num:
         return weighted_part(costs, layout.counts[position], name)
@@ -515,7 +515,7 @@ def _orthogonal_work(
 
 
 def jitter_fraction(num_devices: Num, spread: Num) -> Num:
-    """Return what waiting for the slowest of n devices adds to a step, as a fraction.
+    """Return the share by which waiting for the slowest of n devices prolongs a step.
 
     s sqrt(2 ln n): the expected largest of n draws with standard deviation s. Source: extreme
     value of normal draws (Cramer 1946, section 28.6), first order.

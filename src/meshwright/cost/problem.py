@@ -1,4 +1,4 @@
-"""What is to be priced: model, system, workload and calibration, with what follows from them."""
+"""The problem to be priced: model, system, workload and calibration, with all that follows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LEAST_PACE = 0.8
 """Share of a grid that works where ranks of the others are hosted [1]: below it a smaller whole
 grid is as good."""
 MOST_DEVICES = 1024
-"""Of a grid beyond which ranks are not hosted by others, nor messages routed anew: it would take
+"""Most devices of a grid on which others host ranks, or messages are routed anew: more would take
 too long."""
 
 
@@ -62,13 +62,13 @@ class Mapper(StrEnum):
 
 
 class DerivedShardings(NamedTuple):
-    """What the shardings of one piece of a model imply."""
+    """Consequences of the shardings of one piece of a model."""
 
     calls: tuple[CollectiveCall, ...]
     saved: tuple[SavedTensor, ...]
     """Kept for the backward pass."""
     axes: LayerAxes
-    """That split its rows and dims."""
+    """Axes that split its rows and dims."""
 
 
 _NOT_OF_A_LAYER: Mapping[str, Any] = {
@@ -159,12 +159,12 @@ class ProblemOf(ABC, Generic[Work]):
 
     @cached_property
     def rates(self) -> DeviceRates:
-        """What one device does in a second: the slowest one."""
+        """Rates of one device: the slowest one."""
         slowest = min(self.system.slowest_speed_factor, 1.0)
         return self.rates_at(slowest if self.pace is None else self.pace, self.most_work)
 
     def rates_at(self, speed_factor: float, work_share: float = 1.0) -> DeviceRates:
-        """Return what a device does in a second that has a share of its cores.
+        """Return the rates of a device that has a share of its cores.
 
         Of arithmetic; memory moves the bytes of an equal split of the work once in as many of its
         times as the device has of that work.
@@ -189,7 +189,8 @@ class ProblemOf(ABC, Generic[Work]):
         )
 
     def at_pace(self, pace: float, most_work: float = 1.0) -> Self:
-        """Return the problem for ranks whose last one computes at a share of its full rate."""
+        """Return the problem for ranks of which the slowest computes at a share of the full
+        rate."""
         key = (pace, most_work)
         if key == (self.pace, self.most_work):
             return self
@@ -212,7 +213,7 @@ class ProblemOf(ABC, Generic[Work]):
 
     @cached_property
     def keeping(self) -> CheckpointPolicy:
-        """What the software of the workload keeps for the backward pass."""
+        """Policy of the workload's software on tensors kept for the backward pass."""
         work = self.workload
         matmul, activation = BYTES_OF[work.precision.matmul], BYTES_OF[work.precision.activation]
         is_cast = work.software.keeps_cast_inputs and matmul < activation
@@ -254,7 +255,7 @@ class ProblemOf(ABC, Generic[Work]):
     def axis_placement(
         self, axis_order: tuple[str, ...], strategy: StrategyColumns
     ) -> AxisPlacement:
-        """Return where the members of each axis are under one order of the axes."""
+        """Return the levels, or blocks, that each axis crosses under one order of the axes."""
         return place_axes(self.system.levels, axis_order, strategy, self.num_experts)
 
     def network_with(self, placement: AxisPlacement, strategy: StrategyColumns) -> AxisNetwork:
@@ -360,7 +361,8 @@ class ProblemOf(ABC, Generic[Work]):
 
     @cached_property
     def _speeds(self) -> FloatArray:
-        """Of the devices of the largest connected part, the fastest first; at most 1."""
+        """Speeds of the devices of the largest connected part, fastest first; 1 is the full rate,
+        the most."""
         network = network_of(self.system)
         part = list(self.islands[0]) if self.islands else network.alive
         return np.sort(np.minimum(network.speed_factor[part], 1.0))[::-1]
@@ -403,10 +405,10 @@ class Problem(ProblemOf[Training]):
 
 
 UNCALIBRATED_NOTE = "uncalibrated: constants come from data sheets and public sources"
-"""What every answer says where no constant was fitted to measurements of its chips."""
+"""Note of every answer where no constant was fitted to measurements of its chips."""
 
 RECURRENT_NOTE = "no measured row has a recurrent layer: scans at the rates of attention (assumed)"
-"""What answers for models with recurrent layers say; intervals do not know it."""
+"""Note of answers for models with recurrent layers; intervals do not cover it."""
 EXPERTS = "experts"
 """1 where layers have experts: balance, routing and small products are hard to foresee."""
 NARROW = "narrow_words"
@@ -418,7 +420,7 @@ UNNAMED = "unnamed_framework"
 HOST = "host_bound"
 """The share of the step that waits for the host, which no data sheet tells."""
 TRAITS = (EXPERTS, NARROW, UNSEEN, UNNAMED, HOST)
-"""What is known of a question before it is measured and tells how far off its price may be."""
+"""Traits of a question, known before it is measured, that widen the interval of its price."""
 
 
 def traits_of(
@@ -443,7 +445,7 @@ class Distances(NamedTuple):
 
 
 def distance_of(tail: Tail, degrees: Mapping[str, float]) -> float:
-    """Return how far one end of an interval is, from the degrees of the traits of its question.
+    """Return the distance of one end of an interval, by the degrees of the traits of its question.
 
     ``tail.distance * prod(factor ** degree)`` over the traits.
     """
@@ -452,7 +454,7 @@ def distance_of(tail: Tail, degrees: Mapping[str, float]) -> float:
 
 
 def distances_of(spread: Spread, degrees: Mapping[str, float]) -> Distances:
-    """Return how far both ends of an interval are, from the degrees of the traits."""
+    """Return the distances of both ends of an interval, by the degrees of the traits."""
     return Distances(distance_of(spread.slower, degrees), distance_of(spread.faster, degrees))
 
 

@@ -122,7 +122,7 @@ def offload_step_s(
     """Return the seconds of host traffic of a step, exposed and hidden.
 
     Optimizer state is updated on the host, or moves both ways once a step, and weights that the
-    device updates go back: fully exposed. Weights (of ZeRO 3 those of the shard, which the others
+    device updates go back: fully exposed. Weights (under ZeRO 3 the shard that the others
     gather) arrive for each pass that gathers them, activations leave and come back. Gradients leave
     in each backward pass, and add to those of the micro-batches before, which are read and written
     on the host. All of these hide under computation of the same pass, and what ``sync`` shows of it
@@ -198,16 +198,16 @@ class StepPrice:
 
     time: StepTime
     memory: tuple[MemoryUse, ...]
-    """Of the first, the fullest middle and the last stage."""
+    """Memory of one device of the first, the fullest middle and the last stage."""
     host_bytes: Num
-    """On the host, for one device [bytes]."""
+    """Bytes on the host, for one device."""
     energy_j: Num
     energy_parts_j: dict[str, Num]
-    """By part, as far as they can be told apart; empty: not known [J]."""
+    """Energy by part, as far as the parts can be told apart; empty: not known [J]."""
     cost_usd: Num
     num_devices: Num
     flops: Num
-    """Executed by the slowest device [FLOP]."""
+    """FLOPs that the slowest device executes."""
 
     @property
     def memory_bytes(self) -> Num:
@@ -311,16 +311,15 @@ def price_columns(
 def price_each(
     problem: Problem, structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork
 ) -> list[tuple[IntArray, Priced]]:
-    """Return the price of each row of a network, each under plan options of its own.
+    """Return the price of each row of a network, each under its own plan options.
 
-    Rows come together with those of the same options, each part with the numbers of its rows.
-    Layers are priced once for all options that they do not depend on, and once for all rows that
-    they are equal in.
+    Rows with the same options are priced together, each part with the numbers of its rows.
+    Options and rows that do not change a layer share one price of it.
 
     Parameters
     ----------
     structures
-        Plan options, and of how many rows they are.
+        Plan options, each with its number of rows.
     """
     layouts: dict[PlanOptions, dict[PlanOptions, list[int]]] = {}
     start = 0
@@ -375,7 +374,7 @@ class DataParallelLinks:
     reduce_scatter: CollectiveTime
     all_gather: CollectiveTime
     replicate_all_reduce: CollectiveTime
-    """Over dp_replicate, of what one shard holds."""
+    """All-reduce over dp_replicate of the tensors that one shard holds."""
     all_reduce: CollectiveTime
     """Over all replicas of a parameter at once: without ZeRO."""
     degrees: Num
@@ -418,7 +417,7 @@ class GradientSync:
 
     @property
     def at_end(self) -> Exposure:
-        """What comes after the last backward pass of a stage."""
+        """Transfers after the last backward pass of a stage."""
         return self.last_backward + self.replicas + self.norm
 
 
@@ -497,7 +496,7 @@ class _Sent:
 
     shared_s: Num
     alone_s: Num | None
-    """On links of their own; None where nothing shares them."""
+    """Seconds on links that nothing else uses; None where nothing shares them."""
 
     def __add__(self, other: _Sent) -> _Sent:
         both_s = self.shared_s + other.shared_s
@@ -507,7 +506,7 @@ class _Sent:
         return _Sent(both_s, mine_s + theirs_s)
 
     def times(self, number: float) -> _Sent:
-        """Return the same, a number of times."""
+        """Return the seconds multiplied by a number."""
         alone_s = None if self.alone_s is None else number * self.alone_s
         return _Sent(number * self.shared_s, alone_s)
 
@@ -559,7 +558,7 @@ class StepCollectives:
     """Collectives outside of layers."""
 
     send: CollectiveTime
-    """Of activations to the next stage."""
+    """Send of the activations of one micro-batch to the next stage."""
     sync: SyncLinks
 
 

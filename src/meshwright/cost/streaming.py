@@ -65,7 +65,7 @@ AXIS = "tatp"
 ROWS = "tp"
 """Axis of the rows of a block whose columns stream weights: inputs and sums are sent along them."""
 KEPT_SHARE = 2.0 / 3.0
-"""Of the room on chip, at most, for what stays: streams have half as much or more."""
+"""Largest share of the room on chip for resident tensors; streams have half as much or more."""
 MOST_CHUNKS = 64.0
 """Chunks of a sub-tensor beyond which it is relayed through the main memory instead."""
 
@@ -91,7 +91,7 @@ class StreamLinks:
     num_exchange_rounds: Num
     """Rounds of backward attention."""
     may_hold: Mask
-    """Whether a member may hold copies that pass, as many as fit: a line of no stated form."""
+    """Whether a member may hold as many passing copies as fit: a line without a stated form."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class StreamedBytes:
     """Accumulators that return to their owner: sums of outputs."""
     backward_item_bytes: Num = 0.0
     backward_sum_bytes: Num = 0.0
-    """Gradients of what went round."""
+    """Gradients of the tensor that went round."""
 
     @property
     def forward_bytes(self) -> Num:
@@ -126,13 +126,14 @@ class LayerStreams:
     by_op: Mapping[str, StreamedBytes]
     """By the name of the operator."""
     rows: LayerStreams | None = None
-    """What streams over tp in the same rounds, where both tensors stream."""
+    """Streams over tp in the same rounds, where both tensors stream; else None."""
     private: StreamLinks | None = None
-    """The same links where others share them: without those, which decides how tensors travel."""
+    """The links without the traffic of others that share them: these decide how tensors travel.
+    None where nothing shares them."""
 
 
 def streamed_tensor_of(op: Op, structure: PlanOptions, axis: str = AXIS) -> StreamedTensor:
-    """Return what streams for an operator, from the dim of its weight that an axis splits.
+    """Return the tensor that streams for an operator, by the dim of its weight that an axis splits.
 
     Logits gather their tokens whole: their part of the table is too large to be read in each
     round.
@@ -152,7 +153,7 @@ def streamed_tensor_of(op: Op, structure: PlanOptions, axis: str = AXIS) -> Stre
 def overlapped_ops(
     calls: Sequence[CollectiveCall], layer: LayerGraph, structure: PlanOptions
 ) -> list[Op | None]:
-    """Return for each call the product or attention core in whose rounds it is sent; else None.
+    """Return for each call the product or attention core that sends it in its rounds, or None.
 
     Sums of outputs belong to their maker, those of input gradients to whoever gathered the input:
     of several readers that is the first one, which is the last one in the backward pass. Along the
@@ -186,7 +187,7 @@ def overlapped_ops(
 
 
 def _is_cut(call: CollectiveCall, structure: PlanOptions) -> bool:
-    """Return whether a call is cut into pieces, one of which is sent in each round."""
+    """Return whether a call is cut into pieces, one for each round."""
     if call.axis == AXIS:
         return call.streamed
     is_gather_or_scatter = call.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
@@ -211,16 +212,16 @@ def streamed_bytes(
     sizes: Mapping[str, Num], strategy: StrategyOf[Num], rates: DeviceRates, gradient_bytes: float,
     axis: str = AXIS,
 ) -> dict[str, StreamedBytes]:  # fmt: skip
-    """Return what streams for each operator of a layer that works round by round, by name.
+    """Return the bytes that stream for each operator that works round by round, by its name.
 
     Parameters
     ----------
     sizes
         Sizes of all dims, with the token dims bound (``LayerGraph.bind``).
     gradient_bytes
-        Of the gradient of a weight that is sent [bytes].
+        Bytes of one gradient of a weight in the message.
     axis
-        Along which it is sent.
+        Axis along which tensors stream.
     """
     transfers: dict[str, StreamedTensor] = {}
     owned_bytes: dict[str, dict[str, Num]] = {}
@@ -259,7 +260,7 @@ def stream_links(
 
 
 def _best_links(every: Sequence[StreamLinks], chosen: Sequence[BoolArray]) -> StreamLinks:
-    """Return what no chosen links undercut; rows in which none are chosen take all of them."""
+    """Return the best value of each field over the chosen links; all links where none is chosen."""
     none = ~np.logical_or.reduce(chosen)
     valid = [mask | none for mask in chosen]
 
@@ -332,7 +333,7 @@ def _links_of(
 
 
 def _has_cycle(group: Group[FloatArray]) -> BoolArray:
-    """Return where the members of a group are on a cycle of neighbours.
+    """Return whether the members of a group form a cycle of neighbours, for each row.
 
     A switch or a closed side is one; so is a block of two sides or more, one of them even.
     """
@@ -349,18 +350,18 @@ def _has_cycle(group: Group[FloatArray]) -> BoolArray:
 
 @dataclass(frozen=True)
 class LinkTimes:
-    """What the sub-tensors of a round take, on their link and in the main memory [s]."""
+    """Seconds of the sub-tensors of a round, on their link and in the main memory."""
 
     forward_s: Num
     backward_item_s: Num
     backward_sum_s: Num
     forward_relay_s: Num
-    """In the main memory, where sub-tensors are relayed through it; else 0."""
+    """Seconds in the main memory, where sub-tensors are relayed through it; else 0."""
     backward_relay_s: Num
     num_shared_rounds: Num
     """Backward rounds in which a link carries a sub-tensor and an accumulator."""
     forward_link_bytes: Num
-    """What a member sends in a pass, each link counted [bytes]."""
+    """Bytes that a member sends in a pass, each link counted."""
     backward_link_bytes: Num
     forward_chunks: Num
     """Messages that a sub-tensor is cut into."""
@@ -372,15 +373,15 @@ class Fit:
     """How the buffers of one pass fit on chip."""
 
     num_chunks: Num
-    """Of a sub-tensor, one message each."""
+    """Chunks of a sub-tensor, one message each."""
     relays: Mask
-    """Through the main memory."""
+    """Whether sub-tensors go through the main memory."""
     num_sends: Num
     num_shared_rounds: Num
 
 
 def fit_buffers(num_bytes: Num, links: StreamLinks, free_bytes: Num) -> Fit:
-    """Return what is held of the copies that pass, and into how many chunks sub-tensors are cut.
+    """Return the fit of the buffers of passing copies on chip, with the chunks of a sub-tensor.
 
     On a line as many copies are held as fit whole; where not even those of ``stream`` do, chunks
     are sent, and without on-chip memory for these all goes through the main memory.
@@ -400,12 +401,12 @@ def fit_buffers(num_bytes: Num, links: StreamLinks, free_bytes: Num) -> Fit:
 def link_times(
     sent: StreamedBytes, links: StreamLinks, rates: DeviceRates, kept: Kept, share: float = 1.0
 ) -> LinkTimes:
-    """Return the times of one operator, with buffers in what its resident tensor leaves.
+    """Return the times of one operator, with buffers in the room its resident tensor leaves.
 
     Parameters
     ----------
     share
-        Of what is left on chip, where two tensors stream at once.
+        Share of the room left on chip, where two tensors stream at once [1].
     """
     ahead, back = (
         fit_buffers(num_bytes, links, share * (rates.room_bytes - stays))
@@ -441,20 +442,20 @@ def link_times(
 
 @dataclass(frozen=True)
 class Kept:
-    """What stays on chip over the rounds of an operator [bytes]; 0 where nothing does."""
+    """Bytes that stay on chip over the rounds of an operator; 0 where nothing does."""
 
     forward_bytes: Num = 0.0
     backward_bytes: Num = 0.0
     sums_stay: Mask = False
-    """Whether the gradient of what stays is summed on chip as well, in FP32."""
+    """Whether the gradient of the resident tensor is summed on chip as well, in FP32."""
 
 
 def kept_on_chip(
     transfer: StreamedTensor, shape: MatmulShape, word: float, rates: DeviceRates
 ) -> Kept:
-    """Return what stays: inputs while weights stream, else the weight; all that a device has.
+    """Return the resident bytes of an operator: its inputs while weights stream, else its weight.
 
-    It stays where it fills at most ``KEPT_SHARE`` of the room, backward with its gradient or alone.
+    It stays if it fills at most ``KEPT_SHARE`` of the room, backward with its gradient or alone.
     """
     count, rows, inner, columns = shape
     elements = count * inner * (rows if transfer is StreamedTensor.WEIGHTS else columns)
@@ -467,7 +468,7 @@ def kept_on_chip(
 def streamed_attention(
     alone: OpCost, name: str, streams: LayerStreams, rates: DeviceRates
 ) -> OpCost:
-    """Return the attention core with what the stream of its keys and values adds.
+    """Return the attention core, with the cost of streaming its keys and values.
 
     Backward, gradients of keys and values return behind them on a ring, after them on a line.
 
@@ -507,7 +508,7 @@ def streamed_attention(
 def streamed_matmul_cost(
     op: Op, layer: LocalLayer, rates: DeviceRates, streams: LayerStreams
 ) -> OpCost:
-    """Return a linear layer with what its stream adds.
+    """Return a linear layer, with the cost of its stream.
 
     Inputs and sums may also be gathered or scattered in one go, before or after one whole product:
     where weights do not stay on chip they are then read once, and not in every round. Each pass
@@ -666,7 +667,7 @@ def _at_once(
 
 
 def _kept_s(link_s: Num, num_bytes: Num, members: Num, rates: DeviceRates) -> Num:
-    """Return how long a sub-tensor takes that stays where it arrives: on its link, or in memory.
+    """Return the seconds of a sub-tensor that stays where it arrives: on its link, or in memory.
 
     One whose whole tensor fills over ``KEPT_SHARE`` of the room is stored as it arrives [s].
     """

@@ -12,7 +12,7 @@ def elementwise_s(
 ) -> Num:
     """Return the seconds of a kernel that reads and writes ``num_bytes`` [s].
 
-    What fits the shared cache, as kernels before it left it, comes from there.
+    Tensors that fit the shared cache come from there, as earlier kernels left them.
     """
     memory = curve.memory_share * device.memory_bytes_per_s
     fits = num_bytes < CACHE_SHARE * device.cache_bytes

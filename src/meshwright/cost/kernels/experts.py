@@ -16,7 +16,7 @@ TILE_ROWS = (16.0, 32.0, 64.0, 128.0)
 TILE_COLUMNS = 128.0
 WORD_BYTES = 2.0
 ALIGNED = 16.0
-"""Of which the width of a shard is a multiple where kernels reach their rate."""
+"""Divisor of the width of a shard at which kernels reach their rate."""
 LONGEST = 0.8
 """Largest draw of a power law of loads, over the tokens."""
 QUANTILES = (np.arange(64) + 0.5) / 64
@@ -28,7 +28,7 @@ class ExpertWords:
 
     weight: float
     activation: float
-    """Of an operand of the matrix units that is no weight."""
+    """Bytes of one activation as an operand of the matrix units."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ExpertShape:
     tokens: Num
     hidden: Num
     width: Num
-    """Of a whole expert."""
+    """Width of a whole expert, before it is split."""
     chosen: Num
     """Experts of each token."""
     experts: Num
@@ -48,7 +48,7 @@ class ExpertShape:
     gated: Num
     """1 where an expert has a gate."""
     exponent: Num
-    """Of the power law of the loads of experts; 0: all are equal."""
+    """Exponent of the power law of the loads of experts; 0: all are equal."""
 
 
 def loads_of(shape: ExpertShape) -> FloatArray:
@@ -89,8 +89,8 @@ def experts_s(
 ) -> Num:  # fmt: skip
     """Return the seconds of the busiest device, communication aside [s].
 
-    Weights of experts that got a token are read once; rows of each expert are padded to tiles,
-    whose height is the fastest of 16 to 128, and tiles run in waves over the cores. Tokens are
+    Weights of experts that got a token are read once; rows of each expert are padded to tiles of
+    the fastest height from 16 to 128, and tiles run in waves over the cores. Tokens are
     gathered, widened, narrowed and added at a share of the memory's rate.
     """
     held = shape.experts / shape.expert_parts

@@ -24,7 +24,7 @@ STEP = 64.0
 SUM_BYTES = 4.0
 OUTPUT_BYTES = 2.0
 CACHE_SHARE = 0.8
-"""Of the shared cache that holds what is read again."""
+"""Share of the shared cache that holds operands for repeated reads."""
 SAG_AFTER_S = 1e-3
 ALIGNED = 8.0
 
@@ -84,7 +84,7 @@ class _Work(NamedTuple):
     inner: Num
     word_bytes: float
     rate: Num
-    """Of one core [FLOP/s]."""
+    """Rate of one core [FLOP/s]."""
     traffic_s: Num
     cache_bytes_per_s: float
 

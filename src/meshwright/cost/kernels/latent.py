@@ -1,4 +1,4 @@
-"""A block of multi-head latent attention on one chip: projections, the core, what joins them."""
+"""A block of multi-head latent attention on one chip: projections, the core, and the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ProductTime = Callable[[Num, Num, Num, Num], Num]
 
 
 def expanded_heads(heads: Num) -> Heads:
-    """Return the heads of prompts, whose keys and values are expanded from the latent ones."""
+    """Return the heads of prompts: keys and values are expanded from the latent ones."""
     return Heads(heads, heads, PLAIN + ROPE, VALUE, (LATENT + ROPE) / heads)
 
 

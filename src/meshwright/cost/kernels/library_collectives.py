@@ -54,14 +54,14 @@ def dispatch_s(
 ) -> Num:  # fmt: skip
     """Return the seconds of sending tokens to, or back from, the ranks of their experts [s].
 
-    The cores that are given to it and the network work at the same time.
+    The cores assigned to it and the network work at the same time.
 
     Parameters
     ----------
     destinations
         Ranks, or nodes, that a token goes to: copies that cross the network.
     cores
-        Cores that are given to it; 0: all that are needed.
+        Cores assigned to it; 0: all that are needed.
     """
     sent = tokens * token_bytes * destinations
     network_s = sent / (curve.network_share * link_bytes_per_s)
