@@ -1,4 +1,4 @@
-"""Collectives: what a group sees of the network, algorithms with two faces, lower bounds."""
+"""Collectives: the network of a group, algorithms in closed form and message by message, bounds."""
 
 from meshwright.collectives.all_to_all import DirectAllToAll, StagedAllToAll
 from meshwright.collectives.block import CentralAllReduce, Cycle, PipelinedWaveAllReduce, Wave

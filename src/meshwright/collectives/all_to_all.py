@@ -36,7 +36,7 @@ from meshwright.spec.collective import CollectiveKind
 class DirectAllToAll(Algorithm):
     """One message from each member to each other member.
 
-    Assumes: what crosses an outer level also loads the links of the levels between, except those
+    Assumes: messages across an outer level also load the links of the levels between, except those
     of the innermost one (a member has its own link out of its host).
     """
 
@@ -159,7 +159,7 @@ class StagedAllToAll(Algorithm):
 
     is_rotated: bool = False
     relays: bool = False
-    """Whether a line forwards together what comes from one member."""
+    """Whether a line forwards all parcels of one member together."""
     min_grid_dims: int = 0
     kind = CollectiveKind.ALL_TO_ALL
     replay_slack = 0.5

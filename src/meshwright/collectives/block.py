@@ -1,9 +1,9 @@
 """Collectives on a block of two grid dimensions: around a cycle, as waves, to the middle and back.
 
-A wave is what one member sends along one dimension, in both directions: it moves one member a phase
-until it reaches both ends, and what runs over one link in one phase is one message. Part of each
+A wave is the data that one member sends along one dimension, both ways: it moves one member a phase
+until it reaches both ends, and all data over one link in one phase are one message. Part of each
 shard runs along the inner dimension first and then, from every member it came to, along the outer
-one; the other part in the reverse order. How much enters in which phase is what a plan says.
+one; the other part in the reverse order. A plan states how much enters in each phase.
 
 The bytes on a link are the sum of the waves that pass it, so with g(p) pieces entering a dimension
 of d members in phase p the last of its links carries g(p) + g(p - 1) + ... + g(p - d + 2).
@@ -46,7 +46,7 @@ class Block:
     inner: Num
     outer: Num
     message_s: Num
-    """What each message costs on top of its bytes [s]."""
+    """Seconds that each message takes on top of its bytes."""
     bandwidth_bytes_per_s: Num
 
     @property
@@ -91,7 +91,7 @@ Piece = tuple[int, int]
 
 @dataclass(frozen=True)
 class BlockMessage:
-    """What runs over one link in one phase."""
+    """A message over one link in one phase."""
 
     phase: int
     source: int
@@ -338,12 +338,12 @@ class PipelinedWaveAllReduce(Algorithm):
         )
 
     def num_chunks(self, group: Group[float]) -> int:
-        """Return as many chunks for each piece as an even wave has."""
+        """Return the chunks of an all-reduce: for each piece those of an even wave."""
         size = round(float(group_size(group)))
         return 1 if size == 1 else size * even_plan(*sides_of(group)).num_pieces * self.num_pieces
 
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield one message for each link and phase: what it reduces, then what is final."""
+        """Yield one message for each link and phase: its chunks to add, then its final chunks."""
         size = round(float(group_size(group)))
         if size == 1:
             return

@@ -1,7 +1,7 @@
-"""Lower bounds of collectives, and how near to them the algorithms are.
+"""Lower bounds of collectives, and the distance of the algorithms from them.
 
-No algorithm on the spans of a group can be faster. A bound on the bytes counts what must cross a
-cut and divides by the links of the cut; a bound on the latency follows the first byte to the
+No algorithm on the spans of a group can be faster. A bound on the bytes divides the bytes
+that must cross a cut by the links of the cut; a bound on the latency follows the first byte to the
 farthest member. Both hold, so the larger one counts; a pipeline may overlap them, so their sum is
 no bound.
 Source: Chan et al. 2007, section 2 (lower bounds); Patarasuk and Yuan 2009, theorem 1.
@@ -144,7 +144,7 @@ def bus_bytes(kind: CollectiveKind, num_bytes: float, size: float) -> float:
 
 @dataclass(frozen=True)
 class TimedAlgorithm:
-    """What one algorithm needs for one collective."""
+    """Time of one algorithm for one collective, with its bus bandwidth and share of the bound."""
 
     name: str
     time_s: float

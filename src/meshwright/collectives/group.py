@@ -22,9 +22,9 @@ from meshwright.spec.system import NetworkLevel
 
 @dataclass(frozen=True)
 class Span(Generic[N]):
-    """What a group sees of one network level; numbers, or columns with one row per group.
+    """One network level as seen by a group; numbers, or columns with one row per group.
 
-    ``bandwidth_bytes_per_s`` is what one member sends into this level in one direction, after
+    ``bandwidth_bytes_per_s`` is the rate of one member into this level in one direction, after
     sharing: all its links on a switch, one link of one direction on a grid dimension.
     """
 
@@ -81,7 +81,7 @@ def spans_only(group: Group[Num], *, grids: bool) -> Mask:
 
 
 def message_s(span: Span[Num]) -> Num:
-    """Return what each message costs on top of its bytes: latency and m_half / bandwidth [s]."""
+    """Return the seconds of each message on top of its bytes: latency and m_half / bandwidth."""
     return span.latency_s + span.message_half_bytes / span.bandwidth_bytes_per_s
 
 
@@ -146,7 +146,7 @@ def is_block(sides: Sequence[int], stride: int, size: int) -> bool:
 def make_group(
     levels: Sequence[NetworkLevel], stride: N, degree: N, efficiency: Sequence[Num] | None = None
 ) -> Group[N]:
-    """Return what the groups of one parallel axis see of each network level.
+    """Return the groups of one parallel axis, with a span for each network level.
 
     Device numbers are mixed-radix: the coordinate at level 0 is n mod s0, at level 1
     (n div s0) mod s1, and so on. The members of a group are ``stride`` apart, and every group
@@ -203,7 +203,7 @@ def make_group(
 def make_block_group(
     levels: Sequence[NetworkLevel], reach: Reach[N], efficiency: Sequence[Num]
 ) -> Group[N]:
-    """Return the groups of an axis whose members fill blocks of the levels.
+    """Return the groups of an axis with members that fill blocks of the levels.
 
     Neighbours that are k apart share each link with k - 1 other groups.
     """
@@ -259,7 +259,7 @@ def _span(
         Whether the groups start where the domains do; the others have the ``misaligned``
         bandwidth [bytes/s] and latency [s].
     host_size
-        Devices of a host; members that many apart have rails of their own.
+        Devices of a host; members that many apart use separate rails.
     """
     is_grid = level.kind in _GRIDS
     bandwidth: Num = level.bandwidth_bytes_per_s * level.links_per_device * factor

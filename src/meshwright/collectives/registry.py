@@ -1,4 +1,4 @@
-"""What a collective algorithm is, the registry of all, and the best one for a group and a size."""
+"""Collective algorithms: their interface, their registry, the best one for a group and a size."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Transfer:
     """Part of the bandwidth of the span that the lane has."""
     channel: int = 0
     reduces: bool = False
-    """The receiver adds what arrives to what it has, instead of keeping it."""
+    """The receiver adds arriving data to its own, instead of keeping it."""
     kept: tuple[int, ...] = ()
     """Those of the chunks that are final: the receiver keeps them though the message reduces."""
 
@@ -94,7 +94,7 @@ class Algorithm(ABC):
         """Yield every message; only for a group where the algorithm applies."""
 
     def traffic(self, group: Group[float]) -> FloatArray:
-        """Return what the messages carry in all, in any order: (messages, 4).
+        """Return the traffic of all messages, in any order: (messages, 4).
 
         Source, destination, share of the bytes of the full tensor on one rank, and level.
         """
@@ -127,7 +127,7 @@ def where_it_applies(
 
 
 def least_sent_bytes(kind: CollectiveKind, num_bytes: Num, size: Num) -> Num:
-    """Return what no algorithm does without: bytes that each rank sends, on average [bytes].
+    """Return the least bytes each rank sends in a collective, on average [bytes].
 
     Every rank needs the n - 1 parts of the others, or passes on its own n - 1; a sum of whole
     tensors gathers n - 1 of them and returns as many results. Each byte crosses one link at least.
@@ -135,7 +135,7 @@ def least_sent_bytes(kind: CollectiveKind, num_bytes: Num, size: Num) -> Num:
     Parameters
     ----------
     num_bytes
-        Of the full tensor on one rank [bytes].
+        Bytes of the full tensor on one rank.
     size
         Members of the group, n.
 
@@ -172,8 +172,8 @@ def affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Candidate
 def best_affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
     """Return the algorithms that are best for some row at some size.
 
-    Those that another one beats or equals in every row at every size are left out; the minimum
-    over the rest is the minimum over all. What was found for short columns is kept: the same
+    An algorithm that another one beats or equals in every row at every size is left out; the
+    minimum over the rest is the minimum over all. Results for short columns are kept: the same
     groups come again and again when a few plans are priced in detail.
     """
     names = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
@@ -187,7 +187,7 @@ def best_affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Cand
 
 
 _SHORT = 128
-"""Rows of a column whose candidates are kept."""
+"""Most rows of a column for which the candidates are kept."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Rings and lines: on one level, in stages over several levels, or on all grid dimensions at once.
 
-Around a ring or a switch every member passes on what it received last; a torus dimension sends in
-both directions; on a line each member passes on what comes from either side. (d - 1) messages of
+Around a ring or a switch every member passes on the last part it got; a torus dimension sends in
+both directions; on a line each member passes on the data from either side. (d - 1) messages of
 S/d for a gather or a reduction, twice that for an all-reduce.
 Each has a closed form (seconds, and seconds per byte) and an enumeration (moves, transfers). A
 reduce-scatter is the all-gather in reverse, an all-reduce is one after the other: an algorithm
@@ -101,7 +101,7 @@ def _span_moves(group: Group[float]) -> list[list[Move]]:
 
 @dataclass(frozen=True)
 class Stream:
-    """An equal part of the data that visits the spans in an order of its own."""
+    """An equal part of the data that visits the spans in its own order."""
 
     order: tuple[int, ...]
     """Indices of the spans, first visited first."""
@@ -145,7 +145,7 @@ def all_gather_transfers(
 
 
 def all_gather_traffic(group: Group[float], streams: Sequence[Stream]) -> FloatArray:
-    """Return what the messages of :func:`all_gather_transfers` carry in all: (messages, 4).
+    """Return the traffic of :func:`all_gather_transfers`, all messages together: (messages, 4).
 
     Source, destination, share of the bytes, and level; in any order, without listing chunks.
     """
@@ -174,7 +174,7 @@ def all_gather_traffic(group: Group[float], streams: Sequence[Stream]) -> FloatA
 
 
 def reversed_transfers(gather: Sequence[Transfer]) -> Iterator[Transfer]:
-    """Yield a reduction: a gather in reverse, where each message is added to what is there."""
+    """Yield a reduction: a gather in reverse, where each message is added to the data there."""
     last = max((transfer.step for transfer in gather), default=0)
     for transfer in gather:
         yield replace(
@@ -194,7 +194,7 @@ class GatherFamily(Algorithm):
 
     @abstractmethod
     def gather(self, group: Group[Num]) -> tuple[Mask, Num, Num]:
-        """Return where the all-gather applies, its fixed_s and its seconds_per_byte."""
+        """Return a mask of the rows that allow the all-gather, its fixed_s and seconds_per_byte."""
 
     @abstractmethod
     def gather_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
@@ -218,7 +218,7 @@ class GatherFamily(Algorithm):
                 yield replace(transfer, step=transfer.step + after) if after else transfer
 
     def gather_traffic(self, group: Group[float]) -> FloatArray:
-        """Return what the messages of the all-gather carry, as in :meth:`traffic`."""
+        """Return the traffic of the all-gather, as in :meth:`traffic`."""
         return traffic_of(self.gather_transfers(1.0, group))
 
     def traffic(self, group: Group[float]) -> FloatArray:
@@ -301,7 +301,7 @@ class Hierarchical(StreamGather):
 
     @property
     def replay_slack(self) -> float:
-        """More with pieces: what one level sends overlaps what the others do."""
+        """More with pieces: the messages of one level overlap those of the others."""
         if self.num_pieces == 1:
             return 0.0
         return 1.0 if self.kind is CollectiveKind.ALL_REDUCE else 0.25
@@ -332,7 +332,7 @@ class Hierarchical(StreamGather):
         )
 
     def streams(self, group: Group[float]) -> Sequence[Stream]:
-        """Return the pieces, each in a channel of its own and a phase behind the one before."""
+        """Return the pieces, each in its own channel and a phase behind the one before."""
         order = outermost_first(group)
         return [Stream(order, channel=piece) for piece in range(self.num_pieces)]
 

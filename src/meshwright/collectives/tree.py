@@ -159,7 +159,7 @@ def _depth(parents: Parents, position: int) -> int:
 def double_tree_transfers(
     shape: tuple[int, ...], num_pieces: int, piece_bytes: float
 ) -> Iterator[Transfer]:
-    """Yield an all-reduce of two halves, each up and down a tree of its own, piece after piece.
+    """Yield an all-reduce of two halves, each up and down its own tree, piece after piece.
 
     Chunks are the pieces of the first half, then those of the second.
     """
@@ -274,7 +274,7 @@ class InNetworkAllReduce(Algorithm):
     """Every member sends up, the switch adds and sends the sum down to all.
 
     T = 2 (latency + u) + (pieces - 1) u with u = (piece bytes + m_half) / bandwidth: up and down
-    one switch, whose two directions work at the same time. Each member sends its bytes about once.
+    one switch; its two directions work at the same time. Each member sends its bytes about once.
     """
 
     num_pieces: int
@@ -290,7 +290,7 @@ class InNetworkAllReduce(Algorithm):
         return where_it_applies(applies, group, *pipeline_affine(group, hops, self.num_pieces))
 
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield each piece up to the switch, whose number is the group size, and down to all."""
+        """Yield each piece up to the switch, numbered by the group size, and down to all."""
         shape = shape_of(group)
         switch = prod(shape)
         level = max((k for k, size in enumerate(shape) if size > 1), default=0)

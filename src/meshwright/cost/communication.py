@@ -54,8 +54,7 @@ class CollectiveTime:
     """The forms on links that nothing else uses, where others share them; else empty."""
 
     def alone_s(self, num_bytes: Num, num_messages: Num) -> Num:
-        """Return the seconds of :meth:`time_s` on links that nothing else uses, where others share
-        them."""
+        """Return the seconds of :meth:`time_s` on links of its own, where others share them."""
         return CollectiveTime(self.alone).time_s(num_bytes, num_messages)
 
     def time_s(self, num_bytes: Num, num_messages: Num) -> Num:

@@ -423,8 +423,7 @@ class PricedPiece:
 
     @property
     def _remakes_logits(self) -> bool:
-        """Whether these are the products of a head with logits computed again in the backward
-        pass."""
+        """Whether these are the products of a head that the backward pass computes again."""
         is_head = self.index == len(self.problem.pieces) - 1
         return is_head and self.problem.workload.software.loss == "cut"
 

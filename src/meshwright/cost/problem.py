@@ -189,8 +189,7 @@ class ProblemOf(ABC, Generic[Work]):
         )
 
     def at_pace(self, pace: float, most_work: float = 1.0) -> Self:
-        """Return the problem for ranks of which the slowest computes at a share of the full
-        rate."""
+        """Return the problem for ranks of which the slowest has a share of the full rate."""
         key = (pace, most_work)
         if key == (self.pace, self.most_work):
             return self
@@ -361,8 +360,7 @@ class ProblemOf(ABC, Generic[Work]):
 
     @cached_property
     def _speeds(self) -> FloatArray:
-        """Speeds of the devices of the largest connected part, fastest first; 1 is the full rate,
-        the most."""
+        """Speeds of the devices of the largest connected part, the fastest first; at most 1."""
         network = network_of(self.system)
         part = list(self.islands[0]) if self.islands else network.alive
         return np.sort(np.minimum(network.speed_factor[part], 1.0))[::-1]

@@ -1,1 +1,1 @@
-"""What happens on links: where ranks go, which way messages take, bounds, faults, simulation."""
+"""The network: placement of ranks, routes of messages, bounds, faults, simulation."""

@@ -152,7 +152,7 @@ class Embedding:
 
     @cached_property
     def extents(self) -> tuple[Extent, ...]:
-        """Rows and columns of what is inside one member of each axis; last those of all."""
+        """Rows and columns of the block inside one member of each axis; last those of all."""
         sides = ((block.rows, block.columns) for block in self.blocks)
         longer = accumulate(sides, lambda a, b: (a[0] * b[0], a[1] * b[1]), initial=(1, 1))
         return tuple(longer)
@@ -171,8 +171,8 @@ class Embedding:
     def mean_hops(self, axis: str) -> float:
         """Return the hops on a mesh from a member to the next, from the last to the first [1].
 
-        Neighbouring blocks are as far apart as they are long, whether they are reflected or not:
-        what some cells gain by reflection, others lose.
+        The distance of neighbouring blocks is their length, whether they are reflected or not:
+        some cells gain by reflection as much as others lose.
         """
         block, (rows, columns) = self._inside(axis)
         by_rows, by_columns = _mean_moves(block.order, block.rows, block.columns)

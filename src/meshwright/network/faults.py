@@ -1,4 +1,4 @@
-"""Fault maps: what is dead, drawn with a seed; and what that makes of a network."""
+"""Fault maps: dead parts, drawn with a seed, and their effect on a network."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class FaultRates:
     """Probabilities that something is dead, each on its own."""
 
     link: float = 0.0
-    """Of each wire, both directions at once."""
+    """Chance that a wire is dead, both directions at once [1]."""
     device: float = 0.0
     row: float = 0.0
-    """Of each row of a grid, with all its devices."""
+    """Chance that a row of a grid is dead, with all its devices [1]."""
     core: float = 0.0
-    """Of each core of each device."""
+    """Chance that a core of a device is dead [1]."""
     num_cores: int = 64
     """Cores of a device: the fewer, the more devices differ."""
 
 
 @dataclass(frozen=True)
 class FaultMap:
-    """What is dead."""
+    """Dead parts of a network."""
 
     seed: int
     dead_devices: IntArray
@@ -59,7 +59,7 @@ def wires(network: Network) -> tuple[tuple[int, int], ...]:
 
 
 def random_faults(network: Network, rates: FaultRates, seed: int) -> FaultMap:
-    """Return a fault map; a higher rate with the same seed keeps what is dead already.
+    """Return a fault map; a higher rate with the same seed keeps all dead parts.
 
     The draws for links, devices and rows do not depend on the rates.
     """
@@ -81,7 +81,7 @@ def random_faults(network: Network, rates: FaultRates, seed: int) -> FaultMap:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What faults have done to a network."""
+    """Effect of faults on a network."""
 
     dead: IntArray
     """Devices that do not work."""
@@ -99,7 +99,7 @@ class Diagnosis:
 
 
 def classify(network: Network) -> Diagnosis:
-    """Return what is dead, slowed down or cut off."""
+    """Return the devices that are dead, slowed down or cut off, and the connected parts."""
     parts = connected_parts(network)
     alone = [part for part in parts if len(part) == 1 and len(parts) > 1]
     speed = network.speed_factor
@@ -128,7 +128,7 @@ def connected_parts(network: Network) -> tuple[IntArray, ...]:
 def balanced_rows(
     num_rows: int, speed_factor: FloatArray, most_rows: IntArray | None = None
 ) -> IntArray:
-    """Return how many rows each device takes so that the slowest is as fast as it can be.
+    """Return the rows of each device with the least time of the slowest.
 
     A round takes 2 S_i H (F/N) / (g_i P eta) on device i, equal for all when S_i is proportional
     to g_i. Rows are whole: each device gets its share rounded down, and the rows that are left go
@@ -139,7 +139,7 @@ def balanced_rows(
     num_rows
         Rows of the group.
     speed_factor
-        Share g_i of its full rate that each device computes at [1].
+        Share g_i of the full rate at which each device computes [1].
     most_rows
         Rows that fit the memory of each device; any number if not given.
 
@@ -164,7 +164,7 @@ def balanced_rows(
 
 
 def _real_shares(num_rows: int, speed_factor: FloatArray, room: IntArray) -> FloatArray:
-    """Return the rows by speed, as real numbers; what does not fit goes to the others."""
+    """Return the rows by speed, as real numbers; rows that do not fit go to the others."""
     is_full = room <= 0
     while not is_full.all():
         rows_by_speed = (num_rows - room[is_full].sum()) / speed_factor[~is_full].sum()
@@ -198,7 +198,7 @@ class SharedWork:
     """The work of a step over ranks of unequal speed: whole sequences, and whole rows of them."""
 
     sequences: IntArray
-    """Of each data-parallel replica in a step, in the order of its ranks."""
+    """Sequences of each data-parallel replica in a step, in the order of its ranks."""
     share: FloatArray
     """Work of each rank over that of an equal split [1]; shape of the ranks. 0: it is hosted."""
     speed: FloatArray
@@ -211,7 +211,7 @@ class SharedWork:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all ranks have as much work as in an equal split."""
+        """Whether the split of the work over ranks is equal."""
         return bool((self.share == 1.0).all())
 
     @property
@@ -239,7 +239,7 @@ def shared_work(
     ranks: Ranks, speed_factor: FloatArray, num_sequences: int, sequence_rows: float,
     micro_batch_size: int,
 ) -> SharedWork | None:  # fmt: skip
-    """Return how ranks share the sequences of a step so that none waits for a slower one.
+    """Return the split of the sequences of a step by which no rank waits for a slower one.
 
     The streams of ``tatp`` leave it open how many rows each member works on, so a group takes rows
     by the speed of its members; ranks of ``tp`` work on the same rows, those of ``cp`` on equal
@@ -252,8 +252,8 @@ def shared_work(
     sequence_rows
         Tokens of one sequence on a rank of ``cp`` [tokens].
     micro_batch_size
-        Sequences of a micro-batch where all replicas are equal: their number stays the same, and
-        those of replicas with other shares are so much larger or smaller.
+        Sequences of a micro-batch where all replicas are equal. The number of micro-batches stays;
+        they grow or shrink with the share of their replica.
     """
     speed = np.where(ranks.is_host, np.minimum(speed_factor[ranks.device], 1.0), 0.0)
     order = [ranks.axes.index(a) for a in ("dp_replicate", "dp_shard", "pp", "cp", "tatp", "tp")]
@@ -288,7 +288,7 @@ RECOVERY_STATES = 10_000
 
 
 class Action(StrEnum):
-    """What was done, the least change first."""
+    """Kinds of recovery, the least change first."""
 
     KEPT = "kept"
     REORDERED = "reordered"
@@ -298,7 +298,7 @@ class Action(StrEnum):
     DILATED = "dilated"
     """Some neighbours of a group are two hops apart: their messages pass through a device."""
     SHRUNK = "shrunk"
-    """As many groups, of fewer devices."""
+    """Equally many groups, of fewer devices."""
     IMPOSSIBLE = "impossible"
     """Fewer devices reach each other than there are groups."""
 
@@ -325,7 +325,7 @@ class Recovery:
         return int(self.groups.shape[1])
 
     def placement(self, degrees: Mapping[str, int]) -> Placement:
-        """Return the placement of a logical grid whose innermost axis is the groups.
+        """Return the placement of a logical grid with the groups as its innermost axis.
 
         Parameters
         ----------
@@ -349,7 +349,7 @@ class _Attempt:
 
 
 Rate = Callable[[Network, Recovery], float]
-"""Rate of a recovered plan on what is left of a network, relative to the whole one [1]."""
+"""Rate of a recovered plan on the rest of a network, relative to the whole one [1]."""
 
 
 def recover(
@@ -360,7 +360,7 @@ def recover(
     rate: Rate | None = None,
     limit: int = RECOVERY_STATES,
 ) -> Recovery:
-    """Return groups of consecutive neighbours on what works, with the least change that is found.
+    """Return groups of consecutive neighbours on working devices, with the least change found.
 
     As they are; the same devices in another order; other devices; cycles opened to paths; paths
     with members two hops apart; as many groups of the largest size that works. All groups are in
@@ -369,13 +369,13 @@ def recover(
     Parameters
     ----------
     network
-        With its faults.
+        The network with its faults.
     groups
         Devices of each group before them, (num_groups, group_size).
     is_closed
         Whether the groups are cycles.
     rate
-        Chooses between members two hops apart and smaller groups; 0 for what does not fit memory.
+        Chooses between members two hops apart and smaller groups; 0 where memory does not suffice.
         If not given, the groups keep their size where they can.
     limit
         States after which each sweep of a search gives up; then the next way is tried.
@@ -408,7 +408,7 @@ def _as_cover(groups: IntArray) -> Cover:
 
 
 def _recovery(network: Network, attempt: _Attempt, undecided: set[Action]) -> Recovery:
-    """Return what an attempt has found."""
+    """Return the recovery that an attempt has found."""
     found = attempt.found.groups or ()
     groups = np.array(found, dtype=np.int64).reshape(len(found), -1 if found else 1)
     idle = np.setdiff1d(network.alive, groups)

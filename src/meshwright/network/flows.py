@@ -46,8 +46,8 @@ def links_of(network: Network) -> list[dict[str, object]]:
 def network_of_links(scenario: FlowScenario) -> Network:
     """Return the links of a scenario as a network; its nodes all send, receive and pass on.
 
-    Nodes are numbered in the order in which the links name them. Links whose ends are not stated
-    have nodes of their own.
+    Nodes are numbered in the order in which the links name them. Each link without stated ends
+    has two separate nodes.
     """
     number: dict[Label, int] = {}
     for ends in scenario.link_ends:
@@ -81,9 +81,10 @@ class Phase(Brief):
     stated_s: float | None
     """Time of the busiest link on the routes of the file; None where some flow has none [s]."""
     default_s: float
-    """The same on default paths: dimension order on a grid, else shortest ones [s]."""
+    """Seconds of the busiest link on default paths: dimension order on a grid, else shortest
+    ones."""
     certificate: Certificate
-    """The same on the routes that were found, and what no routing can beat."""
+    """Busiest link of the routes found, and a bound that no routing beats."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,12 @@ class RoutedFlows(Listed):
 
     @property
     def busy_s(self) -> FloatArray:
-        """Return how long each link carries something [s]."""
+        """Return the busy time of each link [s]."""
         seconds: FloatArray = self.load_bytes / self.network.bandwidth_bytes_per_s
         return seconds
 
     def brief(self) -> str:
-        """Return how long the busiest link takes, and what no routing can beat."""
+        """Return the time of the busiest link, and the bound that no routing beats, as a text."""
         routed_s = sum(phase.certificate.z_s for phase in self.phases)
         bound_s = sum(phase.certificate.bound_s for phase in self.phases)
         return (
@@ -113,7 +114,7 @@ class RoutedFlows(Listed):
         )
 
     def rows(self) -> Rows:
-        """Return the links with what they carry."""
+        """Return the links with their loads."""
         rows = zip(self.scenario.link_ids, self.scenario.bandwidth_bytes_per_s.tolist(),
                    self.load_bytes.tolist(), self.busy_s.tolist(), strict=True)  # fmt: skip
         return [
@@ -128,14 +129,14 @@ def route_flows(
 ) -> RoutedFlows:
     """Return routes for flows, phase by phase, so that the busiest link is done early.
 
-    What starts later (``start_s``) counts as in flight with the others of its phase.
+    A flow that starts later (``start_s``) counts as in flight with the others of its phase.
 
     Parameters
     ----------
     network
-        Whose links are those of the scenario, in their order; made from them where not given.
+        Network with the links of the scenario, in their order; made from them where not given.
     max_paths
-        Equal parts into which each flow is cut, each with a route of its own.
+        Equal parts into which each flow is cut, each with its own route.
 
     Raises
     ------
@@ -201,7 +202,7 @@ def _stated_s(
 
 
 def _in_parts(scenario: FlowScenario, parts: Sequence[Sequence[tuple[int, ...]]]) -> FlowScenario:
-    """Return a scenario whose flows have these routes: one each, or one for each equal part."""
+    """Return a scenario with these routes of its flows: one each, or one for each equal part."""
     if all(len(routes) == 1 for routes in parts):
         return replace(scenario, routes=tuple(routes[0] for routes in parts))
     first = np.cumsum([0, *map(len, parts)]).tolist()
@@ -227,9 +228,9 @@ def _in_parts(scenario: FlowScenario, parts: Sequence[Sequence[tuple[int, ...]]]
 
 
 def latency_s(scenario: FlowScenario) -> FloatArray:
-    """Return how long each flow waits for its first byte [s].
+    """Return the seconds that each flow waits for its first byte.
 
-    The latency of its path; of a tree, where links state their ends, that of the longest way down.
+    The latency of its path; for a tree, where links state their ends, of its longest branch.
     """
     network, routes = network_of_links(scenario), routes_of(scenario)
     return (deepest_latency_s if scenario.link_ends else Routes.latency_s)(routes, network)

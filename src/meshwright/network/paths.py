@@ -28,7 +28,7 @@ class Graph(NamedTuple):
     target: IntArray
     forwards: IntArray
     seconds_per_byte: FloatArray
-    """Of each link."""
+    """Seconds for each byte on each link."""
 
 
 class Scratch(NamedTuple):
@@ -41,7 +41,7 @@ class Scratch(NamedTuple):
     """Position in the heap; -1 outside."""
     heap: IntArray
     is_member: BoolArray
-    """Nodes that hold or receive what is sent, and so may pass it on."""
+    """Nodes that hold or receive the message, and so may pass it on."""
     is_waiting: BoolArray
     """Receivers that the tree has not reached."""
     found: IntArray
@@ -49,14 +49,14 @@ class Scratch(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """What a link costs, from what it would carry."""
+    """Price of a link, by the bytes that it would carry."""
 
     price: FloatArray
     """Factor of each link."""
     load_s: FloatArray
-    """What each link carries already [s]."""
+    """Load of each link so far [s]."""
     num_bytes: float
-    """What the new path adds to it [bytes]."""
+    """Bytes that the new path adds to it."""
     scale: float
     """1 over the load that counts as full [1/s]; 0 where loads do not matter."""
 

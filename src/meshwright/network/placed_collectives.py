@@ -29,18 +29,18 @@ from meshwright.spec.collective import CollectiveKind
 from meshwright.topology.network import Network
 
 MOST_MEMBERS = 256
-"""Of a group whose messages are played one by one."""
+"""Most members of a group with messages that are simulated one by one."""
 
 
 def placed_algorithms(
     kind: CollectiveKind, num_bytes: float, devices: Sequence[int], network: Network
 ) -> list[TimedAlgorithm]:
-    """Return what each algorithm takes among some devices, fastest first.
+    """Return the time of each algorithm among some devices, fastest first.
 
     Parameters
     ----------
     num_bytes
-        Of the full tensor on one rank [bytes].
+        Bytes of the full tensor on one rank.
     devices
         Two or more different ones.
     """
@@ -110,10 +110,10 @@ def played_s(sent: Sequence[Transfer], members: IntArray, network: Network) -> f
 def placed_bound_s(
     kind: CollectiveKind, num_bytes: float, devices: Sequence[int], network: Network
 ) -> float:
-    """Return what no algorithm undercuts [s].
+    """Return the lower bound of any algorithm among some devices [s].
 
-    All that members must send leaves them over their own links, and the two that are farthest apart
-    hear of each other.
+    All bytes that members must send leave over their own links, and the two members farthest apart
+    exchange data.
     """
     leaving = np.bincount(
         network.source, network.bandwidth_bytes_per_s, minlength=network.num_nodes

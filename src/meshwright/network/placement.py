@@ -2,7 +2,7 @@
 
 Devices of the innermost axis fill a block; those of the next axis fill a block of such blocks, and
 so on. An axis of degree d has a shape: its members on each level of the network, whose product
-is d. Neighbours of an axis on a level are as far apart as all inner axes are long there.
+is d. The distance of neighbours of an axis on a level is the length of all inner axes there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def block_shapes(
     Parameters
     ----------
     degrees
-        Of the axes, innermost first.
+        Degrees of the axes, innermost first.
     sides
         Room on each level of the network.
     rates
@@ -83,7 +83,7 @@ def factorings(degree: int, room: Shape) -> list[Shape]:
 
 
 def _gather_cost(shape: Shape, rates: tuple[float, ...], apart: Shape) -> tuple[float, float]:
-    """Return what sorts shapes: time per byte through the links of a corner, then hops.
+    """Return the sort key of shapes: time per byte through the links of a corner, then hops.
 
     A link between neighbours that are k apart is shared by k groups.
     """
@@ -202,7 +202,7 @@ def blocks_of_experts(
     reaches: Mapping[str, Reach[FloatArray]], strides: Mapping[str, FloatArray],
     start: FloatArray, size: FloatArray,
 ) -> list[Reach[FloatArray]]:  # fmt: skip
-    """Return the blocks that an axis of the experts has on each axis whose devices they re-use.
+    """Return the blocks of an axis of the experts on each axis with devices that they re-use.
 
     Ranks of ``REUSED_AXES`` are counted from the innermost axis on, and along an axis from the
     innermost level on: the axis of the experts has ``size`` of them, ``start`` apart. No members
@@ -249,9 +249,9 @@ def all_choices(
     Parameters
     ----------
     grids
-        One of them has to hold all blocks, where not all of the sides can be used.
+        Grids of which one has to hold all blocks, where not all of the sides can be used.
     most
-        As many are enough.
+        Number of ways after which the search may end.
     """
     degrees = tuple((axis, int(getattr(strategy, axis))) for axis in structure.axis_order)
     return _choices(degrees, sides, tuple(grids), most)
@@ -318,8 +318,8 @@ class Ranks:
     cell: IntArray | None = None
     """Place of each rank in the blocks, where its device is another one."""
     experts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Of each axis of the experts, how far its ranks are apart among those of ``REUSED_AXES``, and
-    how many they are."""
+    """Distance of the ranks of each axis of the experts, among those of ``REUSED_AXES``, and their
+    number."""
 
     @property
     def num_devices(self) -> int:
@@ -347,7 +347,7 @@ class Ranks:
         return found.reshape(-1, *sizes[::-1].tolist())
 
     def _members(self, axis: str, of_rank: IntArray) -> IntArray:
-        """Return what is of the members of every group of an axis, shape (groups, members)."""
+        """Return the values of the members of every group of an axis, shape (groups, members)."""
         names = axis.split("/")[0].split("*")
         among = REUSED_AXES if names[0] in self.experts else names
         chosen = [number for number, name in enumerate(self.axes) if name in among][::-1]
@@ -394,7 +394,7 @@ class Ranks:
         return (np.sort(self.device, axis=None) if in_blocks else self.device).tobytes()
 
     def place(self, axis: str) -> Place:
-        """Return what decides the groups of an axis, or of several (``a*b``)."""
+        """Return the place of an axis, or of several (``a*b``): all that decides its groups."""
         return Place((self._blocks(axis), self._used), self)
 
     def visit(self, axis: str, *, closes: bool, is_side_by_side: bool = False) -> IntArray:
@@ -426,9 +426,9 @@ def block_ranks(
     Parameters
     ----------
     sides
-        Of the grid, or of grids side by side, innermost level first; devices are numbered along it.
+        Sides of the grid, or of grids side by side, innermost level first, as devices are numbered.
     may_have_holes
-        Where no clear lines are left, ranks whose device does not work are hosted by another one.
+        Where no clear lines are left, another device hosts the ranks of a dead one.
     """
     shape = np.prod(np.array(shapes, dtype=np.int64).reshape(-1, len(sides)), axis=0)
     works, needed = _connected(network, sides), tuple(int(length) for length in shape)
@@ -443,7 +443,7 @@ def block_ranks(
 
 
 def sound_grids(network: Network, sides: Shape, least: float) -> set[int]:
-    """Return the numbers of devices of grids of lines in a row of which a share works at least.
+    """Return the device counts of grids of consecutive lines with at least a share that works.
 
     Those that hold 7/8 of all devices that work and are connected.
     """
@@ -459,14 +459,14 @@ def sound_grids(network: Network, sides: Shape, least: float) -> set[int]:
 
 
 def _num_working(works: BoolArray, needed: Shape) -> IntArray:
-    """Return how much works in lines in a row on each level, by their first lines."""
+    """Return the working devices in consecutive lines on each level, by their first lines."""
     windows = np.lib.stride_tricks.sliding_window_view(works, needed[::-1])
     counts: IntArray = windows.sum(axis=tuple(range(works.ndim, 2 * works.ndim)))
     return counts
 
 
 def _soundest_lines(works: BoolArray, needed: Shape) -> tuple[tuple[int, ...], ...]:
-    """Return lines in a row on each level, by level, whose crossings hold the most that works."""
+    """Return consecutive lines on each level, by level, with the most working crossings."""
     counts = _num_working(works, needed)
     corner = np.unravel_index(int(counts.argmax()), counts.shape)[::-1]
     return tuple(
@@ -476,7 +476,7 @@ def _soundest_lines(works: BoolArray, needed: Shape) -> tuple[tuple[int, ...], .
 
 
 def _hosted(network: Network, ranks: Ranks, works: BoolArray) -> Ranks | None:
-    """Return ranks with those of devices that do not work on other devices.
+    """Return ranks with those of dead devices moved to other devices.
 
     A group of ``tatp`` that has lost some goes through the rest of its block on a way of its own
     (:func:`_stream_order`), whose last device is also that of the missing ranks: what the group
@@ -627,11 +627,11 @@ def _connected(network: Network, sides: Shape) -> BoolArray:
 
 
 _WORKS: WeakKeyDictionary[Network, BoolArray] = WeakKeyDictionary()
-"""Of each network: whether a device works in its largest connected part."""
+"""Whether each device works in the largest connected part, by network."""
 
 
 def _clear_lines(works: BoolArray, needed: Shape) -> tuple[tuple[int, ...], ...] | None:
-    """Return rows and columns, by level, whose crossings all work; those with least gaps."""
+    """Return rows and columns, by level, with only working crossings; those with least gaps."""
     if any(length > side for length, side in zip(needed, works.shape[::-1], strict=True)):
         return None
     return _choose(works, needed, len(needed) - 1, ())
@@ -640,7 +640,7 @@ def _clear_lines(works: BoolArray, needed: Shape) -> tuple[tuple[int, ...], ...]
 def _choose(
     works: BoolArray, needed: Shape, level: int, outer: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[int, ...], ...] | None:
-    """Return lines of this level and of those inside it, given what is left of the grid.
+    """Return lines of this level and of those inside it, in the rest of the grid.
 
     Array axis 0 of ``works`` is this level; lines that are close together come first.
     """

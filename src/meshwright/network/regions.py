@@ -1,6 +1,6 @@
 """Cover a graph with disjoint paths or cycles of equal length: exact, by a sweep over its cells.
 
-The cells are passed in a given order. What a part of a cover leaves open is known from the cells
+The cells are passed in a given order. The open ends of a part of a cover follow from the cells
 at the border of the sweep alone: which of them are ends of one path, and how long it is. So a
 search that goes deep first and never enters a state twice finds a cover soon where there are many,
 and proves that there is none by a number of states that grows with the width of the border, not
@@ -39,7 +39,7 @@ class Cover(NamedTuple):
 
 @dataclass(frozen=True)
 class CoverRules:
-    """What is asked for."""
+    """Requirements of a cover: paths or cycles, their length and their number."""
 
     group_size: int
     """Cells of each path or cycle."""
@@ -51,7 +51,7 @@ class CoverRules:
 
 
 class _State(NamedTuple):
-    """What the sweep has left open; the same slots for all states of one step."""
+    """Open ends that the sweep has left; the same slots for all states of one step."""
 
     mates: tuple[int, ...]
     """For each cell of the border: the other end of its path (itself: alone), or one of above."""
@@ -70,7 +70,7 @@ class _Move(NamedTuple):
 
 class _Step(Protocol):
     def moves(self, state: _State) -> list[_Move]:
-        """Return what may follow, the most wanted first."""
+        """Return the possible next moves, the most wanted first."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def _steps(num_cells: int, edges: Edges, rules: CoverRules, is_sized: bool) -> l
 
 
 def _search(steps: Sequence[_Step], start: _State, limit: int) -> tuple[list[int] | None, bool]:
-    """Return the steps whose edge is taken, or None; and whether that is proven."""
+    """Return the steps with an edge that is taken, or None; and whether that is proven."""
     seen: set[tuple[int, _State]] = set()
     taken = [False]
     ways: list[Iterator[_Move]] = [iter(steps[0].moves(start))]
@@ -289,7 +289,7 @@ SEARCH_STATES = 100_000
 
 @dataclass(frozen=True)
 class Region:
-    """Some devices, in the order of a sweep across the shorter side of what they span."""
+    """Some devices, in the order of a sweep across the shorter side of their extent."""
 
     devices: tuple[int, ...]
     edges: Edges
@@ -439,7 +439,7 @@ def cover_region(
 def _sweeps(region: Region) -> Iterator[Region]:
     """Yield the region as it is, from its other end, and both ways in the order of the numbers.
 
-    What blocks a cover is found late by one sweep and soon by another.
+    An obstacle to a cover is found late by one sweep and soon by another.
     """
     forward = tuple(range(len(region.devices)))
     by_number = tuple(sorted(forward, key=lambda index: region.devices[index]))
@@ -469,7 +469,7 @@ def _is_refused(region: Region, rules: CoverRules) -> bool:
 
 
 def _num_missing(region: Region) -> int:
-    """Return how many neighbours the devices lack to have two each."""
+    """Return the number of neighbours missing for two at each device."""
     return sum(max(0, 2 - len(near)) for near in region.neighbours)
 
 

@@ -1,4 +1,4 @@
-"""Routes as compressed rows of links, and what the links carry."""
+"""Routes as compressed rows of links, and the loads of the links."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def make_routes(rows: Iterable[Sequence[int] | IntArray]) -> Routes:
 LinkTable = NDArray[np.int32]
 """Links by two nodes: half of the memory of other numbers."""
 _HOP = 1e-6
-"""What a hop counts against latency, so that it only breaks ties."""
+"""Weight of a hop against latency [s], so small that it only breaks ties."""
 
 
 def default_routes(network: Network, demands: Demands) -> Routes:
@@ -196,7 +196,7 @@ class _Trees:
         self.graph, self.scratch = make_graph(network), make_scratch(network.num_nodes)
         self.prices = lengths(network.latency_s / longest + _HOP)
         self.row = np.full(network.num_nodes, -1, dtype=np.int64)
-        """Of each node: its row in ``via``; -1 where nobody asked."""
+        """Row of each node in ``via``; -1 for nodes without a tree."""
         self.via = np.zeros((0, network.num_nodes), dtype=np.int32)
         """(nodes asked for, nodes): the last link on the way to a node; -1 where there is none."""
 
@@ -214,7 +214,7 @@ _known: WeakKeyDictionary[Network, _Trees] = WeakKeyDictionary()
 
 
 def _trees_of(network: Network) -> _Trees:
-    """Return what is known of the shortest paths of a network."""
+    """Return the shortest-path trees of a network that are known so far."""
     if network not in _known:
         _known[network] = _Trees(network)
     return _known[network]
@@ -236,7 +236,7 @@ def _find_trees(
 def _hops_before(
     via: LinkTable, row_of: IntArray, begins: IntArray, source: IntArray, destination: IntArray
 ) -> IntArray:
-    """Return where the path of each row begins; the last entry is -1 - r if row r has none.
+    """Return the offset of each row's path; the last entry is -1 - r if row r has none.
 
     Parameters
     ----------

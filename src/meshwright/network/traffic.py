@@ -1,4 +1,4 @@
-"""What has to be sent while a phase lasts: one row for each source and destination."""
+"""Messages to be sent during a phase: one row for each source and destination."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Demands:
     destination: IntArray
     num_bytes: FloatArray
     payload: IntArray
-    """Equal numbers: the same data."""
+    """Number of the data; equal numbers: the same data."""
     operation: IntArray
-    """Index in ``operation_names`` of what sends it: an axis and its collective or stream."""
+    """Index in ``operation_names`` of the sender: an axis and its collective or stream."""
     operation_names: tuple[str, ...] = ("",)
 
     def __len__(self) -> int:
@@ -46,13 +46,13 @@ class Pattern:
     source: IntArray
     destination: IntArray
     share: FloatArray
-    """Of the bytes of the full tensor on one rank [1]."""
+    """Share of the bytes of the full tensor on one rank [1]."""
     level: IntArray
     """Level of the network that the message crosses."""
 
 
 def collective_pattern(algorithm: str, group: Group[float]) -> Pattern:
-    """Return what the members of one group send each other in a collective, per byte of it."""
+    """Return the messages of the members of one group in a collective, per byte of it."""
     spans = (
         Span(float(s.size), 1.0, 0.0, 0.0, float(s.closes), s.is_grid, s.in_network_reduction)
         for s in group.spans
@@ -80,9 +80,9 @@ def _summed(listed: Sequence[tuple[int, int, float, int]] | FloatArray) -> Patte
 
 
 def stream_name(form: str, sizes: tuple[int, ...], *, closes: bool) -> str:
-    """Return the stream that a form means on a block.
+    """Return the name of the stream for a form on a block.
 
-    ``auto`` is a cycle where there is one, else the line that sends again what passed early. A
+    ``auto`` is a cycle where there is one, else the line that sends early copies again. A
     cycle where there is none is a ring laid into the line.
 
     Parameters
@@ -101,7 +101,7 @@ def stream_name(form: str, sizes: tuple[int, ...], *, closes: bool) -> str:
 
 @cache
 def stream_pattern(name: str, sizes: tuple[int, ...], *, is_reversed: bool = False) -> Pattern:
-    """Return what neighbours in a stream on a block hand each other, per byte of the tensor.
+    """Return the messages of neighbours in a stream on a block, per byte of the tensor.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def stream_pattern(name: str, sizes: tuple[int, ...], *, is_reversed: bool = Fal
 def chain_pattern(
     sizes: tuple[int, ...], *, closes: bool, is_side_by_side: bool = False
 ) -> Pattern:
-    """Return what neighbours in a chain hand each other both ways, per byte of one message.
+    """Return the messages of neighbours in a chain, both ways, per byte of one message.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def placed(pattern: Pattern, groups: IntArray, num_bytes: float, name: str = "")
     groups
         Devices of each group, (groups, levels outermost first ...): from ``Ranks.groups``.
     num_bytes
-        Of the full tensor on one rank [bytes].
+        Bytes of the full tensor on one rank.
     """
     members = groups.reshape(len(groups), -1)
     source = members[:, pattern.source].reshape(-1)

@@ -40,7 +40,7 @@ def has_cycle(rows: int, columns: int) -> bool:
 def cycle(rows: int, columns: int) -> IntArray:
     """Return a Hamiltonian cycle: a snake right of the first column, and up that column again.
 
-    Valid for: blocks with ``has_cycle``. Where the rows are odd, the same turned by its diagonal.
+    Valid for: blocks with ``has_cycle``. An odd number of rows: mirrored at the diagonal.
     """
     if rows % 2 == 1 or (columns == 2 and rows > 2):
         return _cycle(columns, rows)[:, ::-1].copy()

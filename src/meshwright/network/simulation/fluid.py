@@ -98,14 +98,14 @@ def pop(heap: Heap) -> int:
 
 
 class Work(NamedTuple):
-    """What a task graph asks for; nothing here changes."""
+    """Demands of a task graph; nothing here changes."""
 
     resource: IntArray
     """Serial resource of a computation; -1 for transfers."""
     wait_s: FloatArray
     """How long a computation takes, or a transfer waits for its first byte [s]."""
     num_bytes: FloatArray
-    """What a transfer moves over each of its links, overhead included [bytes]."""
+    """Bytes that a transfer moves over each of its links, overhead included."""
     offsets: IntArray
     links: IntArray
     """Links of task i: ``links[offsets[i]:offsets[i + 1]]``."""
@@ -138,7 +138,7 @@ class Sharing(NamedTuple):
     """Flows, the links they share, and the region that is solved anew."""
 
     capacity: FloatArray
-    """Of each link [bytes/s]."""
+    """Bandwidth of each link [bytes/s]."""
     load: FloatArray
     """Sum of the rates on each link [bytes/s]."""
     level: FloatArray
@@ -152,7 +152,7 @@ class Sharing(NamedTuple):
     entry_slot: IntArray
     """The slot of each place in ``Work.links``."""
     rate: FloatArray
-    """Of each flow; 0 until it was given one [bytes/s]."""
+    """Rate of each flow; 0 until it was given one [bytes/s]."""
     left_bytes: FloatArray
     since_s: FloatArray
     """When ``left_bytes`` was true."""
@@ -172,9 +172,9 @@ class Sharing(NamedTuple):
     floor: FloatArray
     """All flows on a link of the region that are at least as fast are in the region as well."""
     room: FloatArray
-    """What the flows without a new rate have on a link [bytes/s]."""
+    """Bandwidth of each link that is left for its flows without a new rate [bytes/s]."""
     num_open: IntArray
-    """How many they are."""
+    """Number of flows without a new rate on each link."""
     beyond: IntArray
     """Links that hold back flows from outside of the region."""
     announced: FloatArray
@@ -182,7 +182,7 @@ class Sharing(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What links carry from when on; ``num_rows[0]`` rows are filled."""
+    """Rates of links over time, each with its start; ``num_rows[0]`` rows are filled."""
 
     link: IntArray
     change_s: FloatArray
@@ -191,7 +191,7 @@ class Log(NamedTuple):
 
 
 def make_work(graph: TaskGraph) -> Work:
-    """Return what a task graph asks for."""
+    """Return the work of a task graph as arrays."""
     order = np.argsort(graph.needs, kind="stable")
     waiting = np.repeat(np.arange(len(graph)), np.diff(graph.needs_offsets))
     return Work(
@@ -340,7 +340,7 @@ def _leave(work: Work, sharing: Sharing, flow: int) -> None:
 
 @compiled_inline
 def _grow(work: Work, sharing: Sharing, num_flows: int, num_links: int) -> None:
-    """Take in what the flows and links reach that the region got after this many."""
+    """Take in the neighbours of the flows and links that the region got after these numbers."""
     while num_flows < sharing.stamp[FLOWS] or num_links < sharing.stamp[LINKS]:
         if num_links < sharing.stamp[LINKS]:
             link = sharing.members[num_links]
@@ -444,7 +444,7 @@ def _fill(work: Work, sharing: Sharing, shares: Heap) -> None:
 
 @compiled_inline
 def _lower_floors(sharing: Sharing) -> int:
-    """List the links that carry more than they can, and lower their floors to what they cut."""
+    """List the links above their capacity, and lower their floors to the cut."""
     num_beyond = 0
     for index in range(sharing.stamp[LINKS]):
         link = sharing.members[index]

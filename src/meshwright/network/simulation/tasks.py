@@ -1,4 +1,4 @@
-"""What has to be done, and what must be done before it: computations, transfers, dependencies.
+"""Tasks and their order: computations, transfers, dependencies.
 
 A computation occupies a serial resource: one task at a time on each track of a device. A transfer
 takes bandwidth on every link of its route at one rate: along a path, or down a multicast tree.
@@ -20,7 +20,7 @@ from meshwright.topology.network import Network
 
 @dataclass(frozen=True)
 class TaskGraph:
-    """Tasks as columns; what each of them waits for is in compressed rows."""
+    """Tasks as columns; the tasks that each waits for are in compressed rows."""
 
     names: tuple[str, ...]
     device: IntArray
@@ -34,7 +34,7 @@ class TaskGraph:
     num_bytes: FloatArray
     """Payload of a transfer [bytes]; 0 for computations."""
     overhead_bytes: FloatArray
-    """What a message occupies its links for in addition to its payload: m_half [bytes]."""
+    """Bytes that a message occupies its links for on top of its payload: m_half."""
     latency_s: FloatArray
     """From the start of a transfer to its first byte [s]; 0 for computations."""
     routes: Routes
@@ -50,7 +50,7 @@ class TaskGraph:
 
 
 def offsets_of(counts: IntArray) -> IntArray:
-    """Return where the compressed rows of these lengths begin, and where the last one ends."""
+    """Return the begin of each compressed row, from the lengths, and the end of the last one."""
     offsets = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets
@@ -133,14 +133,14 @@ class _Block(NamedTuple):
     latency_s: float | FloatArray
     start_s: float
     needs: IntArray
-    """What they wait for, entry by entry of ``after``: one for each task, or ``NONE``."""
+    """Tasks that they wait for, entry by entry of ``after``: one for each task, or ``NONE``."""
 
 
 class TaskGraphBuilder:
     """Collects blocks of tasks in order; each call returns the numbers of its tasks.
 
-    Arguments are one value for all tasks of a block, or one for each. ``after`` lists what they
-    wait for: each entry is one task for all, or one for each, -1 where there is none.
+    Arguments are one value for all tasks of a block, or one for each. ``after`` lists the tasks
+    they wait for: each entry is one task for all, or one for each, -1 where there is none.
     """
 
     def __init__(self, network: Network) -> None:
@@ -248,7 +248,7 @@ class TaskGraphBuilder:
 
 
 def _needs(after: Iterable[int | IntArray], count: int) -> IntArray:
-    """Return what each task of a block waits for, one entry after the other."""
+    """Return the tasks that each task of a block waits for, entry by entry."""
     if isinstance(after, np.ndarray) and after.ndim == 2:
         return after.ravel()
     return _joined([n if isinstance(n, np.ndarray) else np.full(count, n) for n in after])

@@ -1,4 +1,4 @@
-"""What happened when: tasks on devices, and what the links carried over time."""
+"""Results of a run: the times of tasks on devices, and the rates of the links over time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Timeline(Listed):
     change_s: FloatArray
     """When it changed, in order of time [s]."""
     rate_bytes_per_s: FloatArray
-    """What the link carries from then on [bytes/s]."""
+    """Rate of the link from then on [bytes/s]."""
 
     def brief(self) -> str:
         """Return when the last task ends."""
@@ -63,12 +63,12 @@ class Timeline(Listed):
 
 @dataclass(frozen=True)
 class LinkUse:
-    """What links carry in each of several equal parts of a run."""
+    """Use of links in each of several equal parts of a run."""
 
     edges_s: FloatArray
     """Where the parts begin, and where the last one ends [s]."""
     load_fraction: FloatArray
-    """Mean over the links and the part of what a link carries, over its bandwidth."""
+    """Rate of a link over its bandwidth, mean over the links and the part of the run [1]."""
     busy_fraction: FloatArray
     """Share of the links that carry anything, mean over the part."""
 
@@ -76,7 +76,7 @@ class LinkUse:
 def link_use(
     timeline: Timeline, network: Network, num_parts: int, links: IntArray | None = None
 ) -> LinkUse:
-    """Return how a run used the links of a network, or only some of them, over time."""
+    """Return the use of the links of a network, or of some of them, over time."""
     counted = np.zeros(network.num_links, dtype=bool)
     counted[slice(None) if links is None else links] = True
     rows = counted[timeline.link]
@@ -132,7 +132,7 @@ def busy_fractions(timeline: Timeline, num_devices: int) -> FloatArray:
 
 
 def _runs(row: IntArray) -> tuple[IntArray, IntArray]:
-    """Return where each run of equal values begins and ends."""
+    """Return the begin and the end of each run of equal values."""
     changes = np.flatnonzero(np.diff(row)) + 1
     ends = np.append(changes, len(row)) if len(row) else changes
     return np.concatenate(([0], changes))[: len(ends)], ends
@@ -157,7 +157,7 @@ def sending_fraction(timeline: Timeline) -> float:
 def critical_path(graph: TaskGraph, timeline: Timeline) -> IntArray:
     """Return tasks, the last one first, of which each began when the next one ended.
 
-    What a task waits for is the need that ended last, or the task before it on its track of its
+    A task waits for the need that ended last, or for the task before it on its track of its
     device, whichever ended later.
     """
     before = _before_on_resource(graph, timeline)
@@ -172,7 +172,7 @@ def critical_path(graph: TaskGraph, timeline: Timeline) -> IntArray:
 def seconds_by_track(graph: TaskGraph, timeline: Timeline, path: IntArray) -> dict[str, float]:
     """Return the seconds of a critical path by track; they sum to the makespan [s].
 
-    A task counts from the end of its cause, so what it waited (for a stated start) is its own.
+    A task counts from the end of its cause, so its wait for a stated start counts as its own.
     """
     ends = timeline.end_s[path]
     spent: FloatArray = ends - np.append(ends[1:], 0.0)
@@ -181,7 +181,7 @@ def seconds_by_track(graph: TaskGraph, timeline: Timeline, path: IntArray) -> di
 
 
 def _cause(graph: TaskGraph, timeline: Timeline, before: IntArray, task: int) -> int:
-    """Return what a task waited for; -1 where nothing came before it."""
+    """Return the task that a task waited for; -1 where nothing came before it."""
     needs = graph.needs[graph.needs_offsets[task] : graph.needs_offsets[task + 1]].tolist()
     causes = [*needs, *([int(before[task])] if before[task] >= 0 else [])]
     return max(causes, key=lambda cause: timeline.end_s[cause], default=-1)

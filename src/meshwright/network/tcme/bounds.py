@@ -1,4 +1,4 @@
-"""How far a routing can be from the best one: a lower bound, and what whole messages add to it."""
+"""Distance of a routing from the best one: a lower bound, and the excess due to whole messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Certificate:
 
 
 def common_divisor(num_bytes: FloatArray) -> float:
-    """Return the largest size of which all messages are multiples [bytes]; 0 where none is."""
+    """Return the largest size that divides all messages [bytes]; 0 where there is none."""
     sizes = np.unique(num_bytes[num_bytes > 0])
     if not len(sizes):
         return 0.0
@@ -103,7 +103,7 @@ def _linked_devices(network: Network) -> BoolArray:
 
 
 def _blocks(shape: tuple[int, ...]) -> list[BoolArray]:
-    """Return blocks of a grid as rows over its devices, as many as are sensible.
+    """Return blocks of a grid as rows over its devices, in a sensible number.
 
     All blocks of a small grid, those that reach an edge in each dimension of a larger one, those
     that are cut in one dimension only of a very large one.
@@ -165,7 +165,7 @@ def cut_bound(network: Network, messages: Messages) -> float:
 
 
 class _Crossings:
-    """What crosses into sets of nodes; sets are the columns of a table over the nodes."""
+    """Traffic into sets of nodes; sets are the columns of a table over the nodes."""
 
     def __init__(self, network: Network, messages: Messages) -> None:
         self.network, self.messages = network, messages
@@ -200,7 +200,7 @@ class _Crossings:
     def _volumes(self, inside: BoolArray) -> tuple[FloatArray, FloatArray]:
         """Return the bytes that cross into each set, and the number of messages.
 
-        What unicasts bring to a set is what its nodes receive, less what they send each other.
+        Unicasts bring to a set the bytes its nodes receive, less those they send each other.
         """
         crossing = self._crossing(inside, ~self.is_unicast).astype(np.float64)
         totals = self.weights[:, ~self.is_unicast] @ crossing

@@ -1,4 +1,4 @@
-"""Demands gathered by what they carry: who holds each piece of data, and who needs it."""
+"""Demands gathered by their data: the holders of each piece, and its receivers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def split_in(messages: Messages, num_parts: int) -> Messages:
 
 
 def offsets_of(of_row: IntArray, num_rows: int) -> IntArray:
-    """Return where each row begins among entries sorted by row."""
+    """Return the offset of each row among entries sorted by row."""
     counts = np.bincount(of_row, minlength=num_rows)
     return np.concatenate(([0], np.cumsum(counts)))
 

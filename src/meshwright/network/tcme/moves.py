@@ -1,4 +1,4 @@
-"""Kernels that take a message off its links and lay it again, and what the links then carry."""
+"""Kernels that take a message off its links and lay it again, and the new loads of the links."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def lay_first(
     offsets: IntArray,
     links: IntArray,
 ) -> int:
-    """Lay every message as a tree within links of its own; return the links that are used.
+    """Lay every message as a tree within its own links; return the links that are used.
 
     A tree uses each of them once at most, so no link carries more than the links given do.
     ``price`` is that of all other links.
@@ -202,7 +202,7 @@ def largest(values: FloatArray) -> float:
 
 @compiled
 def excess(values: FloatArray, limit: float) -> float:
-    """Return the sum of what lies above a limit."""
+    """Return the sum of the excesses over a limit."""
     total = 0.0
     for value in values:
         total += max(value - limit, 0.0)
@@ -278,7 +278,7 @@ def negotiate(
 
     Each pass takes every message that crosses an overfull link, in the given order of its row, and
     lays it whatever becomes of the others; the price of links that stay overfull rises. It fails
-    where the rows are used up, or this many in a row have not lowered what is too much.
+    where the rows are used up, or ``patience`` passes in a row have not lowered the excess.
 
     Source: negotiated congestion of PathFinder, McMurchie and Ebeling 1995 (FPGA '95).
     """

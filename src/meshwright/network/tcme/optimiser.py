@@ -1,4 +1,4 @@
-"""What is to be routed: the messages of demands, and what no routing of them can beat."""
+"""Routing problems: the messages of demands, and the bound that no routing of them beats."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RoutingProblem:
     num_paths: int
     """Equal parts into which each message is cut."""
     divisor_bytes: float
-    """Size of which all parts are multiples [bytes]; 0 where none is."""
+    """Largest common divisor of the sizes of all parts [bytes]; 0 where there is none."""
     bound_s: float = 0.0
     """No routing of whole parts is faster [s]."""
     bound_method: str = "none"
@@ -70,7 +70,7 @@ def make_problem(network: Network, demands: Demands, *, max_paths: int = 1) -> R
     Parameters
     ----------
     max_paths
-        Equal parts into which each message is cut, each with a route of its own.
+        Equal parts into which each message is cut, each with its own route.
     """
     whole, message_of = make_messages(demands, network.num_nodes)
     messages = whole if max_paths == 1 else split_in(whole, max_paths)
@@ -106,7 +106,7 @@ class Search:
     """The routes of all messages while they are moved about."""
 
     def __init__(self, problem: RoutingProblem, first: Routes) -> None:
-        """Begin with links for each message, of which its parts take a tree."""
+        """Begin with links for each message; each of its parts takes a tree of them."""
         self.messages = problem.messages
         self.graph = make_graph(problem.network)
         self.scratch = make_scratch(problem.network.num_nodes)
@@ -194,7 +194,7 @@ class Search:
 
 
 def _target_s(problem: RoutingProblem, z_s: float, share: float) -> float:
-    """Return a time below z by a share of what is left to the bound, in steps that exist [s]."""
+    """Return a time below z by a share of the gap to the bound, in steps that exist [s]."""
     lower_s = (z_s - problem.bound_s) * share
     if problem.unit_s > 0:
         lower_s = max(np.floor(lower_s / problem.unit_s), 1.0) * problem.unit_s
@@ -212,19 +212,19 @@ def merged_routes(problem: RoutingProblem, default: Routes) -> Routes:
 
 @dataclass(frozen=True)
 class RoutedClass:
-    """What is in flight together, with its routes and the proof of how good they are."""
+    """Messages in flight together, with their routes and the proof of their quality."""
 
     routes: Routes
     """A path, or the tree of a multicast, for each message or part of one."""
     num_bytes: FloatArray
-    """What each route carries [bytes]."""
+    """Bytes that each route carries."""
     first_route: IntArray
     """The route that serves each row of the demands; -1 for rows to oneself."""
     num_paths: int
     """Routes that share a row in equal parts: ``first_route`` and those behind it."""
     link_load_bytes: FloatArray
     default_load_bytes: FloatArray
-    """What the links would carry on the default paths, each row on its own [bytes]."""
+    """Loads of the links on the default paths, each row on its own path [bytes]."""
     default_z_s: float
     """Time of the busiest link on those paths [s]."""
     certificate: Certificate
@@ -238,18 +238,18 @@ class RoutedClass:
 def optimise(
     network: Network, demands: Demands, seed: int = 0, *, max_paths: int = 1
 ) -> RoutedClass:
-    """Route what is in flight together, so that the busiest link is done as early as possible.
+    """Route messages in flight together, so that the busiest link finishes as early as possible.
 
     1. Default paths: XY on grids. Rows of one payload are merged into trees at once, which raises
        no link. 2. to 5. Messages leave the hottest links by p-norm shortest paths while that
        lowers the sorted loads. Then escapes: with a lower target, all messages on links above it
-       are laid again at rising prices; what does not reach the target is undone. Never worse than
+       are laid again at rising prices; moves that miss the target are undone. Never worse than
        the default paths; the same seed gives the same routes.
 
     Parameters
     ----------
     max_paths
-        Equal parts into which every message is cut, each with a route of its own.
+        Equal parts into which every message is cut, each with its own route.
 
     Source: five phases after TCME in TEMP (arXiv 2512.14256), section VI-B; the acceptance rule
     and the escapes are ours.
