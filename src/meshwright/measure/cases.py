@@ -1,7 +1,7 @@
-"""What is measured: kernels of one device and collectives, each ready to be run again and again.
+"""The cases to measure: kernels of one device and collectives, each ready for repeated runs.
 
-A case says what it costs to run relative to others of its kind, so that what is too long for the
-time that is left is known before it runs.
+A case states its cost relative to others of its kind, so that a case too long for the rest of
+the time is known before it runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ TYPES: dict[DType, str] = {
 """As PyTorch calls them; tf32 are products of float32 that are allowed to round."""
 MI = 2**20
 UPDATE_BYTES = 28.0
-"""Of an element: Adam reads parameter, gradient and two moments in FP32, and writes all but one."""
+"""Bytes for each element: Adam reads parameter, gradient and two moments in FP32, and writes all
+but one."""
 WORDS: dict[str, float] = {
     "copy": 2.0, "triad": 3.0, "norm_forward": 2.0, "norm_backward": 3.0,
     "activation_forward": 2.0, "activation_backward": 3.0, "sum_forward": 3.0,
@@ -41,7 +42,7 @@ class Case:
     dtype: DType
     shape: tuple[int, ...]
     prepare: Callable[[], Run]
-    """Allocates operands and returns what is timed."""
+    """Allocates operands and returns the function to time."""
     work: float
     """FLOPs, bytes or runs: times of one kernel and type are about in proportion."""
     num_bytes: float = 0.0
@@ -49,7 +50,7 @@ class Case:
     group: int = 1
     stride: int = 1
     on_host: bool = False
-    """Timed on the host: what launching takes."""
+    """Timed on the host: the seconds of launching."""
 
     @property
     def is_collective(self) -> bool:
@@ -58,7 +59,7 @@ class Case:
 
     @property
     def text(self) -> str:
-        """What it is, for messages."""
+        """Name of the case, for messages."""
         size = "x".join(map(str, self.shape))
         among = f" of {self.group}" if self.is_collective else ""
         return f"{self.kernel}{among} {size} {self.dtype}"
@@ -97,7 +98,7 @@ def kernel_cases(device: Device, types: tuple[DType, ...], word: DType) -> Itera
 
 
 class Kernels:
-    """Makes cases of one device; activations are of one type."""
+    """Makes cases of one device; activations have one type."""
 
     def __init__(self, device: Device, word: DType) -> None:
         self.torch, self.place, self.word = device.torch, device.place, word
@@ -309,7 +310,7 @@ class Groups:
         )
 
     def overlap(self, num_bytes: int, word: DType) -> list[Case]:
-        """Return products alone, and the same while all processes sum a tensor."""
+        """Return products alone, and products while all processes sum a tensor."""
         rows, number = (512 if self.place == CPU else 2048), 8
         size = self.ranks.number
 

@@ -1,4 +1,4 @@
-"""From measured rows to the constants that prices take, and to a chip that no data sheet states.
+"""From measured rows to the constants of prices, and to a chip without a data sheet.
 
 Each constant is what makes a formula of :mod:`meshwright.cost` or :mod:`meshwright.collectives`
 agree with the rows of its kernel; its range holds their quartiles over shapes.
@@ -41,11 +41,11 @@ LARGE = 0.1
 SMALL_BYTES = 4096.0
 """Collectives up to here take the time of their start."""
 MEMORY_WITHIN = 0.15
-"""A chip of the catalog is that of a device whose memory is this close to what it states."""
+"""Largest relative difference of the memory of a device from that of its chip in the catalog."""
 BACKWARD_FLOPS = 2.5
-"""Of flash attention over forward, as ``cost/operator.py`` counts them."""
+"""FLOPs of flash attention backward over forward, as ``cost/operator.py`` counts them."""
 MOST_SLOWDOWN = 0.99
-"""What the constant may be: communication and computation then take turns."""
+"""Largest value of the constant: communication and computation then take turns."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ def chip_of(machine: Machine) -> ChipSpec | None:
 def fitted(
     measured: Measured, system: SystemSpec, base: Calibration
 ) -> tuple[list[Constant], float | None]:
-    """Return the constants that rows settle, and what they leave unexplained.
+    """Return the constants that rows settle, and the error that they leave unexplained.
 
     Parameters
     ----------
     system
-        Of the machine: its chip and its levels.
+        The machine as a system: its chip and its levels.
     base
-        Constants for what no row settles.
+        Constants that no row settles.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def fitted(
 
 
 def _apart(values: Sequence[float]) -> list[float]:
-    """Return how far each value lies from the median of the others, as a logarithm."""
+    """Return the distance of each value from the median of the others, |ln(ratio)|."""
     every = np.asarray(values)
     return [
         abs(math.log(value / float(np.median(np.delete(every, index)))))
@@ -118,7 +118,7 @@ def _apart(values: Sequence[float]) -> list[float]:
 
 
 class Entry(NamedTuple):
-    """The values of one constant that single rows imply, and what the rows are."""
+    """The values of one constant that single rows imply, with the rows."""
 
     name: str
     values: list[float]
@@ -135,7 +135,7 @@ class Entry(NamedTuple):
 
 
 def _constant(entry: Entry) -> Constant:
-    """Return the median of some values with their quartiles, inside of what a constant may be."""
+    """Return the median of some values with their quartiles, inside the range of a constant."""
     name = entry.name
     low, value, high = (float(v) for v in np.quantile(entry.values, (0.25, 0.5, 0.75)))
     most = math.inf
@@ -156,7 +156,7 @@ def _quantile(values: Sequence[float], weights: Sequence[float], share: float) -
 
 
 def _large(rows: Iterable[Timing], work: Callable[[Timing], float]) -> list[Timing]:
-    """Return the rows whose work is of the size of the largest one."""
+    """Return the rows with work near that of the largest one."""
     held = list(rows)
     most = max(map(work, held), default=0.0)
     return [row for row in held if work(row) >= LARGE * most]
@@ -168,7 +168,7 @@ def elements(row: Timing) -> float:
 
 
 def moved_bytes(row: Timing) -> float:
-    """Return what a streaming kernel moves at the least [bytes]."""
+    """Return the least bytes that a streaming kernel moves."""
     if row.kernel == "update":
         return UPDATE_BYTES * elements(row)
     return WORDS[row.kernel] * BYTES_OF[row.dtype] * elements(row)
@@ -328,7 +328,7 @@ def made_system(measured: Measured) -> SystemSpec:
 
 
 def _sharing(machine: Machine) -> str:
-    """Return what a device is."""
+    """Return the meaning of a device on a machine, as a text."""
     if machine.kind != "cpu":
         return "rates are those of all devices at work"
     wanted = machine.num_units * machine.devices_per_host
@@ -341,7 +341,7 @@ def _sharing(machine: Machine) -> str:
 
 
 def made_chip(measured: Measured) -> ChipSpec:
-    """Return a chip whose rates are the best ones measured.
+    """Return a chip with the best rates measured.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""What PyTorch runs on here, its clock, and the other processes of the job.
+"""The device that PyTorch runs on here, its clock, and the other processes of the job.
 
-The one place that tells CUDA, ROCm, XPU and CPU apart.
+The only place that distinguishes CUDA, ROCm, XPU and CPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meshwright.spec.measured import Machine
 
 CPU = "cpu"
 LIBRARIES = {"cuda": "nccl", "xpu": "xccl", CPU: "gloo"}
-"""Of collectives, by kind of device."""
+"""Library of collectives, by kind of device."""
 SAMPLE_S = {CPU: 0.02}
 """A sample on a CPU spans several time slices, so that processes that share a core count so."""
 SHORTEST_SAMPLE_S = 1e-3
@@ -51,13 +51,13 @@ class Device:
 
     @property
     def name(self) -> str:
-        """Of the device."""
+        """Name of the device."""
         if self.kind == CPU:
             return _cpu_name()
         return str(getattr(self.torch, self.kind).get_device_name(self.local_rank))
 
     def machine(self, ranks: Ranks) -> Machine:
-        """Return where this runs."""
+        """Return the machine that this process runs on."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
         if self.kind == CPU:
             pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""What ``measure`` writes: a calibration file with its rows, and a system that no catalog has."""
+"""The files of ``measure``: a calibration with its rows, and a system that no catalog has."""
 
 from __future__ import annotations
 

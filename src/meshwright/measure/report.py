@@ -1,4 +1,4 @@
-"""A measured machine on the screen: its constants, the rates behind them, and what was left out."""
+"""A measured machine on the screen: its constants, the rates behind them, the kernels left out."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _shown(constant: Constant, value: float) -> str:
 
 
 def measured_lines(found: MeasuredMachine) -> Iterator[str]:
-    """Yield each row with the rate that it reached, each constant's rows, and what is left out."""
+    """Yield each row with its rate, the rows of each constant, and the kernels left out."""
     yield f"{'kernel':<24}{'type':<6}{'shape':<28}{'median':>12}{'p25':>12}{'p75':>12}{'rate':>16}"
     for row in found.measured.rows:
         times = "".join(f"{format_seconds(s):>12}" for s in (row.median_s, row.p25_s, row.p75_s))
@@ -66,7 +66,7 @@ def measured_lines(found: MeasuredMachine) -> Iterator[str]:
 
 
 def rate_text(row: Timing) -> str:
-    """Return what a row reached: operations, bytes or runs a second."""
+    """Return the rate of a row as text: operations or bytes a second; empty without one."""
     if row.kernel == "matmul":
         return format_si(matmul_flops(row) / row.median_s, "FLOP/s")
     if row.kernel.startswith("attention"):
@@ -81,11 +81,11 @@ def rate_text(row: Timing) -> str:
 
 
 class MeasuredRecord(TypedDict):
-    """What was measured on a machine, and the constants that follow."""
+    """Measurements of a machine, and the constants that follow."""
 
     machine: Machine
     chip: str | None
-    """Of the catalog, where it is known."""
+    """Chip of the catalog; None: not known."""
     constants: Sequence[Constant]
     unexplained: float | None
     taken_s: float

@@ -1,4 +1,4 @@
-"""One run of ``meshwright measure``: what is measured, and the answer with its files."""
+"""One run of ``meshwright measure``: the cases to measure, and the answer with its files."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from meshwright.spec.system import ChipSpec, DType, SystemSpec
 BUDGET_S, QUICK_S = 150.0, 30.0
 """Without the start of PyTorch, and without a case that is under way at the end."""
 KERNELS_SHARE = 0.65
-"""Of the budget, for kernels of one device; the rest is for the network."""
+"""Share of the budget for kernels of one device; the rest is for the network."""
 CPU_TYPES: tuple[DType, ...] = ("fp32", "bf16")
 UNKNOWN_TYPES: tuple[DType, ...] = ("fp32", "tf32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
 class MeasuredMachine(Listed):
-    """What a run found, and where it is written."""
+    """Results of a run, and its files."""
 
     measured: Measured
     system: SystemSpec
@@ -42,7 +42,7 @@ class MeasuredMachine(Listed):
     files: tuple[Path, ...]
 
     def brief(self) -> str:
-        """Return what machine it is, and how much was measured."""
+        """Return the machine, with the numbers of rows and constants, as a short text."""
         machine, measured = self.measured.machine, self.measured
         return (
             f"{machine.num_devices} x {machine.device}: {len(measured.rows)} rows in "
@@ -109,7 +109,7 @@ def measure(
 
 
 def _run(session: Session, chip: ChipSpec | None, budget_s: float) -> None:
-    """Measure what a device and the network do."""
+    """Measure the kernels of a device and the collectives of the network."""
     device, ranks = session.device, session.ranks
     word: DType = "fp32" if device.kind == CPU else "bf16" if chip is None else chip.word
     types = UNKNOWN_TYPES if device.kind != CPU else CPU_TYPES

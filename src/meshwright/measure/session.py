@@ -1,7 +1,7 @@
-"""Runs cases within a budget of time; all processes agree on what runs, and when to stop.
+"""Runs cases within a budget of time; all processes agree on the cases, and when to stop.
 
-What does not fit into memory or into its share of the time is left out by its name. An interrupt
-ends the run after the case that is under way: what was measured stays.
+A case that does not fit into memory or into its share of the time is left out by its name. An
+interrupt ends the run after the case that is under way: measured rows stay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEMORY_SHARE = 0.25
 
 @dataclass
 class Session:
-    """One run of ``measure``: its processes, its clock, what it found."""
+    """One run of ``measure``: its processes, its clock, its rows."""
 
     device: Device
     ranks: Ranks
@@ -122,7 +122,7 @@ class Session:
         return False
 
     def _prepared(self, case: Case) -> tuple[Run | None, str]:
-        """Return what to time, run once; None and the reason where the machine cannot run it."""
+        """Return the kernel to time, run once; None and the reason where it cannot run."""
         try:
             run = case.prepare()
             run()

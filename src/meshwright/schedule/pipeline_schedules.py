@@ -1,4 +1,4 @@
-"""What every pipeline schedule offers: closed forms on numbers or columns, and the order itself.
+"""The interface of every pipeline schedule: closed forms on numbers or columns, and its order.
 
 A stage owns ``num_virtual_stages`` chunks of layers; chunk c of stage s holds the c * p + s-th run
 of layers of the model. The times given to a schedule are those of one micro-batch through ALL the
@@ -16,7 +16,7 @@ from meshwright.base.registry import Registry
 
 
 class TaskKind(StrEnum):
-    """What a stage does with one chunk of one micro-batch."""
+    """Kind of pass of one chunk of one micro-batch on a stage."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -57,7 +57,7 @@ class PipelineSchedule(ABC):
 
     @staticmethod
     def sends_per_micro_batch(num_virtual_stages: Num) -> Num:
-        """Return how many sends a middle stage makes per micro-batch.
+        """Return the number of sends of a middle stage per micro-batch.
 
         One activation forward and one gradient backward for each chunk.
         """
@@ -77,7 +77,7 @@ class PipelineSchedule(ABC):
     def peak_in_flight(
         stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
     ) -> Num:
-        """Return the most micro-batches whose activations a stage holds at once.
+        """Return the most micro-batches with activations on a stage at once.
 
         In units of all the layers of the stage, so it need not be whole where a stage has chunks.
         """
@@ -87,7 +87,7 @@ class PipelineSchedule(ABC):
     def order(
         stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
     ) -> list[Task]:
-        """Return what a stage does, in its order."""
+        """Return the tasks of a stage, in order."""
 
 
 class GPipe(PipelineSchedule):
@@ -225,7 +225,7 @@ class Interleaved(PipelineSchedule):
 class ZeroBubble(PipelineSchedule):
     """1F1B whose backward pass is split; stage s delays its weight gradients by s micro-batches.
 
-    Every stage then holds at most min(m, p) micro-batches: what stage 0 of 1F1B holds.
+    Every stage then holds at most min(m, p) micro-batches, as stage 0 of 1F1B does.
 
     Source: Qi et al. 2023, Zero Bubble Pipeline Parallelism (arXiv 2401.10241), section 2.2.
     """
@@ -237,7 +237,7 @@ class ZeroBubble(PipelineSchedule):
     ) -> Num:  # fmt: skip
         """Idle time of one step [s]: (p - 1) (t_f + t_bi + 2 t_send) - (min(m, p) - 1) t_fill.
 
-        t_fill = min(t_f + t_send, t_bi + t_send, t_bw) is what one delayed weight gradient fills;
+        t_fill = min(t_f + t_send, t_bi + t_send, t_bw) is the time that one weight gradient fills;
         for m >= p and a short t_bw this is the published (p - 1) (t_f + t_bi - t_bw).
         """
         filled_s = smaller(smaller(forward_s, backward_input_s) + send_s, backward_weight_s)

@@ -16,8 +16,8 @@ from meshwright.base.errors import MeshwrightError
 from meshwright.schedule.pipeline_schedules import PipelineSchedule, Task, TaskKind
 
 Seconds = float | Sequence[float] | FloatArray
-"""Of one micro-batch through a stage: one value, or one for each stage, of which each chunk takes
-an equal part; or one for each chunk, (stages, chunks)."""
+"""Seconds of one micro-batch through a stage: one value, or one for each stage, split evenly over
+its chunks; or one for each chunk, (stages, chunks)."""
 KINDS = tuple(TaskKind)
 
 
@@ -33,10 +33,10 @@ class StageTimes:
     blocking_sends: bool = False
     """The stage waits while it sends; otherwise sends run beside the computation."""
     paired_forward_s: Seconds = 0.0
-    """What each forward pass of a stage but the first is shorter by, because it runs beside an
-    opposite pass of another micro-batch [s]."""
+    """Seconds saved by each forward pass of a stage but the first, which runs beside an opposite
+    pass of another micro-batch."""
     paired_backward_s: Seconds = 0.0
-    """The same of each backward pass but the last [s]."""
+    """Seconds saved by each backward pass of a stage but the last, for the same reason."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def build_timeline(
 ) -> PassTimeline:
     """Play the orders of all stages and return when each pass runs.
 
-    A pass starts when its stage is free and what it needs has arrived: a forward pass the one of
-    the layers before, an input gradient the one of the layers behind and its own forward pass, a
+    A pass starts when its stage is free and its inputs have arrived: a forward pass needs that of
+    the layers before, an input gradient that of the layers behind and its own forward pass, a
     weight gradient its input gradient.
 
     Raises
@@ -121,7 +121,7 @@ def _by_chunk(seconds: Seconds, num_stages: int, num_virtual_stages: int) -> Flo
 def _paired_s(
     times: StageTimes, stage: IntArray, kind: IntArray, chunk: IntArray, num_virtual_stages: int
 ) -> FloatArray:
-    """Return what each pass is shorter by, because it runs beside an opposite one [s]."""
+    """Return the seconds that each pass saves because it runs beside an opposite one."""
     num_stages = int(stage[-1]) + 1
     forward_s, backward_s = (
         _by_chunk(seconds, num_stages, num_virtual_stages)[stage, chunk]

@@ -1,7 +1,7 @@
 """Exhaustive search with bounds: families in order of their lower bounds, priced block by block.
 
 A family is a row that stands for many members of the space; no member is faster than the bound of
-its family. What a family is and how its members are priced is passed in. The best candidates are
+its family. The caller defines families and the price of their members. The best candidates are
 folded over blocks, and counts say how the space was covered: priced, refused by a named rule, or
 left out by a proven bound.
 """
@@ -28,26 +28,27 @@ from meshwright.sharding.strategy import (
 
 @dataclass
 class Counts:
-    """Numbers of candidates by what became of them; they sum to the size of the space."""
+    """Numbers of candidates by outcome; they sum to the size of the space."""
 
     priced: int = 0
     """Priced in full."""
     does_not_fit: int = 0
     """Their memory was priced, and is more than there is."""
     over_host: int = 0
-    """Of these: their devices would hold them, but not the memory of their hosts."""
+    """Candidates of these that fit the devices, but not the memory of their hosts."""
     least_device_bytes: float = float("inf")
-    """That any of those needs that devices do not hold [bytes]."""
+    """Least bytes that one of those needs on a device, among those above its capacity."""
     least_host_bytes: float = float("inf")
-    """That any of those keeps on the host of a device that hosts do not hold [bytes]."""
+    """Least bytes that one of those keeps on the host of a device, among those above its
+    capacity."""
     refused: Counter[str] = field(default_factory=Counter)
     """Refused by a rule, by its name; a candidate is counted under the first rule it breaks."""
     pruned_by_memory: int = 0
-    """Whole families whose smallest member needs more memory than there is."""
+    """Families with a smallest member that needs more memory than there is."""
     pruned_by_bound: int = 0
-    """Families whose lower bound on time lies beyond the best plans."""
+    """Families with a lower bound on time beyond the best plans."""
     dominated: int = 0
-    """The same plan with less on the device, although it fits as it is: offload only slows."""
+    """Plans with more offload than one that fits already: offload only slows them."""
 
     def plus(self, other: Counts) -> Counts:
         """Return the counts of two parts of a space."""
@@ -118,7 +119,7 @@ class Best:
     """The ``size`` fastest candidates; each carries its memory and an identity of whole numbers.
 
     ``limit_s`` is the time beyond which a candidate can matter no more: neither among the fastest
-    ``top`` nor within a tie of the best, or slower than what is asked for.
+    ``top`` nor within a tie of the best, or slower than the stated limit.
     """
 
     size: int
@@ -129,11 +130,11 @@ class Best:
     memory_bytes: FloatArray = field(default_factory=lambda: np.empty(0))
     identities: IntArray = field(default_factory=lambda: np.empty((0, 5), dtype=np.int64))
     ranks: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """What goes before time, the least first; without one all are equal."""
+    """Sort keys ahead of the time, the least first; without one all are equal."""
 
     @property
     def limit_s(self) -> float:
-        """Candidates slower than this are of no interest [s]."""
+        """Seconds beyond which a candidate is of no interest."""
         if self.within_s is not None:
             return self.within_s
         if len(self.times_s) < self.top:
@@ -160,7 +161,7 @@ class Best:
 
 
 def num_axes_in_use(found: Found) -> int:
-    """Return how many axes have more than one device, virtual stages counted as one more."""
+    """Return the number of axes with several devices; virtual stages count as one more."""
     axes = [name for name in AXES if getattr(found.strategy, name) > 1]
     return len(axes) + int(found.strategy.num_virtual_stages > 1)
 
@@ -169,10 +170,10 @@ ORDINARY_SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.INTERLEAVED)
 
 
 def complexity(strategy: StrategyColumns, structure: PlanOptions) -> IntArray:
-    """Return what plans ask of a framework beyond data parallelism: axes in use, unusual choices.
+    """Return the demands of plans on a framework: axes in use and unusual choices, a count [1].
 
-    Virtual stages and experts that are split count as axes do, replicas of shards as one more;
-    data parallelism alone is what every framework does. Unusual are pipeline schedules beyond the
+    Virtual stages and split experts count as axes do, replicas of shards as one more; every
+    framework offers data parallelism alone. Unusual are pipeline schedules beyond the
     ordinary, offload, a vocabulary over all stages, communication of experts behind another
     micro-batch, and another order of the axes.
     """
@@ -191,7 +192,7 @@ def complexity(strategy: StrategyColumns, structure: PlanOptions) -> IntArray:
 
 
 def _preference(found: Found) -> tuple[bool, float, int, float]:
-    """Return what decides among ties: no offload, memory in GiB, number of axes, time."""
+    """Return the sort key of ties: no offload, memory in GiB, number of axes, time."""
     offloads = found.structure.uses_host
     return offloads, found.memory_bytes // 2**30, num_axes_in_use(found), found.time_s
 
@@ -215,7 +216,7 @@ BLOCK_ROWS = 8_192
 FIRST_ROWS = 256
 """Families of the first block, which finds a first good plan."""
 Progress = Callable[[Counts, Best, float], None]
-"""Called after each block: counts, the best so far, and the bound of what is left [s]."""
+"""Called after each block: counts, the best so far, and the bound of the rest [s]."""
 Price = Callable[[IntArray], None]
 """Prices the members of some families and folds them into the best."""
 
@@ -231,7 +232,7 @@ class BoundedSearch:
     counts: Counts
     best: Best
     prepare: Callable[[IntArray], Price]
-    """Returns what prices members, given the families that may be priced, in ascending order."""
+    """Returns the pricing function of members, given the families to price, in ascending order."""
     left_s: float = float("inf")
     """Bound of the families that were not priced yet [s]."""
 

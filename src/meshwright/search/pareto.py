@@ -1,4 +1,4 @@
-"""Pareto fronts of rows of objectives, all of which are to be small."""
+"""Pareto fronts of rows of objectives, all to be minimised."""
 
 from __future__ import annotations
 

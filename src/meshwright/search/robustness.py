@@ -1,6 +1,6 @@
-"""How robust a choice is: candidates under draws of uncertain constants, and trials worth running.
+"""Robustness of a choice: candidates under draws of uncertain constants, and trials worth running.
 
-Nothing here knows what is chosen: times come as arrays of candidates by draws.
+Nothing here knows the candidates: times come as arrays of candidates by draws.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def drawn(value: float, low: float, high: float, at: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class DrawnTimes:
-    """Times of some candidates under perturbed constants, and what follows."""
+    """Times of some candidates under perturbed constants, with shares and regrets."""
 
     times_s: FloatArray
     """Shape (candidates, draws)."""
@@ -66,7 +66,7 @@ class DrawnTimes:
 
 @dataclass(frozen=True)
 class TrialChoice:
-    """Plans to run for some steps, by their place among the candidates, and what that is worth."""
+    """Plans to run for some steps, by their place among the candidates, and the gain of this."""
 
     chosen: tuple[int, ...]
     """Most informative first; empty: nothing is worth a trial."""
@@ -77,12 +77,12 @@ class TrialChoice:
 
 
 def with_plan_errors(log_times: FloatArray, spread: float, seed: int = SEED) -> FloatArray:
-    """Return draws of ln(time) with what is wrong with the price of each single plan on top.
+    """Return draws of ln(time) with the price error of each single plan added.
 
     Parameters
     ----------
     log_times
-        Shape (candidates, draws): what shared constants do to all candidates together.
+        Shape (candidates, draws): draws of shared constants, which move all candidates together.
     spread
         Standard deviation of the error of one plan alone.
     """
@@ -93,7 +93,7 @@ def with_plan_errors(log_times: FloatArray, spread: float, seed: int = SEED) -> 
 def expected_regret(
     log_times: FloatArray, trials: Sequence[int], noise: float, seed: int = SEED
 ) -> float:
-    """Return how much slower than the best the plan chosen after some trials is, on average [1].
+    """Return the mean slowdown of the plan chosen after some trials over the best plan [1].
 
     Draws of ln(time) are taken as jointly normal with their mean m and covariance C. Trials T
     measure y = ln(time) + noise; the plan of the least expected ln(time) is chosen:

@@ -1,4 +1,4 @@
-"""Tensor streams: who computes what in which round, who sends what, buffers, and their price."""
+"""Tensor streams: computation and messages of each member by round, buffers, and their price."""
 
 from math import inf
 

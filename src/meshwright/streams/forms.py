@@ -30,7 +30,7 @@ class Buffers(NamedTuple):
     resident: Num
     """While it computes."""
     with_incoming: Num
-    """The same and what arrives during the round."""
+    """While it computes, with the sub-tensors that arrive during the round."""
 
 
 class TensorStream(ABC):
@@ -49,11 +49,11 @@ class TensorStream(ABC):
 
     @abstractmethod
     def buffers(self, num_members: Num) -> Buffers:
-        """Return what a member holds of the others' sub-tensors."""
+        """Return the most sub-tensors of others that a member holds at once."""
 
     @abstractmethod
     def transfers(self, num_members: Num) -> Num:
-        """Return how many sub-tensors cross a link in one pass, each link of a send counted."""
+        """Return the sub-tensors that cross links in one pass, each link of a send counted."""
 
     @abstractmethod
     def num_shared_rounds(self, num_members: Num) -> Num:
@@ -109,7 +109,7 @@ class Ring(TensorStream):
     def transfers(self, num_members: Num) -> Num:
         """2 (N - 1)^2: in each of N - 1 rounds N - 1 single hops and a wrap of N - 1.
 
-        Folded it is the same: N - 2 sends of two hops and two of one.
+        Folded it has the same total: N - 2 sends of two hops and two of one.
         """
         return 2 * (num_members - 1) * (num_members - 1)
 
@@ -128,7 +128,7 @@ class Ring(TensorStream):
         return [*range(0, num_members, 2), *reversed(range(1, num_members, 2))]
 
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
-        """In round t a member uses what the t-th member up the ring owns."""
+        """In round t a member uses the sub-tensor of the t-th member up the ring."""
         order, members = self._order(num_members), range(num_members)
         place = {member: position for position, member in enumerate(order)}
         return [
@@ -137,7 +137,7 @@ class Ring(TensorStream):
         ]
 
     def sends(self, num_members: int) -> list[Send]:
-        """Pass what a member uses down the ring in the same round."""
+        """Pass the sub-tensor that a member uses down the ring in the same round."""
         order = self._order(num_members)
         return [
             Send(turn, order[k], order[k - 1], order[(k + turn) % num_members])
@@ -150,7 +150,7 @@ class Cycle(Ring):
     """A ring on a Hamiltonian cycle of neighbours, half of every sub-tensor in each direction.
 
     A link carries half the bytes of a line. A block of a mesh has such a cycle when one side is
-    even and both are at least two. What is held is two halves in use and two that arrive.
+    even and both are at least two. A member holds two halves in use and two that arrive.
 
     Source: derived; proven by replay.
     """
@@ -201,7 +201,7 @@ class Line(TensorStream):
     in the order i, i + 1, ..., N - 1, 0, 1, ..., those of the right half in the mirrored order, so
     the sub-tensors behind them pass too early. ``hold`` keeps those copies until their round;
     ``stream`` lets them go and sends them again just in time (a second wave outwards, a return
-    wave back), so that what is held does not grow with N.
+    wave back), so that the buffers do not grow with N.
 
     Source: order and waves reconstructed from TATP in TEMP (arXiv 2512.14256); proven by replay.
     """
@@ -224,7 +224,7 @@ class Line(TensorStream):
         return cls(where(all_fit, half, smaller(positive_part(held), half)))
 
     def buffers(self, num_members: Num) -> Buffers:
-        """At most 2 + h resident, and 4 + h with what arrives.
+        """At most 2 + h resident, and 4 + h with those that arrive.
 
         With n = ceil(N / 2) and the turn T = floor((2 n - 5) / 3), no less than 0:
         resident min(h + 2, max(T + 2, h + 1), n, N - 1), and with what arrives
@@ -252,7 +252,7 @@ class Line(TensorStream):
         return once + again_left * again_left + again_right * again_right
 
     def num_shared_rounds(self, num_members: Num) -> Num:
-        """min(N - 2, 4 (n - 1 - h) - 2), no less than 0: only what is sent again meets anything.
+        """min(N - 2, 4 (n - 1 - h) - 2), no less than 0: only repeated waves share a link.
 
         The express waves and their reversals never use one link in the same direction and round:
         in round t items go right beyond member t, accumulators before it.
@@ -276,7 +276,7 @@ class Line(TensorStream):
         ]
 
     def sends(self, num_members: int) -> list[Send]:
-        """Express waves, then on each side the waves that bring back what was not held."""
+        """Express waves, then on each side the waves that bring back released copies."""
         waves: list[Send] = []
         # Every sub-tensor leaves its home in round 0 at full speed, in both directions.
         for item in range(num_members):

@@ -1,4 +1,4 @@
-"""What a stream of sub-tensors costs one operator: rounds of compute, link and memory.
+"""The cost of a stream of sub-tensors for one operator: rounds of compute, link and memory.
 
 N members run N rounds; a sub-tensor of each round comes from a neighbour while the round before
 computes. All functions take numbers or columns. No collectives and no pipeline live here.
@@ -21,9 +21,9 @@ class StreamTime:
     compute_s: Num
     """Time of the matrix products alone."""
     exposed_hbm_s: Num
-    """What the device memory adds to them."""
+    """Time of the device memory beyond the products [s]."""
     exposed_stream_s: Num
-    """What the links add to both."""
+    """Time of the links beyond products and device memory [s]."""
 
     @property
     def total_s(self) -> Num:
@@ -51,11 +51,11 @@ def round_link_s(
     Parameters
     ----------
     sub_tensor_bytes
-        What one member contributes to the stream: 1 / N of the streamed tensor [bytes].
+        Part of one member in the stream: 1 / N of the streamed tensor [bytes].
     bandwidth_bytes_per_s
-        Of one link in one direction [bytes/s].
+        Bandwidth of one link in one direction [bytes/s].
     latency_s
-        Of one hop [s].
+        Latency of one hop [s].
     message_half_bytes
         Message size that reaches half of the bandwidth [bytes].
     num_hops
@@ -164,7 +164,7 @@ def exchange_s(
     Parameters
     ----------
     round_compute_s
-        What one member computes with one item [s].
+        Computation of one member with one item [s].
     num_rounds
         R, from the stream's ``num_exchange_rounds(N)``.
 
@@ -278,7 +278,7 @@ def product_backward_s(
 
 
 def stream_time(num_members: Num, round_compute_s: Num, local_s: Num, exposed_s: Num) -> StreamTime:
-    """Return the parts: N rounds of compute, what memory adds to them, what the links add."""
+    """Return the parts: N rounds of compute, the time memory adds, the time the links add."""
     return StreamTime(
         compute_s=num_members * round_compute_s,
         exposed_hbm_s=num_members * (local_s - round_compute_s),
@@ -308,7 +308,7 @@ def stream_buffer_bytes(
 
 
 def relay_bytes(sub_tensor_bytes: Num, num_members: Num, num_parts: Num = 1) -> Num:
-    """Main-memory bytes of a round whose sub-tensors are relayed through it: (2 n + 1) m [bytes].
+    """Main-memory bytes of a round that relays sub-tensors through it: (2 n + 1) m [bytes].
 
     Each of the n sub-tensors that enter a device in a round is written and read to be sent on,
     and the one in use is read. n = min(N - 1, 2) / parts: two on a line, and on a ring laid into
@@ -340,7 +340,7 @@ def num_chunks_to_fit(buffer_bytes: Num, sram_bytes: Num, resident_bytes: Num) -
     sram_bytes
         On-chip memory of a device [bytes].
     resident_bytes
-        What stays there next to the stream: input rows and output tile [bytes].
+        Resident bytes next to the stream: input rows and output tile [bytes].
     """
     free_bytes = sram_bytes - resident_bytes
     chunks = larger(ceil_div(buffer_bytes, larger(free_bytes, 1.0)), 1.0)
@@ -348,7 +348,7 @@ def num_chunks_to_fit(buffer_bytes: Num, sram_bytes: Num, resident_bytes: Num) -
 
 
 class StreamedTensor(IntEnum):
-    """What travels for an operator."""
+    """Tensor that travels for an operator."""
 
     WEIGHTS = 0
     """Or keys and values: tokens stay split."""

@@ -63,14 +63,14 @@ def topology_of(system: SystemSpec) -> Topology:
 
 
 def network_of(system: SystemSpec) -> Network:
-    """Return the network of the devices of a system, without what is dead.
+    """Return the network of the devices of a system, without its dead parts.
 
     Links that are longer than their level allows have the latency of error correction.
 
     Raises
     ------
     SpecError
-        When a dead link is none of the network, or a wafer is not whole.
+        When a dead link is not in the network, or a wafer is not whole.
     """
     if system.levels and system.levels[-1].through_io_dies:
         topology = topology_of(system)
@@ -256,7 +256,7 @@ def _bisection_bytes_per_s(levels: Sequence[NetworkLevel]) -> float:
 
 
 def _bisection_is_exact(levels: Sequence[NetworkLevel]) -> bool:
-    """Tell where it is proven: for one level, a uniform grid, and under a switch of an even size.
+    """Tell where the bisection is proven: for one level, a uniform grid, and under an even switch.
 
     A switch alone is cut by no halves in less than its own bisection; rails whose spine is
     oversubscribed are left out, because halves of the hosts and of the rails compete there.

@@ -1,4 +1,4 @@
-"""Physical networks: nodes, directed links as columns, places, and what every topology offers."""
+"""Physical networks: nodes, directed links as columns, places, and the interface of a topology."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Network:
     """Nodes and the directed links between them; a full-duplex wire is two links.
 
     Nodes 0 to ``num_devices`` - 1 are devices, as they are numbered in plans; switches and IO dies
-    follow. What is dead keeps its number and has no links.
+    follow. A dead device keeps its number and has no links.
     """
 
     num_devices: int
@@ -34,7 +34,7 @@ class Network:
     level: IntArray
     """Index of the level of the system that each link belongs to, innermost first."""
     forwards: IntArray
-    """1 for nodes that pass on what is not for them: switches, and the dies of a grid."""
+    """1 for nodes that forward messages to others: switches, and the dies of a grid."""
     position_m: FloatArray
     """Place of each node, (num_nodes, 2): x to the right, y downwards [m]."""
     speed_factor: FloatArray
@@ -95,7 +95,7 @@ class Network:
 def connected_components(network: Network) -> IntArray:
     """Return for each node the number of the piece of the network it is in, from 0.
 
-    Nodes of different pieces have no links between them. A dead device is a piece of its own.
+    Nodes of different pieces have no links between them. A dead device is a separate piece.
     Each node takes the least name of its neighbours, and the name of that one, until none changes.
     """
     least = np.arange(network.num_nodes)
@@ -210,7 +210,7 @@ def assemble(
     position_m
         Place of every node, devices first, (num_nodes, 2) [m].
     devices_forward
-        Whether devices pass on what is not for them; all other nodes do.
+        Whether devices forward messages to others; all other nodes do.
     """
     forwards = np.ones(len(position_m), dtype=np.int64)
     forwards[:num_devices] = devices_forward

@@ -224,7 +224,7 @@ def dragonfly(
     devices_per_router, routers_per_group, global_wires_per_router
         p, a and h.
     link
-        Of a device, and between the routers of a group.
+        Link of a device, and between the routers of a group.
 
     Source: Kim, Dally, Scott, Abts 2008, Technology-driven, highly-scalable dragonfly topology.
     """

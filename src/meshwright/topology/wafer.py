@@ -63,7 +63,7 @@ def wafers_in_a_row(num_wafers: int, wafer: Wafer, seam: LinkSpec) -> Topology:
     Parameters
     ----------
     seam
-        All that two wafers send one another in one direction; each row has an equal share.
+        Link between two wafers, all rows together in one direction; each row has an equal share.
     """
     alone = one_wafer(wafer)
     rows, columns = wafer.sides

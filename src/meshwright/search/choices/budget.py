@@ -1,9 +1,9 @@
-"""The cheapest choices that fit a memory budget, and a proof of how good they are.
+"""The cheapest choices that fit a memory budget, and a proof of their quality.
 
 Memory gets a price, the dual of the budget: the one at which the best choices on both sides of the
-budget cost the same, until none are cheaper at it. At each price the choices are exact, so the best
-dual value is a bound. What is found on either side is spliced: the first operators as on one side,
-the others as on the other. A gap that is left goes to the integer program, if that is small.
+budget have equal cost, until none are cheaper at it. At each price the choices are exact, so the
+best dual value is a bound. The choices of both sides are spliced: the first operators as on one
+side, the others as on the other. A gap that is left goes to the integer program, if that is small.
 
 Graphs that are too wide for exact choices have bounds instead: the same steps, and a gap.
 
@@ -125,7 +125,7 @@ class _Dual:
         return Chosen(best.choices, best.time_s, best.num_bytes, min(bound_s, best.time_s))
 
     def at(self, s_per_byte: float) -> Chosen:
-        """Return the cheapest choices at a price of memory; the bound is what they cost at it."""
+        """Return the cheapest choices at a price of memory; the bound is their cost at it."""
         best = cheapest(self.graph, s_per_byte, most_entries=self.most_entries)
         self.is_exact &= best.is_exact
         choices = best.choices if best.is_exact else descend(self.graph, best.choices, s_per_byte)
@@ -199,7 +199,7 @@ def descend(graph: ChoiceGraph, choices: Sequence[int], s_per_byte: float = 0.0)
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """What the solver found, and what it proved."""
+    """Result of the solver, with its proof."""
 
     choices: tuple[int, ...] | None
     """None where nothing fits the budget, or none was found in time."""

@@ -1,19 +1,19 @@
 """The cheapest choices of a graph: nodes are eliminated one by one.
 
-A node is an operator of one layer, a choice one of its strategies. An edge prices what happens
-between the choices of two operators: moving a tensor from one layout to another.
+A node is an operator of one layer, a choice one of its strategies. An edge prices each pair of
+choices of two operators: moving a tensor from one layout to another.
 
 An eliminated node leaves a table: the best that it can do for each combination of choices of its
-neighbours. With one neighbour that is a row of numbers, with two a min-plus product of matrices:
-what dynamic programming does. Layers with residual connections never need more (they are
+neighbours. With one neighbour that is a row of numbers, with two a min-plus product of matrices,
+as in dynamic programming. Layers with residual connections never need more (they are
 series-parallel); other graphs need larger tables, and are exact as long as these fit.
 
 Where a table would be too large, the tables of a node are split into groups that fit, and each
 takes its own best choice of the node. Then the value is a bound, and the choices are one way to
 follow it: the caller compares both.
 
-The order of elimination follows from the graph alone, whatever its tables hold. So it is worked
-out once, and equal layers, whose tables are one object, are reduced once.
+The order of elimination follows from the graph alone, not from the values of its tables. So it is
+worked out once, and equal layers, which share their tables, are reduced once.
 
 Sources: variable elimination (Bertele and Brioschi 1972, Nonserial Dynamic Programming);
 mini-buckets (Dechter and Rish 2003, Mini-buckets: a general scheme for bounded inference).
@@ -38,12 +38,12 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Load:
-    """What choices cost: time, and memory that a budget limits."""
+    """Cost of the choices: time, and memory that a budget limits."""
 
     time_s: FloatArray
     """(choices,) on a node, (choices of the first, choices of the second) on an edge [s]."""
     num_bytes: FloatArray
-    """Of the same shape [bytes]."""
+    """Bytes of the choices, in the same shape."""
 
     def at_price(self, s_per_byte: float) -> FloatArray:
         """Return the time when memory is paid for [s]."""
@@ -55,8 +55,7 @@ class Load:
 class ChoiceGraph:
     """Operators in the order of the model, and the tensors between them.
 
-    Equal operators share one :class:`Load` object, so that what is worked out for one of them
-    serves all.
+    Equal operators share one :class:`Load` object, so that results for one of them serve all.
     """
 
     nodes: Sequence[Load]
@@ -108,7 +107,7 @@ Scope = tuple[int, ...]
 Edges = tuple[tuple[tuple[int, int], int], ...]
 """Pairs of nodes, each with the number of its table."""
 Factor = tuple[Scope, int]
-"""What a table spans, and its number."""
+"""Nodes that a table spans, and its number."""
 
 
 class Summand(NamedTuple):
@@ -117,7 +116,7 @@ class Summand(NamedTuple):
     num_axes: int
     table: int
     axis: int
-    """Of the node, in the table."""
+    """Axis of the node in the table."""
     spans: tuple[bool, ...]
     """Which neighbours the table spans; it has an axis of length one for each of the others."""
 
@@ -128,12 +127,12 @@ class Task(NamedTuple):
     summands: tuple[Summand, ...]
     """Tables to add up, those of few axes first."""
     beside: int | None
-    """A table over the same neighbours that is there already."""
+    """Number of a table over the same neighbours that is there already; None: there is none."""
 
 
 @dataclass
 class Order:
-    """What is done to take out the nodes of a graph."""
+    """Steps that take out the nodes of a graph."""
 
     tasks: list[Task] = field(default_factory=list)
     """The result of each is the next table."""
@@ -150,21 +149,21 @@ def elimination_order(
     sizes: tuple[int, ...], nodes: tuple[int, ...], edges: Edges, kept: Scope, num_tables: int,
     most_entries: int,
 ) -> Order:  # fmt: skip
-    """Return how to take out all nodes of a graph but those that are kept.
+    """Return the order in which all nodes of a graph are taken out, except those kept.
 
     Where no node ever has more than two neighbours the choices of each do not matter, as long as
-    every table fits: then one order serves a graph whatever its sizes.
+    every table fits: then one order serves a graph of any sizes.
 
     Parameters
     ----------
     sizes
         Choices of each node.
     nodes, edges
-        The number of the table of each.
+        Number of the table of each.
     num_tables
         Different tables of the graph.
     most_entries
-        Entries that a table may have; what would exceed them is shared out.
+        Most entries of a table; a larger one is split.
     """
     if max(sizes, default=1) ** 2 <= most_entries:
         equal = (1,) * len(sizes)
@@ -186,7 +185,7 @@ def _order(
 
 
 class _Eliminator:
-    """A graph whose nodes are taken out."""
+    """A graph with nodes that are taken out one by one."""
 
     def __init__(
         self, sizes: tuple[int, ...], factors: dict[Scope, int], kept: set[int], num_tables: int,
@@ -203,7 +202,7 @@ class _Eliminator:
         self.known: dict[Task, int] = {}
 
     def run(self) -> Order:
-        """Take out the tips of residuals, then leaves, then what leaves the smallest table."""
+        """Take out the tips of residuals, then leaves, then nodes that leave the least table."""
         waiting = set(self.beside) - self.kept
         for node in self._tips(waiting):
             self._take_out(node)
@@ -232,9 +231,9 @@ class _Eliminator:
         return tips
 
     def _burden(self, node: int) -> tuple[int, int, int]:
-        """Return what taking out a node makes worse: neighbours, then entries, then new bonds.
+        """Return the burden of taking out a node: neighbours, then entries, then new bonds.
 
-        Two neighbours or fewer come first, whatever their choices; then the fewest entries.
+        Nodes of two neighbours or fewer come first, with any choices; then the fewest entries.
         """
         near = self.beside[node]
         if len(near) <= 2:
@@ -308,12 +307,12 @@ class _Eliminator:
 
 
 MOST_ENTRIES = 4_000_000
-"""Entries of a table, and of what is held at once to make one."""
+"""Most entries of a table, and of all arrays held at once to make one."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """The cheapest choices that were found, and a bound of what any cost, memory paid for."""
+    """The cheapest choices that were found, and a bound of any choice's cost, memory paid for."""
 
     choices: tuple[int, ...]
     value_s: float
