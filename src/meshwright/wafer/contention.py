@@ -1,10 +1,10 @@
-"""What sharing links does to a placed plan: the loads of every axis, and how much slower each gets.
+"""The effect of shared links on a placed plan: the loads of every axis, and its slowdown.
 
-Each axis alone: all its groups speak at once, over the links between the devices that they really
-have. Then what overlaps with computation shares the links of one window: the backward pass of one
-micro-batch through a stage holds the streams of its layers, the gradients of the data-parallel
-axes and the sends of the pipeline. Streams come first; the others get what is left. What shares a
-window is routed together, with a certificate.
+Each axis alone: all its groups send at once, over the links between the devices that they really
+have. Then messages that overlap with computation share the links of one window: the backward pass
+of one micro-batch through a stage holds the streams of its layers, the gradients of data-parallel
+axes and the sends of the pipeline. Streams come first; the others get the rest. Messages that
+share a window are routed together, with a certificate.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ than to import numba."""
 
 @dataclass(frozen=True)
 class AxisLoad:
-    """What one axis sends in a window, over all its groups at once."""
+    """Messages of one axis in a window, over all its groups at once."""
 
     axis: str
     messages: Sequence[tuple[str, Demands, float]]
-    """Of which operator each travels in the rounds, or nothing; what is sent for one byte of it;
-    its bytes."""
+    """The operator in the rounds of which each message travels, or an empty name; its demands for
+    one byte; its bytes."""
     private_s: float
-    """Of the busiest pair, if each pair had the links that the closed form gives it [s]."""
+    """Seconds of the busiest pair, if each pair had the links that the closed form gives it."""
     overlaps: bool
     """It overlaps with computation, and so with other axes."""
     yields: bool
     """Others that overlap with computation come first."""
     meets: float = 0.0
-    """Share of what others of the same rounds send that passes while it travels; 0 where it has
-    rounds of its own."""
+    """Share of the other messages of its rounds that pass while it travels; 0 where no other is in
+    its rounds."""
 
     @property
     def demands(self) -> Demands:
@@ -82,7 +82,7 @@ class AxisLoad:
 
 
 def one_after_the_other_s(rounds: Sequence[str], busy_s: Sequence[FloatArray]) -> float:
-    """Return how long messages take whose links, or pairs of devices, are busy so long [s].
+    """Return the seconds of messages that keep links, or pairs of devices, busy so long.
 
     Those in the same rounds travel at the same time; all others go one after the other.
     """
@@ -95,12 +95,12 @@ def one_after_the_other_s(rounds: Sequence[str], busy_s: Sequence[FloatArray]) -
 
 @dataclass(frozen=True)
 class UnitLoad:
-    """What demands of one byte load on their default routes; messages of more bytes scale it."""
+    """Link times of demands of one byte on default routes; messages of more bytes scale them."""
 
     demands: Demands
     routes: Routes
     busy_s: FloatArray
-    """Of each link, for a byte of the message [s]."""
+    """Busy time of each link, for a byte of the message [s]."""
     num_rerouted: int
     """Routes that leave the dimension order."""
 
@@ -109,7 +109,7 @@ _UNITS: WeakKeyDictionary[Network, dict[int, UnitLoad]] = WeakKeyDictionary()
 
 
 def unit_load(network: Network, demands: Demands) -> UnitLoad:
-    """Return what demands load on a network, worked out once each."""
+    """Return the link times of demands on a network, worked out once each."""
     known = _UNITS.setdefault(network, {})
     if id(demands) not in known:
         # On grids shortest paths are looked for around dead links alone, elsewhere from each
@@ -126,10 +126,10 @@ def unit_load(network: Network, demands: Demands) -> UnitLoad:
 
 @dataclass(frozen=True)
 class Contention:
-    """The links while a placed plan runs one window, and what their sharing slows down."""
+    """The links while a placed plan runs one window, and the slowdown by sharing them."""
 
     slowdown: Mapping[str, float]
-    """By axis: time on the shared links over what the closed form assumes; at least 1."""
+    """Slowdown by axis: time on the shared links over the closed form; at least 1."""
     busy_s: Mapping[str, FloatArray]
     """By axis: seconds that it keeps each link busy in the window."""
     detour: Mapping[str, float]
@@ -138,8 +138,8 @@ class Contention:
     num_rerouted: int
     """Those that leave the dimension order."""
     certificate: Certificate | None
-    """Of the busiest link among all that overlap with computation, over all routings;
-    None where messages just take the default routes."""
+    """Certificate of the busiest link among all messages that overlap with computation, over all
+    routings; None where messages just take the default routes."""
 
     @property
     def hottest(self) -> FloatArray:
@@ -151,15 +151,15 @@ class Contention:
 def contention(
     loads: Sequence[AxisLoad], network: Network, *, is_routed: bool = False
 ) -> Contention:
-    """Return what the links carry, and how much slower each axis is than on links of its own.
+    """Return the loads of the links, and the slowdown of each axis over private links.
 
     Messages take the dimension order, or the shortest path where links are missing.
 
     Parameters
     ----------
     is_routed
-        Whether what overlaps with computation is routed to relieve the busiest link, where a bound
-        does not prove the default routes best. The certificate is worked out only then.
+        Whether messages that overlap with computation are routed to relieve the busiest link, where
+        a bound does not prove the default routes best. The certificate is worked out only then.
     """
     units = {
         load.axis: [unit_load(network, demands) for _, demands, _ in load.messages]
@@ -253,7 +253,7 @@ def _routed(
 
 
 def _num_different(routes: Routes, others: Routes) -> int:
-    """Return how many routes are not the same as others of the same rows."""
+    """Return the number of routes that differ from others of the same rows."""
     if np.array_equal(routes.offsets, others.offsets) and np.array_equal(
         routes.links, others.links
     ):
@@ -283,7 +283,7 @@ def axis_loads(
     yielding: Sequence[str] = (),
     meeting: Mapping[str, float] = MappingProxyType({}),
 ) -> Iterator[AxisLoad]:
-    """Yield the load of each axis that sends some of the messages, each with how often it is sent.
+    """Yield the load of each axis that sends some of the messages, each with its count.
 
     Parameters
     ----------
@@ -322,7 +322,7 @@ def axis_loads(
 
 @lru_cache(maxsize=8192)
 def _placed(pattern: Pattern, axis: str, place: Place) -> Demands:
-    """Return what all groups of an axis send for one byte of a message.
+    """Return the demands of all groups of an axis for one byte of a message.
 
     Groups stand in the order of their first devices: places that are equal may list them in
     different orders, and the routes that are found depend on the order.
@@ -350,7 +350,7 @@ def scalar_group(group: Group[FloatArray], row: int = 0) -> Group[float]:
 def message_pattern(
     message: Message, structure: PlanOptions, group: Group[float], *, is_side_by_side: bool
 ) -> Pattern:
-    """Return who sends what in one message.
+    """Return the sends of one message: source, destination and share.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the devices of a plan compute and send, in order: in a pass, in a window, in a step.
+"""Computation and messages of the devices of a plan, in order: in a pass, in a window, in a step.
 
 The same operators and collectives that :mod:`~meshwright.cost.layer` adds up, kept apart: for
 link loads, and for a simulation of the step.
@@ -30,7 +30,7 @@ from meshwright.spec.collective import CollectiveKind
 DATA_AXES = ("dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
 """Those that shard optimizer states, those that repeat them, and both together."""
 EXPERT_DATA_AXES = ("edp_shard", "edp_replicate", "edp")
-"""The same, of the experts."""
+"""Data-parallel axes of the experts."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,19 @@ class MessageOf(Generic[N]):
     """One axis, or a group of several written as their product."""
     kind: CollectiveKind
     num_bytes: N
-    """Of the full tensor on one rank [bytes]."""
+    """Bytes of the full tensor on one rank."""
     overlaps: Mask = False
     """It overlaps with the computation of its operator and does not precede it."""
     is_stream: bool = False
     """It travels piece by piece round the group."""
     rounds: str = ""
-    """Of which operator it travels in the rounds, with all others that do; else by itself."""
+    """Name of the operator in the rounds of which it travels, with all others of that name; empty:
+    it travels alone."""
     since: N | float = 0.0
     """Share of the computation of its operator before which it does not begin [1]."""
     until: N | float = 1.0
-    """Share by which it has ended; above 1 where rounds follow that compute nothing [1]."""
+    """Share of the computation by which it has ended; above 1 where rounds without computation
+    follow [1]."""
     num_chunks: N | float = 1.0
     """Messages that each sub-tensor of a stream is cut into."""
     is_later: bool = False
@@ -81,27 +83,27 @@ class HeldParams(Generic[N]):
 
     dense: N
     expert: N
-    """Of routed experts."""
+    """Parameters of routed experts on one device [1]."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """One operator in one direction: what it waits for, and how long it computes."""
+    """One operator in one direction: the messages that it waits for, and its computation."""
 
     name: str
     compute_s: Num
     """One number, or a column with one for each speed of the devices [s]."""
     messages: tuple[Message, ...] = ()
     later_s: Num = 0.0
-    """Of the computation: the weight gradient, which a schedule may put off."""
+    """Seconds of the weight gradient in the computation, which a schedule may put off."""
 
     def at_once(self) -> Work:
-        """Return the work without what may be put off."""
+        """Return the work without the part that may be put off."""
         now = tuple(message for message in self.messages if not message.is_later)
         return Work(self.name, self.compute_s - self.later_s, now)
 
     def put_off(self) -> Work:
-        """Return what may be put off."""
+        """Return the part of the work that may be put off."""
         later = tuple(message for message in self.messages if message.is_later)
         return Work(self.name, self.later_s, later)
 
@@ -127,9 +129,10 @@ class _Step:
     cost: OpCost
     piece: PricedPiece
     is_taken: Mask
-    """Rows whose block streams so; the others have another step for the operator."""
+    """Rows with this stream of the block; the others have another step for the operator."""
     calls: Sequence[tuple[CollectiveCall, str, bool]]
-    """Of its layer: each with the operator that needs it, and whether it travels in rounds."""
+    """Calls of its layer: each with the operator that needs it, and whether it travels in
+    rounds."""
     is_repeated: bool
     """The backward pass computes it again."""
 
@@ -167,7 +170,7 @@ def piece_passes(
     network
         The groups of one strategy: columns of one row.
     rates
-        What computes; that of the slowest device if not given.
+        Rates of the device; those of the slowest one if not given.
     """
     rates = rates or problem.rates
     every = _steps(problem, structure, network, rates)
@@ -214,9 +217,9 @@ def _passes(rates: DeviceRates, steps: Sequence[_Step]) -> PiecePasses:
 
 
 def _messages(step: _Step, *, is_forward: bool, again: bool = False) -> Iterator[MessageOf[Num]]:
-    """Yield what an operator sends in one pass of a micro-batch, or when it is computed again.
+    """Yield the messages of an operator in one pass of a micro-batch, or in its recomputation.
 
-    What travels in the same rounds is one message, as it is priced: the weights of queries, keys
+    Tensors in the same rounds are one message, as they are priced: the weights of queries, keys
     and values, say.
     """
     problem, strategy = step.piece.problem, step.piece.network.strategy
@@ -252,9 +255,9 @@ def _messages(step: _Step, *, is_forward: bool, again: bool = False) -> Iterator
 def _rounds_of(step: _Step, call: CollectiveCall) -> tuple[Num, Num]:
     """Return when a call is sent in the rounds of an operator, in shares of its computation [1].
 
-    Of N rounds what is gathered comes in all but the last, for the next one, and sums leave in all
+    Of N rounds gathered tensors come in all but the last, for the next one, and sums leave in all
     but the first; partial sums of attention may leave after it has computed. On a block of r x c
-    devices something passes along the rows in the first, or the last, c of r c rounds.
+    devices messages pass along the rows in the first, or the last, c of r c rounds.
     """
     streams, is_sum = step.piece.streams, call.kind is CollectiveKind.REDUCE_SCATTER
     assert streams is not None
@@ -272,7 +275,7 @@ def _rounds_of(step: _Step, call: CollectiveCall) -> tuple[Num, Num]:
 
 
 def _passed(steps: Sequence[_Step], *, is_forward: bool) -> Iterator[MessageOf[Num]]:
-    """Yield what a piece sends in one pass of a micro-batch, what is computed again included."""
+    """Yield the messages of a piece in one pass of a micro-batch, recomputation included."""
     for step in steps:
         if not is_forward and step.is_repeated:
             yield from _messages(step, is_forward=True, again=True)
@@ -284,10 +287,10 @@ def window_messages(
     problem: Problem, structures: Sequence[PlanOptions], network: AxisNetwork,
     params: HeldParams[FloatArray],
 ) -> list[Sent]:  # fmt: skip
-    """Return what one stage sends in the backward pass of a micro-batch, and how often.
+    """Return the messages of one stage in the backward pass of a micro-batch, each with its count.
 
-    With the sums of gradients, and where weights were dropped also their gathering. One list for
-    each row of the network; those of equal layers are worked out together.
+    They include the sums of gradients, and the gathering of dropped weights. One list for each row
+    of the network; those of equal layers are worked out together.
 
     Parameters
     ----------
@@ -334,7 +337,7 @@ def step_messages(
     problem: Problem, structure: PlanOptions, network: AxisNetwork, params: HeldParams[float],
     num_passes: float,
 ) -> Sent:  # fmt: skip
-    """Return what all stages send in a step, and how often; edges are on one stage of ``pp``.
+    """Return the messages of all stages in a step, each with its count.
 
     Parameters
     ----------
@@ -365,7 +368,7 @@ def _layer_messages(
     problem: Problem, strategy: StrategyColumns, pieces: Sequence[Sequence[_Step]],
     num_passes: float, *, is_forward: bool,
 ) -> Iterator[tuple[MessageOf[Num], Num]]:  # fmt: skip
-    """Yield what the layers of a stage send in a number of passes, and how often.
+    """Yield the messages of the layers of a stage in a number of passes, each with its count.
 
     Edges are left out: they are on one stage.
     """
@@ -378,7 +381,7 @@ def _layer_messages(
 def _pipeline_message(
     problem: Problem, structure: PlanOptions, strategy: StrategyColumns, num_passes: float
 ) -> tuple[MessageOf[Num], Num]:
-    """Return what neighbouring stages hand each other, both ways, and how often."""
+    """Return the message between neighbouring stages, both ways, and its count."""
     num_bytes = send_bytes(problem, structure, strategy)
     message = MessageOf("pp", CollectiveKind.SEND, num_bytes, structure.wraps)
     return message, num_passes * strategy.num_virtual_stages

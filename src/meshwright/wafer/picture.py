@@ -38,7 +38,7 @@ class WaferMap:
     network: Network
     title: str
     caption: str
-    """What the loads are of, and their fidelity."""
+    """Kind of the loads, and their fidelity."""
     group: IntArray
     """Index of the group of each device in ``group_names``; -1 for a device without work."""
     group_names: tuple[str, ...]
@@ -46,16 +46,16 @@ class WaferMap:
     labels: tuple[str, ...]
     """Coordinates of the rank on each device, in lines."""
     load_share: FloatArray
-    """Load of each link as a share of what counts as full, 0 to 1."""
+    """Load of each link as a share of a full load, 0 to 1."""
     load_note: str
-    """What is full: ``100 % = busy all 2 s of a step``."""
+    """Meaning of a full load: ``100 % = busy all 2 s of a step``."""
     dead_wires: tuple[tuple[int, int], ...] = ()
-    """Pairs of devices whose wire has died."""
+    """Pairs of devices with a dead wire between them."""
     load_parts: Mapping[str, FloatArray] = field(default_factory=dict)
-    """By axis, its part of ``load_share``, where axes are told apart."""
+    """Part of ``load_share`` of each axis, where axes are told apart."""
 
     def __post_init__(self) -> None:
-        """Refuse what has no rows and columns."""
+        """Refuse a network without rows and columns."""
         network = self.network
         rows, columns = (len(np.unique(at)) for at in place_of(network).T)
         passes_on = bool(network.forwards[: network.num_devices].all())
@@ -72,7 +72,7 @@ def draw(plan: Plan, axis: str | None = None) -> WaferMap:
     Parameters
     ----------
     axis
-        Whose groups have colours; the innermost one where it is not given.
+        Axis with coloured groups; the innermost one where it is not given.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def _drawn(picture: WaferMap, wafer: IntArray) -> Iterator[str]:
 
 
 def _name(picture: WaferMap, device: int) -> str:
-    """Return the letter of the group and the number of a device, with what is wrong with it."""
+    """Return the letter of the group and the number of a device, with its fault."""
     speed = float(picture.network.speed_factor[device])
     if speed <= 0:
         return f"x{device}"

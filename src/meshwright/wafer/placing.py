@@ -1,6 +1,6 @@
-"""Where a strategy runs on a grid: ways to lay its axes, bounded and priced, and a choice.
+"""The place of a strategy on a grid: ways to lay its axes, bounded and priced, and a choice.
 
-What is looked at, and what decides, is the mapper of the problem.
+The mapper of the problem states which ways are tried, and which one is chosen.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ from meshwright.wafer.price import (
 )
 
 MOST_CHOICES = 4096
-"""Ways to lay a strategy that are looked at; what others cost is bounded without them."""
+"""Most ways to lay a strategy that are tried; a bound holds for all others."""
 MOST_ON_LARGE = 64
-"""The same on grids of more than ``MOST_DEVICES``."""
+"""Most ways to lay a strategy that are tried on grids of more than ``MOST_DEVICES``."""
 AT_ONCE = 256
-"""Ways whose link loads are worked out at most before the next bounds are looked at."""
+"""Most ways with link loads worked out before the next bounds are looked at."""
 AT_ONCE_OF_ONE = 8
-"""The same, of one candidate."""
+"""Most ways of one candidate with link loads worked out before the next bounds are looked at."""
 LAID_AT_ONCE = 256
-"""Candidates whose ways to lie are priced at once at most, link loads aside."""
+"""Most candidates with ways that are priced at once, link loads aside."""
 NUM_HOTTEST = 6
 
 
 @dataclass(frozen=True)
 class Placing:
-    """The best way found to lay a strategy, and what proves it."""
+    """The best way found to lay a strategy, and its proof."""
 
     price: PlacedPrice
     lower_bound_s: float
@@ -87,9 +87,9 @@ class Laid:
     found: Found
     choices: Sequence[Choice]
     alone: Priced
-    """One row for each way, on links of its own."""
+    """Prices on private links, one row for each way."""
     left_s: float
-    """What ways that are not among them take at least [s]."""
+    """Least seconds of all ways that are not among them."""
     num_priced: int = 0
     best: PlacedPrice | None = None
 
@@ -103,7 +103,7 @@ class Laid:
 
     @property
     def next_s(self) -> float:
-        """What the ways that are still to be priced take at least [s]."""
+        """Least seconds of the ways that are still to be priced."""
         return self.bound_s[self.num_priced] if self.num_priced < len(self.choices) else np.inf
 
     def fold(self, price: PlacedPrice | None) -> None:
@@ -112,7 +112,7 @@ class Laid:
             self.best = price
 
     def laid_as(self, problem: Problem, choice: Choice, priced: Priced, time_s: float) -> Found:
-        """Return the candidate laid in one way, with its time; its memory is of the first row."""
+        """Return the candidate laid in one way, with its time; the first row gives its memory."""
         return Found(
             self.found.strategy,
             replace(self.found.structure, axis_order=choice.axes),
@@ -131,7 +131,7 @@ class Laid:
 
 @dataclass
 class Works:
-    """How ranks share the work of a step, by where they are and by what tells shares apart."""
+    """Splits of the work of a step over ranks, by placement and by the traits that change them."""
 
     problem: Problem
     physical: Network
@@ -156,16 +156,17 @@ def laid(
     problem: Problem, found: Sequence[Found], works: Works, *, must_fit: bool,
     within_s: float = np.inf,
 ) -> list[Laid]:  # fmt: skip
-    """Return candidates with the ways to lay each; those of which no blocks fit are left out.
+    """Return candidates with the ways to lay each; candidates without blocks that fit are left out.
 
-    Ways under the same plan options are priced at once, each at the pace that its ranks have.
+    Ways under the same plan options are priced at once, each at the pace of its ranks.
 
     Parameters
     ----------
     must_fit
         Whether ways are left out that need more memory than a device or its host has.
     within_s
-        Who certainly takes longer, as its ranks share their work, is left out as well [s].
+        Limit of the step time [s]: a candidate that certainly takes longer, with the work of its
+        ranks as shared, is left out as well.
     """
     entries = [(one, choices_of(problem, one)) for one in found]
     entries = [(one, choices) for one, choices in entries if choices]
@@ -244,7 +245,7 @@ def _together(parts: Sequence[Priced]) -> Priced:
 
 
 def most_choices(problem: Problem) -> int:
-    """Return how many ways to lay a strategy are looked at."""
+    """Return the most ways to lay a strategy that are tried."""
     return MOST_CHOICES if problem.system.num_devices <= MOST_DEVICES else MOST_ON_LARGE
 
 
@@ -273,8 +274,8 @@ def choices_of(problem: Problem, found: Found) -> Sequence[Choice]:
 class PlacementSearch:
     """Places candidates, those with the least bounds first, until the fastest ones are proven.
 
-    Each price is a bound of the next one: a candidate before it is placed, its ways to lie on links
-    of their own, and those with contention.
+    Each price is a bound of the next one: a candidate before it is placed, its ways on private
+    links, and those with contention.
     """
 
     def __init__(
@@ -319,7 +320,7 @@ class PlacementSearch:
         found
             Candidates in order of their bounds [s], without those of earlier calls.
         beyond_s
-            What candidates that are not named take at least [s].
+            Least seconds of all candidates that are not named.
         """
         started = time.perf_counter()
         waiting = list(found)
@@ -346,7 +347,7 @@ class PlacementSearch:
         return self._left_s >= self.limit_s
 
     def _lay(self, found: Sequence[Found]) -> None:
-        """Price candidates on links of their own; what then fits no memory may do so offloaded."""
+        """Price candidates on private links; those too large for memory may offload."""
         entries = laid(
             self.problem, found, self._works, must_fit=self.must_fit, within_s=self.limit_s
         )
@@ -422,7 +423,7 @@ def routed(
     problem: Problem, structure: PlanOptions, strategy: Strategy, placing: Placing,
     physical: Network,
 ) -> Placing:  # fmt: skip
-    """Return the same placement with its messages routed around shared links, where that helps."""
+    """Return the placement with its messages routed around shared links, where that helps."""
     if physical.num_devices > MOST_DEVICES:
         return placing
     price = placing.price

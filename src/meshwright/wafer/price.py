@@ -45,12 +45,12 @@ from meshwright.wafer.messages import (
 )
 
 YIELDING = (*DATA_AXES, *EXPERT_DATA_AXES, "pp")
-"""What overlaps with the computation of a whole stage, and leaves the links to its streams."""
+"""Axes that overlap with the computation of a whole stage, and leave the links to its streams."""
 
 
 @dataclass(frozen=True)
 class PlacedPrice:
-    """A strategy on its devices: what it costs alone on its links, and with all others."""
+    """A strategy on its devices: its price alone on its links, and with all others."""
 
     ranks: Ranks
     closed_form: Priced
@@ -93,7 +93,7 @@ def choice_network(
 
 
 def _nesting(choices: Sequence[Choice]) -> AxisPlacement:
-    """Return where axes are, one row for each way to lay them."""
+    """Return the placement of axes, one row for each way to lay them."""
     sizes = np.array([choice.shapes for choice in choices], dtype=float)
     apart = np.ones_like(sizes)
     apart[:, 1:] = np.cumprod(sizes, axis=1)[:, :-1]
@@ -120,12 +120,12 @@ def contention_of(
     problem: Problem, structure: PlanOptions, strategy: Strategy, ranks: Ranks,
     params: HeldParams[float], physical: Network, *, is_routed: bool = False,
 ) -> Contention:  # fmt: skip
-    """Return what the links carry when a strategy runs on its devices.
+    """Return the contention on the links when a strategy runs on its devices.
 
     Parameters
     ----------
     physical
-        From :func:`physical_network`.
+        Network from :func:`physical_network`.
     """
     network = choice_network(problem, [(strategy, [Choice(ranks.axes, ranks.shapes)])])
     (found,) = _contentions(
@@ -138,7 +138,7 @@ def _contentions(
     problem: Problem, structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork,
     places: Sequence[Ranks], params: HeldParams[FloatArray], physical: Network, is_routed: bool,
 ) -> list[Contention]:  # fmt: skip
-    """Return what the links carry for each row of a network, alone on its devices."""
+    """Return the contention on the links for each row of a network, alone on its devices."""
     found = []
     every = window_messages(problem, [options for options, _ in structures], network, params)
     for row, ((structure, _), ranks, messages) in enumerate(
@@ -179,8 +179,8 @@ def price_placed(
 ) -> list[PlacedPrice | None]:  # fmt: skip
     """Return the price of candidates, each laid in one way.
 
-    None where blocks do not fit what works of the grid. All closed forms are priced at once, and
-    all contended prices. Below a cap on power each is slowed down by the energy of the links that
+    None where blocks do not fit the working part of the grid. All closed forms are priced at once,
+    and all contended prices. Below a cap on power each is slowed down by the energy of the links that
     it crosses.
 
     Parameters
@@ -189,7 +189,7 @@ def price_placed(
         Whether messages that share links are routed anew where that may help; else they take the
         default routes, which is never better.
     alone
-        The price of each on links of its own, one row each, where it is known.
+        Prices on private links, one row each, where they are known.
 
     Raises
     ------
@@ -236,7 +236,7 @@ def price_placed(
 def work_of(
     problem: Problem, strategy: Strategy, ranks: Ranks, physical: Network
 ) -> SharedWork | None:
-    """Return how the ranks of a strategy share the work of a step; None where none can.
+    """Return the split of the work of a step over its ranks; None where no rank can work.
 
     Equally where no device is slower than others or dead, and where ranks are not hosted by others,
     as those of models with experts.
@@ -254,10 +254,10 @@ def _at_their_pace(
     problem: Problem, structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork,
     works: Sequence[SharedWork],
 ) -> list[Priced]:  # fmt: skip
-    """Return the price of each row where its last rank computes at a pace of its own.
+    """Return the price of each row when the last rank runs at a different speed.
 
-    What is kept and worked on grows with the most work of a rank, weights, states and their update
-    with those of the ranks that a device hosts.
+    Activations grow with the most work of a rank; weights, states and their update with those of
+    the ranks that a device hosts.
     """
     found: list[Priced | None] = [None] * len(works)
     for key in dict.fromkeys((work.pace, work.most_work) for work in works):
@@ -309,15 +309,16 @@ class StepLinks:
     """The links of a placed plan over a whole step."""
 
     busy_s: FloatArray
-    """How long each link carries something [s]."""
+    """Busy time of each link [s]."""
     energy_j: float | None
-    """Of all bytes on all links that they cross, for each device in use [J]; None: not known."""
+    """Energy of all bytes on all links that they cross, for each device in use [J]; None: not
+    known."""
     by_axis_s: Mapping[str, FloatArray] = field(default_factory=dict)
-    """The same by axis, or group of axes."""
+    """Busy time of each link by axis, or group of axes [s]."""
 
     @property
     def busiest_s(self) -> float:
-        """How long the busiest link carries something [s]."""
+        """Busy time of the busiest link [s]."""
         return float(self.busy_s.max(initial=0.0))
 
 
@@ -325,7 +326,7 @@ def step_links(
     problem: Problem, structure: PlanOptions, strategy: Strategy, price: PlacedPrice,
     physical: Network,
 ) -> StepLinks:  # fmt: skip
-    """Return what the links carry in a step.
+    """Return the busy times of the links in a step, and their energy.
 
     Both passes of all layers and edges for every micro-batch, the sends of the pipeline, and the
     data-parallel messages as often as the stage of ZeRO asks for them; sums once a step over tp

@@ -20,7 +20,7 @@ from meshwright.wafer.simulation import SimulatedStep
 
 NUM_SHOWN = 6
 NUM_BINS, NUM_PARTS = 10, 100
-"""Of a step, on a screen and in a chart."""
+"""Parts of a step, on a screen and in a chart."""
 
 
 def simulation_lines(plan: Plan, step: SimulatedStep, network: Network) -> Iterator[str]:
@@ -60,11 +60,11 @@ class LinkUse(TypedDict):
     mean: float
     largest: float
     over_time: Sequence[float]
-    """Of all, in each tenth of the played step."""
+    """Share of all links in use, in each tenth of the played step."""
 
 
 class BusyLink(TypedDict):
-    """One of the links that carry most."""
+    """One of the links with the largest loads."""
 
     source: int
     target: int
@@ -128,7 +128,7 @@ def utilisation_over_time(step: SimulatedStep, network: Network) -> list[float]:
 
 
 def links_chart(step: SimulatedStep, network: Network) -> Chart:
-    """Return how much the links carry over the played step."""
+    """Return the chart of the load of the links over the played step."""
     used = link_use(step.timeline, network, NUM_PARTS)
     load = 100.0 * used.load_fraction
     return Chart(

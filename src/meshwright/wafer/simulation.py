@@ -1,7 +1,7 @@
 """The step of a placed plan, simulated: when every device computes, sends and waits.
 
 Messages become transfers (routes, bytes, waits), passes become tasks in the order of the pipeline
-schedule, and what is played adds up to the parts of a step.
+schedule, and the simulated tasks add up to the parts of a step.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from meshwright.wafer.placing import price_as_placed
 from meshwright.wafer.price import PlacedPrice, choice_network, params_of, physical_network
 
 MOST_TASKS = 150_000
-"""Tasks of a simulated step, about; layers are merged and micro-batches left out beyond it."""
+"""Most tasks of a simulated step, about; layers are merged and micro-batches left out beyond it."""
 MOST_TASKS_TO_RANK = 20_000
-"""The same where some plans are put in order."""
+"""Most tasks of a simulated step, about, where several plans are ranked."""
 TASKS_PER_PASS = 30
 MOST_RUNS = 4
-"""Runs of layers that a chunk is cut into at most."""
+"""Most runs of layers that a chunk is cut into."""
 COMPUTE = "compute"
 COMPUTED = ("compute_s", "recompute_s", "launch_s")
 _PART_OF_TRACK = {"tp": "tp_comm_s", "etp": "tp_comm_s", "cp": "cp_comm_s", "ep": "ep_comm_s",
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One message pattern on some devices; bytes are linear in those of the message."""
+    """Demands for one byte of the full tensor on one rank."""
 
     demands: Demands
     """For one byte of the full tensor on one rank."""
@@ -89,12 +89,13 @@ class Exchange:
     """Devices that exchange with each other, (groups, members): they are done together, as steps
     and rounds that wait for each other are. Rows of ``demands`` come group by group."""
     fixed_s: float
-    """What the steps of the algorithm take besides bytes, latencies and message starts [s]."""
+    """Seconds of the steps of the algorithm besides bytes, latencies and message starts."""
     waits_s_per_byte: float = 0.0
-    """What a byte of the message takes beyond its time on the busiest link: steps that leave links
-    idle, relays that store messages whole [s]."""
+    """Seconds for each byte of the message beyond its time on the busiest link: steps that leave
+    links idle, relays that store messages whole."""
     fixed_bytes: float = 0.0
-    """What each message start occupies a link for, where messages overlap with computation."""
+    """Bytes that the start of each message occupies a link for, where messages overlap with
+    computation."""
 
     def num_bytes(self, message_bytes: float, times: float) -> FloatArray:
         """Return the bytes of each row for a message that is sent several times [bytes]."""
@@ -102,7 +103,7 @@ class Exchange:
         return sizes
 
     def waits_s(self, message_bytes: float, times: float) -> float:
-        """Return what a device waits for after its last byte has come [s]."""
+        """Return the seconds that a device waits after its last byte has come."""
         return times * (self.fixed_s + self.waits_s_per_byte * message_bytes)
 
 
@@ -189,10 +190,10 @@ class Exchanges:
 def _rounds(
     stream: TensorStream, group: Group[float], num_chunks: float
 ) -> tuple[float, float, float]:
-    """Return what N - 1 rounds of a stream take: fixed [s], for each byte [s], and fixed bytes.
+    """Return the cost of N - 1 rounds of a stream: fixed [s], for each byte [s], fixed bytes.
 
     Latencies of one hop and the start of each chunk keep the link; those of further hops are waited
-    for, and each of them takes a chunk as long as the first, because it is stored whole.
+    for, and each takes a chunk as long as the first, because relays store chunks whole.
     """
     crossed = [span for span in group.spans if span.size > 1]
     members = prod(span.size for span in crossed)
@@ -213,27 +214,29 @@ class Run:
     passes: PiecePasses
     num_layers: float
     data_share: float
-    """Of the parameters of its stage [1]."""
+    """Share of the parameters of its stage [1]."""
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """What the stages of a pipeline do in a step."""
+    """Work of the stages of a pipeline in a step."""
 
     runs: Sequence[Sequence[Sequence[Run]]]
-    """Of each stage and chunk, in the order of the forward pass."""
+    """Runs of each stage and chunk, in the order of the forward pass."""
     orders: Sequence[Sequence[Task]]
-    """Of each stage, from the schedule."""
+    """Order of the tasks of each stage, from the schedule."""
     send: Message | None
     before_step: tuple[Message, ...]
     """Data-parallel messages that bring the parameters of a stage for a step."""
     before_forward: tuple[Message, ...]
-    """The same before each forward pass, and before each backward pass."""
+    """Data-parallel messages before each forward pass; the next field has those before each
+    backward pass."""
     before_backward: tuple[Message, ...]
     after_backward: tuple[Message, ...]
-    """Those that carry the gradients of each backward pass."""
+    """Data-parallel messages that carry the gradients of each backward pass."""
     after_last_backward: tuple[Message, ...]
-    """Those that carry the gradients of the step, once a run has had its last backward pass."""
+    """Data-parallel messages that carry the gradients of the step, after a run's last backward
+    pass."""
     overlaps_data: bool
     """Data-parallel messages overlap with computation; otherwise it waits for them."""
     speed: IntArray
@@ -245,7 +248,7 @@ Waits = list[IntArray]
 
 
 class _StepBuilder:
-    """State of one enumeration: the last task of every device, and what has been sent."""
+    """State of one enumeration: the last task of every device, and the messages already sent."""
 
     def __init__(self, work: StepWork, exchanges: Exchanges) -> None:
         self.work, self.exchanges = work, exchanges
@@ -290,7 +293,7 @@ class _StepBuilder:
         return task.chunk * self.num_stages + stage
 
     def _is_ready(self, task: Task, stage: int) -> bool:
-        """Return whether what a task needs of other stages has been enumerated."""
+        """Return whether the inputs of a task from other stages have been enumerated."""
         if task.kind is TaskKind.BACKWARD_WEIGHT:
             return True
         position = self._position(task, stage)
@@ -300,7 +303,7 @@ class _StepBuilder:
         return is_last or (TaskKind.BACKWARD, task.micro_batch, position) in self.arrived
 
     def _task(self, task: Task, stage: int) -> None:
-        """Enumerate one chunk of one micro-batch, and what it hands on."""
+        """Enumerate one chunk of one micro-batch, and its message to the next stage."""
         work, runs = self.work, list(enumerate(self.work.runs[stage][task.chunk]))
         if task.kind is TaskKind.BACKWARD_WEIGHT:
             # The weight gradients that were put off.
@@ -375,7 +378,7 @@ class _StepBuilder:
             self._wait_for(devices, waits + at_end)
 
     def _seconds(self, compute_s: Num, run: Run, devices: IntArray) -> FloatArray:
-        """Return what the layers of a run take on each device, in one operator [s]."""
+        """Return the seconds of the layers of a run on each device, in one operator [s]."""
         seconds: FloatArray = np.atleast_1d(compute_s)[self.work.speed[devices]] * run.num_layers
         return seconds
 
@@ -386,14 +389,14 @@ class _StepBuilder:
                                                 name="wait")  # fmt: skip
 
     def _send(self, message: Message, stage: int, times: float, waits: Waits) -> IntArray:
-        """Enumerate a message, and return what each device waits for."""
+        """Enumerate a message, and return the tasks that each device waits for."""
         exchange = self.exchanges.of(message, stage)
         return self._exchange(exchange, message, times, [self.last, *waits], message.axis)
 
     def _exchange(
         self, exchange: Exchange, message: Message, times: float, after: Waits, track: str
     ) -> IntArray:
-        """Enumerate transfers and what groups wait for, and return what each device waits for."""
+        """Enumerate transfers and the waits of groups, and return the waits of each device."""
         source, groups = exchange.demands.source, exchange.groups
         sent = self.tasks.transfer(
             exchange.routes,
@@ -428,9 +431,9 @@ class _StepBuilder:
             self._wait_for(here, [received])
 
     def _share_of_first(self, run: Run) -> float:
-        """Return the share of the parameters of a run without which it cannot begin or end.
+        """Return the share of the parameters of a run that it needs to begin or to end.
 
-        Those of one layer, where the others travel while it computes.
+        Those of one layer, where the parameters of the others travel while it computes.
         """
         return 1.0 / run.num_layers if self.work.overlaps_data else 1.0
 
@@ -472,10 +475,10 @@ def step_tasks(work: StepWork, exchanges: Exchanges) -> TaskGraph:
 
 
 def in_rounds(works: Sequence[Work]) -> Iterator[tuple[Work, list[tuple[Message, float]]]]:
-    """Yield parts of works, each with what is sent while it computes: messages and shares of them.
+    """Yield parts of works, each with its messages during computation and their shares.
 
-    A work is cut where something that overlaps with it begins or ends; what it waits for comes
-    with its first part, and parts that compute nothing follow it where messages end later.
+    A work is cut where a message that overlaps with it begins or ends; messages that it waits for
+    come with its first part, and parts without computation follow it where messages end later.
     """
     for work in works:
         overlapping = [message for message in work.messages if message.overlaps]
@@ -498,9 +501,9 @@ ROUNDING = 1e-8
 
 
 def merged(works: Sequence[Work]) -> list[Work]:
-    """Return the works of a pass with those that send nothing added to the one before.
+    """Return the works of a pass; works that send nothing are added to the one before.
 
-    What overlaps with an operator belongs to that operator.
+    A message that overlaps with an operator belongs to that operator.
     """
     merged_works: list[Work] = []
     for work in works:
@@ -515,12 +518,13 @@ def merged(works: Sequence[Work]) -> list[Work]:
 
 @dataclass(frozen=True)
 class SimulatedStep:
-    """A step that was played, and what it adds up to."""
+    """A simulated step, and the sums of its parts."""
 
     step_time_s: float
     time_parts_s: Mapping[str, float]
-    """Along the critical path; what is not played is as priced: sums of single numbers and of tied
-    or shared parameters after the last pass, update, offload, slowdown by overlap, jitter."""
+    """Seconds along the critical path; parts that are not simulated are as priced: sums of single
+    numbers and of tied or shared parameters after the last pass, update, offload, slowdown by
+    overlap, jitter."""
     graph: TaskGraph
     timeline: Timeline
     num_micro_batches: int
@@ -535,12 +539,12 @@ def simulate_step(
 
     Where a step has more micro-batches than can be played, two shorter steps are, and the time
     between them is the time of each micro-batch that was left out. Runs of layers that are
-    recomputed together are played layer by layer, which is as much.
+    recomputed together are played layer by layer, in equal time.
 
     Parameters
     ----------
     most_tasks
-        Tasks that are played, about; ``MOST_TASKS`` if not given.
+        Most tasks to play, about; ``MOST_TASKS`` if not given.
     """
     structure = replace(structure, recompute_run=1)
     network = choice_network(problem, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
@@ -653,13 +657,13 @@ def _extent(
 ) -> tuple[int, int]:
     """Return the runs of a chunk and the micro-batches to play.
 
-    What is added for the micro-batches that are left out is the pace of the last ``pp`` played.
+    Micro-batches that are left out take the pace of the last ``pp`` played.
 
     Parameters
     ----------
     rounds
-        Times as many micro-batches as stages, at least: with zero bubble the weight gradients that
-        were put off come in the last round, so three.
+        Least number of micro-batches over the number of stages: with zero bubble the delayed weight
+        gradients come in the last round, so three.
     """
     per_run = strategy.num_devices * TASKS_PER_PASS * 2 * strategy.num_virtual_stages
     stages = int(strategy.pp)
@@ -701,13 +705,13 @@ def _parts(
 ) -> dict[str, float]:
     """Return the parts of a step: simulated ones in the shares of the critical path.
 
-    What the device computes in all is compute; what the path computes beyond that, on other
+    All computation of the device is compute; computation of the path beyond that, on other
     stages, is the bubble.
 
     Parameters
     ----------
     pipeline_s
-        What was played, with the micro-batches that were left out [s].
+        Seconds played, with the micro-batches that were left out.
     once_s
         Data-parallel communication that is as priced [s].
     """
@@ -731,7 +735,7 @@ def _parts(
 
 
 def _at_most(parts: Mapping[str, float], limit_s: float) -> dict[str, float]:
-    """Return parts as they are, or in the same shares where they sum to more than a limit."""
+    """Return parts as they are, or scaled in proportion where they sum to more than a limit."""
     total_s = sum(parts.values())
     share = max(limit_s, 0.0) / total_s if total_s > limit_s else 1.0
     return {name: seconds * share for name, seconds in parts.items()}
@@ -740,7 +744,7 @@ def _at_most(parts: Mapping[str, float], limit_s: float) -> dict[str, float]:
 def _once_s(
     problem: Problem, structure: PlanOptions, network: AxisNetwork, price: PlacedPrice
 ) -> float:
-    """Return what data-parallel axes send once a step after all else, as priced [s].
+    """Return the seconds of data-parallel messages once a step after all else, as priced.
 
     The number for the gradient norm, and the gradient of a tied embedding.
     """
@@ -760,7 +764,7 @@ def _once_s(
 
 @dataclass(frozen=True)
 class SimulatedPlan(Listed):
-    """A plan whose step was played on its network."""
+    """A plan with its step simulated on its network."""
 
     plan: Plan
     network: Network
@@ -777,11 +781,11 @@ class SimulatedPlan(Listed):
         )
 
     def rows(self) -> Rows:
-        """Return the tasks that were played: what ran where, and when."""
+        """Return the tasks that were played, with their device and times."""
         return self.step.timeline.rows()
 
     def plot_time(self) -> AltairChart:
-        """Draw what the critical path of the step consists of [s]."""
+        """Draw the parts of the critical path of the step [s]."""
         step = self.step
         return figure(time_chart("Time of a step, simulated", step.time_parts_s, step.step_time_s))
 
@@ -793,7 +797,7 @@ class SimulatedPlan(Listed):
 
 
 def not_played(structure: PlanOptions) -> str:
-    """Return what of a structure is priced but not simulated; empty: nothing."""
+    """Return the part of a structure that is priced but not simulated; empty: none."""
     if structure.vocabulary_parallel:
         return "embedding and logits on all stages"
     if structure.overlap_expert_parallel:
@@ -808,7 +812,7 @@ def simulate(plan: Plan) -> SimulatedPlan:
     ------
     UnsupportedError
         The plan has no placement: its system is no grid of devices, or too large a one. Or it has
-        what is not played.
+        parts that are not simulated.
     """
     problem, entry = problem_of(plan), plan.best
     if entry.placement is None:

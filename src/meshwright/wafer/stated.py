@@ -20,7 +20,7 @@ from meshwright.wafer.simulation import SimulatedPlan
 
 
 def placement_of(plan: Plan) -> Placement:
-    """Return where a plan runs.
+    """Return the placement of a plan.
 
     Raises
     ------
@@ -36,13 +36,13 @@ def place_on(plan: Plan, stated: PlacementFile) -> Plan:
     """Return a plan with its ranks on other devices, with the contended price that this has.
 
     Collectives and streams keep the order of their members in the blocks of the axes; each message
-    takes the links between the devices where these members are. What a message waits for its first
+    takes the links between the devices where these members are. The wait of a message for its first
     byte stays that of neighbours in the blocks.
 
     Raises
     ------
     SpecError
-        The file names other axes, or more or fewer devices, or one that is none of the system.
+        The file names other axes, more or fewer devices, or a device that the system lacks.
     InfeasibleError
         A device is dead, or cut off from the others.
     """
@@ -65,7 +65,7 @@ def place_on(plan: Plan, stated: PlacementFile) -> Plan:
 
 
 def _faults(plan: Plan, placement: Placement, stated: PlacementFile) -> Iterator[Fault]:
-    """Yield what does not fit the plan."""
+    """Yield the faults of a placement file for the plan."""
     if len(stated.devices) != len(placement.devices):
         found, needed = len(stated.devices), len(placement.devices)
         yield Fault("devices", f"{found} devices, but the plan has {needed} ranks", f"{needed}")
@@ -94,7 +94,7 @@ class PlacementRecord(TypedDict):
     axes: Mapping[str, Sequence[int]]
     """By axis: sides of the block that its members fill, in units of inner blocks."""
     devices: Sequence[int]
-    """Of each rank."""
+    """Device of each rank."""
 
 
 class PlayedPlacement(PlacementRecord):
@@ -103,7 +103,7 @@ class PlayedPlacement(PlacementRecord):
     contended_s: float
     simulated_s: float
     slowdown: Mapping[str, float]
-    """By axis: time on shared links over that on links of its own."""
+    """Slowdown by axis: time on shared links over that on private links."""
 
 
 PlacementsRecord = TypedDict(
@@ -155,7 +155,7 @@ def _slowdown(entry: Candidate) -> dict[str, float]:
 
 
 def compared_record(played: dict[str, SimulatedPlan]) -> dict[str, PlayedPlacement]:
-    """Return the same as data."""
+    """Return both simulated placements as data."""
     return {
         name: {
             **placement_record(one.plan),

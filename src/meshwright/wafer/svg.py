@@ -36,7 +36,7 @@ LINE = 13.0
 NARROWEST, WIDEST = 1.6, 11.0
 """Width of the shaft of an idle link and of a full one [px]."""
 HEAD_LENGTH, HEAD_EXTRA = 9.0, 3.0
-"""Length of a head, and what it is wider than its shaft on either side [px]."""
+"""Length of a head, and its width beyond the shaft on either side [px]."""
 APART = 8.5
 """Distance of a link from the middle of its wire [px]."""
 CLEARANCE = 2.0
@@ -84,7 +84,7 @@ class Box:
         )
 
     def reach(self, along: tuple[float, float]) -> float:
-        """Return how far the edge is from the centre in a direction [px]."""
+        """Return the distance of the edge from the centre in a direction [px]."""
         if self.half_width == 0:
             return 0.0
         sides = ((self.half_width, along[0]), (self.half_height, along[1]))
@@ -106,7 +106,7 @@ class Canvas:
 
 
 def make_canvas(network: Network) -> Canvas:
-    """Return where the nodes of a grid are drawn, true to scale.
+    """Return the boxes of the nodes of a grid, drawn true to scale.
 
     Devices fill their pitch but for the room of the links; IO dies are small squares.
     """
@@ -145,7 +145,7 @@ class Arrow:
 
     @property
     def direction(self) -> tuple[float, float]:
-        """Of length one."""
+        """Unit vector along the arrow."""
         return (self.to_x - self.from_x) / self.length, (self.to_y - self.from_y) / self.length
 
     def outline(self, share: float) -> str:
@@ -271,7 +271,7 @@ def _percent(arrow: Arrow, share: float) -> str:
 
 
 def _device(picture: WaferMap, device: int, box: Box) -> Iterator[str]:
-    """Yield one device: its colour, number, group and rank, and what is wrong with it."""
+    """Yield one device: its colour, number, group and rank, and its fault."""
     speed, group = float(picture.network.speed_factor[device]), int(picture.group[device])
     lines = picture.labels[device].splitlines()
     works = "dead" if speed <= 0 else f"{speed:.0%} of full speed"
@@ -298,7 +298,7 @@ def _device(picture: WaferMap, device: int, box: Box) -> Iterator[str]:
 
 
 Section = tuple[list[str], float]
-"""What is drawn from (0, 0) downwards, and its height [px]."""
+"""Elements drawn from (0, 0) downwards, and their height [px]."""
 
 
 def _legend(picture: WaferMap, canvas: Canvas, width: float) -> Iterator[Section]:

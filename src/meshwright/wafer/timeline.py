@@ -16,7 +16,7 @@ from meshwright.wafer.price import choice_network, physical_network
 
 
 def timeline(plan: Plan) -> StepTimeline:
-    """Return what each pipeline stage of the best candidate does when, and what it holds.
+    """Return the tasks of each pipeline stage of the best candidate over time, and its memory.
 
     Raises
     ------

@@ -124,7 +124,7 @@ class GridPlacer(Placer):
         return placed_candidate(problem, structure, strategy, placing, physical)
 
     def check_operators(self, problem: Problem) -> None:
-        """Refuse a problem whose operators cannot have strategies of their own."""
+        """Refuse a problem that does not allow a strategy for each operator."""
         check_operators(problem)
 
     def operator_plan(

@@ -1,4 +1,4 @@
-"""Two levels: options for each operator alone on its links, then what they cost with all others.
+"""Two levels: options for each operator alone on its links, then their cost with all others.
 
 Both are exact within their bounds. The bound of the whole plan leaves out contention, and
 resharding where it is close enough without, and takes the best way to lay each option.
@@ -33,7 +33,7 @@ from meshwright.wafer.placing import has_placement
 from meshwright.wafer.price import physical_network
 
 PROVEN = 0.05
-"""Gap above which the bound is worked out again with what resharding costs at least."""
+"""Gap above which the bound is worked out again with the least cost of resharding."""
 LITTLE = 0.01
 """Gain for which no further frame is looked at on shared links."""
 
@@ -53,7 +53,7 @@ class Planned:
 
     @property
     def time_s(self) -> float:
-        """Of a step [s]."""
+        """Seconds of a step."""
         return self.level_two.assigned.total_s
 
     @property
@@ -117,7 +117,7 @@ def operator_plan(
 
 
 def check_operators(problem: Problem) -> None:
-    """Refuse a problem whose operators cannot have strategies of their own.
+    """Refuse a problem that does not allow a strategy for each operator.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """The best option of each operator under one frame, within the memory of a device, with a proof.
 
-Level 1: each option costs what it costs alone on its links. Level 2: where options share links,
+Level 1: each option has its cost alone on its links. Level 2: where options share links,
 each is priced when it is asked for. Contention only slows down, so until then its price alone is a
 bound.
 """
@@ -106,7 +106,7 @@ def fastest_ways(prices: OperatorPrices, most: int) -> IntArray:
 def _likely(prices: OperatorPrices) -> IntArray:
     """Return the options that are fast or lean as a whole, or fast for some group.
 
-    What is left out is still in the bound of the whole plan.
+    An option that is left out is still in the bound of the whole plan.
     """
     rows = fastest_ways(prices, 1)
     costs = [cost.layer for piece in prices.costs for cost in piece]
@@ -124,8 +124,8 @@ def _likely(prices: OperatorPrices) -> IntArray:
 def assign(model: ModelGraph) -> Assignment | None:
     """Return the best options within the memory of a device; None where none fit.
 
-    Several bounds of what data-parallel messages show are tried, until one proves the best that
-    was found. One option for all operators is among what is compared.
+    Several bounds of exposed data-parallel messages are tried, until one proves the best that was
+    found. One option for all operators is also compared.
     """
     uniform = best_uniform(model)
     plans = [uniform] if uniform else []
@@ -249,7 +249,7 @@ def bound_with_moves_s(model: ModelGraph, enough_s: float) -> float:
 
 
 class LeastMoves:
-    """What passing tensors between sets of degrees costs at least, as far as it is known."""
+    """Least costs of passing tensors between sets of degrees, as far as they are known."""
 
     def __init__(self, anywhere: ModelGraph) -> None:
         prices = anywhere.prices
@@ -262,7 +262,7 @@ class LeastMoves:
         self.is_known = {entry: np.eye(size, dtype=bool) for entry in self.handovers}
 
     def edges(self) -> dict[tuple[int, int], Load]:
-        """Return what is known to be passed between nodes, in a step."""
+        """Return the known costs of passing tensors between nodes, in a step."""
         times = self.model.num_micro_batches * (1.0 + self.model.jitter)
         loads = {entry: make_load(least * times) for entry, least in self.least_s.items()}
         return {pair: loads[entry] for pair, entry, _ in self.passed}
@@ -297,15 +297,15 @@ SLOWER = 1.002
 
 
 class SharedTable:
-    """The options of a frame, and what those that were asked for suffer from each other.
+    """The options of a frame, and the mutual slowdown of those that were asked for.
 
-    Options are numbered as in ``model``; what is known of them is kept by their numbers among all
-    ways to lay them.
+    Options are numbered as in ``model``; known slowdowns are kept by their numbers among all ways
+    to lay them.
 
     Parameters
     ----------
     before
-        A table of another frame with the same layers, whose options suffer the same where the same
+        A table of another frame with the same layers: options have equal slowdowns where the same
         messages are sent.
     """
 
@@ -314,19 +314,20 @@ class SharedTable:
         structure = alone.model.prices.options.frame.structure
         stage = structure.zero_stage
         self.sends = stage == 0, stage == 3 and structure.reshard_after_forward
-        """What tells the data-parallel messages of two stages of ZeRO apart."""
+        """Whether gradients are all-reduced, and whether weights are gathered twice: stages of ZeRO
+        that agree in both send equal data-parallel messages."""
         self._slowdown: dict[int, Slowdown] = {}
         self.model = alone.model
-        """What each option costs as far as it is known: on shared links, or alone."""
+        """Cost of each option as far as it is known: on shared links, or alone."""
         if before is not None and before.sends == self.sends:
             self._slowdown, self.model = before._slowdown, before.model.under(structure)
         number = {row: option for option, row in enumerate(self.model.rows.tolist())}
         self.start = tuple(number[int(alone.model.rows[o])] for o in alone.assigned.options)
-        """What level 1 chose, one option for each node."""
+        """Choice of level 1, one option for each node."""
 
     @property
     def num_priced(self) -> int:
-        """Options whose messages have been laid on the links."""
+        """Number of options with messages laid on the links."""
         return len(self._slowdown)
 
     def knows(self, options: Iterable[int]) -> bool:
@@ -356,7 +357,7 @@ class SharedTable:
         return found if fits and found.total_s < best.total_s else best
 
     def widen(self) -> bool:
-        """Take in other ways to lay what turned out to be slow; tell whether there were any."""
+        """Take in other ways to lay the options that turned out slow; tell if there were any."""
         every, rows = self.model.every_way, self.model.rows
         slow = [row for row, slower in self._slowdown.items() if max(slower.values()) > SLOWER]
         codes, ways = every.options.codes, fastest_ways(every, 1 + WAYS_TAKEN_IN)
@@ -368,7 +369,7 @@ class SharedTable:
         return True
 
     def _slowed(self, model: ModelGraph, rows: Iterable[int]) -> ModelGraph:
-        """Return a model in which some of the ways cost what they cost on shared links."""
+        """Return a model in which some of the ways have their cost on shared links."""
         known = {row: option for option, row in enumerate(model.rows.tolist())}
         slower = [(known[row], self._slowdown[row]) for row in rows if row in known]
         options = np.array([option for option, _ in slower])

@@ -1,7 +1,7 @@
 """Options: ways to split one micro-batch of the whole model over the devices of a grid.
 
-An option is a set of degrees, where its axes are placed, and what streams. The sequences of a
-micro-batch and what is chosen for the whole model (:class:`Frame`) are the same for all options.
+An option is a set of degrees, the place of its axes, and a streamed tensor. The sequences of a
+micro-batch and the choices for the whole model (:class:`Frame`) are the same for all options.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ MOST_OPTIONS = 6_000
 
 
 Degrees = tuple[int, int, int, int]
-"""Of tp, cp, dp and tatp."""
+"""Degrees of tp, cp, dp and tatp."""
 TENSORS = (Streamed.WEIGHTS, Streamed.INPUTS, Streamed.BOTH)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What all operators of a plan share."""
+    """Choices shared by all operators of a plan."""
 
     structure: PlanOptions
-    """The order of its axes and what streams are left to the options."""
+    """Plan options; their order of axes and streamed tensor are left to the options."""
     num_devices: int
     num_sequences: int
-    """Of one micro-batch of all data-parallel ranks together."""
+    """Sequences of one micro-batch of all data-parallel ranks together."""
     blocks: frozenset[Degrees] = frozenset()
     """Degrees for which both tensors may stream."""
 
@@ -62,7 +62,8 @@ class Options:
     frame: Frame
     columns: StrategyColumns
     structures: tuple[PlanOptions, ...]
-    """Of each row: what streams, the order of the axes, and whether sequences are split over tp."""
+    """Plan options of each row: streamed tensor, order of the axes, and whether sequences are split
+    over tp."""
     choices: tuple[Choice, ...]
     """Where the axes of each row are placed."""
     network: AxisNetwork
@@ -76,7 +77,7 @@ class Options:
 
     @property
     def streamed(self) -> IntArray:
-        """What streams in each row, as its place in ``TENSORS``."""
+        """Streamed tensor of each row, as its place in ``TENSORS``."""
         return np.array([TENSORS.index(structure.streamed) for structure in self.structures])
 
     @property
@@ -116,7 +117,7 @@ def all_options(problem: Problem, frame: Frame) -> Options | None:
 
 
 def _legal(problem: Problem, frame: Frame) -> Iterator[tuple[Strategy, PlanOptions]]:
-    """Yield the degrees that no rule refuses, with what streams."""
+    """Yield the degrees that no rule refuses, with the streamed tensor."""
     columns = stack(
         [
             make_strategy(
@@ -160,7 +161,7 @@ def _refused(problem: Problem, structure: PlanOptions, columns: StrategyColumns)
 
 
 def _layout(columns: StrategyColumns, choices: Sequence[Choice]) -> AxisPlacement:
-    """Return where the axes of each row are placed: distances, and blocks."""
+    """Return the placement of the axes of each row: distances, and blocks."""
     order = np.array([[AXES.index(axis) for axis in choice.axes] for choice in choices])
     shapes = np.array([choice.shapes for choice in choices], dtype=float)
     rows = np.arange(len(choices))
@@ -182,18 +183,18 @@ def _inside(sizes: FloatArray) -> FloatArray:
 
 
 NUM_UNIFORM = 24
-"""Plans with one strategy for all whose frames are tried."""
+"""Plans with one strategy for all operators that give the frames to try."""
 MOST_STAGES = 2
 """Stages of ZeRO that are tried with the same layers."""
 ONE_STAGE: Mapping[str, tuple[object, ...]] = {
     "pp": (1,), "context_kind": ("ring",), "offload": ("none",),
 }  # fmt: skip
-"""What is looked at: operators of one stage, with all state on the device."""
+"""Plan options that are tried: operators of one stage, with all state on the device."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """Frames that differ in their stage of ZeRO alone: their layers cost the same."""
+    """Frames that differ in their stage of ZeRO alone: their layers have equal costs."""
 
     frame: Frame
     structures: tuple[PlanOptions, ...]
@@ -208,9 +209,9 @@ def likely_bases(
     Parameters
     ----------
     most
-        Bases that are returned at most: the sequences of a micro-batch, and recomputation.
+        Most bases returned: each has its sequences of a micro-batch, and its recomputation.
     allowed
-        What is fixed.
+        Values that plan options may take.
     """
     choices = Choices({**(allowed or {}), **ONE_STAGE})
     result = search(SearchSpace(problem, choices), top=NUM_UNIFORM, progress=progress)

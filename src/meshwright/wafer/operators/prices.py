@@ -2,8 +2,8 @@
 
 A group has one matrix product or attention core, with the norm before it and the light operators
 after it. Experts stay together: their routing ties them. The step has the same formulas as for one
-strategy: the layers are means over what was chosen, gradients are summed over as many kinds of
-parameters as there are options in use, and resharding comes on top. With one option for all it is
+strategy: the layers are means over the chosen options, gradients are summed for each kind of
+parameters, one per option in use, and resharding comes on top. With one option for all it is
 the price of that strategy.
 """
 
@@ -43,7 +43,7 @@ from meshwright.wafer.price import contention_of
 
 ANCHORS = (OpKind.MATMUL, OpKind.ATTENTION)
 BEFORE = -1
-"""What comes before the first group: the layer before, or the embedding."""
+"""Number of the source before the first group: the layer before, or the embedding."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def operator_groups(layer: LayerGraph) -> tuple[LayerGraph, ...]:
 
 
 def handovers(groups: Sequence[LayerGraph]) -> list[Handover]:
-    """Return what passes between the groups of a layer, by pairs of groups.
+    """Return the tensors that pass between the groups of a layer, by pairs of groups.
 
     A tensor that several groups read passes from reader to reader: the first one has laid it out
     as it needs it, and the residual stream goes on from there.
@@ -138,7 +138,7 @@ class OperatorPrices:
         return sync_links(self.problem, Collectives(self.options.network, launch_s)).dense
 
     def under(self, structure: PlanOptions) -> OperatorPrices:
-        """Return the same prices under a structure that changes no layer."""
+        """Return the prices under a structure that changes no layer."""
         frame = replace(self.options.frame, structure=structure)
         return OperatorPrices(self.problem, replace(self.options, frame=frame), self.costs)
 
@@ -189,13 +189,13 @@ def _of_tensor(problem: Problem, options: Options, streamed: Streamed) -> list[l
 
 
 Slowdown = Mapping[str, float]
-"""By axis: how much longer its messages take than on links of their own."""
+"""Slowdown by axis: time of its messages on shared links over that on private links."""
 
 
 def slowdown_of(
     problem: Problem, options: Options, index: int, params: float, physical: Network
 ) -> Slowdown:
-    """Return what the messages of one option suffer where the whole model has it.
+    """Return the slowdown of the messages of one option where the whole model has it, by axis.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Assigned:
-    """The option of each group of operators, in the order of the model, and what it costs."""
+    """The option of each group of operators, in the order of the model, and its cost."""
 
     places: tuple[Place, ...]
     options: tuple[int, ...]
@@ -257,7 +257,7 @@ class Assigned:
 
     @property
     def memory_bytes(self) -> float:
-        """Of the fullest device [bytes]."""
+        """Memory of the fullest device [bytes]."""
         return float(np.max(self.memory.total_bytes))
 
 
@@ -304,9 +304,9 @@ class ModelGraph:
     """All operators of a model under one frame."""
 
     prices: OperatorPrices
-    """Of the options that are chosen among."""
+    """Prices of the options to choose among."""
     every_way: OperatorPrices
-    """Of all ways to lay them: what bounds a plan wherever it runs."""
+    """Prices of all ways to lay them, which bound a plan wherever it runs."""
     rows: IntArray
     """Numbers of the options among all ways."""
     resharding: Resharding
@@ -316,7 +316,7 @@ class ModelGraph:
 
     @property
     def num_micro_batches(self) -> float:
-        """Of one step."""
+        """Number of micro-batches in one step."""
         batch = self.prices.problem.workload.global_batch_size
         return float(-(-batch // self.prices.options.frame.num_sequences))
 
@@ -329,25 +329,25 @@ class ModelGraph:
         return ((kinds, 0), *inner, (kinds + 1, 0))
 
     def graph(self, window_share: float = 0.0) -> ChoiceGraph:
-        """Return the choices with what they cost; the cheapest ones bound every plan.
+        """Return the choices with their costs; the cheapest ones bound every plan.
 
         Parameters
         ----------
         window_share
-            Data-parallel messages show as their last bucket, or as what is longer than the
-            computation that overlaps with them, whichever is more. That is no sum over operators,
+            Data-parallel messages expose their last bucket, or their time beyond the computation
+            that overlaps with them, whichever is more. That is no sum over operators,
             but any mean of the two bounds it from below: this is the weight of the second [1].
         """
         return ChoiceGraph(self.graph_nodes(window_share), self.edges)
 
     def graph_nodes(self, window_share: float) -> list[Load]:
-        """Return what each operator costs alone; equal ones share one load."""
+        """Return the cost of each operator alone; equal ones share one load."""
         loads = {place: self._alone(place, window_share) for place in set(self.places)}
         return [loads[place] for place in self.places]
 
     @cached_property
     def edges(self) -> Mapping[Pair, Load]:
-        """What passing tensors costs in a step."""
+        """Costs of passing tensors in a step, by pair of nodes."""
         times = self.num_micro_batches * (1.0 + self.jitter)
         known = {id(load): make_load(load.time_s * times, load.num_bytes)
                  for load in self.moves_s.values()}  # fmt: skip
@@ -355,13 +355,13 @@ class ModelGraph:
 
     @cached_property
     def jitter(self) -> float:
-        """What waiting for the slowest of all devices adds, as a fraction."""
+        """Share by which waiting for the slowest of all devices prolongs a step."""
         problem, frame = self.prices.problem, self.prices.options.frame
         spread = problem.calibration.jitter
         return float(column(jitter_fraction(np.array([frame.num_devices]), spread))[0])
 
     def _alone(self, place: Place, window_share: float) -> Load:
-        """Return what a group costs in a step under each option."""
+        """Return the cost of a group in a step under each option."""
         problem, options = self.prices.problem, self.prices.options
         cost, structure = self.prices.costs[place[0]][place[1]].layer, options.frame.structure
         optimizer, stage = problem.workload.optimizer, structure.zero_stage
@@ -416,7 +416,7 @@ class ModelGraph:
         return np.sum(shown, axis=0), all_s
 
     def under(self, structure: PlanOptions) -> ModelGraph:
-        """Return the same graph under another stage of ZeRO, which changes no layer."""
+        """Return the graph under another stage of ZeRO, which changes no layer."""
         prices, every_way = self.prices, self.every_way
         return replace(self, prices=prices.under(structure), every_way=every_way.under(structure))
 
@@ -480,7 +480,7 @@ class ModelGraph:
 def moves_of(
     prices: OperatorPrices, resharding: Resharding, rows: Sequence[int] | None = None
 ) -> dict[Pair, Load]:
-    """Return what passing tensors takes between the nodes of a model, for one micro-batch.
+    """Return the cost of passing tensors between nodes of a model, for one micro-batch.
 
     Parameters
     ----------
@@ -497,7 +497,7 @@ def moves_of(
 
 
 def passed_tensors(prices: OperatorPrices) -> Iterator[tuple[Pair, Entry, Handover]]:
-    """Yield the nodes that pass tensors, and what passes between them."""
+    """Yield the nodes that pass tensors, and the tensors between them."""
     passed = {piece: handovers(groups) for piece, groups in enumerate(prices.groups)}
     start, head = 1, len(prices.groups) - 1
     for kind in prices.problem.model.layer_pattern:
@@ -513,7 +513,7 @@ def passed_tensors(prices: OperatorPrices) -> Iterator[tuple[Pair, Entry, Handov
 def handed_over(
     resharding: Resharding, layer: LayerGraph, handover: Handover, rows: Sequence[int] | None = None
 ) -> Load:
-    """Return what it costs to pass tensors between all pairs of options, or of some of them."""
+    """Return the cost of passing tensors between all pairs of options, or of some of them."""
     moves = {tensor: resharding.moves(tensor, layer, rows) for tensor in handover.tensors}
     once_s = np.sum([move.time_s for move in moves.values()], axis=0)
     twice = [moves[tensor] for tensor in handover.kept]

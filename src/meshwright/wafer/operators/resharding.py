@@ -1,7 +1,7 @@
-"""Moving a tensor from one layout to another: what each device lacks, and the links it crosses.
+"""Moving a tensor from one layout to another: the part each device lacks, and the links it crosses.
 
-A layout is the part of the tensor that each device holds: an interval of each of its dims. What a
-device needs and does not hold comes from those who hold it, in equal parts where there are several.
+A layout is the part of the tensor that each device holds: an interval of each of its dims. A part
+that a device needs and lacks comes from its holders, in equal shares where there are several.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PairRoutes:
     crossed: csr_array
     """(pairs, links): the seconds for each byte that a pair sends over a link [s/byte]."""
     latency_s: FloatArray
-    """Of each pair: all links of its route [s]."""
+    """Latency of each pair: all links of its route [s]."""
 
 
 def pair_routes(network: Network, devices: IntArray) -> PairRoutes:
@@ -91,9 +91,9 @@ def pair_routes(network: Network, devices: IntArray) -> PairRoutes:
 
 
 def moved(held: FloatArray, layouts: FloatArray) -> FloatArray:
-    """Return what each device sends to each other one on the way to each of some layouts.
+    """Return the shares each device sends to each other one on the way to each of some layouts.
 
-    Shares of the tensor, (layouts, senders, receivers). What a device holds itself is not sent to
+    Shares of the tensor, (layouts, senders, receivers). A part that a device holds is not sent to
     it; the rest comes in equal parts from its holders. In single precision: bounds are ratios of
     small whole numbers.
 
@@ -126,7 +126,7 @@ def moved(held: FloatArray, layouts: FloatArray) -> FloatArray:
 
 
 class LayoutMoves:
-    """What passing a tensor between layouts asks of the links, worked out once for each pair."""
+    """Link times of passing a tensor between layouts, worked out once for each pair."""
 
     def __init__(self, routes: PairRoutes) -> None:
         self.routes = routes
@@ -198,7 +198,7 @@ class TensorMoves:
     time_s: FloatArray
     """(options before, options after): activations there, and gradients back [s]."""
     held_bytes: FloatArray
-    """Of the tensor on the fullest device under each option after [bytes]."""
+    """Bytes of the tensor on the fullest device under each option after."""
     differs: FloatArray
     """1 where the two layouts differ."""
 
@@ -214,7 +214,7 @@ class Resharding:
     """By split of a tensor and option: the number of its layout, and the share of the fullest."""
 
     def _ranks(self, index: int) -> Ranks:
-        """Return where the ranks of an option are."""
+        """Return the ranks of an option on their devices."""
         choice = self.options.choices[index]
         found = block_ranks(self.physical, self.problem.grid_sides, choice.axes, choice.shapes)
         assert found is not None
@@ -222,19 +222,19 @@ class Resharding:
 
     @cached_property
     def layouts(self) -> LayoutMoves:
-        """What is known of the moves between layouts: the same devices under each option."""
+        """Moves between layouts that are known: the same devices under each option."""
         devices = np.sort(self._ranks(0).device.reshape(-1))
         return LayoutMoves(pair_routes(self.physical, devices))
 
     def moves(
         self, tensor: Tensor, layer: LayerGraph, rows: Sequence[int] | None = None
     ) -> TensorMoves:
-        """Return what it costs to pass a tensor of a layer.
+        """Return the cost of passing a tensor of a layer between options.
 
         Parameters
         ----------
         rows
-            The options that are looked at, where not all are.
+            The options to compare, where not all are.
         """
         numbers = range(len(self.options)) if rows is None else rows
         laid = [self._layout(tensor, index) for index in numbers]
