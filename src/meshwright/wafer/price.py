@@ -180,8 +180,8 @@ def price_placed(
     """Return the price of candidates, each laid in one way.
 
     None where blocks do not fit the working part of the grid. All closed forms are priced at once,
-    and all contended prices. Below a cap on power each is slowed down by the energy of the links that
-    it crosses.
+    and all contended prices. Below a cap on power each is slowed down by the energy of the links
+    that it crosses.
 
     Parameters
     ----------
