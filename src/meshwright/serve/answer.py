@@ -29,52 +29,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServingEstimate(Brief):
-    """The price of one way of serving; parts sum to their wholes."""
+    """Price of one way of serving; parts sum to their wholes."""
 
     fidelity: str
     is_calibrated: bool
     latency_s: float
-    """Prefill: time to the first token of a prompt that need not wait; decode: time per output
+    """Prefill: time to the first token of a prompt that does not wait; decode: time per output
     token of one user [s]."""
     time_parts_s: Mapping[str, float]
-    """What a pass through all stages consists of [s]; they sum to ``latency_s``."""
+    """Parts of the time of a pass through all stages; they sum to ``latency_s`` [s]."""
     bottleneck_s: float
     """Time between two passes through the slowest stage [s]."""
     tokens_per_s: float
-    """Of the system: prompt tokens (prefill) or output tokens (decode)."""
+    """Throughput of the system: prompt tokens (prefill) or output tokens (decode) [tokens/s]."""
     tokens_per_s_per_device: float
-    """The same over all working devices of the system, idle ones too."""
+    """Throughput over all working devices of the system, idle ones too [tokens/s]."""
     tokens_per_s_per_user: float
     sequences_in_flight: float
     most_sequences: int
-    """Sequences of full length for whose cache all replicas together have room."""
+    """Most sequences of full length that the cache of all replicas together holds."""
     cache_tokens: int
-    """Tokens for whose cache one replica has room: what servers print when they start."""
+    """Most tokens that the cache of one replica holds: the number that servers print at start."""
     num_groups: int
     """Groups of sequences in flight in the pipeline of each replica."""
     num_devices_used: int
     memory_bytes: float
-    """Of the fullest device, margin included."""
+    """Memory of the fullest device, margin included [bytes]."""
     memory_parts_bytes: Mapping[str, float]
     fullest_stage: str
     memory_capacity_bytes: float
     energy_j_per_million_tokens: float | None
     cost_usd_per_million_tokens: float | None
     first_token_s: float | None = None
-    """Of requests: from the pass that takes up a prompt to its first token [s]."""
+    """With requests: time from the pass that takes up a prompt to its first token [s]."""
     latency_interval_s: tuple[float, float] | None = None
-    """80 % of measured times are inside; None: not known [s]."""
+    """Interval of the latency that holds 80 % of measured times; None: not known [s]."""
     first_token_interval_s: tuple[float, float] | None = None
     tokens_per_s_interval: tuple[float, float] | None = None
-    """80 % of measured rates are inside; None: not known."""
+    """Interval of the throughput that holds 80 % of measured rates; None: not known [tokens/s]."""
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest device holds it."""
+        """Whether the fullest device has enough memory."""
         return self.memory_bytes <= self.memory_capacity_bytes
 
     def brief(self) -> str:
-        """Return whether it fits, and how fast it is."""
+        """Return the verdict on the memory, and the speed."""
         used, room = format_bytes(self.memory_bytes), format_bytes(self.memory_capacity_bytes)
         return (
             f"{'fits' if self.fits else 'does not fit'}, {used} of {room}; "
@@ -116,19 +116,19 @@ class ServingCandidate(Brief):
 
 @dataclass(frozen=True)
 class ServingFront(Listed):
-    """Ways of serving that no other one beats for the system and for one user; equal lengths."""
+    """Ways of serving that no other one beats for both the system and one user; equal lengths."""
 
     plans: tuple[str, ...]
     tokens_per_s_per_user: tuple[float, ...]
     tokens_per_s_per_device: tuple[float, ...]
-    """Over all working devices of the system, idle ones too."""
+    """Throughput over all working devices of the system, idle ones too [tokens/s]."""
     latency_s: tuple[float, ...]
     sequences_in_flight: tuple[float, ...]
     first_token_s: tuple[float, ...] = ()
-    """Of requests: mean time to the first token; else empty."""
+    """With requests: mean time to the first token [s]; else empty."""
 
     def brief(self) -> str:
-        """Return how many plans there are, and their ends."""
+        """Return the number of plans, and the rates at both ends."""
         rates, users = self.tokens_per_s_per_device, self.tokens_per_s_per_user
         return (
             f"{len(self.plans)} plans: up to {max(rates):,.1f} tokens/s a device, up to "
@@ -151,7 +151,7 @@ class ServingPlan(Shown):
     workload: Prefill | Decode
     calibration: str
     server: str
-    """What runs the passes."""
+    """Name of the server that runs the passes."""
     objective: str
     """``throughput`` within the allowed latency, or ``latency`` with the whole batch."""
     best: ServingCandidate
@@ -165,7 +165,7 @@ class ServingPlan(Shown):
     format: int = FORMAT
     command: str = ""
     memory_share: float | None = None
-    """Of the memory of a device, that the server fills, where it was stated."""
+    """Share of the memory of a device that the server fills; None: not stated [1]."""
 
     def page(self, **more: Any) -> Page:
         """Return the report as data; ``more`` as for :func:`meshwright.serve.page.serving_page`."""
@@ -184,19 +184,19 @@ class ServingPlan(Shown):
         return [entry.as_row() for entry in (self.best, *self.runners_up)]
 
     def plot_time(self) -> AltairChart:
-        """Draw what the time per output token, or to the first one, consists of [s]."""
+        """Draw the parts of the time per output token, or to the first one [s]."""
         from meshwright.serve.page import time_of
 
         return figure(time_of(self))
 
     def plot_memory(self) -> AltairChart:
-        """Draw what fills the fullest device, against its capacity [GiB]."""
+        """Draw the memory of the fullest device by part, against its capacity [GiB]."""
         from meshwright.serve.page import memory_of
 
         return figure(memory_of(self))
 
     def plot_front(self, against: str = "latency") -> AltairChart:
-        """Draw the plans that none beats, in throughput of a device and time of a user.
+        """Draw the plans that none beats, by throughput of a device and time of a user.
 
         Parameters
         ----------
@@ -208,14 +208,14 @@ class ServingPlan(Shown):
         return figure(front_of(self, against), "there is no front of more than one plan in it")
 
     def plot_gains(self) -> AltairChart:
-        """Draw how much faster the same plan is with twice of each resource [%]."""
+        """Draw the gain of the same plan from twice each resource [%]."""
         from meshwright.serve.page import gains_of
 
         return figure(gains_of(self), "twice of any one resource gains less than 0.2 %")
 
     @property
     def requests_per_s(self) -> float | None:
-        """Requests that end in a second on the system; None: not of whole requests."""
+        """Requests that end per second on the system; None: not of whole requests [1/s]."""
         work = self.workload
         if not isinstance(work, Decode) or work.prompt_length is None:
             return None
@@ -255,38 +255,38 @@ class WorkerPool(Brief):
 
     number: int
     worker: ServingCandidate
-    """One of them; rates are its own, over its own devices."""
+    """One of the workers; its rates are its own, over its own devices."""
     busy_share: float
-    """Of the requests/s that they could do [1]."""
+    """Share of its highest request rate at which the pool works [1]."""
 
 
 @dataclass(frozen=True)
 class Deployment(Brief):
-    """Workers of prefill beside workers of decode, and what becomes of a request."""
+    """Workers of prefill beside workers of decode, and the times and rates of requests."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {"plan": "text"}
     prefill: WorkerPool
     decode: WorkerPool
     requests_per_s: float
     tokens_per_s: float
-    """Output tokens of the system."""
+    """Throughput of the system in output tokens [tokens/s]."""
     tokens_per_s_per_device: float
-    """The same over all working devices of the system, idle ones too."""
+    """Throughput over all working devices of the system, idle ones too [tokens/s]."""
     sequences_in_flight: float
-    """Answers that grow at once."""
+    """Sequences being decoded at once."""
     num_devices_used: int
     first_token_s: float
-    """Mean, from when a request is sent until its cache is where it is decoded [s]."""
+    """Mean time from sending a request until its cache is at its decode worker [s]."""
     first_token_parts_s: Mapping[str, float]
-    """They sum to ``first_token_s``."""
+    """Parts of the time to the first token; they sum to ``first_token_s`` [s]."""
     latency_s: float
     """Time per output token of one user [s]."""
     cost_usd_per_million_tokens: float | None
     latency_interval_s: tuple[float, float] | None = None
-    """80 % of measured times are inside; None: not known [s]."""
+    """Interval of the latency that holds 80 % of measured times; None: not known [s]."""
     first_token_interval_s: tuple[float, float] | None = None
     tokens_per_s_interval: tuple[float, float] | None = None
-    """80 % of measured rates are inside; None: not known."""
+    """Interval of the throughput that holds 80 % of measured rates; None: not known [tokens/s]."""
 
     @property
     def text(self) -> str:
@@ -295,7 +295,7 @@ class Deployment(Brief):
         return " + ".join(f"{pool.number}{name} ({pool.worker.text})" for name, pool in pools)
 
     def brief(self) -> str:
-        """Return the workers, and what they do."""
+        """Return the workers, and their rates."""
         return (
             f"{self.text}\n{self.tokens_per_s:,.0f} tokens/s, TTFT "
             f"{format_seconds(self.first_token_s)}, TPOT {format_seconds(self.latency_s)}"
@@ -321,7 +321,7 @@ class DisaggregatedPlan(Shown):
     server: str
     best: Deployment
     runners_up: tuple[Deployment, ...]
-    """The best of other sizes of workers."""
+    """Best deployments of other sizes of workers."""
     aggregated: ServingCandidate | None
     """The best deployment whose workers do both, within the same limits; None: there is none."""
     prefill_coverage: Coverage
@@ -331,7 +331,7 @@ class DisaggregatedPlan(Shown):
     format: int = FORMAT
     command: str = ""
     memory_share: float | None = None
-    """Of the memory of a device, that the server fills, where it was stated."""
+    """Share of the memory of a device that the server fills; None: not stated [1]."""
 
     def page(self, **more: Any) -> Page:
         """Return the report as data; ``more`` as for ``disaggregated_page``."""
@@ -340,7 +340,7 @@ class DisaggregatedPlan(Shown):
         return disaggregated_page(self, **more)
 
     def brief(self) -> str:
-        """Return the workers, and what they do."""
+        """Return the workers, and their rates."""
         return f"{self.model.name} on {self.system.name}: {self.best.brief()}"
 
     def rows(self) -> Rows:
@@ -348,20 +348,20 @@ class DisaggregatedPlan(Shown):
         return [entry.as_row() for entry in (self.best, *self.runners_up)]
 
     def plot_first_token(self) -> AltairChart:
-        """Draw what the time to the first token consists of [s]."""
+        """Draw the parts of the time to the first token [s]."""
         from meshwright.serve.disaggregated_page import first_token_of
 
         return figure(first_token_of(self.best))
 
     def plot_time(self) -> AltairChart:
-        """Draw what the time per output token consists of [s]."""
+        """Draw the parts of the time per output token [s]."""
         from meshwright.serve.disaggregated_page import time_of
 
         return figure(time_of(self.best))
 
     @property
     def speedup(self) -> float | None:
-        """Tokens/s over those of the best aggregated deployment; None: none keeps the limits."""
+        """Ratio of the tokens/s to the best aggregated deployment's; None: none keeps the limits."""
         if self.aggregated is None:
             return None
         return self.best.tokens_per_s / self.aggregated.estimate.tokens_per_s
@@ -380,7 +380,7 @@ def is_of_serving(content: object) -> bool:
 
 
 def load_serving(path: str | Path) -> ServingPlan | DisaggregatedPlan:
-    """Return the answer of a file: of workers that do both, or each one thing."""
+    """Return the answer in a file: of workers that do both prefill and decode, or one of them."""
     from meshwright.base.files import text_of
 
     try:

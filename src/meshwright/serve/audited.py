@@ -1,4 +1,4 @@
-"""What an answer of serving says of itself, as facts for the laws of :mod:`meshwright.audit`."""
+"""An answer of serving as facts for the laws of :mod:`meshwright.audit`."""
 
 from __future__ import annotations
 

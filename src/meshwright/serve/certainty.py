@@ -1,4 +1,4 @@
-"""How sure a price of serving is: the 80 % interval of what would be measured."""
+"""Certainty of a price of serving: the interval that holds 80 % of measured values."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FIRST_TOKEN = "first_token"
 
 @dataclass(frozen=True)
 class Certainty:
-    """What measured rows say of prices: how far they are off, and on which chips."""
+    """Spread of measured rows about their prices, and the chips that were measured."""
 
     spread: Spread
     families: frozenset[str]
-    """Of the chips of which there are rows."""
+    """Families of the chips that have measured rows."""
 
     def ends(self, problem: ProblemOf[Workload], *, is_first_token: bool = False) -> Distances:
-        """Return how far the ends of the interval of a time are from it, in logarithms."""
+        """Return the distances of the ends of the interval of a time from it, in logarithms."""
         traits = traits_of(problem, is_seen=problem.system.chip.family in self.families)
         return distances_of(self.spread, traits | {FIRST_TOKEN: float(is_first_token)})
 

@@ -13,33 +13,34 @@ from typing import Generic
 from meshwright.base.arrays import N, Num, larger, positive_part, smaller
 
 ROUNDS = 12
-"""Of the fixed point of step and wait: what is left is below 0.03 % in 99 of 100 loads, and below
-2 % in all, of 1 to 2,048 clients and prompts that fill from none to all of the passes."""
+"""Rounds of the fixed point of step and wait: the remaining error is below 0.03 % in 99 of 100
+loads, and below 2 % in all, of 1 to 2,048 clients and prompts that fill from none to all of the
+passes."""
 
 
 @dataclass(frozen=True)
 class LoopOf(Generic[N]):
-    """What clients do and what passes take."""
+    """Clients of a closed loop, and the times of passes."""
 
     clients: N
     """Requests in flight, N."""
     answer_tokens: N
     """Tokens of an answer, O; its first one comes with the prompt."""
     decode_s: N
-    """A pass of one token for each answer in flight, d [s]."""
+    """Time of a pass of one token for each answer in flight, d [s]."""
     more_s: N
-    """What one prompt adds to the passes that carry it, for others in flight, e [s]."""
+    """Time that one prompt adds to the passes that carry it, for others in flight, e [s]."""
     own_s: N
-    """The same for the prompt itself: in a pipeline all stages, not only the slowest [s]."""
+    """Time that a prompt adds for itself: in a pipeline in all stages, not only the slowest [s]."""
     passes_of_prompt: N
     """Passes over which a prompt is cut, at least 1."""
     prompts_of_pass: N
     """Prompts for which a pass has room; below 1, the share of one."""
     steps_ahead: N
-    """Steps that are settled when a request arrives, which it waits for, w."""
+    """Steps already scheduled when a request arrives, which it waits for, w."""
     companions: N
-    """Prompts that still go with each one because they were sent together, c; 0 where lengths
-    vary."""
+    """Prompts that stay together with each prompt because they were sent together, c; 0 where
+    lengths vary."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Prefill and decode on workers of their own: how many of each, and how each is split.
+"""Prefill and decode on workers of their own: number and split of the workers of each kind.
 
 x workers take prompts, y others make answers, and the key-value cache of a prompt crosses the
 network between them. All workers of a kind are alike. The fastest deployment within limits of the
@@ -91,13 +91,13 @@ def rates_within(wait_s: Num, period_s: Num, prompts: Num) -> tuple[Num, Num]:
 
 @dataclass(frozen=True)
 class CachePath:
-    """How a device of one worker reaches a device of another."""
+    """Links from a device of one worker to a device of another."""
 
     start_s: float
     s_per_byte: float
 
     def time_s(self, num_bytes: Num) -> Num:
-        """Return the seconds in which one device sends so many bytes."""
+        """Return the seconds to send some bytes from one device."""
         return self.start_s + num_bytes * self.s_per_byte
 
 
@@ -122,37 +122,38 @@ class PromptWorkers:
     """Ways to build a worker of prefill of one size; a row each."""
 
     rows: IntArray
-    """Of the columns that were searched."""
+    """Indices of the columns that were searched."""
     prompts: FloatArray
-    """Of a pass."""
+    """Prompts of a pass."""
     pass_s: FloatArray
-    """From its start to the first tokens, with the server's own time for a request [s]."""
+    """Time from the start of a pass to the first tokens, with the server's own time for a request
+    [s]."""
     period_s: FloatArray
-    """Between two passes [s]."""
+    """Time between two passes [s]."""
     prompts_per_sender: FloatArray
-    """Prompts of a pass over the devices that share the sending of each."""
+    """Prompts of a pass over the devices that share the sending of each prompt."""
 
 
 @dataclass(frozen=True)
 class AnswerWorkers:
-    """Ways to build a worker of decode of one size, which hold a cache alike; a row each."""
+    """Ways to build a worker of decode of one size, with one layout of the cache; a row each."""
 
     rows: IntArray
     sequences: FloatArray
-    """In flight."""
+    """Sequences in flight."""
     step_s: FloatArray
     """Time per output token [s]."""
     receivers: FloatArray
-    """Replicas of a worker, each of which takes caches in."""
+    """Replicas of a worker, each of which receives caches."""
     device_bytes: float
-    """Of the cache of a prompt on one device [bytes]."""
+    """Bytes of the cache of a prompt on one device [bytes]."""
     prompt_bytes: float
-    """Of that cache on all devices of a replica, copies counted [bytes]."""
+    """Bytes of the cache of a prompt on all devices of a replica, copies counted [bytes]."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A deployment: rows of both kinds, how many of each, and what becomes of a request."""
+    """A deployment: rows of both kinds, numbers of workers, and the times of a request."""
 
     prefill_row: int
     decode_row: int
@@ -161,30 +162,30 @@ class Split:
     num_devices: int
     requests_per_s: float
     prefill_share: float
-    """Of the requests that the prefill workers could take, were there no limit of waits [1]."""
+    """Share of the requests that the prefill workers could take without a limit on waits [1]."""
     decode_share: float
-    """Of the requests that the decode workers could take [1]."""
+    """Share of the requests that the decode workers could take [1]."""
     queue_s: float
     pass_s: float
-    """With the server's own time for a request [s]."""
+    """Time of a pass, with the server's own time for a request [s]."""
     transfer_s: float
     step_s: float
 
     @property
     def first_token_s(self) -> float:
-        """Mean time from when a request is sent until its cache is where it is decoded [s]."""
+        """Mean time from sending a request until its cache is at its decode worker [s]."""
         return self.queue_s + self.pass_s + self.transfer_s
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of worker: what was asked, and every row that fits the memory and its limit."""
+    """One kind of worker: its problem, and every row that fits the memory and its limit."""
 
     space: ServingSpace
     structures: tuple[PlanOptions, ...]
     columns: ServingColumns
     cache_bytes: FloatArray
-    """Of one prompt on the fullest device [bytes]."""
+    """Bytes of the cache of one prompt on the fullest device [bytes]."""
 
     def candidate(self, index: int) -> tuple[Strategy, PlanOptions, int]:
         """Return strategy, structure and number of groups of a row."""
@@ -202,7 +203,7 @@ class Deployments:
 
     @property
     def problem(self) -> ServingProblem:
-        """Of the answers."""
+        """Problem of the decode workers."""
         return self.decode.space.problem
 
     def prompt_workers(self) -> dict[int, PromptWorkers]:
@@ -236,11 +237,12 @@ class Deployments:
         return answers
 
     def transfer_s(self, prompts: PromptWorkers, answers: AnswerWorkers) -> FloatArray:
-        """Return the seconds in which the caches of a pass reach the workers of decode.
+        """Return the seconds to send the caches of a pass to the decode workers.
 
-        After the pass, as vLLM's NixlConnector reads them: sending layer by layer hides a part of
-        it. All devices of a worker send at once, of a receiver each its own part, heads that
-        several devices keep as often; the slower side counts.
+        The transfer starts after the pass, as vLLM's NixlConnector reads caches; sending layer by
+        layer would hide a part of it. All devices of a worker send at once, and each device of a
+        receiver gets its own part. Heads held by several devices are sent to each of them; the
+        slower side counts.
         """
         sent = prompts.prompts_per_sender * answers.prompt_bytes
         return column(self.path.time_s(larger(sent, answers.device_bytes)))
@@ -320,7 +322,7 @@ class Deployments:
         self, prompts: PromptWorkers, size: int, answers: AnswerWorkers, other: int,
         rates: FloatArray, goal: float,
     ) -> Split:  # fmt: skip
-        """Return the fewest workers that do so many requests a second, the quickest among them."""
+        """Return the fewest workers that reach a rate of requests, the quickest among them."""
         low, high = self.prompt_rates(prompts, answers)
         devices, fastest = self.problem.system.num_alive, rates.max(axis=0)
         numbers = np.arange(1, (devices - other) // size + 1)
@@ -421,7 +423,7 @@ def deployments_of(
 
 
 def prompts_of(work: Decode) -> Prefill:
-    """Return the prompts of requests as work of their own."""
+    """Return the prompts of requests as a prefill workload."""
     assert work.prompt_length is not None
     return Prefill(
         batch_size=work.batch_size, prompt_length=work.prompt_length, precision=work.precision,
@@ -455,7 +457,7 @@ def _cache_bytes(prompts: ServingProblem, strategy: StrategyColumns) -> FloatArr
 
 
 def _with_room_to_send(prefill: Kind) -> Kind:
-    """Return the rows that can keep the caches of one more pass: those on their way."""
+    """Return the rows with room for the caches of one more pass: those being sent."""
     columns, capacity = prefill.columns, prefill.space.problem.system.chip.main_memory
     more = prefill.cache_bytes * columns.strategy.micro_batch_size
     fits = columns.memory_bytes + more <= capacity.capacity_bytes
@@ -463,7 +465,7 @@ def _with_room_to_send(prefill: Kind) -> Kind:
 
 
 def _shortfall(found: Deployments) -> str:
-    """Return what keeps prompts, or answers, from their limits."""
+    """Return the reason why no prefill or decode workers keep their limits."""
     problem, missed = found.problem, []
     first_s, token_s = problem.max_first_token_s, problem.max_latency_s
     if not len(found.prefill.columns):

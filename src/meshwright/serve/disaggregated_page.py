@@ -107,12 +107,12 @@ def _memory_parts(best: Deployment) -> Iterator[Part]:
 
 
 def first_token_of(best: Deployment) -> Chart:
-    """Return what the time to the first token consists of."""
+    """Return the chart of the parts of the time to the first token."""
     return time_chart("Time to the first token", best.first_token_parts_s, best.first_token_s)
 
 
 def time_of(best: Deployment) -> Chart:
-    """Return what the time per output token consists of."""
+    """Return the chart of the parts of the time per output token."""
     price = best.decode.worker.estimate
     return time_chart("Time per output token", price.time_parts_s, price.latency_s)
 

@@ -1,4 +1,4 @@
-"""What keeps a way of serving from being started by a server: one table for search and exporters.
+"""Rules on the ways of serving that a server can start: one table for search and exporters.
 
 A rule reads :class:`~meshwright.spec.workload.Serves` of a server and judges rows of degrees.
 """
@@ -21,7 +21,7 @@ from meshwright.spec.workload import Decode, Prefill, Serves
 
 @dataclass(frozen=True)
 class ServingCase:
-    """What a rule judges: rows of degrees under what a server starts."""
+    """Input of a rule: rows of degrees, and the limits of a server."""
 
     s: StrategyColumns
     serves: Serves
@@ -35,11 +35,11 @@ class ServingCase:
 
     @property
     def joined(self) -> FloatArray:
-        """Replicas of attention that share one set of experts: they are one server."""
+        """Replicas of attention that share one set of experts: they form one server."""
         return column(joined_replicas(self.s))
 
     def words(self, strategy: Strategy) -> dict[str, object]:
-        """Return what messages name."""
+        """Return the values of the names in messages."""
         return {**vars(strategy), "dp": strategy.dp, "host": self.host}
 
 
@@ -59,7 +59,7 @@ class ServingRule:
     path: str
     breaks: Judge
     message: str
-    """With the degrees of a row, and ``host``, in place of names in braces."""
+    """Message, with the degrees of a row, and ``host``, in place of names in braces."""
     fix: str
 
 
@@ -151,14 +151,14 @@ def refused_rows(problem: ServingProblem, s: StrategyColumns) -> Iterator[tuple[
 def case_of(
     serves: Serves, model: ModelSpec, system: SystemSpec, s: StrategyColumns
 ) -> ServingCase:
-    """Return what rules judge of some rows."""
+    """Return the input of the rules for some rows."""
     return ServingCase(s, serves, system, model.has_experts)
 
 
 def serving_faults(
     serves: Serves, model: ModelSpec, system: SystemSpec, strategy: Strategy
 ) -> list[Fault]:
-    """Return why a server does not start one split of the devices."""
+    """Return the reasons why a server does not start one split of the devices."""
     case = case_of(serves, model, system, stack([strategy]))
     words = case.words(strategy)
     return [
@@ -169,7 +169,7 @@ def serving_faults(
 
 
 def server_faults(serves: Serves, system: SystemSpec, workload: Prefill | Decode) -> list[Fault]:
-    """Return why a server starts nothing: the vendor of the chips, the type of the cache."""
+    """Return the reasons why a server starts nothing: vendor of the chips, type of the cache."""
     cache, chip, found = workload.precision.kv_cache, system.chip, []
     if chip.vendor not in serves.vendors:
         message = f"the server does not run on {chip.name} of {chip.vendor}"

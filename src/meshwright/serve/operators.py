@@ -36,7 +36,7 @@ LEAST_ROWS = 8.0
 
 @dataclass(frozen=True)
 class PassShape:
-    """One forward pass: what each sequence brings, finds in the cache, and the words of both.
+    """One forward pass: new and cached tokens of each sequence, and the word bytes of both.
 
     Tokens are numbers, or columns of passes: all of them find a cache, or none does.
     """
@@ -54,9 +54,9 @@ class PassShape:
     answered_share: Num = 1.0
     """Share of the sequences that get logits: the others end in a later pass."""
     constants: ServingConstantsOf[Num] = NEUTRAL
-    """How kernels read."""
+    """Constants of the kernels and of the server."""
     weight_format: WeightFormat | None = None
-    """Of a quantised checkpoint, in place of ``weight_word_bytes``."""
+    """Format of a quantised checkpoint, in place of ``weight_word_bytes``."""
 
     def stored_bytes(self, op: Op, rates: DeviceRates) -> float:
         """Return the bytes of a resident weight of an operator of a layer."""
@@ -73,7 +73,7 @@ class PassShape:
 
     @property
     def unpacks(self) -> bool:
-        """Whether a kernel of its own widens weights before each product."""
+        """Whether a separate kernel widens weights before each product."""
         return self.weight_format is not None and self.weight_format.unpacks
 
     @property
@@ -84,12 +84,12 @@ class PassShape:
 
 @dataclass(frozen=True)
 class ForwardCost:
-    """One operator in a forward pass on one device; what it lacks is 0.0."""
+    """Cost of one operator in a forward pass on one device; missing parts are 0.0."""
 
     matmul_compute_s: Num = 0.0
-    """Matrix products that arithmetic limits [s]."""
+    """Time of matrix products that arithmetic limits [s]."""
     matmul_memory_s: Num = 0.0
-    """Matrix products that reading weights and activations limits [s]."""
+    """Time of matrix products that reading weights and activations limits [s]."""
     attention_s: Num = 0.0
     elementwise_s: Num = 0.0
     flops: Num = 0.0
@@ -170,11 +170,11 @@ def product_compute_s(
 
 
 def experts_at_work(layer: LocalLayer) -> tuple[Num, Num]:
-    """Return how many of its routed experts a device computes in a pass, and the rows of each.
+    """Return the routed experts that a device computes in a pass, and the rows of each.
 
-    t tokens that each choose k of E experts evenly hit E (1 - (1 - k/E)^t) of them on average,
-    and a device that holds a part of them hits its part: weights of the others are not read. The
-    busiest rank is priced: with at least one token, one expert and one row.
+    t tokens that each choose k of E experts evenly hit E (1 - (1 - k/E)^t) of them on average, and
+    a device that holds a share of the experts computes that share: weights of the others are not
+    read. The busiest rank is priced: with at least one token, one expert and one row.
 
     Assumes: an even router, times the stated load of the busiest rank over the mean.
     """
@@ -200,7 +200,7 @@ def hit_fraction(probability: float, num_draws: Num) -> Num:
 
 
 def mean_keys_seen(new_tokens: Num, past_tokens: Num, window: float | None) -> Num:
-    """Return how many keys a new token sees on average, itself included [tokens].
+    """Return the mean number of keys that a new token sees, itself included [tokens].
 
     Token i of s new ones behind c old ones sees min(c + i, w): with n of them below the window,
     (n c + n (n + 1) / 2 + (s - n) w) / s.
@@ -295,7 +295,7 @@ def _scan_forward(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassShap
 
 
 def state_bytes(op: Op, layer: LocalLayer, activation_bytes: float) -> Num:
-    """Return what a device keeps of one sequence for a scan, whatever its length [bytes]."""
+    """Return the state that a device keeps for a scan of one sequence of any length [bytes]."""
     spec = op.recurrence
     assert spec is not None
     inner, keys = layer.size("inner"), layer.size("state_key")
@@ -336,26 +336,26 @@ class PassCost:
     """A forward pass through one layer (or an edge) on one device; numbers or columns."""
 
     matmul_compute_s: Num
-    """Matrix products that arithmetic limits [s]."""
+    """Time of matrix products that arithmetic limits [s]."""
     matmul_memory_s: Num
-    """Matrix products that memory traffic limits [s]."""
+    """Time of matrix products that memory traffic limits [s]."""
     attention_s: Num
     elementwise_s: Num
     launch_s: Num
-    """What launching kernels adds [s]."""
+    """Time added by kernel launches [s]."""
     reduction_s: Num
-    """Sums over the cores of a chip, one after another [s]."""
+    """Time of sums over the cores of a chip, one after another [s]."""
     tp_comm_s: Num
     cp_comm_s: Num
     ep_comm_s: Num
     flops: Num
-    """Executed [FLOP]."""
+    """Executed FLOPs [FLOP]."""
     traffic_bytes: Num
-    """Across the main memory [bytes]."""
+    """Traffic of the main memory [bytes]."""
     link_bytes: Num
-    """Sent by the device inside the stage [bytes]."""
+    """Bytes sent by the device inside the stage [bytes]."""
     working_bytes: Num
-    """Largest transient [bytes]."""
+    """Largest transient of an operator [bytes]."""
     weight_bytes: Num
     """Resident weights [bytes]."""
     cache_bytes: Num
@@ -388,10 +388,10 @@ ATTENTION_SUMS = 3
 
 
 def dependent_sums(layer: LayerGraph) -> int:
-    """Return how many sums over the cores of a chip wait for one another in a layer.
+    """Return the number of sums over the cores of a chip that wait for one another in a layer.
 
-    The longest chain of its operators, of which norms, products, attention and routing sum what
-    lies on different cores; the others work where their operands are.
+    The longest chain of its operators: norms, products, attention and routing sum over cores; the
+    other operators work where their operands are.
     """
     depth: dict[str, int] = {}
     for op in layer.ops:
@@ -448,7 +448,7 @@ def host_s(constants: ServingConstantsOf[Num], num_sequences: Num) -> Num:
 
 
 def live_bytes(op: Op, local: LocalLayer, rates: DeviceRates, shape: PassShape) -> Num:
-    """Return the bytes of what an operator reads and writes, which live together [bytes]."""
+    """Return the bytes of the inputs and outputs of an operator, which live together [bytes]."""
 
     def size(tensor: Tensor) -> Num:
         word = rates.activation_bytes if tensor.word_bytes is None else tensor.word_bytes

@@ -91,12 +91,12 @@ def _better(plan: ServingPlan) -> str:
 
 
 def gains_of(plan: ServingPlan) -> Chart | None:
-    """Return what a better system gains; None: no single change gains anything."""
+    """Return the chart of the gains of a better system; None: no single change gains anything."""
     return gain_chart(_better(plan), _gains(problem_of(plan), plan.best))
 
 
 def _gains(problem: ServingProblem, best: ServingCandidate) -> Gains:
-    """Return what twice of each resource gains the same plan, the most first."""
+    """Return the gain of the same plan from twice each resource, the largest first."""
 
     def latency_s(changed: ServingProblem) -> float:
         groups = np.array([float(best.estimate.num_groups)])
@@ -115,7 +115,7 @@ def _gains(problem: ServingProblem, best: ServingCandidate) -> Gains:
 
 
 def _latency(plan: ServingPlan) -> str:
-    """Return what the latency is the time of."""
+    """Return the name of the latency: TPOT or TTFT."""
     return "TPOT" if plan.is_decode else "TTFT"
 
 
@@ -148,7 +148,7 @@ def _tiles(plan: ServingPlan, gains: Gains, launch_command: str) -> Iterator[Til
 
 
 def _against(plan: ServingPlan) -> tuple[str, str]:
-    """Return how the runner-up compares, and how much was searched."""
+    """Return the distance of the runner-up, and the size of the search."""
     cover = plan.coverage
     searched = "" if cover is None else f"{cover.num_candidates:,} plans covered, none is better"
     if not plan.runners_up:
@@ -191,7 +191,7 @@ def _plan_parts(plan: ServingPlan) -> Iterator[Part]:
 
 
 def memory_of(plan: ServingPlan) -> Chart:
-    """Return what fills the fullest device."""
+    """Return the chart of the memory of the fullest device."""
     price = plan.best.estimate
     stage = f" ({price.fullest_stage} stage)" if plan.best.strategy.pp > 1 else ""
     title = f"Memory of the fullest device{stage}"
@@ -210,7 +210,7 @@ def _what(plan: ServingPlan) -> str:
 
 
 def time_of(plan: ServingPlan) -> Chart:
-    """Return what the latency consists of."""
+    """Return the chart of the parts of the latency."""
     price = plan.best.estimate
     return time_chart(_what(plan), price.time_parts_s, price.latency_s)
 

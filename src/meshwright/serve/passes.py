@@ -1,4 +1,4 @@
-"""What is to be served, and the price of one pass of one group of sequences.
+"""The problem of serving, and the price of one pass of one group of sequences.
 
 The problem is a model, a system, and prefill or decode. A pass is priced for columns of
 strategies, whatever else is in flight.
@@ -54,21 +54,21 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
     """Prefill or decode to be priced."""
 
     constants: ServingConstantsOf[Num] = NEUTRAL
-    """Of the server and of the kernels that it runs."""
+    """Constants of the server and of the kernels that it runs."""
     server: Server = PAGED
-    """What runs the passes."""
+    """Server that runs the passes."""
     certainty: Certainty | None = None
-    """How far prices are off; None: it is not known."""
+    """Spread of measured values about prices; None: not known."""
 
     def ends(self, *, is_first_token: bool = False) -> Distances | None:
-        """Return how far the ends of the interval of a time are from it; None: not known."""
+        """Return the distances of the ends of the interval of a time from it; None: not known."""
         if self.certainty is None:
             return None
         return self.certainty.ends(self, is_first_token=is_first_token)
 
     @property
     def launches(self) -> Serves | None:
-        """What the server can start; None: anything."""
+        """Launches that the server supports; None: any."""
         return self.server.launches
 
     def with_constants(self, constants: ServingConstantsOf[Num]) -> ServingProblem:
@@ -80,7 +80,7 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
         return changed
 
     def rates_at(self, speed_factor: float, work_share: float = 1.0) -> DeviceRates:
-        """Return what a device does in a second; routing is part of the kernels of the experts."""
+        """Return the rates of a device; routing is part of the kernels of the experts."""
         return replace(super().rates_at(speed_factor, work_share), expert_passes=1.0)
 
     @property
@@ -109,7 +109,7 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
 
     @cached_property
     def draft(self) -> ServingProblem | None:
-        """The same work for the draft of a speculation; None: there is none."""
+        """Problem of the draft of a speculation under the same workload; None: no draft."""
         work = self.workload
         if not isinstance(work, Decode) or work.speculation is None:
             return None
@@ -217,7 +217,7 @@ def group_counts(most: int) -> list[int]:
 
 @dataclass(frozen=True)
 class StageHeld:
-    """What one device of a stage holds in a pass."""
+    """Memory of one device of a stage in a pass."""
 
     weights_bytes: Num
     working_bytes: Num
@@ -233,37 +233,37 @@ class PassPrice:
     whole: PassCost
     """All layers and both edges, sends left out."""
     slowest_s: Num
-    """For which one group occupies the slowest stage, its send included [s]."""
+    """Time for which one group occupies the slowest stage, its send included [s]."""
     send_s: Num
-    """From one stage to the next; 0 without a pipeline [s]."""
+    """Time to send from one stage to the next; 0 without a pipeline [s]."""
     host_s: Num
-    """Of the server outside the kernels of the pass [s]."""
+    """Time of the server outside the kernels of the pass [s]."""
     jitter: Num
-    """What waiting for the slowest device adds [1]."""
+    """Share of the time added by waiting for the slowest device [1]."""
     draft_s: Num
     """Passes of a draft before it [s]."""
     held: tuple[StageHeld, ...]
-    """By the first, the fullest middle and the last stage."""
+    """Memory of a device of the first, the fullest middle and the last stage."""
     requests: RequestPasses | None = None
-    """Of requests: the passes of answers and of prompts that it is the mean of."""
+    """With requests: the passes of answers and of prompts behind this mean."""
 
 
 @dataclass(frozen=True)
 class RequestPasses:
-    """What a group of requests makes of its passes: those of answers, and those of prompts."""
+    """Passes of a group of requests: those of answers, and those of prompts."""
 
     answers: PassPrice
-    """One token of each answer in flight."""
+    """Pass of one token for each answer in flight."""
     prompts: PassPrice
-    """A pass that carries prompts: beside the answers, or for itself while answers wait."""
+    """Pass that carries prompts: beside the answers, or alone while answers wait."""
     together: Num
-    """Prompts of such a pass; below 1, the part of one that it has room for."""
+    """Prompts of such a pass; below 1, the share of one prompt that fits."""
     is_mixed: bool
 
     def mean(self, prompts_of_pass: Num) -> PassPrice:
-        """Return the mean pass when so many prompts go with each pass of answers.
+        """Return the mean pass when some number of prompts goes with each pass of answers.
 
-        A share of the passes carries prompts, in the place of answers alone, or after them.
+        A share of the passes carries prompts, in place of answers alone, or after them.
         """
         share = prompts_of_pass / self.together
         kept = 1.0 - share if self.is_mixed else 1.0
@@ -393,9 +393,9 @@ def loop_of(
     made: RequestPasses, strategy: StrategyOf[Num], clients: Num, request: tuple[Num, Num],
     groups: Num, problem: ServingProblem, *, are_equal: bool = False,
 ) -> LoopOf[Num]:  # fmt: skip
-    """Return what clients and passes do on one replica, for the state of a closed loop.
+    """Return the inputs of the closed loop on one replica: its clients and the times of its passes.
 
-    A prompt holds up the other groups of a pipeline in its slowest stage only, its own group and
+    A prompt delays the other groups of a pipeline in its slowest stage only, its own group and
     itself in all of them.
 
     Parameters
@@ -493,7 +493,7 @@ def reserved_bytes(
     problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns,
     length: Num | None = None,
 ) -> tuple[Num, ...]:  # fmt: skip
-    """Return what a server reserves for the transients of its largest pass [bytes].
+    """Return the memory that a server reserves for the transients of its largest pass [bytes].
 
     On one device of the first, the fullest middle and the last stage, whatever passes come.
 
@@ -526,7 +526,7 @@ def _held(
     problem: ServingProblem, strategy: StrategyColumns, costs: Sequence[PassCost],
     layout: StageLayout, position: str,
 ) -> StageHeld:  # fmt: skip
-    """Return what the stage at a position holds; one device has a tied table once."""
+    """Return the memory of the stage at a position; one device has a tied table once."""
     held = sum_of_passes(costs, layout.counts[position])
     weights = held.weight_bytes
     if problem.graph.tied and position == "first":

@@ -40,15 +40,15 @@ class ServingMemory:
     kv_cache_bytes: Num
     """Keys and values of all sequences in flight."""
     working_bytes: Num
-    """Largest transient of an operator, and the residual streams that arrive and leave."""
+    """Largest transient of an operator, and the residual streams between stages."""
     buffers_bytes: Num
     """Runtime and communication library."""
     margin_bytes: Num
-    """That the server does not fill."""
+    """Memory that the server leaves free."""
 
     @property
     def total_bytes(self) -> Num:
-        """All of it [bytes]."""
+        """Sum of all parts [bytes]."""
         total: Num = reduce(add, [getattr(self, name) for name in SERVING_MEMORY_PARTS])
         return total
 
@@ -59,28 +59,29 @@ SERVING_MEMORY_PARTS = tuple(entry.name for entry in fields(ServingMemory))
 def buffers_bytes(
     strategy: StrategyOf[Num], runtime_bytes: Num, communicator_bytes: Num
 ) -> Num:  # fmt: skip
-    """Return what runtime and communication library take on one device of a replica [bytes].
+    """Return the buffers of runtime and communication library on one device of a replica [bytes].
 
-    Replicas do not speak with each other, so only axes inside of one have communicators.
+    Replicas do not communicate with each other, so only axes inside one replica have communicators.
     """
     axes = num_axes(strategy.tp, strategy.cp, strategy.ep, strategy.pp)
     return runtime_bytes + communicator_bytes * axes
 
 
 MOST_OF_PASS = 0.5
-"""Of what weights and buffers leave: a pass that needs more is cut into smaller ones."""
+"""Largest share of the memory beside weights and buffers that a pass may take; larger passes are
+cut."""
 
 
 @dataclass(frozen=True)
 class CacheRoom:
-    """What a server leaves for the cache on one device, and why [bytes]."""
+    """Room for the cache on one device, and its limits [bytes]."""
 
     cache_bytes: Num
-    """For keys and values; below 0, weights and passes alone do not fit."""
+    """Room for keys and values; below 0, weights and passes alone do not fit."""
     working_bytes: Num
-    """For the transients of the largest pass."""
+    """Room for the transients of the largest pass."""
     margin_bytes: Num
-    """That the server does not fill."""
+    """Memory that the server leaves free."""
 
     def sequences(self, each_bytes: Num) -> Num:
         """Return the sequences of so many bytes that have room; infinity without any cache."""
@@ -92,14 +93,14 @@ def cache_room(
     server: Server, capacity_bytes: float, weights_bytes: Num, buffers: Num, working_bytes: Num,
     reserved_bytes: Num,
 ) -> CacheRoom:  # fmt: skip
-    """Return what a server leaves for the cache on one device.
+    """Return the room for the cache that a server leaves on one device.
 
     With the share f that it fills, of capacity C, beside weights W, buffers B and the largest pass
     P,
 
         f C - W - B - P,   or   f (C - W - B - P)
 
-    where the share is of what they leave. Weights of 40 GiB, buffers of 2 GiB and a pass of 1 GiB
+    where the share applies to the rest. Weights of 40 GiB, buffers of 2 GiB and a pass of 1 GiB
     leave 0.9 x 80 - 43 = 29 GiB, or 0.9 x 37 = 33.3 GiB.
 
     Parameters
@@ -108,7 +109,7 @@ def cache_room(
         Transients of the pass that is priced.
     reserved_bytes
         Transients of the largest pass of the server, which is cut where it would take more than
-        ``MOST_OF_PASS`` of what weights and buffers leave.
+        ``MOST_OF_PASS`` of the memory beside weights and buffers.
 
     Source: vLLM 0.33, ``v1/worker/gpu_worker.py``, ``determine_available_memory``; TensorRT-LLM,
     ``free_gpu_memory_fraction``; SGLang 0.5.23, ``mem_fraction_static`` (2026-11).
@@ -128,29 +129,29 @@ def cache_room(
 
 @dataclass(frozen=True)
 class ServingTime:
-    """What a token of one group of sequences takes, or its prompts, through all stages [s]."""
+    """Time of a token of one group of sequences, or of its prompts, through all stages [s]."""
 
     matmul_compute_s: Num
-    """Matrix products that arithmetic limits [s]."""
+    """Time of matrix products that arithmetic limits [s]."""
     matmul_memory_s: Num
-    """Matrix products that reading weights limits [s]."""
+    """Time of matrix products that reading weights limits [s]."""
     attention_s: Num
     elementwise_s: Num
     launch_s: Num
     reduction_s: Num
-    """Sums over the cores of a chip, one after another [s]."""
+    """Time of sums over the cores of a chip, one after another [s]."""
     tp_comm_s: Num
     cp_comm_s: Num
     ep_comm_s: Num
     pp_comm_s: Num
     host_s: Num
-    """Of the server outside the kernels of a pass [s]."""
+    """Time of the server outside the kernels of a pass [s]."""
     draft_s: Num
-    """Passes of a draft whose tokens the pass checks [s]."""
+    """Time of the passes of a draft whose tokens the pass checks [s]."""
     wait_s: Num
-    """Decode: until the slowest stage has served the other groups [s]."""
+    """Decode: time until the slowest stage has served the other groups [s]."""
     jitter_s: Num
-    """Waiting for the slowest of the devices that work together [s]."""
+    """Time of waiting for the slowest of the devices that work together [s]."""
 
     @property
     def total_s(self) -> Num:
@@ -159,7 +160,7 @@ class ServingTime:
         return total
 
     def over(self, tokens: float) -> ServingTime:
-        """Return the time for each of some tokens that a pass yields."""
+        """Return the time divided by the tokens that a pass yields."""
         return ServingTime(**{name: part / tokens for name, part in vars(self).items()})
 
 
@@ -180,23 +181,23 @@ class ServingPrice:
     bottleneck_s: Num
     """Time between two passes through the slowest stage [s]."""
     sequences_in_flight: Num
-    """On the whole system."""
+    """Sequences in flight on the whole system."""
     tokens_per_s: Num
-    """Of the whole system: prompt tokens, or output tokens."""
+    """Throughput of the whole system: prompt tokens, or output tokens [tokens/s]."""
     tokens_per_s_per_user: Num
-    """Of one sequence."""
+    """Throughput of one sequence [tokens/s]."""
     memory: tuple[ServingMemory, ...]
-    """Of the first, the fullest middle and the last stage."""
+    """Memory of a device of the first, the fullest middle and the last stage."""
     most_sequences: Num
-    """Sequences of the whole system for whose cache there is room."""
+    """Most sequences that the cache of the whole system holds."""
     cache_tokens: Num
-    """Tokens for whose cache one replica has room, as servers print it."""
+    """Most tokens that the cache of one replica holds, as servers print it."""
     flops: Num
-    """Of one pass of one group, on one device of each stage together [FLOP]."""
+    """FLOPs of one pass of one group, on one device of each stage together [FLOP]."""
     traffic_bytes: Num
     link_bytes: Num
     first_token_s: Num | None = None
-    """Of requests: mean, from when a request is sent to its first token [s]."""
+    """With requests: mean time from sending a request to its first token [s]."""
 
     @property
     def memory_bytes(self) -> Num:
@@ -259,11 +260,11 @@ class ClientsPrice:
     """Clients of one replica, each of which sends a request when another one ends."""
 
     passes: PassPrice
-    """The mean one, with the prompts that it carries."""
+    """Mean pass, with the prompts that it carries."""
     time: ServingTime
-    """Per output token [s]."""
+    """Time per output token [s]."""
     first_s: Num
-    """Mean, from when a request is sent to its first token [s]."""
+    """Mean time from sending a request to its first token [s]."""
     loop: LoopOf[Num]
     state: LoopState[Num]
 
@@ -366,7 +367,7 @@ def held_room(
     problem: ServingProblem, strategy: StrategyOf[Num], held: StageHeld, working_bytes: Num,
     reserved: Num,
 ) -> tuple[Num, CacheRoom]:  # fmt: skip
-    """Return the buffers of a device of a stage, and the room that they and weights leave."""
+    """Return the buffers of a device of a stage, and the room beside them and the weights."""
     constants, capacity = problem.calibration, problem.system.chip.main_memory.capacity_bytes
     buffers = buffers_bytes(
         strategy, constants.communication_buffer_bytes, constants.communicator_bytes

@@ -47,7 +47,7 @@ REMEDIES = {
     "wait_s": "waiting for the slowest stage: even stages, fewer groups",
     "jitter_s": "the slowest of many devices: smaller replicas",
 }
-"""What helps where a part of the time is the largest."""
+"""Remedies by the largest part of the time."""
 
 
 def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
@@ -120,7 +120,7 @@ def rates_text(
 
 
 def launches_text(plan: ServingPlan) -> str:
-    """Return which servers start a plan, and which one it is priced for."""
+    """Return the servers that start a plan, and the one for which it is priced."""
     known = [name for name in plan.best.launches_with if name != plan.server]
     if plan.server in plan.best.launches_with:
         return f"with {plan.server}, as asked" + (f"; also {', '.join(known)}" if known else "")
@@ -129,7 +129,7 @@ def launches_text(plan: ServingPlan) -> str:
 
 
 def _drafts(plan: ServingPlan) -> str:
-    """Return what is drafted, and what a step yields; empty without drafts."""
+    """Return the drafted tokens, and the tokens of a step; empty without drafts."""
     drafts = plan.workload.speculation if isinstance(plan.workload, Decode) else None
     if drafts is None:
         return ""
@@ -175,7 +175,7 @@ def _alternatives(plan: ServingPlan, latency: str) -> list[tuple[str, str, str]]
 
 
 def serving_lines(plan: ServingPlan) -> Iterator[str]:
-    """Yield what the screen of a plan leaves out: memory, time, ranking, front, limits, proof."""
+    """Yield the lines that the screen leaves out: memory, time, ranking, front, limits, proof."""
     best, price = plan.best, plan.best.estimate
     where = f"{price.fullest_stage} stage" if best.strategy.pp > 1 else "every device"
     parts, capacity = price.memory_parts_bytes, price.memory_capacity_bytes
@@ -273,7 +273,7 @@ def disaggregated_screen(plan: DisaggregatedPlan, *, next_command: str = "") -> 
 
 
 def verdict(plan: DisaggregatedPlan) -> str:
-    """Return which wins within the limits: workers that do one thing, or those that do both."""
+    """Return the better one within the limits: separate workers, or workers that do both."""
     mixed, ratio = plan.aggregated, plan.speedup
     if mixed is None or ratio is None:
         return "no worker that does both keeps the limits"
@@ -298,7 +298,7 @@ def _instead(plan: DisaggregatedPlan, entry: Deployment) -> tuple[str, str, str]
 
 
 def disaggregated_lines(plan: DisaggregatedPlan) -> Iterator[str]:
-    """Yield what the screen leaves out: both memories, the ranking, the proof, the warnings."""
+    """Yield the lines of the detail: both memories, the ranking, the proof, the warnings."""
     best = plan.best
     for pool in (best.prefill, best.decode):
         price = pool.worker.estimate

@@ -31,7 +31,7 @@ from meshwright.spec.workload import Server
 
 
 def most_at_once(server: Server) -> float:
-    """Return the sequences that a server takes at once: as it is told, where it has an option."""
+    """Return the most sequences that a server runs at once: configured, where it has an option."""
     return np.inf if server.sequences_option else float(server.most_sequences)
 
 
@@ -49,30 +49,30 @@ class Requests:
     batch: Num
     """Requests of one replica that start together; infinity: a queue that never ends."""
     is_closed_loop: bool = False
-    """``batch`` clients send a request each, and the next one whenever an answer has ended."""
+    """``batch`` clients send one request each, and the next one when the answer has ended."""
     are_equal: bool = False
-    """All of them have exactly these lengths; otherwise they vary around them."""
+    """All requests have exactly these lengths; otherwise lengths vary around them."""
     rounds: Num = BENCHMARK_ROUNDS
-    """Requests of each client, of which the first are all sent at once."""
+    """Requests of each client; the first ones are all sent at once."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """What becomes of requests on one replica; columns."""
+    """Times and rates of requests on one replica; columns."""
 
     room: Num
-    """Sequences of full length for whose cache there is room; below 1, the model does not fit."""
+    """Sequences of full length that the cache holds; below 1, the model does not fit."""
     at_once: Num
     """Sequences in flight."""
     prompt_s: Num
-    """Of a batch: until the last of the prompts that start together has passed; of clients: mean
-    time to the first token [s]."""
+    """Batch: time until the last of the prompts that start together has passed; clients: mean time
+    to the first token [s]."""
     step_s: Num
-    """One token of each sequence in flight, with the prompts that pass meanwhile [s]."""
+    """Time of one token of each sequence in flight, with the prompts between the steps [s]."""
     latency_s: Num
-    """Of a batch: until its last token; infinity for a queue [s]."""
+    """Batch: time until its last token; infinity for a queue [s]."""
     requests_per_s: Num
-    """Of one replica."""
+    """Requests per second of one replica [1/s]."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Serving:
     strategy: Strategy
 
     def served(self, requests: Requests) -> Served:
-        """Return what becomes of requests: all of them batches, or all of clients and queues."""
+        """Return the times and rates of requests, all of them batches or all clients and queues."""
         is_loop = requests.is_closed_loop or bool(np.all(np.isinf(requests.batch)))
         room = self._room(requests, is_loop=is_loop)
         if is_loop:
@@ -179,7 +179,7 @@ class Serving:
         return larger(pass_s * (1.0 + price.jitter), waiting_s * (groups > 1))
 
     def _slowest_s(self, price: PassPrice, core_s: Num) -> Num:
-        """Return the turn of one group in the slowest stage [s]."""
+        """Return the time of one group in the slowest stage [s]."""
         more_s = (core_s - price.whole.attention_s) / self.strategy.pp
         return (price.slowest_s + more_s) * (1.0 + price.jitter)
 

@@ -1,4 +1,4 @@
-"""The best way to serve over the whole space; where none serves, the nearest that could.
+"""Search of the best way to serve over the whole space; if none fits, the nearest one that could.
 
 The space is every split of the devices and every batch, without what rules refuse.
 """
@@ -47,12 +47,12 @@ _DEGREES = ("tp", "cp", "dp", "pp", "ep", "etp")
 
 @dataclass(frozen=True)
 class ServingSpace:
-    """What is to be served, and the choices that the user left open."""
+    """Problem of serving, and the choices that the user left open."""
 
     problem: ServingProblem
     choices: Choices
     sizes: tuple[int, ...] = ()
-    """Numbers of devices to use; none: the usual ones."""
+    """Numbers of devices to use; none: the default ones."""
 
 
 def batch_ladder(most: int) -> list[int]:
@@ -81,9 +81,9 @@ def replica_sizes(problem: ServingProblem, most: int) -> tuple[int, ...]:
 
 
 def device_numbers(space: ServingSpace) -> tuple[int, ...]:
-    """Return the numbers of devices to use: all, and one or as many replicas as there is room for.
+    """Return the numbers of devices to use: all, and one or more replicas as far as they fit.
 
-    Whatever replicas a smaller system holds, a larger one holds as well: its best is no worse.
+    A larger system offers all replicas of a smaller one: its best is no worse.
     """
     if space.sizes:
         return space.choices.of("num_devices", space.sizes)
@@ -235,7 +235,7 @@ class ServingColumns:
     num_groups: FloatArray
     latency_s: FloatArray
     first_token_s: FloatArray
-    """Of requests; else 0 [s]."""
+    """Mean time to the first token of requests; else 0 [s]."""
     tokens_per_s: FloatArray
     tokens_per_s_per_user: FloatArray
     sequences_in_flight: FloatArray
@@ -291,11 +291,11 @@ def joined_columns(parts: list[ServingColumns]) -> ServingColumns:
 
 _ANY_LEVEL = NetworkLevel(name="any", size=1, bandwidth_bytes_per_s=1.0e9, latency_s=0.0)
 FACTORS = (2, 4, 8, 16, 32, 64)
-"""How many times the devices are tried."""
+"""Factors on the number of devices that are tried."""
 
 
 def memory_shortfall(space: ServingSpace, counts: Counts) -> str:
-    """Return what the leanest candidate needs, and what would make room for it."""
+    """Return the memory of the leanest candidate, and the changes under which it would fit."""
     capacity = space.problem.system.chip.main_memory.capacity_bytes
     closest = leanest(space)
     if closest is None:
@@ -351,14 +351,15 @@ def leanest(space: ServingSpace) -> tuple[float, Strategy] | None:
 
 
 def _fits(space: ServingSpace, problem: ServingProblem) -> bool:
-    """Return whether anything fits after a change; fixed numbers of devices are let go."""
+    """Return whether any candidate fits after a change; fixed numbers of devices are dropped."""
     allowed = {k: v for k, v in space.choices.allowed.items() if k not in ("num_devices", "dp")}
     closest = leanest(ServingSpace(problem, replace(space.choices, allowed=allowed)))
     return closest is not None and closest[0] <= problem.system.chip.main_memory.capacity_bytes
 
 
 MOST_SHARE = 95
-"""Of the memory that a server is told to fill [%]: what no one counts needs some of it."""
+"""Largest share of the memory that a server is told to fill [%]: uncounted memory needs the
+rest."""
 
 
 def _share_that_fits(space: ServingSpace) -> list[str]:
@@ -410,7 +411,7 @@ def latency_shortfall(
     space: ServingSpace, structures: tuple[PlanOptions, ...], columns: ServingColumns,
     in_time: BoolArray, counts: Counts,
 ) -> str:  # fmt: skip
-    """Return how close the fastest candidate comes to the latency, or to the whole batch."""
+    """Return the distance of the fastest candidate from the latency, or from the whole batch."""
     if in_time.any():
         most = int(columns.sequences_in_flight[in_time].max())
         return (
@@ -455,11 +456,11 @@ def _degrees_text(strategy: Strategy) -> str:
 
 
 BLOCK_ROWS = 32_768
-"""Rows that are priced at a time; those that share a pass are about as many as fill a cache."""
+"""Rows that are priced at a time: those that share a pass about fill a cache."""
 
 
 class Objective(StrEnum):
-    """What is wanted of a serving system."""
+    """Objective of the search for a serving system."""
 
     THROUGHPUT = "throughput"
     """Most tokens per second of the whole system, within the latency that is allowed."""
@@ -547,7 +548,7 @@ class Layout:
 
     structure: PlanOptions
     number: int
-    """Of the structures of the result."""
+    """Index among the structures of the result."""
     reserved: tuple[FloatArray, ...]
     """Bytes for the largest pass of the server, of each stage; entries by the split."""
 
@@ -555,7 +556,7 @@ class Layout:
 def reserved_of(
     problem: ServingProblem, structure: PlanOptions, candidates: Candidates
 ) -> tuple[FloatArray, ...]:
-    """Return what the server reserves on a device of each stage, by the split [bytes]."""
+    """Return the memory that the server reserves on a device of each stage, by split [bytes]."""
     if not len(candidates):
         return ()
     splits, firsts = np.unique(candidates.split_of, return_index=True)
@@ -569,7 +570,7 @@ def reserved_of(
 
 
 def _priced(space: ServingSpace, layout: Layout, candidates: Candidates) -> ServingColumns:
-    """Return what ranking needs of the price of each row, in blocks."""
+    """Return the columns of each row that ranking needs, priced in blocks."""
     parts = []
     for start in range(0, len(candidates), BLOCK_ROWS):
         rows = np.arange(start, min(start + BLOCK_ROWS, len(candidates)))

@@ -184,7 +184,7 @@ def _front(problem: ServingProblem, result: ServingResult) -> ServingFront:
 
 
 def _coverage(counts: Counts, best_s: float, elapsed_s: float) -> Coverage:
-    """Return how the space was covered; all of it is, so nothing is left to a bound."""
+    """Return the coverage of the space: all of it is priced, so the gap is zero."""
     return Coverage(
         num_candidates=counts.total,
         num_priced=counts.priced,
@@ -200,7 +200,7 @@ def _coverage(counts: Counts, best_s: float, elapsed_s: float) -> Coverage:
 
 
 def serving_warnings(problem: ServingProblem, best: ServingCandidate, server: Server) -> list[str]:
-    """Return what the reader should know in addition to the numbers."""
+    """Return the notes for the reader beside the numbers."""
     price, notes, workload = best.estimate, [], problem.workload
     tokens = workload.prompt_length if isinstance(workload, Prefill) else workload.context_length
     longest = problem.model.max_sequence_length
@@ -279,7 +279,7 @@ def serving_problem(
     model: ModelSpec | str, system: SystemSpec | str, workload: Prefill | Decode, server: str,
     calibration: str, memory_share: float | None = None,
 ) -> ServingProblem:  # fmt: skip
-    """Return what is to be served, under the constants of the server and of the chips.
+    """Return the problem of serving, under the constants of the server and of the chips.
 
     Raises
     ------
@@ -430,7 +430,7 @@ def _worker(kind: Kind, index: int) -> ServingCandidate:
 
 
 def _warnings_of_split(problem: ServingProblem, best: Deployment) -> list[str]:
-    """Return what the reader should know in addition to the numbers."""
+    """Return the notes for the reader beside the numbers."""
     notes, num_alive = [], problem.system.num_alive
     notes.append(
         "prompts come at random, each to any worker; the cache leaves when its pass has ended, "
