@@ -94,18 +94,23 @@ def biases(kind: LayerSpec) -> str:
 
 
 VANILLA = "vanilla_gpt_pretrain_config"
-LATENT_RECIPES = {
+OWN_RECIPES = {
     (2048, 27, 64): "deepseek_v2_lite_pretrain_config",
     (5120, 60, 160): "deepseek_v2_pretrain_config",
     (7168, 61, 256): "deepseek_v3_pretrain_config",
+    (2880, 24, 32): "gpt_oss_20b_pretrain_config",
+    (2880, 36, 128): "gpt_oss_120b_pretrain_config",
+    (4096, 46, 128): "glm45_air_106b_pretrain_config",
+    (5120, 92, 160): "glm45_355b_pretrain_config",
 }
-"""Recipes of models with latent attention, by hidden size, layers and experts."""
+"""Recipes that bring their model, by hidden size, layers and experts: those of latent attention, of
+attention sinks, and of biases in some products."""
 
 
 def bridge_recipe(model: ModelSpec) -> str:
     """Return the recipe of Megatron Bridge that can be the model; empty where there is none."""
-    if all(attention.kind != "mla" for attention in model.attentions):
-        return VANILLA
     counts = [kind.experts.num_experts for kind in model.layer_kinds if kind.experts]
     sizes = (model.hidden_size, model.num_layers, max(counts, default=0))
-    return LATENT_RECIPES.get(sizes, "")
+    if sizes in OWN_RECIPES:
+        return OWN_RECIPES[sizes]
+    return "" if any(attention.kind == "mla" for attention in model.attentions) else VANILLA

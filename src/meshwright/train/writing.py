@@ -14,7 +14,7 @@ from functools import partial
 from meshwright.base.errors import Fault
 from meshwright.catalog import maxtext_models, megatron_models, torchtitan_models
 from meshwright.catalog.config_json import config_of
-from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strategy
+from meshwright.sharding.strategy import ContextKind, Offload, PlanOptions, Recompute, Strategy
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
@@ -125,6 +125,9 @@ def _megatron_faults(asked: Written) -> Iterator[Fault]:
     is_short = is_wide or has_short_gradients(asked.workload)
     preset = "megatron-adam-bf16-gradients" if is_short else "megatron-adam"
     yield from optimizer_faults(asked, preset=preset, needed_bytes=16.0 if is_short else 18.0)
+
+
+def _gpt_faults(asked: Written) -> Iterator[Fault]:
     yield from megatron_models.model_refusals(asked.model)
 
 
@@ -135,7 +138,14 @@ def has_short_gradients(work: Training) -> bool:
 
 def _bridge_faults(asked: Written) -> Iterator[Fault]:
     work, model = asked.workload, asked.model
-    if not megatron_models.bridge_recipe(model):
+    recipe = megatron_models.bridge_recipe(model)
+    if recipe == megatron_models.VANILLA:
+        yield from _gpt_faults(asked)
+    has_sinks = any(attention.sinks for attention in model.attentions)
+    if has_sinks and asked.strategy.cp > 1 and asked.structure.context_kind is ContextKind.RING:
+        reason = "ring: Transformer Engine has attention sinks under all-to-all (gpt_oss.py) only"
+        yield Fault("structure.context_kind", reason, "context_kind=ulysses")
+    if not recipe:
         message = "latent attention is in recipes of DeepSeek only, not of this size"
         yield Fault("model.attention", message, "plan with --framework megatron")
     is_latent = any(attention.kind == "mla" for attention in model.attentions)
@@ -201,7 +211,7 @@ _MIXED: Limits = partial(optimizer_faults, preset="fsdp-mixed", needed_bytes=16.
 _GPT: Limits = partial(mask_faults, reason="GPT models mask causally")
 _CAUSAL: Limits = partial(mask_faults, reason="its models mask causally")
 WRITTEN: dict[str, tuple[Limits, ...]] = {
-    "megatron": (_megatron_faults, _GPT),
+    "megatron": (_megatron_faults, _gpt_faults, _GPT),
     "megatron-bridge": (_megatron_faults, _GPT, _bridge_faults),
     "torchtitan": (_MIXED, _torchtitan_faults, _CAUSAL),
     "fsdp": (_MIXED,),
