@@ -207,9 +207,13 @@ def about_unknown(word: str, parser: argparse.ArgumentParser) -> str:
     """Return what to say of a word that no option or argument takes."""
     if word.startswith("-"):
         return f"unknown option {word!r}; {nearest(word.split('=')[0], option_names(parser))}"
+    from meshwright.options.job_files import is_job_file
+
     names = option_names(parser)
     if "--on" in names and re.fullmatch(r"\d+x\w.*", word):
         return f"unexpected argument {word!r}; did you mean --on {word}?"
+    if "--from" in names and is_job_file(word):
+        return f"unexpected argument {word!r}; did you mean --from {word}?"
     return f"unexpected argument {word!r}"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.base.errors import Fault, MeshwrightError, SpecError
+from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import PYTHON, SCRIPTS, TREES
 from meshwright.options.question import FIXED, STATED_IN_FILE, option_of
 
@@ -90,14 +90,14 @@ def with_job(
     if job.kind == "training" and "framework" not in stated | skipped:
         merged["framework"] = job.framework
     if given["on"] is None:
-        merged["on"] = system_of(job)
+        merged["on"] = job.devices.system
     missing = [
         fault for fault in job.missing
         if merged.get(_name(fault.path)) is None and _name(fault.path) not in skipped
     ]  # fmt: skip
     if merged["on"] is None and all(fault.path != "--on" for fault in missing):
-        example = f"such as --on {job.devices.count or 64}xH100"
-        missing.append(Fault("--on", "is needed: the files do not name the chips", example))
+        example, message = job.devices.example, "is needed: the files do not name the chips"
+        missing.append(Fault("--on", message, example))
     if missing:
         raise SpecError(missing, origin=origin)
     if keeps_strategy and job.kind == "training" and (idle := _idle_ranks(merged)):
@@ -168,23 +168,6 @@ def variables_of(texts: Sequence[str]) -> dict[str, str]:
     if faults:
         raise SpecError(faults)
     return found
-
-
-def system_of(job: Job) -> str | None:
-    """Return the system that the files ask for, where they name chips and how many."""
-    from meshwright.catalog.systems import load_system
-
-    count = job.devices.count
-    if not count or not job.devices.chip:
-        return None
-    words = [job.devices.chip, *re.split(r"[^A-Za-z0-9]+", job.devices.chip)]
-    for word in words:
-        try:
-            load_system(f"{count}x{word}")
-        except MeshwrightError:
-            continue
-        return f"{count}x{word}"
-    return None
 
 
 def _as_option(value: Any) -> Any:

@@ -96,6 +96,7 @@ class AnswerFile(Generic[Answer]):
         """
         data = _parsed(text, origin)
         self._check_workload(data, origin)
+        _rename(data)
         self.upgrade(data)
         try:
             answer = self._adapter.validate_python(data)
@@ -157,3 +158,16 @@ def _not_finite(value: object, path: str) -> Iterator[Fault]:
     elif isinstance(value, tuple):
         for index, entry in enumerate(value):
             yield from _not_finite(entry, f"{path}.{index}")
+
+
+def _rename(data: Any) -> None:
+    """Bring fields of earlier versions under their present names, in place.
+
+    ``fused_loss`` of the software meant logits that are never whole, which ``loss: linear`` says.
+    """
+    work = data.get("workload") if isinstance(data, dict) else None
+    software = work.get("software") if isinstance(work, dict) else None
+    if not (isinstance(software, dict) and isinstance(software.get("fused_loss"), bool)):
+        return
+    if software.pop("fused_loss"):
+        software.setdefault("loss", "linear")

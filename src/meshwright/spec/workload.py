@@ -154,7 +154,9 @@ Source: torch.compile of ``cross_entropy``, torchtitan ``components/loss.py``; L
 class Switches(Declaration):
     """Options of a framework that make no plan slower or larger: searched plans have them on.
 
-    Fields of :class:`SoftwareStack`, unless the user states them; None: no such option.
+    Fields of :class:`SoftwareStack`, unless the user states them; None: no such option. Not among
+    them are CUDA graphs, whose buffers are not priced (over 10 GB with pipelines, says NVIDIA's
+    guide to Megatron Bridge of 2026), nor a fused loss that holds more than the plain one.
     """
 
     compiled: bool | None = None

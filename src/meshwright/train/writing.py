@@ -1,8 +1,8 @@
 """What a framework starts but its export cannot say: for exporters, and for who may start a plan.
 
-The rules of ``sharding/launching.py`` judge what the framework itself refuses; here stand the limits of the
-files that are written for it, by :data:`WRITTEN`. A plan launches with a framework if neither
-refuses it.
+The rules of ``sharding/launching.py`` judge what the framework itself refuses; here stand the
+limits of the files that are written for it, by :data:`WRITTEN`. A plan launches with a framework if
+neither refuses it.
 """
 
 from __future__ import annotations
@@ -121,6 +121,14 @@ def _megatron_faults(asked: Written) -> Iterator[Fault]:
         reason = "with pp inside of dp, stages match only where ep x etp equals tp x cp"
         found = f"{','.join(structure.axis_order)}: {reason}"
         yield Fault("structure.axis_order", found, ",".join(MESH_AXES))
+    # transformer_config.py: CUDA graphs of layers go with neither (ValueError, AssertionError).
+    if asked.workload.software.cuda_graphs:
+        if structure.recompute is Recompute.FULL:
+            reason = "full: layers that are recomputed as a whole are not recorded in CUDA graphs"
+            yield Fault("structure.recompute", reason, "recompute=selective or none")
+        if structure.offload is Offload.ACTIVATIONS:
+            reason = "activations: CUDA graphs do not move activations to the host"
+            yield Fault("structure.offload", reason, "offload=none")
     is_wide = asked.workload.precision.matmul in ("fp32", "tf32")
     is_short = is_wide or has_short_gradients(asked.workload)
     preset = "megatron-adam-bf16-gradients" if is_short else "megatron-adam"

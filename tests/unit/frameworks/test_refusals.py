@@ -80,6 +80,11 @@ REFUSED = [
      "structure.recompute", "every second product", "recompute=full or none"),
     (("torchtitan",), {"pp": 2}, {}, {"software": SoftwareStack(cuda_graphs=True)},
      "workload.software.cuda_graphs", "pipeline", "false"),
+    # NVIDIA/Megatron-LM, transformer_config.py: "Full recompute is only supported with full
+    # iteration CUDA graph", "CUDA graphs not supported with CPU offloading"
+    (("megatron",), {}, {"recompute": Recompute.FULL},
+     {"software": SoftwareStack(cuda_graphs=True)}, "structure.recompute", "not recorded",
+     "recompute=selective or none"),
     (("torchtitan",), {}, {}, {"model": "mixtral-8x7b"}, "model.architecture",
      "no module for MixtralForCausalLM", "llama3"),
     (("torch",), {}, {}, {"precision": Precision(matmul="fp8")}, "workload.precision.matmul",

@@ -64,7 +64,7 @@ class Setting:
     def world(self, given: Given, why: str) -> int | None:
         """Return the devices of the job; a complaint where nobody says how many."""
         if self.num_devices is None:
-            given.needs("--on", why, "such as --on 64xH100")
+            given.needs("--on", why, self.devices.example)
         return self.num_devices
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meshwright.base.budget import as_list, as_mapping
-from meshwright.base.errors import Fault, SpecError
+from meshwright.base.errors import Fault, MeshwrightError, SpecError
 from meshwright.base.units import whole_number
+from meshwright.catalog.systems import load_system
 from meshwright.frameworks.reading.given import Given, Statement, of_words
 from meshwright.frameworks.reading.shell import base_name, unknown_in
 
@@ -37,6 +38,29 @@ class Devices:
         if self.total is not None:
             return self.total
         return None if self.per_host is None else self.per_host * (self.num_hosts or 1)
+
+    @property
+    def known_chip(self) -> str:
+        """The chip by a name that the catalog knows; empty where it is not stated or not known."""
+        words: list[str] = [self.chip, *re.split(r"[^A-Za-z0-9]+", self.chip)]
+        for word in filter(None, words):
+            try:
+                load_system(f"{self.count or 1}x{word}")
+            except MeshwrightError:
+                continue
+            return word
+        return ""
+
+    @property
+    def system(self) -> str | None:
+        """The system that is asked for, where the chips are named and how many."""
+        chip = self.known_chip
+        return f"{self.count}x{chip}" if chip and self.count else None
+
+    @property
+    def example(self) -> str:
+        """How to state the system: as many devices as are stated, of the chip if it is known."""
+        return f"such as --on {self.count or 'N'}x{self.known_chip or 'CHIP'}"
 
     def beside(self, outer: Devices) -> Devices:
         """Return what is stated here, else in what stands around it."""
