@@ -40,7 +40,7 @@ UNCALIBRATED = "uncalibrated"
 SRAM = "sram"
 """Name of on-chip memory that software manages."""
 DEFAULT = "calibrated"
-"""What plans and estimates are priced with where nothing is named."""
+"""Default calibration of plans and estimates."""
 
 
 _SHARE = Annotated[float, Field(ge=0, lt=1)]
@@ -80,7 +80,7 @@ class ErrorRecord(Declaration):
 
 
 class PooledErrorRecord(ErrorRecord):
-    """The errors of the rows of several sources, and the median over sources of their medians."""
+    """Errors of the rows of several sources, and the median over the sources of their medians."""
 
     median_of_medians: float | None = None
 
@@ -98,16 +98,16 @@ class GroupRecord(Declaration):
     fitted: ErrorRecord
     left_out: ErrorRecord
     alone: bool
-    """No other source has rows of its chips."""
+    """Whether no other source has rows of its chips."""
     unnamed: ErrorRecord = ErrorRecord()
-    """Left out, and priced without its framework."""
+    """Errors of the rows when left out and priced without their framework."""
     covered: float | None = None
-    """Share of its rows inside the interval of fits and intervals that know nothing of it; with
-    the framework, where that is known."""
+    """Share of its rows inside the interval of fits and intervals made without them; with the
+    framework, where it is known."""
 
 
 class CoverageRecord(Declaration):
-    """How intervals held some rows of sources left out of all that made them."""
+    """Coverage of intervals on rows of sources left out of every fit and interval."""
 
     rows: int
     covered: float
@@ -115,12 +115,12 @@ class CoverageRecord(Declaration):
     covered_by_source: float
     """Median over sources of the share of their rows."""
     held_sources: float
-    """Share of the sources of which at least 60 % of the rows lie inside."""
+    """Share of the sources with at least 60 % of their rows inside."""
     score: float
     """Mean interval score of ln(measured / predicted): width, and ten times the distance of a row
     outside."""
     slower: float
-    """How far the slow end lies, in logarithms; median."""
+    """Median distance of the slow end from the prediction, in logarithms."""
     faster: float
 
 
@@ -133,42 +133,42 @@ class MemoryGroupRecord(Declaration):
 
 
 class MemoryRecord(MemoryGroupRecord):
-    """The same of all rows that state memory, and of each source."""
+    """Errors of the memory of all rows that state it, and of each source."""
 
     groups: Mapping[str, MemoryGroupRecord]
 
 
 class FitRecord(Declaration):
-    """What a fit reached on its own rows, and on each source left out of it."""
+    """Errors of a fit on its own rows, and on each source left out of it."""
 
     num_rows: int
     expected: PooledErrorRecord | None = None
-    """Of the calibration that the rows adjust; None: they adjust none."""
+    """Errors of the calibration that the rows adjust; None: they adjust none."""
     fitted: PooledErrorRecord
     left_out: PooledErrorRecord
     left_out_alone: PooledErrorRecord | None = None
-    """Sources whose chips no other source has; they are not part of ``left_out``."""
+    """Errors of sources whose chips no other source has; not part of ``left_out``."""
     unnamed: PooledErrorRecord | None = None
-    """Left out, and priced without their framework."""
+    """Errors of rows when left out and priced without their framework."""
     spread: Spread | None = None
     intervals: Mapping[str, CoverageRecord] = Field(default_factory=dict)
-    """By what rows have in common."""
+    """Coverage by a property that rows share."""
     groups: Mapping[str, GroupRecord]
     memory: MemoryRecord | None = None
-    """None: no row stated memory."""
+    """Errors of the memory; None: no row states memory."""
 
 
 class ServingRecord(FitRecord):
-    """The same of a fit of serving; servers and families of chips are left out too."""
+    """Errors of a fit of serving; servers and families of chips are left out too."""
 
     servers: Mapping[str, GroupRecord]
     families: Mapping[str, GroupRecord]
     figures: Mapping[str, GroupRecord] = Field(default_factory=dict)
-    """By what was measured: throughput, and the times under load; sources are left out."""
+    """Errors by the measured figure: throughput, and the times under load; sources are left out."""
 
 
 class ServingPart(Declaration):
-    """Constants of serving: what differs by family of chips, and by server."""
+    """Constants of serving that differ by family of chips, and by server."""
 
     fit: ServingRecord | None = None
     defaults: _SomeServing = _SomeServing()
@@ -181,7 +181,7 @@ class SramRecord(Declaration):
 
     fitted: Mapping[str, float]
     left_out: Mapping[str, float]
-    """Of constants fitted without the row."""
+    """Errors with constants fitted without the row."""
 
 
 class SramChips(Declaration):
@@ -206,21 +206,22 @@ class SramPart(Declaration):
 
 
 class CalibrationFile(Declaration):
-    """A calibration as it is in a file; one that is based on another states what differs."""
+    """A calibration as it is in a file; a file based on another states only the differences."""
 
     name: str
     is_calibrated: bool
     based_on: str | None = None
-    """A calibration of the catalog."""
+    """Name of a calibration of the catalog; None: based on none."""
     fit: FitRecord | None = None
     defaults: _SomeConstants
     families: Mapping[str, _SomeConstants] = Field(default_factory=dict)
     frameworks: Mapping[str, _SomeConstants] = Field(default_factory=dict)
-    """By name, of the usual version, or by ``NAME==VERSION``; ``unnamed`` where none is named."""
+    """Constants by framework: ``NAME`` for the default version, ``NAME==VERSION``, or
+    ``unnamed``."""
     serving: ServingPart = ServingPart()
     sram: SramPart | None = None
     measured: Measured | None = None
-    """What constants of families follow from, where ``measure`` wrote them."""
+    """Measurements from which constants of families follow, if ``measure`` wrote the file."""
     sources: Mapping[str, Source] = Field(default_factory=dict)
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
 
@@ -285,12 +286,12 @@ def load_calibration(
 
 
 def _spread(files: Sequence[CalibrationFile], family: str) -> Spread | None:
-    """Return how far measurements are from predictions under a calibration; None: not known.
+    """Return the distance of measurements from predictions under a calibration; None: not known.
 
-    That of a fit holds its factor of families that it never saw. Constants measured on the machine
-    itself take its place with what they leave unexplained, as an error of its own:
-    hypot(distance, unexplained) on either side. A family that the fit knows, or a measured step,
-    adds nothing.
+    The spread of a fit includes its factor for families that it has no rows of. Constants measured
+    on the machine itself replace that factor by their unexplained error: hypot(distance,
+    unexplained) on either side. For a family that the fit has rows of, or a measured step, the
+    spread stays as it is.
     """
     file, *bases = files
     spread = next((entry.fit.spread for entry in files if entry.fit and entry.fit.spread), None)
@@ -334,7 +335,7 @@ def load_serving(family: str, server: Server, name_or_path: str = UNCALIBRATED) 
 
 
 def load_sram(chip: ChipSpec, name_or_path: str = UNCALIBRATED) -> SramConstants:
-    """Return what a chip that serves from SRAM adds; nothing for chips with caches."""
+    """Return the SRAM constants of a chip that serves from SRAM; neutral ones for other chips."""
     part = sram_part(name_or_path)
     if part is None or chip.memories[0].name != SRAM:
         return FREE_SUMS
@@ -345,17 +346,17 @@ def load_sram(chip: ChipSpec, name_or_path: str = UNCALIBRATED) -> SramConstants
 
 
 def sram_part(name_or_path: str) -> SramPart | None:
-    """Return what is fitted to machines that serve from SRAM; None: nothing."""
+    """Return the constants fitted to machines that serve from SRAM; None: none were fitted."""
     return next((file.sram for file in _chain(name_or_path) if file.sram), None)
 
 
 def serving_record(name_or_path: str) -> ServingRecord | None:
-    """Return what the fit of the constants of serving reached; None: they were not fitted."""
+    """Return the errors of the fit of the constants of serving; None: they were not fitted."""
     return next((file.serving.fit for file in _chain(name_or_path) if file.serving.fit), None)
 
 
 def fit_record(name_or_path: str) -> FitRecord | None:
-    """Return what the fit of a calibration reached; None: it was not fitted."""
+    """Return the errors of the fit of a calibration; None: it was not fitted."""
     return _chain(name_or_path)[0].fit
 
 

@@ -16,9 +16,9 @@ _TUNED: Final = frozenset((
     "instruct", "chat", "it", "hf", "base", "pt", "thinking", "nonthinking", "meta", "terminus",
     "preview", "unsloth", "orig", "original",
 ))  # fmt: skip
-"""Words that say how a checkpoint was trained or by whom it was written, not what it is made of."""
+"""Words on the training or the publisher of a checkpoint, which say nothing about its dims."""
 _SPECIAL: Final = frozenset(("coder", "code", "math"))
-"""Those of models for a subject, which some families give another size as well."""
+"""Words of models for a subject, which some families also give another size."""
 _DATE: Final = re.compile(r"(?:0[1-9]|1[0-2])[0-3]\d|2[0-9](?:0[1-9]|1[0-2])")
 """Month and day, or year and month, of a release."""
 
@@ -58,15 +58,15 @@ _ONLY_BITS: Final = {"4bit": "nf4", "8bit": "bnb-int8"}
 
 @dataclass(frozen=True)
 class Format:
-    """How the weights of a checkpoint are stored, as its name says."""
+    """Format of the weights of a checkpoint, from its name."""
 
     word: str
-    """Such as fp8; empty: the name says nothing."""
+    """Word of the format, such as fp8; empty: the name states none."""
     settings: Mapping[str, Any] | str | None = None
     """Content of ``quantization_config``, or the name of a usual one; None: wide."""
     leaves_attention_of_experts: bool = False
     narrow_cache: bool = False
-    """The cache has 8 bits as well."""
+    """Whether the cache has 8 bits as well."""
 
 
 def words_of(name: str) -> list[str]:

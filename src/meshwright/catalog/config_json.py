@@ -25,7 +25,7 @@ def dims_of(model: ModelSpec) -> dict[str, Any]:
 
 
 def name_of(model: ModelSpec, names: Mapping[str, str]) -> str | None:
-    """Return the name under which a framework ships a model; None where it does not.
+    """Return the name under which a framework ships a model; None: it does not ship it.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def _places(model: ModelSpec, *, with_experts: bool) -> list[int]:
 
 
 def _core(model: ModelSpec, model_type: str) -> Config:
-    """Return the fields that nearly each configuration has."""
+    """Return the fields that nearly every configuration has."""
     attention = _attention(model)
     length = model.max_sequence_length
     return {
@@ -193,4 +193,4 @@ _FAMILIES: Mapping[str, Callable[[ModelSpec], Config]] = {
     "GPT2LMHeadModel": _gpt,
     "megatron_gpt": _gpt,
 }
-"""What writes the configuration of each architecture."""
+"""Functions that write the configuration of each architecture."""

@@ -1,4 +1,4 @@
-"""A design: a system that has not been built, from a chip, a memory, links and a network.
+"""A design: a system not yet built, from a chip, a memory, links and a network.
 
 Memories and links are parts of the catalog or files; logic and memory may share the area of one
 package, so that what one gets the other lacks.
@@ -121,18 +121,18 @@ class Design:
     chip: str
     network: str
     links: tuple[str, ...]
-    """Of each dimension, the innermost first; a single one is for all."""
+    """Link of each dimension, the innermost first; a single one is used for all."""
     num_devices: int
     memory: str | None = None
-    """None: the memory that the chip has."""
+    """Name of the memory; None: the memory of the chip."""
     shape: str | None = None
     """Sizes of the dimensions, the outermost first: ``128x8``; None: hosts of 8, or near-equal."""
     logic_area_mm2: float | None = None
-    """Of the area that logic and memory share; None: as much as the chip has [mm2]."""
+    """Area of the logic, out of the area shared with memory; None: the area of the chip [mm2]."""
 
     @property
     def name(self) -> str:
-        """One word that says all of it."""
+        """Name of the design, in one word with all its parts."""
         parts = (f"{self.num_devices}x{self.chip}", self.memory, self.network, "+".join(self.links))
         return "-".join(part for part in parts if part)
 

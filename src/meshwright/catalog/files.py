@@ -49,14 +49,14 @@ _Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
 _FLOAT = re.compile(r"[-+]?([0-9][0-9_]*)?\.?[0-9]+([eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*\.")
 _LARGEST_INTEGER = 2**53
-"""Whole numbers beyond this are not exact as floats, and no count of anything here."""
+"""Largest whole number that is exact as a float."""
 _NOTHING = object()
-"""The value of a key that has none."""
+"""Value of a key that has none."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """What a file says: nested dicts and lists, and the line of each of them."""
+    """Content of a file: nested dicts and lists, and the line of each of them."""
 
     value: dict[str | int, Any]
     lines: Mapping[Location, int]
@@ -74,7 +74,7 @@ def path_text(location: Location) -> str:
 
 
 def fault_at(lines: Mapping[Location, int], at: Location, message: str, fix: str = "") -> Fault:
-    """Return a fault with the line of the nearest thing that the file holds."""
+    """Return a fault with the line of the nearest entry of the file."""
     near = at
     while near and near not in lines:
         near = near[:-1]
@@ -352,7 +352,7 @@ class _FieldType:
     core: Any
     is_optional: bool
     has_reader: bool
-    """A validator of its own reads the value: a quantity with its unit, or a count."""
+    """Whether a validator reads the value: a quantity with its unit, or a count."""
 
     @classmethod
     def of(cls, annotation: Any, metadata: Iterable[Any] = ()) -> _FieldType:
@@ -390,7 +390,7 @@ class _FieldType:
 
     @property
     def expected(self) -> str:
-        """What the field wants, in words."""
+        """Words for the values that the field accepts."""
         if get_origin(self.core) is Literal:
             return "one of " + ", ".join(map(str, get_args(self.core)))
         if self.has_reader:
@@ -552,11 +552,11 @@ def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> Any:
 
 
 MOST_JSON_VALUES = 5_000_000
-"""Of one file: about a gigabyte of memory."""
+"""Most values in one JSON file: about a gigabyte of memory."""
 
 
 def json_content(text: str, origin: str) -> Any:
-    """Return what a JSON text holds; a field that one object states twice is a fault."""
+    """Return the content of a JSON text; a field that one object states twice is a fault."""
     repeated: list[Fault] = []
     if sum(map(text.count, ",[{")) > MOST_JSON_VALUES:  # each value but the first has one before it
         raise SpecError(Fault("", f"has more than {MOST_JSON_VALUES:,} values"), origin=origin)

@@ -20,9 +20,9 @@ from meshwright.catalog.files import Location, PlainValues, Tree, path_text, rea
 from meshwright.spec.flows import FlowScenario, Label, PlacementFile, depths_of
 
 LARGEST = 1e24
-"""No bandwidth, size or time of a file is larger."""
+"""Largest bandwidth, size or time in a file."""
 SMALLEST = 1e-9
-"""No bandwidth is smaller; beyond these bounds times are no longer finite numbers."""
+"""Smallest bandwidth; beyond these bounds times are no longer finite numbers."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Record:
                 self.refuse(name, "unknown field", nearest(name, missing or known))
 
     def take(self, name: str, is_right: Callable[[Any], bool], expected: str) -> Any:
-        """Return the value of a field, or None where it is missing or wrong, which is noted."""
+        """Return the value of a field; None where it is missing or wrong, which is noted."""
         found = self.value.get(name)
         if found is None:
             what = "is null" if name in self.value else "is missing"
@@ -83,7 +83,7 @@ class Record:
         return tuple(filter(is_label, entries))
 
     def entries(self, name: str) -> list[Any]:
-        """Return a list; none where the field is left out of what may do without."""
+        """Return a list; empty where a field is left out that may be."""
         return self.take(name, lambda value: isinstance(value, list), "a list") or []
 
     def records(self, name: str) -> Iterator[Record]:
@@ -165,7 +165,7 @@ def read_flow_file(
 def _scenario(
     record: Record, needs_routes: bool, system_links: Sequence[Mapping[str, object]]
 ) -> FlowScenario:
-    """Return one scenario; what is wrong with it is noted."""
+    """Return one scenario; its faults are noted."""
     record.expect(*_SCENARIO)
     if system_links and "links" in record.value:
         record.refuse("links", "are stated, and those of a system as well", "leave out one of both")
@@ -245,7 +245,7 @@ def _ends(
 
 
 def _named(flow: Record, name: str, number: Mapping[Label, int], kind: str) -> Iterator[int]:
-    """Yield what a list of names means; each must be known, and none may come twice."""
+    """Yield the indices of a list of names; each must be known, and none may come twice."""
     seen: set[int] = set()
     for index, entry in enumerate(flow.entries(name) if name in flow.value else []):
         at = (*flow.at, name, index)

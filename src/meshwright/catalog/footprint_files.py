@@ -1,4 +1,4 @@
-"""Layers as somebody measured them: what each one holds, how long it takes, what it hands on.
+"""Measured layers: bytes of each one, its time, and the bytes it sends on.
 
 A file is YAML or JSON with a list of layers, or CSV with a line for each. A quantity carries its
 unit in the value (``size: 875 MB``), or the name of its field does and the value is a number
@@ -35,19 +35,19 @@ class LayerFootprint(Declaration):
 
     name: str
     repeat: Count = 1
-    """So many layers of this kind follow each other."""
+    """Number of equal layers in a row."""
     size_bytes: Bytes | None = None
-    """All of it: it stays on the device."""
+    """All bytes of the layer, which stay on the device."""
     weights_bytes: MessageBytes = 0.0
     kv_cache_bytes: MessageBytes = 0.0
     activations_bytes: MessageBytes = 0.0
-    """While the layer works."""
+    """Bytes of activations while the layer runs."""
     buffers_bytes: MessageBytes = 0.0
-    """Workspace of its operators, while it works."""
+    """Bytes of the workspace of its operators while the layer runs."""
     time_s: Seconds | None = None
-    """Of one pass."""
+    """Time of one pass."""
     output_bytes: MessageBytes = 0.0
-    """Handed to the next layer in one pass."""
+    """Bytes sent to the next layer in one pass."""
 
     @model_validator(mode="after")
     def _is_stated_once(self) -> Self:
@@ -61,7 +61,7 @@ class LayerFootprint(Declaration):
 
 
 MOST_LAYERS = 100_000
-"""Of one file."""
+"""Most layers in one file."""
 
 
 class FootprintFile(Declaration):

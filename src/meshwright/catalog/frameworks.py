@@ -22,7 +22,7 @@ from meshwright.spec.framework import Framework
 
 FOLDER = "frameworks"
 VERSIONS = "versions"
-"""Key of a file: what differs in other versions, by version."""
+"""Key of the differences of other versions, by version."""
 
 
 def framework_names() -> tuple[str, ...]:
@@ -70,7 +70,7 @@ def load_framework(text: str) -> Framework:
 
 
 def _title(name: str) -> str:
-    """Return what a framework calls itself."""
+    """Return the title of a framework."""
     return str(_tree(data_names(FOLDER)[name]).value["title"])
 
 

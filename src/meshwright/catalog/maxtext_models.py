@@ -41,7 +41,7 @@ class Block:
     names: Mapping[str, str]
     """Fields of ``config.json``, by the keys that hold them."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """What makes it that block, beside its name."""
+    """Keys that select this block, beside its name."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Fields of ``config.json`` that no key holds."""
 

@@ -104,9 +104,9 @@ def _checkpoint_index() -> dict[str, str]:
 
 
 def _checkpoint(text: str) -> ModelSpec | None:
-    """Return a model by the name of one of its checkpoints, its weights as the name says.
+    """Return a model by the name of one of its checkpoints, with the weights that the name states.
 
-    None: the name has words that nobody knows.
+    None: the name has unknown words.
     """
     found = resolved(text, _checkpoint_index())
     if found is None:
@@ -133,7 +133,7 @@ _STORED: Final = "weights are stored as"
 def _settings_of(
     entry: ModelEntry, text: str, stored: Format, model: ModelSpec
 ) -> Mapping[str, Any] | str | None:
-    """Return how a checkpoint stores its weights: as its publisher says, or as most others do."""
+    """Return the weight settings of a checkpoint: its publisher's, or those of most others."""
     organisation, slash, _ = text.lower().rpartition("/")
     if stored.word in entry.checkpoints and (not slash or organisation == entry.publisher):
         return entry.checkpoints[stored.word]
@@ -255,7 +255,7 @@ def read_config(
 def _open_fields(
     config: Mapping[str, Any], family: Family, origin: str
 ) -> tuple[Fields, tuple[str, ...]]:
-    """Return the checked fields of the text model, and what is left out of it."""
+    """Return the checked fields of the text model, and the parts of the model that are left out."""
     stated_type = config.get("model_type")
     label = str(stated_type or _first_architecture(config))
     has_section = "text_config" in config

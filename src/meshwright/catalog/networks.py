@@ -43,7 +43,7 @@ def load_network(name_or_path: str) -> LinkPart:
 
 _SEVERAL = re.compile(r"([0-9]{1,4}) ?x ?([A-Za-z0-9].*)")
 MOST_ADAPTERS = 64
-"""Of one host."""
+"""Most adapters of one host."""
 
 
 def with_network(system: SystemSpec, name_or_path: str) -> SystemSpec:

@@ -1,4 +1,4 @@
-"""Recipes of training programs: what a configuration that they ship states, by its name."""
+"""Recipes of training programs: settings of the configurations that they ship, by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = "recipes"
 
 @cache
 def recipes(program: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return what each recipe of a program states, by its names; ``path`` is its source there."""
+    """Return the settings of each recipe of a program, by name; ``path`` is its source there."""
     path = data_names(FOLDER)[program]
     tree: dict[Any, Any] = read_tree(read_text(path), str(path)).value
     found: dict[str, Mapping[str, Any]] = {}

@@ -87,14 +87,14 @@ def parse_shape(text: str) -> Shape | None:
 
 
 class GridRule(Declaration):
-    """Which shapes there are, and which of their sides close into a ring."""
+    """Shapes that a grid may have, and the sides that close into a ring."""
 
     dims: Count
     """Levels 0 to ``dims - 1`` are the sides of the grid."""
     shapes: tuple[str, ...]
     """Standard shape of each number of devices."""
     other_side_multiple: Count | None = None
-    """Any other shape is legal whose sides are all multiples of this; none where it is absent."""
+    """Number that all sides of any other legal shape are multiples of; None: no other shape."""
     wraps: Literal["never", "whole_cubes", "full_side"] = "never"
     """``whole_cubes``: all sides wrap once all are multiples of 4 (optical switches join cubes of
     4x4x4). ``full_side``: a side wraps where it is as long as the level allows."""
@@ -189,11 +189,10 @@ _SLICE = re.compile(
 """A TPU slice by Google's name."""
 _SLICE_CHIPS = {"v5litepod": "v5e", "7x": "v7x"}
 _SLICE_CORES = {"v3": 2, "v4": 2, "v5p": 2}
-"""What such a name counts in a chip: its TensorCores; of later kinds it counts chips.
+"""Units that such a name counts in a chip: its TensorCores; names of later kinds count chips.
 
 Source: Cloud TPU documentation, "v4", "v5p", "v5e" and "v6e", tables of accelerator types (2026):
-v5p-8 is 2x2x1, four chips; v5litepod-256 and v6e-256 are 16x16, 256 chips.
-"""
+v5p-8 is 2x2x1, four chips; v5litepod-256 and v6e-256 are 16x16, 256 chips."""
 _COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[xX]([A-Za-z0-9].*)")
 _NAME_AND_SHAPE = re.compile(r"(.+)-([0-9]+(?:x[0-9]+)+)")
 _NEARLY_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[\s*:_-]*[xX]?[\s*:_-]*([A-Za-z].*)")
@@ -334,7 +333,7 @@ def _catalog_file(path: Path) -> SystemFile:
 
 
 def load_system_file(path: Path) -> SystemFile:
-    """Return what a system file states; its chip is written in it, in the catalog or in a file."""
+    """Return the system of a file; its chip is written in it, in the catalog or in a file."""
     system = load_file(SystemFile, path, lambda plain: _find_chips(plain, path.parent))
     origin = {
         key.removeprefix("chip."): entry
@@ -466,7 +465,7 @@ def _grid_system(
 
 
 def _as_system(file: SystemFile, **changes: Any) -> SystemSpec:
-    """Return the system without what only its file says, and the origins of what it still has."""
+    """Return the system without fields that only its file has, with the origins of the rest."""
     values = {name: getattr(file, name) for name in SystemSpec.model_fields} | changes
     levels = {level.name: (place, level) for place, level in enumerate(values["levels"])}
     kept = {}

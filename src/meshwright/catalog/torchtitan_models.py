@@ -1,4 +1,4 @@
-"""Models of torchtitan: the configurations that it ships, and what its modules lack.
+"""Models of torchtitan: the configurations that it ships, and the gaps of its modules.
 
 Source: torchtitan 0.3.0, ``torchtitan/models/*/__init__.py`` and ``*/config_registry.py``.
 """
@@ -45,7 +45,7 @@ def shipped_config(model: ModelSpec, precision: str) -> str | None:
 
 
 def model_refusals(model: ModelSpec, precision: str) -> Iterator[Fault]:
-    """Yield a model that no module of torchtitan holds, and why."""
+    """Yield a model that no module of torchtitan can hold, with the reason."""
     if precision not in PRECISION_KIND:
         message = f"{precision}: torchtitan trains in {', '.join(PRECISION_KIND)}"
         yield Fault("workload.precision.matmul", message, "bf16")
@@ -58,7 +58,7 @@ def model_refusals(model: ModelSpec, precision: str) -> Iterator[Fault]:
 
 
 def _own_refusals(model: ModelSpec) -> Iterator[Fault]:
-    """Yield what keeps a model from the layers of its module."""
+    """Yield the faults of a model that the layers of its module cannot hold."""
     module, attention = MODULES[model.architecture], model.attentions[-1]
     config = config_of(model)
     if config is None or module == "gpt_oss":

@@ -28,7 +28,7 @@ Entry = TypeVar("Entry")
 
 
 class PresetFile(Declaration):
-    """Optimizers or servers as they are in a file; the name of each is its key."""
+    """Optimizers or servers of a file; the name of each is its key."""
 
     presets: Mapping[str, OptimizerPreset] = Field(default_factory=dict)
     servers: Mapping[str, Server] = Field(default_factory=dict)
@@ -100,7 +100,7 @@ def load_server(name: str) -> Server:
 
 
 def server_sources(server: Server) -> list[Source]:
-    """Return where the values of a server stand."""
+    """Return the sources of the values of a server."""
     file = preset_file("servers")
     keys = [
         entry.source

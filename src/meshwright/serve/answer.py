@@ -361,7 +361,7 @@ class DisaggregatedPlan(Shown):
 
     @property
     def speedup(self) -> float | None:
-        """Ratio of the tokens/s to the best aggregated deployment's; None: none keeps the limits."""
+        """Tokens/s over those of the best aggregated deployment; None: none keeps the limits."""
         if self.aggregated is None:
             return None
         return self.best.tokens_per_s / self.aggregated.estimate.tokens_per_s

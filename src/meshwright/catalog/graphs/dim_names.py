@@ -1,4 +1,4 @@
-"""Readable names of dims: what operators use them for, and where that is not enough, who made them.
+"""Readable names of dims: from the use in operators, else from the operator that makes them.
 
 A dim is born with the name of what made it (``x.0``, ``conv1.0``). Operators know more: a
 convolution that its axes are batch, channels, height and width, attention that they are heads.
@@ -14,7 +14,7 @@ from itertools import count
 SPACE = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 """Names of the axes of an image, by their number."""
 _FEATURES = "features"
-"""A word that any other one displaces, and that says too little to stand alone."""
+"""A word that any other one replaces, and that says too little to stand alone."""
 _SAME = (
     "batch channels height width depth length kernel_height kernel_width kernel_depth "
     "kernel_length vocabulary hidden tokens heads head_dim keys sides"
@@ -25,7 +25,7 @@ _WORDS: Mapping[str, str] = {
     "filter": "channels", "expert": "experts", "slot": "slots", "gate": "gates",
     "order": "top", "state": "states", "new_state": "states", "in": _FEATURES, "out": _FEATURES,
 }  # fmt: skip
-"""What a key of an operator says about a dim."""
+"""Words that the keys of operators give to dims."""
 _LAST = re.compile(r"[^.]+(?:\.[0-9]+)*")
 """The last part of a path that says more than a number."""
 _PART = re.compile(r"[._][0-9]+$")
@@ -33,15 +33,15 @@ _PART = re.compile(r"[._][0-9]+$")
 
 @dataclass
 class DimNames:
-    """What is known of the dims of a graph while it grows."""
+    """Facts on the dims of a graph while it grows."""
 
     makers: dict[str, tuple[str, bool]] = field(default_factory=dict)
-    """By dim: who made it, and whether that is a weight."""
+    """Operator that made each dim, and whether the dim is one of a weight."""
     words: dict[str, str] = field(default_factory=dict)
     guesses: dict[str, str] = field(default_factory=dict)
-    """Words for dims of which no operator says more."""
+    """Words for dims that no operator names better."""
     origins: dict[str, str] = field(default_factory=dict)
-    """By dim that a move makes: the dim that it takes elements from."""
+    """Dim from which a move takes its elements, by the dim that it makes."""
     stated: set[str] = field(default_factory=set)
     """Dims that a user named."""
 
@@ -58,7 +58,7 @@ class DimNames:
         )
 
     def word(self, dim: str) -> str | None:
-        """Return the word for a dim, or for the one that it takes elements from."""
+        """Return the word for a dim, or for the dim that its elements come from."""
         while dim not in self.words and dim in self.origins:
             dim = self.origins[dim]
         word = self.words.get(dim)
@@ -67,7 +67,7 @@ class DimNames:
         return word if word != _FEATURES or dim in self.makers else None
 
     def maker(self, dim: str) -> tuple[str, bool]:
-        """Return who made a dim, or the dim that it is a part of; and whether weights have it."""
+        """Return the maker of a dim, or of the dim it is part of; and whether weights have it."""
         whole = dim
         while whole not in self.makers and (shorter := _PART.sub("", whole)) != whole:
             whole = shorter

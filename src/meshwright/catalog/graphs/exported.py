@@ -28,7 +28,7 @@ DimNames = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class TensorMeta:
-    """What is known of a tensor before anything is computed."""
+    """Facts on a tensor before anything is computed: shape and type."""
 
     shape: tuple[Size, ...]
     dtype: str
@@ -37,29 +37,29 @@ class TensorMeta:
 
     @property
     def is_real(self) -> bool:
-        """Whether its elements are no whole numbers and no truth values."""
+        """Whether its elements are neither whole numbers nor truth values."""
         return self.dtype.startswith(("float", "bfloat", "complex"))
 
 
 Meta = TensorMeta | Size | None
-"""Of a tensor, of a number, or of what is neither."""
+"""Facts on a tensor; a number; or None for anything else."""
 
 
 @dataclass(frozen=True)
 class Ref:
-    """An argument that something before makes."""
+    """An argument that an earlier step makes."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Input:
-    """What a program is given, or holds."""
+    """An input, a weight or a buffer of a program."""
 
     name: str
     meta: Meta
     held_as: str = ""
-    """Name of a weight or a buffer in the module; nothing for what a user gives."""
+    """Name of a weight or a buffer in the module; empty for an input of the user."""
     is_weight: bool = False
 
 
@@ -69,13 +69,13 @@ class Step:
 
     name: str
     operator: str
-    """Without namespace and overload."""
+    """Name of the operator without namespace and overload."""
     arguments: Mapping[str, Any]
     outputs: tuple[tuple[str, Meta], ...]
 
     @property
     def rule(self) -> str:
-        """The operator that makes the same without overwriting anything."""
+        """The operator with the same result that overwrites nothing."""
         if self.operator.startswith("__i") and self.operator.endswith("__"):
             return "__" + self.operator.removeprefix("__i")
         return self.operator if self.operator.endswith("__") else self.operator.removesuffix("_")
@@ -87,24 +87,24 @@ class Step:
 
     @property
     def written(self) -> str:
-        """The argument that it overwrites; nothing where it overwrites none."""
+        """The argument that the operator overwrites; empty where it overwrites none."""
         found = self.arguments.get("self" if self.rule != self.operator else "out")
         return found.name if isinstance(found, Ref) else ""
 
 
 @dataclass(frozen=True)
 class Program:
-    """Inputs, calls in the order in which they run, and what is handed back."""
+    """Inputs, calls in the order in which they run, and outputs."""
 
     inputs: tuple[Input, ...]
     steps: tuple[Step, ...]
     outputs: tuple[str, ...]
     version: str
-    """Of PyTorch."""
+    """Version of PyTorch."""
     ranges: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
-    """Of symbols."""
+    """Least and largest value of each symbol."""
     examples: Mapping[str, int] = field(default_factory=dict)
-    """Of symbols: what they were when the program was made."""
+    """Value of each symbol when the program was made."""
 
     @property
     def given(self) -> tuple[Input, ...]:
@@ -149,7 +149,8 @@ def graph_of(
 
 
 _MOST_CALLS = 100_000
-"""Of operators, again after what they read was overwritten; a model has some 100 a layer."""
+"""Most calls of operators, repeated ones after an overwrite included; a model has some 100 a
+layer."""
 Place = tuple[str, int]
 """An input and the number of one of its axes."""
 
@@ -216,7 +217,7 @@ def _spelled(place: Place) -> str:
 def places_of(
     program: Program, name: str, dims: DimNames | None, bound: Mapping[str, int] | None = None
 ) -> dict[str, list[Place]]:
-    """Return where each dim of the inputs is, by its name in the graph and by its place."""
+    """Return the places of each dim of the inputs, by its name in the graph and by its place."""
     reader = _Reader(program, name, bound or {}, repeats=True)
     spec = reader.to.graph(name, reader.read(dims or {}), origin=name)
     found: dict[str, list[Place]] = {}
@@ -247,7 +248,8 @@ def wanted_sizes(
 
 
 _SAME = frozenset({"alias", "detach", "to", "type_as", "contiguous", "dropout", ""})
-"""Views of all of a tensor in its own order; nothing: what an operator that overwrites returns."""
+"""Operators that return a view of all of a tensor in its own order; empty: an overwriting
+operator."""
 _RESHAPED = frozenset(
     {"view", "reshape", "view_as", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze"}
 )
@@ -257,28 +259,28 @@ _PLACES = frozenset({"select", "unbind"})
 _OTHER_VIEWS = frozenset({"expand", "expand_as", "diagonal", "unfold", "view_as_real", "real"})
 _VIEWS = _SAME | _RESHAPED | _REORDERED | _PARTS | _PLACES | _OTHER_VIEWS
 _MAY_COPY = frozenset({"reshape", "reshape_as", "flatten", "contiguous"})
-"""Views only of what lies in its own order."""
+"""Operators that return a view only of a tensor that lies in its own order."""
 
 
 @dataclass(frozen=True)
 class _View:
-    """What shows another tensor, or a part of it."""
+    """A tensor that shows another tensor, or a part of it."""
 
     source: str
     root: str
-    """The tensor at the bottom, which shows none."""
+    """The tensor at the bottom, which is not itself a view."""
     step: Step
     place: int
-    """Among the outputs of the step."""
+    """Index among the outputs of the step."""
     is_reordered: bool
     """Whether it does not lie in its own order."""
 
 
 def _word_bytes(program: Program) -> float:
-    """Return the word of a graph: that of what comes in, or of most that is computed.
+    """Return the bytes of a word of a graph: from its inputs, or from most of its results.
 
-    All other tensors state theirs. Weights say little of it: they may be packed, or be kept wider
-    than what is computed. Whole numbers, such as those of rows, count where there is nothing else.
+    All other tensors state theirs. Weights say little about it: they may be packed, or wider than
+    the results. Whole numbers, such as indices of rows, count only where there is nothing else.
     """
     given = [entry.meta for entry in program.given]
     made = [meta for step in program.steps for _, meta in step.outputs]
@@ -319,9 +321,9 @@ class _Reader:
         self.known: dict[str, Any] = {}
         self.views: dict[str, _View] = {}
         self.writes: Counter[str] = Counter()
-        """How often each tensor at the bottom was overwritten."""
+        """Number of times that each tensor at the bottom was overwritten."""
         self.seen: dict[str, int] = {}
-        """How often it was when each view was made."""
+        """Number of overwrites of the bottom tensor when each view was made."""
         self.names = dict(_names(program.steps))
         self.budget = Budget(steps=_MOST_CALLS)
         self.to = GraphBuilder(_word_bytes(program))
@@ -364,7 +366,7 @@ class _Reader:
         return sizes
 
     def _number(self, size: Meta) -> Any:
-        """Return a size as a number; what depends on data stays what it is."""
+        """Return a size as a number; a size that depends on data is returned unchanged."""
         if not isinstance(size, Expression):
             return size
         try:
@@ -374,7 +376,7 @@ class _Reader:
         return size if number is None else number
 
     def _run(self, step: Step) -> None:
-        """Read one step: what it makes is known from then on, what it overwrites is new."""
+        """Read one step: its outputs are known from then on, an overwritten tensor is new."""
         self.metas |= dict(step.outputs)
         made = self._made(step)
         for place, ((name, _), value) in enumerate(zip(step.outputs, made, strict=True)):
@@ -392,7 +394,7 @@ class _Reader:
             self._overwrite(step.written, made[0])
 
     def _shown(self, step: Step) -> str:
-        """Return the tensor that a step shows; nothing where it makes one of its own."""
+        """Return the tensor of which a step returns a view; empty where it makes a new one."""
         source = next((v.name for v in step.arguments.values() if isinstance(v, Ref)), "")
         if step.operator not in _VIEWS or not source or not step.outputs:
             return ""
@@ -405,7 +407,7 @@ class _Reader:
         return "" if is_cast or is_copy or is_new else source
 
     def _value(self, name: str) -> Any:
-        """Return what is known by a name, after all that was overwritten since it was made."""
+        """Return the value of a name, after all overwrites since it was made."""
         view = self.views.get(name)
         if view is not None and self.seen[name] != self.writes[view.root]:
             source, step = self._value(view.source), view.step
@@ -424,7 +426,7 @@ class _Reader:
         self.known[name], self.seen[name] = value, self.writes[at]
 
     def _put_back(self, view: _View, source: Any, part: Any) -> Any:
-        """Return a tensor in which what a view shows is another one."""
+        """Return a tensor in which the part behind a view is replaced by another one."""
         step, operator = view.step, view.step.operator
         if not isinstance(source, Value) or not isinstance(part, Value) or operator in _SAME:
             return part
@@ -443,7 +445,7 @@ class _Reader:
         raise SpecError(Fault(step.name, message, "copy it first (clone)"), origin=self.name)
 
     def _made(self, step: Step) -> list[Any]:
-        """Return what a step makes; its kernel is named after the module that holds its weight."""
+        """Return the outputs of a step; its kernel has the name of the module with its weight."""
         metas = [meta for _, meta in step.outputs]
         tensors = [meta for meta in metas if isinstance(meta, TensorMeta)]
         if len(tensors) != len(metas) or not metas:

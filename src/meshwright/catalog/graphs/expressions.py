@@ -16,9 +16,9 @@ from functools import cached_property, lru_cache
 from math import ceil, floor, prod, trunc
 
 MOST_LETTERS = 8192
-"""Of one expression."""
+"""Most letters of one expression."""
 _MOST_BITS = 64
-"""Of every number on the way."""
+"""Most bits of every intermediate number."""
 _MOST_DEPTH = 64
 
 
@@ -57,7 +57,7 @@ class Expression:
     """A number, a symbol, or a function of other expressions."""
 
     head: int | str
-    """The number, the name of the symbol, or that of the function."""
+    """The number, the name of the symbol, or the name of the function."""
     parts: tuple[Expression, ...] = ()
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class Expression:
         return frozenset().union(*(part.symbols for part in self.parts))
 
     def value(self, bound: Mapping[str, int]) -> int | None:
-        """Return the whole number that it is; None while a symbol is open.
+        """Return the whole number that the expression equals; None while a symbol is open.
 
         Raises
         ------

@@ -29,7 +29,7 @@ from meshwright.catalog.files import (
 from meshwright.spec.graph import GraphSpec, NamedTensor, read_tensor
 
 Found = tuple[Location, str, str]
-"""Where, what, and the nearest fix."""
+"""Location of a fault, the message, and the nearest fix."""
 NOT_IN_NAMES = "[]*, \t\n"
 
 
@@ -120,7 +120,7 @@ class _GraphCheck:
             yield ("tiled",), f"no dim {tiled!r}", nearest(tiled, self.sizes)
 
     def _kernel(self, kernel: _Kernel, name: str) -> Iterator[Found]:
-        """Yield what is wrong with one kernel."""
+        """Yield the faults of one kernel."""
         at: Location = ("kernels", name)
         yield from _name_faults(name, at)
         yield from self._tensor(kernel.writes, (*at, "writes"))
@@ -152,7 +152,7 @@ class _GraphCheck:
                 yield at, f"the dim {dim!r} is there twice", "give one of them another name"
 
     def _read(self, read: NamedTensor, is_move: bool, at: Location) -> Iterator[Found]:
-        """Yield a read of what nothing makes, or of dims that it does not have."""
+        """Yield the fault of a read whose source does not exist, or lacks the dims."""
         made = self.inputs.get(read.name)
         if read.name in self.kernels:
             made = self.kernels[read.name].writes
@@ -179,7 +179,7 @@ class _GraphCheck:
         return None
 
     def _unused(self) -> Iterator[Found]:
-        """Yield inputs, dims and results that nothing uses: they are slips of the pen."""
+        """Yield unused inputs, dims and results: they are likely typing errors."""
         kernels = self.kernels.values()
         read = {tensor.name for kernel in kernels for _, tensor in kernel.reads}
         for name in self.inputs:
@@ -232,7 +232,7 @@ _WORDS_OF_YAML = frozenset({"true", "false", "null", "Null", "NULL"})
 
 
 def graph_record(spec: GraphSpec) -> dict[str, Any]:
-    """Return a graph as plain values, what is as by default left out, but for its word."""
+    """Return a graph as plain values; defaults are left out, except the bytes of a word."""
     record = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     first = {key: record.pop(key) for key in ["name", "about", "sources", "tiled"] if key in record}
     return {**first, "word": f"{spec.word_bytes:.17g} B", **record}

@@ -79,7 +79,7 @@ _DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "softmax": {"dim": -1}, "sum": {"keepdim": 1}, "amax": {"keepdim": 1},
 }  # fmt: skip
 _MOST_BYTES = 2**31 - 1
-"""No message of protobuf is larger."""
+"""Most bytes of a message of protobuf."""
 _MOST_NUMBERS = 64
 """A constant of at most this many whole numbers may state axes or a shape."""
 

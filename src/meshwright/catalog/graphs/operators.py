@@ -1,4 +1,4 @@
-"""What operators of frameworks are as kernels, by their name in PyTorch (ATen).
+"""Operators of frameworks as kernels, by their name in PyTorch (ATen).
 
 Views are no kernels, and what computes nothing is a move. Other formats are read by saying which
 operator of PyTorch theirs is, and what its arguments are called there.
@@ -23,19 +23,19 @@ class Call:
     """One operator of a program: its arguments by name, values of tensors among them."""
 
     name: str
-    """For the kernel."""
+    """Name of the kernel."""
     arguments: Mapping[str, Any]
     shapes: Sequence[Sequence[int]]
-    """Of the outputs."""
+    """Shape of each output."""
     word_bytes: float
-    """Of the first output."""
+    """Bytes of an element of the first output."""
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments.get(name)
 
     @property
     def shape(self) -> Sequence[int]:
-        """Of the first output."""
+        """Shape of the first output."""
         return self.shapes[0]
 
     @property
@@ -46,7 +46,7 @@ class Call:
 
     @property
     def first(self) -> Value:
-        """The tensor that the operator is about."""
+        """First tensor among the arguments."""
         if not self.values:
             raise UnevenError("reads one number only")
         return self.values[0]
@@ -63,7 +63,7 @@ Rule = Callable[[GraphBuilder, Call], Made]
 def made_by(
     to: GraphBuilder, operator: str, call: Call, *, node: str, written: str, origin: str
 ) -> Made:
-    """Return what an operator makes.
+    """Return the outputs of an operator.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def _pixel_shuffle(to: GraphBuilder, call: Call) -> Value:
 
 
 def _pairs(value: Value, shape: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the size of each axis of a tensor, and what one of a shape has there."""
+    """Yield the size of each axis of a tensor, with the size of a shape at the same place."""
     return zip((1,) * (len(shape) - len(value.axes)) + value.shape, shape, strict=True)
 
 
@@ -358,7 +358,7 @@ def _gather(to: GraphBuilder, call: Call) -> Value:
 
 
 def _constant(to: GraphBuilder, call: Call) -> Value:
-    """Return what is made from nothing: a constant, a range of numbers."""
+    """Return a tensor made from no input: a constant, a range of numbers."""
     keys, fresh = range(len(call.shape)), dict(enumerate(call.shape))
     return to.emit(call.name, "none", [], keys, fresh=fresh, word_bytes=call.word_bytes)
 
@@ -763,7 +763,7 @@ def along(
     needs_whole: bool = True,
     word_bytes: float | None = None,
 ) -> Value:
-    """Return what needs whole axes: softmax, norms, sums; ``kept`` where the axes stay.
+    """Return an operation over whole axes: softmax, norms, sums; ``kept`` where the axes stay.
 
     The axes of held tensors are the last of those in question, as of the gain of a norm.
     """
@@ -839,7 +839,7 @@ def _reduce(to: GraphBuilder, call: Call, *, needs_whole: bool) -> Made:
 
 
 def _sort(to: GraphBuilder, call: Call) -> Made:
-    """Return elements in order, or the largest only, and their places; nobody stays in place."""
+    """Return elements in order, or the largest only, and their places; none stays in place."""
     value, axis = call["self"], call.axis(-1)
     keys = list(range(len(value.axes)))
     made = [
@@ -941,7 +941,7 @@ _CONSTANTS = (
     "randint linspace eye"
 )
 _PLACE_BYTES = 8.0
-"""Of the place of an element, which PyTorch counts in 64 bits."""
+"""Bytes of the index of an element, which PyTorch stores in 64 bits."""
 _RULES: Mapping[str, Rule] = {
     # views, which are no kernels: a copy, a cast, dropout in inference
     "alias clone contiguous detach to type_as _to_copy": lambda to, call: call.first,
@@ -1028,4 +1028,4 @@ _RULES: Mapping[str, Rule] = {
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d": _pooling,
 }
 RULES: Mapping[str, Rule] = {name: rule for names, rule in _RULES.items() for name in names.split()}
-"""By the name of the operator without its overload; some that only other formats have."""
+"""Rules by the name of the operator without its overload; some are only in other formats."""

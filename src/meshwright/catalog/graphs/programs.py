@@ -95,7 +95,7 @@ def read_program(
 def _of_function(
     module: str, function: str, sizes: dict[str, int], inputs: Sequence[str], repeats: int
 ) -> GraphSpec:
-    """Return the graph of what a function makes, or of a module that has this name."""
+    """Return the graph of the result of a function, or of a module that has this name."""
     torch, origin = torch_or_refusal(), f"{module}:{function}"
     made = _found(module, function, origin)
     if not isinstance(made, torch.nn.Module) and callable(made):
@@ -127,7 +127,7 @@ def _of_function(
 
 
 def _found(module: str, function: str, origin: str) -> Any:
-    """Return what a module of Python calls so; its folder is searched, as Python does it."""
+    """Return an object of a module of Python by name; its folder is searched, as Python does it."""
     path = Path(module)
     is_file = path.suffix == ".py"
     if is_file and not path.is_file():
@@ -149,7 +149,7 @@ def _found(module: str, function: str, origin: str) -> Any:
 
 
 def _said(error: BaseException) -> str:
-    """Return the kind of an error and what it says, if it says anything."""
+    """Return the kind of an error and its message, if it has one."""
     kind, said = type(error).__name__, first_line(error)
     return kind if said == kind else f"{kind}: {said}"
 
@@ -169,7 +169,7 @@ def _public(held: object) -> list[str]:
 
 
 def _called(torch: Any, function: Any, sizes: dict[str, int], origin: str) -> Any:
-    """Return what a function makes, without memory where it can; take the sizes that it takes."""
+    """Return the result of a function, without memory if possible; remove the sizes it takes."""
     taken = [p.name for p in inspect.signature(function).parameters.values()
              if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]  # fmt: skip
     keywords = {name: sizes.pop(name) for name in taken if name in sizes}

@@ -119,7 +119,7 @@ def graph_of_program(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep to itself what PyTorch prints and warns of while it traces."""
+    """Suppress the output and the warnings of PyTorch while it traces."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -149,7 +149,7 @@ def _traceable_experts(module: Any) -> Iterator[None]:
 
 
 def _looped(part: Any) -> Any:
-    """Return the configuration of a module whose experts cannot be traced, or None."""
+    """Return the configuration of a module with experts that cannot be traced, or None."""
     config = getattr(part, "config", None)
     way = getattr(config, "_experts_implementation", None)
     return config if isinstance(way, str) and way not in ("grouped_mm", "batched_mm") else None
@@ -207,7 +207,7 @@ def _argument(value: Any) -> Any:
 
 
 def _meta(value: Any) -> Any:
-    """Return what is known of a tensor or of a number."""
+    """Return the shape and type of a tensor, or the value of a number."""
     if not _is_tensor(value):
         return _size(value)
     shape = tuple(map(_size, value.shape))
@@ -221,7 +221,7 @@ def _open(size: Any) -> Any:
 
 
 def _size(size: Any) -> Any:
-    """Return a size as a number or an expression; what is none is itself."""
+    """Return a size as a number or an expression; anything else is returned unchanged."""
     expression = _open(size)
     if expression is None:
         return size

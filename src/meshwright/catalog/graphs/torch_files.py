@@ -20,7 +20,7 @@ from meshwright.catalog.graphs.expressions import Expression, Size, read_express
 
 _SCHEMA = 8
 _MOST_BYTES = 64 * 2**20
-"""Of one program: some 20,000 calls of operators."""
+"""Most bytes of one program: some 20,000 calls of operators."""
 _OLD_MODEL = "serialized_exported_program.json"
 """Name in archives of PyTorch before 2.8."""
 _TYPES: Mapping[int, tuple[str, float]] = {
@@ -63,7 +63,7 @@ def _model_of(names: Sequence[str]) -> str:
 
 
 def _program(tree: Mapping[str, Any]) -> Program:
-    """Return a program of the JSON of one."""
+    """Return the program in a JSON tree."""
     version = tree["schema_version"]
     if version["major"] != _SCHEMA:
         found = f"{version['major']}.{version['minor']}"
@@ -91,7 +91,7 @@ def _whole(number: Any) -> int | None:
 
 
 class _Metas:
-    """What is known of the tensors and numbers of a graph, by name."""
+    """Facts on the tensors and numbers of a graph, by name."""
 
     def __init__(self, graph: Mapping[str, Any]) -> None:
         self.tensors: Mapping[str, Any] = graph["tensor_values"]
@@ -107,7 +107,7 @@ class _Metas:
         return TensorMeta(shape, dtype, word_bytes, stated["requires_grad"] is True)
 
     def examples(self) -> Iterator[tuple[str, int]]:
-        """Yield what the symbols of tensors were when the program was made."""
+        """Yield the values of the symbols of tensors when the program was made."""
         for stated in self.tensors.values():
             for size in stated["sizes"]:
                 hint = (size.get("as_expr") or {}).get("hint") or {}
@@ -117,7 +117,7 @@ class _Metas:
                         yield str(read), number
 
     def of(self, argument: Mapping[str, Any]) -> list[tuple[str, Meta]]:
-        """Return the names and what is known of the outputs that one entry states."""
+        """Return the names and the facts of the outputs that one entry states."""
         ((kind, value),) = argument.items()
         if kind == "as_tensor":
             return [(value["name"], self.tensor(value["name"]))]
@@ -147,7 +147,7 @@ _HELD = ("parameter", "buffer", "tensor_constant")
 
 
 def _input(spec: Mapping[str, Any], metas: _Metas) -> Input | None:
-    """Return one input; None for what is no tensor and no number."""
+    """Return one input; None for anything but a tensor or a number."""
     ((kind, stated),) = spec.items()
     if kind in _HELD:
         name = stated["arg"]["name"]

@@ -1,4 +1,4 @@
-"""A tensor as an operation of a framework sees it, and where that is in the tensor that was made.
+"""A tensor as an operation of a framework sees it, and its place in the tensor that was made.
 
 A framework knows axes by number only. Here every axis is a row of factors. A reshape that splits
 an axis splits its factor, one that merges axes puts their factors side by side, a transpose
@@ -50,13 +50,13 @@ Axis = tuple[Factor, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """What one operation hands to the next: a view of a kernel, an input or a weight."""
+    """Result of one operation as the next one sees it: a view of a kernel, an input or a weight."""
 
     source: str
     places: tuple[Axis, ...]
-    """Of the tensor as it was made: the factors of each of its dims."""
+    """Factors of each dim of the tensor as it was made."""
     axes: tuple[Axis, ...]
-    """As it is seen now."""
+    """Axes as the tensor is seen now."""
     word_bytes: float
     is_weight: bool = False
 
@@ -130,12 +130,12 @@ def size_of(axis: Axis) -> int:
 
 
 def ends_of(sizes: Sequence[int]) -> list[int]:
-    """Return how many elements of the outer factors there are at each end of a factor."""
+    """Return the product of the sizes up to and with each factor."""
     return [prod(sizes[: number + 1]) for number in range(len(sizes))]
 
 
 def split_at(factors: Sequence[Factor], sizes: Sequence[int]) -> dict[Factor, tuple[Factor, ...]]:
-    """Return how factors are to be taken apart so that cuts between other sizes fall on theirs.
+    """Return the parts into which to split factors so that cuts between other sizes fall on theirs.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def split_at(factors: Sequence[Factor], sizes: Sequence[int]) -> dict[Factor, tu
 
 Key = Hashable
 Keys = Sequence[Key]
-"""What the axes of a tensor mean in an operation, as the letters of an einsum do."""
+"""Meaning of the axes of a tensor in an operation, like the letters of an einsum."""
 
 
 @dataclass
@@ -176,7 +176,7 @@ class GraphBuilder:
     constants: list[str] = field(default_factory=list)
     num_names: int = 0
     call_word_bytes: float | None = None
-    """Of what an operator writes: the word of its kernels that state no other."""
+    """Bytes of an element of the output of an operator, for kernels that state no other."""
     names: DimNames = field(default_factory=DimNames)
 
     def input(
@@ -253,7 +253,7 @@ class GraphBuilder:
         is_sum: bool = False,
         word_bytes: float | None = None,
     ) -> Value:
-        """Add a kernel and return what it writes.
+        """Add a kernel and return its output.
 
         Parameters
         ----------
@@ -309,13 +309,13 @@ class GraphBuilder:
         return Value(free, places, tuple(axes), word_bytes or self.word_bytes)
 
     def note(self, value: Value, keys: Keys) -> None:
-        """Note what the axes of a value are used as, for their names."""
+        """Note the uses of the axes of a value, for their names."""
         for key, axis in zip(keys, value.axes, strict=True):
             for factor in axis:
                 self.names.use(factor.name, key)
 
     def _other_word(self, word_bytes: float | None) -> float | None:
-        """Return the word of a tensor where it is not that of the graph."""
+        """Return the bytes of an element of a tensor; None: the word of the graph."""
         return None if word_bytes in (None, self.word_bytes) else word_bytes
 
     def _names(
@@ -351,7 +351,7 @@ class GraphBuilder:
     def graph(
         self, name: str, outputs: Sequence[Value], *, origin: str, **other: object
     ) -> GraphSpec:
-        """Return what leads to the outputs, checked.
+        """Return the checked graph of everything that leads to the outputs.
 
         Parameters
         ----------
@@ -454,7 +454,7 @@ def _of_keys(value: Value, keys: Keys, wanted: Keys) -> Axis:
 
 @contextmanager
 def as_foreign(origin: str, fix: str = "") -> Iterator[None]:
-    """Turn what goes wrong in a file that someone else wrote into one error that names it."""
+    """Turn an error on a foreign file into one error with the name of the file."""
     try:
         yield
         return
@@ -470,7 +470,7 @@ def as_foreign(origin: str, fix: str = "") -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says; its kind where it says nothing."""
+    """Return the first line of the message of an error; its kind where it has none."""
     said = message_of(error) if isinstance(error, Exception) else str(error)
     return next(iter(said.strip().splitlines()), type(error).__name__)
 
@@ -478,7 +478,7 @@ def first_line(error: BaseException) -> str:
 def refuse_wrong_names(
     dims: Mapping[str, Sequence[str]], shapes: Mapping[str, Sequence[object]], origin: str
 ) -> None:
-    """Raise what is wrong with the names that a user gave to the dims of inputs."""
+    """Raise all faults in the names that a user gave to the dims of inputs."""
     faults = [
         Fault(f"dims.{name}", "there is no such input", f"inputs: {', '.join(shapes)}")
         if name not in shapes

@@ -28,7 +28,7 @@ MOST: Final = 2**31 - 1
 
 Kind = Literal["count", "count_or_zero", "flag", "text", "counts", "texts", "section", "anything"]
 Rule = tuple[Literal["divides", "at_most", "equals", "one_for_each"], str]
-"""What must hold between a field and another one; ``one_for_each``: a list of that length."""
+"""Relation that a field must have to another one; ``one_for_each``: a list of that length."""
 
 _IN_WORDS: Final[Mapping[Kind, str]] = {
     "flag": "true or false", "text": "a text", "counts": "a list of whole numbers",
@@ -43,11 +43,11 @@ class Key:
     kind: Kind
     default: Any = REQUIRED
     nullable: bool = False
-    """``null`` may be written, and means what the family says of it."""
+    """Whether ``null`` may be written; the family defines its meaning."""
     names: tuple[str, ...] = ()
-    """As configurations state it, the usual name first; none: under the name in the table."""
+    """Names in configurations, the usual one first; none: the name in the table."""
     same_as: str = ""
-    """Absent or ``null``: the value of this other field."""
+    """Other field with the value to use where this one is absent or ``null``."""
     rule: Rule | None = None
     allowed: tuple[str, ...] = ()
     most: int = MOST
@@ -60,7 +60,7 @@ class Key:
         return self.default is REQUIRED and not self.same_as
 
     def complaint(self, value: Any) -> str:
-        """Return what is wrong with a stated value, or an empty text."""
+        """Return the fault of a stated value; empty: none."""
         if value is None:
             allowed = self.nullable or self.same_as or self.kind == "anything"
             return "" if allowed else f"null; expected {self.expected}"
@@ -85,7 +85,7 @@ class Key:
 
     @property
     def expected(self) -> str:
-        """What is allowed, in words."""
+        """Words for the values that are allowed."""
         if self.kind in ("count", "count_or_zero"):
             return f"a whole number from {int(self.kind == 'count')} to {self.most}"
         among = f", each of {', '.join(self.allowed)}" if self.allowed else ""
@@ -95,7 +95,7 @@ class Key:
 count = partial(Key, "count")
 """A field that holds a whole number of at least one."""
 count_or_none = partial(Key, "count", default=None, nullable=True)
-"""The same, or absent, or ``null``, which the family interprets."""
+"""A field that holds a whole number of at least one, or is absent or ``null``."""
 count_or_zero = partial(Key, "count_or_zero")
 """A field that holds a whole number of at least zero."""
 flag = partial(Key, "flag")
@@ -353,7 +353,7 @@ class Fields:
         return str(self._values[role])
 
     def value(self, role: str) -> Any:
-        """Return what is stated, of whatever kind, or None."""
+        """Return the stated value of any kind, or None."""
         return self._values[role]
 
     def listed(self, role: str) -> list[Any] | None:
@@ -424,7 +424,7 @@ GROUPED_KEYS: dict[str, Key] = CORE_KEYS | {
 """Fields of models with grouped key and value heads; ``head_dim`` absent: hidden / heads."""
 
 STATED_KV_KEYS: dict[str, Key] = GROUPED_KEYS | {"num_key_value_heads": count(rule=_KV_RULE)}
-"""The same for classes whose default is a number that fits one published model only."""
+"""Keys of classes whose default for KV heads is a number that fits one published model only."""
 
 
 def attention_of(

@@ -70,7 +70,7 @@ _NOT_PRICED_NARROW: Final = re.compile(
 def weight_format_of(
     config: Mapping[str, Any], model: ModelSpec, origin: str
 ) -> WeightFormat | None:
-    """Return how the weights of a configuration are stored; None: wide, as nothing else is said.
+    """Return the format of the weights of a configuration; None: wide, because none is stated.
 
     Raises
     ------
@@ -151,7 +151,7 @@ class _Reader:
         return SpecError(Fault(path, message, fix), origin=self.origin)
 
     def section(self, stated: Any, key: str = "") -> Mapping[str, Any]:
-        """Return what must be a section of fields."""
+        """Return a value that must be a section of fields."""
         if not isinstance(stated, Mapping):
             raise self.refused(key, f"found {shown(stated)}; expected a section")
         return stated
