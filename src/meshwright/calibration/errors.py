@@ -1,4 +1,4 @@
-"""How wrong predictions are: errors of each source, of all, and what choosing by them costs."""
+"""Errors of predictions: of each source, of all, and the cost of choosing plans by them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIE = 0.05
 """Measured plans that differ by less are equally good."""
 FEWEST_IN_SWEEP = 4
 SHARE = 0.8
-"""Of measurements that intervals are to hold."""
+"""Share of measurements that an interval should hold."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,14 @@ class Errors:
     memory_median_abs_error: float | None
     """Median of |ln(predicted / measured)| of the bytes."""
     false_fits: int
-    """Rows that ran out of memory and are predicted to fit."""
+    """Number of rows that ran out of memory and are predicted to fit."""
     false_ooms: int
-    """Rows that ran and are predicted not to fit."""
+    """Number of rows that ran and are predicted not to fit."""
     spearman: float | None
     """Mean rank correlation of throughput inside sweeps, weighted by their rows."""
     regret_mean: float | None
-    """Mean over families of plans of how much slower the plan ranked first was than the best."""
+    """Mean over families of plans of the regret: slowdown of the plan ranked first from the
+    best."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class PooledErrors(Errors):
     """Errors of the rows of several sources."""
 
     median_of_medians: float | None
-    """Over sources."""
+    """Median over sources of the median error of each."""
 
 
 @dataclass(frozen=True)
@@ -63,37 +64,37 @@ class FigureErrors(Errors):
 
 @dataclass(frozen=True)
 class Family:
-    """Rows that differ only in the plan, and what choosing among them costs."""
+    """Rows that differ only in the plan, and the cost of choosing among them."""
 
     rows: tuple[Prediction, ...]
     best: Prediction
-    """The fastest as measured."""
+    """Fastest row as measured."""
     chosen: Prediction
-    """The fastest as predicted."""
+    """Fastest row as predicted."""
     by_rule: Prediction
-    """The one of least model parallelism."""
+    """Row with the least model parallelism."""
     regret: float
-    """How much slower the chosen one is than the best."""
+    """Slowdown of the chosen row from the best, as a fraction."""
     rule_of_thumb_regret: float
     ordered_pairs: int
-    """Pairs whose measurements differ by more than a tie."""
+    """Number of pairs with measurements that differ by more than a tie."""
     right_pairs: int
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """How 80 % intervals held some rows."""
+    """Coverage of 80 % intervals on some rows."""
 
     rows: int
     """Measured rows that have an interval."""
     covered: float | None
-    """Share of them inside."""
+    """Share of these rows inside their interval."""
     score: float | None
     """Mean of :func:`interval_score`."""
 
 
 def intervals_of(predictions: Iterable[Prediction]) -> Intervals:
-    """Return how the intervals of some rows held what was measured."""
+    """Return the coverage of the intervals of some rows."""
     known = [e for e in predictions if e.interval is not None and e.log_error is not None]
     errors = log_errors(known)
     ends = [
@@ -165,7 +166,7 @@ def error_record(errors: FloatArray) -> ErrorRecord:
 
 
 def pooled_error_record(errors: FloatArray, groups: NDArray[np.str_]) -> PooledErrorRecord:
-    """Return the same of rows of several sources, of which some may be NaN: they are left out."""
+    """Return the errors of rows of several sources as files state them; NaN rows are left out."""
     known = ~np.isnan(errors)
     if not known.any():
         return PooledErrorRecord(median_of_medians=None, median=None, p90=None, bias=None)
@@ -176,7 +177,7 @@ def pooled_error_record(errors: FloatArray, groups: NDArray[np.str_]) -> PooledE
 
 
 def memory_error_record(errors: FloatArray) -> MemoryErrorRecord:
-    """Return the same of memory; rows that are NaN are left out."""
+    """Return the errors of memory as files state them; NaN rows are left out."""
     known = errors[~np.isnan(errors)]
     found = error_record(known if len(known) else np.array([np.nan])).model_dump()
     return MemoryErrorRecord(rows=len(known), **found)
@@ -238,7 +239,7 @@ def families_of(predictions: Iterable[Prediction]) -> list[Family]:
 
 
 def noise_of(predictions: Iterable[Prediction]) -> float | None:
-    """Return the median over repeated configurations of how far apart they were measured."""
+    """Return the median distance between measurements of repeated configurations."""
     found: dict[Hashable, list[float]] = defaultdict(list)
     for entry in predictions:
         if entry.measured_tokens_per_s is not None and entry.job is not None:
@@ -271,7 +272,7 @@ def _middle(rows: Sequence[Prediction]) -> Prediction:
 
 
 def _family(rows: Sequence[Prediction]) -> Family:
-    """Return what choosing by prediction, and by rule of thumb, costs in a family."""
+    """Return the regret of choosing by prediction, and by rule of thumb, in a family."""
     measured = np.array([row.measured_tokens_per_s for row in rows], dtype=float)
     predicted = np.array([row.predicted_tokens_per_s for row in rows], dtype=float)
     thumb = min(range(len(rows)), key=lambda index: _rule_of_thumb(rows[index]))
@@ -294,7 +295,7 @@ def _family(rows: Sequence[Prediction]) -> Family:
 
 
 def _regret(measured: FloatArray, chosen: int) -> float:
-    """Return how much slower a chosen plan was than the best; ties count as the best."""
+    """Return the slowdown of a chosen plan from the best, as a fraction; 0 within a tie."""
     slower = float(measured.max() / measured[chosen] - 1.0)
     return slower if slower > TIE else 0.0
 

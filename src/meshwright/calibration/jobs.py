@@ -44,9 +44,9 @@ class Reason(StrEnum):
     TASK = "task-not-priced"
     """No training step: inference, single layers."""
     MEASURED = "nothing-to-compare"
-    """Neither a time, a throughput, a memory nor a label that a prediction can be held against."""
+    """No time, throughput, memory or label to hold a prediction against."""
     DIMS = "model-dims-not-stated"
-    """Or they make no model."""
+    """Dims are not stated, or make no model."""
     SEQUENCE = "sequence-length-not-stated"
     LENGTHS = "input-or-output-length-not-stated"
     BATCH = "batch-not-stated"
@@ -56,7 +56,7 @@ class Reason(StrEnum):
     """The chips form no system: no such slice, or no room."""
     DEGREES = "degrees-do-not-multiply"
     PRECISION = "precision-unknown"
-    """Or one that the chip has no rate for."""
+    """Precision is unknown, or the chip has no rate for it."""
     PLAN = "plan-not-priced"
     """The plan breaks a rule of the axes."""
 
@@ -70,11 +70,11 @@ class RefusedError(Exception):
 
 
 MOST_LAYERS = 10_000
-"""No model has a tenth of it; a larger number is a slip."""
+"""Most layers of a model: a larger number is a typing error."""
 TASKS = ("pretrain", "pretraining", "train", "training", "finetune-sft", ADAPTERS, "memory", "oom")
 """Tasks that are training steps."""
 _LAUNCHING = tuple(rule.name for rule in launching.rules())
-"""What somebody ran did start."""
+"""Rules on what a framework can start; they are not applied, because measured plans did start."""
 _OF_THE_SEARCH = (
     "dp-even",
     "pp-micro-batches",
@@ -104,7 +104,7 @@ class Degrees:
     dp: int
     ep: int
     etp: int | None
-    """None: the default of the framework."""
+    """Tensor degree inside an expert; None: the default of the framework."""
     chunks: int
     micro_batch: int
     global_batch: int
@@ -281,7 +281,7 @@ def _workload(row: Row, habits: Habits, degrees: Degrees, system: SystemSpec) ->
 
 
 def _software(row: Row, habits: Habits) -> SoftwareStack:
-    """Return what a row states of its software; without a framework only of tensors kept."""
+    """Return the stated software of a row; without a framework only the tensors that it keeps."""
     stated = row.software
     names = (
         "keeps_cast_inputs", "narrow_activation_inputs", "dropout", "deterministic",
@@ -301,7 +301,7 @@ def _software(row: Row, habits: Habits) -> SoftwareStack:
 
 
 def _check(problem: Problem, strategy: Strategy, structure: PlanOptions) -> None:
-    """Refuse a plan that breaks a rule, but for rules that only spare the search."""
+    """Refuse a plan that breaks a rule, except for rules that only limit the search."""
     faults = [
         fault
         for fault in check_problem(problem, strategy, structure)

@@ -1,4 +1,4 @@
-"""How curves of kernels hold against measured times: by kernel, chip and variant."""
+"""Errors of curves of kernels against measured times: by kernel, chip and variant."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class KernelErrors(Brief):
     rows: int
     fitted: tuple[float, float] | None
     held_back: tuple[float, float] | None
-    """Of rows that no fit has seen."""
+    """Errors of rows that no fit has seen; None: no such row."""
     left_out: tuple[float, float] | None
-    """Of all rows on the curve of other chips; None: no other chip has one."""
+    """Errors of all rows on the curve of other chips; None: no other chip has one."""
     bias: float
     """Median of ln(predicted / measured): below 0 is predicted too fast."""
 
@@ -70,7 +70,7 @@ class KernelValidation(Shown):
         return kernels_page(self)
 
     def brief(self) -> str:
-        """Return how many rows of how many kernels there are."""
+        """Return the numbers of rows and variants, and the kernels."""
         rows = sum(entry.rows for entry in self.by_chip)
         names = dict.fromkeys(entry.kernel for entry in self.by_chip)
         return f"{rows:,} rows, {len(self.by_variant)} variants of {', '.join(names)}"
@@ -87,7 +87,7 @@ class KernelValidation(Shown):
 
 
 def kernel_validation(tables: Sequence[Timings], curves: KernelCurves) -> KernelValidation:
-    """Return how curves hold against some tables.
+    """Return the errors of curves on some tables.
 
     Raises
     ------
@@ -171,7 +171,7 @@ def kernel_lines(found: KernelValidation, *, detail: bool) -> Iterator[str]:
 
 
 def kernel_document(found: KernelValidation) -> str:
-    """Return the page on kernels: what a curve is, which rows there are, and the errors."""
+    """Return the page on kernels: the curves, the rows behind them, and the errors."""
     known = [(kernel, what, f"`cost/kernels/{file}`") for kernel, file, what in KNOWN]
     lines = [INTRODUCTION, *_markdown(("kernel", "what the curve knows", "in"), known, words=3)]
     lines += [READING, "## Errors by kernel and chip\n"]

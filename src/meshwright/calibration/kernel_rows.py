@@ -36,7 +36,7 @@ HELD_BACK = "held_back"
 """1 in rows of published tables that no fit has seen."""
 MOST_FAULTS = 20
 MOST_BYTES, MOST_CELLS = 64 * 2**20, 4_000_000
-"""Of one table; the largest published one has 100,000 cells."""
+"""Largest size of one table; the largest published one has 100,000 cells."""
 
 Columns = dict[str, Any]
 """Words, or numbers, of all rows of a file by name."""
@@ -175,7 +175,8 @@ def _unknown_types(words: Mapping[str, Words], kernel: Kernel) -> list[Fault]:
 OTHER_WORDS: Mapping[tuple[str, str], Iterable[str]] = {
     ("collectives", "op"): (*CollectiveKind, "send_recv"),
 }
-"""What a column of a kernel may hold, besides types; each word of the others is a variant."""
+"""Words that a column of a kernel may hold, besides types; each word of other columns is a
+variant."""
 
 
 Prepare = Callable[[Columns], Iterator[tuple[tuple[str, ...], Columns]]]
@@ -187,7 +188,7 @@ def _chosen(cells: Columns, rows: BoolArray) -> Columns:
 
 
 def _as(*names: str) -> Prepare:
-    """Return what leaves a table as it is."""
+    """Return a function that leaves a table as it is."""
 
     def prepare(cells: Columns) -> Iterator[tuple[tuple[str, ...], Columns]]:
         yield names, cells
@@ -214,7 +215,7 @@ def _experts(cells: Columns) -> Iterator[tuple[tuple[str, ...], Columns]]:
 
 
 def _collectives(cells: Columns) -> Iterator[tuple[tuple[str, ...], Columns]]:
-    """Yield collectives inside one node: what crosses nodes is a matter of their network."""
+    """Yield collectives inside one node: between nodes they depend on the network."""
     inside = np.array(cells["devices_per_node"]) == np.array(cells["num_gpus"])
     if inside.any():
         yield ("collectives",), _chosen(cells, inside)

@@ -1,4 +1,4 @@
-"""Measured times of single kernels: tables of rows, and what the curves predict for them."""
+"""Measured times of single kernels: tables of rows, and predictions of the curves."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from meshwright.spec.system import ChipSpec, DType
 
 Words = NDArray[np.str_]
 DEFAULT_LINK = 63e9
-"""Of chips without a standard system: PCIe 5 x16 before headers [bytes/s]."""
+"""Link rate of chips without a standard system: PCIe 5 x16 before headers [bytes/s]."""
 RANKS_OF_A_NODE = 8.0
 
 Type = tuple[float, DType]
-"""Bytes of a word, and the peak that its arithmetic has."""
+"""Bytes of a word, and the type of the peak rate of its arithmetic."""
 TYPES: Mapping[str, Type] = {
     "bfloat16": (2.0, "bf16"), "fp16": (2.0, "fp16"), "fp8": (1.0, "fp8"),
     "fp8_block": (1.0, "fp8"), "nvfp4": (0.5625, "fp4"),
@@ -71,7 +71,7 @@ CurveOf = Callable[[str, str], Curve]
 
 @dataclass(frozen=True)
 class Place:
-    """Where kernels ran."""
+    """Chip and links on which kernels ran."""
 
     chip: ChipSpec
     device: KernelDevice
@@ -100,13 +100,13 @@ class Timings:
 
     @property
     def variants(self) -> Words:
-        """Of each row, which curve of its chip it lies on."""
+        """Variant of each row, by which it lies on a curve of its chip."""
         return self.kernel.variants(self)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kind of kernel: which columns describe it, and its price."""
+    """One kind of kernel: its columns, and its price."""
 
     name: str
     words: tuple[str, ...]
@@ -114,7 +114,8 @@ class Kernel:
     variants: Callable[[Timings], Words]
     seconds: Callable[[Numbers, str, Place, Curve, CurveOf], Num]
     takes: Callable[[Mapping[str, FloatArray]], BoolArray] | None = None
-    """Which rows of a table with these columns are of this kernel; None: all."""
+    """Function that marks the rows of a table with these columns that belong to this kernel; None:
+    all."""
 
 
 def place_of(chip_name: str) -> Place:
@@ -276,7 +277,7 @@ def _by(*names: str) -> Callable[[Timings], Words]:
 
 
 def _is_prompt(numbers: Mapping[str, FloatArray]) -> BoolArray:
-    """Return which rows of attention are prompts: those have as many queries as keys."""
+    """Return whether each row of attention is a prompt: it has as many queries as keys."""
     same: BoolArray = numbers["seq_len_q"] == numbers["seq_len_kv"]
     return same
 
@@ -316,7 +317,7 @@ KERNELS: Mapping[str, Kernel] = {
                _elementwise),
     )
 }  # fmt: skip
-"""In the order in which they are fitted: later ones are made of earlier ones."""
+"""Kernels in the order in which they are fitted: later ones are built from earlier ones."""
 
 
 def predicted_s(

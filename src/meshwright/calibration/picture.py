@@ -20,7 +20,7 @@ RATIO = "predicted over measured"
 ENDS = ("median", "90th percentile")
 ERROR = "error [%]"
 LEAST = 0.01
-"""Where errors are drawn that are smaller, since the axis is logarithmic [%]."""
+"""Value at which smaller errors are drawn, because the axis is logarithmic [%]."""
 INSIDE = "rows inside their interval [%]"
 
 
@@ -116,7 +116,7 @@ def error_svg(errors: Mapping[str, Errors], groups: Mapping[str, GroupRecord]) -
 
 
 def coverage_svg(groups: Mapping[str, GroupRecord]) -> str:
-    """Return how intervals held each source as SVG."""
+    """Return the coverage of intervals by source as SVG."""
     return svg_of(
         coverage_spec(groups), "Do intervals hold what was measured?",
         f"Rows of each source inside intervals that know nothing of it; dashed: {SHARE:.0%}, as "

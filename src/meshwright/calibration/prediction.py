@@ -82,11 +82,11 @@ def counted_flops_per_token(job: Job) -> float | None:
 
 
 ANALYTIC = "memory"
-"""Task of rows that state what a formula of their source says; they need not have run."""
+"""Task of rows that state the result of a formula of their source; they need not have run."""
 
 
 class Counting(StrEnum):
-    """What a source counts as memory."""
+    """Bytes that a source counts as memory."""
 
     DEVICE = "device"
     """All that the driver tells: allocator, runtime and communication library."""
@@ -95,7 +95,7 @@ class Counting(StrEnum):
     ALLOCATED = "allocated"
     """The most that it had given to tensors at once."""
     RESIDENT = "resident"
-    """What tensors hold between steps: parameters, gradients, optimizer state."""
+    """Bytes of tensors between steps: parameters, gradients, optimizer state."""
     TENSORS = "tensors"
     """Parameters, gradients, optimizer state and kept activations alone."""
 
@@ -105,23 +105,23 @@ class RowMemory:
     """The memory of the fullest device of a row."""
 
     use: MemoryUse
-    """Of the fullest device."""
+    """Memory of the fullest device."""
     counting: Counting
     num_communicators: float
     measured_bytes: float | None
     fits: bool | None
-    """None: the row is no witness."""
+    """Whether the row ran within the memory; None: the row does not say."""
     stated_use: MemoryUse | None = None
-    """Of the device whose memory is stated; None: the fullest one."""
+    """Memory of the device whose memory is stated; None: the fullest one."""
 
     @property
     def counted_use(self) -> MemoryUse:
-        """Of the device whose memory is stated."""
+        """Memory of the device whose memory is stated."""
         return self.stated_use or self.use
 
     @property
     def predicted_bytes(self) -> float:
-        """What the source would have counted [bytes]."""
+        """Memory that the source would have counted [bytes]."""
         use = self.counted_use
         resident = sum(
             use[part] for part in (MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.OPTIMIZER)
@@ -171,7 +171,7 @@ def row_memory(job: Job, priced: Priced) -> RowMemory:
 
 
 def used_bytes(use: MemoryUse) -> float:
-    """Return what is used, without the margin that plans leave free [bytes]."""
+    """Return the memory in use, without the margin that plans leave free [bytes]."""
     return float(use.total_bytes - use[MemoryPart.MARGIN])
 
 
@@ -201,7 +201,7 @@ DID_NOT_FIT = "oom"
 
 @dataclass(frozen=True)
 class Prediction(Brief):
-    """A row with what the model predicts; all that is not known is None."""
+    """A row with the prediction of the model; unknown fields are None."""
 
     row: Row
     job: Job | None = None
@@ -209,15 +209,15 @@ class Prediction(Brief):
     measured_tokens_per_s: float | None = None
     memory: RowMemory | None = None
     has_room: bool | None = None
-    """Of requests: whether the cache of one of full length has room next to the model."""
+    """With requests: whether the cache of one request of full length fits beside the model."""
     parts_s: Mapping[str, float] | None = None
     interval: tuple[float, float] | None = None
-    """Between which throughputs four of five such rows lie [tokens/s]."""
+    """Throughputs between which four of five such rows lie [tokens/s]."""
     refused: Reason | None = None
     detail: str = ""
 
     def brief(self) -> str:
-        """Return what is predicted beside what was measured, or why nothing is."""
+        """Return the predicted and the measured rate, or the reason why there is no prediction."""
         if self.refused is not None:
             return f"{self.row.id}: {self.refused}: {self.detail}"
         shown = {"predicted": self.predicted_tokens_per_s, "measured": self.measured_tokens_per_s}
@@ -225,7 +225,7 @@ class Prediction(Brief):
         return f"{self.row.id}: {', '.join(told)}"
 
     def as_row(self) -> dict[str, Scalar]:
-        """Return the row, what is predicted and what was measured."""
+        """Return the row with its predicted and measured values."""
         low, high = self.interval or (None, None)
         memory = self.memory
         return {
@@ -345,7 +345,7 @@ def measurement(entry: Prediction) -> Measurement:
 
 
 def _why_not(entry: Prediction) -> tuple[str, str]:
-    """Return why a row is no measurement of a step, and what would make it one."""
+    """Return the reason why a row is no measurement of a step, and a fix."""
     if entry.refused is not None:
         return f"{entry.refused}: {entry.detail}", "complete it, or leave it out"
     return "has no measured time or throughput", "leave it out"

@@ -106,9 +106,9 @@ def rows_of(content: Any, origin: str) -> list[Row]:
 
 
 def judged(content: Any, origin: str) -> tuple[list[Row], list[Fault]]:
-    """Return the rows of a parsed array that are good, and what is wrong with the others.
+    """Return the good rows of a parsed array, and the faults of the others.
 
-    A row without a name is called by its place; null is not stated.
+    A row without a name is named by its index; null means not stated.
 
     Raises
     ------
@@ -166,13 +166,13 @@ def _unread(entry: Mapping[str, Any], kind: type[Fields], path: str = "") -> Ite
 
 
 def _fault_of_words(index: int, error: Any) -> Fault:
-    """Return what is wrong with a number that the words of a row were understood as."""
+    """Return the fault of a number that was read from the words of a row."""
     name = ".".join(map(str, error["loc"]))
     return Fault(f"[{index}]", f"{name} is understood as {error['input']!r}: {error['msg']}")
 
 
 def _fault(error: Any, entry: Any) -> Fault:
-    """Return what pydantic found in an entry in the words of this package."""
+    """Return a fault that pydantic found in an entry, in the words of this package."""
     (index, *names), kind = error["loc"], error["type"]
     limits = error.get("ctx", {})
     allowed = (
@@ -187,7 +187,7 @@ def _fault(error: Any, entry: Any) -> Fault:
 
 
 def _kind(value: Any) -> str:
-    """Return a plain JSON value, or what it is in words."""
+    """Return a plain JSON value, or words for its type."""
     return {dict: "an object", list: "an array", type(None): "null"}.get(type(value), repr(value))
 
 
@@ -290,7 +290,7 @@ def chip_name_of(text: str) -> str | None:
 
 
 def between_nodes(text: str) -> dict[str, Any]:
-    """Return what a text says of the network between nodes, as fields; none without a rate.
+    """Return the fields of the network between nodes from a text; none without a rate.
 
     ``400 Gb/s RDMA per GPU`` is 400 of each chip; ``1600 Gbps node-node`` and ``8x HDR InfiniBand
     200 Gb/s per node`` are of a node; a rate without either is of one chip. Names of InfiniBand
@@ -395,7 +395,7 @@ def server_name_of(row: StatedRow, hardware: HardwareFields) -> str:
 
 
 def _first_of(patterns: Sequence[tuple[str, Meaning]], *texts: str | None) -> Meaning | None:
-    """Return what the first pattern stands for that is found in the first text that has any."""
+    """Return the meaning of the first pattern found in the first text that has any."""
     for text in filter(None, texts):
         for pattern, meaning in patterns:
             if re.search(pattern, text.lower()):
@@ -448,7 +448,7 @@ def _is_on(value: Any) -> bool:
 
 
 def software_of(row: StatedRow, framework: str | None) -> tuple[SoftwareFields, dict[str, str]]:
-    """Return what is known of the software, with the reason for what is not stated as a field.
+    """Return the software of a row, with the reason for each field that is not stated as such.
 
     Remarks name asynchronous tensor parallelism that was left out (``vanilla tp``), and the mode of
     llm-foundry in which gradients are reduced in bf16 (``mode PURE``).
@@ -542,7 +542,7 @@ def serving_precision_of(text: str | None) -> PrecisionFields | None:
 
 
 def recompute_of(text: str | None) -> Recompute | None:
-    """Return what is recomputed; None: not stated."""
+    """Return the kind of recomputation; None: not stated."""
     if text is None:
         return None
     words = text.lower()
@@ -554,7 +554,7 @@ def recompute_of(text: str | None) -> Recompute | None:
 
 
 def recomputation_of(text: str | None) -> dict[str, Any]:
-    """Return what is recomputed, with modules of Megatron or tensors of MaxText that are named.
+    """Return the fields of recomputation, with the modules of Megatron or tensors of MaxText named.
 
     ``selective: layernorm, moe`` names modules, ``custom offload: query_proj`` tensors; the default
     of a custom policy keeps the input of a layer alone.
@@ -573,7 +573,7 @@ def recomputation_of(text: str | None) -> dict[str, Any]:
 
 
 def measured_of(stated: MeasuredFields) -> MeasuredFields:
-    """Return what was measured; Megatron logs memory of the last rank, in its last stage.
+    """Return the measured fields; Megatron logs memory of the last rank, in its last stage.
 
     Source: NVIDIA/Megatron-LM, ``megatron/training/global_vars.py`` (``_set_tensorboard_writer``).
     """
@@ -691,7 +691,7 @@ def _plain(name: str) -> str:
 
 
 def _known_as(name: str, known: Container[str]) -> str | None:
-    """Return what a name is known as; its size may follow one that has none, its owner precede."""
+    """Return the known form of a name; its size may follow one without, its owner precede."""
     bare = _VARIANT.sub("", name.rpartition("/")[2])
     candidates = (_plain(bare), _plain(_SIZE_AT_END.sub("", bare)))
     return next((candidate for candidate in candidates if candidate in known), None)

@@ -1,4 +1,4 @@
-"""What a validation found: data for programs, and tables for a screen or a document."""
+"""Results of a validation: data for programs, and tables for a screen or a document."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ VIEWS: dict[str, Callable[[Row], str]] = {
     "batch": lambda row: "queue" if row.batch is None else str(row.batch),
     "model": lambda row: row.model.name or "unnamed",
 }
-"""By which rows of serving are grouped."""
+"""Groups of rows of serving."""
 
 
 def views_of(predictions: Sequence[Prediction]) -> dict[str, dict[str, Errors]]:
@@ -93,7 +93,7 @@ class Validation(Shown):
     predictions: tuple[Prediction, ...]
     calibration: str
     bad_rows: tuple[Fault, ...] = ()
-    """What is wrong with rows that are none, which are left out."""
+    """Faults of rows that cannot be read and are left out."""
     version: str = ""
     command: str = ""
 
@@ -104,7 +104,7 @@ class Validation(Shown):
         return validation_page(self)
 
     def brief(self) -> str:
-        """Return how far off predictions are, and what their intervals hold."""
+        """Return the errors of predictions, and the coverage of their intervals."""
         held = self.intervals
         lines = [
             f"{counted(len(self.predictions), 'row')}, {self.calibration} constants",
@@ -116,7 +116,7 @@ class Validation(Shown):
         return "\n".join(lines)
 
     def rows(self) -> Rows:
-        """Return the rows, each with what is predicted and what was measured."""
+        """Return the rows with their predicted and measured values."""
         return [entry.as_row() for entry in self.predictions]
 
     def plot_agreement(self) -> AltairChart:
@@ -169,7 +169,7 @@ class Validation(Shown):
 
     @property
     def frozen(self) -> tuple[Prediction, ...]:
-        """The rows of training that nothing was made of."""
+        """Rows of training that no constant, interval or rule was made from."""
         return tuple(entry for entry in self.trained if entry.row.group in FROZEN)
 
     @property
@@ -190,7 +190,7 @@ class Validation(Shown):
 
     @cached_property
     def intervals(self) -> Intervals:
-        """How the intervals of all rows of training held what was measured, else of all others."""
+        """Coverage of the intervals of all rows of training, else of all others."""
         return intervals_of(self._main)
 
     @cached_property
@@ -244,7 +244,7 @@ of memory fitted without that source. A row that ran must fit, one that did not 
 """
 PICTURES = {"": "predicted over measured, by source", "_sources": "errors of each source",
             "_intervals": "rows inside their intervals"}  # fmt: skip
-"""What each picture shows, by the end of its name."""
+"""Caption of each picture, by the end of its name."""
 TRAITS = {
     "experts": "with experts", "narrow_words": "words of 8 bits or less",
     "unseen_family": "chips of a family that no other source has",
@@ -276,9 +276,9 @@ class RowRecord(TypedDict):
     predicted_tokens_per_s: float | None
     measured_tokens_per_s: float | None
     interval: tuple[float, float] | None
-    """Between which throughputs four of five such rows lie [tokens/s]."""
+    """Throughputs between which four of five such rows lie [tokens/s]."""
     refused: str | None
-    """Why it is not predicted."""
+    """Reason why the row is not predicted."""
 
 
 class MemoryOfRow(TypedDict):
@@ -288,7 +288,7 @@ class MemoryOfRow(TypedDict):
     predicted_bytes: float
     measured_bytes: float | None
     counting: str
-    """What the measurement counts."""
+    """Bytes that the measurement counts as memory."""
     fits: bool | None
     parts_bytes: Mapping[str, float]
 
@@ -306,7 +306,7 @@ class ServingErrors(TypedDict):
 
     overall: Errors
     figures: Mapping[str, Mapping[str, FigureErrors]]
-    """By figure: of rows that may be fitted (``seen``), and of ``frozen`` ones."""
+    """Errors by figure: of rows that may be fitted (``seen``), and of ``frozen`` ones."""
     by_server: Mapping[str, Errors]
     by_chip: Mapping[str, Errors]
     by_batch: Mapping[str, Errors]
@@ -325,7 +325,7 @@ class ValidationRecord(TypedDict):
     memory: MemoryOfRows
     inference: NotRequired[ServingErrors]
     sram: NotRequired[Errors]
-    """Of machines that serve from SRAM."""
+    """Errors of machines that serve from SRAM."""
 
 
 def validation_record(found: Validation) -> ValidationRecord:
@@ -459,12 +459,12 @@ def documents(found: Validation, rows: Sequence[Row], stem: str) -> dict[str, st
 
 
 class Others(NamedTuple):
-    """The same rows, priced in other ways."""
+    """Validations of these rows, priced in other ways."""
 
     before: Validation
-    """Under the uncalibrated constants."""
+    """Validation under the uncalibrated constants."""
     unnamed: Validation
-    """Without their framework."""
+    """Validation without the frameworks of the rows."""
 
 
 def document(
@@ -585,12 +585,12 @@ def error_shares(errors: Errors) -> tuple[str, str, str]:
 
 
 def _percents(errors: ErrorRecord) -> tuple[str, str, str]:
-    """Return the same of errors in a file."""
+    """Return median, 90th percentile and bias in per cent, of errors in a file."""
     return percent(errors.median), percent(errors.p90), percent(errors.bias, sign=True)
 
 
 def _intervals(record: FitRecord, table: Table, pictures: Mapping[str, str]) -> Iterator[str]:
-    """Yield how wide intervals are, and how they held sources left out."""
+    """Yield the width of intervals, and their coverage on sources left out."""
     spread = record.spread
     if spread is None:
         return
@@ -619,7 +619,7 @@ def _intervals(record: FitRecord, table: Table, pictures: Mapping[str, str]) -> 
 
 
 def _frozen_intervals(found: Validation, others: Others | None, table: Table) -> Iterator[str]:
-    """Yield how intervals held the rows of frozen sources, with their framework and without."""
+    """Yield the coverage of intervals on frozen sources, with their framework and without."""
     ways = [found] if others is None else [found, others.unnamed]
     parts = [by_group(way.frozen) for way in ways]
     if not parts[0]:
@@ -655,7 +655,7 @@ def _memory(found: Validation, record: FitRecord | None, table: Table) -> Iterat
 
 
 def _memory_rows(title: str, entries: Sequence[Prediction], table: Table) -> Iterator[str]:
-    """Yield rows with what fills the memory of their fullest device."""
+    """Yield rows with the memory of their fullest device by part."""
     rows = []
     for entry in entries:
         assert entry.memory is not None
@@ -675,7 +675,7 @@ def _memory_rows(title: str, entries: Sequence[Prediction], table: Table) -> Ite
 
 
 def _choices(found: Validation, table: Table) -> Iterator[str]:
-    """Yield what choosing by prediction costs."""
+    """Yield the cost of choosing by prediction."""
     families = found.families
     if not families:
         return
@@ -700,7 +700,7 @@ def _choices(found: Validation, table: Table) -> Iterator[str]:
 
 
 def _refusals(predictions: Sequence[Prediction], table: Table) -> Iterator[str]:
-    """Yield how many rows are refused for which reason, with one of them."""
+    """Yield the number of refused rows for each reason, with one of them."""
     found = [entry for entry in predictions if entry.refused is not None]
     rows = []
     for reason, number in Counter(entry.refused for entry in found).most_common():

@@ -40,7 +40,7 @@ def _as_text(value: Any) -> Any:
 
 _MAYBE = BeforeValidator(_stated)
 _MOST_COUNT, _LEAST_AMOUNT, _MOST_AMOUNT = 10**12, 1e-12, 1e24
-"""No count, time, rate or size of a job is beyond."""
+"""Largest count, least and largest amount (time, rate or size) of a job."""
 Flag = Annotated[Annotated[bool, Strict()] | None, _MAYBE]
 Count = Annotated[Annotated[int, Strict(), Field(ge=1, le=_MOST_COUNT)] | None, _MAYBE]
 CountOrZero = Annotated[Annotated[int, Strict(), Field(ge=0, le=_MOST_COUNT)] | None, _MAYBE]
@@ -64,21 +64,21 @@ FROZEN_SERVING = (
     "aic-silicon: Llama 3.1 70B on B200 under vllm",
     "aic-silicon: GPT-OSS 120B on B200 under tensorrt-llm-pytorch",
 )
-"""The same of requests, drawn before anybody looked at their errors: with
+"""Frozen rows of requests, drawn before anybody looked at their errors: with
 ``random = numpy.random.default_rng(17)`` one of the four smaller sources that were added last,
-``random.choice(sorted(names), size=1, replace=False)``, then of the source that holds most rows a
+``random.choice(sorted(names), size=1, replace=False)``, then of the source with most rows a
 quarter of its families of model, chip and server, ``random.choice(sorted(families), size=4,
 replace=False)``."""
 
 
 class Fields(BaseModel):
-    """Some fields of a row; what no price depends on is passed over."""
+    """Some fields of a row; fields without an effect on the price are skipped."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
 
 class Source(Fields):
-    """Where a figure stands."""
+    """Source of a figure."""
 
     title: Text = None
     repo: Text = None
@@ -92,7 +92,7 @@ class ModelFields(Fields):
 
     name: Text = None
     catalog_name: Text = None
-    """The public model of the catalog that this is; None: it is built from the dims."""
+    """Name of the public model in the catalog; None: the model is built from the dims."""
     params_b: Amount = None
     layers: Count = None
     hidden: Count = None
@@ -117,20 +117,20 @@ class HardwareFields(Fields):
     """Chips and the network that the source states; rates are of one direction."""
 
     chip: Text = None
-    """A chip of the catalog; a name that the catalog does not have is refused when it is priced."""
+    """Name of a chip of the catalog; other names are refused when the row is priced."""
     chips: Count = None
     chips_per_node: Count = None
     slices: Count = None
     """TPU slices joined by the data-centre network."""
     nvlink_domain: Count = None
-    """Chips of one NVLink domain: 72 of NVL72."""
+    """Chips of one NVLink domain: 72 for NVL72."""
     nvlinks_per_chip: Count = None
     inter_node_gbit_per_chip: Amount = None
     """Rate between nodes of each chip [Gb/s]."""
     inter_node_gbit_per_node: Amount = None
-    """The same where the source states it of a whole node [Gb/s]."""
+    """Rate between nodes of a whole node, where the source states it so [Gb/s]."""
     rail_optimized: Flag = None
-    """Each chip has its own switch; None: as in the standard system of the chip."""
+    """Whether each chip has its own switch; None: as in the standard system of the chip."""
 
 
 class ParallelismFields(Fields):
@@ -142,7 +142,7 @@ class ParallelismFields(Fields):
     vpp: Count = None
     dp: Count = None
     dp_shard: Count = None
-    """Ranks over which state is sharded; None: all, of slices those of one."""
+    """Ranks over which state is sharded; None: all, or those of one slice."""
     fsdp: Flag = None
     zero_stage: CountOrZero = None
     cp: Count = None
@@ -151,34 +151,34 @@ class ParallelismFields(Fields):
     dp_attention: Flag = None
     """Serving: tp ranks are dp replicas of attention, which share one set of experts."""
     embedding_layers: CountOrZero = None
-    """Layers for which the embedding counts where layers are dealt over a pipeline."""
+    """Layers that the embedding counts as when layers are dealt over a pipeline."""
     head_layers: CountOrZero = None
 
 
 class SoftwareFields(Fields):
-    """What a source says about its software."""
+    """Software of a row, as far as the source states it."""
 
     compile: Flag = None
     async_tp: Flag = None
     packed_sequences: Flag = None
     compiled_loss: Flag = None
-    """The cross entropy is compiled: PyTorch's holds one FP32 copy of the logits, one that is made
-    in place otherwise one more."""
+    """Whether the cross entropy is compiled: that of PyTorch then holds one FP32 copy of the logits;
+    one that is otherwise computed in place holds one more."""
     bf16_reductions: Flag = None
-    """Full sharding reduces gradients in bf16."""
+    """Whether full sharding reduces gradients in bf16."""
     separate_accumulation: Flag = None
-    """Gradients of micro-batches are added in a pass of their own."""
+    """Whether gradients of micro-batches are added in a separate pass."""
     optimizer: Text = None
-    """Preset of what is kept for each parameter, where it is not that of the framework."""
+    """Preset of the bytes kept for each parameter, if it is not that of the framework."""
     keeps_cast_inputs: Flag = None
-    """Products of 8 bits keep their cast inputs."""
+    """Whether products of 8 bits keep their cast inputs."""
     narrow_activation_inputs: Flag = None
-    """Activations keep their inputs in 8 bits."""
+    """Whether activations keep their inputs in 8 bits."""
     narrow_parameters: Flag = None
-    """Weights rest in 8 bits beside their FP32 copy."""
+    """Whether weights are kept in 8 bits beside their FP32 copy."""
     dropout: Flag = None
     deterministic: Flag = None
-    """Kernels give the same bits each time."""
+    """Whether kernels give the same bits each time."""
     deferred_logit_gradients: Annotated[
         Annotated[int, Strict(), Field(ge=1, le=MOST_DEFERRED)] | None, _MAYBE
     ] = None
@@ -194,32 +194,32 @@ class PrecisionFields(Fields):
 
     activation: DType | None = None
     matmul: DType | None = None
-    """Of the matrix products, where it is narrower than activations."""
+    """Type of the matrix products, where it is narrower than activations."""
     weight: DType | None = None
-    """Serving: of stored weights."""
+    """Serving: type of the stored weights."""
     scaling: Literal["current", "mx", "row", "tensor"] | None = None
-    """Of 8-bit operands: ``current`` and ``mx`` of Transformer Engine, one scale for each row or
-    for each tensor of torchao."""
+    """Scaling of 8-bit operands: ``current`` and ``mx`` of Transformer Engine, one scale for each
+    row or for each tensor of torchao."""
     fp32_gradients: bool = False
-    """Gradients of micro-batches are summed in FP32."""
+    """Whether gradients of micro-batches are summed in FP32."""
     fp8_all_gather: bool = False
-    """Full sharding gathers weights in 8 bits."""
+    """Whether full sharding gathers weights in 8 bits."""
 
 
 class FlopsRule(StrEnum):
-    """What a source counts as FLOPs: N parameters, L layers of width h, s tokens, one token."""
+    """FLOPs that a source counts: N parameters, L layers of width h, s tokens, one token."""
 
     EIGHT_N = "8 N"
     SIX_N = "6 N + 12 L h s"
     MODEL = "model FLOPs, full scores"
     MODEL_CAUSAL = "model FLOPs, causal scores"
     HARDWARE = "hardware FLOPs, full scores"
-    """With the forward pass repeated."""
+    """With the forward pass repeated, as full recomputation does."""
     HARDWARE_CAUSAL = "hardware FLOPs, causal scores"
 
 
 class MeasuredFields(Fields):
-    """What was measured; ``tokens_per_s`` of the whole job."""
+    """Measured values; ``tokens_per_s`` of the whole job."""
 
     iteration_time_s: Amount = None
     tokens_per_s: Amount = None
@@ -229,30 +229,31 @@ class MeasuredFields(Fields):
     mfu: Amount = None
     memory_bytes_per_chip: Amount = None
     memory_metric: Text = None
-    """What the source counts: ``allocated`` in it leaves out what the allocator holds besides
-    tensors, and the runtime; without ``max`` it is what they hold between steps."""
+    """Memory that the source counts: ``allocated`` in it leaves out the runtime and memory that the
+    allocator holds besides tensors; without ``max`` it is the memory between steps."""
     memory_of_last_stage: Flag = None
-    """The memory is that of the last stage of a pipeline, not of the fullest device."""
+    """Whether the memory is that of the last stage of a pipeline, not of the fullest device."""
     param_opt_bytes: Amount = None
-    """Parameters, gradients and optimizer state, of one chip."""
+    """Bytes of parameters, gradients and optimizer state on one chip."""
     activation_bytes: Amount = None
     latency_s: Amount = None
-    """Of a batch of requests, from the first token of the prompts to the last of the answers."""
+    """Latency of a batch of requests, from the first token of the prompts to the last of the
+    answers [s]."""
     total_tokens_per_s: Amount = None
     output_tokens_per_s: Amount = None
     output_tokens_per_s_per_chip: Amount = None
     ttft_ms: Amount = None
     tpot_ms: Amount = None
     tokens_per_s_per_user: Amount = None
-    """Of one stream of answers on a machine that serves from SRAM."""
+    """Throughput of one stream of answers on a machine that serves from SRAM."""
 
 
 class CommonFields(Fields):
-    """What a row of the tables and a row of a user's file have in common."""
+    """Fields that a row of the tables and a row of a user's file share."""
 
     id: Name
     group: Name
-    """The source that its errors are counted with."""
+    """Source with which its errors are counted."""
     task: Name = "pretrain"
     source: Source = Source()
     model: ModelFields = ModelFields()
@@ -260,12 +261,12 @@ class CommonFields(Fields):
     software: SoftwareFields = SoftwareFields()
     measured: MeasuredFields = MeasuredFields()
     framework: Text = None
-    """Of a stored row: the profile of the framework, or the server."""
+    """Stored row: profile of the framework, or server."""
     framework_version: Text = None
     date: Text = None
-    """When the software was current, YYYY-MM."""
+    """Date of the software, YYYY-MM."""
     micro_batch: Count = None
-    """Sequences; in rows of MaxText those of one chip."""
+    """Micro-batch size [sequences]; in rows of MaxText for each chip."""
     global_batch: Count = None
     grad_accum: Count = None
     flash_attention: Flag = None
@@ -280,7 +281,7 @@ class CommonFields(Fields):
     input_len: CountOrZero = None
     output_len: CountOrZero = None
     definition: Text = None
-    """Inference: what the throughput of the source counts."""
+    """Inference: tokens that the throughput of the source counts."""
     notes: Text = None
 
     @property
@@ -301,23 +302,23 @@ class Row(CommonFields):
     precision: PrecisionFields | None = None
     recompute: Recompute | None = None
     recompute_modules: tuple[str, ...] = ()
-    """Of Megatron, that selective recomputation covers."""
+    """Modules of Megatron that selective recomputation covers."""
     kept_tensors: tuple[str, ...] = ()
-    """Of MaxText, that it keeps on the device where all else is made again."""
+    """Tensors of MaxText that are kept on the device, while all others are made again."""
     offloaded_tensors: tuple[str, ...] = ()
-    """The same, kept on the host."""
+    """Tensors of MaxText that are kept on the host, while all others are made again."""
     offload: Offload | None = None
     flops_counting: FlopsRule | None = None
     reasons: Mapping[str, str] = Field(default_factory=dict)
-    """By field: the words of the source, where they are not the value itself."""
+    """Words of the source by field, where they differ from the value."""
     without_effect: tuple[str, ...] = ()
     """Fields of a user's file that no price reads."""
 
 
 DESCRIPTION = ("id", "group", "source", "framework_version", "date", "definition", "notes")
-"""Fields that say which row it is, and that its words are read by; no price depends on them."""
+"""Fields that identify a row or that its words are read by; no price depends on them."""
 WITHOUT_EFFECT = {"software.packed_sequences": "the lengths of the documents are not stated"}
-"""Fields that no price reads, and why."""
+"""Fields that no price reads, with the reason."""
 
 
 def passed_over(rows: Iterable[Row]) -> list[str]:

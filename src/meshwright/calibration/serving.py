@@ -38,19 +38,19 @@ from meshwright.spec.workload import Decode, Precision, Server, SoftwareStack
 
 THROUGHPUT, TPOT, TTFT = "throughput", "TPOT", "TTFT"
 FIGURES = {"next": TPOT, "first": TTFT}
-"""What is measured of clients; all else counts as throughput."""
+"""Figures measured of clients; all others count as throughput."""
 PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 LEAST_EXPERT_COLUMNS = 256
-"""Of the part of an expert: kernels with block scales take no narrower tiles."""
+"""Fewest columns of the shard of an expert: kernels with block scales take no narrower tiles."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What rows share that are priced together: all but their requests."""
+    """Setting of rows that are priced together: everything but their requests."""
 
     serving: Serving
     replicas: float
-    """Copies of the model, each with its part of the requests."""
+    """Copies of the model, each with an equal share of the requests."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ServingJob:
     batch: float
     """Requests that start together on one replica, or clients of it; infinity: a queue."""
     figure: str
-    """What was measured, as :func:`_measured` names it."""
+    """Measured figure, as :func:`_measured` names it."""
     measured_tokens_per_s: float
 
     @property
@@ -113,7 +113,7 @@ def _setting(
     precision: PrecisionFields | None,
     plan: ParallelismFields, calibration: str,
 ) -> Setting:  # fmt: skip
-    """Return what rows of one configuration share."""
+    """Return the setting that rows of one configuration share."""
     system, server = system_of(hardware), load_server(server_name)
     model = model_of(fields, "fsdp")
     chip = system.chip
@@ -174,9 +174,9 @@ def _joined(plan: ParallelismFields, num_devices: int, model: ModelSpec) -> tupl
 
 
 def _experts_spread(model: ModelSpec, tp: int) -> int:
-    """Return over how many chips of a replica whole experts are spread, where nothing is stated.
+    """Return the number of chips of a replica over which whole experts are spread, if not stated.
 
-    Each expert is split as far as its parts keep a tile of columns; what chips are left hold
+    Each expert is split as far as its parts keep a tile of columns; the remaining chips hold
     different experts.
     """
     widths = (k.experts.ffn_size for k in model.layer_kinds if k.experts)
@@ -300,12 +300,12 @@ def _jobs_or_refusal(row: Row, calibration: str) -> list[ServingJob] | Predictio
 PREDICTING = {
     (False, False): predict, (True, False): predict_served, (True, True): predict_sram,
 }  # fmt: skip
-"""How rows are predicted: by whether they are of serving, and of one user."""
+"""Functions that predict rows: by whether they are of serving, and of one user."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Questions that are priced together: one setting, all batches, queues or closed loops."""
+    """Questions priced together: one setting, all batches, queues or closed loops."""
 
     setting: Setting
     jobs: tuple[ServingJob, ...]
@@ -366,7 +366,7 @@ class Column:
         return np.asarray(found * self.setting.replicas, dtype=float)
 
     def measured(self) -> FloatArray:
-        """Return what was measured, in the same terms [tokens/s]."""
+        """Return the measured throughput of each job, as its source defines it [tokens/s]."""
         return np.array([job.measured_tokens_per_s for job in self.jobs])
 
     def predictions(self, spread: Spread | None, seen: Iterable[str]) -> list[Prediction]:
@@ -400,7 +400,7 @@ class Column:
 
 
 def columns_of(jobs: Sequence[ServingJob]) -> list[Column]:
-    """Return jobs by what they share."""
+    """Return jobs grouped by setting and kind."""
     found: dict[tuple[int, float, bool, bool], list[ServingJob]] = defaultdict(list)
     for job in jobs:
         load = float(np.isinf(job.batch)), job.is_closed_loop, job.are_equal
@@ -409,7 +409,7 @@ def columns_of(jobs: Sequence[ServingJob]) -> list[Column]:
 
 
 def _measured(row: Row) -> list[tuple[str, float]]:
-    """Return which throughput a row states, and how much [tokens/s].
+    """Return the kind and the value of each throughput that a row states [tokens/s].
 
     ``total`` counts prompts and answers, ``output`` answers alone; ``prompts`` and ``steps`` are
     those of one phase of a batch. Of clients ``next`` and ``first`` are those of one request, by

@@ -1,4 +1,4 @@
-"""What a validation of serving found beyond throughput: times under load, frozen rows, plans."""
+"""Results of a validation of serving beyond throughput: times under load, frozen rows, plans."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Table(Protocol):
 
 @dataclass(frozen=True)
 class Figures:
-    """Predictions of rows of requests by what was measured."""
+    """Predictions of rows of requests, by measured figure."""
 
     throughput: tuple[Prediction, ...]
-    """Of batches and queues."""
+    """Predictions of the throughput of batches and queues."""
     tpot: tuple[Prediction, ...]
-    """Of clients in a closed loop."""
+    """Predictions of the time per output token of clients in a closed loop."""
     ttft: tuple[Prediction, ...]
 
     @property
@@ -61,7 +61,7 @@ class Figures:
 
 
 def figures_of(served: Sequence[Prediction], calibration: str) -> Figures:
-    """Return predictions of rows by what was measured, times to the first token among them."""
+    """Return predictions of rows by measured figure, times to the first token among them."""
     used = [entry for entry in served if entry.refused is None]
     loops = [entry for entry in used if entry.row.closed_loop]
     return Figures(
@@ -79,7 +79,7 @@ VIEWS: dict[str, Callable[[Row], str]] = {
     "server": server_name_of,
     "chip": lambda row: row.hardware.chip or "not stated",
 }
-"""By which figures are told apart."""
+"""Groups of figures."""
 
 
 def figures_data(figures: Figures) -> dict[str, dict[str, FigureErrors]]:
@@ -128,7 +128,7 @@ def figure_lines(figures: Figures, record: ServingRecord | None, table: Table) -
 
 
 def plan_lines(figures: Figures, table: Table) -> Iterator[str]:
-    """Yield what choosing a plan by prediction costs."""
+    """Yield the cost of choosing a plan by prediction."""
     families = plan_regrets(figures)
     if not families:
         return
@@ -202,7 +202,7 @@ def _frozen(entries: Iterable[Prediction]) -> list[Prediction]:
 
 
 def _frozen_name(row: Row) -> str:
-    """Return what was drawn: a family, or a whole source."""
+    """Return the name of a frozen part: a family, or a whole source."""
     return (
         f"{row.model.name}, {row.hardware.chip}, {row.framework}" if row.closed_loop else row.group
     )

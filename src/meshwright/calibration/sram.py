@@ -42,13 +42,14 @@ class SramJob:
     row: Row
     family: str
     problems: tuple[PartitionProblem, ...]
-    """One for each split of the layers."""
+    """Problem of each split of the layers."""
     terms: FloatArray
-    """Of each plan: seconds of a token where sums are free, and what each second of them adds."""
+    """For each plan: time of a token where sums are free [s], and its slope over the time of a
+    sum."""
 
     @property
     def server(self) -> str:
-        """The software that drafts tokens; empty where none does."""
+        """Software that drafts tokens; empty where none does."""
         return (self.row.framework or "") if self.row.software.drafts_tokens else ""
 
     def tokens_per_s(self, reduction_s: float, tokens_per_pass: float) -> float:
@@ -108,7 +109,7 @@ def _problems(row: Row, chip: str, calibration: str) -> Iterator[PartitionProble
 
 
 def _on_enough(problem: PartitionProblem, chip: str) -> PartitionProblem:
-    """Return the same on as many chips as the fewest stages need."""
+    """Return the problem on as many chips as the fewest stages need."""
     found = solve(problem, Objective.COUNT, 1)
     needed = len(found.stops) * problem.tensor_degree if found else problem.tensor_degree
     return replace(problem, system=load_system(f"{needed}x{chip}"))

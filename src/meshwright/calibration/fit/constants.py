@@ -1,4 +1,4 @@
-"""Which constants are free in a fit: what is expected of each, and between which bounds."""
+"""Free constants of a fit: expected value and bounds of each."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from meshwright.spec.kernels import Curve, curve_type
 SOFT = 0.1
 """Error of ln(predicted / measured) beyond which it counts by its size, not its square."""
 PULL = 0.1
-"""Weight of what is expected of a field, whose logarithm is expected within 1 of it."""
+"""Weight of the expected value of a field; its logarithm is expected within 1."""
 STEP = 0.02
 STARTS = 2
 MOST_ROUNDS = 60
@@ -78,7 +78,7 @@ def _solved(
     errors_at: Callable[[FloatArray], FloatArray], expected: FloatArray, lowest: FloatArray,
     highest: FloatArray,
 ) -> tuple[float, FloatArray]:  # fmt: skip
-    """Return the least cost and where it is, of several starts within the bounds."""
+    """Return the least cost and the point that reaches it, of several starts within the bounds."""
     from scipy.optimize import least_squares
 
     def residuals(values: FloatArray) -> FloatArray:

@@ -39,8 +39,8 @@ class MemoryRows:
 
     groups: tuple[str, ...]
     multiples: FloatArray
-    """What each constant multiplies: bytes of all tensors; where the source counts them, one
-    runtime, and axes of several devices, (rows, constants)."""
+    """Factors of each constant: bytes of all tensors; if the source counts them, one runtime and
+    the axes of several devices, (rows, constants)."""
     measured_bytes: FloatArray
 
     def log_errors(self, values: FloatArray) -> FloatArray:
@@ -66,11 +66,12 @@ class MemoryFit:
 
     rows: MemoryRows
     values: FloatArray
-    """(constants,)."""
+    """Values of the constants, (constants,)."""
     errors: FloatArray
     """ln(predicted / measured), (rows,)."""
     left_out_errors: FloatArray
-    """The same, each row under constants fitted without its source; NaN: there is no other."""
+    """Errors of each row under constants fitted without its source, (rows,); NaN: no other
+    source."""
 
 
 def memory_rows(predictions: Iterable[Prediction]) -> MemoryRows:
@@ -143,7 +144,7 @@ def _fitted(rows: MemoryRows, expected: Sequence[float]) -> FloatArray:
 
 
 def memory_record(found: MemoryFit) -> MemoryRecord:
-    """Return what a fit of memory reached, on its own rows and on sources left out."""
+    """Return the errors of a fit of memory, on its own rows and on sources left out."""
     groups = np.array(found.rows.groups)
 
     def of(chosen: BoolArray) -> dict[str, Any]:

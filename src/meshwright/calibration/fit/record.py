@@ -35,7 +35,7 @@ from meshwright.spec.calibration import Spread, Tail
 from meshwright.spec.declaration import file_key
 
 Interval = tuple[float, float, float]
-"""A value, and the lowest and the highest that are plausible."""
+"""A value, with its lowest and highest plausible value."""
 FITTED = "fitted"
 FEWEST_INSIDE = 0.6
 """Share of the rows of a source that intervals are to hold in four of five sources."""
@@ -202,7 +202,7 @@ def _spread_record(spread: Spread | None) -> Spread | None:
 
 
 def _coverages(tested: HeldOut) -> dict[str, CoverageRecord]:
-    """Return how intervals held rows left out, by what rows have in common."""
+    """Return the coverage of intervals on rows left out, by a property that rows share."""
     known = ~np.isnan(tested.errors)
     return {
         name: CoverageRecord(
@@ -269,7 +269,7 @@ def _two_deviations(value: float, spread: float) -> FloatArray:
 
 
 def _constants_of_key(key: Key, bounds: FloatArray) -> dict[str, Interval]:
-    """Return the constants of a key, each with its interval inside what is allowed."""
+    """Return the constants of a key, each with its interval within the allowed bounds."""
     base = load_calibration(key.family, UNCALIBRATED)
     found = {}
     for name, values in draws_of(key, bounds, base).items():
@@ -383,7 +383,7 @@ def constants_of_serving(found: ServingFit) -> Iterator[tuple[tuple[str, str], I
 
 
 def _expected(free: Sequence[Free]) -> dict[str, Any]:
-    """Return what families or servers without rows get: what is expected of any."""
+    """Return the constants of families or servers without rows: the expected values."""
     entries = {}
     for one in free:
         low, high = (one.prior * np.exp([-2.0 * one.spread, 2.0 * one.spread])).tolist()

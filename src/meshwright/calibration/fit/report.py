@@ -53,28 +53,28 @@ from meshwright.spec.calibration import Spread
 
 
 class FittedRecord(TypedDict, total=False):
-    """Errors of a fit on its own rows and on each source left out, of what was fitted."""
+    """Errors of a fit on its own rows and on each source left out, by fitted part."""
 
     num_rows: int
     unused: Mapping[str, str]
-    """Why rows were not used, by their names."""
+    """Reasons why rows were not used, by the name of the row."""
     without_effect: Sequence[str]
     """Fields of the rows that no price reads, each with its number of rows."""
     expected: PooledErrorRecord | None
-    """Of the calibration that the rows adjust; null: they adjust none."""
+    """Errors of the calibration that the rows adjust; null: they adjust none."""
     fitted: PooledErrorRecord
     left_out: PooledErrorRecord
     left_out_alone: PooledErrorRecord | None
-    """Sources whose chips no other source has; they are not part of ``left_out``."""
+    """Errors of sources whose chips no other source has; not part of ``left_out``."""
     unnamed: PooledErrorRecord | None
-    """Left out, and priced without their framework."""
+    """Errors of rows when left out and priced without their framework."""
     spread: Spread | None
     intervals: Mapping[str, CoverageRecord]
-    """By what rows have in common."""
+    """Coverage by a property that rows share."""
     groups: Mapping[str, GroupRecord]
-    """By source."""
+    """Errors by source."""
     memory: MemoryRecord | None
-    """Null: no row stated memory."""
+    """Errors of the memory; null: no row states memory."""
     serving: ServingRecord
     sram: SramRecord
 

@@ -32,7 +32,7 @@ from meshwright.spec.calibration import Spread, Tail
 STARTS = tuple(np.log([0.1, 1.0 / 3.0]).tolist())
 """Moves of one constant that are tried before the first step."""
 STEP = 0.03
-"""Of a logarithm, for differences."""
+"""Difference of a logarithm from which slopes are taken."""
 OF_CHIPS = (
     Free("prompt_rate_share", 0.9, 0.25, 0.4, 1.2),
     Free("few_rows_rate_share", 0.7, 0.5, 0.02, 1.2),
@@ -40,7 +40,7 @@ OF_CHIPS = (
     Free("cache_read_share", 0.9, 0.25, 0.4, 1.15),
     Free("collective_start_share", 1.0, 1.0, 0.2, 16.0),
 )
-"""One for each family of chips; collectives start by libraries of their vendors."""
+"""Constants of each family of chips; collectives start by libraries of their vendors."""
 OF_SERVERS = (
     Free("host_step_s", 1e-3, 2.0, 1e-5, 0.02),
     Free("host_sequence_s", 2e-5, 2.0, 1e-7, 1e-3),
@@ -48,13 +48,13 @@ OF_SERVERS = (
     Free("steps_ahead", 1.0, 1.0, 0.02, 40.0),
     Free("shared_cache_extra", 0.6, 1.0, 0.05, 4.0),
 )
-"""One for each server."""
+"""Constants of each server."""
 SHARED = (
     Free("core_pull", 2.5, 0.7, 1.0, 8.0),
     Free("expert_rate_share", 0.46, 0.4, 0.1, 0.9),
     Free("prompts_together", 2.0, 0.5, 1.0, 8.0),
 )
-"""One for all."""
+"""Constants shared by all rows."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class ServingRows:
 
     columns: tuple[Column, ...]
     base: str = UNCALIBRATED
-    """Calibration whose constants of serving are expected."""
+    """Calibration with the expected constants of serving."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Why rows cannot be used, by their names."""
+    """Reasons why rows cannot be used, by the name of the row."""
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -95,7 +95,7 @@ class ServingRows:
 
     @property
     def figures(self) -> list[str]:
-        """What each figure is: a throughput, or one of the times under load."""
+        """Figure of each row: a throughput, or one of the times under load."""
         return [
             FIGURES.get(job.figure, THROUGHPUT) for column in self.columns for job in column.jobs
         ]
@@ -111,7 +111,7 @@ class ServingRows:
 
     @cached_property
     def weights(self) -> FloatArray:
-        """Of each row, by its source."""
+        """Weight of each row, by its source."""
         return source_weights(self.labels["source"])
 
     @cached_property
@@ -154,10 +154,10 @@ class ServingRows:
         return errors, slopes
 
     def best_starts(self, values: FloatArray) -> FloatArray:
-        """Return by how much each constant alone is best moved before the first step, (keys,).
+        """Return the best move of each constant alone before the first step, (keys,).
 
         Where two times compete and the longer one counts, the shorter one has no slope: a constant
-        that is far from what is expected would never be found.
+        far from its expected value would never be found.
         """
         lost = np.zeros((len(STARTS), len(values)))
         start = 0
@@ -185,7 +185,7 @@ class ServingRows:
         )
 
     def _mine(self, column: Column) -> list[int]:
-        """Return the constants that a column feels."""
+        """Return the constants that affect a column."""
         serving = column.setting.serving
         own = ("", serving.server.name, serving.problem.system.chip.family)
         return [
@@ -216,14 +216,14 @@ class ServingFit:
 
     rows: ServingRows
     values: FloatArray
-    """Logarithms, (keys,)."""
+    """Logarithms of the constants, (keys,)."""
     spreads: FloatArray
     """Standard deviations of the logarithms, by the curvature at the fit, (keys,)."""
     errors: FloatArray
     """ln(predicted / measured), (rows,)."""
     left_out: Mapping[str, FloatArray]
-    """The same, each row predicted by constants fitted without its ``source``, ``server`` or
-    ``family`` of chips, (rows,)."""
+    """Errors of each row under constants fitted without its ``source``, ``server`` or ``family`` of
+    chips, (rows,)."""
 
 
 def serving_rows(rows: Sequence[Row], calibration: str, base: str = UNCALIBRATED) -> ServingRows:
@@ -275,11 +275,11 @@ def _left_out(
 
 
 def spread_of(found: ServingFit) -> Spread | None:
-    """Return how far rows lie from predictions that know nothing of their source.
+    """Return the distance of rows from predictions made without their source.
 
-    Rows of dense models on chips that other sources have give the width; those with experts, those
-    on chips that no other source has, and times to the first token under load how many times it
-    they need. Each source counts once, whatever its rows.
+    Rows of dense models on chips that other sources have give the width; rows with experts, rows on
+    chips that no other source has, and times to the first token under load give factors on it. Each
+    source counts once, for any number of rows.
     """
     errors = np.abs(found.left_out["source"])
     sparse, first = np.array(found.rows.with_experts), np.array(found.rows.figures) == TTFT

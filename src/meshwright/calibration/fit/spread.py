@@ -1,4 +1,4 @@
-"""How far intervals reach: errors of rows left out, by the traits of their jobs."""
+"""Width of intervals: errors of rows left out, by the traits of their jobs."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from meshwright.cost.problem import TRAITS, UNNAMED, distances_of, traits_of
 from meshwright.spec.calibration import Spread, Tail
 
 EXPECTED_FACTOR = 2.0
-"""By which a trait is expected to widen an interval, before any row tells."""
+"""Expected factor by which a trait widens an interval, before any row is used."""
 FACTOR_SPREAD = 0.5
-"""Standard deviation of its logarithm."""
+"""Standard deviation of the logarithm of this factor."""
 ONE_SIDED = (1.0 + SHARE) / 2.0
-"""Of measurements, not beyond one end."""
+"""Share of measurements that are not beyond one end."""
 MOST_FACTOR = 4.0
-"""No trait makes an interval reach further than this many times: few sources tell of the host."""
+"""Largest factor of a trait on an interval: few sources say anything about the host."""
 TOLD_APART = 0.1
-"""Degree of a trait from which rows are counted as having it."""
+"""Degree of a trait from which a row counts as having it."""
 LEAST_SIZE = 1e-9
-"""Where no error is to one side at all."""
+"""Size of an error where none is on one side."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """Rows with their framework, then the same rows without it, as errors of fits left out."""
+    """Rows with their framework, then without it, with errors of fits that left them out."""
 
     errors: FloatArray
     """ln(predicted / measured), (rows,); NaN: not known."""
     degrees: FloatArray
-    """Of the traits, (rows, traits)."""
+    """Degrees of the traits, (rows, traits)."""
     weights: FloatArray
-    """Each source counts once with its framework, and once without: the next one is new."""
+    """Weights: each source counts once with its framework, and once without, because the next one
+    is new."""
     groups: tuple[str, ...]
 
 
@@ -48,15 +49,15 @@ class HeldOut:
     errors: FloatArray
     """ln(predicted / measured), (rows,)."""
     slower: FloatArray
-    """How far the slow end of the interval of each lies, (rows,)."""
+    """Distance of the slow end of the interval of each row, (rows,)."""
     faster: FloatArray
     degrees: FloatArray
-    """Of the traits, (rows, traits)."""
+    """Degrees of the traits, (rows, traits)."""
     groups: tuple[str, ...]
 
     @property
     def inside(self) -> BoolArray:
-        """Which rows lie inside their interval."""
+        """Whether each row lies inside its interval, (rows,)."""
         return np.asarray((self.errors <= self.slower) & (-self.errors <= self.faster))
 
     @property
@@ -65,7 +66,7 @@ class HeldOut:
         return interval_score(self.errors, self.slower, self.faster)
 
     def kinds(self) -> dict[str, BoolArray]:
-        """Return which rows have what in common."""
+        """Return the rows of each property that rows share, (rows,)."""
         has: BoolArray = self.degrees > TOLD_APART
         unnamed = has[:, TRAITS.index(UNNAMED)]
         every = {"framework named": ~unnamed, "framework not named": unnamed}
@@ -74,9 +75,9 @@ class HeldOut:
 
 
 def spread_of(found: Fit) -> Spread | None:
-    """Return how far rows lie from predictions that know nothing of their source.
+    """Return the distance of rows from predictions made without their source.
 
-    Rows that adjust another calibration are too few to tell; None: its spread holds.
+    Rows that adjust another calibration are too few for that; None: its spread is used.
     """
     if found.base != UNCALIBRATED:
         return None
@@ -85,7 +86,7 @@ def spread_of(found: Fit) -> Spread | None:
 
 
 def held_out(found: Fit) -> HeldOut | None:
-    """Return rows with intervals that know nothing of their source; None: too few sources."""
+    """Return rows with intervals made without their source; None: too few sources."""
     truth = known_of(found, NOTHING)
     if found.base != UNCALIBRATED:
         spread = load_calibration(found.rows.families[0], found.base).spread
@@ -106,13 +107,13 @@ def _held_by(spread: Spread, truth: Known) -> HeldOut:
 
 
 def _ends(spread: Spread, degrees: FloatArray) -> FloatArray:
-    """Return how far the slow and the fast end of the interval of each row lie, (2, rows)."""
+    """Return the distances of the slow and the fast end of the interval of each row, (2, rows)."""
     traits = (dict(zip(TRAITS, row, strict=True)) for row in degrees)
     return np.array([distances_of(spread, one) for one in traits]).T
 
 
 def nested(found: Fit) -> Iterator[tuple[BoolArray, Known]]:
-    """Yield, for each stack, its rows, and what the others tell.
+    """Yield, for each stack, its rows, and the errors of all others.
 
     Errors are those of fits without the stack and without that of each row; NaN for its own rows.
     """
@@ -128,7 +129,7 @@ def nested(found: Fit) -> Iterator[tuple[BoolArray, Known]]:
 
 
 def known_of(found: Fit, without: Stacks) -> Known:
-    """Return what rows tell under fits without some stacks and without that of each row.
+    """Return the errors of rows under fits without some stacks and without that of each row.
 
     A row that names no framework counts once, without one.
     """

@@ -16,9 +16,9 @@ from meshwright.calibration.rows import Row
 from meshwright.calibration.sram import SramJob, sram_job
 
 REDUCTION = Free("reduction_s", 1e-6, 1.0, 1e-8, 1e-4)
-"""One for each family of chips: about a thousand cycles, out over the cores and back."""
+"""Constant of each family of chips: about a thousand cycles, out over the cores and back."""
 DRAFTED = Free("tokens_per_pass", 2.5, 0.5, 1.0, 8.0)
-"""One for each server that drafts tokens."""
+"""Constant of each server that drafts tokens."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class SramFit:
     jobs: tuple[SramJob, ...]
     keys: tuple[Key, ...]
     values: FloatArray
-    """Logarithms, (keys,)."""
+    """Logarithms of the constants, (keys,)."""
     spreads: FloatArray
     """Standard deviations of the logarithms, (keys,)."""
     errors: FloatArray
     """ln(predicted / published), (rows,)."""
     left_out: FloatArray
-    """The same, each row predicted by constants fitted without it, (rows,)."""
+    """Errors of each row under constants fitted without it, (rows,)."""
 
 
 def fit_sram(rows: Sequence[Row], calibration: str) -> SramFit | None:

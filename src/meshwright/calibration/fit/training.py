@@ -1,4 +1,4 @@
-"""Errors of rows under given constants, and how each constant moves them."""
+"""Errors of rows under given constants, and their slopes over each constant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from meshwright.cost.step import Priced, price_one
 from meshwright.spec.calibration import CalibrationOf, calibration_columns
 
 STEP = 0.03
-"""Of a logarithm, for differences."""
+"""Difference of a logarithm from which slopes are taken."""
 PARTS = 5
 VENDOR_STACKS = {
     "nemo-24.07": "nemo and megatron-bridge", "megatron-bridge": "nemo and megatron-bridge",
@@ -30,7 +30,7 @@ VENDOR_STACKS = {
     "megatron-2020": "Megatron papers", "megatron-golden": "nemo and megatron-bridge",
     "megatron-moe-zoo": "nemo and megatron-bridge",
 }  # fmt: skip
-"""Sources that are no witnesses of each other: one software of one vendor."""
+"""Sources that are not independent of each other: one software of one vendor."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FitRows:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """What each row asks."""
+        """Job of each row."""
         return [entry.job for entry in self.predictions if entry.job is not None]
 
     @cached_property
@@ -57,7 +57,7 @@ class FitRows:
         return [row if name and row else UNNAMED for name, row in zip(named, rows, strict=True)]
 
     def held(self, key: Key) -> BoolArray:
-        """Return which rows have a constant, (rows,)."""
+        """Return whether each row has a constant, (rows,)."""
         pairs = zip(self.families, self.frameworks, strict=True)
         return np.array([key.holds(*pair) for pair in pairs])
 
@@ -68,9 +68,9 @@ class FitRows:
 
     @cached_property
     def stacks(self) -> list[str]:
-        """What each row is left out with: its source and others of the same vendor.
+        """Group with which each row is left out: its source and others of the same vendor.
 
-        Where there is one alone, every fifth row: they are the only witnesses of each other.
+        If there is only one group, every fifth row: all rows then depend on each other.
         """
         stacks = [VENDOR_STACKS.get(group, group) for group in self.groups]
         if len(set(stacks)) > 1:
@@ -79,7 +79,7 @@ class FitRows:
 
     @cached_property
     def weights(self) -> FloatArray:
-        """Of each row, by its source."""
+        """Weight of each row, by its source."""
         return source_weights(self.groups)
 
     def errors_and_slopes(
@@ -102,7 +102,7 @@ class FitRows:
         return errors, slopes
 
     def errors(self, keys: Sequence[Key], values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return ln(predicted / measured) of each row under each fit, and what waits for the host.
+        """Return ln(predicted / measured) of each row under each fit, and the share of the host.
 
         Parameters
         ----------
@@ -112,7 +112,7 @@ class FitRows:
         Returns
         -------
         errors, host_shares
-            Shares of the time of a step. Both of shape (fits, rows).
+            Host shares are of the time of a step. Both of shape (fits, rows).
         """
         errors, shares = np.zeros((2, len(values), len(self.jobs)))
         for index, mine in enumerate(self._own(keys)):
@@ -122,7 +122,7 @@ class FitRows:
         return errors, shares
 
     def _own(self, keys: Sequence[Key]) -> Iterator[list[int]]:
-        """Yield which keys each row has."""
+        """Yield the keys of each row."""
         for pair in zip(self.families, self.frameworks, strict=True):
             yield [n for n, key in enumerate(keys) if key.holds(*pair)]
 
@@ -169,13 +169,14 @@ def usable(predictions: Sequence[Prediction]) -> FitRows:
 HUBER = 0.05
 """Log errors beyond it count linearly: outliers do not pull."""
 OWN_HUBER = 0.5
-"""The same of rows that adjust a calibration: what they have in common is no outlier."""
+"""Log errors beyond it count linearly when rows adjust a calibration: an error common to them is no
+outlier."""
 NOISE = 0.1
 """Log error of a row that weighs as much as a prior of one spread."""
 MOST_ROUNDS = 8
 CLOSE = 0.01
 FEWEST_ROWS = 4
-"""Rows of a family, below which it gets what the other families have."""
+"""Fewest rows of a family with its own constants; others get the constants of other families."""
 INFORMED = 0.02
 """Largest slope below which rows say nothing about a constant."""
 MOST_REWEIGHTINGS = 30
@@ -183,7 +184,7 @@ SETTLED = 1e-4
 """Change of a step, of a logarithm, at which its weights are those of its errors."""
 
 Stacks = frozenset[str]
-"""Stacks whose rows a fit leaves out."""
+"""Stacks with rows that a fit leaves out."""
 NOTHING: Stacks = frozenset()
 
 
@@ -194,20 +195,19 @@ class Fit:
     rows: FitRows
     keys: tuple[Key, ...]
     values: FloatArray
-    """Logarithms, (keys,)."""
+    """Logarithms of the constants, (keys,)."""
     spreads: FloatArray
     """Standard deviations of the logarithms, by the curvature at the fit, (keys,)."""
     informed: tuple[bool, ...]
-    """Whether rows say anything about a constant."""
+    """Whether the rows determine a constant."""
     errors_without: dict[Stacks, FloatArray]
-    """ln(predicted / measured) of all rows, by the stacks that the constants know nothing of:
-    none, one, two."""
+    """ln(predicted / measured) of all rows, by the stacks left out of the fit: none, one, two."""
     host_shares_without: dict[Stacks, FloatArray]
-    """The share of the step of each row that waits for the host, in the same way."""
+    """Share of the step of each row that waits for the host, by the stacks left out of the fit."""
     unnamed: Fit | None = None
-    """The same constants with the rows as they are priced where no framework is named."""
+    """Errors of the same constants on the rows priced without their framework."""
     base: str = UNCALIBRATED
-    """Calibration whose constants were expected."""
+    """Calibration with the expected constants."""
 
     @cached_property
     def expected_errors(self) -> FloatArray:
@@ -223,22 +223,22 @@ class Fit:
 
     @cached_property
     def left_out_errors(self) -> FloatArray:
-        """The same, each row predicted by constants fitted without its stack, (rows,).
+        """Errors of each row under constants fitted without its stack, (rows,).
 
-        NaN where there is one stack alone.
+        NaN where there is only one stack.
         """
         return self.left_out_errors_without(NOTHING)
 
     def left_out_errors_without(self, others: Stacks) -> FloatArray:
-        """Return what would be left out of a fit that knows nothing of some stacks at all."""
+        """Return the left-out errors of a fit made without some other stacks."""
         return self._left_out(self.errors_without, others)
 
     def host_shares_left_out(self, others: Stacks) -> FloatArray:
-        """Return the shares that wait for the host, in the same way, (rows,)."""
+        """Return the left-out shares of the step that wait for the host, (rows,)."""
         return self._left_out(self.host_shares_without, others)
 
     def _left_out(self, without: Mapping[Stacks, FloatArray], others: Stacks) -> FloatArray:
-        """Return the figure of each row under the fit that knows nothing of its stack."""
+        """Return the figure of each row under the fit made without its stack."""
         found = np.full(len(self.rows.stacks), np.nan)
         for row, stack in enumerate(self.rows.stacks):
             figures = without.get(others | {stack})
@@ -294,7 +294,7 @@ def _without(
 
 
 def left_out_of(stacks: Sequence[str]) -> list[Stacks]:
-    """Return which stacks are left out of which fit: none, each one, each two, never all."""
+    """Return the stacks that each fit leaves out: none, each one, each two, never all."""
     names = list(dict.fromkeys(stacks))
     return [
         frozenset(out)
@@ -304,7 +304,7 @@ def left_out_of(stacks: Sequence[str]) -> list[Stacks]:
 
 
 def _informed(rows: FitRows, key: Key, slopes: FloatArray, least: int) -> bool:
-    """Return whether the rows of a constant feel it, and are no fewer than ``least``."""
+    """Return whether the rows of a constant determine it, and are no fewer than ``least``."""
     mine = rows.held(key)
     return int(mine.sum()) >= least and float(np.abs(slopes[mine]).max()) > INFORMED
 
