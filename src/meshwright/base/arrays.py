@@ -82,7 +82,7 @@ ceil_div = cast(OfTwo, lambda a, b: np.ceil(a / b))
 
 
 def positive_part(a: N) -> N:
-    """Return ``max(0, a)``: what is left after something has been hidden."""
+    """Return ``max(0, a)``: the part left after something has been hidden."""
     part: N = np.maximum(a, 0.0)
     return part
 

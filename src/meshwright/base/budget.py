@@ -33,12 +33,12 @@ class Budget:
     def spend(
         self, *, steps: int = 0, letters: int = 0, values: int = 0, depth: int = 0, at: str = ""
     ) -> None:
-        """Charge what comes next.
+        """Charge the next piece of work.
 
         Raises
         ------
         SpecError
-            More than is left; nothing of it is built.
+            The charge exceeds the rest of the budget; nothing of it is built.
         """
         self.steps -= steps
         self.letters -= letters
@@ -61,7 +61,7 @@ class Budget:
     def walk(self, tree: Any, at: str = "") -> None:
         """Charge a tree of mappings and lists at the size it has when it is written out.
 
-        What stands in it several times counts each time; a list that holds itself has no end.
+        A part that stands in it several times counts each time; a list that holds itself never ends.
         """
         left = [tree]
         while left:

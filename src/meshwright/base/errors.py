@@ -16,7 +16,7 @@ class MeshwrightError(Exception):
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong: where it is, what was found, what is allowed, and the nearest fix."""
+    """One thing wrong: its place, the value found, the values allowed, and the nearest fix."""
 
     path: str
     message: str
@@ -83,7 +83,7 @@ class UnlawfulError(MeshwrightError):
 
 
 class UnsupportedError(MeshwrightError):
-    """An exporter or a model cannot express this; says what can, each fault with its fix."""
+    """An exporter or a model cannot express this; each fault names its fix."""
 
     def __init__(self, message: str, faults: Sequence[Fault] = ()) -> None:
         self.faults: tuple[Fault, ...] = tuple(faults)

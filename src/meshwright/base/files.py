@@ -1,6 +1,6 @@
 """The one place through which files of the user are read and written.
 
-Regular files are read, up to a size, also of what is packed in them: no device, no FIFO, nothing
+Regular files are read, up to a size, packed content included: no device, no FIFO, nothing
 without an end.
 
 Files are written whole or not at all, and nothing is replaced unasked. Content goes into a file of
@@ -190,7 +190,7 @@ def in_the_way(path: Path, *, force: bool = False, is_resumed: bool = False) -> 
     force
         A regular file may be replaced, a symbolic link be followed.
     is_resumed
-        A regular file may be there: it is added to, by who knows what it holds.
+        A regular file may be there: a caller that knows its content adds to it.
     """
     is_there = True
     try:
@@ -353,7 +353,7 @@ def write_all(folder: Path, files: Mapping[str, str | bytes], *, force: bool = F
 
     They take their names in one step when all are on the disk: a kill leaves the old ones or the
     new ones, and where it falls into that step, who reads there next ends it. One that is there
-    with the same content stays. What begins with ``#!`` can be run.
+    with the same content stays. A file that begins with ``#!`` becomes executable.
 
     Parameters
     ----------

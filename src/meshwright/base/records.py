@@ -101,7 +101,7 @@ class Listed(Brief, ABC):
         """Return the rows as a table of pandas or polars.
 
         Values are SI; columns have the names of ``--json``, with their unit: ``step_time_s``,
-        ``memory_bytes``. What is not known is missing.
+        ``memory_bytes``. Unknown values are missing.
 
         Parameters
         ----------

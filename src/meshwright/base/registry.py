@@ -1,4 +1,4 @@
-"""Named entries of one kind, and what is installed: entry points, the version of this package."""
+"""Named entries of one kind, and installed packages: entry points, the version of this package."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def import_siblings(package: ModuleType, group: str = "") -> None:
 
 
 def load_entry_points(group: str) -> None:
-    """Import what other distributions name in the entry point group ``meshwright.<group>``."""
+    """Import the modules that other packages name in the entry points ``meshwright.<group>``."""
     for entry in _installed_entries().select(group=f"meshwright.{group}"):
         entry.load()
 

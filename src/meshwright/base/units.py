@@ -87,7 +87,7 @@ def parse_quantity(text: str, dimension: str) -> float:
     Raises
     ------
     ValueError
-        When the text is no number with a unit of that dimension; the message says what it is.
+        When the text is no number with a unit of that dimension; the message names the fault.
     """
     _, _, example = _UNITS[dimension]
     match = _QUANTITY.match(text)
@@ -118,7 +118,7 @@ def parse_count(text: str, *, kilo: int = 1000) -> int | None:
     Parameters
     ----------
     kilo
-        What k and M are powers of: 1000 as people count, 1024 where lengths of sequences are meant
+        Base of k and M: 1000 as people count, 1024 where lengths of sequences are meant
         (128k is 131072). Ki and Mi are powers of 1024 always.
     """
     match = _COUNT.fullmatch(text.strip())
@@ -147,7 +147,7 @@ _PADDED = re.compile(" {161,}")
 
 
 def printable(text: str, *, is_whole: bool = False) -> str:
-    """Return a text for a terminal: what would steer it is escaped, what would flood it is cut.
+    """Return a text for a terminal: control characters are escaped, overlong words are cut.
 
     Escaped are the control letters C0 (but tabs and ends of lines) and C1, and those that turn the
     direction of writing. Of a word of more than 160 letters, such as a name that a file made up,
@@ -156,7 +156,7 @@ def printable(text: str, *, is_whole: bool = False) -> str:
     Parameters
     ----------
     is_whole
-        It is a file or a command, of which no letter may be missing.
+        It is a file or a command that must stay complete.
     """
     if not is_whole:
         text = _PADDED.sub("  ", _LONG.sub(r"\1...\2", text))

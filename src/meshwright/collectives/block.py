@@ -179,7 +179,7 @@ class Cycle(BlockGather):
 
 @dataclass(frozen=True)
 class WavePlan:
-    """How shards are cut, and the pieces that each member sends in each phase."""
+    """Cuts of shards, and the pieces that each member sends in each phase."""
 
     inner_first: int
     """Pieces of a shard that run along the inner dimension first."""
@@ -376,7 +376,7 @@ class CentralAllReduce(Algorithm):
 
     Whole vectors meet in the middle. Along each dimension in turn the partial sums run from both
     ends to the middle and the sum runs back, d - 1 messages in all: over an even number of members
-    the two in the middle exchange what they have. For few bytes nothing can be faster, because no
+    the two in the middle exchange their sums. For few bytes nothing can be faster, because no
     member may wait for fewer hops than there are to the farthest one.
     Source: Luczynski et al. 2024, "Near-optimal wafer-scale reduce" (chains to a root); the
     exchange in the middle is that of recursive doubling (Thakur, Rabenseifner and Gropp 2005).

@@ -48,7 +48,7 @@ class Group(Generic[N]):
 
 @dataclass(frozen=True)
 class Reach(Generic[N]):
-    """Where the members of a group are on the levels of a network, innermost level first."""
+    """Place of the members of a group on the levels of a network, innermost level first."""
 
     sizes: tuple[N, ...]
     """Members that differ at each level; 0 where the group has no such form."""

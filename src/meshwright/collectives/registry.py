@@ -37,14 +37,14 @@ class Transfer:
     level: int = 0
     """Index of the span that the message crosses."""
     lane: int = 0
-    """Which link of the sender into that level: the direction on a grid, a share of a port."""
+    """Link of the sender into that level: the direction on a grid, a share of a port."""
     share: float = 1.0
     """Part of the bandwidth of the span that the lane has."""
     channel: int = 0
     reduces: bool = False
     """The receiver adds arriving data to its own, instead of keeping it."""
     kept: tuple[int, ...] = ()
-    """Those of the chunks that are final: the receiver keeps them though the message reduces."""
+    """Chunks of these that are final: the receiver keeps them though the message reduces."""
 
 
 Affine: TypeAlias = tuple[Num, Num]
@@ -69,7 +69,7 @@ class Algorithm(ABC):
 
     @property
     def replay_slack(self) -> float:
-        """How far the closed form may be above the replay of the transfers, relative to it [1].
+        """Largest excess of the closed form over the replay of the transfers, relative to it [1].
 
         0 for lock-step algorithms; more where messages overlap that the form charges one by one.
         """
@@ -130,7 +130,7 @@ def least_sent_bytes(kind: CollectiveKind, num_bytes: Num, size: Num) -> Num:
     """Return the least bytes each rank sends in a collective, on average [bytes].
 
     Every rank needs the n - 1 parts of the others, or passes on its own n - 1; a sum of whole
-    tensors gathers n - 1 of them and returns as many results. Each byte crosses one link at least.
+    tensors gathers n - 1 of them and returns n - 1 results. Each byte crosses one link at least.
 
     Parameters
     ----------

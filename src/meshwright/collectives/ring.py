@@ -267,7 +267,7 @@ class Ring(StreamGather):
     is_grid: bool = False
     """A grid dimension instead of a switch."""
     closes: bool = True
-    """With its wrap link: a ring in both directions; otherwise a line."""
+    """The dimension has its wrap link: a ring in both directions; otherwise a line."""
 
     def gather(self, group: Group[Num]) -> tuple[Mask, Num, Num]:
         """Return the stage of the one span that holds the whole group."""

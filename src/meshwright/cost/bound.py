@@ -93,8 +93,8 @@ _WINDOWS = ("forward_window_s", "backward_window_s")
 def least_of(bounds: Sequence[LayerBound], are_legal: Sequence[Mask]) -> LayerBound:
     """Return the lower bound of all legal bounds among some; the first one is always legal.
 
-    A window of w seconds in a total of t is one of w - (t - t_least) in the least total: who takes
-    longer may hide more by no more than that.
+    A window of w seconds in a total of t is one of w - (t - t_least) in the least total: a slower
+    layer may hide more by no more than that.
     """
 
     def combined(name: str, first: LayerBound, other: LayerBound, is_legal: Mask) -> Num:
@@ -172,7 +172,7 @@ def slowest_bound(costs: Sequence[LayerBound], layout: StageLayout) -> tuple[Lay
     """Return the lower bound of the slowest stage, whichever it is, and its most layers.
 
     The stages are alternatives, of which the slowest takes at least the largest of their totals:
-    windows grow by what it takes longer than a stage.
+    windows grow by its excess over a stage.
     """
     stages: list[LayerBound] = []
     for position in POSITIONS:

@@ -81,7 +81,7 @@ class CollectiveTime:
 
     @property
     def _may_beat(self) -> BoolArray:
-        """Which form is at least as fast as which on a few rows: (rivals, forms)."""
+        """Whether each rival is at least as fast as each form on a few rows: (rivals, forms)."""
         columns = np.broadcast_arrays(*(np.asarray(c, float) for form in self.forms for c in form))
         rows = np.linspace(0, columns[0].size - 1, 8).astype(np.int64)[: columns[0].size]
         few = np.array([column.reshape(-1)[rows] for column in columns])
@@ -113,8 +113,8 @@ def overlapped(
 
     exposed = max(transfer - window, transfer / buckets): the last bucket is complete only when
     the computation that it could hide behind has ended. Where others share its links meanwhile and
-    come first, ``transfer`` is the time of all that the links carry, and what is left after the
-    window has them to itself: exposed is at least alone / buckets, and no more than ``alone``, as
+    come first, ``transfer`` is the time of all bytes on the links, and the rest after the window
+    has them to itself: exposed is at least alone / buckets, and no more than ``alone``, as
     if it had waited. Hidden is the time that it is under way within the window.
 
     Parameters
@@ -195,7 +195,7 @@ class CommCost(ExposedComm):
     forward_s: Num = 0.0
     """Exposed in the forward pass."""
     ep_forward_s: Num = 0.0
-    """Over ep, exposed in the forward pass."""
+    """Communication over ep, exposed in the forward pass."""
     per_step_s: Num = 0.0
     link_bytes: Num = 0.0
     """Least bytes that each rank sends."""
@@ -339,7 +339,7 @@ def level_efficiencies(system: SystemSpec, calibration: CalibrationOf[Num]) -> t
 
 @dataclass(frozen=True)
 class AxisPlacement:
-    """Where the members of each axis are, by axis, for columns of strategies.
+    """Place of the members of each axis, by axis, for columns of strategies.
 
     Neither strides nor blocks: the placement is open. Each axis then has the links of a block to
     itself, whatever the others need, so no way to nest blocks is faster for any axis.
@@ -419,7 +419,7 @@ class AxisNetwork:
     sizes: Mapping[str, Num]
     """Sizes of dims that groups such as ``tp/kv_heads`` share."""
     experts: ExpertSpec | None = None
-    """Where tokens go to a host once: the experts that they visit; None where each copy is sent."""
+    """Experts that tokens visit, where tokens go to a host once; None where each copy is sent."""
     slowdown: Mapping[str, Num] = field(default_factory=dict)
     """Slowdown of each axis: time on its links, which a placement shares, over that on private
     links; 1 where it is not named."""

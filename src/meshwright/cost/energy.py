@@ -73,7 +73,7 @@ def system_parts_j(
     Parameters
     ----------
     dynamic_j
-        Of one device: :func:`dynamic_parts_j`.
+        Energy of one device by part: :func:`dynamic_parts_j`.
     """
     idle_w = system.chip.idle_power_w
     if idle_w is None or not dynamic_j:
@@ -160,10 +160,10 @@ def step_energy_parts_j(
     Parameters
     ----------
     link_j
-        Of all links, for each rank [J]; if not given, that of the bytes that no algorithm does
-        without, each over one link.
+        Energy of all links, for each rank [J]; if not given, that of the least bytes of any algorithm,
+        each over one link.
     num_devices
-        In use; if not given, one for each rank. Fewer have the work of all ranks.
+        Devices in use; if not given, one for each rank. Fewer devices do the work of all ranks.
     """
     if link_j is None:
         link_j = least_link_j(problem, structure, strategy, price)

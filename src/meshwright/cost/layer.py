@@ -309,13 +309,13 @@ class PricedPiece:
     structure: PlanOptions
     """Its streamed tensor is fixed."""
     collectives: Collectives
-    """Over the axes of columns of strategies."""
+    """Collectives over the axes of columns of strategies."""
     index: int
-    """Among the pieces of the problem."""
+    """Place among the pieces of the problem."""
     links: StreamLinks | None
-    """Over tatp; None without it."""
+    """Links of streams over tatp; None without it."""
     row_links: StreamLinks | None = None
-    """Over tp, where both tensors stream."""
+    """Links of streams over tp, where both tensors stream."""
     cut: Cut = residual_blocks
     """Cuts the operators into the blocks that are priced apart."""
     known: dict[Recompute, list[BlockCost]] = field(default_factory=dict, init=False)
@@ -376,7 +376,7 @@ class PricedPiece:
         )  # fmt: skip
 
     def derived_shardings(self, recompute: Recompute) -> DerivedShardings:
-        """Return the collectives, what is kept for the backward pass, and the local axes."""
+        """Return the collectives, the tensors kept for the backward pass, and the local axes."""
         structure = replace(self.structure, recompute=recompute)
         return self.problem.derived_shardings(structure)[self.index]
 
@@ -616,7 +616,7 @@ def price_layers(
     Parameters
     ----------
     network
-        Columns of degrees with the groups of their axes; only what a layer sees matters.
+        Columns of degrees with the groups of their axes; only those of a layer matter.
     uses_tatp
         Whether any row streams tensors; otherwise the round model is left out.
     """

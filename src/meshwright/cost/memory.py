@@ -69,10 +69,10 @@ class StageState:
     hosted_bytes: Num = 0.0
     """Activations of one micro-batch that wait in host memory [bytes]."""
     orthogonal_flops: Num = 0.0
-    """Of one update, over the parameters outside of routed experts [FLOP]."""
+    """FLOPs of one orthogonal update, over the parameters outside of routed experts."""
     expert_orthogonal_flops: Num = 0.0
     matrix_orthogonal_flops: Num = 0.0
-    """The same for its largest matrix: no rank updates less than one."""
+    """FLOPs of the orthogonal update of the largest matrix: no rank updates less than one."""
 
     @property
     def all_params(self) -> Num:
@@ -82,7 +82,7 @@ class StageState:
 
 @dataclass(frozen=True)
 class ShardDegrees:
-    """Over how many devices the optimizer state of dense and of expert parameters is split."""
+    """Devices over which the optimizer state of dense and of expert parameters is split."""
 
     dense: Num
     expert: Num
@@ -286,7 +286,7 @@ def parameters_on_device(
 def largest_transient_bytes(
     op: Op, local: LocalLayer, word_bytes: float, logit_tiles: int = 1
 ) -> Num:
-    """Return the bytes that an operator needs beside what is kept: gradients out and in.
+    """Return the bytes that an operator needs beside kept tensors: gradients out and in.
 
     They live together; what it reads and writes itself is kept, or brought back. At the edges
     nothing is kept: outputs and their gradients. With sequence parallelism also what is gathered
@@ -373,7 +373,7 @@ class Room:
 
     device_bytes: Num
     host_bytes: Num
-    """For one device [bytes]."""
+    """Host memory for one device [bytes]."""
     on_device: Mask
     on_host: Mask
 

@@ -1,4 +1,4 @@
-"""One operator on one device: what the device does in a second, GEMM, attention, the rest.
+"""One operator on one device: the rates of the device, GEMM, attention, the rest.
 
 Rates follow from a chip, its calibration and the software stack. A matrix product (GEMM) takes what
 its tiles, waves, the rate of the matrix unit and memory traffic imply; the attention core follows
@@ -114,13 +114,14 @@ class DeviceRates:
     matmul_word_bytes: float
     """Bytes of one operand of a linear layer."""
     core_array: CoreArray | None = None
-    """Where the chip states arrays and the network on it; then rates above are peaks."""
+    """Arrays of the chip and the network on it, where it states them; then rates above are
+    peaks."""
     vector_flops_per_s: Num | None = None
     """Rate of the vector units, in FP32; None: not known [FLOP/s]."""
     grouped_efficiency: Num = 1.0
     """Share of their rate that products of several experts on one device reach [1]."""
     expert_passes: Num = 1.0
-    """How many times the least bytes routing moves [1]."""
+    """Bytes that routing moves over the least bytes [1]."""
     expert_kernels: Num = 0.0
     """Launches that show for each narrow product of one expert [1]."""
     separate_accumulation_kernel: bool = False
@@ -128,7 +129,7 @@ class DeviceRates:
     freezes_weights: bool = False
     """Gradients of weights are not computed."""
     weight_format: WeightFormat | None = None
-    """In which frozen weights rest: each pass widens them before their product."""
+    """Format in which frozen weights rest: each pass widens them before their product."""
 
     @property
     def num_gradients(self) -> float:
@@ -168,7 +169,7 @@ def stated_rate(chip: ChipSpec, dtype: DType) -> float:
 def reached_rate(chip: ChipSpec, dtype: DType, calibration: CalibrationOf[Num]) -> Num:
     """Return the rate of large matrix products [FLOP/s]: measured, or a share of the peak.
 
-    The peak itself where the chip states what its cores can take in: the share then follows.
+    The peak itself where the chip states the intake of its cores: the share then follows.
     """
     peak = stated_rate(chip, dtype)
     if chip.noc_bytes_per_s is not None:
@@ -258,9 +259,9 @@ def device_rates(
 
 @dataclass(frozen=True)
 class OpCost:
-    """One operator on one device and one micro-batch; what an operator lacks is 0.0.
+    """One operator on one device and one micro-batch; 0.0 where an operator lacks a part.
 
-    Computation includes what the main memory adds to it; ``stream_*`` is what links add.
+    Computation includes the time added by the main memory; ``stream_*`` is added by links.
     """
 
     forward_s: Num = 0.0
@@ -447,8 +448,8 @@ def word_of(op: Op, rates: DeviceRates) -> float:
 def products(op: Op, shape: MatmulShape, moved: Sequence[Num], rates: DeviceRates) -> Products:
     """Return the three products of one shape, given the main-memory bytes of each.
 
-    Each expert is a product of its own; one alone on its device is grouped with nothing, and
-    reaches what other products do. In a narrow type its casts and scales are launched one by
+    Each expert is a separate product; one alone on its device is grouped with nothing, and
+    reaches the rate of other products. In a narrow type its casts and scales are launched one by
     one, after the host has learned how many rows it gets, so that these launches show.
     """
     is_logits = "vocab" in op.output.dims
@@ -472,7 +473,7 @@ def products(op: Op, shape: MatmulShape, moved: Sequence[Num], rates: DeviceRate
 def whole_traffic_bytes(
     shape: MatmulShape, word: float, rates: DeviceRates
 ) -> tuple[Num, Num, Num]:
-    """Return the main-memory bytes of the three products, each a kernel of its own [bytes]."""
+    """Return the main-memory bytes of the three products, each a separate kernel."""
     forward, to_input, to_weight = (
         matmul_traffic_bytes(shape.num_products, *size, word, rates) for size in shape.passes
     )
@@ -487,7 +488,7 @@ def products_cost(
     Parameters
     ----------
     flops
-        Of the forward pass, all rounds together [FLOP].
+        FLOPs of the forward pass, all rounds together.
     casts
         Seconds of casting inputs and output gradients, from :func:`cast_s` [s].
     """
@@ -585,9 +586,9 @@ def blocked_product_s(
     count, rows, inner, columns
         Sizes of the products [1].
     peak
-        Of all cores [FLOP/s].
+        Peak of all cores [FLOP/s].
     word_bytes
-        Of one operand [bytes].
+        Bytes of one word of an operand.
     cores
         The cores, their arrays and their network.
 
@@ -754,7 +755,7 @@ def local_scan(op: Op, layer: LocalLayer, sequence_length: Num) -> Scan:
 
 
 def scan_bytes(op: Op, layer: LocalLayer, scan: Scan, rates: DeviceRates) -> Num:
-    """Return the bytes that a scan moves forward: what it reads and writes, states of chunks."""
+    """Return the bytes that a scan moves forward: its inputs and outputs, states of chunks."""
     width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
     states = STATE_TRIPS * STATE_WORD_BYTES * scan.state_words / scan.chunk
     return layer.rows_of(op) * (rates.activation_bytes * width + states)

@@ -1,4 +1,4 @@
-"""Parts of a step by key: where its time goes, what fills the memory of a device.
+"""Parts of a step by key: the parts of its time, and of the memory of a device.
 
 A new kind of communication or of memory is one more key; no list repeats the names.
 """
@@ -21,7 +21,8 @@ class Phase(StrEnum):
     """When a part of a step arises."""
 
     PASSES = "passes"
-    """In the passes of the micro-batches: does not depend on how data-parallel state is sharded."""
+    """Time in the passes of the micro-batches: does not depend on how data-parallel state is
+    sharded."""
     UPDATE = "update"
     """Around the update: synchronisation, optimizer, host traffic."""
     WHOLE = "whole"
@@ -29,7 +30,7 @@ class Phase(StrEnum):
 
 
 class TimePart(StrEnum):
-    """Where the time of a step goes, in the order of summation; values are the names in JSON."""
+    """Parts of the time of a step, in the order of summation; values are the names in JSON."""
 
     phase: Phase
     axis: str | None

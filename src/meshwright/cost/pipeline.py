@@ -83,8 +83,8 @@ def stage_layout(
 ) -> StageLayout:  # fmt: skip
     """Return the layout of each pair of stages and chunks, as columns.
 
-    The fullest middle stage is the one of most parameters. Where several have as many, it holds the
-    most layers of each kind that any of them holds: at most one too many for alternating kinds.
+    The fullest middle stage is the one of most parameters. Among equals it holds the most layers
+    of each kind that any of them holds: at most one too many for alternating kinds.
     Under vocabulary parallelism each stage has its part of the embedding and of the head.
 
     Parameters
@@ -228,13 +228,13 @@ class PipelinePrice:
     jitter: Num
     """Share by which waiting for the slowest of all devices prolongs a step."""
     tp_per_step_s: Num
-    """Sums over tp and tatp once for each step: gradients of what all members hold [s]."""
+    """Sums over tp and tatp once for each step: gradients of tensors that all members hold [s]."""
     flops: Num
     """FLOPs executed on the slowest stage in a step."""
     memory_traffic_bytes: Num
     """Bytes that cross the main memory on the slowest stage in a step."""
     mean: MeanWork | None
-    """None where the energy is not needed."""
+    """Work of one device on average; None where the energy is not needed."""
 
 
 def price_pipeline(
@@ -332,8 +332,8 @@ def num_paired(structure: PlanOptions, num_virtual_stages: Num, num_micro_batche
     """Return the micro-batches whose communication of experts another one hides.
 
     In the steady state each forward pass runs beside the backward pass of an earlier micro-batch;
-    the first chunk forward and the last one backward run alone. What fills and drains the pipeline
-    is in the bubble, where nothing is hidden.
+    the first chunk forward and the last one backward run alone. The fill and the drain of the
+    pipeline are in the bubble, where nothing is hidden.
     Source: DeepSeek-V3 technical report (arXiv 2412.19437), section 3.2.1; megatron-core,
     ``overlap_moe_expert_parallel_comm``.
     """

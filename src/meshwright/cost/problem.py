@@ -48,17 +48,17 @@ too long."""
 
 
 class Mapper(StrEnum):
-    """How the ranks of a strategy get their devices on a grid.
+    """Mapper of the ranks of a strategy to devices of a grid.
 
     Source: TEMP (Wang et al. 2025, arXiv 2512.14256), section VIII-A, for the first two.
     """
 
     SMAP = "smap"
-    """In the order of the axes on devices in the order of their numbers."""
+    """Ranks in the order of the axes on devices in the order of their numbers."""
     GMAP = "gmap"
-    """In the nested blocks of the least closed form, which does not see that axes share links."""
+    """Nested blocks of the least closed form, which does not see that axes share links."""
     TMAP = "tmap"
-    """In the nested blocks of the least contended price; messages leave hot links."""
+    """Nested blocks of the least contended price; messages leave hot links."""
 
 
 class DerivedShardings(NamedTuple):
@@ -92,7 +92,7 @@ def _derived(
     ops: tuple[Op, ...], sizes: tuple[tuple[str, int], ...], structure: PlanOptions,
     keeping: CheckpointPolicy,
 ) -> DerivedShardings:  # fmt: skip
-    """Return the collectives of a piece of a model and what it keeps; problems share them.
+    """Return the collectives and kept tensors of a piece of a model; problems share them.
 
     Of its sizes only those of heads count: whether heads share keys decides whose gradients are
     summed.
@@ -137,7 +137,7 @@ class ProblemOf(ABC, Generic[Work]):
     def logit_tiles(self) -> int:
         """Parts of the tokens whose logits are made one after the other.
 
-        Those of a fused product have about as many logits as the tokens have inputs.
+        In a fused product a part has about equal numbers of logits and of token inputs.
         Source: Liger Kernel 0.6, ``ops/fused_linear_cross_entropy.py``, ``inc_factor``.
         """
         software, model = self.workload.software, self.model
@@ -166,8 +166,8 @@ class ProblemOf(ABC, Generic[Work]):
     def rates_at(self, speed_factor: float, work_share: float = 1.0) -> DeviceRates:
         """Return the rates of a device that has a share of its cores.
 
-        Of arithmetic; memory moves the bytes of an equal split of the work once in as many of its
-        times as the device has of that work.
+        ``speed_factor`` scales arithmetic. Memory rates are divided by ``work_share``, the work of
+        the device over an equal split, because bytes are counted for that split.
         """
         work = self.workload
         rates = device_rates(
@@ -233,7 +233,7 @@ class ProblemOf(ABC, Generic[Work]):
         return {"adapted_regions": work.adapters.regions}
 
     def derived_shardings(self, structure: PlanOptions) -> tuple[DerivedShardings, ...]:
-        """Return, for each piece, its collectives and what it keeps, under a structure.
+        """Return the collectives and kept tensors of each piece, under a structure.
 
         Derived once for each combination of the choices on which they depend.
         """
@@ -410,11 +410,12 @@ RECURRENT_NOTE = "no measured row has a recurrent layer: scans at the rates of a
 EXPERTS = "experts"
 """1 where layers have experts: balance, routing and small products are hard to foresee."""
 NARROW = "narrow_words"
-"""How many times the words of products are halved from 16 bits: casts and scales differ."""
+"""Halvings of the words of products from 16 bits [1]: casts and scales differ."""
 UNSEEN = "unseen_family"
 """1 where no measured row is of the family of the chip."""
 UNNAMED = "unnamed_framework"
-"""1 where nothing says what runs the step: published stacks are tuned, the next one may not be."""
+"""1 where the software of the step is not named: published stacks are tuned, the next one may not
+be."""
 HOST = "host_bound"
 """The share of the step that waits for the host, which no data sheet tells."""
 TRAITS = (EXPERTS, NARROW, UNSEEN, UNNAMED, HOST)
@@ -436,7 +437,7 @@ def traits_of(
 
 
 class Distances(NamedTuple):
-    """How far the ends of an 80 % interval of times are from the prediction, in logarithms."""
+    """Distances of the ends of an 80 % interval of times from the prediction, in logarithms."""
 
     slower: float
     faster: float
@@ -462,7 +463,7 @@ def distances(problem: Problem, host_share: float = 0.0) -> Distances | None:
     Parameters
     ----------
     host_share
-        Of the time of a step, waiting for the host [1].
+        Share of the time of a step spent waiting for the host [1].
     """
     constants = problem.calibration
     if constants.spread is None:

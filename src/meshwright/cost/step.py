@@ -376,7 +376,7 @@ class DataParallelLinks:
     replicate_all_reduce: CollectiveTime
     """All-reduce over dp_replicate of the tensors that one shard holds."""
     all_reduce: CollectiveTime
-    """Over all replicas of a parameter at once: without ZeRO."""
+    """All-reduce over all replicas of a parameter at once: without ZeRO."""
     degrees: Num
     """Devices that share one copy of the sharded state [1]."""
 

@@ -1,4 +1,4 @@
-"""Tensor streams of a layer over tatp: what is sent while operators compute, links and rounds.
+"""Tensor streams of a layer over tatp: messages during computation, links and rounds.
 
 Which tensor streams for which operator follows from the derived calls. A linear layer or the
 attention core then works in rounds: with one sub-tensor while the next one arrives.
@@ -96,7 +96,7 @@ class StreamLinks:
 
 @dataclass(frozen=True)
 class StreamedBytes:
-    """Sub-tensors that stream while one operator computes: what one member owns of each [bytes]."""
+    """Sub-tensors that stream while one operator computes: bytes of each that one member owns."""
 
     tensor: StreamedTensor
     forward_item_bytes: Num = 0.0
@@ -124,7 +124,7 @@ class LayerStreams:
 
     links: StreamLinks
     by_op: Mapping[str, StreamedBytes]
-    """By the name of the operator."""
+    """Streamed bytes of each operator, by its name."""
     rows: LayerStreams | None = None
     """Streams over tp in the same rounds, where both tensors stream; else None."""
     private: StreamLinks | None = None
@@ -285,7 +285,7 @@ def _best_links(every: Sequence[StreamLinks], chosen: Sequence[BoolArray]) -> St
 def _may_cycle(structure: PlanOptions, axis: str) -> bool:
     """Return whether the streams over an axis take a cycle of neighbours where there is one.
 
-    Along the rows of blocks what has arrived stays, so a form that sends nothing twice is right.
+    Along the rows of blocks arrived tensors stay, so a form that sends nothing twice is right.
     """
     return axis == ROWS or structure.stream_form in (StreamForm.AUTO, StreamForm.CYCLE)
 
@@ -370,7 +370,7 @@ class LinkTimes:
 
 @dataclass(frozen=True)
 class Fit:
-    """How the buffers of one pass fit on chip."""
+    """Fit of the buffers of one pass on chip."""
 
     num_chunks: Num
     """Chunks of a sub-tensor, one message each."""
@@ -568,8 +568,8 @@ def stream_traffic_bytes(
 ) -> tuple[Num, Num, Num]:
     """Return the main-memory bytes of one round of Y = X W, dX = dY W^T and dW = X^T dY [bytes].
 
-    What streams passes through on-chip buffers: a device reads (or completes) its own part once in
-    all rounds. What stays, and the gradient that is accumulated for it, is on chip over the rounds
+    Streamed tensors pass through on-chip buffers: a device reads (or completes) its part once in
+    all rounds. A resident tensor, and the gradient accumulated for it, is on chip over the rounds
     where :func:`kept_on_chip` says so; otherwise it moves in every round. The third tensor moves
     once.
 
@@ -600,7 +600,7 @@ def stream_traffic_bytes(
 def _casts(
     shape: MatmulShape, transfer: StreamedTensor, rounds: Num, word: float, rates: DeviceRates
 ) -> tuple[Num, Num]:
-    """Return the seconds of casts: of its own part before it is sent, else in every round [s]."""
+    """Return the seconds of casts: of its own part once before sending, else in every round."""
     if transfer is StreamedTensor.SUMS:
         return cast_s(shape, word, rates, input_times=rounds)
     return cast_s(shape, word, rates, output_times=rounds)

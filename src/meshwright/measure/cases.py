@@ -71,9 +71,9 @@ def kernel_cases(device: Device, types: tuple[DType, ...], word: DType) -> Itera
     Parameters
     ----------
     types
-        Of matrix products.
+        Types of matrix products.
     word
-        Of activations.
+        Type of activations.
     """
     kernels = Kernels(device, word)
     for dtype in types:

@@ -1,6 +1,6 @@
 """From measured rows to the constants of prices, and to a chip without a data sheet.
 
-Each constant is what makes a formula of :mod:`meshwright.cost` or :mod:`meshwright.collectives`
+Each constant makes a formula of :mod:`meshwright.cost` or :mod:`meshwright.collectives`
 agree with the rows of its kernel; its range holds their quartiles over shapes.
 """
 

@@ -22,7 +22,7 @@ LIBRARIES = {"cuda": "nccl", "xpu": "xccl", CPU: "gloo"}
 SAMPLE_S = {CPU: 0.02}
 """A sample on a CPU spans several time slices, so that processes that share a core count so."""
 SHORTEST_SAMPLE_S = 1e-3
-"""On an accelerator: the clock is exact to a microsecond."""
+"""Shortest sample on an accelerator [s]: the clock is exact to a microsecond."""
 WAIT = timedelta(minutes=5)
 
 

@@ -23,7 +23,8 @@ from meshwright.spec.measured import Machine, Measured
 from meshwright.spec.system import ChipSpec, DType, SystemSpec
 
 BUDGET_S, QUICK_S = 150.0, 30.0
-"""Without the start of PyTorch, and without a case that is under way at the end."""
+"""Seconds of a run, without the start of PyTorch and without a case that is under way at the
+end."""
 KERNELS_SHARE = 0.65
 """Share of the budget for kernels of one device; the rest is for the network."""
 CPU_TYPES: tuple[DType, ...] = ("fp32", "bf16")

@@ -23,7 +23,7 @@ from meshwright.spec.measured import Timing
 Progress = Callable[[int, int], None]
 FEWEST_SAMPLES, MOST_SAMPLES = 3, 15
 MOST_RUNS = 20_000
-"""In one sample."""
+"""Most runs in one sample."""
 MEMORY_SHARE = 0.25
 
 

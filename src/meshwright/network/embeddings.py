@@ -25,7 +25,7 @@ class Placement:
     devices: IntArray
     """Device at each coordinate; one dimension for each axis, as long as its degree."""
     name: str
-    """How the ranks were laid out, in words."""
+    """Name of the layout of the ranks, in words."""
 
     @property
     def num_ranks(self) -> int:

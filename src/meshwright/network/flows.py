@@ -95,7 +95,7 @@ class RoutedFlows(Listed):
     network: Network
     phases: tuple[Phase, ...]
     load_bytes: FloatArray
-    """On each link, of all phases [bytes]."""
+    """Load of each link, of all phases [bytes]."""
 
     @property
     def busy_s(self) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Blocks: which rectangle of a grid each axis of a strategy fills, innermost axis first.
+"""Blocks: the rectangle of a grid that each axis of a strategy fills, innermost axis first.
 
 Devices of the innermost axis fill a block; those of the next axis fill a block of such blocks, and
 so on. An axis of degree d has a shape: its members on each level of the network, whose product
@@ -176,7 +176,7 @@ def digits(
     Parameters
     ----------
     radices
-        Of a mixed number, the lowest digit first.
+        Radices of a mixed number, the lowest digit first.
 
     Returns
     -------

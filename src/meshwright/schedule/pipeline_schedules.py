@@ -98,7 +98,7 @@ class GPipe(PipelineSchedule):
 
     @staticmethod
     def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
-        """None: each pass waits for nothing but the filling pipeline."""
+        """Return no exposed sends: each pass waits for nothing but the filling pipeline."""
         return 0 * (num_stages * num_micro_batches)
 
     @staticmethod

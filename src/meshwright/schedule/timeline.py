@@ -29,7 +29,7 @@ class StageTimes:
     backward_input_s: Seconds
     backward_weight_s: Seconds
     send_s: float = 0.0
-    """To hand one micro-batch to the neighbouring stage [s]."""
+    """Seconds to hand one micro-batch to the neighbouring stage."""
     blocking_sends: bool = False
     """The stage waits while it sends; otherwise sends run beside the computation."""
     paired_forward_s: Seconds = 0.0
@@ -74,7 +74,7 @@ def build_timeline(
     Raises
     ------
     MeshwrightError
-        When the orders wait for each other (deadlock); the message names what is missing.
+        When the orders wait for each other (deadlock); the message names the missing pass.
     """
     shape = (num_stages, num_virtual_stages, num_micro_batches)
     orders = [schedule.order(stage, *shape) for stage in range(num_stages)]

@@ -69,7 +69,7 @@ class Counts:
 
     @property
     def summary(self) -> str:
-        """How the space was covered, in one line."""
+        """Counts of the searched space, in one line."""
         refused = sum(self.refused.values())
         return (
             f"{self.total:,} candidates: {self.priced:,} priced, {refused:,} refused by rule, "
@@ -81,12 +81,12 @@ class Counts:
 
 @dataclass(frozen=True)
 class Coverage(Brief):
-    """How the space was covered; the numbers sum to ``num_candidates``."""
+    """Counts of the searched space; the numbers sum to ``num_candidates``."""
 
     num_candidates: int
     num_priced: int
     num_refused: Mapping[str, int]
-    """By the rule that refused them."""
+    """Refused candidates by rule."""
     num_over_memory: int
     num_beyond_bound: int
     num_dominated: int
@@ -111,7 +111,7 @@ class Found:
     """Its price, or a bound of it where its axes are still to be placed [s]."""
     memory_bytes: float
     placement: AxisPlacement | None = None
-    """Where it is on a grid: columns of one row; None: as the order of its axes says."""
+    """Place on a grid: columns of one row; None: as the order of its axes says."""
 
 
 @dataclass

@@ -27,7 +27,7 @@ def drawn(value: float, low: float, high: float, at: FloatArray) -> FloatArray:
     Parameters
     ----------
     at
-        From -1, the lowest value, to 1, the highest.
+        Place in the range, from -1, the lowest value, to 1, the highest.
     """
     return np.where(at < 0.0, value + at * (value - low), value + at * (high - value))
 

@@ -12,7 +12,7 @@ from meshwright.spec.declaration import Declaration
 
 
 class Tail(Declaration):
-    """How far measured times lie on one side of their prediction: one in ten lies further.
+    """Distance of measured times on one side of their prediction: one in ten lies further.
 
     The distance, in ln(measured / predicted), is ``distance * prod(factor ** degree)`` over the
     traits of a question.
@@ -25,7 +25,7 @@ class Tail(Declaration):
 
 
 class Spread(Declaration):
-    """How far measurements are from predictions: an interval that holds four of five."""
+    """Distance of measurements from predictions: an interval that holds four of five."""
 
     slower: Tail
     faster: Tail
@@ -52,7 +52,7 @@ class CalibrationOf(Generic[N]):
     grouped_matmul_efficiency: N
     """Share of the sustained rate that the products of many small experts reach."""
     expert_traffic_factor: N
-    """How many times the least bytes routing moves: sorting, padding, permuting, scaling rows."""
+    """Bytes that routing moves over the least bytes: sorting, padding, permuting, scaling rows."""
     expert_kernels: N
     """Launches that show for each narrow product of one expert: casts and scales, behind counts
     that the host waits for."""
@@ -65,7 +65,7 @@ class CalibrationOf(Generic[N]):
     slow_network_efficiency: N
     """Share of link bandwidth that collectives reach on the network between hosts."""
     eager_traffic_factor: N
-    """How many times the bytes of fused elementwise operators single ones move."""
+    """Bytes of single elementwise operators over those of fused ones."""
     overlap_slowdown: N
     """Computation under communication takes this much longer, as a fraction."""
     launch_s: N
@@ -80,7 +80,7 @@ class CalibrationOf(Generic[N]):
     memory_margin_fraction: N
     """Share of the memory left free, as a guard of the search."""
     allocator_factor: N
-    """How many times the bytes of all tensors the allocator holds: rests of its blocks."""
+    """Bytes that the allocator holds over those of all tensors: rests of its blocks."""
     communication_buffer_bytes: N
     """Memory of the runtime and of the communication library on each device."""
     communicator_bytes: N
@@ -88,7 +88,7 @@ class CalibrationOf(Generic[N]):
     checkpoint_s: N
     """Pause of one checkpoint."""
     restart_s: N
-    """From a failure until the run computes again, lost steps left out."""
+    """Seconds from a failure until the run computes again, lost steps left out."""
     mtbf_device_hours: N
     """Mean hours between failures that stop the run, of one device."""
     family: str = "generic"
@@ -98,7 +98,8 @@ class CalibrationOf(Generic[N]):
     """Fitted to measurements of this family; otherwise results say so."""
     source: str = ""
     spread: Spread | None = None
-    """None: not known, because no measurement was left out of a fit."""
+    """Distance of measurements from prices; None: not known, no measurement was left out of a
+    fit."""
 
 
 Calibration = CalibrationOf[float]
@@ -129,8 +130,8 @@ def calibration_columns(
 class ServingConstantsOf(Generic[N]):
     """Constants of a chip that serving adds to those of training.
 
-    How products of few rows and attention over a cache read, and what a server costs in
-    addition to its kernels.
+    They price the reading of products of few rows and of attention over a cache, and the time of
+    a server in addition to its kernels.
     """
 
     prompt_rate_share: N

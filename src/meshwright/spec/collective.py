@@ -8,8 +8,8 @@ from enum import StrEnum
 class CollectiveKind(StrEnum):
     """Kind of a collective. Bytes are those of the full tensor on one rank.
 
-    Full means: before a reduction, after a gather, what one rank sends in total in an all-to-all
-    (its own part included), the message of a broadcast or a send.
+    Full means: before a reduction, after a gather, all parts that one rank sends in an all-to-all
+    (its own included), the message of a broadcast or a send.
     """
 
     ALL_REDUCE = "all_reduce"

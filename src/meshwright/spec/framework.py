@@ -1,4 +1,4 @@
-"""A training framework: what it can start, its kernels, and its defaults."""
+"""A training framework: the plans it can start, its kernels, and its defaults."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Habits(Declaration):
     """Under ZeRO 1, where training is in bf16."""
     zero_stage: ZeroStage = 1
     sequence_parallel: bool = True
-    """Where tp is used."""
+    """Sequence parallelism where tp is used."""
     recompute: Literal["none", "selective", "full"] = "none"
     overlaps_data_parallel: bool = True
     """Data-parallel collectives overlap computation."""
@@ -46,7 +46,7 @@ class Habits(Declaration):
     """The tensor degree inside of experts is tp unless it is stated (Megatron-LM's
     ``expert_tensor_parallel_size``); otherwise 1."""
     counts_runtime: bool = True
-    """Memory that its users report is that of the device; otherwise what its allocator holds."""
+    """Memory that its users report is that of the device; otherwise that of its allocator."""
 
     def stack(self, *, family: str, precision: str) -> SoftwareStack:
         """Return its software on a family of chips, for training in a precision."""
@@ -69,12 +69,12 @@ UNNAMED = Habits()
 
 
 class Framework(Habits):
-    """One framework in one version: what it can start, and the habits of its users."""
+    """One framework in one version: the plans it can start, and the habits of its users."""
 
     name: str
     title: str
     version: str = ""
-    """Whose options and defaults these are; empty where they belong to no release."""
+    """Release of the framework with these options and defaults; empty: no release."""
     launches: Launches
     optimizer: str
     zero_stage: ZeroStage

@@ -30,7 +30,7 @@ class NamedTensor:
     name: str
     dims: Dims
     word_bytes: float | None = None
-    """None for the word of the graph."""
+    """Bytes of one element; None: the word of the graph."""
 
     def __str__(self) -> str:
         word = "" if self.word_bytes is None else f" of {self.word_bytes:.17g} bytes"
@@ -86,16 +86,16 @@ class KernelSpec(Declaration):
     """Dims that no split may cut."""
     is_sum: bool = False
     in_place: bool = False
-    """It writes where an earlier tensor lies: no memory of its own."""
+    """It writes where an earlier tensor lies and needs no further memory."""
     messages: tuple[MessageSpec, ...] = ()
     flops_per_point: float | None = Field(default=None, ge=0, le=1e12)
-    """None: 2 for a product, which multiplies and adds; 1 for all else."""
+    """FLOPs of each point; None: 2 for a product, which multiplies and adds; 1 for all else."""
     word_bytes: WordBytes | None = None
     phase: Phase = "forward"
 
 
 class GraphSpec(Declaration):
-    """Kernels, the sizes of their dims, what comes in and what goes out."""
+    """Kernels, the sizes of their dims, the inputs and the outputs."""
 
     name: str
     about: str = ""

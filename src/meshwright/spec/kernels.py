@@ -1,8 +1,8 @@
 """Curves of kernels: the few physical numbers that turn a shape into seconds on a chip.
 
-A curve holds shares of what the data sheet of its chip says and times of the hardware and its
+A curve holds shares of the data-sheet figures of its chip and times of the hardware and its
 libraries, so that the curve of one chip foresees another one of its family. The value of each field
-is what is expected where nothing was measured; its metadata holds the range that is possible.
+is expected where nothing was measured; its metadata holds the possible range.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class GemmCurve(Curve):
     ragged_share: float = bounded(0.97, 0.5, 1.3)
     """Share of the rate where the number of rows is not a multiple of 8 [1]."""
     blend: float = bounded(4.0, 1.0, 30.0)
-    """How sharply the slower of arithmetic and memory decides [1]."""
+    """Sharpness of the maximum of arithmetic and memory [1]: the larger, the more the slower
+    decides."""
     sag: float = bounded(0.1, 1e-3, 1.0)
     """Share by which arithmetic is slower in long kernels, which the power cap limits [1]."""
 

@@ -43,7 +43,7 @@ class Timing(Declaration):
 
 
 class Machine(Declaration):
-    """Where it ran."""
+    """Machine on which a run was measured."""
 
     device: str
     """As its driver calls it."""

@@ -85,7 +85,7 @@ class RecurrenceSpec(Declaration):
     chunk_size: Count
     """Tokens that the kernel treats as a matrix."""
     bias: bool = False
-    """On the projections before and after."""
+    """Biases on the projections before and after."""
     conv_bias: bool = False
 
     @model_validator(mode="after")
@@ -181,13 +181,13 @@ REGIONS: tuple[Region, ...] = get_args(Region)
 
 
 class WeightFormat(Declaration):
-    """How a quantised checkpoint stores the weights of the products of its layers.
+    """Storage of the weights of the products of a quantised checkpoint's layers.
 
     Embedding, logits, norms and biases stay in the activation type.
     """
 
     name: str
-    """Such as ``AWQ, 4 bits``."""
+    """Name such as ``AWQ, 4 bits``."""
     bytes_per_weight: float = Field(gt=0)
     """Scales and zero points of its group included."""
     wide_shares: Mapping[Region, float] = Field(default_factory=dict)
@@ -205,7 +205,7 @@ class WeightFormat(Declaration):
         Parameters
         ----------
         wide_bytes
-            Of one in the activation type.
+            Bytes of one weight in the activation type.
         """
         wide = {str(name): share for name, share in self.wide_shares.items()}.get(region, 0.0)
         return wide * wide_bytes + (1.0 - wide) * self.bytes_per_weight
@@ -260,7 +260,7 @@ class ModelSpec(Declaration):
         Raises
         ------
         SpecError
-            With the field that states them.
+            The error names the field that states them.
         """
         if 0 < self.learned_positions < tokens:
             message = (

@@ -1,4 +1,4 @@
-"""A sweep: one question, what stays the same in it, and what is varied."""
+"""A sweep: one question, its fixed fields, and its varied fields."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class HeatMap(Declaration):
     shows: str
     """Name of a result."""
     better: Better = "highest"
-    """Which value a cell shows where further fields vary, as the wafers that are drawn do: the best
-    one, their mean, or what nine of ten reach; the last two count 0 where nothing fits."""
+    """Value that a cell shows where further fields vary, such as random wafers: the best one, their
+    mean, or the value that nine of ten reach; the last two count 0 where nothing fits."""
     is_relative: bool = Field(default=False, alias="relative")
     """Whether cells show their share of the best value of their column."""
 
@@ -106,7 +106,7 @@ class SweepReport(Declaration):
 
 
 class SweepSpec(Declaration):
-    """All combinations of the values that vary, together with what is fixed."""
+    """All combinations of the varied values, together with the fixed fields."""
 
     name: str
     about: str = ""

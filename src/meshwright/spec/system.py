@@ -184,7 +184,7 @@ def least_radix(num_devices: int) -> int:
 
 
 class NetworkLevel(Declaration):
-    """One level of the network: what it joins, and how fast.
+    """One level of the network: its members, its links and their speed.
 
     A ``switch`` or ``fully_connected`` level joins ``size`` members, and a device sends into it
     with ``links_per_device`` links at a time. A ``torus`` or ``mesh`` level is one dimension of a
@@ -208,7 +208,7 @@ class NetworkLevel(Declaration):
     oversubscription: float = Field(default=1.0, ge=1)
     """Bandwidth into the leaves over bandwidth into the spine."""
     radix: Count | None = None
-    """Ports of a switch of a fat tree, even; None: as many as its devices need."""
+    """Ports of a switch of a fat tree, even; None: just enough for its devices."""
     devices_per_router: Count | None = None
     routers_per_group: Count | None = None
     global_links_per_router: Count | None = None
@@ -222,7 +222,7 @@ class NetworkLevel(Declaration):
     """Wafers side by side: the IO dies of facing edges are joined, and share one wide link for each
     pair of neighbours. ``links_per_device`` is one over the devices of a wafer."""
     pitch_m: Metres | None = None
-    """From the middle of a device to that of its neighbour in this level."""
+    """Distance from the middle of a device to that of its neighbour in this level."""
     max_link_length_m: Metres | None = None
     """A longer link needs error correction, which takes 210 ns."""
     energy_j_per_byte: JoulesPerByte | None = None
@@ -236,7 +236,7 @@ class NetworkLevel(Declaration):
 
     @property
     def blocking(self) -> float:
-        """Bandwidth of a device into the level over what it is sure of, whatever is sent [1].
+        """Bandwidth of a device into the level over the guaranteed one under any traffic [1].
 
         The oversubscription of leaves. In a dragonfly messages go by way of any router (Valiant),
         so that each of R = a (a h + 1) routers sends two times w = p B / R to every other one: a
@@ -261,12 +261,12 @@ class HostLink(Declaration):
     memory_bandwidth_bytes_per_s: BytesPerSecond | None = None
     """Reads and writes of host memory, the share of one device of its peak.
 
-    None: not known, and taken as no more than what the link carries.
+    None: not known, and taken as the bandwidth of the link.
     """
 
     @property
     def kernel_bytes_per_s(self) -> float:
-        """At which a kernel on the host moves its operands."""
+        """Rate at which a kernel on the host moves its operands."""
         return self.memory_bandwidth_bytes_per_s or self.bandwidth_bytes_per_s
 
 
@@ -278,7 +278,7 @@ class SystemSpec(Declaration):
     num_devices: Count
     levels: tuple[NetworkLevel, ...]
     devices_per_host: Count | None = None
-    """None: those of the innermost level."""
+    """Devices of a host; None: those of the innermost level."""
     host: HostLink | None = None
     dead_devices: tuple[CountOrZero, ...] = ()
     dead_links: tuple[tuple[CountOrZero, CountOrZero], ...] = ()

@@ -13,7 +13,7 @@ from meshwright.spec.system import ChipSpec, DType
 
 
 class Precision(Declaration):
-    """Types of the numbers: of the matrix products, and of what is kept and sent."""
+    """Types of the numbers: of the matrix products, and of stored and sent tensors."""
 
     matmul: DType = "bf16"
     """Type of the linear layers; attention, logits and norms stay in ``activation``."""
@@ -56,7 +56,7 @@ class Precision(Declaration):
 class OptimizerPreset(Declaration):
     """Bytes per parameter that a framework keeps, and which of them ZeRO shards.
 
-    ``weight`` is what the forward pass reads, ``gradient`` what is accumulated, ``state`` the
+    ``weight`` is read by the forward pass, ``gradient`` is accumulated, ``state`` holds the
     master copy and moments. ``reduced_gradient`` and ``gathered_weight`` travel.
     """
 
@@ -81,7 +81,7 @@ class OptimizerPreset(Declaration):
     step_traffic_bytes_per_param: float = Field(default=28.0, ge=0)
     """HBM traffic of one optimizer step for each parameter of the shard."""
     orthogonal_steps: int = Field(default=0, ge=0, le=64)
-    """Of the iteration that makes the update of a matrix in a layer orthogonal (Muon)."""
+    """Steps of the iteration that makes the update of a matrix in a layer orthogonal (Muon)."""
     row_state_bytes: Bytes | None = None
     """State of one row of a table that is looked up: an update touches the rows that were read, and
     nothing else. None: tables are trained like all other weights."""
@@ -171,13 +171,13 @@ class Launches(Declaration):
     """
 
     axes: tuple[AxisName, ...]
-    """Those whose degree may be above 1; data parallelism always may."""
+    """Axes with degrees that may be above 1; data parallelism always may."""
     schedules: tuple[Schedule, ...] = ()
     """Schedules of pipelines."""
     uneven_stages: bool = False
     """Pipeline stages may hold different numbers of layers."""
     uneven_chunks: bool = False
-    """So may the chunks of interleaved stages."""
+    """Chunks of interleaved stages may hold different numbers of layers."""
     stage_layers: bool = False
     """Layers of each stage, or of each chunk, may be stated one by one."""
     zero_stages: tuple[ZeroStage, ...]
@@ -206,9 +206,9 @@ class Launches(Declaration):
     recomputes_beside_experts: bool = False
     """Whether whole layers, or their experts, may be recomputed then."""
     sequence_parallel: tuple[bool, ...] = (True, False)
-    """Where tp is used."""
+    """Sequence parallelism where tp is used."""
     experts_need_sequence_parallel: bool = False
-    """With tp."""
+    """Experts with tp need sequence parallelism."""
     expert_axes: tuple[Literal["tp", "cp", "dp_shard", "dp_replicate"], ...] = (
         "tp", "cp", "dp_shard", "dp_replicate",
     )  # fmt: skip
@@ -267,7 +267,8 @@ class SoftwareStack(Declaration):
     """Written for the chip (cuDNN, FlashAttention-2 on Ampere), or not (FlashAttention-2 on Hopper,
     FlashAttention-1, Triton)."""
     eager: bool = False
-    """Each elementwise operator is a kernel of its own; otherwise a library or a compiler fuses."""
+    """Each elementwise operator is a separate kernel; otherwise a library or a compiler fuses
+    them."""
     norms_in_steps: bool = False
     """Norms by root mean squares are several kernels where operators are kernels of their own.
 
@@ -281,7 +282,7 @@ class SoftwareStack(Declaration):
     overlaps_sends: bool = True
     """Interleaved stages send while the next chunk computes; otherwise each send is exposed."""
     scatters_sends: bool = False
-    """Each rank of tp sends its part of what passes between stages; the receivers gather it.
+    """Each rank of tp sends its part of the tensor between stages; the receivers gather it.
 
     Source: Narayanan et al. 2021, section 4.1.
     """
@@ -302,7 +303,7 @@ class SoftwareStack(Declaration):
     deduplicated_dispatch: bool = True
     """A token goes to a host once, however many of its experts are there; inside, to each."""
     loss: LossKernel = "plain"
-    """How logits become their loss, and its gradient."""
+    """Algorithm from logits to their loss, and its gradient."""
     fp32_logit_copies: float = Field(default=1.0, ge=0)
     """FP32 copies of the logits that the loss holds at its peak, in addition to the logits and
     their gradient in the activation type: 1 of the probabilities of early Megatron, 0.5 since they
@@ -345,8 +346,7 @@ class SoftwareStack(Declaration):
     Source: megatron-core, ``TransformerConfig.activation_func_fp8_input_store``.
     """
     keeps_stage_outputs: bool = False
-    """A stage keeps what it has sent until its backward pass, as DeepSpeed and
-    PyTorch do."""
+    """A stage keeps its sent outputs until its backward pass, as DeepSpeed and PyTorch do."""
 
     copies_shards: bool = False
     """Full sharding fills and empties its buffers by copies, as PyTorch does."""
@@ -368,7 +368,7 @@ class SoftwareStack(Declaration):
 class BatchRamp(Declaration):
     """A batch that grows over the first sequences of a run, in equal increments.
 
-    Each size lasts for as many sequences as any other. Source: megatron-core,
+    Each size lasts for an equal number of sequences. Source: megatron-core,
     ``num_microbatches_calculator.py``, ``--rampup-batch-size``.
     """
 
@@ -406,9 +406,9 @@ class Training(Declaration):
     total_tokens: float | None = Field(default=None, gt=0)
     """Tokens of the whole run, for days and money."""
     batch_ramp: BatchRamp | None = None
-    """How the batch of the run grows to its size; it changes the whole run, not the step."""
+    """Growth of the batch of the run to its size; it changes the whole run, not the step."""
     adapters: Adapters | None = None
-    """With a preset that freezes weights; None: they are left out of the price."""
+    """Adapters under a preset that freezes weights; None: they are left out of the price."""
 
     document_length: Count | None = None
     """Tokens of each document packed into a sequence, which attends only to itself; for documents
@@ -484,7 +484,7 @@ class Decode(Declaration):
     prompt_length: Count | None = None
     """Tokens of a prompt, the rest of the context is the answer; None: prompts pass elsewhere."""
     disaggregated: bool = False
-    """Prompts of requests pass on workers of their own, which send the cache to those of decode."""
+    """Prompts of requests pass on separate workers, which send the cache to those of decode."""
     speculation: Speculation | None = None
     precision: Precision = Precision()
     software: SoftwareStack = SoftwareStack()
@@ -526,11 +526,11 @@ class Serves(Declaration):
     """
 
     axes: tuple[AxisName, ...]
-    """Those whose degree may be above 1; there may always be several replicas."""
+    """Axes with degrees that may be above 1; there may always be several replicas."""
     vendors: tuple[str, ...]
     """Vendors of its chips."""
     splits_experts: Literal["all_or_none", "any"] = "any"
-    """Either whole experts lie on the devices of a layer, or a part of each; or both at once."""
+    """Either the devices of a layer hold whole experts, or a part of each; or both at once."""
     joins_replicas: bool = False
     """Replicas of attention may share one set of experts."""
     kv_cache: tuple[str, ...] = ("bf16", "fp16")
@@ -543,14 +543,14 @@ class Server(Declaration):
     name: str
     title: str = ""
     version: str = ""
-    """Whose options these are; empty where they belong to no release."""
+    """Release of the server with these options; empty: no release."""
     launches: Serves | None = None
-    """None: nothing is known of it, and nothing is refused."""
+    """Ways of serving that it can start; None: not known, and nothing is refused."""
     memory_fraction: float = Field(gt=0, le=1)
     """Share of the memory that it fills."""
     of_free_memory: bool = False
-    """The share is of what weights, buffers and the largest pass leave, for the cache alone;
-    otherwise of the device, for all of them."""
+    """The share is of the memory left by weights, buffers and the largest pass, for the cache
+    alone; otherwise of the device, for all of them."""
     most_sequences: Count
     """Sequences that pass together."""
     sequences_option: str = ""
@@ -560,7 +560,7 @@ class Server(Declaration):
     mixes_phases: bool = True
     """Prompts pass beside answers; otherwise in separate passes, for which answers wait."""
     cuts_prompts: bool = True
-    """A prompt, or a rest of one, fills what is left of a pass; otherwise whole prompts pass."""
+    """A prompt, or a rest of one, fills the rest of a pass; otherwise whole prompts pass."""
     evicts: bool
     """Sequences start before their full length has room, and some start again; otherwise those
     whose full length has room start, and the others wait."""
@@ -577,7 +577,7 @@ PAGED = Server(
     name="generic", memory_fraction=0.9, most_sequences=256, most_pass_tokens=8192, evicts=True,
     splits_cache=True,
 )  # fmt: skip
-"""Where nothing is known of the server: a paged cache, as the catalog has it under this name."""
+"""Server of requests where none is named: a paged cache, as the catalog has it under this name."""
 
 
 Workload = Training | Prefill | Decode

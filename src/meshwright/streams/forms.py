@@ -227,7 +227,7 @@ class Line(TensorStream):
         """At most 2 + h resident, and 4 + h with those that arrive.
 
         With n = ceil(N / 2) and the turn T = floor((2 n - 5) / 3), no less than 0:
-        resident min(h + 2, max(T + 2, h + 1), n, N - 1), and with what arrives
+        resident min(h + 2, max(T + 2, h + 1), n, N - 1), and with arriving ones
         min(h + 4, max(4, T + 3, h + 2), n + 1, N - 1 + r), r = 1 where anything is sent again.
 
         Source: derived from the waves; equal to the counted ones for every knob and N = 1 .. 64.
@@ -293,8 +293,8 @@ class Line(TensorStream):
 
         Written for the left half of ``half`` members at these places; the right half is its mirror
         image. The second wave leaves home s in round N - 2 n + 2 + 2 s and reaches the middle
-        member as it needs it; the return wave walks back one member a round, each of which needs
-        it on arrival.
+        member as it needs it; the return wave walks back one member a round, and each needs it on
+        arrival.
         """
         waves: list[Send] = []
         first = int(min(float(self.num_held), half - 1))

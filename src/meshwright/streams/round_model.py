@@ -90,7 +90,7 @@ def forward_s(
     round_compute_s
         Matrix product of one member in one round: 1 / N of its share of the operator [s].
     round_link_s
-        From :func:`round_link_s` [s].
+        Seconds from :func:`round_link_s`.
     round_hbm_s
         Device-memory traffic of one member in one round [s].
 
@@ -336,7 +336,7 @@ def num_chunks_to_fit(buffer_bytes: Num, sram_bytes: Num, resident_bytes: Num) -
     Parameters
     ----------
     buffer_bytes
-        From :func:`stream_buffer_bytes` with one chunk [bytes].
+        Bytes from :func:`stream_buffer_bytes` with one chunk.
     sram_bytes
         On-chip memory of a device [bytes].
     resident_bytes
@@ -353,7 +353,7 @@ class StreamedTensor(IntEnum):
     WEIGHTS = 0
     """Or keys and values: tokens stay split."""
     INPUTS = 1
-    """From tokens to columns."""
+    """Inputs, from tokens to columns."""
     SUMS = 2
     """Accumulators of the output: from columns to tokens."""
     NOTHING = 3

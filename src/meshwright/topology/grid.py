@@ -115,7 +115,7 @@ def grid_bisection(sides: Sequence[int], line_cuts: Sequence[float]) -> float:
         Bandwidth in one direction of a line of each side that is cut in two, w: one wire of a
         mesh, two of a torus [bytes/s].
 
-    Source: Efe and Feng 2007, who prove it for meshes of equal links; else an upper bound.
+    Source: Efe and Feng 2007, with a proof for meshes of equal links; else an upper bound.
     """
     wide = [(side, cut) for side, cut in zip(sides, line_cuts, strict=True) if side > 1]
     cuts = []

@@ -124,7 +124,7 @@ class Topology:
     """Closed forms of one physical network, and the network; tests prove the forms equal to it."""
 
     shape: str
-    """In words, such as ``6x8``."""
+    """Sides in words, such as ``6x8``."""
     num_devices: int
     """Switches and IO dies are not counted."""
     num_links: int
@@ -298,7 +298,7 @@ def too_long_links(network: Network, max_length_m: Sequence[float | None]) -> In
     Parameters
     ----------
     max_length_m
-        For each level, innermost first; None where any length will do [m].
+        Longest link of each level, innermost first [m]; None: any length.
     """
     limits_m = np.array([np.inf if limit is None else limit for limit in max_length_m])
     if not len(limits_m):

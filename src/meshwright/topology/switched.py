@@ -113,7 +113,7 @@ def leaves_cut_bytes_per_s(
     Parameters
     ----------
     bandwidth_bytes_per_s
-        Of a device into its leaf, B [bytes/s].
+        Bandwidth of a device into its leaf, B [bytes/s].
     oversubscription
         f, at least 1.
     """
@@ -164,7 +164,7 @@ def fat_tree_wires(
     Parameters
     ----------
     link, up
-        Of a device, and between switches.
+        Links of a device, and between switches.
     first
         Number of the first edge switch; aggregation and core switches follow.
     """

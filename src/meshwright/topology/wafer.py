@@ -29,7 +29,7 @@ class Wafer:
     sides: tuple[int, int]
     """Rows and columns."""
     links: tuple[LinkSpec, LinkSpec]
-    """Between rows, and between columns."""
+    """Links between rows, and between columns."""
     die_m: tuple[float, float] = (24.99e-3, 33.25e-3)
     """Width and height of a die with its keep-out: the distance of neighbours [m]."""
 

@@ -131,12 +131,12 @@ class Contention:
     slowdown: Mapping[str, float]
     """Slowdown by axis: time on the shared links over the closed form; at least 1."""
     busy_s: Mapping[str, FloatArray]
-    """By axis: seconds that it keeps each link busy in the window."""
+    """Busy time of each link in the window, by axis [s]."""
     detour: Mapping[str, float]
-    """By axis that is routed anew: bytes times links over those of the default routes."""
+    """Bytes times links over those of the default routes, by axis that is routed anew."""
     num_routes: int
     num_rerouted: int
-    """Those that leave the dimension order."""
+    """Routes that leave the dimension order."""
     certificate: Certificate | None
     """Certificate of the busiest link among all messages that overlap with computation, over all
     routings; None where messages just take the default routes."""
@@ -233,7 +233,7 @@ def _routed(
     Parameters
     ----------
     default_s
-        Of the busiest link on default routes [s].
+        Seconds of the busiest link on default routes.
     """
     problem = make_problem(network, joined_demands([load.demands for load in loads]))
     if default_s <= problem.bound_s * (1.0 + PROVEN):

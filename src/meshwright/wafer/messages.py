@@ -28,7 +28,7 @@ from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyColumns
 from meshwright.spec.collective import CollectiveKind
 
 DATA_AXES = ("dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
-"""Those that shard optimizer states, those that repeat them, and both together."""
+"""Axes that shard optimizer states, axes that repeat them, and both together."""
 EXPERT_DATA_AXES = ("edp_shard", "edp_replicate", "edp")
 """Data-parallel axes of the experts."""
 

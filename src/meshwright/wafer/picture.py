@@ -1,4 +1,4 @@
-"""A plan on its grid: who belongs together and how busy the links are, as data and as text."""
+"""A plan on its grid: groups of devices and loads of the links, as data and as text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WaferMap:
     group: IntArray
     """Index of the group of each device in ``group_names``; -1 for a device without work."""
     group_names: tuple[str, ...]
-    """Such as ``tatp 0``, for each group of the axis that is shown."""
+    """Names such as ``tatp 0``, for each group of the axis that is shown."""
     labels: tuple[str, ...]
     """Coordinates of the rank on each device, in lines."""
     load_share: FloatArray

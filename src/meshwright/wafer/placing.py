@@ -297,7 +297,7 @@ class PlacementSearch:
 
     @property
     def limit_s(self) -> float:
-        """Who takes longer is not among the fastest [s]."""
+        """Seconds beyond which a candidate is not among the fastest."""
         times_s = sorted(one.time_s for one in self.laid)
         return times_s[self.top - 1] if len(times_s) >= self.top else np.inf
 

@@ -1,4 +1,4 @@
-"""The price of a placed plan: the same formulas, on links slowed by those who share them."""
+"""The price of a placed plan: the same formulas, on links slowed by others that share them."""
 
 from __future__ import annotations
 

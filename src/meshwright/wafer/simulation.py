@@ -83,7 +83,7 @@ class Exchange:
     """Demands for one byte of the full tensor on one rank."""
 
     demands: Demands
-    """For one byte of the full tensor on one rank."""
+    """Demands for one byte of the full tensor on one rank."""
     routes: Routes
     groups: IntArray
     """Devices that exchange with each other, (groups, members): they are done together, as steps
@@ -240,7 +240,7 @@ class StepWork:
     overlaps_data: bool
     """Data-parallel messages overlap with computation; otherwise it waits for them."""
     speed: IntArray
-    """By device: its row in the seconds of a computation, which has one for each speed."""
+    """Row of each device in the seconds of a computation, which has one row for each speed."""
 
 
 Waits = list[IntArray]
@@ -528,7 +528,7 @@ class SimulatedStep:
     graph: TaskGraph
     timeline: Timeline
     num_micro_batches: int
-    """Those that were played; the others repeat the last ones."""
+    """Micro-batches that were played; the others repeat the last ones."""
 
 
 def simulate_step(

@@ -92,7 +92,7 @@ class PlacementRecord(TypedDict):
     system: str
     grid: Sequence[int]
     axes: Mapping[str, Sequence[int]]
-    """By axis: sides of the block that its members fill, in units of inner blocks."""
+    """Sides of the block that the members of each axis fill, in units of inner blocks."""
     devices: Sequence[int]
     """Device of each rank."""
 

@@ -40,7 +40,7 @@ HEAD_LENGTH, HEAD_EXTRA = 9.0, 3.0
 APART = 8.5
 """Distance of a link from the middle of its wire [px]."""
 CLEARANCE = 2.0
-"""Between an arrow and the boxes that it joins [px]."""
+"""Clearance between an arrow and the boxes that it joins [px]."""
 STEP_WIDTH = 30.0
 """Length of one step of the heat scale [px]."""
 ROW = 22.0
@@ -131,7 +131,7 @@ def make_canvas(network: Network) -> Canvas:
 
 @dataclass(frozen=True)
 class Arrow:
-    """From one point to another [px]."""
+    """An arrow from one point to another [px]."""
 
     from_x: float
     from_y: float
@@ -140,7 +140,7 @@ class Arrow:
 
     @property
     def length(self) -> float:
-        """From the tail to the tip [px]."""
+        """Distance from the tail to the tip [px]."""
         return math.hypot(self.to_x - self.from_x, self.to_y - self.from_y)
 
     @property

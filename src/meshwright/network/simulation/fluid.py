@@ -19,7 +19,7 @@ class Heap(NamedTuple):
     key: FloatArray
     items: IntArray
     place: IntArray
-    """Where each item is in ``items``, or -1."""
+    """Index of each item in ``items``, or -1."""
     size: IntArray
 
 
@@ -103,7 +103,7 @@ class Work(NamedTuple):
     resource: IntArray
     """Serial resource of a computation; -1 for transfers."""
     wait_s: FloatArray
-    """How long a computation takes, or a transfer waits for its first byte [s]."""
+    """Seconds of a computation, or until the first byte of a transfer."""
     num_bytes: FloatArray
     """Bytes that a transfer moves over each of its links, overhead included."""
     offsets: IntArray
@@ -115,7 +115,7 @@ class Work(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far each task has come."""
+    """Progress of each task."""
 
     num_missing: IntArray
     """Tasks that it still waits for."""
@@ -636,7 +636,7 @@ def simulate_tasks(graph: TaskGraph, network: Network, *, record_links: bool = T
     Parameters
     ----------
     record_links
-        Whether the timeline holds what each link carries over time.
+        Whether the timeline holds the rate of each link over time.
 
     Raises
     ------

@@ -30,13 +30,13 @@ class TaskGraph:
     tracks: tuple[str, ...]
     is_transfer: BoolArray
     duration_s: FloatArray
-    """How long a computation takes [s]; 0 for transfers."""
+    """Seconds of a computation; 0 for transfers."""
     num_bytes: FloatArray
     """Payload of a transfer [bytes]; 0 for computations."""
     overhead_bytes: FloatArray
     """Bytes that a message occupies its links for on top of its payload: m_half."""
     latency_s: FloatArray
-    """From the start of a transfer to its first byte [s]; 0 for computations."""
+    """Seconds from the start of a transfer to its first byte; 0 for computations."""
     routes: Routes
     """Links of each transfer, each link once; an empty row for computations."""
     start_s: FloatArray

@@ -66,7 +66,7 @@ class LinkUse:
     """Use of links in each of several equal parts of a run."""
 
     edges_s: FloatArray
-    """Where the parts begin, and where the last one ends [s]."""
+    """Begins of the parts, and the end of the last one [s]."""
     load_fraction: FloatArray
     """Rate of a link over its bandwidth, mean over the links and the part of the run [1]."""
     busy_fraction: FloatArray

@@ -38,7 +38,8 @@ class Certificate:
     bound_s: float
     """No routing is faster than this [s]."""
     method: str
-    """Which bound: ``cut``, ``dual`` or ``lp``; with ``whole`` where messages cannot be cut."""
+    """Name of the bound: ``cut``, ``dual`` or ``lp``; with ``whole`` where messages cannot be
+    cut."""
 
     @property
     def gap(self) -> float:

@@ -37,7 +37,7 @@ class Trial(NamedTuple):
     load_s: FloatArray
     """Their loads."""
     is_old: BoolArray
-    """For each link of the network whether it is one of them."""
+    """Whether each link of the network is one of them."""
     before_s: FloatArray
     """Loads of the links that change, before and after."""
     after_s: FloatArray

@@ -24,7 +24,7 @@ from meshwright.search.choices.elimination import MOST_ENTRIES, ChoiceGraph, che
 
 MOST_PRICES = 60
 GAP = 1e-9
-"""At which the integer program stops."""
+"""Gap at which the integer program stops."""
 KINK = 1e-12
 """Share by which no choices may lie below a line through two others for it to be the bound."""
 MOST_VARIABLES = 20_000
@@ -45,7 +45,7 @@ class Chosen:
 
     @property
     def gap(self) -> float:
-        """How far it may lie above the best possible, as a fraction."""
+        """Share by which it may lie above the best possible."""
         if self.time_s <= self.lower_bound_s:
             return 0.0
         return self.time_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0.0 else np.inf
@@ -202,7 +202,7 @@ class ProgramResult:
     """Result of the solver, with its proof."""
 
     choices: tuple[int, ...] | None
-    """None where nothing fits the budget, or none was found in time."""
+    """Choice of each node; None where nothing fits the budget, or none was found in time."""
     time_s: float
     lower_bound_s: float
     is_proven: bool

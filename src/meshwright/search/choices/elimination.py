@@ -60,7 +60,7 @@ class ChoiceGraph:
 
     nodes: Sequence[Load]
     edges: Mapping[Pair, Load]
-    """By the numbers of two nodes, the earlier one first."""
+    """Costs of the edges, by the numbers of two nodes, the earlier one first."""
 
     @cached_property
     def equal_nodes(self) -> list[tuple[Load, IntArray]]:
@@ -118,7 +118,8 @@ class Summand(NamedTuple):
     axis: int
     """Axis of the node in the table."""
     spans: tuple[bool, ...]
-    """Which neighbours the table spans; it has an axis of length one for each of the others."""
+    """Whether the table spans each neighbour; it has an axis of length one for each of the
+    others."""
 
 
 class Task(NamedTuple):

@@ -43,9 +43,9 @@ class Planned:
     """The best options of all operators, as they run with all others, and the two proofs."""
 
     level_one: Assignment
-    """Alone on their links."""
+    """Options chosen alone on their links."""
     level_two: Assignment
-    """On shared links: the plan."""
+    """Options chosen on shared links: the plan."""
     lower_bound_s: float
     """No plan of the frames takes less, wherever its operators run [s]."""
     search_s: float
@@ -58,7 +58,7 @@ class Planned:
 
     @property
     def gap(self) -> float:
-        """How far the plan may lie above the best possible of its frames, as a fraction."""
+        """Share by which the plan may lie above the best possible of its frames."""
         return max(self.time_s / self.lower_bound_s - 1.0, 0.0)
 
 

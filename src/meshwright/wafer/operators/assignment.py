@@ -57,7 +57,7 @@ class Assignment:
 
     @property
     def gap(self) -> float:
-        """How far the options may lie above the best ones, as a fraction."""
+        """Share by which the options may lie above the best ones."""
         return max(self.assigned.total_s / self.lower_bound_s - 1.0, 0.0)
 
 

@@ -65,7 +65,7 @@ class Options:
     """Plan options of each row: streamed tensor, order of the axes, and whether sequences are split
     over tp."""
     choices: tuple[Choice, ...]
-    """Where the axes of each row are placed."""
+    """Place of the axes of each row."""
     network: AxisNetwork
 
     def __len__(self) -> int:

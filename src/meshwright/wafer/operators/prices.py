@@ -55,7 +55,7 @@ class Handover:
     second: int
     tensors: tuple[Tensor, ...]
     kept: tuple[Tensor, ...]
-    """Those of them that the second group keeps for its backward pass, after the first did."""
+    """Tensors of these that the second group keeps for its backward pass, after the first did."""
 
 
 def operator_groups(layer: LayerGraph) -> tuple[LayerGraph, ...]:
@@ -124,7 +124,7 @@ class OperatorPrices:
     problem: Problem
     options: Options
     costs: tuple[tuple[GroupCost, ...], ...]
-    """By piece (kinds of layers, embedding, head) and group: one row for each option."""
+    """Costs by piece (kinds of layers, embedding, head) and group: one row for each option."""
 
     @cached_property
     def groups(self) -> tuple[tuple[LayerGraph, ...], ...]:
@@ -296,7 +296,7 @@ def whole_params(prices: OperatorPrices, places: Sequence[Place]) -> FloatArray:
 
 
 Entry = tuple[int, int, int]
-"""Between two groups: the piece of the second one, and the numbers of both."""
+"""Entry between two groups: the piece of the second one, and the numbers of both."""
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ class ModelGraph:
     rows: IntArray
     """Numbers of the options among all ways."""
     resharding: Resharding
-    """Between all ways to lay them, as far as it is known."""
+    """Moves between all ways to lay the options, as far as they are known."""
     moves_s: Mapping[Pair, Load]
     """Passing tensors between two nodes, for one micro-batch; equal pairs share one load."""
 
@@ -426,7 +426,7 @@ class ModelGraph:
         Parameters
         ----------
         reshard_s
-            Of one micro-batch, where it is known [s].
+            Resharding of one micro-batch, where it is known [s].
         """
         if reshard_s is None:
             moves = self.moves_s.items()
@@ -437,7 +437,7 @@ class ModelGraph:
         strategy = stack([prices.options.strategy(choices[-1])])
         price = price_pipeline(problem, structure, strategy, _layers(prices, used), np.zeros(1))
         params: dict[int, float] = {}
-        """On one device, by the option that splits them [1]."""
+        """Parameters on one device, by the option that splits them [1]."""
         for (place, option), count in used.items():
             each = float(column(prices.costs[place[0]][place[1]].layer.dense_params)[option])
             params[option] = params.get(option, 0.0) + count * each

@@ -50,7 +50,7 @@ def tiles(ranks: Ranks, split: Sequence[Sequence[str]]) -> FloatArray:
 WHOLE = np.array([0.0, 1.0], dtype=np.float32)
 """Bounds of a dim that is not split."""
 DECIMALS = 12
-"""To which bounds of equal layouts agree."""
+"""Decimals to which bounds of equal layouts agree."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class PairRoutes:
     """The routes between all pairs of the devices in use, as a table of the links they cross."""
 
     devices: IntArray
-    """In the order of the tiles."""
+    """Devices in the order of the tiles."""
     crossed: csr_array
     """(pairs, links): the seconds for each byte that a pair sends over a link [s/byte]."""
     latency_s: FloatArray
@@ -102,7 +102,7 @@ def moved(held: FloatArray, layouts: FloatArray) -> FloatArray:
     held
         The layout from which it goes: (devices, dims, 2).
     layouts
-        Those to which it goes: (layouts, devices, dims, 2), in the same order of the devices.
+        Layouts to which it goes: (layouts, devices, dims, 2), in the same order of the devices.
     """
     number, devices = layouts.shape[:2]
     single, given = layouts.astype(np.float32), held.astype(np.float32)
@@ -177,7 +177,7 @@ def busiest_s(shares: FloatArray, routes: PairRoutes) -> tuple[FloatArray, Float
     Parameters
     ----------
     shares
-        Of the tensor that are moved in each of some cases: (cases, senders, receivers).
+        Shares of the tensor that are moved in each of some cases: (cases, senders, receivers).
     """
     flat = shares.reshape(len(shares), prod(shares.shape[1:]))
     busy: FloatArray = (flat @ routes.crossed).max(axis=1, initial=0.0)
@@ -211,7 +211,7 @@ class Resharding:
     options: Options
     physical: Network
     _known: dict[tuple[Split, int], tuple[int, float]] = field(default_factory=dict, repr=False)
-    """By split of a tensor and option: the number of its layout, and the share of the fullest."""
+    """Number of a layout, and the share of the fullest device, by split of a tensor and option."""
 
     def _ranks(self, index: int) -> Ranks:
         """Return the ranks of an option on their devices."""
