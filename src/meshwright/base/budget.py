@@ -61,7 +61,7 @@ class Budget:
     def walk(self, tree: Any, at: str = "") -> None:
         """Charge a tree of mappings and lists at the size it has when it is written out.
 
-        A part that stands in it several times counts each time; a list that holds itself never ends.
+        A part that stands in it twice counts twice; a list that holds itself has no end.
         """
         left = [tree]
         while left:

@@ -5,11 +5,11 @@ without an end.
 
 Files are written whole or not at all, and nothing is replaced unasked. Content goes into a file of
 another name in the same folder, from there to the disk, and is then moved in one step. Several
-files are one step too: a new folder takes its name when all of it is there; in one that is there, a
-journal names the files from the moment on which all are on the disk, and whoever next reads or
-writes in that folder ends what was stopped. What is there stays unless it is forced; what is no
-regular file (a device, a FIFO, a socket, a folder) is never touched, and a symbolic link is
-followed only where it is forced.
+files are one step too: a new folder takes its name when all of it is there; in an existing folder a
+journal names the files once all are on the disk, and the next reader or writer in that folder
+finishes an interrupted step. Existing files stay unless it is forced; a path that is no regular
+file (a device, a FIFO, a socket, a folder) is never touched, and a symbolic link is followed only
+where it is forced.
 """
 
 from __future__ import annotations
@@ -352,8 +352,8 @@ def write_all(folder: Path, files: Mapping[str, str | bytes], *, force: bool = F
     """Write files into a folder, which is made where it is not there, and return their paths.
 
     They take their names in one step when all are on the disk: a kill leaves the old ones or the
-    new ones, and where it falls into that step, who reads there next ends it. One that is there
-    with the same content stays. A file that begins with ``#!`` becomes executable.
+    new ones, and if it interrupts that step, the next reader there finishes it. A file with the
+    same content stays. A file that begins with ``#!`` becomes executable.
 
     Parameters
     ----------

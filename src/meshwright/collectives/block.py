@@ -318,8 +318,8 @@ class Wave(BlockGather):
 class PipelinedWaveAllReduce(Algorithm):
     """T = M (latency + m_half/B) + [2 w + (P - 1)(N - 1)/E] S/(P B).
 
-    P pieces make M = 2 (R + C - 2) + (P - 1)(R + C - 1) messages on each link; w is what the
-    busiest links carry of the first reduction and of the last gather, which run alone.
+    P pieces make M = 2 (R + C - 2) + (P - 1)(R + C - 1) messages on each link; w is the load of the
+    busiest links in the first reduction and in the last gather, which run alone.
     """
 
     num_pieces: int

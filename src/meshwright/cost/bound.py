@@ -1,9 +1,9 @@
 """Lower bounds over all placements: layers and pipelines with axes still to be placed.
 
-Each axis alone is on the block of devices that suits it best, each block of a layer streams what
-takes least time, and any stage may turn out to be the slowest. So every part of a price is bounded
-by itself: a :class:`LayerBound` has no less time than is certain, and the most of what can hide
-communication or fill a bubble.
+Each axis alone is on the block of devices that suits it best, each block of a layer streams the
+tensor of least time, and any stage may turn out to be the slowest. So every part of a price is
+bounded by itself: a :class:`LayerBound` holds the time that is certain, and the most computation
+that can hide communication or fill a bubble.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class LayerBound:
     total_s: Num
     """One micro-batch, forward and backward [s]."""
     forward_window_s: Num
-    """Computation of a forward pass if the layer takes ``total_s``: one that takes longer by some
-    seconds has at most as many more [s]."""
+    """Computation of a forward pass if the layer takes ``total_s`` [s]; a layer that takes x
+    seconds longer has at most x more."""
     backward_window_s: Num
     weight_gradient_s: Num
     """The most [s]."""

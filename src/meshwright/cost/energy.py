@@ -160,8 +160,8 @@ def step_energy_parts_j(
     Parameters
     ----------
     link_j
-        Energy of all links, for each rank [J]; if not given, that of the least bytes of any algorithm,
-        each over one link.
+        Energy of all links, for each rank [J]; if not given, that of the least bytes of any
+        algorithm, each over one link.
     num_devices
         Devices in use; if not given, one for each rank. Fewer devices do the work of all ranks.
     """

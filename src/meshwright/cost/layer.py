@@ -1,4 +1,4 @@
-"""From operators and derived collectives to the price of a layer, block by block.
+"""The price of a layer from operators and derived collectives, block by block.
 
 A block ends where its result is added to the residual stream; there tokens are split whatever
 streams over tatp, so each block of a layer streams its weights or its inputs, whichever is cheaper.
@@ -129,9 +129,8 @@ class BlockCost:
 class LayerCost(ExposedComm):
     """Seconds, bytes and FLOPs of one layer (or of an edge: embedding, head) on one device.
 
-    Numbers, or columns with one row per way to split the layer, shape (rows,). Communication is
-    what shows outside of computation. ``kept`` is what a micro-batch leaves behind for its
-    backward pass.
+    Numbers, or columns with one row per way to split the layer, shape (rows,). Communication is its
+    exposed part. ``kept`` are the tensors that a micro-batch keeps for its backward pass.
     """
 
     forward_s: Num
@@ -431,8 +430,8 @@ class PricedPiece:
     def _sums(self) -> list[tuple[OpCost, OpCost, Windows]]:
         """Costs of each block: all operators, the part that is recomputed selectively, its windows.
 
-        Selective recomputation repeats the attention core, or the modules that the structure
-        names; or all but what makes the tensors that it names; or half of the products and all
+        Selective recomputation repeats the attention core, or the modules that the structure names;
+        or all but the producers of the tensors that it names; or half of the products and all
         elementwise operators; or all but the products.
         """
         modules, stored = self.structure.recompute_modules, self._stored

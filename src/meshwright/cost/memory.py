@@ -109,10 +109,10 @@ def memory_use(
     ZeRO 1, 2, 3 shard optimizer state, then gradients, then weights (Rajbhandari et al. 2020,
     section 5). In a pipeline, ZeRO-3 that keeps gathered weights sums whole gradients until the
     last micro-batch (PyTorch FSDP2, ``set_requires_gradient_sync``), and holds the whole stage
-    until the backward pass. Gradients that are sent together in one message are held twice. What
-    is offloaded leaves ``GATHERED_LAYERS`` layers of itself behind, single tensors too. The
-    allocator holds ``allocator_factor`` times the tensors; each axis of several devices has
-    communicators.
+    until the backward pass. Gradients that are sent together in one message are held twice.
+    Offloaded tensors leave ``GATHERED_LAYERS`` layers of themselves on the device, single tensors
+    too. The allocator holds ``allocator_factor`` times the tensors; each axis of several devices
+    has communicators.
     """
     stage = structure.zero_stage
 
@@ -288,9 +288,9 @@ def largest_transient_bytes(
 ) -> Num:
     """Return the bytes that an operator needs beside kept tensors: gradients out and in.
 
-    They live together; what it reads and writes itself is kept, or brought back. At the edges
-    nothing is kept: outputs and their gradients. With sequence parallelism also what is gathered
-    of the input of a product.
+    They live together; its own inputs and outputs are kept, or brought back. At the edges nothing
+    is kept: outputs and their gradients count too. With sequence parallelism the gathered input of
+    a product counts as well.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """One operator on one device: the rates of the device, GEMM, attention, the rest.
 
-Rates follow from a chip, its calibration and the software stack. A matrix product (GEMM) takes what
-its tiles, waves, the rate of the matrix unit and memory traffic imply; the attention core follows
-from its FLOPs and rates of its own, all other operators from their traffic.
+Rates follow from a chip, its calibration and the software stack. The time of a matrix product
+(GEMM) follows from its tiles, waves, the rate of the matrix unit and memory traffic; that of the
+attention core from its FLOPs and separate rates; that of all other operators from their traffic.
 """
 
 from __future__ import annotations
@@ -183,9 +183,10 @@ def reached_rate(chip: ChipSpec, dtype: DType, calibration: CalibrationOf[Num]) 
 def sustained_share(chip: ChipSpec, calibration: CalibrationOf[Num]) -> Num:
     """Return the share of their rate that products keep in whole steps [1].
 
-    It is fitted to chips whose products are priced by a constant, and holds what that constant
-    leaves out: how the cores are fed. Where this follows from the arrays of a chip and the network
-    on it, a share of other families would count it twice; one of its own family still holds.
+    It is fitted to chips with products priced by a constant, and holds the part that this constant
+    leaves out: how the cores are fed. Where the arrays of a chip and the network on it give that
+    part, a share fitted to other families would count it twice; a share of its own family still
+    holds.
     """
     if chip.noc_bytes_per_s is not None and not calibration.is_calibrated:
         return 1.0
@@ -519,7 +520,7 @@ def cast_s(
     Parameters
     ----------
     input_times, output_times
-        Rounds in which a device casts another part of its own [1].
+        Rounds in which a device casts a new part of its tensor [1].
     """
 
     def seconds(num_elements: Num) -> Num:
@@ -765,8 +766,8 @@ def scan_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     """Return a scan: the slower of its arithmetic and its traffic, as an attention core.
 
     Kernels compute whole chunks and mask afterwards. The backward pass has two gradients for each
-    product, and does again what was not kept. Rates are those of the attention core, for both work
-    on small tiles with arithmetic of vectors between the products (assumed, not fitted).
+    product, and repeats products that were not kept. Rates are those of the attention core, because
+    both work on small tiles with vector arithmetic between the products (assumed, not fitted).
 
     Source: FLOPs of :func:`scan_flops_per_token`.
     """

@@ -1,8 +1,8 @@
 """All micro-batches through the pipeline: its stages, the slowest one, bubble, sends, memory.
 
 Prices of pieces are in the order of :attr:`ProblemOf.pieces`: each kind of layer, the embedding,
-the head. So are the counts of a :class:`StageLayout`. Where some layers are recomputed, layers that
-are and layers that are not are kinds of their own (:func:`~meshwright.cost.layer.prices_of`).
+the head. So are the counts of a :class:`StageLayout`. Where some layers are recomputed, layers with
+and without recomputation are separate kinds (:func:`~meshwright.cost.layer.prices_of`).
 """
 
 from __future__ import annotations
@@ -349,8 +349,8 @@ def exposed_sends_s(
     """Return the seconds for which the slowest stage waits for its sends in a step [s].
 
     Stages of plain schedules wait for each of their sends; interleaved ones send during the next
-    chunk, so only those of warm-up and cool-down show, and what a send takes longer than a third
-    of a chunk (forward and backward are three parts).
+    chunk, so only the sends of warm-up and cool-down are exposed, and the excess of a send over a
+    third of a chunk (forward and backward are three parts).
 
     Parameters
     ----------

@@ -189,7 +189,7 @@ class ProblemOf(ABC, Generic[Work]):
         )
 
     def at_pace(self, pace: float, most_work: float = 1.0) -> Self:
-        """Return the problem for ranks of which the slowest has a share of the full rate."""
+        """Return the problem for ranks where the slowest computes at a share of the full rate."""
         key = (pace, most_work)
         if key == (self.pace, self.most_work):
             return self

@@ -122,11 +122,11 @@ def offload_step_s(
     """Return the seconds of host traffic of a step, exposed and hidden.
 
     Optimizer state is updated on the host, or moves both ways once a step, and weights that the
-    device updates go back: fully exposed. Weights (under ZeRO 3 the shard that the others
-    gather) arrive for each pass that gathers them, activations leave and come back. Gradients leave
-    in each backward pass, and add to those of the micro-batches before, which are read and written
-    on the host. All of these hide under computation of the same pass, and what ``sync`` shows of it
-    on other links, except for one layer of each.
+    device updates go back: fully exposed. Weights (under ZeRO 3 the shard that the others gather)
+    arrive for each pass that gathers them, activations leave and come back. Gradients leave in each
+    backward pass, and add to those of the micro-batches before, which are read and written on the
+    host. All of these, except for one layer of each, hide under computation of the same pass and
+    under the exposed part of ``sync`` on other links.
     """
     exposed = pipeline.time[TimePart.COMPUTE] * 0.0
     stage, offload = structure.zero_stage, structure.offload

@@ -63,7 +63,7 @@ from meshwright.streams.round_model import (
 
 AXIS = "tatp"
 ROWS = "tp"
-"""Axis of the rows of a block whose columns stream weights: inputs and sums are sent along them."""
+"""Axis of the rows of a block with columns that stream weights: inputs and sums go along it."""
 KEPT_SHARE = 2.0 / 3.0
 """Largest share of the room on chip for resident tensors; streams have half as much or more."""
 MOST_CHUNKS = 64.0
@@ -91,7 +91,7 @@ class StreamLinks:
     num_exchange_rounds: Num
     """Rounds of backward attention."""
     may_hold: Mask
-    """Whether a member may hold as many passing copies as fit: a line without a stated form."""
+    """Whether a member may hold all passing copies that fit: a line without a stated form."""
 
 
 @dataclass(frozen=True)
@@ -383,8 +383,8 @@ class Fit:
 def fit_buffers(num_bytes: Num, links: StreamLinks, free_bytes: Num) -> Fit:
     """Return the fit of the buffers of passing copies on chip, with the chunks of a sub-tensor.
 
-    On a line as many copies are held as fit whole; where not even those of ``stream`` do, chunks
-    are sent, and without on-chip memory for these all goes through the main memory.
+    On a line a member holds all copies that fit whole; where not even those of ``stream`` fit,
+    chunks are sent, and without on-chip memory for these all goes through the main memory.
     """
     members, may_hold = links.num_members, links.may_hold
     held, sends, shared = links.num_buffers, links.num_sends, links.num_shared_rounds
@@ -512,8 +512,8 @@ def streamed_matmul_cost(
 
     Inputs and sums may also be gathered or scattered in one go, before or after one whole product:
     where weights do not stay on chip they are then read once, and not in every round. Each pass
-    takes what is faster on links without contention, so that a plan is the same one at every
-    fidelity. Weights that stream are never whole on a device.
+    takes the faster way on links without contention, so that a plan is equal at every fidelity.
+    Weights that stream are never whole on a device.
     """
     sent, links = streams.by_op.get(op.name), streams.links
     if sent is None:

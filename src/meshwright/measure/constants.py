@@ -1,4 +1,4 @@
-"""From measured rows to the constants of prices, and to a chip without a data sheet.
+"""The constants of prices from measured rows, and a chip without a data sheet.
 
 Each constant makes a formula of :mod:`meshwright.cost` or :mod:`meshwright.collectives`
 agree with the rows of its kernel; its range holds their quartiles over shapes.

@@ -362,8 +362,8 @@ def recover(
 ) -> Recovery:
     """Return groups of consecutive neighbours on working devices, with the least change found.
 
-    As they are; the same devices in another order; other devices; cycles opened to paths; paths
-    with members two hops apart; as many groups of the largest size that works. All groups are in
+    Kept; the same devices in another order; other devices; cycles opened to paths; paths with
+    members two hops apart; equally many groups of the largest size that works. All groups are in
     the largest connected part. On a switch any device is as near as any other.
 
     Parameters

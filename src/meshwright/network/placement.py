@@ -478,11 +478,11 @@ def _soundest_lines(works: BoolArray, needed: Shape) -> tuple[tuple[int, ...], .
 def _hosted(network: Network, ranks: Ranks, works: BoolArray) -> Ranks | None:
     """Return ranks with those of dead devices moved to other devices.
 
-    A group of ``tatp`` that has lost some goes through the rest of its block on a way of its own
-    (:func:`_stream_order`), whose last device is also that of the missing ranks: what the group
-    sends on passes through it. Where there is no such way, each missing rank is on the device that
-    is nearest along the stream, and of groups in which nothing works on the nearest one of its
-    pipeline stage. None where nothing of a stage works.
+    A group of ``tatp`` with dead devices goes through the rest of its block on a separate way
+    (:func:`_stream_order`). The last device of that way hosts the missing ranks too: messages of
+    the group pass through it. Where there is no such way, each missing rank is on the device that
+    is nearest along the stream; ranks of groups in which nothing works are on the nearest device of
+    their pipeline stage. None where nothing of a stage works.
     """
     cell, device = ranks.device, ranks.device.copy()
     inner, stage = ranks.axes.index("tatp"), ranks.axes.index("pp")

@@ -78,7 +78,7 @@ class ChipSpec(Declaration):
     """One direction of a link between two neighbours of the mesh of cores. With it, the share of
     the peak that a product reaches follows from its shape; without it, calibration states it."""
     clock_hz: Hertz | None = Field(default=None, alias="clock")
-    """Clock of the arrays and the network; the rate is what the arrays reach at this clock."""
+    """Clock of the arrays and the network; arrays reach the stated rates at this clock."""
     peak_power_w: Watts | None = None
     idle_power_w: Watts | None = None
     energy_j_per_flop: JoulesPerFlop | None = None

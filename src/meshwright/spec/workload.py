@@ -42,8 +42,8 @@ class Precision(Declaration):
     def on(cls, chip: ChipSpec, matmul: DType | None = None, **others: DType) -> Self:
         """Return the types of a chip for a type of the linear layers.
 
-        The rest has the same type, or the 16 bits of the chip where it is narrower. Only what is
-        given counts as stated.
+        The rest has the same type, or the 16 bits of the chip where it is narrower. Only given
+        types count as stated.
         """
         is_wide = matmul is not None and BYTES_OF[matmul] >= 2.0
         word = matmul if matmul is not None and is_wide else chip.word

@@ -251,7 +251,7 @@ def product_backward_s(
     round_input_sum_s, round_weight_sum_s
         Times t_gx and t_gw of an accumulator of dX and of dW on its link [s].
     num_shared_rounds
-        Of the columns, as in :func:`backward_s`.
+        Shared rounds of the columns, as in :func:`backward_s`.
 
     Others as :func:`product_forward_s`.
 

@@ -71,7 +71,7 @@ def leaf_spine(
     Parameters
     ----------
     link
-        Of a device.
+        Link of a device.
     oversubscription
         Bandwidth into a leaf over that into the spines, at least 1.
     """

@@ -59,7 +59,7 @@ class AxisLoad:
 
     axis: str
     messages: Sequence[tuple[str, Demands, float]]
-    """The operator in the rounds of which each message travels, or an empty name; its demands for
+    """Name of the operator that sends each message in its rounds, or an empty one; its demands for
     one byte; its bytes."""
     private_s: float
     """Seconds of the busiest pair, if each pair had the links that the closed form gives it."""

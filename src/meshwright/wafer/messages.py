@@ -47,8 +47,8 @@ class MessageOf(Generic[N]):
     is_stream: bool = False
     """It travels piece by piece round the group."""
     rounds: str = ""
-    """Name of the operator in the rounds of which it travels, with all others of that name; empty:
-    it travels alone."""
+    """Name of the operator in whose rounds it travels, with all others of that name; empty: it
+    travels alone."""
     since: N | float = 0.0
     """Share of the computation of its operator before which it does not begin [1]."""
     until: N | float = 1.0

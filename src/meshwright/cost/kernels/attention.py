@@ -62,8 +62,8 @@ def context_s(
     """Return the seconds of causal attention of prompts, and of writing their cache [s].
 
     Tiles of queries run over the cores; each score costs 2 (score dim + value dim) FLOP and its
-    exponential. Work is even but for the longest tile, of which a part shows. Prompts of one token
-    are decoded: heads that share keys are in one tile.
+    exponential. Work is even but for the longest tile, which is partly exposed. Prompts of one
+    token are decoded: heads that share keys are in one tile.
 
     Source: tiles as in FlashAttention-2 (Dao 2023, arXiv 2307.08691).
     """

@@ -155,7 +155,7 @@ def sending_fraction(timeline: Timeline) -> float:
 
 
 def critical_path(graph: TaskGraph, timeline: Timeline) -> IntArray:
-    """Return tasks, the last one first, of which each began when the next one ended.
+    """Return tasks, the last one first; each began when the next one ended.
 
     A task waits for the need that ended last, or for the task before it on its track of its
     device, whichever ended later.

@@ -154,8 +154,8 @@ def cut_bound(network: Network, messages: Messages) -> float:
     """Return the largest cut bound over nodes, blocks, rows and columns of a grid [s].
 
     A message crosses into a set once if it holds a receiver and no holder; the set's links divide
-    what crosses. Where messages stay whole, of j k + 1 messages on k links some j + 1 share one, so
-    z is at least the sum of the j + 1 smallest of the j k + 1 largest.
+    the crossing bytes. Where messages stay whole, some j + 1 of j k + 1 messages on k links share
+    one, so z is at least the sum of the j + 1 smallest of the j k + 1 largest.
     """
     crossings = _Crossings(network, messages)
     rows = max(_AT_ONCE // max(len(messages.num_bytes), network.num_nodes), 1)

@@ -231,8 +231,8 @@ def descend(
     """Move messages off the hottest links until none of them can be moved; return the moves.
 
     Phases 2 to 5: take the links of greatest load, the messages on them, largest first, and lay
-    each by p-norm shortest paths; keep what lowers the sorted loads. It ends, because every move
-    that is kept lowers them.
+    each by p-norm shortest paths; keep moves that lower the sorted loads. It ends, because every
+    move that is kept lowers them.
     """
     moves, last = 0, -1
     while moves > last and moves < most_moves:

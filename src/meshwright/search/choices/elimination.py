@@ -336,7 +336,7 @@ def cheapest(
 
 
 class Reduced:
-    """A graph of which a few nodes are left, and one table over them.
+    """A graph with a few nodes left, and one table over them.
 
     Parameters
     ----------
