@@ -82,10 +82,10 @@ _WORDS = {
 
 
 def as_mapping(value: Any) -> Mapping[Any, Any]:
-    """Return a part of a foreign tree where names are expected; anything else has none."""
+    """Return a part of a foreign tree as named values; empty for anything else."""
     return value if isinstance(value, Mapping) else {}
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a part of a foreign tree where entries are expected; anything else has none."""
+    """Return a part of a foreign tree as entries; empty for anything else."""
     return list(value) if isinstance(value, list | tuple) else []

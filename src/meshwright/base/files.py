@@ -175,7 +175,7 @@ class Members:
 
 
 def unreadable(error: OSError | ValueError) -> Fault:
-    """Return why a file cannot be read: a folder, no rights, bytes that are no text."""
+    """Return the reason why a file cannot be read: a folder, no rights, bytes that are not text."""
     if isinstance(error, UnicodeDecodeError):
         return Fault("", "cannot be read: no UTF-8 text")
     reason = error.strerror if isinstance(error, OSError) else None

@@ -33,7 +33,7 @@ PAIR_NAME = re.compile(r"(.*interval|.+(?=_))(.*)")
 
 
 class Brief:
-    """A record that shows itself in a few lines instead of by all its fields."""
+    """A record with a representation of a few lines instead of all its fields."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Keep the short ``repr``, which ``dataclass`` would replace by a long one."""

@@ -50,7 +50,7 @@ MOST_QUANTITY = 1e30
 
 
 def out_of_range(value: float) -> str:
-    """Return why a number is no quantity of anything: endless, too large or too small."""
+    """Return the reason why a number is no quantity: infinite, too large or too small."""
     if 1.0 / MOST_QUANTITY <= abs(value) <= MOST_QUANTITY or value == 0:
         return ""
     return f"is beyond {MOST_QUANTITY:g}" if abs(value) > 1 else f"is below {1 / MOST_QUANTITY:g}"
@@ -108,12 +108,12 @@ def parse_quantity(text: str, dimension: str) -> float:
 
 
 def whole_number(text: str) -> int | None:
-    """Return a whole number of at most eighteen digits, or None where a text is none."""
+    """Return a whole number of at most eighteen digits, or None for any other text."""
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def parse_count(text: str, *, kilo: int = 1000) -> int | None:
-    """Return a written count, or None where it is none: ``8192``, ``1_000``, ``128k``, ``1.5M``.
+    """Return a written count, or None for any other text: ``8192``, ``1_000``, ``128k``, ``1.5M``.
 
     Parameters
     ----------

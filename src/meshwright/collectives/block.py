@@ -56,7 +56,7 @@ class Block:
 
 
 def block_of(group: Group[Num]) -> Block:
-    """Return the block of each group; where it is none, ``applies`` is false."""
+    """Return the block of each group; ``applies`` is false where there is no block."""
     size = group_size(group)
     applies: Mask = False
     inner: Num = 2.0
@@ -195,7 +195,7 @@ class WavePlan:
 
 
 def even_plan(inner: int, outer: int) -> WavePlan:
-    """Return equal waves of N - 1 pieces: in all phases together every link carries the same.
+    """Return equal waves of N - 1 pieces, which load all links alike over all phases.
 
     With E = 2 R C - R - C edges a shard has E pieces. Gather and reduction of one shard load each
     link, in both directions together, with (N - 1)/E of N shards: the trees along which the

@@ -33,7 +33,7 @@ class Transfer:
     destination: int
     num_bytes: float
     chunks: tuple[int, ...]
-    """Equal pieces of the data, ``num_chunks`` in all."""
+    """Equal pieces of the data, ``num_chunks`` together."""
     level: int = 0
     """Index of the span that the message crosses."""
     lane: int = 0
@@ -205,7 +205,7 @@ def _known(kind: CollectiveKind, content: _Content) -> list[Candidate]:
 
 def _undominated(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
     def never_slower(rival: Candidate, candidate: Candidate) -> bool:
-        """Return whether the rival is at most as slow in every row, whatever the bytes."""
+        """Return whether the rival is at most as slow in every row, for any number of bytes."""
         (_, rival_s, rival_slope), (_, fixed_s, slope) = rival, candidate
         return bool(np.all((rival_s <= fixed_s) & ((rival_slope <= slope) | np.isinf(fixed_s))))
 

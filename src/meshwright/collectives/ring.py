@@ -52,7 +52,7 @@ def gather_steps(span: Span[Num]) -> Num:
 
 
 def gather_affine(span: Span[Num]) -> Affine:
-    """Return (fixed_s, seconds_per_byte) of gathering a tensor whose shards are along one span.
+    """Return (fixed_s, seconds_per_byte) of gathering a tensor with shards along one span.
 
     The busiest link carries (d - 1)/d of the gathered bytes, and half of it where a torus
     dimension sends in both directions.
@@ -231,7 +231,7 @@ class GatherFamily(Algorithm):
 
 
 class StreamGather(GatherFamily):
-    """A gather whose parts visit the spans one after the other."""
+    """A gather with parts that visit the spans one after the other."""
 
     def streams(self, group: Group[float]) -> Sequence[Stream]:
         """Return the parts of the data and the order in which each visits the spans."""

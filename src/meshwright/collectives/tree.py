@@ -107,7 +107,7 @@ def binary_tree(size: int) -> list[int | None]:
 
 
 def second_tree(size: int) -> list[int | None]:
-    """Return the tree whose inner members are leaves of the first: mirrored, or shifted by one."""
+    """Return the second tree: its inner members are leaves of the first (mirrored or shifted)."""
     if size % 2 == 0:
         place = [size - 1 - number for number in range(size)]
     else:

@@ -169,7 +169,7 @@ def layer_bounds(
 
 
 def slowest_bound(costs: Sequence[LayerBound], layout: StageLayout) -> tuple[LayerBound, Num]:
-    """Return the lower bound of the slowest stage, whichever it is, and its most layers.
+    """Return the lower bound of the slowest stage, and its most layers.
 
     The stages are alternatives, of which the slowest takes at least the largest of their totals:
     windows grow by its excess over a stage.

@@ -137,7 +137,7 @@ def overlapped(
 
 
 def plain(transfer_s: Num, window_s: Num = 0.0) -> Exposure:
-    """Return the exposure of a transfer that nothing hides, whatever computes meanwhile."""
+    """Return the exposure of a transfer that no computation hides."""
     return Exposure(transfer_s, transfer_s * 0.0)
 
 
@@ -164,7 +164,7 @@ class Windows(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ExposedComm:
-    """Communication that shows outside of computation, by axis, all phases [s]."""
+    """Exposed communication by axis, all phases [s]."""
 
     tp_s: Num = 0.0
     cp_s: Num = 0.0
@@ -183,7 +183,7 @@ EXPOSED_PART = {
 
 
 def exposed_s(cost: ExposedComm) -> Num:
-    """Return the communication over all axes that shows [s]."""
+    """Return the exposed communication over all axes [s]."""
     shown: Num = reduce(add, [getattr(cost, name) for name in EXPOSED_PART])
     return shown
 
@@ -356,7 +356,7 @@ class AxisPlacement:
         return not self.strides
 
     def keys(self, axes: Sequence[str]) -> list[FloatArray]:
-        """Return the columns that tell the placements of some axes apart."""
+        """Return the columns that distinguish the placements of some axes."""
         parts = [self.strides[axis] for axis in axes] if self.strides else []
         for axis in axes:
             if axis in self.reaches:
@@ -504,7 +504,7 @@ class AxisNetwork:
 
 
 def _part_of(reach: Reach[FloatArray], degree: FloatArray) -> Reach[FloatArray]:
-    """Return the innermost ``degree`` members of a group; none where they are no block."""
+    """Return the innermost ``degree`` members of a group; empty where they form no block."""
     left = np.asarray(degree).astype(np.int64)
     sizes = []
     for size in reach.sizes:
@@ -542,7 +542,7 @@ def copies_per_host(num_hosts: FloatArray, experts: ExpertSpec) -> FloatArray:
 
 
 def deduplicated(group: Columns, experts: ExpertSpec) -> Columns:
-    """Return a group whose links between hosts carry each token once.
+    """Return a group with links between hosts that carry each token once.
 
     The bytes of an all-to-all count every copy, so those links count as that much faster.
     """

@@ -84,7 +84,7 @@ def system_parts_j(
 
 
 def total_energy_j(parts_j: Mapping[str, Num], step_s: Num) -> Num:
-    """Return the sum of the parts [J]; NaN where there are none."""
+    """Return the sum of the parts [J]; NaN without parts."""
     return sum(parts_j.values()) if parts_j else step_s * UNKNOWN
 
 
@@ -97,7 +97,7 @@ def idle_power_w(system: SystemSpec, num_devices: Num) -> Num:
 def least_step_s(
     system: SystemSpec, dynamic_j: Num, busiest_j: Num, num_devices: Num
 ) -> Num:  # fmt: skip
-    """Return the step whose mean power is that of the caps of a system [s]; without caps 0.
+    """Return the step time at which the mean power meets the caps of a system [s]; 0 without caps.
 
     (n E (1 + o)) / (W - n I (1 + o)) for the whole system, E / (W - I) for each device: work takes
     the same energy however slowly it is done, idle power takes more. Infinite where idle power
@@ -127,7 +127,7 @@ def _drawn_s(energy_j: Num, power_w: Num) -> Num:
 
 
 def step_cost_usd(chip: ChipSpec, step_s: Num, num_devices: Num) -> Num:
-    """Return the rent of the devices used for one step [USD]; NaN where no rent is known."""
+    """Return the rent of the devices used for one step [USD]; NaN where it is not known."""
     rent = UNKNOWN if chip.rent_usd_per_hour is None else chip.rent_usd_per_hour
     return step_s * num_devices * (rent / SECONDS_PER_HOUR)
 
@@ -225,7 +225,7 @@ def _capped_s(
     problem: Problem, strategy: StrategyOf[Num], price: PipelinePrice, time: StepTime,
     link_j: Num | None,
 ) -> Num:  # fmt: skip
-    """Return the step whose mean power is that of the caps [s]."""
+    """Return the step time at which the mean power meets the caps [s]."""
     mean_j, busiest_j = (
         sum(parts.values()) for parts in _device_parts_j(problem, price, time, link_j)
     )

@@ -172,7 +172,7 @@ class LayerCost(ExposedComm):
     """Communication over ep that another micro-batch could hide: at most the computation of the
     opposite pass of the layer [s]."""
     link_traffic_bytes: Num
-    """Bytes that this device sends at the least, each over one link [bytes]."""
+    """Least bytes that this device sends, each over one link."""
 
     @property
     def launch_s(self) -> Num:

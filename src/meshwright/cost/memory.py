@@ -59,7 +59,7 @@ class StageState:
     kept_bytes: Num
     """Activations of one micro-batch [bytes]."""
     in_flight: Num
-    """Micro-batches whose activations are alive, in units of all layers of the stage [1]."""
+    """Micro-batches with live activations, in units of all layers of the stage [1]."""
     working_bytes: Num
     num_layers: Num
     sums_before_scatter: Num = 0.0
@@ -397,7 +397,7 @@ def room_for(
 
 
 def shard_degrees(problem: Problem, strategy: StrategyOf[Num]) -> ShardDegrees:
-    """Return over how many devices the state of dense and of expert parameters is split."""
+    """Return the devices over which the state of dense and of expert parameters is split."""
     dense = strategy.dp_shard * strategy.cp
     if not problem.num_experts:
         return ShardDegrees(dense=dense, expert=1.0)

@@ -57,7 +57,7 @@ class CoreArray:
     rows: float
     columns: float
     noc_bytes_per_s: float
-    """One direction of the link between two neighbours; a core takes in from both sides at once."""
+    """One direction of the link between two neighbours; a core receives from both sides at once."""
     sums_bytes: float
     """Most bytes of sums in one core."""
     sram_bytes_per_s: float = math.inf
@@ -123,7 +123,7 @@ class DeviceRates:
     expert_passes: Num = 1.0
     """Bytes that routing moves over the least bytes [1]."""
     expert_kernels: Num = 0.0
-    """Launches that show for each narrow product of one expert [1]."""
+    """Exposed launches of each narrow product of one expert [1]."""
     separate_accumulation_kernel: bool = False
     """Gradients of a micro-batch are added in a separate pass."""
     freezes_weights: bool = False
@@ -399,7 +399,7 @@ def matmul_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
 
 
 def widened(cost: OpCost, op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
-    """Return a linear layer whose frozen weights each pass reads as stored and writes wide.
+    """Return a linear layer with frozen weights: each pass reads them as stored and widens them.
 
     The copy is made for the product of the forward pass, and again for the gradient of its inputs.
     """
@@ -650,7 +650,7 @@ def matmul_traffic_bytes(
 
 
 ALIGNED_WORDS = 8
-"""Matrix units take operands whose rows are multiples of this many 16-bit words."""
+"""Matrix units take operands with rows of a multiple of this many 16-bit words."""
 
 
 UNALIGNED_SHARE = 0.5
@@ -683,7 +683,7 @@ def attention_s(flops: Num, flops_per_s: Num, traffic_bytes: Num, rates: DeviceR
 
 
 def unaligned_attention_s(flops: Num, rates: DeviceRates) -> Num:
-    """Return the seconds of plain attention whose head size is no multiple of 8 words.
+    """Return the seconds of plain attention with a head size that is no multiple of 8 words.
 
     Operands that do not start at 16 bytes keep batched products off the matrix units; the vector
     units reach about half of their rate there (assumed; head sizes 108 and 150 of the BigScience
@@ -744,7 +744,7 @@ SCAN_KERNELS = {"mamba2": (5.0, 10.0), "gated_delta": (7.0, 12.0)}
 """Kernels of a scan, forward and backward. Source: state-spaces/mamba,
 ``_mamba_chunk_scan_combined_fwd``; flash-linear-attention, ``chunk_gated_delta_rule_fwd``."""
 STATE_TRIPS = 2.0
-"""The state of each chunk is written by one kernel and read by another, at the least."""
+"""One kernel writes the state of each chunk and another reads it, at least."""
 
 
 def local_scan(op: Op, layer: LocalLayer, sequence_length: Num) -> Scan:

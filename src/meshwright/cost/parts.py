@@ -106,7 +106,7 @@ class Parts(Generic[K]):
         return reduce(operator.add, self.columns.values())
 
     def plus(self, parts: Mapping[K, Num]) -> Self:
-        """Return these parts with others after them; a part that is there is replaced."""
+        """Return these parts with others after them; a part of the same key is replaced."""
         return replace(self, columns={**self.columns, **parts})
 
     def row(self, index: int = 0) -> dict[str, float]:
@@ -147,7 +147,7 @@ Record = TypeVar("Record")
 
 
 def by_field(combine: Callable[..., Num], *records: Record) -> Record:
-    """Return a record whose numbers combine those of several records; records in it likewise."""
+    """Return a record with numbers combined from several records; records in it likewise."""
     first: Any = records[0]
     parts = {}
     for entry in fields(first):
@@ -158,5 +158,5 @@ def by_field(combine: Callable[..., Num], *records: Record) -> Record:
 
 
 def sum_of(zero: Record, records: Sequence[Record]) -> Record:
-    """Return the sum of records, field by field; ``zero`` where there are none."""
+    """Return the sum of records, field by field; ``zero`` without records."""
     return by_field(lambda *parts: sum(parts), zero, *records)

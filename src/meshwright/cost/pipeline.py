@@ -241,7 +241,7 @@ def price_pipeline(
     problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num],
     costs: Sequence[LayerCost], send_s: Num,
 ) -> PipelinePrice:  # fmt: skip
-    """Return the pipeline for columns of strategies whose pieces have these prices.
+    """Return the price of the pipeline for columns of strategies, from the prices of pieces.
 
     Parameters
     ----------
@@ -329,7 +329,7 @@ def micro_batches(problem: Problem, strategy: StrategyOf[Num]) -> Num:
 
 
 def num_paired(structure: PlanOptions, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
-    """Return the micro-batches whose communication of experts another one hides.
+    """Return the micro-batches with expert communication that another one hides.
 
     In the steady state each forward pass runs beside the backward pass of an earlier micro-batch;
     the first chunk forward and the last one backward run alone. The fill and the drain of the
@@ -378,7 +378,7 @@ def send_bytes(
 def boundary_bytes(
     problem: ProblemOf[Workload], structure: PlanOptions, strategy: StrategyOf[Num]
 ) -> Num:
-    """Return the activations of one micro-batch between two stages, as they are stored [bytes]."""
+    """Return the activations of one micro-batch between two stages, as stored [bytes]."""
     call = stage_boundary_calls(problem.graph, replace(structure, zero_stage=0))[0]
     sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
     return problem.rates.activation_bytes * local_elements(call.tensor, call.split, sizes, strategy)

@@ -135,7 +135,7 @@ class ProblemOf(ABC, Generic[Work]):
 
     @property
     def logit_tiles(self) -> int:
-        """Parts of the tokens whose logits are made one after the other.
+        """Parts of the tokens with logits that are made one after the other.
 
         In a fused product a part has about equal numbers of logits and of token inputs.
         Source: Liger Kernel 0.6, ``ops/fused_linear_cross_entropy.py``, ``inc_factor``.
@@ -226,7 +226,7 @@ class ProblemOf(ABC, Generic[Work]):
 
     @property
     def _adapted(self) -> dict[str, tuple[str, ...]]:
-        """Regions whose products have adapters, where those are stated."""
+        """Regions of products with adapters, where those are stated."""
         work = self.workload
         if not isinstance(work, Training) or work.adapters is None:
             return {}
@@ -258,7 +258,7 @@ class ProblemOf(ABC, Generic[Work]):
         return place_axes(self.system.levels, axis_order, strategy, self.num_experts)
 
     def network_with(self, placement: AxisPlacement, strategy: StrategyColumns) -> AxisNetwork:
-        """Return the groups of columns of strategies whose axes are placed."""
+        """Return the groups of columns of strategies under an axis placement."""
         kinds = {
             "kv_heads": [spec.num_kv_heads for spec in self.model.attentions],
             "state_groups": [spec.num_groups for spec in self.model.recurrences],
@@ -417,7 +417,7 @@ UNNAMED = "unnamed_framework"
 """1 where the software of the step is not named: published stacks are tuned, the next one may not
 be."""
 HOST = "host_bound"
-"""The share of the step that waits for the host, which no data sheet tells."""
+"""Share of the step that waits for the host, which no data sheet states."""
 TRAITS = (EXPERTS, NARROW, UNSEEN, UNNAMED, HOST)
 """Traits of a question, known before it is measured, that widen the interval of its price."""
 

@@ -390,7 +390,7 @@ NOTHING = Exposure(0.0, 0.0)
 
 @dataclass(frozen=True)
 class GradientSync:
-    """Data-parallel synchronisation of a step, by when it shows."""
+    """Data-parallel synchronisation of a step, by the time of its exposure."""
 
     first_forward: Exposure = NOTHING
     """Parameters that come once, before the first forward pass."""

@@ -85,7 +85,7 @@ class StreamLinks:
     num_buffers: Num
     """Sub-tensors of others that a member holds and receives."""
     num_sends: Num
-    """Sub-tensors that each member sends in a pass, whatever the links that a send crosses."""
+    """Sub-tensors that each member sends in a pass, over any number of links."""
     num_shared_rounds: Num
     """Backward rounds in which a link carries a sub-tensor and an accumulator."""
     num_exchange_rounds: Num

@@ -54,7 +54,7 @@ class Case:
 
     @property
     def is_collective(self) -> bool:
-        """Whether members wait for one another: the last one tells the time."""
+        """Whether members wait for one another: the last one determines the time."""
         return self.group > 1
 
     @property

@@ -60,7 +60,7 @@ class Constant:
 
 
 def chip_of(machine: Machine) -> ChipSpec | None:
-    """Return the chip of the catalog that a driver names; None where it has none.
+    """Return the chip of the catalog that a driver names; None where the catalog lacks it.
 
     Every word of the name of a chip is one of the device, of several chips the one with the most
     words; its memory is that of the device.

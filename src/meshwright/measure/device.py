@@ -131,7 +131,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process speaks for all."""
+        """Whether this process writes for all."""
         return self.rank == 0
 
     def largest(self, values: Sequence[float]) -> list[float]:

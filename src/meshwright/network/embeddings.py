@@ -1,4 +1,4 @@
-"""A placement: the device of each rank of a logical grid, and how far apart its groups are."""
+"""A placement: the device of each rank of a logical grid, and the distances in its groups."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class Embedding:
         return int((moves * extent + further).sum(axis=1)[:-1].max(initial=0))
 
     def _inside(self, axis: str) -> tuple[AxisBlock, Extent]:
-        """Return the block of an axis, and how much is inside each of its members."""
+        """Return the block of an axis, and the extent inside each of its members."""
         index = [block.axis for block in self.blocks].index(axis)
         return self.blocks[index], self.extents[index]
 

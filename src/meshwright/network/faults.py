@@ -206,8 +206,8 @@ class SharedWork:
     num_hosted: int
     """Ranks on one device, at most: only one of them works."""
     states: float = 1.0
-    """Weights and states of a device over those of one rank: the members of a stream that are left
-    cut the weights anew between them; ranks that another group hosts add up whole [1]."""
+    """Weights and states of a device over those of one rank: the remaining members of a stream
+    divide the weights again between them; ranks that another group hosts add up whole [1]."""
 
     @property
     def is_equal(self) -> bool:
@@ -403,7 +403,7 @@ def recover(
 
 
 def _as_cover(groups: IntArray) -> Cover:
-    """Return groups as they are."""
+    """Return groups unchanged."""
     return Cover(tuple(tuple(group) for group in groups.tolist()), is_proven=True)
 
 

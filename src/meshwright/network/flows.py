@@ -1,4 +1,4 @@
-"""Flows of a file: their links as a network, routed where that is asked for, and played."""
+"""Flows of a file: their links as a network, routed on request, and simulated."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Phase(Brief):
 
     flows: IntArray
     stated_s: float | None
-    """Time of the busiest link on the routes of the file; None where some flow has none [s]."""
+    """Seconds of the busiest link on the routes of the file; None where a flow has no route."""
     default_s: float
     """Seconds of the busiest link on default paths: dimension order on a grid, else shortest
     ones."""

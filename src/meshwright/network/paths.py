@@ -88,7 +88,7 @@ def make_scratch(num_nodes: int) -> Scratch:
 
 
 def lengths(price: FloatArray) -> Prices:
-    """Return prices that are plain lengths, whatever the links carry."""
+    """Return prices that are plain lengths, for any loads of the links."""
     return Prices(price, np.zeros(len(price)), 0.0, 0.0)
 
 
@@ -169,7 +169,7 @@ def expand(graph: Graph, scratch: Scratch, prices: Prices, node: int) -> int:
 
 @compiled
 def shortest_tree(graph: Graph, scratch: Scratch, prices: Prices, source: IntArray) -> int:
-    """Fill ``distance`` and ``via`` with shortest paths from a node; return how many it reaches.
+    """Fill ``distance`` and ``via`` with shortest paths from a node; return the nodes reached.
 
     The node is an array of one entry.
     """

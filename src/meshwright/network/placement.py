@@ -159,7 +159,7 @@ def sequential_shapes(degrees: Sequence[int], sides: Shape) -> tuple[Shape, ...]
 def reaches_of_shapes(
     axis_order: Sequence[str], choices: Sequence[Sequence[Shape]] | FloatArray
 ) -> Mapping[str, Reach[FloatArray]]:
-    """Return the reach of each axis, one row for each choice of shapes; 0 where there is none."""
+    """Return the reach of each axis, one row for each choice of shapes; 0 where it has no reach."""
     sizes = np.asarray(choices, dtype=float)
     apart = np.ones_like(sizes)
     apart[:, 1:] = np.cumprod(np.maximum(sizes, 1.0), axis=1)[:, :-1]
@@ -359,7 +359,7 @@ class Ranks:
         return np.moveaxis(last.reshape(-1, size, apart), 1, 2).reshape(-1, size)
 
     def _blocks(self, axis: str) -> tuple[tuple[Shape, Shape], ...]:
-        """Return the blocks of an axis, or of several: members on each level, and how far apart."""
+        """Return the blocks of an axis, or of several: members on each level, and distances."""
         apart = np.cumprod([(1,) * len(self.shapes[0]), *self.shapes], axis=0)
         of_axis = {
             name: (self.shapes[number], tuple(apart[number].tolist()))

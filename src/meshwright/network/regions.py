@@ -23,7 +23,7 @@ from meshwright.topology.network import Network
 INSIDE = -1
 """Mate of a cell that has both its neighbours."""
 ENDED = -2
-"""Mate of a cell whose path has its other end behind the sweep."""
+"""Mate of a cell on a path that ends behind the sweep."""
 
 Edges = tuple[tuple[int, int], ...]
 
@@ -456,7 +456,7 @@ def _named(region: Region, found: Cover) -> Cover:
 
 
 def _is_refused(region: Region, rules: CoverRules) -> bool:
-    """Tell whether counting alone proves that there is no cover."""
+    """Tell whether counts alone prove that there is no cover."""
     num_idle = len(region.devices) - rules.num_groups * rules.group_size
     if num_idle < 0 or rules.group_size == 1:
         return num_idle < 0

@@ -189,7 +189,7 @@ def shortest_routes(network: Network, demands: Demands, rows: IntArray | None = 
 
 
 class _Trees:
-    """Shortest paths from the nodes of a network that anybody asked for."""
+    """Shortest paths from the nodes of a network for which they were requested."""
 
     def __init__(self, network: Network) -> None:
         longest = max(float(network.latency_s.max(initial=0.0)), 1e-12)
@@ -198,7 +198,7 @@ class _Trees:
         self.row = np.full(network.num_nodes, -1, dtype=np.int64)
         """Row of each node in ``via``; -1 for nodes without a tree."""
         self.via = np.zeros((0, network.num_nodes), dtype=np.int32)
-        """(nodes asked for, nodes): the last link on the way to a node; -1 where there is none."""
+        """(requested nodes, nodes): the last link on the way to a node; -1 where there is none."""
 
     def grow(self, sources: IntArray) -> None:
         """Find the paths from some nodes, where they are not known."""

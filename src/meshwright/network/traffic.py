@@ -62,7 +62,7 @@ def collective_pattern(algorithm: str, group: Group[float]) -> Pattern:
 
 @cache
 def _collective_pattern(algorithm: str, group: Group[float]) -> Pattern:
-    """Return the pattern of an algorithm on a group, whatever the speed of its links."""
+    """Return the pattern of an algorithm on a group, for any speed of its links."""
     size = round(float(group_size(group)))
     table = collective_algorithms[algorithm].traffic(group).reshape(-1, 4)
     table[:, :2] = np.minimum(table[:, :2], size)

@@ -223,7 +223,7 @@ class Interleaved(PipelineSchedule):
 
 
 class ZeroBubble(PipelineSchedule):
-    """1F1B whose backward pass is split; stage s delays its weight gradients by s micro-batches.
+    """1F1B with a split backward pass; stage s delays its weight gradients by s micro-batches.
 
     Every stage then holds at most min(m, p) micro-batches, as stage 0 of 1F1B does.
 

@@ -150,7 +150,7 @@ def _starts_s(
     free_s = [0.0] * num_stages
 
     def ready_s(task: Task, position: int) -> float | None:
-        """Return when all that a pass needs is there; None while something has not run."""
+        """Return the time at which all inputs of a pass are there; None while one has not run."""
         if task.kind is TaskKind.BACKWARD_WEIGHT:
             return ends.get((False, task.micro_batch, position))
         if task.kind is TaskKind.FORWARD:

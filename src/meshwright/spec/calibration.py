@@ -54,8 +54,8 @@ class CalibrationOf(Generic[N]):
     expert_traffic_factor: N
     """Bytes that routing moves over the least bytes: sorting, padding, permuting, scaling rows."""
     expert_kernels: N
-    """Launches that show for each narrow product of one expert: casts and scales, behind counts
-    that the host waits for."""
+    """Exposed launches of each narrow product of one expert: casts and scales, behind counts that
+    the host waits for."""
     memory_efficiency: N
     """Share of the main memory bandwidth that streaming kernels reach."""
     elementwise_efficiency: N

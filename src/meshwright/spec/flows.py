@@ -28,7 +28,7 @@ class FlowScenario(Brief):
     ends: tuple[tuple[Label | None, tuple[Label, ...]], ...]
     """Sender and receivers of each flow; None and () where they are not stated."""
     routes: tuple[tuple[int, ...] | None, ...]
-    """Links of each flow, as indices in ``link_ids``: a path or a tree; None where it has none."""
+    """Links of each flow, as indices in ``link_ids``: a path or a tree; None: it has no route."""
     after: tuple[tuple[int, ...], ...]
     """Flows that each flow waits for, as indices in ``flow_ids``."""
 

@@ -86,7 +86,7 @@ class KernelSpec(Declaration):
     """Dims that no split may cut."""
     is_sum: bool = False
     in_place: bool = False
-    """It writes where an earlier tensor lies and needs no further memory."""
+    """It writes in place of an earlier tensor and needs no further memory."""
     messages: tuple[MessageSpec, ...] = ()
     flops_per_point: float | None = Field(default=None, ge=0, le=1e12)
     """FLOPs of each point; None: 2 for a product, which multiplies and adds; 1 for all else."""
@@ -112,5 +112,5 @@ class GraphSpec(Declaration):
     """Inputs that have no gradient."""
     outputs: Dims
     output_layouts: Mapping[str, str] = Field(default_factory=dict)
-    """The dim over which an output has to lie split, or ``whole``; the others are free."""
+    """The dim over which an output has to be split, or ``whole``; the others are free."""
     kernels: Mapping[str, KernelSpec]

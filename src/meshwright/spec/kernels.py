@@ -81,7 +81,7 @@ class GemmCurve(Curve):
     cache_factor: float = bounded(2.0, 0.5, 20.0)
     """Rate of the shared cache over the one reached by the memory [1]."""
     core_bytes_per_s: float = bounded(1e11, 5e9, 2e12)
-    """Rate at which one core takes in operands [bytes/s]."""
+    """Rate at which one core receives operands [bytes/s]."""
     launch_s: float = bounded(2e-6, 2e-7, 1e-4)
     tile_s: float = bounded(5e-7, 1e-8, 3e-5)
     """Seconds to fill and to empty the pipeline of one output tile."""
@@ -203,7 +203,7 @@ class CollectiveCurve(Curve):
     """A collective of a library inside one node: the fastest of some protocols."""
 
     limit_bytes: float = one_of(2.0**40, 2.0**40, 2.0**24, 2.0**23, 2.0**22, 2.0**21, 2.0**20)
-    """Size from which on only the protocol of large pieces is used [bytes]."""
+    """Size above which only the protocol of large pieces is used [bytes]."""
     host_s: float = bounded(1e-6, 1e-7, 2e-4)
     """Seconds before the host has launched the collective."""
     launch_s: float = bounded(5e-6, 5e-7, 1e-4)

@@ -29,9 +29,9 @@ class Timing(Declaration):
     shape: tuple[Count, ...]
     """Rows, inner size and columns of products; batch, heads, length and head size of attention;
     elements of copies, elementwise kernels and updates; bytes of collectives, as
-    :class:`~meshwright.spec.collective.CollectiveKind` counts them; of ``matmuls_alone`` and
-    ``matmuls_overlapped`` the shape of a product, how many there are, and the bytes of the
-    all-reduce; of a step the layers, the tokens of a sequence and the sequences of a device."""
+    :class:`~meshwright.spec.collective.CollectiveKind` counts them; for ``matmuls_alone`` and
+    ``matmuls_overlapped`` the shape of a product, the number of products, and the bytes of the
+    all-reduce; for a step the layers, the tokens of a sequence and the sequences of a device."""
     group: Count = 1
     """Members of a collective."""
     stride: Count = 1

@@ -93,7 +93,7 @@ class SweepReport(Declaration):
     each: str
     """A field: one section for each of its values."""
     shows: tuple[str, ...]
-    """Results whose best points are reported."""
+    """Results for which the best points are reported."""
     heat_maps: tuple[HeatMap, ...] = ()
     """Drawn for each section, or once where the field of the sections is a side of the picture."""
     choose: tuple[Objective, ...] = ()

@@ -62,7 +62,7 @@ class ChipSpec(Declaration):
     best_matmul_flops_per_s: Mapping[DType, FlopsPerSecond] = Field(
         default_factory=dict, alias="best_matmul_rate"
     )
-    """Best matrix rate measured under the power cap, where it is known."""
+    """Best matrix rate measured under the power cap; None: not known."""
     vector_flops_per_s: Mapping[DType, FlopsPerSecond] = Field(
         default_factory=dict, alias="vector_rate"
     )
@@ -73,7 +73,7 @@ class ChipSpec(Declaration):
     tile_columns: Count = 128
     array_rows: Count | None = None
     array_columns: Count | None = None
-    """Multiply-adds of one core, where it is known that they are fewer than its output tile."""
+    """Multiply-adds of one core, where they are known to be fewer than its output tile."""
     noc_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="noc_rate")
     """One direction of a link between two neighbours of the mesh of cores. With it, the share of
     the peak that a product reaches follows from its shape; without it, calibration states it."""
@@ -359,7 +359,7 @@ class SystemSpec(Declaration):
 
     @property
     def link_energy_j_per_byte(self) -> float | None:
-        """Least energy of a byte on a link; None where any is not known, or there are none."""
+        """Least energy of a byte on a link; None where any is not known, or there is no link."""
         energies = [level.energy_j_per_byte for level in self.levels]
         known = [energy for energy in energies if energy is not None]
         return min(known) if known and len(known) == len(energies) else None

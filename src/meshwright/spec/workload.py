@@ -76,8 +76,8 @@ class OptimizerPreset(Declaration):
     Source: DeepSpeed configuration JSON, ``stage3_max_live_parameters``.
     """
     adapter_share: float = Field(default=0.0, ge=0)
-    """Parameters of adapters for each of the frozen model, whose bytes the others count; 0: no
-    adapters, or those that are left out."""
+    """Parameters of adapters over those of the frozen model, to which the other bytes refer; 0: no
+    adapters, or adapters that are left out."""
     step_traffic_bytes_per_param: float = Field(default=28.0, ge=0)
     """HBM traffic of one optimizer step for each parameter of the shard."""
     orthogonal_steps: int = Field(default=0, ge=0, le=64)
@@ -89,7 +89,7 @@ class OptimizerPreset(Declaration):
 
     @property
     def freezes_weights(self) -> bool:
-        """Whether weights rest as they are: there are no gradients of them."""
+        """Whether weights are frozen: they have no gradients."""
         return self.gradient_bytes_per_param == 0.0 or self.adapter_share > 0.0
 
     @property
@@ -212,12 +212,13 @@ class Launches(Declaration):
     expert_axes: tuple[Literal["tp", "cp", "dp_shard", "dp_replicate"], ...] = (
         "tp", "cp", "dp_shard", "dp_replicate",
     )  # fmt: skip
-    """Axes whose ranks experts divide anew; whole replicas only where ZeRO leaves them whole."""
+    """Axes with ranks that experts divide again; whole replicas only where ZeRO leaves them
+    whole."""
     experts_fill_tensor: bool = False
     """Whether experts are spread over all of tp before they are over other axes."""
     context_kinds: tuple[Literal["ring", "ulysses"], ...] = ()
     whole_sequences: tuple[str, ...] = ()
-    """Architectures whose attention it does not split over cp."""
+    """Architectures with attention that it does not split over cp."""
     recompute: tuple[Literal["none", "selective", "full"], ...]
     recompute_modules: tuple[str, ...] = ()
     """Names of the modules, besides the attention core, that selective recomputation may cover."""
@@ -301,7 +302,7 @@ class SoftwareStack(Declaration):
     async_tensor_parallel: bool = False
     """Collectives of tp are decomposed and overlapped with the matrix product."""
     deduplicated_dispatch: bool = True
-    """A token goes to a host once, however many of its experts are there; inside, to each."""
+    """A token goes to a host once for all of its experts there; inside, to each of them."""
     loss: LossKernel = "plain"
     """Algorithm from logits to their loss, and its gradient."""
     fp32_logit_copies: float = Field(default=1.0, ge=0)
@@ -313,7 +314,7 @@ class SoftwareStack(Declaration):
     fp32_split_logit_copies: float = Field(default=1.0, ge=0)
     """FP32 copies of the logits where tp splits them: 3.5 of PyTorch."""
     deferred_logit_gradients: int = Field(default=0, ge=0, le=MOST_DEFERRED)
-    """Micro-batches whose gradients of logits wait for that of the last product's weights.
+    """Micro-batches with gradients of logits that wait for that of the last product's weights.
 
     Source: megatron-core, ``defer_embedding_wgrad_compute`` with ``wgrad_deferral_limit``.
     """
@@ -562,8 +563,8 @@ class Server(Declaration):
     cuts_prompts: bool = True
     """A prompt, or a rest of one, fills the rest of a pass; otherwise whole prompts pass."""
     evicts: bool
-    """Sequences start before their full length has room, and some start again; otherwise those
-    whose full length has room start, and the others wait."""
+    """Sequences start before their full length has room, and some start again; otherwise a sequence
+    waits until its full length has room."""
     splits_cache: bool
     """Several cores share the cache of one head of a sequence."""
     narrow_cache: bool = False

@@ -40,7 +40,7 @@ class TensorStream(ABC):
     """Whether the last member must be a neighbour of the first one."""
 
     def num_parts(self, num_members: Num) -> Num:
-        """Return into how many pieces a sub-tensor is cut, each taking its own direction: one."""
+        """Return the pieces of a sub-tensor that take different directions: one."""
         return 0 * num_members + 1
 
     def num_hops(self, num_members: Num) -> Num:
@@ -57,7 +57,7 @@ class TensorStream(ABC):
 
     @abstractmethod
     def num_shared_rounds(self, num_members: Num) -> Num:
-        """Return in how many rounds of a backward pass an item and an accumulator meet on a link.
+        """Return the rounds of a backward pass in which an item and an accumulator share a link.
 
         Never in the first and the last round, so at most N - 2.
         """
@@ -211,7 +211,7 @@ class Line(TensorStream):
 
     @classmethod
     def filling(cls, num_members: Num, num_fitting: Num) -> Line:
-        """Return the line of the most copies whose buffers hold at most this many sub-tensors.
+        """Return the line of the most copies with buffers for at most this many sub-tensors.
 
         Where even those of ``stream`` hold more, it is ``stream``.
 

@@ -40,7 +40,7 @@ class Network:
     speed_factor: FloatArray
     """Share of its full rate that each device computes at; 0 for a dead one."""
     grid_shape: tuple[int, ...] = ()
-    """Sides of a grid of devices, outermost first (rows, columns); empty where it is none."""
+    """Sides of a grid of devices, outermost first (rows, columns); empty: no grid."""
 
     @property
     def num_links(self) -> int:
@@ -145,7 +145,7 @@ class Topology:
 
 
 topologies: Registry[Callable[[int, LinkSpec], Topology | None]] = Registry("topology")
-"""Number of devices and link -> the usual shape of each topology, None where it has none."""
+"""Usual shape of each topology by number of devices and link; None where it has none."""
 
 
 @dataclass(frozen=True)

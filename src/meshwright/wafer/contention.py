@@ -228,7 +228,7 @@ def contention(
 def _routed(
     network: Network, loads: Sequence[AxisLoad], default_s: float
 ) -> tuple[dict[str, Routes], Certificate]:
-    """Return routes of axes that run together, and how far their busiest link is from the best.
+    """Return routes of axes that run together, and the gap of their busiest link to the best.
 
     Parameters
     ----------

@@ -74,7 +74,7 @@ class MessageOf(Generic[N]):
 
 Message = MessageOf[float]
 Sent = list[tuple[Message, float]]
-"""Messages, each with how often it is sent."""
+"""Messages, each with its count."""
 
 
 @dataclass(frozen=True)

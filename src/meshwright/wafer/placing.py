@@ -78,7 +78,7 @@ class Placing:
 
 @dataclass
 class Laid:
-    """A candidate and its ways to lie, in order of their closed form, and how far they are priced.
+    """A candidate and its ways to lie, in order of their closed form, and the number priced.
 
     The closed form of a way is a bound of its contended price, so ways are taken in its order until
     the next one cannot be better.
@@ -139,7 +139,7 @@ class Works:
     _works: dict[tuple[Choice, float, float], SharedWork | None] = field(default_factory=dict)
 
     def of(self, strategy: Strategy, choice: Choice) -> SharedWork | None:
-        """Return the work of a strategy that is laid in one way; None where it has none."""
+        """Return the work of a strategy that is laid in one way; None where no rank can work."""
         key = choice, float(strategy.cp), float(strategy.micro_batch_size)
         if key not in self._works:
             if choice not in self._ranks:

@@ -295,7 +295,7 @@ def _unequal(priced: Priced, work: SharedWork) -> Priced:
 
 
 def _one_by_one(parts: Sequence[tuple[IntArray, Priced]]) -> list[Priced]:
-    """Return the price of each row by itself, in the order of their numbers."""
+    """Return the price of each row alone, in the order of their numbers."""
     found = {
         row: take_rows(priced, [place])
         for rows, priced in parts

@@ -259,8 +259,8 @@ class _StepBuilder:
         """The last data-parallel message of each device, by kind. Those of a kind go one after the
         other; parameters need not wait for gradients that are not ready."""
         self.begun = self.last.copy()
-        """The last task of each device before the run that is at work: parameters of the next
-        run may be asked for from then on."""
+        """The last task of each device before the current run: parameters of the next run may be
+        requested from then on."""
         self.arrived: dict[tuple[TaskKind, int, int], Waits] = {}
         self.gathered: dict[tuple[int, int, int], tuple[Waits, Waits]] = {}
         self.num_stages = len(work.orders)
@@ -604,7 +604,7 @@ def simulate_step(
 def _passes(
     problem: Problem, structure: PlanOptions, network: AxisNetwork, rates: DeviceRates
 ) -> tuple[PiecePasses, ...]:
-    """Return the passes of each kind of layer, as they are recomputed, and of both edges."""
+    """Return the passes of each kind of layer, with their recomputation, and of both edges."""
     return prices_of(structure, {
         recompute: piece_passes(problem, replace(structure, recompute=recompute), network, rates)
         for recompute in recomputes_of(structure)
@@ -790,7 +790,7 @@ class SimulatedPlan(Listed):
         return figure(time_chart("Time of a step, simulated", step.time_parts_s, step.step_time_s))
 
     def plot_links(self) -> AltairChart:
-        """Draw how much the links carry over the step, of their bandwidth [%]."""
+        """Draw the load of the links over the step, as a share of their bandwidth [%]."""
         from meshwright.wafer.report import links_chart
 
         return figure(links_chart(self.step, self.network))

@@ -41,7 +41,7 @@ def plain_heads(queries: Num, keys: Num, dim: Num) -> Heads:
 
 
 def scores_of(tokens: Num, window: Num) -> Num:
-    """Return the scores of one head of a causal prompt; a window of 0 is none [1].
+    """Return the scores of one head of a causal prompt; a window of 0 means no window [1].
 
     Token i sees min(i, w): w (w + 1) / 2 + (s - w) w with w at most s.
     """

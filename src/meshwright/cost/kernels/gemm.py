@@ -20,7 +20,7 @@ TILES: tuple[Tile, ...] = (
 SPLITS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Parts of the inner size."""
 STEP = 64.0
-"""Inner size that a core takes in at a time."""
+"""Inner size that a core receives at a time."""
 SUM_BYTES = 4.0
 OUTPUT_BYTES = 2.0
 CACHE_SHARE = 0.8
@@ -76,7 +76,7 @@ def gemm_s(
 
 
 class _Work(NamedTuple):
-    """Equal products, whatever their tiles."""
+    """Products of equal shape, for any tiles."""
 
     products: Num
     rows: Num

@@ -14,7 +14,7 @@ HIDDEN, QUERY_RANK, LATENT, ROPE, PLAIN, VALUE = 7168.0, 1536.0, 512.0, 64.0, 12
 WORD_BYTES = 2.0
 
 ProductTime = Callable[[Num, Num, Num, Num], Num]
-"""Seconds of some equal products: how many, rows, columns, inner size."""
+"""Seconds of equal products, from their number, rows, columns and inner size."""
 
 
 def expanded_heads(heads: Num) -> Heads:

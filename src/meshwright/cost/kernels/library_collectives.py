@@ -1,4 +1,4 @@
-"""Collectives of libraries inside one node, and dispatch to experts, as they are measured."""
+"""Collectives of libraries inside one node, and dispatch to experts, by measured curves."""
 
 from __future__ import annotations
 

@@ -135,14 +135,14 @@ class Progress(NamedTuple):
 
 
 class Sharing(NamedTuple):
-    """Flows, the links they share, and the region that is solved anew."""
+    """Flows, the links they share, and the region that is solved again."""
 
     capacity: FloatArray
     """Bandwidth of each link [bytes/s]."""
     load: FloatArray
     """Sum of the rates on each link [bytes/s]."""
     level: FloatArray
-    """Rate of the flows that each link holds back [bytes/s]; infinite where it holds back none."""
+    """Rate of the flows that each link holds back [bytes/s]; infinite without such flows."""
     num_flows: IntArray
     first_slot: IntArray
     """Flows on link l: ``slot_flow`` from here, ``num_flows`` of them."""
@@ -406,7 +406,7 @@ def _fair_level(sharing: Sharing, link: int, level: float) -> float:
 
 @compiled_inline
 def _settle(work: Work, sharing: Sharing, link: int, level: float) -> int:
-    """Give the open flows of a full link their rate; return how many they are."""
+    """Give the open flows of a full link their rate; return their number."""
     start, num_settled = sharing.first_slot[link], 0
     sharing.level[link] = level
     for slot in range(start, start + sharing.num_flows[link]):
@@ -459,7 +459,7 @@ def _lower_floors(sharing: Sharing) -> int:
 
 @compiled_inline
 def _share_anew(work: Work, sharing: Sharing, shares: Heap, events: Heap, now_s: float) -> None:
-    """Solve the region of this instant, and move the ends of flows whose rate has changed."""
+    """Solve the region of this instant, and move the ends of flows with a new rate."""
     _grow(work, sharing, 0, 0)
     while True:
         _open(work, sharing, shares)
@@ -543,7 +543,7 @@ def _free(work: Work, progress: Progress, events: Heap, resource: int, now_s: fl
 def _advance(
     work: Work, progress: Progress, sharing: Sharing, events: Heap, task: int, now_s: float
 ) -> None:
-    """Let the next thing happen to a task whose time has come."""
+    """Advance a task to its next event, when its time has come."""
     stage = progress.stage[task]
     if stage == RELEASING:
         _make_ready(progress, task)

@@ -116,7 +116,7 @@ def deepest_latency_s(routes: Routes, network: Network) -> FloatArray:
 
 
 NONE = -1
-"""Instead of a task to wait for: there is none."""
+"""Marks that there is no task to wait for."""
 
 
 class _Block(NamedTuple):

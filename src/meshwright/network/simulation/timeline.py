@@ -26,7 +26,7 @@ class Timeline(Listed):
     end_s: FloatArray
     tracks: tuple[str, ...]
     link: IntArray
-    """Links whose rate changed."""
+    """Links with a new rate."""
     change_s: FloatArray
     """When it changed, in order of time [s]."""
     rate_bytes_per_s: FloatArray
@@ -52,7 +52,7 @@ class Timeline(Listed):
         return float(self.end_s.max(initial=0.0))
 
     def carried_bytes(self, num_links: int) -> FloatArray:
-        """Return the bytes that each link carried in all [bytes]."""
+        """Return the total bytes of each link."""
         order = np.argsort(self.link, kind="stable")
         link, at_s, rate = self.link[order], self.change_s[order], self.rate_bytes_per_s[order]
         same = link[1:] == link[:-1]

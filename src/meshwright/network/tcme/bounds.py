@@ -96,7 +96,7 @@ def node_sets(network: Network) -> BoolArray:
 
 
 def _linked_devices(network: Network) -> BoolArray:
-    """Return [node, device] for the nodes that are no devices: whether a link joins the two."""
+    """Return [node, device]: whether a link joins a node that is not a device with a device."""
     table = np.zeros((network.num_nodes, network.num_nodes), dtype=bool)
     table[network.source, network.target] = True
     table |= table.T
@@ -212,7 +212,7 @@ class _Crossings:
         return np.where(totals[1] > 0.5, totals[0], 0.0), np.rint(totals[1])
 
     def _crossing(self, inside: BoolArray, chosen: BoolArray) -> BoolArray:
-        """Return [message, set]: whether a receiver is inside and no holder does."""
+        """Return [message, set]: whether a receiver is inside and no holder is."""
         column = inside.astype(np.float32)
         begins, reaches = self.holders[chosen] @ column, self.receivers[chosen] @ column
         crossing: BoolArray = (reaches > 0) & (begins == 0)
@@ -435,7 +435,7 @@ def _may_send(back: Graph, scratch: Scratch, link: int) -> bool:
 
 @compiled
 def _reaching(back: Graph, scratch: Scratch, rest: FloatArray, receiver: int) -> int:
-    """List in ``found`` the nodes that reach a receiver over links without rest; return how many.
+    """List in ``found`` the nodes that reach a receiver over links without rest; return the count.
 
     They are marked as waiting.
     """

@@ -170,7 +170,7 @@ def improve(
     price: FloatArray,
     scale: float,
 ) -> bool:
-    """Lay a message anew where that lowers the sorted loads; else leave it as it is.
+    """Lay a message again where that lowers the sorted loads; else leave it in place.
 
     Only the links of the old and the new tree change, so only they are compared.
     """

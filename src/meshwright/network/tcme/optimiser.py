@@ -32,7 +32,7 @@ from meshwright.topology.network import Network
 
 @dataclass(frozen=True)
 class RoutingProblem:
-    """Demands made ready to be routed, and the best bound that is known."""
+    """Demands prepared for routing, and the best known bound."""
 
     network: Network
     demands: Demands
@@ -49,7 +49,7 @@ class RoutingProblem:
 
     @property
     def unit_s(self) -> float:
-        """Return the least step between two times of a link, 0 where none is known [s]."""
+        """Return the least step between two times of a link [s]; 0 where it is not known."""
         fastest = self.network.bandwidth_bytes_per_s.max(initial=0.0)
         return float(self.divisor_bytes / fastest) if fastest > 0 else 0.0
 

@@ -26,9 +26,9 @@ MOST_PRICES = 60
 GAP = 1e-9
 """Gap at which the integer program stops."""
 KINK = 1e-12
-"""Share by which no choices may lie below a line through two others for it to be the bound."""
+"""Largest share by which choices may lie below a line through two others that is the bound."""
 MOST_VARIABLES = 20_000
-"""Variables of an integer program that is asked for the rest of a gap."""
+"""Most variables of an integer program for the rest of a gap."""
 PROGRAM_LIMIT_S = 20.0
 ROW_SIZE = 1e3
 """Largest entry of the row of the budget: solvers keep it to 1e-6, a share of 1e-9 then."""

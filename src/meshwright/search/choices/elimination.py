@@ -111,7 +111,7 @@ Factor = tuple[Scope, int]
 
 
 class Summand(NamedTuple):
-    """A table as it is added up, the node on its last axis."""
+    """A table as a summand, with the node on its last axis."""
 
     num_axes: int
     table: int

@@ -291,9 +291,9 @@ def _least_of(codes: IntArray, values: FloatArray) -> FloatArray:
 
 
 WAYS_TAKEN_IN = 2
-"""Further ways to lay a set of degrees whose messages are slowed down."""
+"""Further ways to lay a set of degrees with slowed messages."""
 SLOWER = 1.002
-"""Times as long as alone from which on other ways are tried."""
+"""Slowdown over the time alone from which on other ways are tried."""
 
 
 class SharedTable:

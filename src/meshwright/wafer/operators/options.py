@@ -100,7 +100,7 @@ class Options:
 
 
 def all_options(problem: Problem, frame: Frame) -> Options | None:
-    """Return every legal option, in every way to lay it; None where there is none."""
+    """Return every legal option, in every way to lay it; None without legal options."""
     strategies = list(_legal(problem, frame))
     each = max(1, MOST_OPTIONS // max(len(strategies), 1))
     rows = [

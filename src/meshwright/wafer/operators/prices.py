@@ -384,7 +384,7 @@ class ModelGraph:
         return make_load(busy_s * (1.0 + self.jitter), num_bytes)
 
     def _synced(self, cost: LayerCost, window_share: float) -> tuple[FloatArray, FloatArray]:
-        """Return the least that shows of the data-parallel messages of a group, and all [s].
+        """Return the least exposed part of a group's data-parallel messages, and all of them [s].
 
         Latencies, which buckets share, are left out.
         """
