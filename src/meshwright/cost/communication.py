@@ -154,12 +154,15 @@ CallTime = Callable[[CollectiveKind, str, Num], Num]
 
 
 class Windows(NamedTuple):
-    """Computation of a layer that its collectives overlap with, for one micro-batch [s]."""
+    """Time of a layer that its collectives overlap with, for one micro-batch [s]."""
 
     core_forward_s: Num
     """The attention core."""
     core_backward_s: Num
     matmul_forward_s: Num
+    launch_forward_s: Num = 0.0
+    """The device waits for kernel launches."""
+    launch_backward_s: Num = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,8 +220,9 @@ def comm_cost(
 
     A ring of keys and values overlaps with the attention core and leaves at least one of its steps
     exposed. Decomposed collectives of tp overlap with the matrix products of the layer and
-    leave one of their pieces exposed. Collectives that overlap with the same computation share it:
-    a window is spent once. Sums over data axes are not priced here.
+    leave one of their pieces exposed. Both also run while the device waits for launches.
+    Collectives that overlap with the same computation share it: a window is spent once. Sums over
+    data axes are not priced here.
 
     Parameters
     ----------
@@ -229,11 +233,16 @@ def comm_cost(
     """
     parts: dict[str, Num] = {entry.name: 0.0 for entry in fields(CommCost)}
     overlaps = structure.overlap_tensor_parallel
-    num_sharing = Counter(
-        _window(call)
-        for call in together or calls
+    beside = [
+        call for call in together or calls
         if is_overlapped(call, overlaps_tensor_parallel=overlaps)
-    )
+    ]  # fmt: skip
+    num_sharing = Counter(_window(call) for call in beside)
+    num_in_forward = sum(call.phase is Phase.FORWARD for call in beside)
+    wait_of = {
+        True: windows.launch_forward_s / max(num_in_forward, 1),
+        False: windows.launch_backward_s / max(len(beside) - num_in_forward, 1),
+    }
     for call in calls:
         axis = call.axis.split("/")[0].split("*")[0]
         if axis not in _PART_OF_AXIS or (call.streamed and call.of_weight):
@@ -247,14 +256,16 @@ def comm_cost(
         exposure, is_forward = plain(time_s), call.phase is Phase.FORWARD or call.replayed
         if is_overlapped(call, overlaps_tensor_parallel=overlaps):
             degree, sharing = degree_of(axis, strategy), num_sharing[_window(call)]
+            wait_s = wait_of[call.phase is Phase.FORWARD]
             if call.streamed:  # its first step needs what the core has not received yet
                 core_s = windows.core_forward_s if is_forward else windows.core_backward_s
                 steps = larger(degree - 1.0, 1.0)
-                exposure = overlapped(time_s, core_s / sharing * (steps / degree), steps)
+                window_s = core_s / sharing * (steps / degree)
+                exposure = overlapped(time_s, window_s + wait_s, steps)
             else:  # a plain layer has four such calls in its forward pass: at most a quarter each
                 share = min(0.25, (1.0 if is_forward else 2.0) / sharing)
                 window_s = share * windows.matmul_forward_s
-                exposure = overlapped(time_s, window_s, larger(degree, 1.0))
+                exposure = overlapped(time_s, window_s + wait_s, larger(degree, 1.0))
         exposed_s = exposure.exposed_s
         parts["hidden_s"] = parts["hidden_s"] + exposure.hidden_s
         parts[_PART_OF_AXIS[axis]] = parts[_PART_OF_AXIS[axis]] + exposed_s

@@ -191,16 +191,30 @@ class LayerCost(ExposedComm):
         return passes_s + self.recompute_s + self.launch_s + exposed_s(self)
 
 
+def exposed_launches_s(total: OpCost, again: OpCost, rates: DeviceRates) -> tuple[Num, Num]:
+    """Return the launches that computation does not hide, of the forward and backward pass [s].
+
+    Parameters
+    ----------
+    again
+        What of the layer the backward pass repeats.
+    """
+    backward_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
+    backward_kernels = total.backward_kernels + again.forward_kernels
+    return (
+        exposed_launch_s(total.forward_s, total.forward_kernels, rates),
+        exposed_launch_s(backward_s, backward_kernels, rates),
+    )
+
+
 def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> LayerCost:
     """Return the price of a layer; ``zero`` gives every part the length of the columns."""
     total = sum_of(OpCost(), [block.everything for block in blocks])
     again = sum_of(OpCost(), [block.recomputed for block in blocks])
     comm = sum_of(CommCost(), [block.comm for block in blocks])
-    # Operators that the host starts later than computation is done, in each pass.
+    launch_forward_s, launch_backward_s = exposed_launches_s(total, again, rates)
     backward_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
     backward_kernels = total.backward_kernels + again.forward_kernels
-    launch_forward_s = exposed_launch_s(total.forward_s, total.forward_kernels, rates)
-    launch_backward_s = exposed_launch_s(backward_s, backward_kernels, rates)
     num_weights = sum(block.num_weights for block in blocks)
     # What another micro-batch could hide, in its opposite pass.
     paired_forward_s = smaller(comm.ep_forward_s, backward_s)
@@ -507,7 +521,19 @@ class PricedPiece:
             if not in_rounds:
                 calls[block_of[sender]].append(call)
         together = [call for of_block in calls for call in of_block]
-        windows = Windows(*map(sum, zip(*(window for _, _, window in self._sums), strict=True)))
+        again = [
+            {
+                Recompute.NONE: selected if self._remakes_logits else OpCost(),
+                Recompute.SELECTIVE: selected,
+                Recompute.FULL: everything,
+            }[recompute]
+            for everything, selected, _ in self._sums
+        ]
+        total = sum_of(OpCost(), [everything for everything, _, _ in self._sums])
+        launches_s = exposed_launches_s(total, sum_of(OpCost(), again), self.problem.rates)
+        # What each block computes; the whole layer waits for launches.
+        computed = zip(*(window[:3] for _, _, window in self._sums), strict=True)
+        windows = Windows(*map(sum, computed), *launches_s)
         # What a replay of the forward pass brings back before the backward pass uses it.
         kept = self._saved_by_block(recompute)
         modules = self.structure.recompute_modules
@@ -521,15 +547,11 @@ class PricedPiece:
             names = {entry.tensor.name for of_block in kept for entry in of_block}
             back = [[e for e in of_block if e.tensor.name not in names] for of_block in back]
         found = []
-        for number, (everything, selected, _) in enumerate(self._sums):
+        for number, (everything, _, _) in enumerate(self._sums):
             transient, dense_params, expert_params = self._held[number]
             block = BlockCost(
                 everything=everything,
-                recomputed={
-                    Recompute.NONE: selected if self._remakes_logits else OpCost(),
-                    Recompute.SELECTIVE: selected,
-                    Recompute.FULL: everything,
-                }[recompute],
+                recomputed=again[number],
                 comm=comm_cost(
                     calls[number], windows, self.sizes, strategy, self.structure,
                     self.collectives.time_s, word, together,
