@@ -1,4 +1,4 @@
-"""Whether this tree still answers 84 questions as another commit does, to the last digit.
+"""Whether this tree still answers 120 questions as another commit does, to the last digit.
 
     python benchmarks/same_answers.py --against fcc2b49           # all commands, both trees
     python benchmarks/same_answers.py --against fcc2b49 fuse      # those that hold these words
@@ -60,6 +60,26 @@ plan mixtral-8x7b --on 8xA100 --decode --batch 32 --context 2048
 plan llama3-8b --on 1xH100 --decode --batch 16 --context 2048 --server vllm
 plan llama3-70b --on 8xH200 --decode --batch 64 --context 4096 --kv-cache fp8 --weights fp8
 plan llama3-70b --on 8xH100 --prefill --batch 1 --prompt 4096 --latency
+plan llama3-8b --on 64xH100 {TRAIN} --framework torchtitan
+plan mixtral-8x7b --on 64xH100 {TRAIN} --framework megatron --zero 1
+plan llama3-70b --on 16xH100 --seq 8k --global-batch 64 --framework accelerate
+plan llama3-8b --on 8xH100 {TRAIN} --framework megatron-bridge --optimizer adapters --lora-rank 16
+plan gpt2-medium --on 1xH100 --seq 1k --global-batch 8
+plan llama3-8b --on 8xH100 {TRAIN} --fastest
+plan llama3-8b --on H100 --seq 8k --global-batch 512 --tokens 1T --within 40d
+plan llama3-8b --on 16xTrainium2 {TRAIN}
+plan nemotron-h-8b --on 16xH100 {TRAIN}
+plan llama3-70b --on 16xH100 --decode --prefill --prompt 2048 --answer 256 --batch 64
+plan llama3-70b --on 16xH100 --decode --prefill --disaggregated --batch 64 --prompt 2048 --answer 256 --max-ttft 5s
+plan llama3.1-405b --on 16xH100 --decode --batch 32 --context 4096 --server vllm
+plan deepseek-v3 --on 32xH100 --decode --batch 64 --context 4096 --server sglang
+plan --graph fft-1g --on 8xH100
+plan --graph llama3.2-1b --on 8xH100 --seq 1024 --global-batch 16
+estimate deepseek-v2-lite --on 16xH100 {TRAIN} --framework torchtitan --ep 8 --dp-shard 16
+estimate llama3-8b --on 8xH100 {TRAIN} --framework deepspeed --zero 3 --offload state
+estimate llama3-70b --on 64xH100 --seq 32k --global-batch 64 --cp 8 --tp 8 --recompute full
+estimate llama3-70b --on tpu-v5e-16x16 --seq 4096 --global-batch 512 --tp 8 --zero 3
+estimate llama3-8b --on wafer-4x4 {TRAIN} --tatp 8
 estimate llama3-70b --on 64xH100 --seq 8192 --global-batch 1024 --tp 8 --pp 4
 estimate llama3-70b --on 64xH100 --seq 8192 --global-batch 1024 --tp 4 --pp 4 --vpp 5 --cp 2
 estimate gpt3-175b --on 512xA100 --seq 2048 --global-batch 1536 --tp 8 --pp 8 --recompute full
@@ -72,7 +92,7 @@ estimate llama3-8b --on 8xH100 {TRAIN} --offload optimizer --dp 8
 estimate llama3-8b --on 8xH100 {TRAIN} --precision fp8 --tp 2
 estimate llama3-8b --on 8xH100 {TRAIN} --async-tp --cuda-graphs --tp 4
 estimate llama3-8b --on 8xH100 {TRAIN} --dropout --recompute selective --tp 2
-estimate gpt3-76b --on wafer-6x8 --seq 2048 --global-batch 128 --tp 4 --tatp 4
+estimate gpt3-76b --on wafer-6x8 --seq 2048 --global-batch 128 --tp 4 --tatp 4 --pp 3
 estimate gemma2-9b --on 8xB200 {TRAIN} --tp 2
 estimate gpt-oss-20b --on 8xB200 {TRAIN} --ep 8
 estimate llama4-scout --on 64xH100 {TRAIN} --ep 8 --pp 2
@@ -85,6 +105,10 @@ compare llama3-8b --on 8xH100 {TRAIN}
 compare llama2-7b --on wafer-4x8 {TRAIN}
 check llama3-70b --on 64xH100 --seq 8192 --global-batch 1024 --tp 16 --pp 4
 check gpt3-13b --on 40xA100 {TRAIN} --tp 3 --pp 7
+check llama3-8b --on 8xH100 {TRAIN} --framework torchtitan --pp 2 --vpp 3
+compare llama3-70b --on 64xH100 --seq 8192 --global-batch 1024
+simulate llama3-8b --on tpu-v5e-4x4 --seq 4096 --global-batch 64 --tp 4 --zero 3
+simulate gpt3-6.7b --on wafer-4x4 --seq 2048 --global-batch 64 --tatp 4
 partition llama3-8b --on 512xH100 --level l2 --seq 2048
 partition llama3-70b --on 8xH100 --seq 4096 --batch 8
 partition llama3-8b --on 256xGroq-LPU --seq 2048
@@ -95,6 +119,16 @@ fuse gpt3-175b-layer --on SN10 --tp 4 --pp 2 --tile 64 --link 25GB/s
 fuse dlrm-a --on A100
 fuse llama3-8b --on H100 --tokens 2048
 fuse gpt3-175b-layer --on SN30 --training --tp 8 --link 25GB/s
+fuse dlrm-a --on H100
+fuse gemma2-2b.layer1 --on TPU-v4 --tokens 512
+fuse llama3.2-1b.layer0 --on SN40L --tokens 128
+partition mixtral-8x7b --on 4xWSE-3 --seq 4096
+show framework megatron
+show system tpu-v5e-16x16
+show schema plan
+show walk tatp
+show walk ring_all_gather
+show walk tp-sp
 show model llama3-70b
 show model deepseek-v3
 show chip H100
@@ -108,6 +142,7 @@ show topologies --devices 64
 show graph gpt3-175b-layer --training
 show graph dlrm-a
 validate
+validate --requests
 study crossover
 study textbook-3d
 study tensor-parallel
