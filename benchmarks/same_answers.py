@@ -70,7 +70,7 @@ plan llama3-8b --on H100 --seq 8k --global-batch 512 --tokens 1T --within 40d
 plan llama3-8b --on 16xTrainium2 {TRAIN}
 plan nemotron-h-8b --on 16xH100 {TRAIN}
 plan llama3-70b --on 16xH100 --decode --prefill --prompt 2048 --answer 256 --batch 64
-plan llama3-70b --on 16xH100 --decode --prefill --disaggregated --batch 8 --prompt 1k --answer 64 --max-ttft 5s
+plan llama3-70b --on 16xH100 --decode --prefill --disaggregated --batch 8 --prompt 1k --answer 64
 plan llama3.1-405b --on 16xH100 --decode --batch 32 --context 4096 --server vllm
 plan deepseek-v3 --on 32xH100 --decode --batch 64 --context 4096 --server sglang
 plan --graph fft-1g --on 8xH100
