@@ -220,7 +220,7 @@ def _expert_degrees(grid: Grid, tp: int, cp: int, dp: int) -> list[tuple[int, in
         return [(1, 1)]
     pairs = [
         (ep, etp)
-        for etp in {1, tp}
+        for etp in grid.choices.instead_of("etp", sorted({1, tp}))
         for ep in divisors(grid.num_experts)
         if (dp * cp * tp) % (ep * etp) == 0
     ]

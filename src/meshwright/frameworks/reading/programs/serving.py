@@ -255,10 +255,10 @@ class Vllm:
         pp = given.whole("pipeline_parallel_size") or 1
         dp = given.whole("data_parallel_size") or 1
         ep = tp * dp if given.flag("enable_expert_parallel") else 1
-        if ep == 1 and dp > 1 and _has_experts(found["model"]):
-            why = "tp of experts over all replicas of attention is not priced"
-            given.refuse("data_parallel_size", why, "--enable-expert-parallel")
         found |= {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
+        if ep == 1 and dp > 1 and _has_experts(found["model"]):
+            # FusedMoEParallelConfig.make (vLLM 0.33, fused_moe/config.py): experts are split inside
+            found["etp"] = tp * dp
         found |= {"batch": given.whole("max_num_seqs"), "context": given.whole("max_model_len")}
         given.whole("max_num_batched_tokens"), given.whole("nnodes")
         _world(given, setting, found)
