@@ -162,8 +162,8 @@ class SoftwareFields(Fields):
     async_tp: Flag = None
     packed_sequences: Flag = None
     compiled_loss: Flag = None
-    """Whether the cross entropy is compiled: that of PyTorch then holds one FP32 copy of the logits;
-    one that is otherwise computed in place holds one more."""
+    """Whether the cross entropy is compiled: that of PyTorch then holds one FP32 copy of the
+    logits; one that is otherwise computed in place holds one more."""
     bf16_reductions: Flag = None
     """Whether full sharding reduces gradients in bf16."""
     separate_accumulation: Flag = None
