@@ -178,13 +178,13 @@ class GraphAnswer(Shown):
                 for row in rows]  # fmt: skip
 
     def plot_time(self) -> AltairChart:
-        """Draw what a step consists of [s]."""
+        """Draw the parts of a step [s]."""
         from meshwright.dataflow.page import time_of
 
         return figure(time_of(self))
 
     def plot_memory(self) -> AltairChart:
-        """Draw what fills the fullest device, against its capacity [GiB]."""
+        """Draw the memory of the fullest device by part, against its capacity [GiB]."""
         from meshwright.dataflow.page import memory_of
 
         return figure(memory_of(self.machine, self.plans.best.held_bytes))

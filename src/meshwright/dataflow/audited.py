@@ -76,7 +76,7 @@ def _ends_bytes(graph: DataflowGraph, kernel: Kernel) -> float:
 
 
 def _fused_ends_bytes(graph: DataflowGraph) -> float:
-    """Return the bytes that enter and leave a graph; kernels of one partition share what they read.
+    """Return the bytes that enter and leave a graph; kernels of one partition share inputs.
 
     Kernels that hold weights are left out.
     """

@@ -2,8 +2,8 @@
 
 Bytes of memory are those of kernels that run one after the other, each tensor once, and of the
 update of the weights; a chip that fuses its kernels moves less, and none more than its memory can
-give. Bytes of links are what devices send round a ring, the least of all algorithms. A byte takes
-the energy that memory and links state.
+give. Bytes of links are those that devices send round a ring, the least of all algorithms. A byte
+takes the energy that memory and links state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A graph on the screen: what each kernel does, moves and holds, and how it may be split."""
+"""A graph on the screen: the work, traffic and memory of each kernel, and its splits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshwright.report.screen import Bars, Screen, counted
 COLUMNS = 100
 MOST_INPUTS = 4
 MOST_LETTERS = 44
-"""A longer name of a kernel has a line of its own."""
+"""Longest name of a kernel without its own line."""
 
 
 class KernelRecord(TypedDict):

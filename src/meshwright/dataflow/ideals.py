@@ -1,10 +1,10 @@
 """Order ideals: sets of kernels that hold all that their members read.
 
 Kernels cut into parts that run one after the other are a chain of ideals, from none of the kernels
-to all of them: each part is what one ideal has beyond the one before it.
+to all of them: each part is the difference of an ideal and the one before it.
 
 Sets are rows of booleans while they are enumerated. They grow one kernel at a time, in an order in
-which kernels can run, so each is found once, and what is not kept is never grown further.
+which kernels can run, so each is found once, and a set that is not kept is never grown further.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TooWideError(UnsupportedError):
 def order_ideals(needs: BoolArray, most: int, *, kept: Kept | None = None) -> BoolArray:
     """Return all order ideals, shape (ideals, kernels): from the empty set to all kernels.
 
-    The smaller ones come first. For the parameters and what is raised see :func:`larger_ideals`.
+    The smaller ones come first. For the parameters and errors see :func:`larger_ideals`.
     """
     nothing = np.zeros((1, len(needs)), bool)
     found = larger_ideals(nothing, needs, most, kept=kept)

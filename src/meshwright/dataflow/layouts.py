@@ -2,16 +2,15 @@
 
 Four layouts of a tensor: whole on every device, split along one dim, or a sum that is still open.
 Which of them a split needs and leaves follows from where its dim stands: an input that has the dim
-is read split there, any other is read whole; an output that has it is left split, one that lacks
-it is a partial sum: a reduction that is no sum keeps its dims whole, and a move adds nothing up.
-Adding up needs no closed sums: what it makes of partial sums is a partial sum.
-A dim that stands behind another inside one (``heads*head_dim`` by ``head_dim``) is in pieces there,
-so it cannot be split.
+is read split there, any other is read whole; an output that has it is left split, one that lacks it
+is a partial sum: a reduction that is no sum keeps its dims whole, and a move adds nothing up.
+Adding up needs no closed sums: a sum of partial sums is a partial sum. A dim that stands behind
+another inside one (``heads*head_dim`` by ``head_dim``) is in pieces there, so it cannot be split.
 
 One change of layout is one collective: the rule of shardings
 (:func:`meshwright.sharding.sharding.reshard`) on a single axis. A tensor that several readers want
-is changed once for each layout that is asked for, from any layout in which it lies by then: what is
-whole is cut without a message.
+is changed once for each layout that is asked for, from any layout in which it lies by then: a whole
+tensor is cut without a message.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ def _sharding(layout: TensorLayout) -> Sharding:
 def payload_bytes(kind: CollectiveKind, tensor_bytes: float, degree: int) -> float:
     """Return the bytes that a collective counts for a tensor: the full tensor on one rank.
 
-    In an all-to-all a rank sends what it holds: its shard.
+    In an all-to-all a rank sends its shard.
     """
     return tensor_bytes / degree if kind is CollectiveKind.ALL_TO_ALL else tensor_bytes
 
@@ -177,7 +176,7 @@ def _ways(
 ) -> tuple[list[float], list[tuple[LayoutChange, ...]]]:
     """Return the cheapest way to each set of targets: one layout after the other, from any.
 
-    The tensor may be made whole on the way, although nobody asks for that.
+    The tensor may be made whole on the way, even if no reader wants that.
     """
     layouts = targets if REPLICATED in targets else (*targets, REPLICATED)
     size = 1 << len(layouts)

@@ -3,8 +3,8 @@
 Blocks of the matrix are dealt out in turns over the rows and the columns of the grid. Of each panel
 one column of the grid makes the factor L, which is broadcast along the rows of the grid; the chosen
 rows change places along its columns and come together there as U, and every device updates its part
-of what is left. The factors take the place of the matrix. A run ends with the solution of the
-triangle. No panel is looked ahead to: steps of different panels do not overlap.
+of the remaining matrix. The factors take the place of the matrix. A run ends with the solution of
+the triangle. No panel is looked ahead to: steps of different panels do not overlap.
 
 Sources: Petitet et al., HPL 2.3, netlib.org/benchmark/hpl (algorithm; scalability); the
 manual page of HPL_pdfact: a panel takes b log2(P) (latency + (2 b + 4) words) + b^2 (M - b/3).
@@ -205,7 +205,7 @@ class GridRuns(Shown):
         ]  # fmt: skip
 
     def plot_time(self) -> AltairChart:
-        """Draw what the run consists of [s]."""
+        """Draw the parts of the run [s]."""
         from meshwright.dataflow.page import run_of
 
         return figure(run_of(self))
@@ -283,7 +283,8 @@ def run_on(size: int, block: int, grid: ProcessGrid, system: CalibratedSystem) -
 def least_s(size: int, block: int, system: CalibratedSystem) -> float:
     """Return a bound of all grids [s]: the longer of two, shared by all devices evenly.
 
-    What is left passes through the memories for each panel; all work is done at the full rate.
+    The remaining matrix passes through the memories for each panel; all work is done at the full
+    rate.
     """
     engine, devices = system.engine(_words(size)), float(system.spec.num_alive)
     left = Panels(size, block, ProcessGrid(1, 1))

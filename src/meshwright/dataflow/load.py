@@ -64,7 +64,7 @@ def load_graph(
     training
         With the gradients of all inputs and weights.
     precision
-        Type of the numbers; tensors whose word is stated apart keep it.
+        Type of the numbers; tensors with their own word keep it.
     sizes
         Of dims of a file or of a program.
     inputs, repeats

@@ -1,8 +1,8 @@
 """Prices of each split of each kernel on a group of devices: memory, seconds, or bytes sent.
 
-Seconds are computation by the roofline and collectives on the links of the system. Bytes sent
-round a ring are what the textbook argument for sequence parallelism counts: they know no latency
-and no topology.
+Seconds are computation by the roofline and collectives on the links of the system. Bytes sent round
+a ring are the count of the textbook argument for sequence parallelism: they ignore latency and
+topology.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class SplitTimes:
     Parameters
     ----------
     residency
-        How often what a kernel holds lies in the memory of a device.
+        Copies of the tensors of a kernel in the memory of a device.
     num_passes
         Passes between two sums of the gradients of weights.
     """
@@ -217,7 +217,7 @@ class SplitTimes:
         Parameters
         ----------
         seconds_per_parameter
-            What a parameter on the device takes once a step, spread over the passes [s].
+            Time of a parameter on the device once a step, spread over the passes [s].
         """
         network = _column(self.splits, self._network_s)
         return SplitTables(
@@ -241,7 +241,7 @@ class SplitTimes:
         """Return the extra time of a kernel in a stage, over that in the whole graph [s].
 
         A tensor that would stay on the chip is written by the stage that makes it, and read by a
-        launch of its own in the stage that needs it.
+        separate launch in the stage that needs it.
         """
         roofline = self._roofline
         cut = [
@@ -350,7 +350,7 @@ def _stated_layout(graph: DataflowGraph, kernel: Kernel) -> tuple[TensorLayout, 
 def gradient_sums(
     graph: DataflowGraph, splits: Sequence[Sequence[KernelSplit]], change_cost: ChangeCost
 ) -> Iterator[tuple[Pair, FloatArray]]:
-    """Yield what brings the gradients of weights to the layouts of their weights.
+    """Yield the demands that bring the gradients of weights to the layouts of their weights.
 
     By the numbers of the kernel that holds a weight and of the one that makes its gradient: the
     cost of the change of layout, for each split of the one and of the other.
@@ -402,7 +402,7 @@ def volume_tables(
 ) -> SplitTables:
     """Return the ways to split a graph, priced by the bytes that a device sends.
 
-    Memory is that of weights and of what kernels write, in the word of the graph.
+    Memory is that of weights and of outputs of kernels, in the word of the graph.
     """
     listed = tuple(splits(kernel) for kernel in graph.kernels)
 

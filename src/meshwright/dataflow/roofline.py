@@ -231,7 +231,7 @@ class Roofline:
     def materialised_s(self, edge: Edge, dims: tuple[str | None, str | None]) -> float:
         """Return the time of a fused tensor that has to change its layout on the way [s].
 
-        Its reader is then a kernel of its own, with a launch.
+        Its reader is then a separate kernel, with a launch.
         """
         moved_s = self.materialised_bytes(edge, dims) / float(self.engine.elementwise_bytes_per_s)
         return max(moved_s, float(self.engine.launch_s))
@@ -302,7 +302,7 @@ def product_s(
     shape
         Count, rows, inner and columns.
     least_s
-        What the product takes whatever its arithmetic: its tensors, its launch [s].
+        Least time of the product for any arithmetic: its tensors, its launch [s].
 
     Valid for: k a power of two or as many as fill the cores once; partial sums in FP32 that no
     cache holds, which prices them high.

@@ -57,7 +57,7 @@ PROVEN = 1e-6
 AXES = ("tp", "pp", "dp")
 Degrees = tuple[int, int, int]
 Progress = Callable[[int, int], None]
-"""Called with how many are done, and of how many."""
+"""Called with the number done, and the number of all."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class DegreePricing:
         )  # fmt: skip
 
     def _line(self, seconds: SplitTimes, dp: int) -> tuple[float, float]:
-        """Return a line below what parameters take once a step: seconds for each, and the rest.
+        """Return a line below the time of parameters once a step: seconds for each, and the rest.
 
         Collectives have the time of their fastest algorithm, which is concave in the bytes: the
         chord between the fewest and the most parameters lies below it.
@@ -180,7 +180,7 @@ class DegreePricing:
         Parameters
         ----------
         each_s
-            What a parameter takes once a step, spread over the passes: part of the bound [s].
+            Time of a parameter once a step, spread over the passes: part of the bound [s].
         """
         sharding, least = work.sharding, sum(float(p.min()) for p in seconds.parameters)
         if self.stage_time is None:
@@ -295,7 +295,7 @@ def plan_graph(
 ) -> GraphPlans:
     """Return the plans of a graph on all devices of a system, the fastest first.
 
-    For the parameters and what is raised see :func:`plan_dataflow`.
+    For the parameters and errors see :func:`plan_dataflow`.
     """
     _check(pricing)
     limits = [None if allowed is None else allowed.get(axis) for axis in AXES]
@@ -311,7 +311,7 @@ def plan_graph(
 
 
 def _ordered(pricing: DegreePricing, priced: Mapping[Degrees, GraphPlan | Refusal]) -> GraphPlans:
-    """Return the plans among what was priced, the fastest first, and the bound of all."""
+    """Return the plans among the priced degrees, the fastest first, and the bound of all."""
     plans = [plan for plan in priced.values() if isinstance(plan, GraphPlan)]
     refused = Counter(plan.reason for plan in priced.values() if isinstance(plan, Refusal))
     if not plans:
@@ -419,7 +419,7 @@ def plan_dataflow(
     only_best
         Whether degrees that a bound shows to be slower are left out, which is faster.
     progress
-        Called with how many degrees are done, and of how many.
+        Called with the number of degrees done, and the number of all.
 
     Raises
     ------

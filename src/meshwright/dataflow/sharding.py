@@ -1,14 +1,14 @@
 """The cheapest way to split every kernel of a graph over one group of devices, with a proof.
 
-What each split of each kernel costs, and what two kernels cost each other, are tables: seconds or
-bytes, whatever is to be least. They make a graph of choices, one node for each kernel, which is
-solved exactly by elimination.
+The costs of each split of each kernel, and of each pair of kernels, are tables in the unit to be
+minimised: seconds or bytes. They make a graph of choices, one node for each kernel, which is solved
+exactly by elimination.
 
 A tensor with several readers is changed once for each layout that is asked for. That is no sum over
-pairs of kernels, so such a tensor has a node of its own, whose choices are the sets of layouts in
-which the tensor will lie. What the set costs is settled with the producer. A reader that wants
-a layout outside the set pays more than that layout can cost inside, so the best choices never do
-that, and no price is infinite.
+pairs of kernels, so such a tensor has its own node; its choices are the sets of layouts of the
+tensor. The cost of the set is settled with the producer. A reader that wants a layout outside the
+set pays more than that layout can cost inside, so the best choices never do that, and no price is
+infinite.
 
 A tensor that leaves the graph is asked for once more, by whoever takes it: closed, in the layout
 that is stated, or in any, whichever is the cheapest beside those of its readers.
@@ -168,8 +168,8 @@ class SplitTables:
     def costs_by_kernel(self, ways: Sequence[int]) -> dict[str, float]:
         """Return the same by the kernel that causes it; they sum to the cost.
 
-        A kernel causes what it costs alone and the changes of what it writes. What two kernels cost
-        together is caused by the later one.
+        A kernel causes its own cost and the changes of its output. The joint cost of two kernels is
+        caused by the later one.
         """
         names = (kernel.name for kernel in self.graph.kernels)
         found = dict(zip(names, self.costs_of_kernels(ways), strict=True))
@@ -288,7 +288,7 @@ class _ChoiceBuilder:
     def _add(
         self, first: int, second: int, costs: FloatArray, held: FloatArray | None = None
     ) -> None:
-        """Add to what two nodes cost together; a node with itself has a cost alone."""
+        """Add to the joint costs of two nodes; a node with itself has a cost alone."""
         tables = [costs, np.zeros_like(costs) if held is None else held]
         if first == second:
             self.nodes[first] = [
@@ -327,7 +327,7 @@ class _ChoiceBuilder:
 
 @dataclass(frozen=True)
 class GraphSharding:
-    """One split for each kernel, what that costs, and a bound that no splits can beat."""
+    """One split for each kernel, the cost, and a lower bound over all splits."""
 
     tables: SplitTables
     ways: tuple[int, ...]
@@ -356,7 +356,7 @@ class GraphSharding:
 
     @property
     def gap(self) -> float:
-        """How far the cost may lie above the least possible one, as a fraction."""
+        """Largest possible distance of the cost from the least one, as a fraction."""
         return max(self.cost / self.lower_bound - 1.0, 0.0) if self.lower_bound > 0.0 else 0.0
 
 
@@ -401,10 +401,10 @@ def choose_for_largest(
 ) -> tuple[GraphSharding, ...]:
     """Return splits whose largest sum is small, the best ones first; none where nothing fits.
 
-    Where computation overlaps collectives, the larger of both counts. Any mean of both lies
-    below it, so the least mean is a bound for all, and the splits that have it are likely good.
-    What is better than those has both below the larger of theirs: the least of the one within that
-    budget of the other is looked for until there is none.
+    Where computation overlaps collectives, the larger of both counts. Any mean of both lies below
+    it, so the least mean is a bound for all, and the splits that have it are likely good. Better
+    splits have both below the larger of theirs: the least of the one within that budget of the
+    other is looked for until there is none.
 
     Parameters
     ----------

@@ -3,10 +3,10 @@
 A tensor crosses a cut in one layout. The stage that makes it brings it there; the stages that read
 it change it again as they like, and stages in between hand it on as it is.
 
-Stages are a chain of order ideals, and what two stages owe each other is the layout of each tensor
-that crosses. So the best chain is found by dynamic programming over ideals with the layouts of
-their cuts: the least, over all chains, of the largest stage. Stages that certainly take longer than
-a limit are left out; the limit grows until a chain exists, which is then the best.
+Stages are a chain of order ideals, and two stages have to agree on the layout of each tensor that
+crosses. So the best chain is found by dynamic programming over ideals with the layouts of their
+cuts: the least, over all chains, of the largest stage. Stages that certainly take longer than a
+limit are left out; the limit grows until a chain exists, which is then the best.
 
 A tensor that skips stages is handed on by each of them. It counts in every stage from the one that
 makes it to the last that reads it, as in Ko et al. 2024 (arXiv 2412.16432), equation 3.
@@ -66,7 +66,7 @@ class Cuts:
 
     @cached_property
     def layouts(self) -> tuple[tuple[TensorLayout, ...], ...]:
-        """Layouts in which what a kernel writes may cross: no open sums."""
+        """Layouts in which the output of a kernel may cross: no open sums."""
         tables = self.tables
         return tuple(
             closed_layouts(kernel.dims, tables.graph.sizes, tables.degree)
@@ -140,7 +140,7 @@ class Part:
         return costs + more
 
     def _padded(self, columns: Sequence[FloatArray]) -> tuple[FloatArray, ...]:
-        """Return columns of the kernels of the part, with zeros for what comes and goes."""
+        """Return columns of the kernels of the part, with zeros for arrivals and departures."""
         layouts = self.cuts.layouts
         return (
             *(np.zeros(len(layouts[n])) for n in self.arrivals),
@@ -177,7 +177,7 @@ class Part:
 
     @cached_property
     def bound(self) -> FloatArray:
-        """For each layout of each tensor, what the part costs at least: exact for a single sum."""
+        """Least cost of the part for each layout of each tensor: exact for a single sum."""
         largest: FloatArray = np.maximum.reduce([reduced.table for reduced in self._reduced])
         return largest
 
@@ -243,7 +243,7 @@ def cut_stages(
         collectives run before and after computation. Where both overlap: one, the
         other, and means of both, which tighten the bound. With several the cut may have a gap.
     most
-        What a stage may take; None comes back where every cut has one that takes more.
+        Most that a stage may take; None comes back where every cut has one that takes more.
 
     Raises
     ------
@@ -335,7 +335,7 @@ class _Cutting:
     def _slowest(
         self, before: int, after: int, reached: FloatArray
     ) -> tuple[tuple[int, ...], FloatArray]:
-        """Return the slowest stage so far, for each layout of what crosses either cut."""
+        """Return the slowest stage so far, for each layout of the tensors that cross either cut."""
         part = self._part(before, after)
         axes = self._axes(before, after)
         spread = self._spread(reached, self.crossing[before], axes)
@@ -425,8 +425,8 @@ class StageWork:
     def network_s(self) -> dict[str, float]:
         """Seconds of network that each kernel causes, for one repetition and one pass.
 
-        Changes of layout of what it writes, the sum that it leaves open at the end, its messages,
-        and its part of the sums of gradients of weights over the group.
+        Changes of layout of its output, the sum that it leaves open at the end, its messages, and
+        its part of the sums of gradients of weights over the group.
         """
         return self.network.costs_by_kernel(self.sharding.ways)
 

@@ -37,7 +37,7 @@ def norm_weights(name: str, dim: str, kind: NormKind) -> tuple[Tensor, ...]:
 
 
 def norm_op(name: str, source: Tensor, dim: str, kind: NormKind, region: str) -> Op:
-    """Return a norm over one dim of a tensor; its input is what the backward pass needs.
+    """Return a norm over one dim of a tensor; the backward pass needs its input.
 
     Forward reads and writes once; backward reads input and gradient and writes one gradient.
     """
@@ -60,8 +60,8 @@ def residual_add_op(
     """Return the addition of branches to the residual stream, with dropout on the branches.
 
     Forward reads all parts and writes the sum; backward adds the gradients that meet where the
-    branches left the stream, which are as many words. Dropout with its own kernel in the backward
-    pass reads mask and gradient and writes a gradient.
+    branches left the stream, equally many words. Dropout with its own kernel in the backward pass
+    reads mask and gradient and writes a gradient.
     """
     words = len(branches) + 2.0
     mask = Tensor(f"{name}.mask", residual.dims, MASK_WORD_BYTES)
@@ -139,7 +139,7 @@ def product_op(
     Parameters
     ----------
     batch
-        Dims before those of the weights of a network of which there are many.
+        Dims before those of the weights, where there are many such networks.
     weight
         Name of the weight of a single output, where it is not that of the output.
     """

@@ -132,10 +132,10 @@ def step_flops(
     freezes_weights
         Gradients of weights are not computed: two products of a linear layer, not three.
 
-    Source: Narayanan et al. 2021, equation 3, which this equals for a GPT with 4h inner width:
-    96 B s l h^2 (1 + s/6h + V/16lh) under full recomputation and full scores.
-    With full scores the model FLOPs are 6 P T + 12 L h s T, the older convention (Chowdhery et al.
-    2022, PaLM, appendix B); with causal ones they are what the model needs.
+    Source: Narayanan et al. 2021, equation 3, which this equals for a GPT with 4h inner width: 96 B
+    s l h^2 (1 + s/6h + V/16lh) under full recomputation and full scores. With full scores the model
+    FLOPs are 6 P T + 12 L h s T, the older convention (Chowdhery et al. 2022, PaLM, appendix B);
+    with causal ones they are the FLOPs that the model needs.
     """
     products: Num = layer_flops_per_token(graph.head, sequence_length, count)
     scores: Num = 0.0

@@ -93,7 +93,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Op:
-    """One operator: what it reads, holds, writes, sums over, and keeps for the backward pass.
+    """One operator: its inputs, weights, outputs, summed dims, and saved tensors.
 
     A matrix product has one activation input, one weight and one output, and sums over
     ``contracted``; a fused product (queries, keys and values) has ``other_outputs`` as well.
@@ -148,7 +148,7 @@ class Op:
 
 @dataclass(frozen=True)
 class LayerGraph:
-    """The operators of one kind of layer, in order, and how many such layers there are."""
+    """The operators of one kind of layer, in order, and the number of such layers."""
 
     ops: tuple[Op, ...]
     count: int

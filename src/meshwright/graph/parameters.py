@@ -1,7 +1,8 @@
 """Exact parameter counts, key-value cache and states of a model, in closed form from its dims.
 
-Counted is what the language model computes with: the text part only, a tied head once, and
-prediction layers apart from the total. Scales of quantised weights are no parameters here.
+Counts cover the parameters that the language model computes with: the text part only, a tied head
+once, and prediction layers apart from the total. Scales of quantised weights are no parameters
+here.
 """
 
 from __future__ import annotations

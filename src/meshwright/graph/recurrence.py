@@ -1,9 +1,9 @@
 """The operators of a recurrent layer, the arithmetic of its scan, and the state that it keeps.
 
-Both kinds project a gate, values, keys, queries and numbers for each head; a short convolution
-runs over values, keys and queries; the scan works by chunks; a norm with the gate and a projection
+Both kinds project a gate, values, keys, queries and numbers for each head; a short convolution runs
+over values, keys and queries; the scan works by chunks; a norm with the gate and a projection
 follow. A state space reads and writes its state by queries and keys; the gated delta rule first
-takes from each value what the state already holds for its key.
+subtracts from each value the one that the state already holds for its key.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ def _convolution(spec: RecurrenceSpec, sources: tuple[Tensor, ...]) -> Op:
 def _scan(spec: RecurrenceSpec, mixed: tuple[Tensor, ...], steps: tuple[Tensor, ...]) -> Op:
     """Return the scan over the chunks of each sequence.
 
-    States of chunks are made again in the backward pass. The delta rule keeps what it reads, and
-    of each chunk the inverse of the matrix by which its tokens act on each other.
-    Source: state-spaces/mamba, ``_mamba_chunk_scan_combined_bwd``; flash-linear-attention,
+    States of chunks are made again in the backward pass. The delta rule keeps its inputs, and for
+    each chunk the inverse of the matrix by which its tokens act on each other. Source:
+    state-spaces/mamba, ``_mamba_chunk_scan_combined_bwd``; flash-linear-attention,
     ``chunk_gated_delta_rule``.
     """
     kept = steps
@@ -179,9 +179,9 @@ def scan_flops_per_token(scan: Scan, seen: float = 1.0) -> Num:
     * ``mamba2``: scores of queries and keys 2 c G N, their sum of values 2 c H P, the state of a
       chunk 2 H N P, its result 2 H N P, and handing it on 2 H N P / C.
     * ``gated_delta``: for each head products of keys with keys and with queries 4 c N, the inverse
-      of the unit triangle of a chunk C^2 / 3, its products with keys and values 2 c (N + P), what
-      the state holds 2 N P, the sum of new values 2 c P, the state and its result 4 N P, handing
-      it on 2 N P / C.
+      of the unit triangle of a chunk C^2 / 3, its products with keys and values 2 c (N + P), the
+      values in the state 2 N P, the sum of new values 2 c P, the state and its result 4 N P,
+      handing it on 2 N P / C.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def repeated_scan_flops_per_token(scan: Scan, seen: float = 1.0) -> Num:
     """Return the FLOPs of a scan that the kernels of the backward pass do again [FLOP].
 
     ``mamba2``: scores, and the states of chunks. ``gated_delta``, which keeps the inverse: its
-    products with keys and values, scores, the states, and what they hold.
+    products with keys and values, scores, the states, and the values in them.
 
     Source: as the scan keeps its tensors, see :func:`recurrence_ops`.
     """
@@ -227,7 +227,7 @@ def _terms(scan: Scan, seen: float) -> tuple[Num, Num, Num, Num]:
 
 
 def state_words(spec: RecurrenceSpec) -> int:
-    """Return the words of the states of one sequence, whatever its length."""
+    """Return the words of the states of one sequence of any length."""
     return spec.num_heads * spec.head_size * spec.state_size
 
 

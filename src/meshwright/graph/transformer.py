@@ -228,8 +228,8 @@ def feed_forward_ops(
 ) -> tuple[list[Op], Tensor]:
     """Return up (and gate), activation and down of a network, and its output.
 
-    ``prefix`` goes before the names of the inner dims, ``experts`` before the dims of the weights
-    of a network of which there are many.
+    ``prefix`` goes before the names of the inner dims, ``experts`` before the dims of the weights,
+    where there are many such networks.
     """
     up = Tensor(f"{region}.up", (rows, f"{prefix}ffn_in"))
     middle = Tensor(f"{region}.activation", (rows, f"{prefix}ffn"))
@@ -362,7 +362,7 @@ def _added_positions(source: Tensor) -> Op:
 
 
 def _dropout(source: Tensor) -> Op:
-    """Return the dropout on what enters the first layer."""
+    """Return the dropout on the input of the first layer."""
     return Op(
         name="embedding.dropout",
         kind=OpKind.ELEMENTWISE,
@@ -449,14 +449,15 @@ def build_graph(
     flash_attention
         The score matrix never reaches memory; otherwise it is materialised and kept.
     keeps_gates
-        A gated network keeps what the activation of its gate wrote too.
+        A gated network also keeps the output of its gate's activation.
     norms_in_steps
         Norms by root mean squares are written out, and keep two of their steps.
     fp32_logit_copies
         FP32 copies of the logits that the loss holds at its worst moment: of whole ones, and of
         those that tp splits.
     deferred_logit_gradients
-        Micro-batches whose gradients of logits wait for that of the last product's weights.
+        Micro-batches with gradients of logits that wait for the weight gradient of the last
+        product.
     """
     layers = []
     for spec, count in zip(model.layer_kinds, model.layer_counts, strict=True):

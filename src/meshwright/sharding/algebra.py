@@ -32,8 +32,8 @@ of ZeRO, and the parts of a weight that travel in a stream."""
 class Sharding:
     """Sharding of a tensor: axes that split its dims, and axes over which it is a sum.
 
-    An axis splits one dim at most. A tensor that is ``partial`` over an axis equals the sum of
-    what the members of that axis hold.
+    An axis splits one dim at most. A tensor that is ``partial`` over an axis equals the sum of the
+    tensors on the ranks of that axis.
     """
 
     split: Split = field(default_factory=dict)
@@ -236,6 +236,6 @@ class CollectiveCall:
     """Moved piece by piece round the group while the pieces are computed on: the ring
     of cp, and the tensor streams of tatp. A streamed reduce-scatter moves accumulators."""
     per_step: bool = False
-    """Once for each optimizer step, whatever the number of micro-batches."""
+    """Once for each optimizer step, for any number of micro-batches."""
     of_weight: bool = False
     """The tensor is a weight or its gradient, not an activation."""

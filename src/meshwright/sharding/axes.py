@@ -1,4 +1,4 @@
-"""The axes of the mesh: which dims each splits, what it streams, which plans it refuses.
+"""The axes of the mesh: the dims each splits, the tensors it streams, the plans it refuses.
 
 From all axes together follows how each activation and each weight is sharded between operators.
 """
@@ -49,7 +49,7 @@ EXPERT_INNER_DIMS = frozenset({"expert_ffn", "expert_ffn_in"})
 
 
 class Axis:
-    """One axis; a subclass states what differs from an axis that does nothing.
+    """One axis; a subclass states the differences from an axis that does nothing.
 
     Shardings are stated for tensors between operators: the layouts that an operator needs, and
     the collectives to reach them, follow from the four-case rule.
@@ -487,9 +487,9 @@ def may_stream_inputs(
 ) -> Mask:
     """Return the rows in which tatp can split a block by its heads and inner columns.
 
-    Whole query heads on each device; key and value heads split evenly, or each held by as many
-    devices. Blocks without attention can always be split: rows that leave slivers of a network are
-    refused whatever streams.
+    Whole query heads on each device; key and value heads split evenly, or each is held by equally
+    many devices. Blocks without attention can always be split: rows that leave slivers of a network
+    are refused for any streamed tensor.
     """
     degree = strategy.tp * strategy.tatp
     if structure.context_kind is ContextKind.ULYSSES:

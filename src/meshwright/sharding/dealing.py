@@ -57,7 +57,7 @@ def dealing_of(structure: PlanOptions) -> PlanOptions:
 def dealt_kinds(
     pattern: tuple[int, ...], num_kinds: int, lengths: IntArray, structure: PlanOptions
 ) -> IntArray:
-    """Return the kind of each layer, told apart by what full recomputation does: (layers,).
+    """Return the kind of each layer, with separate kinds under full recomputation: (layers,).
 
     Where it covers the first layers of each chunk, the others are of kinds of their own, from
     ``num_kinds`` on; where runs of layers keep one input, those behind the first of a run are.

@@ -1,9 +1,10 @@
 """All collectives of a layer, derived by running the four-case rule over its operators.
 
-Nothing is listed by hand: the forward pass walks the operators in order and brings to each what it
-needs before it can run on its shards; the backward pass walks them in reverse with the shardings
-of the gradients, which are summed where they are left as partial sums. The gradient of a tensor is
-sharded as the tensor is; contributions of several consumers are added first and reduced once.
+Nothing is listed by hand: the forward pass walks the operators in order and brings the inputs of
+each to the layout that it needs on its shards; the backward pass walks them in reverse with the
+shardings of the gradients, which are summed where they are left as partial sums. The gradient of a
+tensor is sharded as the tensor is; contributions of several consumers are added first and reduced
+once.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def _product_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
 def _spread_over_stages(
     tensor: Tensor, rest: Sharding, weight: Sharding, ledger: Ledger, site: str
 ) -> None:
-    """Send what one stage holds to all stages, where pp splits the weight that it meets.
+    """Send a tensor of one stage to all stages, where pp splits the weight of the product.
 
     Sums over pp that one stage alone needs are charged as all-reduces: a reduction to one stage
     sends half of that. Source: Yeung et al. 2024 (arXiv 2411.05288), section 4.
@@ -361,8 +362,8 @@ def settle(tensor: Tensor, contributions: Contributions, ledger: Ledger, site: s
 def _product_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     """Return the input gradient of a product after the moves that both gradients need.
 
-    dX = dY W^T and dW = X^T dY follow the same rule as the forward pass. What both gather of dY
-    is gathered once; X is gathered again, because it was kept sharded.
+    dX = dY W^T and dW = X^T dY follow the same rule as the forward pass. A dY that both gather is
+    gathered once; X is gathered again, because it was kept sharded.
     """
     structure = ledger.structure
     left = source_operand(op, structure)

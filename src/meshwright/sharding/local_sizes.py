@@ -33,10 +33,10 @@ from meshwright.spec.workload import SelectiveRecompute
 def degree_of(axis: str, strategy: StrategyOf[N], sizes: Mapping[str, Num] | None = None) -> N:
     """Return the number of ranks along an axis or in a group of axes.
 
-    ``dp_shard*cp`` is a product. ``edp`` is what is left for data parallelism of the experts:
-    dp * cp * tp / (ep * etp); ``edp_shard`` is the part of it that shards (1 where the experts
-    already take all shards), ``edp_replicate`` the rest. ``tp/kv_heads`` counts
-    the ranks that hold the same key head: tp over the number of heads, 1 at least.
+    ``dp_shard*cp`` is a product. ``edp`` is the remaining degree for data parallelism of the
+    experts: dp * cp * tp / (ep * etp); ``edp_shard`` is the part of it that shards (1 where the
+    experts already take all shards), ``edp_replicate`` the rest. ``tp/kv_heads`` counts the ranks
+    that hold the same key head: tp over the number of heads, 1 at least.
     """
     group, _, shared = axis.partition("/")
     degree = cast(N, prod(_axis_degree(name, strategy) for name in group.split("*")))

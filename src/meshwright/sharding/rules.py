@@ -104,7 +104,7 @@ class Rule:
 
     ``message`` is a template over the degrees and the facts of :func:`facts`. ``adjusts`` are the
     degrees, ``fix`` the choices whose change may help;
-    :func:`~meshwright.sharding.fixes.nearest_legal` offers what is legal under all rules.
+    :func:`~meshwright.sharding.fixes.nearest_legal` offers a change that is legal under all rules.
     """
 
     name: str

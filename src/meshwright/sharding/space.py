@@ -96,8 +96,8 @@ MOST_STEPS = 16
 def legal_counts(num_devices: int, host_size: int) -> tuple[int, ...]:
     """Return the numbers of devices that a plan may use, the largest first.
 
-    Any number below four hosts; above it whole hosts, since launchers start as many processes on
-    each; of more than 16 hosts groups of 2, 4, 8, ... hosts.
+    Any number below four hosts; above it whole hosts, since launchers start equally many processes
+    on each; of more than 16 hosts groups of 2, 4, 8, ... hosts.
     """
     few = range(1, min(num_devices, 4 * host_size - 1) + 1)
     step = host_size

@@ -402,11 +402,11 @@ speed of a cut; it never rises when one of the times does."""
 def fastest_cut(runs: StageRuns, speed: Speed) -> list[int] | None:
     """Return the stops of the cut of most speed; None where none fits.
 
-    The least sum and the least slowest stage of each number of stages bound its speed, and
-    numbers are taken from the highest bound down. On each, first the cut of least sum among those
-    whose slowest stage is least, which mostly reaches the bound; else from the cut of least sum
-    on, each one of least sum whose slowest stage is faster than that of the one before: no other
-    cut is ahead of these in both. A walk ends where the bound of what is left is no more than the
+    The least sum and the least slowest stage of each number of stages bound its speed, and numbers
+    are taken from the highest bound down. On each, first the cut of least sum among those whose
+    slowest stage is least, which mostly reaches the bound; else from the cut of least sum on, each
+    one of least sum whose slowest stage is faster than that of the one before: no other cut is
+    ahead of these in both. A walk ends where the bound of the remaining cuts is no more than the
     best found.
     """
     slowest_s, sums = runs.best(np.maximum).seconds.tolist(), runs.best(np.add)

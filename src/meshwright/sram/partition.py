@@ -83,7 +83,7 @@ def check_degrees(problem: PartitionProblem) -> None:
 
 
 def notes_of(problem: PartitionProblem, solution: Solution | None) -> Iterator[str]:
-    """Yield what is assumed, left out, or left idle."""
+    """Yield notes on assumptions, on parts left out, and on idle devices."""
     system, memory = problem.system, problem.memory
     if not problem.calibration.is_calibrated:
         yield UNCALIBRATED_NOTE
@@ -171,7 +171,8 @@ def partition(
     """Return the layers of a model cut into stages that fit a level of memory.
 
     Where they do not fit, the answer has no stages, or more than there are devices for, and
-    proposals instead. ``progress`` hears how many batches or proposals are done, and of how many.
+    proposals instead. ``progress`` is called with the number of batches or proposals done, and of
+    all.
 
     Raises
     ------

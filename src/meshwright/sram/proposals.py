@@ -34,8 +34,8 @@ def spilled(
 ) -> tuple[float, Solution]:
     """Return a cut of the far memory whose stages hold as much as possible in the near one.
 
-    On each stage the layers stay whose place saves most seconds in sum: an exact knapsack. The
-    room of the near memory is lessened by the largest transient of the stage.
+    On each stage the layers that save most seconds in sum stay there: an exact knapsack. The room
+    of the near memory is lessened by the largest transient of the stage.
 
     Returns
     -------
@@ -155,7 +155,7 @@ def _batches(
 ) -> Iterator[Proposal]:
     """Yield the largest smaller batch that fits the devices there are.
 
-    In training it is the batch of a step, which changes what is learned.
+    In training it is the batch of a step, which changes the result of training.
     """
     batch = batch_of(problem.workload)
     largest = largest_batch(problem, batch - 1) if groups is None else 0
@@ -168,7 +168,7 @@ def _batches(
 
 
 def largest_batch(problem: PartitionProblem, most: int) -> int:
-    """Return the largest batch up to ``most`` that fits; 0 where none does. What fits is bisected.
+    """Return the largest batch up to ``most`` that fits; 0 where none does. The limit is bisected.
 
     Larger batches never fit on fewer devices: caches and activations only grow.
     """
@@ -196,7 +196,7 @@ def with_batch(problem: PartitionProblem, batch: int) -> PartitionProblem:
 def _streams(
     problem: PartitionProblem, objective: Objective, groups: int | None
 ) -> Iterator[Proposal]:
-    """Yield the next level of memory that holds the layers; what has room nearer stays there."""
+    """Yield the next level of memory that holds the layers; layers with room nearer stay there."""
     for level in range(problem.level + 1, len(problem.system.chip.memories)):
         far = replace(problem, level=level, capacity_bytes=None)
         solution = solve(far, objective, groups)
@@ -234,7 +234,7 @@ def _pruned(
 ) -> Iterator[Proposal]:
     """Yield the largest share of the weights with which the model fits.
 
-    What it saves is not priced: that depends on how the hardware skips what is gone.
+    The time saved is not priced: it depends on how the hardware skips pruned weights.
     """
     (cut_problem,) = cut_problems_of(problem, [groups or group_choices(problem)[-1]])
     for offer in pruned(cut_problem):
@@ -259,9 +259,9 @@ def pruned(cut_problem: CutProblem) -> Iterator[Proposal]:
 
 
 def measured_proposals(cut_problem: CutProblem) -> Iterator[Proposal]:
-    """Yield what would make measured layers fit; nobody knows what it costs.
+    """Yield the changes that make measured layers fit; their cost is not known.
 
-    Each layer is split evenly, weights or all of it; what its operators allow is not known.
+    Each layer is split evenly, weights or all of it; the limits of its operators are not known.
     """
     layers = cut_problem.layers
     held_bytes = layers.loads.resident_bytes + layers.loads.transient_bytes

@@ -1,4 +1,4 @@
-"""A partition in words and tables: the default screen, and what ``--detail`` adds."""
+"""A partition in words and tables: the default screen, and the lines of ``--detail``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from meshwright.sram.rates import Rates
 
 @dataclass(frozen=True)
 class Alike:
-    """A run of stages that hold as many layers of equal bytes and seconds."""
+    """A run of stages with equally many layers of equal bytes and seconds."""
 
     first: int
     last: int

@@ -118,9 +118,9 @@ class TileShape(NamedTuple):
 def passing_dims(graph: DataflowGraph, num_tiles: int) -> dict[str, int]:
     """Return the dims that pass in tiles, and the parts of each: that of the graph and its aliases.
 
-    A move may read what passes under another name, as rows of tokens become slots of experts. Where
-    it reads them as several dims side by side, the outer one passes first, and one behind it where
-    there are more tiles than that has elements.
+    A move may read a passing dim under another name, as rows of tokens become slots of experts.
+    Where it reads them as several dims side by side, the outer one passes first, and one behind it
+    where there are more tiles than that has elements.
     """
     made = {**graph.inputs, **{kernel.name: kernel.dims for kernel in graph.kernels}}
     found = {graph.tiled: num_tiles}
@@ -136,8 +136,8 @@ def passing_dims(graph: DataflowGraph, num_tiles: int) -> dict[str, int]:
 def tileable_dims(graph: DataflowGraph) -> tuple[str, ...]:
     """Return the dims that may pass in tiles: the one that is stated, then the others.
 
-    Of others neither they nor what moves turn them into may be needed whole, or be summed over:
-    what reads the sum would have to wait for the last tile.
+    Neither another dim nor the dims that moves make of it may be needed whole, or be summed over:
+    the reader of the sum would have to wait for the last tile.
     """
 
     def passes(dim: str) -> bool:
@@ -178,12 +178,12 @@ def tile_shape(
     Parameters
     ----------
     kernel
-        What is computed.
+        The kernel of the tile.
     sizes
         Of the dims on one device; of those that pass in tiles, the part in one tile.
     passing
         The dims that pass in tiles. Where the kernel writes one, it makes the columns; where it
-        sums over one, the columns are what only its first operand has.
+        sums over one, the columns are the dims that only its first operand has.
     is_spread
         Whether elementwise kernels may use lanes in any order.
     slowdown

@@ -4,11 +4,11 @@ Graphs are wide because light kernels stand beside others: index arithmetic, mas
 Without them few ideals remain. These are all searched, for a bound; and with the others put back,
 as late or as early as they can run, they are partitions of the whole.
 
-A kernel that is left out takes no cores, weights or buffers. What it handed on is joined to one of
-the tensors that it read: its readers read that one, in the fewer of both bytes and in no larger
-buffers. Whatever partition the kernel was in, one of the two tensors crossed wherever the joined
-one does, so no partition moves or holds more than before; and what needed it needs what it needed.
-A partition also holds all kernels that stand between two of its own: they take their cores and
+A kernel that is left out takes no cores, weights or buffers. Its output is joined to one of the
+tensors that it read: its readers read that one, in the fewer of both bytes and in no larger
+buffers. In any partition of the kernel, one of the two tensors crossed wherever the joined one
+does, so no partition moves or holds more than before; and its readers now depend on its sources. A
+partition also holds all kernels that stand between two of its own: they take their cores and
 buffers after all.
 """
 
@@ -81,7 +81,8 @@ def least_prices(
 ) -> PartitionPrices:
     """Return prices that no partition of the whole undercuts, for sets of the kept kernels.
 
-    Those of the rest; and where a set fits, what it and the kernels between its own take together.
+    Those of the rest; and where a set fits, those of the set together with the kernels between its
+    own.
     """
     found = price_partitions(rest, sets)
     rows = np.flatnonzero(found.fits)
@@ -160,7 +161,7 @@ class _Joined:
 def without(problem: FusionProblem, left_out: Sequence[int]) -> FusionProblem:
     """Return a problem without some kernels that no partitions of the whole undercut.
 
-    What is read once a micro-batch remains, whoever holds it; launches that it may hide are less.
+    Tensors that are read once a micro-batch remain, on any kernel; they hide less of launches.
     """
     tensors, reads = _listed(problem.tensors), problem.reads.copy()
     for kernel in left_out:
@@ -224,10 +225,10 @@ def _columns(tensors: Sequence[_Joined], number: IntArray) -> Tensors:
 
 
 def _joined(tensors: Sequence[_Joined], kernel: int) -> list[_Joined]:
-    """Return the tensors without a kernel: what it wrote is joined to one that it read.
+    """Return the tensors without a kernel: its output is joined to an input.
 
-    To one that all its readers read already, which loses nothing; else to one that is no larger,
-    or that nobody else reads. Where there is none, its readers read nothing in its place.
+    To one that all its readers read already, which loses nothing; else to one that is no larger, or
+    that no other kernel reads. Where there is none, its readers read nothing in its place.
     """
     given = [tensor for tensor in tensors if kernel in tensor.readers]
     made = [tensor for tensor in tensors if tensor.writer == kernel]
@@ -261,8 +262,8 @@ def _joined(tensors: Sequence[_Joined], kernel: int) -> list[_Joined]:
 def put_back(problem: FusionProblem, fewer: FewerKernels, *, late: bool) -> Lattice:
     """Return ideals of the whole graph: those of the kept kernels, with the others put back.
 
-    Late, a kernel runs with the first that needs it; early, with the last that it needs. What finds
-    none of them in its phase runs at the other end of where it may.
+    Late, a kernel runs with the first that needs it; early, with the last that it needs. A kernel
+    with none of them in its phase runs at the other end of its range.
     """
     kept, lattice = fewer.kept, fewer.lattice
     after, phase = _all_needs(problem.needs), problem.phase

@@ -77,14 +77,14 @@ def fuse_graph(
         Chips that tp and pp together take; every division is tried, and those of the question do
         not count. None: those of the question.
     progress
-        Called with how many tiles and divisions are done, and of how many.
+        Called with the number of tiles and divisions that are done, and of all.
 
     Raises
     ------
     SpecError
         With all faults of the question.
     InfeasibleError
-        When nothing fits; says what is too large.
+        When nothing fits; names the part that is too large.
     """
     entries = [question]
     if chips is not None:
@@ -127,7 +127,7 @@ def problem_of(question: FusionQuestion, tile: int) -> FusionProblem:
 
 @dataclass(frozen=True)
 class _TileCase:
-    """One question with one tile: what is fused for each way to split its kernels."""
+    """One question with one tile: its problem for each split of the kernels."""
 
     question: FusionQuestion
     tile: int

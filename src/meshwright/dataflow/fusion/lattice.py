@@ -1,7 +1,7 @@
 """Order ideals within limits, and the steps between them: every way to cut a graph into partitions.
 
-Partitions that run one after the other are a chain of ideals; what one ideal has beyond the one
-before it is a partition, and its price depends on that set alone. So the best partitions are a
+Partitions that run one after the other are a chain of ideals; the difference of an ideal and the
+one before it is a partition, and its price depends on that set alone. So the best partitions are a
 shortest path over ideals.
 
 Two branches, such as experts, are alike when exchanging them kernel by kernel leaves the graph as
@@ -116,7 +116,7 @@ def _tensor_rows(problem: FusionProblem) -> list[_Tensor]:
 def _colours(kernels: Sequence[tuple[object, ...]], tensors: Sequence[_Tensor]) -> list[int]:
     """Return a colour for each kernel; kernels that can be exchanged have the same one.
 
-    Colours start from what is stated of a kernel and are refined by those of its neighbours until
+    Colours start from the facts on a kernel and are refined by those of its neighbours until
     nothing changes.
     """
     colours = _numbered(kernels)
@@ -141,7 +141,7 @@ def _numbered(values: Sequence[tuple[object, ...]]) -> list[int]:
 
 
 def _repeated(colours: list[int]) -> list[int]:
-    """Return the kernels whose colour others have too."""
+    """Return the kernels with a colour that other kernels have too."""
     return [kernel for kernel, colour in enumerate(colours) if colours.count(colour) > 1]
 
 
@@ -211,8 +211,9 @@ class Limits:
     def allows(self, before: BoolArray, after: BoolArray, kernel: IntArray) -> BoolArray:
         """Return which steps may be partitions, by the kernel that comes last.
 
-        What a step adds is of one phase, and its weights fit the SRAM unless it is one kernel. No
-        kernel comes before one of an earlier phase, so the last one has the latest of them.
+        The kernels that a step adds are of one phase, and their weights fit the SRAM unless it is
+        one kernel. No kernel comes before one of an earlier phase, so the last one has the latest
+        of them.
         """
         counted = np.column_stack([self.held_bytes, self.phase, np.ones(len(self.phase))])
         held, phases, count = ((after ^ before) @ counted).T
@@ -299,9 +300,9 @@ def lattice_of(
     Parameters
     ----------
     limits
-        What may be a partition.
+        Limits on the partitions.
     most_steps, most_ideals
-        How many are allowed; None for the usual numbers.
+        Largest numbers allowed; None for the usual numbers.
 
     Raises
     ------

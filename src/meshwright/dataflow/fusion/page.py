@@ -1,4 +1,4 @@
-"""The report of a fusion: its partitions, what limits each, what they hold, and the proof."""
+"""The report of a fusion: its partitions, the limit and the memory of each, and the proof."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The picture of fused partitions as SVG: time to the right, cores and resources downwards.
 
 Every partition is a column as wide as its time. The upper box is the chip: a band for each kernel,
-as high as its share of the cores, and white where cores are idle. Below it are bars of what the
-partition spends: computation, DRAM, network, fill and setup, launch. At the foot is its SRAM.
+as high as its share of the cores, and white where cores are idle. Below it are bars of the parts of
+its time: computation, DRAM, network, fill and setup, launch. At the foot is its SRAM.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ and partial sums travel over the network; the slowest of the three sets the pace
 its weights come from DRAM, once for all sequences of a micro-batch. A partition is one kernel of
 the chip: the next one starts no sooner than a launch later.
 
-Bounds hold for all partitions of a problem, whatever their order: for pruning and for wide graphs.
+Bounds hold for all partitions of a problem, in any order: for pruning and for wide graphs.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
 def least_of_larger(problem: FusionProblem, sets: BoolArray) -> tuple[BoolArray, FloatArray]:
     """Return whether partitions that hold each set, and maybe more, can fit; and their seconds.
 
-    They compute no faster than the set alone, hold its weights, and buffer what its kernels hand to
-    one another and read: inside or from outside, whichever is less. A kernel may come in parts.
+    They compute no faster than the set alone, hold its weights, and buffer the tensors between its
+    kernels and their inputs: inside or from outside, whichever is less. A kernel may come in parts.
     """
     tensors = problem.tensors
     relaxed = replace(

@@ -35,8 +35,8 @@ class Rules:
     """Inputs and outputs of the graph pass through DRAM too. Sums over all tiles (weight gradients)
     are held like a weight, and read and written once a micro-batch."""
     holds_reads: bool
-    """SRAM holds a tensor as its reader needs it: gathered from all devices, and all tiles of what
-    is read at once (keys, values); else as its writer leaves it."""
+    """SRAM holds a tensor as its reader needs it: gathered from all devices, and all tiles of
+    tensors that are read at once (keys, values); else as its writer leaves it."""
     frees_tensors: bool
     """DRAM holds a tensor from its writing to its last reading, not all tensors at once."""
     counts_fill: bool
@@ -125,11 +125,11 @@ class DeviceShare:
 
 @dataclass(frozen=True)
 class FusionProblem:
-    """Kernels in an order in which they can run, as columns of what one device does of them."""
+    """Kernels in an order in which they can run, as columns of their shards on one device."""
 
     names: tuple[str, ...]
     reads: BoolArray
-    """Shape (kernels, kernels): whether the first reads what the second writes."""
+    """Shape (kernels, kernels): whether the first reads the output of the second."""
     phase: IntArray
     """A phase begins when the one before it is done; a partition lies within one."""
     choices: tuple[CoreChoices, ...]
@@ -255,7 +255,7 @@ def fusion_problem(
 def _one_tile(
     graph: DataflowGraph, share: DeviceShare
 ) -> tuple[int, Mapping[str, int], Mapping[str, int]]:
-    """Return the tiles of a sequence, the parts of what passes, and the sizes in one tile."""
+    """Return the tiles of a sequence, the parts of the passing dims, and the sizes in one tile."""
     tiles = int(ceil_div(graph.sizes[graph.tiled], share.tile))
     passing = passing_dims(graph, tiles)
     parts = {dim: -(-graph.sizes[dim] // number) for dim, number in passing.items()}
@@ -292,8 +292,8 @@ def _spare_dram_bytes(
 ) -> float:
     """Return the DRAM that is left for tensors, for one repetition of the graph.
 
-    Forward alone, repetitions follow one another and their tensors are freed; what a backward
-    pass reads stays for all of them.
+    Forward alone, repetitions follow one another and their tensors are freed; tensors that a
+    backward pass reads stay for all of them.
     """
     has_backward = any(kernel.phase is not Phase.FORWARD for kernel in graph.kernels)
     if rules.frees_tensors and not has_backward:
@@ -311,7 +311,7 @@ class _Size:
 
 @dataclass(frozen=True)
 class _Read:
-    """A reader, what it needs of the tensor, and how many tiles are under way to it."""
+    """A reader, the part of the tensor that it needs, and the number of tiles on the way to it."""
 
     kernel: int
     size: _Size
@@ -427,9 +427,9 @@ class _Device:
 def _tensors(device: _Device, rules: Rules, *, buffers: int) -> Tensors:
     """Return the tensors of a graph as a device holds them.
 
-    A tensor inside a partition has level(reader) - level(writer) + 1 buffers of one tile: as
-    many tiles are between the two in a pipeline that is full. One that crosses has ``buffers`` at
-    both ends. Source: Ko et al. 2024 (DFModel, arXiv 2412.16432).
+    A tensor inside a partition has level(reader) - level(writer) + 1 buffers of one tile: this many
+    tiles are between the two in a full pipeline. One that crosses has ``buffers`` at both ends.
+    Source: Ko et al. 2024 (DFModel, arXiv 2412.16432).
     """
     found = [*device.written(rules), *(device.inputs() if rules.counts_ends else ())]
     most = max((len(tensor.reads) for tensor in found), default=1)

@@ -1,4 +1,4 @@
-"""Fused partitions for a reader: what limits each, and which cores its kernels have."""
+"""Fused partitions for a reader: the limit of each, and the cores of its kernels."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _kernels(part: Partition) -> str:
 
 
 def fusion_lines(answer: FusionAnswer) -> Iterator[str]:
-    """Yield what the screen leaves out: every partition, with the cores of its kernels."""
+    """Yield the lines of the detail: every partition, with the cores of its kernels."""
     yield (f"{'':>2} {'time':>9} {'limit':<8}{'compute':>9} {'DRAM':>9} {'network':>9} "
            f"{'fill':>8} {'setup':>8} {'SRAM':>10} {'moved':>10}")  # fmt: skip
     for number, part in enumerate(answer.choice.fusion.partitions, start=1):

@@ -133,7 +133,7 @@ def evaluate(problem: FusionProblem, sets: BoolArray) -> Fusion:
     Raises
     ------
     SpecError
-        When a kernel is in none or in several, comes before what it needs, or shares a
+        When a kernel is in none or in several, comes before a kernel that it needs, or shares a
         partition with another phase.
     InfeasibleError
         When a partition does not fit, or DRAM holds not one sequence.
@@ -237,7 +237,7 @@ def _steps(
 def _alive_bytes(problem: FusionProblem, lattice: Lattice, prices: PartitionPrices) -> FloatArray:
     """Return the bytes in DRAM while each step runs: written before its end, not yet read by all.
 
-    What the step writes and reads itself, and nobody else, stays on the chip.
+    Tensors that only the step itself writes and reads stay on the chip.
     """
     tensors = problem.tensors
     done = np.append(lattice.ideals, np.zeros((len(lattice.ideals), 1), bool), axis=1)
@@ -329,7 +329,7 @@ def best_of(
 ) -> Choice:
     """Return the candidate of the least weighted seconds, those of the lowest bound tried first.
 
-    There is at least one candidate. ``progress`` is called with how many of them are done. The
+    There is at least one candidate. ``progress`` is called with the numbers done and of all. The
     bound of a wide graph is raised before it is fused.
 
     Raises
@@ -378,6 +378,6 @@ def best_of(
 
 
 def _why_none_fits(refused: dict[int, str]) -> str:
-    """Return why the first candidate does not fit, and how many others do not either."""
+    """Return the reason why the first candidate does not fit, and the number of others."""
     first, others = refused[min(refused)], len(refused) - 1
     return f"{first}; {others} more that were tried do not fit either" if others else first

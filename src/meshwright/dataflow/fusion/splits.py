@@ -2,9 +2,9 @@
 
 Under the rules of DFModel the split of fewest bytes is taken, as there. Otherwise splits and
 partitions are chosen together. Cores take at least the work of all kernels, the links all
-collectives, the DRAM what enters and leaves the graph. The three overlap, so the largest is below
-what any partitions take: a bound for all splits. The splits that are best at several means of the
-three are fused.
+collectives, the DRAM the inputs and outputs of the graph. The three overlap, so the largest is
+below the time of any partitions: a bound for all splits. The splits that are best at several means
+of the three are fused.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class ChipRing:
         """Return the ways to split a kernel.
 
         Dims shorter than the group are not split; where that leaves none, every chip does all of
-        it. Gradients of weights are no open sums: nobody knows after how many passes they close.
+        it. Gradients of weights are no open sums: the number of passes after which they close is
+        not known.
 
         Parameters
         ----------

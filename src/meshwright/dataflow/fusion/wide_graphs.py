@@ -1,9 +1,10 @@
-"""A wide graph searched in all orders, without what a known answer and a bound leave out.
+"""A wide graph searched in all orders, except those that a known answer and a bound exclude.
 
 Ideals are reached in the order of their size, each in its least seconds. One that was reached too
-late for what must still follow is not grown, and a partition between two ideals is priced only
-where its shares leave time for the rest. What is left out lies on no path that is faster than the
-known answer. Seconds alone are summed, for the largest micro-batch: a bound for all of them.
+late for the kernels that must still follow is not grown, and a partition between two ideals is
+priced only where its shares leave time for the rest. The excluded ones lie on no path that is
+faster than the known answer. Seconds alone are summed, for the largest micro-batch: a bound for all
+of them.
 """
 
 from __future__ import annotations

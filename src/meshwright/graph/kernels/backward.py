@@ -2,10 +2,10 @@
 
 A product is linear in each tensor that it reads or holds. The gradient of one of them is the
 product of the gradient of the output with all the others: it writes the dims of that tensor and
-sums over the rest, so it costs what the product costs. Elementwise functions, norms and softmax
-turn a gradient into one of the same dims and read again what they read forward (softmax would
-rather read what it wrote, which is as large). A sum hands its gradient on. A move is moved back; a
-lookup keeps one gradient for each row that it read. What has several readers gets a sum.
+sums over the rest, so it costs as much as the product. Elementwise functions, norms and softmax
+turn a gradient into one of the same dims and read their forward inputs again (softmax would rather
+read its output, which is as large). A sum hands its gradient on. A move is moved back; a lookup
+keeps one gradient for each row that it read. The gradients of several readers are summed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def with_backward(
     prologue
         Kernels that no gradient passes: it goes out where it would enter them.
     vector_saves
-        Whether the gradients of elementwise functions, norms and softmax read what the forward
-        pass left. Tensors that products need are always read.
+        Whether the gradients of elementwise functions, norms and softmax read tensors saved by the
+        forward pass. Tensors that products need are always read.
 
     Raises
     ------
@@ -160,7 +160,7 @@ class _Backward:
         )
 
     def _through(self, kernel: Kernel, gradient: str) -> None:
-        """Make what one forward kernel needs: gradients of what it reads, then of what it holds."""
+        """Make the gradients for one forward kernel: of its inputs, then of its weights."""
         of_output = Operand(gradient, kernel.dims)
         is_lookup = kernel.unit is Unit.NONE and bool(kernel.weights)
         for place, read in enumerate(kernel.inputs):
@@ -180,10 +180,10 @@ class _Backward:
             self.weight_gradients.append(self._add(replace(made, phase=Phase.WEIGHT_GRADIENT)))
 
     def _add_whole(self, gradient: Kernel, read: Operand) -> str:
-        """Add the gradient of what was read, and return where that of the whole tensor is.
+        """Add the gradient of the part read, and return the gradient of the whole tensor.
 
-        A reader that takes a part, or rows again and again, has a gradient of what it took. A move
-        puts it back into all of the tensor, at once where the reader is a move itself.
+        A reader that takes a part, or rows several times, has a gradient of that part. A move puts
+        it back into the whole tensor, at once where the reader is a move itself.
         """
         there = self.dims_of(read.source)
         other = {
@@ -204,7 +204,7 @@ class _Backward:
         return self._add(replace(gradient, dims=dims, inputs=reads))
 
     def _add(self, kernel: Kernel) -> str:
-        """Add a kernel under a name of its own, and return the name."""
+        """Add a kernel under a unique name, and return the name."""
         name, again = kernel.name, 2
         while name in self.names:
             name, again = f"{kernel.name}.{again}", again + 1
@@ -244,7 +244,7 @@ def _gradient_of(
 
 
 def _factors(kernel: Kernel, place: int) -> tuple[Weight, ...]:
-    """Return the weights that a gradient is multiplied with: none of its own, and no bias."""
+    """Return the weights that a gradient is multiplied with: not its own one, and no bias."""
     first = len(kernel.inputs)
     return tuple(
         weight

@@ -32,9 +32,9 @@ class Edge:
 
 @dataclass(frozen=True)
 class DataflowGraph(Listed):
-    """A computation, and how often it repeats: one layer of a model, or a whole workload.
+    """A computation and its number of repetitions: one layer of a model, or a whole workload.
 
-    Kernels come after all that they read. What a layer reads from the layer before it is an input.
+    Kernels come after all that they read. A tensor from the layer before is an input.
     """
 
     name: str
@@ -141,20 +141,20 @@ class DataflowGraph(Listed):
 
     @cached_property
     def reads(self) -> BoolArray:
-        """Whether the first kernel reads what the second writes, shape (kernels, kernels)."""
+        """Whether the first kernel reads the output of the second, shape (kernels, kernels)."""
         found = np.zeros((len(self.kernels), len(self.kernels)), bool)
         for edge in self.edges:
             found[edge.consumer, edge.producer] = True
         return found
 
     def word_of(self, tensor: Kernel | Weight) -> float:
-        """Return the bytes of an element of a weight, or of what a kernel writes [bytes]."""
+        """Return the bytes of an element of a weight, or of the output of a kernel [bytes]."""
         return self.word_bytes if tensor.word_bytes is None else tensor.word_bytes
 
     def tensor_bytes(
         self, tensor: Kernel | Weight, sizes: Mapping[str, int] | None = None
     ) -> float:
-        """Return the size of a weight, or of what a kernel writes [bytes].
+        """Return the size of a weight, or of the output of a kernel [bytes].
 
         Parameters
         ----------
@@ -203,7 +203,7 @@ class DataflowGraph(Listed):
 def chained(name: str, parts: Sequence[DataflowGraph]) -> DataflowGraph:
     """Return one graph in which each part occurs as many times as it repeats.
 
-    A part reads what the part before writes, so all but the first have one input. Kernels are
+    A part reads the output of the part before, so all but the first have one input. Kernels are
     numbered by where they occur: ``3.softmax``. Weights keep their names in a part that occurs
     once, so that a weight that two parts name is held once.
 

@@ -1,4 +1,4 @@
-"""A kernel: the dims that it runs over, what it reads and holds, and the one tensor it writes.
+"""A kernel: its dims, its inputs and weights, and the one tensor it writes.
 
 Everything about splitting follows from dims. Take a kernel that computes
 ``scores[heads, tokens, keys]`` from ``query[heads, tokens, head_dim]`` and
@@ -65,7 +65,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class Message:
-    """Bytes that a kernel sends in addition to what its split asks for."""
+    """Bytes that a kernel sends beside the collectives of its split."""
 
     kind: MessageKind
     num_bytes: float

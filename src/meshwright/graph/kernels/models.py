@@ -1,10 +1,10 @@
 """Every model of the catalog as kernels: one rule for each kind of operator, one table of dims.
 
 Heads, gate and up are side by side in one dim of an operator graph; here such a dim names its
-factors (``kv_heads*query_group*score_size``), so that what may be split follows from dims alone.
-Routed rows are ``experts`` by ``slots``. A dispatch reads tokens at the place of slots: split
-over tokens it fills its own slots of all experts, and an all-to-all brings them to the experts
-(Lepikhin et al. 2020, arXiv 2006.16668, section 3.2).
+factors (``kv_heads*query_group*score_size``), so that the legal splits follow from dims alone.
+Routed rows are ``experts`` by ``slots``. A dispatch reads tokens at the place of slots: split over
+tokens it fills its own slots of all experts, and an all-to-all brings them to the experts (Lepikhin
+et al. 2020, arXiv 2006.16668, section 3.2).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def model_graphs(
     tokens
         Length of the sequence.
     expert_capacity
-        Rows that an expert has room for, over the mean of what it receives.
+        Rows that an expert has room for, over the mean number that it receives.
     """
     graph = build_graph(model, flash_attention=False)
     kinds = [kind for kind, n in zip(model.layer_kinds, model.layer_counts, strict=True) if n]
@@ -167,7 +167,7 @@ def _attention(of: _Conversion, op: Op) -> Iterator[Kernel]:
 
 
 _BY_HEAD: Dims = ("tokens", "state_groups", "group_heads", "chunk")
-"""Dims of what a token of a scan has for each token of its chunk, by head."""
+"""Dims of the values that a token of a scan has for each token of its chunk, by head."""
 _SINGLE_STATE: Dims = ("state_groups", "group_heads", "state_size", "inner_head_size")
 
 
@@ -183,7 +183,7 @@ def _matrix(name: str, dims: Dims, *reads: Operand) -> Kernel:
 def _scan(of: _Conversion, op: Op) -> Iterator[Kernel]:
     """Yield a scan: products within chunks, and over a state.
 
-    The states of all chunks are one product over all tokens: a bound from below for what runs
+    The states of all chunks are one product over all tokens: a lower bound of a scan that runs
     chunk by chunk.
     """
     assert op.recurrence is not None
@@ -208,7 +208,7 @@ def _state_space(of: _Conversion, op: Op) -> Iterator[Kernel]:
 
 
 def _delta_rule(of: _Conversion, op: Op) -> Iterator[Kernel]:
-    """Yield what is new in each value, then the result as of a state space."""
+    """Yield the new part of each value, then the result as for a state space."""
     (value, key, query, *steps), name, dims = op.inputs, op.name, of.dims(op.output)
     written: Dims = ("tokens", "state_groups", "group_heads", "state_size")
     yield _matrix(f"{name}.overlaps", _BY_HEAD, *of.reads(key), _at("chunk", of, key))
@@ -267,7 +267,7 @@ def _elementwise(of: _Conversion, op: Op) -> Iterator[Kernel]:
     """Yield a sum, or a function of each element; the last output reads all inputs that are left.
 
     The key of latent attention is its own part and the rotary one that all heads share: a move.
-    Learned positions are looked up, then added; a convolution has taps of its own.
+    Learned positions are looked up, then added; a convolution has its own taps.
     """
     if op.weights:
         yield from (_positions if op.region == EDGE else _convolution)(of, op)
