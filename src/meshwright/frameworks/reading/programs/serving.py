@@ -256,7 +256,7 @@ class Vllm:
         dp = given.whole("data_parallel_size") or 1
         ep = tp * dp if given.flag("enable_expert_parallel") else 1
         found |= {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
-        if ep == 1 and dp > 1 and _has_experts(found["model"]):
+        if ep == 1 and dp > 1 and (found["model"] is None or _has_experts(found["model"])):
             # FusedMoEParallelConfig.make (vLLM 0.33, fused_moe/config.py): experts are split inside
             found["etp"] = tp * dp
         found |= {"batch": given.whole("max_num_seqs"), "context": given.whole("max_model_len")}
