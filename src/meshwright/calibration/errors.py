@@ -24,7 +24,7 @@ SHARE = 0.8
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of some rows; what is not known is None."""
+    """Errors of some rows; unknown values are None."""
 
     rows: int
     rows_used: int
@@ -113,15 +113,16 @@ def intervals_of(predictions: Iterable[Prediction]) -> Intervals:
 def interval_score(errors: FloatArray, slower: FloatArray, faster: FloatArray) -> FloatArray:
     """Return the interval score of each logarithm: small is good.
 
-    Width, and 2 / (1 - share) times the distance of what lies outside. Source: Gneiting and
-    Raftery 2007, Strictly proper scoring rules, section 6.2.
+    Width, and 2 / (1 - share) times the distance of errors outside. Source: Gneiting and Raftery
+    2007, Strictly proper scoring rules, section 6.2.
 
     Parameters
     ----------
     errors
         ln(predicted / measured), (rows,).
     slower, faster
-        How far below and above ln(predicted) intervals of ln(measured throughput) end, (rows,).
+        Distances of the ends of intervals of ln(measured throughput) below and above ln(predicted),
+        (rows,).
     """
     outside = np.maximum(errors - slower, 0.0) + np.maximum(-errors - faster, 0.0)
     return np.asarray(slower + faster + 2.0 / (1.0 - SHARE) * outside, dtype=float)

@@ -1,7 +1,7 @@
 """From a row to a job that can be priced: its model, system, problem, strategy and structure.
 
-What a row does not state has one default, of its framework or of its chip; a row that cannot be
-priced is refused for one of a closed list of reasons.
+A value that a row does not state has one default, of its framework or of its chip; a row that
+cannot be priced is refused for one of a closed list of reasons.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Reason(StrEnum):
 
 
 class RefusedError(Exception):
-    """One row is refused, for a reason, with what was found."""
+    """One row is refused, for a reason, with the value found."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         self.reason, self.detail = reason, detail
@@ -80,7 +80,7 @@ _OF_THE_SEARCH = (
     "pp-micro-batches",
     "sp-sequence",
 )
-"""Rules that spare the search plans nobody would run; what somebody ran is priced."""
+"""Rules that keep unlikely plans out of the search; measured plans are priced anyway."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Degrees:
-    """Degrees and batch of a row, with what follows from the others."""
+    """Degrees and batch of a row, missing ones derived from the others."""
 
     tp: int
     pp: int
@@ -163,8 +163,8 @@ def degrees_of(row: Row, num_devices: int, model: ModelSpec) -> Degrees:
 def _batches(row: Row, dp: int, tp: int, stages: int) -> tuple[int, int]:
     """Return sequences of a micro-batch, and of a step.
 
-    MaxText states batches of a chip: a rank of dp has those of its tp group. A micro-batch that
-    is not stated is 1 in a pipeline (in torchtitan such that there are as many as stages), else
+    MaxText states batches of a chip: a rank of dp has those of its tp group. A micro-batch that is
+    not stated is 1 in a pipeline (in torchtitan such that their number is that of the stages), else
     all that a rank has in a step.
     """
     micro, total, times = row.micro_batch, row.global_batch, row.grad_accum
@@ -186,8 +186,8 @@ def _batches(row: Row, dp: int, tp: int, stages: int) -> tuple[int, int]:
 def _stated(row: Row, habits: Habits, degrees: Degrees) -> dict[str, Any]:
     """Return the degrees and choices that a row states, by the names of a strategy.
 
-    Slices of a network for dp alone are replicas, unless it is stated over how many ranks state is
-    sharded.
+    Slices of a network for dp alone are replicas, unless the number of ranks that shard the state
+    is stated.
     """
     plan, dp = row.parallelism, degrees.dp
     shard = dp // gcd(row.hardware.slices or 1, dp)
@@ -323,7 +323,7 @@ _IN_HOSTS_OF = {"H100-96GB": "H100"}
 def system_of(hardware: HardwareFields) -> SystemSpec:
     """Return the system of a row.
 
-    The fabric is the standard one of the chip, but for what is stated: chips of one host, and the
+    The fabric is the standard one of the chip, except for stated values: chips of one host, and the
     rate between hosts. TPU slices are joined by the data-centre network.
 
     Raises

@@ -45,7 +45,7 @@ Columns = dict[str, Any]
 def read_timings(path: Path) -> list[Timings]:
     """Return the rows of a table (CSV, also gzipped) by kernel.
 
-    The header says what was measured: docs/results/kernels.md lists the columns of each kind.
+    The header states the kind of table: docs/results/kernels.md lists the columns of each kind.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def _prepared(cells: Columns, path: Path) -> Iterator[tuple[tuple[str, ...], Col
     Raises
     ------
     SpecError
-        When no kind of table has these columns; names what the nearest one lacks.
+        When no kind of table has these columns; names the columns that the nearest one lacks.
     """
     missing: dict[str, list[str]] = {}
     for kind, (needed, prepare) in KINDS.items():

@@ -291,7 +291,7 @@ def _miss_parts(found: Validation) -> Iterator[Part]:
 
 
 def _inside(entry: Prediction) -> str:
-    """Return whether the interval of a row held what was measured."""
+    """Return whether the interval of a row held the measured value."""
     if entry.interval is None or entry.measured_tokens_per_s is None:
         return ""
     low, high = entry.interval

@@ -51,7 +51,7 @@ def error_spec(errors: Mapping[str, Errors], groups: Mapping[str, GroupRecord]) 
     Parameters
     ----------
     groups
-        What was found of each source when it was left out; empty where that is not known.
+        Errors of each source when it was left out; empty where that is not known.
     """
     drawn: list[tuple[str, str, float | None, float | None]] = []
     for name in _by_error(errors):
@@ -73,7 +73,7 @@ def error_spec(errors: Mapping[str, Errors], groups: Mapping[str, GroupRecord]) 
 
 
 def coverage_spec(groups: Mapping[str, GroupRecord]) -> Spec:
-    """Return the share of the rows of each source inside their intervals, and what is meant."""
+    """Return the share of the rows of each source inside their intervals, and the target."""
     held = {name: group.covered for name, group in groups.items() if group.covered is not None}
     order = sorted(held, key=lambda name: -held[name])
     return charts.bars(

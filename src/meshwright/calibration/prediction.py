@@ -146,9 +146,9 @@ class RowMemory:
 def row_memory(job: Job, priced: Priced) -> RowMemory:
     """Return the memory of a row that was priced.
 
-    A row fits when what it uses is within what the chip has: the margin of plans is a guard of the
-    search. Where nothing is said of recomputation, whoever ran the plan chose as much as it took,
-    so a row fits if full recomputation makes it fit.
+    A row fits when its memory is within that of the chip: the margin of plans is a guard of the
+    search. Where recomputation is not stated, the plan may have used any, so a row fits if it fits
+    under full recomputation.
     """
     row, use = job.row, _fullest(priced)
     stated = row.measured.memory_bytes_per_chip
@@ -264,7 +264,7 @@ def predict(
     """Return the prediction of each row, or the reason for which there is none.
 
     Each row is priced as ``estimate`` prices its question. Where the calibration was fitted, each
-    has the interval in which four of five rows alike lay whose source was left out of the fit.
+    has the interval that held four of five similar rows of sources left out of the fit.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """From the words of a source to the fields of a row: files of measurements, all faults at once.
 
 A user's file states chips, networks, precision, recomputation, software and models as its source
-words them. They are read here, once; what is priced afterwards looks at typed fields alone. The
-published tables are stored as fields (``benchmarks/normalise_measurements.py``).
+words them. They are read here, once; pricing afterwards uses typed fields alone. The published
+tables are stored as fields (``benchmarks/normalise_measurements.py``).
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ TensorRT-LLM, docs/source/release-notes.md."""
 _ENGINE_V1_SINCE = "2025-03"
 """The engine V1 is the default of vLLM from version 0.8 on. Source: vllm-project/vllm, releases."""
 _LOSS_COMPILED_SINCE = "2025-04"
-"""In torchtitan. Source: pytorch/torchtitan, pull request 1033."""
+"""Month since which torchtitan compiles the loss. Source: pytorch/torchtitan, pull request 1033."""
 
 
 def framework_of(row: StatedRow, hardware: HardwareFields) -> str | None:
@@ -416,7 +416,7 @@ def attention_of(row: StatedRow, hardware: HardwareFields) -> tuple[bool | None,
     """Return whether attention is fused, as stated or as options of Megatron choose; and why.
 
     The local implementation materialises scores unless it is told otherwise; in deterministic mode
-    Transformer Engine takes what gives the same bits each time.
+    Transformer Engine takes kernels that give the same bits each time.
     """
     if row.flash_attention is not None:
         return row.flash_attention, None
@@ -439,7 +439,7 @@ _MEMORY_OPTIONS = {
     "FP8_ACT": "narrow_activation_inputs", "FP8_ACTIVATION": "narrow_activation_inputs",
     "activation-func-fp8-input-store": "narrow_activation_inputs",
 }  # fmt: skip
-"""Options of NeMo and Megatron that change what is kept, under the names of launch files."""
+"""Options of NeMo and Megatron that change the saved tensors, under the names of launch files."""
 
 
 def _is_on(value: Any) -> bool:
@@ -587,7 +587,7 @@ def parallelism_of(
 ) -> ParallelismFields:
     """Return the plan; MaxText may shard over slices too (``dcn_fsdp_parallelism``).
 
-    Full sharding (``fsdp``) is ZeRO 3 whatever stage is named beside it. Megatron may have several
+    Full sharding (``fsdp``) is ZeRO 3, even if another stage is named. Megatron may have several
     instances of its distributed optimizer, each over a part of the ranks; layers that it leaves out
     of the first and of the last stage count as those of the embedding and of the head.
     """
@@ -644,10 +644,11 @@ _OTHER_NAMES = {f"llama{size}b": f"llama1-{size}b" for size in (7, 13, 33, 65)}
 
 
 def model_of(stated: ModelFields) -> ModelFields:
-    """Return the dims of a model with what its name says, where no stated dim contradicts it.
+    """Return the dims of a model, completed by its name where no stated dim contradicts it.
 
     A public training configuration gives the dims that are left out. A public model of the catalog
-    is named: it knows what rows cannot say (latent attention, windows, first dense layers).
+    is named: it has features that rows cannot state (latent attention, windows, first dense
+    layers).
     """
     name = stated.name or ""
     known = public_dims(name)
@@ -666,7 +667,7 @@ def model_of(stated: ModelFields) -> ModelFields:
 def public_dims(name: str) -> dict[str, Any]:
     """Return the dims of a public training configuration by its name, with their source left out.
 
-    They are no models of the catalog: nobody published weights of them.
+    They are no models of the catalog: no weights of them are published.
     """
     known = _configurations()
     found = known.get(_known_as(name, known) or "", {})

@@ -434,7 +434,7 @@ def documents(found: Validation, rows: Sequence[Row], stem: str) -> dict[str, st
     Parameters
     ----------
     rows
-        What was predicted; it is predicted again under the uncalibrated constants.
+        Rows that were predicted; they are predicted again under the uncalibrated constants.
     stem
         First part of the file names.
     """
@@ -475,7 +475,7 @@ def document(
     Parameters
     ----------
     record
-        What the fit reached on sources left out; None: the constants were not fitted.
+        Errors of the fit on sources left out; None: the constants were not fitted.
     """
     drawn = {"": ratio_svg(found.trained)}
     if record is not None:

@@ -375,7 +375,7 @@ class Column:
         Parameters
         ----------
         seen
-            Families of chips of which the constants know rows.
+            Families of chips with rows in the fit of the constants.
         """
         served, problem = self.served(), self.setting.serving.problem
         ends = None

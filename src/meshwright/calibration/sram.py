@@ -1,7 +1,7 @@
 """From a published figure of a machine that serves from SRAM to its price: one user's token.
 
-Layers are cut into the fewest stages; one sequence goes round them. Of a plan that is not stated,
-the split of each layer is the one that answers fastest, on as many chips as it needs.
+Layers are cut into the fewest stages; one sequence goes round them. If the plan is not stated, each
+layer has the split that answers fastest, on the number of chips that it needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calibration files: default constants and what differs by family of chips."""
+"""Calibration files: default constants, and the differences by family of chips."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _TYPES: Mapping[str, Any] = {
 
 
 def _optional(constants: Sequence[str], other: Any) -> dict[str, Any]:
-    """Return the fields of a declaration of which a file states some; ``other`` types the rest."""
+    """Return the optional fields of a declaration; ``other`` is the type of those left over."""
     kinds = (next((k for e, k in _TYPES.items() if name.endswith(e)), other) for name in constants)
     return {name: (kind | None, None) for name, kind in zip(constants, kinds, strict=True)}
 
@@ -70,8 +70,8 @@ _SomeServing = create_model(
 class ErrorRecord(Declaration):
     """Errors of some rows: median and 90th percentile of |ln(predicted / measured)|, and bias.
 
-    Bias is the median of ln(predicted / measured): above 0 is predicted too fast, or too full. What
-    no row states is None.
+    Bias is the median of ln(predicted / measured): above 0 is predicted too fast, or too full.
+    Values that no row states are None.
     """
 
     median: float | None = None
@@ -314,8 +314,8 @@ def _spread(files: Sequence[CalibrationFile], family: str) -> Spread | None:
 def load_serving(family: str, server: Server, name_or_path: str = UNCALIBRATED) -> ServingConstants:
     """Return the constants of serving for a family of chips under a server.
 
-    A constant of the server comes before one of the family, that before the default; what no file
-    of the calibration states is neutral.
+    A constant of the server comes before one of the family, that before the default; constants that
+    no file of the calibration states are neutral.
     """
     parts = [file.serving for file in _chain(name_or_path)]
     places = [part.servers[server.name] for part in parts if server.name in part.servers]

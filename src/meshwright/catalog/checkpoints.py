@@ -2,7 +2,7 @@
 
 ``RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16`` has the dims of ``llama3.1-8b`` and weights
 in 4 bits. The words of a name are compared with those of the catalog, in which the words that say
-nothing about dims are left out step by step; a name with a word that nobody knows is no name.
+nothing about dims are left out step by step; a name with an unknown word is not accepted.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _FORMATS: Final[Mapping[str, Mapping[str, Any] | str | None]] = {
     "mxfp4": {"quant_method": "mxfp4"},
     "bnb": "nf4", "nf4": "nf4",
 }  # fmt: skip
-"""Words for a format, and what ``quantization_config`` says of most checkpoints that have it; the
-name of a format of ``--weights`` stands for its settings. None: as wide as they were trained.
+"""Words for a format, and the ``quantization_config`` of most checkpoints in it; the name of a
+format of ``--weights`` stands for its settings. None: as wide as they were trained.
 
 Source: cards of RedHatAI, nvidia, Qwen and unsloth on Hugging Face (2026-11).
 """
@@ -127,8 +127,8 @@ def keys_of(words: Sequence[str]) -> Iterator[str]:
 def index_of(names: Mapping[str, str]) -> dict[str, str]:
     """Return the catalog name of each key of some names; keys of two models are left out.
 
-    The more words a key has, the more it counts: names of one model come before what others have
-    left when words are taken away.
+    The more words a key has, the more it counts: full names of one model come before shortened
+    names of others.
     """
     found: dict[str, str] = {}
     levels = [list(keys_of(words_of(name))) for name in names]

@@ -1,6 +1,6 @@
 """The ``config.json`` of a model, for files of frameworks that describe one.
 
-The inverse of reading it: what is written reads as the same model, or nothing is written.
+The inverse of reading it: the file reads as the same model, or nothing is written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Config = dict[str, Any]
 
 _ASIDE = ("name", "architecture", "max_sequence_length", "conventions", "source", "weight_format",
           "num_prediction_layers")  # fmt: skip
-"""Fields that do not change what a step costs."""
+"""Fields that do not change the cost of a step."""
 
 
 def dims_of(model: ModelSpec) -> dict[str, Any]:

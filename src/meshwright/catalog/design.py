@@ -1,7 +1,7 @@
 """A design: a system not yet built, from a chip, a memory, links and a network.
 
 Memories and links are parts of the catalog or files; logic and memory may share the area of one
-package, so that what one gets the other lacks.
+package, so that area of the one is lost to the other.
 """
 
 from __future__ import annotations

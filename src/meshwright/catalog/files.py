@@ -1,7 +1,7 @@
 """Reads YAML files into declarations, with all faults of a file at once and the source of a value.
 
 YAML is read as data only: mappings, lists, text, whole numbers, numbers, true and false; no tags,
-no aliases, no code. What YAML would guess otherwise (``on`` as true, ``010`` as eight, ``1:30`` as
+no aliases, no code. Text that YAML would convert (``on`` as true, ``010`` as eight, ``1:30`` as
 ninety) stays text or is refused. Duplicate keys are refused.
 
 The declarations themselves say which fields there are; this module knows none of them by name.
@@ -11,8 +11,8 @@ A value is written plainly (``3.35 TB/s``) or with its origin::
     latency: {value: 2 us, assumed: true, range: [1 us, 4 us], why: no measurement found}
     capacity: {value: 80 GiB, derived: true, source: S, why: five stacks of 16 GiB}
 
-``source:`` next to other fields is the default source of the plain values below it, and what
-derived ones are derived from; a value written with ``value:`` states its own origin.
+``source:`` next to other fields is the default source of the plain values below it, and the origin
+of derived ones; a value written with ``value:`` states its own origin.
 
 A file passes through three steps: sources are taken out of the tree (:func:`plain_values`), fields
 are checked against the declaration (:class:`_FieldCheck`), pydantic converts the rest.
@@ -505,7 +505,7 @@ def spellings(names: Mapping[str, Iterable[str]]) -> dict[str, str]:
     Parameters
     ----------
     names
-        By name, what else it is called.
+        Other names, by name.
     """
     return {bare(text): name for name, others in names.items() for text in (name, *others)}
 

@@ -137,7 +137,7 @@ def read_flow_file(
     needs_routes
         Each flow must state its route; else its ends, and every link those of its own.
     links
-        Of a system, for files that state none.
+        Links of a system, for files that state none.
 
     Raises
     ------
@@ -291,7 +291,7 @@ def _route(
 
 
 def written_scenario(scenario: FlowScenario, **more: object) -> dict[str, Any]:
-    """Return a scenario as a flow file holds it, with further fields of its own."""
+    """Return a scenario as a flow file holds it, with further fields."""
     links = [
         {"id": name, "bw_Bps": bandwidth, "lat_s": latency}
         | (dict(zip(("src", "dst"), ends, strict=True)) if ends else {})

@@ -64,7 +64,7 @@ class KernelCurves:
 
 
 def mean_curve(curves: list[Curve]) -> Curve:
-    """Return the geometric mean of curves; of what is picked from some values the most common."""
+    """Return the geometric mean of curves; for a choice of some values the most common one."""
     numbers = {}
     for name in curves[0].numbers:
         values = [curve.numbers[name] for curve in curves]

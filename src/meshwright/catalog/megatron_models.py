@@ -1,4 +1,4 @@
-"""Models of Megatron-LM and Megatron Bridge: what its GPT lacks, recipes of latent attention.
+"""Models of Megatron-LM and Megatron Bridge: the gaps of its GPT, recipes of latent attention.
 
 Source: megatron-core 0.19.2, ``TransformerConfig``; megatron-bridge 0.6.2, ``recipes``.
 """
@@ -21,7 +21,7 @@ LEARNED_GELU = ("megatron_gpt", "GPT2LMHeadModel")
 
 
 def model_refusals(model: ModelSpec) -> Iterator[Fault]:
-    """Yield what of a model Megatron-LM's GPT lacks."""
+    """Yield the features of a model that Megatron-LM's GPT lacks."""
     known = ", ".join((*LEARNED_GELU, *ROTARY_GATED))
     learned = bool(model.learned_positions)
     if model.architecture not in (*ROTARY_GATED, *LEARNED_GELU):
@@ -53,7 +53,7 @@ def _layer_refusals(model: ModelSpec) -> Iterator[Fault]:
 
 
 def _kind_problems(kind: LayerSpec) -> Iterator[str]:
-    """Yield what of one layer kind cannot be said."""
+    """Yield the features of one kind of layer that have no option."""
     attention = kind.attention
     if attention is None or kind.num_branches == 1:
         yield "no attention or no network; Megatron-LM's GPT has both in each layer"

@@ -17,7 +17,8 @@ from meshwright.base.arrays import BoolArray, IntArray
 from meshwright.base.errors import UnsupportedError
 
 Kept = Callable[[BoolArray, BoolArray, IntArray], BoolArray]
-"""Which sets are kept, by the rows they grew from, their own, and the kernel that joined last."""
+"""Function that marks the sets to keep, from the rows they grew from, their own, and the kernel
+that joined last."""
 
 
 class TooWideError(UnsupportedError):
@@ -51,7 +52,7 @@ def larger_ideals(
     most
         Sets that may be found.
     kept
-        Which of them are kept; None for all.
+        Function that marks the sets to keep; None: all are kept.
 
     Raises
     ------

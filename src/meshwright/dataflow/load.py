@@ -62,13 +62,13 @@ def load_graph(
         Length of the sequence of a model, 2048 where none is said. All other graphs state
         their sizes.
     training
-        With the gradients of all inputs and weights.
+        Whether the graph has the gradients of all inputs and weights.
     precision
         Type of the numbers; tensors with their own word keep it.
     sizes
-        Of dims of a file or of a program.
+        Sizes of dims of a file or of a program.
     inputs, repeats
-        Of a program.
+        Shapes of the inputs, and repetitions, of a program.
 
     Raises
     ------

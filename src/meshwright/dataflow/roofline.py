@@ -78,7 +78,8 @@ class CalibratedSystem:
         Parameters
         ----------
         number_bytes
-            Of products of other numbers; of wider ones where the chip has no rate for them.
+            Bytes of the numbers of products; if the chip has no rate for them, that of wider ones
+            is taken.
 
         Raises
         ------

@@ -88,7 +88,7 @@ class DegreePricing:
         Parameters
         ----------
         is_final
-            Without it a gap that a limit on memory leaves stays open: a first look.
+            False: a first look, which leaves the gap open that comes from a limit on memory.
         enough_s
             Time of a plan that is known: a graph is not cut where that cannot be faster [s].
         """

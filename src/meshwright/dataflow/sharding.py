@@ -10,8 +10,8 @@ tensor. The cost of the set is settled with the producer. A reader that wants a 
 set pays more than that layout can cost inside, so the best choices never do that, and no price is
 infinite.
 
-A tensor that leaves the graph is asked for once more, by whoever takes it: closed, in the layout
-that is stated, or in any, whichever is the cheapest beside those of its readers.
+A tensor that leaves the graph is asked for once more, by the consumer outside: closed, in the
+layout that is stated, or in any, whichever is the cheapest beside those of its readers.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class SplitTables:
         return float(sum(costs[way] for costs, way in alone) + sum(pairs)) + changed
 
     def costs_by_kernel(self, ways: Sequence[int]) -> dict[str, float]:
-        """Return the same by the kernel that causes it; they sum to the cost.
+        """Return the costs by the kernel that causes them; they sum to the cost.
 
         A kernel causes its own cost and the changes of its output. The joint cost of two kernels is
         caused by the later one.
@@ -211,7 +211,7 @@ class SplitTables:
     ) -> Iterator[
         tuple[Demand, list[TensorLayout], TensorLayout | None, Mapping[LayoutChange, float]]
     ]:
-        """Yield the layouts that readers want, that of leaving, and how often each change is made.
+        """Yield the layouts that readers want, that of leaving, and the number of each change.
 
         A tensor that leaves in a share of the passes is changed for its readers in the others.
         """
@@ -258,7 +258,7 @@ class _ChoiceBuilder:
         return ChoiceGraph([Load(*tables) for tables in self.nodes], edges)
 
     def _add_demand(self, asked: Demand) -> None:
-        """Add what changes cost: a node for the set of layouts of a tensor with several readers."""
+        """Add costs of changes: a node for the set of layouts of a tensor with several readers."""
         num_bytes, producer = asked.num_bytes, asked.producer
         have = [split.writes for split in self.tables.splits[producer]]
         wants = [

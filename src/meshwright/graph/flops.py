@@ -128,7 +128,7 @@ def step_flops(
         or ``recompute_modules``. Flash attention recomputes its scores inside the backward kernel
         in any case, and a scan the states of its chunks.
     recomputed_shares
-        Of the layers of each kind, the share to which that applies; all where none is given.
+        Share of the layers of each kind to which that applies; none: all.
     freezes_weights
         Gradients of weights are not computed: two products of a linear layer, not three.
 
@@ -173,5 +173,5 @@ def step_flops(
 
 
 def utilization(flops: Num, step_s: Num, num_devices: Num, peak_flops_per_s: Num) -> Num:
-    """Return FLOPs per second over the dense peak of all devices: MFU or HFU by what is counted."""
+    """Return FLOPs per second over the dense peak of all devices: MFU or HFU, by FLOPs counted."""
     return flops / (step_s * num_devices * peak_flops_per_s)

@@ -1,8 +1,8 @@
 """Clients in a closed loop: each sends a request when the answer to the one before has ended.
 
-State equations of a steady state, as plain functions of numbers and of columns. What a pass takes
-is known (:mod:`meshwright.serve.passes`); what follows is how many prompts each pass meets, the
-mean time per output token, and the mean time to the first token.
+State equations of a steady state, as plain functions of numbers and of columns. The time of a pass
+is known (:mod:`meshwright.serve.passes`); results are the number of prompts that each pass carries,
+the mean time per output token, and the mean time to the first token.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def steady(loop: LoopOf[Num]) -> LoopState[Num]:
         r = (N - 1) / (T + (O - 1) t)
 
     prompts a second, so that a step carries a = min(r t, room) of them and takes t = d + a e. A
-    request meets a pass in flight, of which it waits for half. Passes met are longer than the mean
+    request meets a pass in flight, and waits for half of it. Passes met are longer than the mean
     one; with a Poisson number of prompts in each, E[x^2] / E[x] of their lengths is
 
         L = t + a e^2 / t.

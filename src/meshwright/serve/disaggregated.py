@@ -57,14 +57,14 @@ def queue_s(rate: Num, period_s: Num, prompts: Num) -> Num:
     rate
         Prompts that one worker gets, r [1/s].
     period_s
-        Between two passes, B [s].
+        Time between two passes, B [s].
     prompts
-        Of a pass, b.
+        Prompts of a pass, b.
 
     Assumes: prompts come as a Poisson process. For b = 1 this is the wait of an M/D/1 queue and
-    exact; of several it is Allen and Cunneen's approximation for arrivals whose squared variation
-    is 1 / b, which tests hold to be no shorter than a simulation of each pass.
-    Source: Zhong et al. 2024 (DistServe), section 3.1, equations 1 and 2; Allen 1990, section 5.3.
+    exact; for several it is Allen and Cunneen's approximation for arrivals with squared variation 1
+    / b, which tests hold to be no shorter than a simulation of each pass. Source: Zhong et al. 2024
+    (DistServe), section 3.1, equations 1 and 2; Allen 1990, section 5.3.
     """
     load = rate * period_s / prompts
     return (prompts - 1.0) / (2.0 * rate) + load * period_s / (2.0 * prompts * (1.0 - load))
@@ -435,7 +435,7 @@ def prompts_of(work: Decode) -> Prefill:
 def _kind(space: ServingSpace, prompts: ServingProblem, counts: Counts) -> Kind:
     """Return the rows of one kind of worker.
 
-    Replicas inside of a worker that share no experts are workers of their own, and left out.
+    Replicas inside a worker that share no experts are separate workers, and left out.
     """
     structures, columns = covered(space, counts)
     if not len(columns):

@@ -29,7 +29,7 @@ def disaggregated_page(
     launch_files
         Files that start a worker of each kind, by name; None: no server starts them.
     launch_command
-        What writes them.
+        Command that writes them.
     """
     best = plan.best
     sections = (

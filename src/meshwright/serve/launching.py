@@ -105,7 +105,7 @@ def _joins_otherwise(case: ServingCase) -> BoolArray:
 def _fills_no_hosts(case: ServingCase) -> BoolArray:
     """Return the rows whose server lies on several hosts and does not fill them.
 
-    Each host starts as many ranks.
+    Every host starts equally many ranks.
 
     Source: vLLM 0.33, ``config/parallel.py`` (``nnodes`` divides the world); SGLang 0.5.23,
     ``srt/server_args.py`` (``tp_size * pp_size % nnodes == 0``).

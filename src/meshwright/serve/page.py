@@ -50,7 +50,7 @@ def serving_page(
     launch_files
         Files that start a replica, by name; None: no server starts the plan.
     launch_command
-        What writes them.
+        Command that writes them.
     """
     problem = problem_of(plan)
     gains = _gains(problem, plan.best)

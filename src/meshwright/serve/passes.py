@@ -1,7 +1,7 @@
 """The problem of serving, and the price of one pass of one group of sequences.
 
-The problem is a model, a system, and prefill or decode. A pass is priced for columns of
-strategies, whatever else is in flight.
+The problem is a model, a system, and prefill or decode. A pass is priced for columns of strategies,
+with anything else in flight.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
         return self.server.launches
 
     def with_constants(self, constants: ServingConstantsOf[Num]) -> ServingProblem:
-        """Return the problem under other constants of serving; what they do not change is kept."""
+        """Return the problem under other constants of serving; unaffected values are kept."""
         changed = replace(self, constants=constants)
         vars(changed).update(
             {name: known for name, known in vars(self).items() if name in _KEPT_PROPERTIES}
@@ -190,7 +190,7 @@ def with_stored_weights(
     """Return the workload with weights and cache as the checkpoint of the model stores them.
 
     Where the format has both operands of products narrow, and the chip a rate for that, products
-    are narrow. What the user states stands.
+    are narrow. Types that the user states are kept.
     """
     stored, precision = model.weight_format, workload.precision
     changes: dict[str, object] = {}
@@ -309,7 +309,7 @@ def with_drafts(
     Parameters
     ----------
     first, later
-        Of the draft: the pass for the first token, with what prompts there are, and for others.
+        Passes of the draft: for the first token, with its prompts, and for later ones.
     """
     work = problem.workload
     assert isinstance(work, Decode)
@@ -340,7 +340,7 @@ def price_requests(
 ) -> RequestPasses:  # fmt: skip
     """Return the passes of groups of requests in flight.
 
-    Of n answers n / answer length end in a step, and as many prompts pass: a pass carries that
+    Of n answers n / answer length end in a step, and equally many prompts pass: a pass carries that
     many, or those that wait, at least one, and no more than its tokens have room for. Products,
     elementwise work and collectives see the tokens of both kinds, attention each kind on its own.
 
@@ -351,7 +351,7 @@ def price_requests(
     prompt, answer
         Tokens of a request.
     shape
-        Of the pass of answers, where it is not that of the workload.
+        Shape of the pass of answers, where it is not that of the workload.
     waiting
         Prompts that wait together, where they are more than those that come in a step.
     """
@@ -467,7 +467,7 @@ def price_passes(
     Parameters
     ----------
     shape
-        Of each pass, where it is not that of the workload.
+        Shape of each pass, where it is not that of the workload.
     """
     network = problem.network(structure.axis_order, strategy)
     collectives = Collectives(network, problem.collective_start_s)
@@ -495,7 +495,7 @@ def reserved_bytes(
 ) -> tuple[Num, ...]:  # fmt: skip
     """Return the memory that a server reserves for the transients of its largest pass [bytes].
 
-    On one device of the first, the fullest middle and the last stage, whatever passes come.
+    On one device of the first, the fullest middle and the last stage, for any passes.
 
     Parameters
     ----------
@@ -630,8 +630,8 @@ def _working_bytes(
 def _calls_of_tokens_that_stay(calls: Sequence[CollectiveCall]) -> list[CollectiveCall]:
     """Return the collectives of a layer whose experts are split within the group of tp.
 
-    Each rank holds all tokens there: it computes its part of the experts, adds up what its tokens
-    get, and one sum over tp replaces the ways to the experts and back.
+    Each rank holds all tokens there: it computes its part of the experts, adds up the results of
+    its tokens, and one sum over tp replaces the ways to the experts and back.
     """
     kept = [call for call in calls if "routed_tokens" not in call.tensor.dims]
     return [

@@ -1,8 +1,8 @@
 """Requests from the first token of their prompt to the last of their answer, under one server.
 
-A batch: equal requests start together, as many at once as the cache has room for; their
-prompts pass first, then one token of each in every step. A queue: a request starts whenever another
-one ends, so that each step carries tokens of both kinds.
+A batch: equal requests start together, up to the number that the cache has room for; their prompts
+pass first, then one token of each in every step. A queue: a request starts whenever another one
+ends, so that each step carries tokens of both kinds.
 
 Answers grow token by token; a step at half of their length stands for all of them, which is exact
 where the cost of attention is linear in the length of the cache.
@@ -112,7 +112,7 @@ class Serving:
     def _prompts_s(self, sequences: Num, requests: Requests) -> Num:
         """Return the seconds in which the prompts of some sequences pass, in equal parts.
 
-        A part sees what the parts before it left, so that attention costs what it does on whole
+        A part reads the cache of the parts before it, so that attention costs as much as on whole
         prompts. Parts follow each other through the stages.
         """
         tokens = sequences * requests.prompt_tokens
@@ -126,9 +126,9 @@ class Serving:
     def _loop(self, requests: Requests, room: Num) -> Served:
         """Return the steady state of clients that each send a request when another one ends.
 
-        Clients beyond the room wait for a place: of N clients with room for A, (N - A) / rate.
-        A queue that never ends has as many clients as have room, and no more than that their
-        tokens of a mean step fit in a pass.
+        Clients beyond the room wait for a place: of N clients with room for A, (N - A) / rate. An
+        endless queue has all the clients that have room, up to the number at which their tokens of
+        a mean step fill a pass.
         """
         prompt, answer = requests.prompt_tokens, requests.answer_tokens
         of_pass = self.strategy.pp * self.server.most_pass_tokens / (1.0 + prompt / answer)
@@ -199,7 +199,7 @@ class Serving:
         return price_passes(self.problem, self.structure, self._columns(number), shape)
 
     def _columns(self, sequences: Num) -> StrategyColumns:
-        """Return the strategy with so many sequences in a pass."""
+        """Return the strategy with this number of sequences in a pass."""
         return StrategyColumns(
             **{
                 entry.name: getattr(self.strategy, entry.name) + 0.0 * sequences

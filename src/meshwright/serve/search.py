@@ -1,6 +1,6 @@
 """Search of the best way to serve over the whole space; if none fits, the nearest one that could.
 
-The space is every split of the devices and every batch, without what rules refuse.
+The space is every split of the devices and every batch, without rows that rules refuse.
 """
 
 from __future__ import annotations
@@ -168,7 +168,8 @@ def with_batches(space: ServingSpace, degrees: StrategyColumns) -> Candidates:
 def _batches(space: ServingSpace, dp: int, pp: int) -> list[tuple[int, int]]:
     """Return (groups, sequences of a group) of one replica, up to its share of the batch.
 
-    In prefill prompts follow each other through all stages, so there are as many groups.
+    In prefill prompts follow each other through all stages, so the number of groups is equal to
+    that of stages.
     """
     share = max(space.problem.workload.batch_size // dp, 1)
     ladder, is_decode = batch_ladder(share), space.problem.is_decode
@@ -209,7 +210,7 @@ def _orders(problem: ServingProblem) -> tuple[tuple[str, ...], ...]:
 def _own_rows(
     problem: ServingProblem, structure: PlanOptions, columns: StrategyColumns
 ) -> BoolArray:
-    """Return the rows for which a structure is a choice of its own.
+    """Return the rows for which a structure is a distinct choice.
 
     Splitting the tokens of a decode step over tp changes nothing worth a choice, and is left out.
     """
@@ -229,7 +230,7 @@ class ServingColumns:
 
     strategy: StrategyColumns
     split_of: IntArray
-    """The split of the devices, whatever the batch."""
+    """The split of the devices, for any batch."""
     structure_of: IntArray
     """Index into the structures of the result."""
     num_groups: FloatArray
@@ -499,7 +500,8 @@ def search_serving(
     Raises
     ------
     InfeasibleError
-        When nothing fits the memory or the latency; says what is closest and what would help.
+        When nothing fits the memory or the latency; names the closest candidate and changes that
+        help.
     """
     started = time.perf_counter()
     counts = Counts()
@@ -544,7 +546,7 @@ def covered(space: ServingSpace, counts: Counts) -> tuple[tuple[PlanOptions, ...
 
 @dataclass(frozen=True)
 class Layout:
-    """A structure, and what depends on it and on the split alone."""
+    """A structure, and the values that depend only on it and on the split."""
 
     structure: PlanOptions
     number: int

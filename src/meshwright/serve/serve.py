@@ -254,16 +254,16 @@ def serve(
     objective
         ``throughput`` within the allowed latency, or ``latency`` with the whole batch in flight.
     allowed
-        What is fixed: values of a degree or of a structural choice by name.
+        Fixed choices: values of a degree or of a plan option by name.
     server
-        What runs the passes: its own time between them is priced.
+        Server that runs the passes: its own time between them is priced.
     memory_share
-        Of the memory of a device, that the server fills; None: as it does by itself.
+        Share of the memory of a device that the server fills; None: its default.
 
     Raises
     ------
     InfeasibleError
-        Nothing fits the memory or the latency; says what is closest and what would help.
+        Nothing fits the memory or the latency; names the closest candidate and changes that help.
     """
     problem = serving_problem(model, system, workload, server, calibration, memory_share)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
@@ -284,7 +284,7 @@ def serving_problem(
     Raises
     ------
     SpecError
-        What serving does not price, or the server does not have.
+        A part of the question that serving does not price, or that the server lacks.
     """
     model_spec = load_model(model) if isinstance(model, str) else model
     system_spec = load_system(system) if isinstance(system, str) else system
@@ -338,7 +338,7 @@ def disaggregate(
         Requests, with a limit of the time to the first token: without one prompts queue without
         end.
     allowed
-        What is fixed, of both kinds of workers.
+        Fixed choices, of both kinds of workers.
 
     Raises
     ------

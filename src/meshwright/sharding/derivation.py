@@ -119,7 +119,7 @@ Layouts = dict[str, Sharding]
 
 
 def _at_home(tensor: Tensor, layouts: Layouts, ledger: Ledger, site: str) -> Sharding:
-    """Bring a tensor to rest: close its sums, undo what its maker did to its layout."""
+    """Bring a tensor to rest: reduce its sums, undo changes of its layout by its writer."""
     rest = activation_sharding(tensor, ledger.structure)
     have = layouts.get(tensor.name, rest)
     layouts[tensor.name] = ledger.move(tensor, have, reshard(have, rest), site)

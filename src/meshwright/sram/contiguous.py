@@ -451,7 +451,7 @@ def most_worth(
     Parameters
     ----------
     sizes, worths
-        Of each item, none negative: bytes, and the seconds or bytes that its place saves.
+        Size and worth of each item, none negative: bytes, and the seconds or bytes that it saves.
     """
     sets: list[tuple[float, float, tuple[int, ...]]] = [(0.0, 0.0, ())]
     for item, (size, worth) in enumerate(zip(sizes, worths, strict=True)):

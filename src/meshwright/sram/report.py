@@ -52,7 +52,7 @@ class Alike:
         return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
 
     def layers(self, most: int) -> str:
-        """Return the first layer to the last one and how many each, cut to ``most`` letters."""
+        """Return the first to the last layer and the number of each, cut to ``most`` letters."""
         first, last = self.stages[0].first_layer, self.stages[-1].last_layer
         each = f" ({self.stages[0].num_layers} each)" if len(self.stages) > 1 else ""
         kind, _, number = last.rpartition(" ")

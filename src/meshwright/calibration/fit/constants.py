@@ -13,8 +13,8 @@ from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 class Free:
     """One free constant, fitted as its logarithm.
 
-    ``prior`` is what is expected without rows, ``spread`` how far from it as a standard deviation
-    of the logarithm. A scale multiplies the uncalibrated values of several constants.
+    ``prior`` is the value expected without rows, ``spread`` its standard deviation in the
+    logarithm. A scale multiplies the uncalibrated values of several constants.
     """
 
     name: str

@@ -1,8 +1,7 @@
 """The constants of memory, fitted to rows that state it, and the same without each source.
 
-Bytes of tensors follow from the plan. Left to measurements are what the allocator holds besides
-them, as a factor, what the runtime takes, and what communicators add for each axis of several
-devices.
+Bytes of tensors follow from the plan. Left to measurements are the overhead of the allocator, as a
+factor, the bytes of the runtime, and the bytes of communicators for each axis of several devices.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ def constants_of_memory(found: MemoryFit) -> Iterator[tuple[str, float, float, f
 
 
 def _fitted(rows: MemoryRows, expected: Sequence[float]) -> FloatArray:
-    """Return the constants of least robust error near what is expected of them, (constants,).
+    """Return the constants of least robust error near their expected values, (constants,).
 
     Too little is worse than too much: the factor is raised until half of the rows have enough.
     """

@@ -122,11 +122,12 @@ def fitted(rows: Sequence[Row], name: str, command: str, calibration: str = UNCA
     Parameters
     ----------
     name
-        Of the calibration.
+        Name of the calibration.
     command
-        That writes the file, for its first line.
+        Command that writes the file, for its first line.
     calibration
-        Whose constants are expected: few rows adjust it, and it holds where they say nothing.
+        Calibration with the expected constants: few rows adjust it, and it is kept where they say
+        nothing.
     """
     served = [row for row in rows if row.is_serving and not row.is_one_user]
     steps = predict([r for r in rows if not r.is_serving], UNCALIBRATED, is_placed=False)

@@ -238,10 +238,10 @@ def serving_rows(rows: Sequence[Row], calibration: str, base: str = UNCALIBRATED
 
 
 def fit_serving(rows: ServingRows) -> ServingFit:
-    """Return the constants of least robust error that stay near what is expected of them.
+    """Return the constants of least robust error that stay near their expected values.
 
-    The steps of :func:`~meshwright.calibration.fit.training.fit`; what is left out is refitted in
-    the slopes at the fitted point, then predicted exactly.
+    The steps of :func:`~meshwright.calibration.fit.training.fit`; fits that leave rows out are made
+    in the slopes at the fitted point, then predicted exactly.
     """
     keys, values = rows.keys, np.log([key.free.prior for key in rows.keys])
     values = values + rows.best_starts(values)

@@ -175,9 +175,9 @@ def fit_spread(errors: FloatArray, degrees: FloatArray, weights: FloatArray) -> 
     errors
         ln(predicted / measured), (rows,).
     degrees
-        Of traits, (rows, traits).
+        Degrees of the traits, (rows, traits).
     weights
-        Of rows, (rows,).
+        Weights of the rows, (rows,).
     """
     known = ~np.isnan(errors)
     if not known.any():
@@ -198,8 +198,8 @@ def _tail(errors: FloatArray, degrees: FloatArray, weights: FloatArray) -> Tail:
 def _log_scales(sizes: FloatArray, weights: FloatArray, degrees: FloatArray) -> FloatArray:
     """Return the log of the mean size of errors and of the factor of each trait.
 
-    Sizes are taken as exponential with a mean of exp(b0 + degrees b); b is the most likely one
-    with factors held by what is expected of them: no trait makes a prediction more certain.
+    Sizes are taken as exponential with a mean of exp(b0 + degrees b); b is the most likely one with
+    factors held near their expected values: no trait makes a prediction more certain.
     """
     from scipy.optimize import minimize
 

@@ -38,10 +38,10 @@ class SramFit:
 
 
 def fit_sram(rows: Sequence[Row], calibration: str) -> SramFit | None:
-    """Return the constants of least squares that stay near what is expected; None: no row.
+    """Return the constants of least squares that stay near expected values; None: no row.
 
     Errors are not cut as those of tables are: each of few rows is another model on another number
-    of chips, and what the constants miss is in all of them. The spread of a constant is that by
+    of chips, and the error of the constants is in all of them. The spread of a constant is that by
     the curvature at the fit, for errors as large as those left.
     """
     found = []

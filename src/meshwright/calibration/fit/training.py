@@ -127,7 +127,7 @@ class FitRows:
             yield [n for n, key in enumerate(keys) if key.holds(*pair)]
 
     def _log_errors(self, index: int, own: Sequence[Key], logs: FloatArray) -> FloatArray:
-        """Return the log error of a row under constants of its own, (lines of ``logs``,)."""
+        """Return the log error of a row under its own constants, (lines of ``logs``,)."""
         return self._error(index, self._priced(index, own, logs).step.time.total_s, len(logs))
 
     def _error(self, index: int, seconds: Any, number: int) -> FloatArray:
@@ -139,7 +139,7 @@ class FitRows:
         return np.asarray(found, dtype=float)
 
     def _priced(self, index: int, own: Sequence[Key], logs: FloatArray) -> Priced:
-        """Return the price of a row under constants of its own, one line of logarithms each."""
+        """Return the price of a row under its own constants, one line of logarithms each."""
         job = self.jobs[index]
         draws: dict[str, FloatArray] = {}
         for number, key in enumerate(own):
@@ -250,8 +250,8 @@ class Fit:
 def fit(rows: FitRows, unnamed: FitRows | None = None, base: str = UNCALIBRATED) -> Fit:
     """Return the constants of least robust error that stay near their expected values.
 
-    Gauss-Newton steps with Huber weights on log errors; each constant is held by a prior. What is
-    left out is refitted in the slopes at the fitted point, then predicted exactly.
+    Gauss-Newton steps with Huber weights on log errors; each constant is held by a prior. Fits that
+    leave rows out are made in the slopes at the fitted point, then predicted exactly.
 
     Parameters
     ----------
@@ -288,7 +288,7 @@ def fit(rows: FitRows, unnamed: FitRows | None = None, base: str = UNCALIBRATED)
 def _without(
     rows: FitRows, keys: Sequence[Key], left_out: Sequence[Stacks], values: FloatArray
 ) -> tuple[dict[Stacks, FloatArray], dict[Stacks, FloatArray]]:
-    """Return errors and host shares of rows by what their fit knows nothing of."""
+    """Return errors and host shares of rows by the stacks that their fit leaves out."""
     errors, shares = rows.errors(keys, values)
     return dict(zip(left_out, errors, strict=True)), dict(zip(left_out, shares, strict=True))
 

@@ -1,7 +1,7 @@
 """Readable names of dims: from the use in operators, else from the operator that makes them.
 
-A dim is born with the name of what made it (``x.0``, ``conv1.0``). Operators know more: a
-convolution that its axes are batch, channels, height and width, attention that they are heads.
+A dim first has the name of its maker (``x.0``, ``conv1.0``). Operators know more: a convolution
+that its axes are batch, channels, height and width, attention that they are heads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A program of ``torch.export`` as plain data, and its graph: no PyTorch is needed for either.
 
-A tensor that is overwritten is a new tensor, and so is all that shows a part of it: what a program
-reads later is put together from what was written last, as PyTorch does it by functionalization.
+A tensor that is overwritten is a new tensor, and so is all that shows a part of it: later reads are
+put together from the last writes, as PyTorch does by functionalization.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def graph_of(
     Parameters
     ----------
     sizes
-        Of dims of inputs, by their name in the graph, or by their place (``x.0``). Every dim that
-        the program leaves open needs one.
+        Sizes of dims of inputs, by their name in the graph, or by their place (``x.0``). Every dim
+        that the program leaves open needs one.
 
     Raises
     ------
@@ -340,7 +340,7 @@ class _Reader:
         return [value for value in found if isinstance(value, Value)]
 
     def _input(self, entry: Input, dims: Sequence[str] | None) -> Any:
-        """Return an input, a weight or a buffer; what is no tensor is itself."""
+        """Return an input, a weight or a buffer; anything but a tensor is returned unchanged."""
         meta = entry.meta
         if not isinstance(meta, TensorMeta):
             return self._number(meta)

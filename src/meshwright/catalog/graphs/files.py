@@ -1,7 +1,8 @@
 """Graphs of the catalog and of users: YAML or JSON to checked declarations, and back to files.
 
 The check works on plain values, so that a file whose fields are partly wrong is still checked as a
-whole. What is no list of names, no mapping, no tensor is left to the types of the declaration.
+whole. Values that are not lists of names, mappings or tensors are left to the types of the
+declaration.
 """
 
 from __future__ import annotations

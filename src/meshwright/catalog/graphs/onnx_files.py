@@ -98,11 +98,11 @@ def import_onnx(
     Parameters
     ----------
     repeats
-        How often the whole repeats.
+        Number of repetitions of the whole graph.
     dims
         Names of the dims of inputs, by the names of the inputs.
     sizes
-        Of dynamic dims, by their name in the file or by their place (``x.0``).
+        Sizes of dynamic dims, by their name in the file or by their place (``x.0``).
     tiled
         The dim that passes through a chip in tiles; otherwise the one that most kernels write.
 

@@ -1,7 +1,7 @@
 """Operators of frameworks as kernels, by their name in PyTorch (ATen).
 
-Views are no kernels, and what computes nothing is a move. Other formats are read by saying which
-operator of PyTorch theirs is, and what its arguments are called there.
+Views are no kernels, and operators without arithmetic are moves. Other formats are read by mapping
+their operators to those of PyTorch, with the names of its arguments.
 """
 
 from __future__ import annotations
@@ -471,9 +471,9 @@ def pairwise_order(
     """Return which two operands are multiplied next, until one is left.
 
     A product of two runs over all letters of both; the sum of these points is the least of all
-    orders. Both are taken out, and what they make is put behind the others. For
-    ``bij,bjk,kl->bil`` with b, i, j, k, l of 4, 8, 16, 8, 12: first the first two, 4 x 8 x 16 x 8
-    points, then 4 x 8 x 8 x 12: 7,168, where one sum over all letters has 49,152.
+    orders. Both are taken out, and their product is put behind the others. For ``bij,bjk,kl->bil``
+    with b, i, j, k, l of 4, 8, 16, 8, 12: first the first two, 4 x 8 x 16 x 8 points, then 4 x 8 x
+    8 x 12: 7,168, where one sum over all letters has 49,152.
     """
 
     def tried(listed: tuple[str, ...]) -> tuple[int, list[tuple[int, int]]]:
@@ -586,7 +586,7 @@ def _windows(
     """Return a value whose last axes are read by windows, and keys of these axes and of windows.
 
     A window for each point of the output is at the place of its middle. Where the output has one
-    point only, the axis is the window. What is read beyond the edge is padded by a move.
+    point only, the axis is the window. Reads beyond the edge are padded by a move.
     """
     first = len(value.axes) - len(shape)
     wanted = [taps if points == 1 else points for points, taps in zip(shape, window, strict=True)]
@@ -635,8 +635,8 @@ def _pooling(to: GraphBuilder, call: Call) -> Value:
 def _grouped(to: GraphBuilder, call: Call) -> Value:
     """Return the product of rows, sorted by expert, with the weight of the expert of each.
 
-    Every expert has as many slots as the others, filled up where experts do not divide the rows;
-    only rows are counted as work.
+    All experts have equally many slots, filled up where experts do not divide the rows; only rows
+    are counted as work.
     """
     value, weight = call["input"] or call["self"], call["weight"] or call["mat2"]
     if len(value.axes) != 2 or len(weight.axes) != 3:
@@ -899,7 +899,7 @@ def _transformed(
 def _upsample(to: GraphBuilder, call: Call, *, points: int = 0) -> Value:
     """Return a larger or smaller image, each point a mean of some points along each axis.
 
-    A whole number of points at the place of each is no kernel of its own.
+    A whole number of points at the place of each is not a separate kernel.
     """
     value = call.first
     if all(after % before == 0 for before, after in _pairs(value, call.shape)):
@@ -919,7 +919,7 @@ def _upsample(to: GraphBuilder, call: Call, *, points: int = 0) -> Value:
 
 
 def _first_of(rule: Rule) -> Rule:
-    """Return the rule of an operator whose further outputs are statistics that nothing reads."""
+    """Return the rule of an operator with further outputs that are unread statistics."""
     return lambda to, call: [rule(to, call), *[None] * (len(call.shapes) - 1)]
 
 

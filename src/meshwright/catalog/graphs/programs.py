@@ -60,13 +60,13 @@ def read_program(
         where it cannot run there once more without. A function is code and is run with the rights
         of who asks; files are data, and nothing in them is run.
     sizes
-        Of dims, by name: parameters of the function of these names, else dims of the inputs, as
-        they are named in the graph or by their place (``x.0``).
+        Sizes of dims, by name: parameters of the function of these names, else dims of the inputs,
+        as they are named in the graph or by their place (``x.0``).
     inputs
         Shapes of the inputs of a module alone: ``8x3x224x224``, or with a name and a type
         ``ids=8x128:int64``. The module is taken as in inference.
     repeats
-        How often the whole repeats.
+        Number of repetitions of the whole graph.
 
     Raises
     ------

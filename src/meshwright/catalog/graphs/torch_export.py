@@ -52,14 +52,14 @@ def import_torch(
         Example inputs of the shapes that are meant; tensors on the meta device take no memory.
         Those that require a gradient get one in the backward pass.
     repeats
-        How often the whole repeats: export one block, or two, of a model of many equal ones. Its
-        inputs then have gradients, for the block before.
+        Number of repetitions of the whole graph: export one block, or two, of a model of many equal
+        ones. Its inputs then have gradients, for the block before.
     dims
         Names of the dims of inputs, by the names of the arguments: ``{"x": ("batch", "tokens",
-        "hidden")}``. Other dims are named by what operators use them for.
+        "hidden")}``. Other dims are named by their use in operators.
     sizes
-        Of dims of inputs, other than the examples have: by their name in the graph, or by their
-        place (``x.0``).
+        Sizes of dims of inputs, if not those of the examples: by their name in the graph, or by
+        their place (``x.0``).
     tiled
         The dim that passes through a chip in tiles; otherwise the one that most kernels write.
 

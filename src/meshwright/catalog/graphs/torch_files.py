@@ -1,6 +1,6 @@
 """Programs that ``torch.export.save`` wrote, read as data: no PyTorch, and nothing in them is run.
 
-PyTorch's own loader executes what such a file holds: pickles of samples and constants, sizes as
+PyTorch's own loader executes the content of such a file: pickles of samples and constants, sizes as
 Python, compiled libraries (``torch/export/pt2_archive/_package.py`` and ``serialize.py`` of
 ``torch/_export/serde``, PyTorch 2.13). Here only ``models/model.json`` is read, in the layout of
 ``torch/_export/serde/schema.py``: schema 8, which PyTorch 2.6 and later write, 8.20 by 2.13. No
@@ -187,7 +187,7 @@ def _steps(nodes: Any, metas: _Metas) -> Iterator[Step]:
 
 
 def _argument(stated: Mapping[str, Any]) -> Any:
-    """Return an argument: names of what was made before, numbers, texts, lists of them."""
+    """Return an argument: names of earlier results, numbers, texts, lists of them."""
     ((kind, value),) = stated.items()
     if kind in ("as_tensor", "as_optional_tensor", "as_sym_int", "as_sym_float", "as_sym_bool"):
         return _named(value)

@@ -36,7 +36,7 @@ class UnevenError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """An axis, or what a reshape made of one; two factors are the same only if they are one."""
+    """An axis, or a part of one after a reshape; two factors are the same only if they are one."""
 
     name: str
     size: int
@@ -356,7 +356,7 @@ class GraphBuilder:
         Parameters
         ----------
         origin
-            What the graph was read from, for complaints.
+            Source of the graph, for error messages.
         other
             Further fields; without ``tiled`` it is the dim that most kernels write.
 

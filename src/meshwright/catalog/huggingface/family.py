@@ -1,6 +1,6 @@
 """A family of published models: the fields of its ``config.json``, and how they become a model.
 
-A family lists its fields by what they mean (``num_hidden_layers``) with the names under which
+A family lists its fields by their meaning (``num_hidden_layers``) with the names under which
 configurations state them (``n_layer``). Fields are checked one by one, all faults at once. A field
 that is absent takes the documented default of Hugging Face's configuration class, which the family
 lists, or it is a fault. A field that no family reads must be known to change nothing.
@@ -167,7 +167,7 @@ _HARMLESS: Final = """
 HARMLESS: Final = frozenset(_HARMLESS.split())
 
 HARMLESS_PREFIXES: Final = ("rope_",)
-"""Rotary tables hold no parameters and cost one elementwise pass, whatever their base."""
+"""Rotary tables hold no parameters and cost one elementwise pass, for any base."""
 
 FIXED: Final[Mapping[str, tuple[Any, ...]]] = {
     "is_encoder_decoder": (False,),
@@ -280,7 +280,7 @@ class Fields:
                 )
 
     def _check_rules(self) -> None:
-        """Record fields that contradict each other; what has a fault of its own is left out."""
+        """Record fields that contradict each other; fields with other faults are left out."""
         for role, key in self.keys.items():
             if key.rule is None or None in (self._values.get(role), self._values.get(key.rule[1])):
                 continue
@@ -321,7 +321,7 @@ class Fields:
         self.require(whole % part == 0, role, message, fix)
 
     def forget_defaults(self, roles: Sequence[str]) -> None:
-        """Leave out of the conventions what is not stated and does not matter here."""
+        """Drop defaults that are not stated and do not matter here from the conventions."""
         for role in roles:
             self.defaults.pop(self.stated(role), None)
 
@@ -479,7 +479,7 @@ def model_of(
 ) -> ModelSpec:
     """Return the model of its layers, or of equal ones; raises all faults recorded before.
 
-    Its conventions say which fields are not stated, and what holds instead.
+    Its conventions list the fields that are not stated, with the values used instead.
     """
     fields.finish()
     if isinstance(layers, LayerSpec):

@@ -279,7 +279,7 @@ def _places(entry: str, model: ModelSpec) -> Iterator[tuple[Region, int]]:
 
 
 def _is_priced_wide(entry: str, model: ModelSpec) -> bool:
-    """Return whether an entry names what is wide anyway: edges, norms, layers beyond the last."""
+    """Return whether an entry names always wide parts: edges, norms, layers beyond the last."""
     layer = re.search(r"\blayers\.(\d+)\b", entry)
     is_beyond = layer is not None and int(layer[1]) >= model.num_layers
     return is_beyond or _NOT_PRICED_NARROW.search(entry) is not None

@@ -69,7 +69,7 @@ def grid_of(chip: ChipSpec, launch_s: float, dtype: DType = "bf16") -> CoreGrid:
     Raises
     ------
     SpecError
-        With all that the chip does not state but fusion needs.
+        With all values that fusion needs and the chip does not state.
     """
     on_chip, main = chip.memories[0], chip.main_memory
     needed = {
@@ -180,14 +180,14 @@ def tile_shape(
     kernel
         The kernel of the tile.
     sizes
-        Of the dims on one device; of those that pass in tiles, the part in one tile.
+        Sizes of the dims on one device; of those that pass in tiles, the part in one tile.
     passing
         The dims that pass in tiles. Where the kernel writes one, it makes the columns; where it
         sums over one, the columns are the dims that only its first operand has.
     is_spread
         Whether elementwise kernels may use lanes in any order.
     slowdown
-        Of a product, for the numbers that it multiplies.
+        Cycles of a multiply-add of a product, for the numbers that it multiplies.
     """
     written = single_dims(kernel.dims)
     columns = tuple(dim for dim in written if dim in passing)

@@ -46,7 +46,7 @@ class FewerKernels:
     lattice: Lattice
     """The steps that may fit."""
     prices: PartitionPrices
-    """At most those of any partition of the whole that holds the kernels of a set."""
+    """Prices no higher than those of any partition of the whole that holds the kernels of a set."""
 
 
 def fewer_kernels(problem: FusionProblem) -> FewerKernels:
@@ -96,7 +96,7 @@ def least_prices(
 
 
 LEAST_SHARE = 1e-4
-"""Share of a kernel that takes next to nothing; a kernel with no other beside it counts as much."""
+"""Added to the share of a kernel, and to the number of kernels beside it: neither is zero."""
 
 
 def _leaving(problem: FusionProblem) -> list[int]:
@@ -161,7 +161,8 @@ class _Joined:
 def without(problem: FusionProblem, left_out: Sequence[int]) -> FusionProblem:
     """Return a problem without some kernels that no partitions of the whole undercut.
 
-    Tensors that are read once a micro-batch remain, on any kernel; they hide less of launches.
+    Setup bytes of the kernels left out remain; a launch is shorter by their time, which it may
+    hide.
     """
     tensors, reads = _listed(problem.tensors), problem.reads.copy()
     for kernel in left_out:

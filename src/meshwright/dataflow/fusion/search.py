@@ -76,7 +76,7 @@ def fuse(problem: FusionProblem, orders: Orders | None = None) -> Fusion:
     Parameters
     ----------
     problem
-        What is fused; kernel by kernel it has one answer.
+        Kernels to fuse; kernel by kernel there is one answer.
     orders
         Those of the problem, where they are known.
 

@@ -18,7 +18,7 @@ from meshwright.graph.op import Phase
 
 @dataclass(frozen=True)
 class Edge:
-    """One read of what a kernel writes: producer and consumer by number, and which input it is."""
+    """One read of the output of a kernel: numbers of producer and consumer, index of the input."""
 
     producer: int
     consumer: int

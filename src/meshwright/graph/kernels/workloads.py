@@ -308,7 +308,7 @@ def fft(
         over rows before, over columns behind (the result is transposed). Makes three all-to-alls
         of one; without, the points stay where the transforms need and leave them.
     word_bytes
-        Of one complex number; 16 in double precision.
+        Bytes of one complex number; 16 in double precision.
     """
     steps = [
         _transform("transform-columns", "rows", rows),

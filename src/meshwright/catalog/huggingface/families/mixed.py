@@ -272,7 +272,7 @@ def _with_prediction(fields: Fields, layers: list[LayerSpec]) -> ModelSpec:
 
 
 def _router_groups(fields: Fields) -> dict[str, int]:
-    """Return the groups of experts of a router, and from how many of them a token takes some."""
+    """Return the groups of experts of a router, and the number of them that a token uses."""
     num_groups = fields.count_or_none("n_group") or 1
     top_groups = fields.count_or_none("topk_group") or num_groups
     total, chosen = fields.count("num_experts"), fields.count("num_experts_per_tok")

@@ -39,10 +39,10 @@ from meshwright.spec.model import FeedForwardSpec, LayerSpec, ModelSpec, Recurre
 
 _AMONG_EXPERTS: Rule = ("at_most", "num_experts")
 _TIME_STEPS: Final = "time_step_limit time_step_rank time_step_min time_step_max time_step_floor"
-"""How time steps are clamped and drawn at first."""
+"""Fields of the limits and initial values of time steps."""
 _RECURRENT: Final = ("linear_attention", "mamba")
 _FULL: Final = ("full_attention", "attention")
-"""Names of the two kinds of layers, and what they were called before."""
+"""Names of the two kinds of layers, and their former names."""
 
 _MAMBA_KEYS: dict[str, Key] = {
     "mamba_heads": count(names=("mamba_n_heads",)),
@@ -236,7 +236,7 @@ def read_nemotron_h(fields: Fields) -> ModelSpec:
     """Return Nemotron-H: each layer is one branch (Mamba, attention, network or experts).
 
     ``layers_block_type`` lists them, or ``hybrid_override_pattern`` has a letter for each: M, *, -
-    and E. Attention has no positions; networks square what is positive, without a gate.
+    and E. Attention has no positions; networks square positive values, without a gate.
     """
     pattern, listed = fields.value("hybrid_override_pattern"), fields.listed("layers_block_type")
     fields.require(
@@ -309,7 +309,7 @@ kernels of flash-linear-attention."""
 def read_qwen3_next(fields: Fields) -> ModelSpec:
     """Return Qwen3-Next: the gated delta rule, and gated attention in each fourth layer.
 
-    Source of what the configuration leaves out: the chunk is that of the kernels.
+    Source of values that the configuration leaves out: the chunk is that of the kernels.
     """
     bias, num_layers = fields.flag("attention_bias"), fields.count("num_hidden_layers")
     attention = attention_of(fields, bias=bias, qk_norm="head", output_gate=True)
