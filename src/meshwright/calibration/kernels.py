@@ -277,7 +277,7 @@ def _by(*names: str) -> Callable[[Timings], Words]:
 
 
 def _is_prompt(numbers: Mapping[str, FloatArray]) -> BoolArray:
-    """Return whether each row of attention is a prompt: it has as many queries as keys."""
+    """Return whether each row of attention is a prompt: it has equally many queries and keys."""
     same: BoolArray = numbers["seq_len_q"] == numbers["seq_len_kv"]
     return same
 

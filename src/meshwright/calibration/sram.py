@@ -109,7 +109,7 @@ def _problems(row: Row, chip: str, calibration: str) -> Iterator[PartitionProble
 
 
 def _on_enough(problem: PartitionProblem, chip: str) -> PartitionProblem:
-    """Return the problem on as many chips as the fewest stages need."""
+    """Return the problem on the number of chips that the fewest stages need."""
     found = solve(problem, Objective.COUNT, 1)
     needed = len(found.stops) * problem.tensor_degree if found else problem.tensor_degree
     return replace(problem, system=load_system(f"{needed}x{chip}"))

@@ -385,7 +385,7 @@ class _FieldType:
 
     @property
     def is_declaration(self) -> bool:
-        """Whether it has fields of its own."""
+        """Whether the field is a declaration with further fields."""
         return isinstance(self.core, type) and issubclass(self.core, Declaration)
 
     @property

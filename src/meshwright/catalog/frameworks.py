@@ -79,7 +79,7 @@ def _tree(path: Path) -> Tree:
 
 
 def _merged(value: Mapping[Any, Any], other: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return a mapping with the entries of another in place of its own, level by level."""
+    """Return a mapping with its entries replaced by those of another, level by level."""
     both = {
         key: _merged(value[key], entry)
         if isinstance(entry, dict) and isinstance(value.get(key), dict)

@@ -79,7 +79,7 @@ def _kind_problems(kind: LayerSpec) -> Iterator[str]:
 
 
 def biases(kind: LayerSpec) -> str:
-    """Return which linear layers carry a bias."""
+    """Return the linear layers that carry a bias."""
     dense = kind.feed_forward is not None and kind.feed_forward.bias
     has_dense = kind.feed_forward is not None
     found = {

@@ -39,7 +39,7 @@ from meshwright.spec.model import ModelSpec
 _FOLDER: Final = Path(__file__).parent / "data" / "models"
 _FILE_NAME: Final = "config.json"
 _MOST_FILE_BYTES: Final = 16 * 2**20
-"""No configuration is a thousandth of it; a larger file is a slip, such as the weights."""
+"""Most bytes of a configuration: none has a thousandth of it, so a larger file is an error."""
 
 
 class ModelEntry(Declaration):

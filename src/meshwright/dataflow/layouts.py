@@ -1,4 +1,4 @@
-"""How a kernel may be split over one group of devices, and in which layouts its tensors then lie.
+"""Splits of a kernel over one group of devices, and the layouts of its tensors.
 
 Four layouts of a tensor: whole on every device, split along one dim, or a sum that is still open.
 Which of them a split needs and leaves follows from where its dim stands: an input that has the dim
@@ -47,7 +47,7 @@ class KernelSplit:
     """One way to split a kernel: the dim, the layouts of its inputs, and that of its output."""
 
     dim: str | None
-    """None: every device does all of it."""
+    """Dim that is split; None: every device does all of the kernel."""
     reads: tuple[TensorLayout, ...]
     writes: TensorLayout
 

@@ -76,14 +76,14 @@ class PlacedChange:
 
 @dataclass(frozen=True)
 class Demand:
-    """Those who share the changes of one tensor, or of one part of it."""
+    """Readers that share the changes of one tensor, or of one part of it."""
 
     producer: int
     num_bytes: float
     """Bytes that each reader takes, on all devices together [bytes]."""
     reads: tuple[Edge, ...]
     exit: Exit | None = None
-    """Where the tensor leaves the graph too."""
+    """Layouts in which the tensor leaves the graph; None: it does not leave."""
 
 
 CutCost = Callable[[int, KernelSplit, int, int], float]
@@ -106,7 +106,7 @@ class SplitTables:
     """Memory that each takes on one device [bytes]."""
     change_cost: ChangeCost
     pair_costs: Mapping[Pair, PairCosts] = field(default_factory=dict)
-    """By the numbers of two kernels, the earlier one first."""
+    """Joint costs by the numbers of two kernels, the earlier one first."""
     exits: Mapping[int, Exit] = field(default_factory=dict)
     """Tensors that leave, by the number of the kernel that writes them."""
     charges_each_reader: bool = False

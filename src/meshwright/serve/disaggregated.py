@@ -1,4 +1,4 @@
-"""Prefill and decode on workers of their own: number and split of the workers of each kind.
+"""Prefill and decode on separate workers: number and split of the workers of each kind.
 
 x workers take prompts, y others make answers, and the key-value cache of a prompt crosses the
 network between them. All workers of a kind are alike. The fastest deployment within limits of the
@@ -390,7 +390,7 @@ class DisaggregatedResult:
 def search_disaggregated(
     problem: ServingProblem, choices: Choices, *, top: int = 5
 ) -> DisaggregatedResult:
-    """Return the best deployments with workers of their own for prompts and answers.
+    """Return the best deployments with separate workers for prompts and answers.
 
     Raises
     ------

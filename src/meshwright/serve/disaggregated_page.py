@@ -1,4 +1,4 @@
-"""The report of prefill and decode on workers of their own."""
+"""The report of prefill and decode on separate workers."""
 
 from __future__ import annotations
 

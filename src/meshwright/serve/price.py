@@ -84,7 +84,7 @@ class CacheRoom:
     """Memory that the server leaves free."""
 
     def sequences(self, each_bytes: Num) -> Num:
-        """Return the sequences of so many bytes that have room; infinity without any cache."""
+        """Return the sequences of this size that have room; infinity without any cache."""
         free = positive_part(self.cache_bytes)
         return where(each_bytes > 0, free / where(each_bytes > 0, each_bytes, 1.0), np.inf)
 

@@ -93,7 +93,7 @@ class Serving:
         return self._batch(requests, room)
 
     def _batch(self, requests: Requests, room: Num) -> Served:
-        """Return the price of batches: prompts, then steps, in as many waves as the memory demands.
+        """Return the price of batches: prompts, then steps, in waves that fit the memory.
 
         Where sequences may be evicted they follow each other without a pause, so that waves may
         be fractions; otherwise those that wait start when the wave before has ended.

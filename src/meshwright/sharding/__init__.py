@@ -1,1 +1,1 @@
-"""How work may be split: axes, shardings, the legal space as columns."""
+"""Splits of work: axes, shardings, and the legal space as columns."""

@@ -198,7 +198,7 @@ def matmul(
 def _to_gather(
     axis: str, left: str | None, right: str | None, shared: set[str], arbiter: Arbiter
 ) -> list[Side]:
-    """Return which operands have to be gathered over an axis, given the dims that it splits."""
+    """Return the operands to gather over an axis, given the dims that it splits."""
     if left == right:
         return []
     sides: list[Side] = []
@@ -229,13 +229,13 @@ class CollectiveCall:
     """Remaining split of the tensor while it is full over ``axis``: an all-gather over tp of
     tokens that are also split over cp moves the cp shard only."""
     is_regather: bool = False
-    """Gathered again in the backward pass because only the shard was kept."""
+    """Whether the tensor is gathered again in the backward pass because only the shard was kept."""
     replayed: bool = False
-    """Part of the forward pass that recomputation runs again."""
+    """Whether the call is part of the forward pass that recomputation runs again."""
     streamed: bool = False
     """Moved piece by piece round the group while the pieces are computed on: the ring
     of cp, and the tensor streams of tatp. A streamed reduce-scatter moves accumulators."""
     per_step: bool = False
-    """Once for each optimizer step, for any number of micro-batches."""
+    """Whether the call runs once for each optimizer step, not once for each micro-batch."""
     of_weight: bool = False
-    """The tensor is a weight or its gradient, not an activation."""
+    """Whether the tensor is a weight or its gradient, not an activation."""

@@ -58,9 +58,9 @@ class Axis:
     degrees: ClassVar[tuple[str, ...]] = ()
     """Fields of the strategy that make up the degree."""
     replicates_weights: ClassVar[bool] = False
-    """Weight gradients are summed over it once per step: a data axis."""
+    """Whether weight gradients are summed over the axis once per step: a data axis."""
     splits_sequence: ClassVar[bool] = False
-    """Where it splits tokens, it splits within sequences, not between them."""
+    """Whether the axis splits tokens within sequences, not between them."""
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
@@ -471,7 +471,7 @@ class PipelineAxis(Axis):
 
 
 _KEPT_WHOLE = frozenset({"expert_scores", "shared_gate"})
-"""Columns of weights that are too small to be worth a stream."""
+"""Columns of weights that are too small for a stream."""
 
 
 def streams_inputs(structure: PlanOptions) -> bool:

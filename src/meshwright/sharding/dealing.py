@@ -1,4 +1,4 @@
-"""How the layers of a model are dealt over the chunks of a pipeline.
+"""Assignment of the layers of a model to the chunks of a pipeline.
 
 Layers are dealt in equal runs. The embedding belongs to the first chunk and the head to the last
 one; where they count as layers (:class:`~meshwright.sharding.strategy.PlanOptions`), these chunks

@@ -41,7 +41,7 @@ class PartitionStage(Brief):
     """Bytes set aside: cache, activations, buffers, by part [bytes]."""
     room_bytes: float
     sent_bytes: float
-    """Bytes sent to the next stage in each pass of a group; decode: also from the last one to the
+    """Bytes sent to the next stage in each pass of a group; in decode the last stage sends to the
     first [bytes]."""
     work_s: float | None
     """Time of one group in the layers of the stage; None where it is not known [s]."""

@@ -188,7 +188,7 @@ def largest_batch(problem: PartitionProblem, most: int) -> int:
 
 
 def with_batch(problem: PartitionProblem, batch: int) -> PartitionProblem:
-    """Return the same with another number of sequences in flight, or in a step."""
+    """Return the problem with another number of sequences in flight, or in a step."""
     field = "global_batch_size" if isinstance(problem.workload, Training) else "batch_size"
     return replace(problem, workload=problem.workload.model_copy(update={field: batch}))
 

@@ -108,7 +108,7 @@ class CutProblem:
 
     @cached_property
     def _sends_s(self) -> dict[int | None, FloatArray]:
-        """By level of the network, the seconds in which the output of each layer passes [s]."""
+        """Time to send the output of each layer, by level of the network [s]."""
         sent, devices = self.layers.output_bytes, self.devices
         found: dict[int | None, FloatArray] = {None: 0.0 * sent}
         if devices is not None:
@@ -150,7 +150,7 @@ class Objective(StrEnum):
 
 
 def fewest_stops(cut_problem: CutProblem) -> list[int] | None:
-    """Return the greedy cut, on as many stages as it needs; None where a layer fits nowhere."""
+    """Return the greedy cut, on any number of stages; None where a layer fits nowhere."""
     stops = greedy_stops(_loads(cut_problem), cut_problem.stage_capacities)
     return _forward(cut_problem, stops) if stops[-1] == len(cut_problem.layers.names) else None
 
@@ -163,7 +163,7 @@ def even_stops(cut_problem: CutProblem, num_stages: int) -> list[int]:
 
 
 def fastest_stops(cut_problem: CutProblem, most_stages: int, speed: Speed) -> list[int]:
-    """Return the cut of most speed on up to so many stages, which are enough.
+    """Return the fastest cut on at most this number of stages, which is enough to fit.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def bound(cut_problem: CutProblem) -> int:
 
 
 def weights_bound(cut_problem: CutProblem) -> int:
-    """Return the same for the weights alone."""
+    """Return a lower bound of the stages from the weights alone."""
     weights = cut_problem.layers.resident_bytes["weights"]
     zero = np.zeros(len(weights))
     return least_stages(LayerLoads(weights, zero, zero), cut_problem.stage_capacities)
@@ -293,7 +293,7 @@ def solve(
 
 
 def group_choices(problem: PartitionProblem) -> list[int]:
-    """Return the numbers of groups worth trying: in training each sequence is one."""
+    """Return the numbers of groups to try: in training each sequence is one."""
     batch = batch_of(problem.workload)
     if isinstance(problem.workload, Training):
         return [batch]
@@ -329,7 +329,7 @@ def _best_stops(cut_problem: CutProblem, objective: Objective, speed: Speed) -> 
 def _priced(
     problem: PartitionProblem, cut_problem: CutProblem, num_groups: int, stops: list[int]
 ) -> Solution:
-    """Return a cut with its price, on as many replicas as there are devices for."""
+    """Return a cut with its price, on all the replicas that the devices hold."""
     workload = problem.workload
     group_size = ceil(batch_of(workload) / num_groups)
     replicas = cut_problem.replicas(len(stops))

@@ -150,7 +150,7 @@ class FitRows:
 
 
 def draws_of(key: Key, column: Any, base: CalibrationOf[float]) -> dict[str, Any]:
-    """Return the constants that a free one stands for."""
+    """Return the values of the constants behind a free one."""
     if not key.free.scales:
         return {key.free.name: column}
     return {name: getattr(base, name) * column for name in key.free.scales}

@@ -46,7 +46,7 @@ class DimNames:
     """Dims that a user named."""
 
     def use(self, dim: str, key: object) -> None:
-        """Note that an operator uses a dim as a key of its own."""
+        """Note that an operator uses a dim as one of its keys."""
         word = _WORDS.get(key) if isinstance(key, str) else None
         if word and self.words.get(dim, _FEATURES) == _FEATURES:
             self.words[dim] = word

@@ -67,7 +67,7 @@ RULES: Mapping[str, tuple[str, Sequence[str]]] = {
     for operator, inputs, names in _SPELLINGS
     for name in names.split()
 }
-"""By operator of ONNX: the one of PyTorch that does the same, and the names of its inputs there.
+"""Equal operator of PyTorch by operator of ONNX, and the names of its inputs there.
 
 ``*tensors`` takes all of them, ``#dim`` whole numbers; further inputs only state shapes.
 """

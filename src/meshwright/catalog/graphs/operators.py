@@ -468,7 +468,7 @@ _MOST_ORDERED = 6
 def pairwise_order(
     operands: Sequence[str], result: str, sizes: Mapping[str, int]
 ) -> list[tuple[int, int]]:
-    """Return which two operands are multiplied next, until one is left.
+    """Return the two operands to multiply next, until one is left.
 
     A product of two runs over all letters of both; the sum of these points is the least of all
     orders. Both are taken out, and their product is put behind the others. For ``bij,bjk,kl->bil``
@@ -823,7 +823,7 @@ def _batch_norm(to: GraphBuilder, call: Call) -> Value:
 
 
 def _reduce(to: GraphBuilder, call: Call, *, needs_whole: bool) -> Made:
-    """Return a reduction, of as many outputs as there are; the larger of two tensors is none."""
+    """Return a reduction, for each of its outputs; the larger of two tensors is none."""
     if call["other"] is not None:
         return _elementwise(to, call)
     value, over, word, made = call.first, _axes(call), call.word_bytes, []

@@ -22,7 +22,7 @@ REQUIRED: Final = object()
 """Stands for "no default": the configuration must state the field."""
 
 MOST_LAYERS: Final = 10_000
-"""No published model has a tenth of it; a larger number is a typing error."""
+"""Most layers of a model: no published one has a tenth of it, so a larger number is an error."""
 MOST: Final = 2**31 - 1
 """The largest size of one dim: a 32-bit index."""
 

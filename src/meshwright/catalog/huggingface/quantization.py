@@ -19,9 +19,9 @@ from meshwright.spec.model import ModelSpec, Region, WeightFormat
 from meshwright.spec.system import DType
 
 FIELDS: Final = ("quantization_config", "compression_config")
-"""Where a configuration states it; the second is the older name of compressed-tensors."""
+"""Fields that hold the quantisation; the second is the older name of compressed-tensors."""
 MOST_IN_A_GROUP: Final = 2**20
-"""Weights that share a scale along one side; no published model has as many in a column."""
+"""Most weights that share a scale along one side; no published model has that many in a column."""
 _SKIPPED: Final = (
     "ignore", "ignored_layers", "modules_to_not_convert", "llm_int8_skip_modules",
     "exclude_modules",

@@ -47,8 +47,8 @@ class CoreGrid:
     launch_s: float = 0.0
     """Least time from the start of one partition to the next: the time of a launch [s]."""
     slowdowns: tuple[tuple[float, float], ...] = ()
-    """Bytes of numbers other than those of the rate, and cycles of one of their products for each
-    cycle of the rate's."""
+    """Bytes of other numbers than those of the rate, and cycles of their products over the
+    rate's."""
 
     def slowdown(self, number_bytes: float) -> float:
         """Return the cycles of a product of such numbers, over those of the chip's rate [1]."""

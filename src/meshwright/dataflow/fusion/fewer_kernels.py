@@ -136,7 +136,7 @@ def _leaving(problem: FusionProblem) -> list[int]:
 
 
 def _all_needs(needs: BoolArray) -> BoolArray:
-    """Return which kernels come only after which, through others too."""
+    """Return whether each kernel depends on each other one, directly or through others."""
     found = needs.copy()
     for kernel in range(len(found)):  # what it needs stands before it
         found[kernel] |= found[found[kernel]].any(axis=0)

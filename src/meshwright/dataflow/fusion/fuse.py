@@ -119,7 +119,7 @@ def fuse_graph(
 
 
 def problem_of(question: FusionQuestion, tile: int) -> FusionProblem:
-    """Return the problem of one chip for one tile, its kernels split as is likely best."""
+    """Return the problem of one chip for one tile, under the first of the likely splits."""
     _check(question)
     case = _TileCase(question, tile, splits_for(question))
     return case.problem(case.splits.likely[0])
@@ -208,7 +208,7 @@ def _check(question: FusionQuestion) -> None:
 
 
 def tiles_of(graph: DataflowGraph) -> list[int]:
-    """Return the tiles that are likely good: powers of two and the whole length.
+    """Return the tiles to try: powers of two and the whole length.
 
     Of dims of up to ``LEAST_TILE`` such tiles all powers are tried: images are few and large.
     """

@@ -36,7 +36,7 @@ class Branches:
     groups: tuple[IntArray, ...]
 
     def are_canonical(self, before: BoolArray, after: BoolArray) -> BoolArray:
-        """Return which steps stand for all that differ from them by exchanges."""
+        """Return whether each step represents all steps that differ from it by exchanges."""
         kept = np.ones(len(after), bool)
         for group in self.groups:
             start, end = _states(before, group), _states(after, group)
@@ -92,7 +92,7 @@ class _Tensor(NamedTuple):
 
 
 def _facts(problem: FusionProblem, kernel: int) -> tuple[object, ...]:
-    """Return everything that is stated of a kernel by itself."""
+    """Return all facts on a kernel by itself."""
     columns = (
         problem.held_bytes, problem.setup_bytes, problem.looked_up_bytes, problem.network_s,
         problem.phase,
@@ -209,7 +209,7 @@ class Limits:
         return (*(column.tobytes() for column in columns), self.sram_bytes, groups)
 
     def allows(self, before: BoolArray, after: BoolArray, kernel: IntArray) -> BoolArray:
-        """Return which steps may be partitions, by the kernel that comes last.
+        """Return whether each step may be a partition, by the kernel that comes last.
 
         The kernels that a step adds are of one phase, and their weights fit the SRAM unless it is
         one kernel. No kernel comes before one of an earlier phase, so the last one has the latest

@@ -78,7 +78,7 @@ TOGETHER = 1024
 
 @dataclass(frozen=True)
 class _Flows:
-    """Bytes of each set that do not depend on how its weights come."""
+    """Bytes of each set that do not depend on the parts of its weights."""
 
     buffer_bytes: FloatArray
     read_bytes: FloatArray

@@ -339,8 +339,8 @@ class _Device:
 
     graph: DataflowGraph
     sizes: Sequence[Sequence[Mapping[str, int]]]
-    """For each kernel and each way to split it the sizes of its dims on the device, that of the
-    tiled dim for a sequence. Of several ways the least counts."""
+    """Sizes of the dims on the device for each kernel and each way to split it, the tiled dim for a
+    sequence. Of several ways the least counts."""
     num_tiles: int
     passing: frozenset[str]
     """Dims that pass in tiles."""

@@ -30,7 +30,7 @@ from meshwright.dataflow.fusion.wide_graphs import search_all_orders
 from meshwright.dataflow.ideals import TooWideError
 
 KnownLattices = dict[tuple[object, ...], Lattice | None]
-"""By the limits that they follow from; None for a wide graph."""
+"""Lattices by the limits that they follow from; None for a wide graph."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Orders:
     lattice: Lattice | None
     """Lattice of all kernels; None for a wide graph, and kernel by kernel."""
     least_s: float
-    """No partitions take less."""
+    """Lower bound of the time of any partitions."""
     fewer: FewerKernels | None = None
     """Kernels of a wide graph that are searched in all orders."""
 

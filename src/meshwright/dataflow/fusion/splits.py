@@ -1,4 +1,4 @@
-"""How the kernels of a graph may be split over a ring of chips before they are fused on one.
+"""Splits of the kernels of a graph over a ring of chips, before they are fused on one.
 
 Under the rules of DFModel the split of fewest bytes is taken, as there. Otherwise splits and
 partitions are chosen together. Cores take at least the work of all kernels, the links all

@@ -1,4 +1,4 @@
-"""Between the declaration of a graph, as a file states it, and the graph that solvers work on."""
+"""Conversion between the declaration of a graph in a file and the graph for solvers."""
 
 from __future__ import annotations
 
