@@ -415,7 +415,7 @@ _BEFORE_HOPPER = ("volta", "turing", "ampere", "ada")
 def attention_of(row: StatedRow, hardware: HardwareFields) -> tuple[bool | None, str | None]:
     """Return whether attention is fused, as stated or as options of Megatron choose; and why.
 
-    The local implementation materialises scores unless it is told otherwise; in deterministic mode
+    The local implementation materialises scores unless configured otherwise; in deterministic mode
     Transformer Engine takes kernels that give the same bits each time.
     """
     if row.flash_attention is not None:

@@ -1,7 +1,7 @@
 """Measurements as they are stored: rows of typed fields, and the published tables.
 
-A field that a source does not state is None. How the words of a source become these fields:
-:mod:`meshwright.calibration.reading`.
+A field that a source does not state is None. The conversion of the words of a source to these
+fields is in :mod:`meshwright.calibration.reading`.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ Source: NVIDIA TensorRT Model Optimizer, recipes of DeepSeek-R1-FP4 and Qwen3-23
 _SETTINGS: Final = re.compile(
     r"dynamic|block|quantized|mixed|kv|static|g?\d{1,3}g?|[48]-?bit|[48]b"
 )
-"""Words beside that of a format: how scales are taken, bits, weights of a group, a narrow cache."""
+"""Words beside that of a format: granularity of scales, bits, weights of a group, a narrow
+cache."""
 _ONLY_BITS: Final = {"4bit": "nf4", "8bit": "bnb-int8"}
 
 

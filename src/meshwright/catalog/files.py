@@ -258,7 +258,7 @@ class _SourceReader:
         return value
 
     def is_source(self, source: Any, at: Location) -> bool:
-        """Tell whether a source is one of the file, and note a fault where it is not."""
+        """Return whether a source is one of the file, and note a fault where it is not."""
         if isinstance(source, str) and source in self.known:
             return True
         self.refuse(at, f"no entry {source!r} under `sources`", nearest(str(source), self.known))
@@ -398,7 +398,7 @@ class _FieldType:
         return "a list" if self.is_list else _PLAIN.get(self.core, "a mapping")
 
     def is_plain(self, value: Any) -> bool:
-        """Tell whether a value has the plain type of the field, without any conversion."""
+        """Return whether a value has the plain type of the field, without any conversion."""
         if self.core not in _PLAIN:
             return get_origin(self.core) in (None, Literal)
         allowed = int | float if self.core is float else self.core
@@ -490,7 +490,7 @@ def data_names(folder: str) -> dict[str, Path]:
 
 
 def looks_like_path(text: str) -> bool:
-    """Tell whether a text names a file rather than an entry of the catalog."""
+    """Return whether a text names a file rather than an entry of the catalog."""
     return text.endswith(_SUFFIXES) or "/" in text or "\\" in text
 
 

@@ -97,7 +97,7 @@ class Record:
 
 
 def is_label(value: object) -> bool:
-    """Tell whether a value can name a link or a flow."""
+    """Return whether a value can name a link or a flow."""
     return isinstance(value, int | str) and not isinstance(value, bool) and value != ""
 
 

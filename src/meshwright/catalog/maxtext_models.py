@@ -35,7 +35,7 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Block:
-    """A decoder block, and how ``config.json`` states models of it."""
+    """A decoder block, and the fields of ``config.json`` for models of it."""
 
     name: str
     names: Mapping[str, str]
@@ -145,7 +145,7 @@ def config_of_keys(keys: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def model_refusals(model: ModelSpec) -> Iterator[Fault]:
-    """Yield a model that no keys state, and why."""
+    """Yield a model that no keys can state, with the reason."""
     if shipped_name(model) is not None:
         return
     config = config_of(model)

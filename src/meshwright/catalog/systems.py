@@ -115,7 +115,7 @@ class GridRule(Declaration):
         return tuple(shape for text in self.shapes if (shape := parse_shape(text)) is not None)
 
     def allows(self, shape: Shape, longest: Shape) -> bool:
-        """Tell whether a system may have this shape, where its sides are at most the longest."""
+        """Return whether a system may have this shape, where its sides are at most the longest."""
         if shape in self.listed:
             return True
         multiple = self.other_side_multiple

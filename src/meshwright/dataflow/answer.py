@@ -118,7 +118,7 @@ class Traffic(Brief):
 
 @dataclass(frozen=True)
 class GraphPlans(Brief):
-    """Plans in the order of their time, how the space was covered, and a bound for all of it."""
+    """Plans in the order of their time, the coverage of the space, and a bound for all of it."""
 
     plans: tuple[GraphPlan, ...]
     refused: Mapping[str, int]
@@ -164,7 +164,7 @@ class GraphAnswer(Shown):
         return graph_page(self)
 
     def brief(self) -> str:
-        """Return the fastest plan, and how it is proved."""
+        """Return the fastest plan, and its proof."""
         often = f" x {self.graph.repeats}" if self.graph.repeats > 1 else ""
         return (
             f"{self.graph.name}{often} on {self.machine.spec.name}\n{self.plans.best.brief()}\n"

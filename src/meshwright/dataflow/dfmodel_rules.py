@@ -1,8 +1,8 @@
 """Dataflow graphs under the published rules of a peer, DFModel (Ko et al. 2024, arXiv 2412.16432).
 
-One side of the comparison tables. Nothing here is how meshwright itself prices a graph: collectives
-are unlike in kind and cost the same for each byte, nothing has latency, and a ring takes half of
-its time in one direction.
+One side of the comparison tables. meshwright itself prices a graph differently. Here all kinds of
+collectives cost the same for each byte, nothing has latency, and a ring takes half of its time in
+one direction.
 
 In the step of sharding a product over a dim that is summed over pays its output at once and leaves
 it whole: partial sums are no layout. A tensor is copied for each reader, and each one pays for its

@@ -67,7 +67,7 @@ def _speed(plan: GraphPlan) -> str:
 
 
 def _proof(plans: GraphPlans, system: CalibratedSystem) -> Iterator[str]:
-    """Yield how sure it is that nothing is faster."""
+    """Yield the proof that nothing is faster."""
     gap = f"at most {plans.gap:.1%} from the best" if plans.gap >= SHOWN_GAP else "proven: gap 0.0%"
     refused = ", ".join(f"{reason} {count}" for reason, count in plans.refused.items())
     every = len(plans.plans) + sum(plans.refused.values())

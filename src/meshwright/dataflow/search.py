@@ -83,7 +83,7 @@ class DegreePricing:
     def priced(
         self, tp: int, pp: int, dp: int, *, is_final: bool = True, enough_s: float = inf
     ) -> GraphPlan | Refusal:
-        """Return the best plan of some degrees, or why there is none.
+        """Return the best plan of some degrees, or the reason for no plan.
 
         Parameters
         ----------

@@ -8,7 +8,7 @@ crosses. So the best chain is found by dynamic programming over ideals with the 
 cuts: the least, over all chains, of the largest stage. Stages that certainly take longer than a
 limit are left out; the limit grows until a chain exists, which is then the best.
 
-A tensor that skips stages is handed on by each of them. It counts in every stage from the one that
+A tensor that skips stages is forwarded by each of them. It counts in every stage from the one that
 makes it to the last that reads it, as in Ko et al. 2024 (arXiv 2412.16432), equation 3.
 """
 

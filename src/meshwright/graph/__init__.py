@@ -1,1 +1,1 @@
-"""A step as operators with named dims; knows nothing of how it is split."""
+"""A step as operators with named dims, without its splits."""

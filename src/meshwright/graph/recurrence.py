@@ -177,11 +177,11 @@ def scan_flops_per_token(scan: Scan, seen: float = 1.0) -> Num:
     With H heads of P, G groups of N and chunks of C tokens, of which a token sees c:
 
     * ``mamba2``: scores of queries and keys 2 c G N, their sum of values 2 c H P, the state of a
-      chunk 2 H N P, its result 2 H N P, and handing it on 2 H N P / C.
+      chunk 2 H N P, its result 2 H N P, and passing it to the next chunk 2 H N P / C.
     * ``gated_delta``: for each head products of keys with keys and with queries 4 c N, the inverse
       of the unit triangle of a chunk C^2 / 3, its products with keys and values 2 c (N + P), the
       values in the state 2 N P, the sum of new values 2 c P, the state and its result 4 N P,
-      handing it on 2 N P / C.
+      passing it on 2 N P / C.
 
     Parameters
     ----------

@@ -222,7 +222,7 @@ class Deployments:
         return {int(size): _taken(everything, sizes == size) for size in np.unique(sizes)}
 
     def answer_workers(self) -> dict[int, list[AnswerWorkers]]:
-        """Return the rows of decode by the devices of a worker, and by how they hold a cache."""
+        """Return the rows of decode by the devices of a worker, and by their layout of a cache."""
         found, columns = self.decode.columns, self.decode.columns.strategy
         keys = np.stack([columns.num_devices, self.decode.cache_bytes, columns.tp * columns.pp])
         groups, group_of = np.unique(keys, axis=1, return_inverse=True)
@@ -378,7 +378,7 @@ def _ranked(splits: list[Split]) -> list[Split]:
 
 @dataclass(frozen=True)
 class DisaggregatedResult:
-    """The best deployments, and how both spaces were covered."""
+    """The best deployments, and the coverage of both spaces."""
 
     deployments: Deployments
     ranked: tuple[Split, ...]

@@ -41,7 +41,7 @@ from meshwright.spec.workload import BYTES_OF, Precision
 
 PIPELINE_INSIDE = ("tp", "tatp", "cp", "pp", "dp_shard", "dp_replicate")
 CONTEXT_OUTSIDE = ("tp", "tatp", "pp", "cp", "dp_shard", "dp_replicate")
-"""Replicas of a dense model never speak to each other, so they are outermost."""
+"""Replicas of a dense model never communicate with each other, so they are outermost."""
 _DEGREES = ("tp", "cp", "dp", "pp", "ep", "etp")
 
 
@@ -212,7 +212,7 @@ def _own_rows(
 ) -> BoolArray:
     """Return the rows for which a structure is a distinct choice.
 
-    Splitting the tokens of a decode step over tp changes nothing worth a choice, and is left out.
+    Splitting the tokens of a decode step over tp changes next to nothing, and is left out.
     """
     rows = np.ones(len(columns.tp), dtype=bool)
     if structure.sequence_parallel:
@@ -471,7 +471,7 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True)
 class ServingResult:
-    """The best candidates, the Pareto front, and how the space was covered."""
+    """The best candidates, the Pareto front, and the coverage of the space."""
 
     objective: Objective
     structures: tuple[PlanOptions, ...]

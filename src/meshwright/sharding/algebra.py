@@ -129,7 +129,7 @@ def walk(layout: Sharding, moves: list[Move]) -> Iterator[tuple[Sharding, Move]]
 
 @dataclass(frozen=True)
 class Operand:
-    """One side of a matrix product: its dims in order, and how it is sharded."""
+    """One side of a matrix product: its dims in order, and its sharding."""
 
     dims: tuple[str, ...]
     layout: Sharding
@@ -213,7 +213,7 @@ def _to_gather(
 
 @dataclass(frozen=True)
 class CollectiveCall:
-    """One collective of a layer: which tensor crosses which axis, in which phase, and why.
+    """One collective of a layer: its tensor, axis, phase, and reason.
 
     ``axis`` is one axis, or a group of several written as their product (``dp_shard*cp``); see
     :func:`~meshwright.sharding.local_sizes.degree_of`.

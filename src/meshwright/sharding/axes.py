@@ -1,6 +1,6 @@
 """The axes of the mesh: the dims each splits, the tensors it streams, the plans it refuses.
 
-From all axes together follows how each activation and each weight is sharded between operators.
+All axes together give the sharding of each activation and each weight between operators.
 """
 
 from __future__ import annotations
@@ -395,7 +395,7 @@ def _splits_vocabulary_in_vain(case: Case) -> BoolArray:
 
 
 class PipelineAxis(Axis):
-    """Pipeline parallelism: layers are split into stages, and the vocabulary where it is asked for.
+    """Pipeline parallelism: layers are split into stages, and optionally the vocabulary.
 
     Source: Narayanan et al. 2021, section 2.2 (interleaving needs micro-batches divisible by pp);
     Yeung et al. 2024 (arXiv 2411.05288), section 4 (vocabulary parallelism).

@@ -127,7 +127,7 @@ def _at_home(tensor: Tensor, layouts: Layouts, ledger: Ledger, site: str) -> Sha
 
 
 def _settle_output(layer: LayerGraph, layouts: Layouts, ledger: Ledger) -> None:
-    """Bring the result of the last operator to rest for whoever comes next."""
+    """Bring the result of the last operator to the layout for the next layer."""
     last = layer.ops[-1]
     if last.kind is not OpKind.LOSS:
         _at_home(last.output, layouts, ledger, f"{last.name}: output")

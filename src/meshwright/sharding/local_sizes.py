@@ -243,7 +243,7 @@ CAST = ".cast"
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """A tensor that one layer keeps for its backward pass, and how it is split meanwhile."""
+    """A tensor that one layer keeps for its backward pass, and its split meanwhile."""
 
     tensor: Tensor
     split: Split

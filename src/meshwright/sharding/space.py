@@ -109,8 +109,8 @@ def legal_counts(num_devices: int, host_size: int) -> tuple[int, ...]:
 def axis_orders(tatp: bool) -> tuple[tuple[str, ...], ...]:
     """Return the orders of the axes on the levels, innermost first.
 
-    tp (and tatp) stay inside, because they speak in every layer; cp, data and pipeline axes are
-    tried in every order. The first one is the default order of Megatron.
+    tp (and tatp) stay inside, because they communicate in every layer; cp, data and pipeline axes
+    are tried in every order. The first one is the default order of Megatron.
     """
     inner = [("tp", "tatp"), ("tatp", "tp")] if tatp else [("tp", "tatp")]
     outer = [

@@ -1,4 +1,4 @@
-"""Layers cut into contiguous stages: the fewest, the evenest, and the fastest slowest stage.
+"""Layers cut into contiguous stages: fewest stages, most even load, or fastest slowest stage.
 
 Also the load of a run of layers on the device that holds it, and which layers of a stage stay in
 the near memory when not all of them fit there.

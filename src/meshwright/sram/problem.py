@@ -281,7 +281,7 @@ def layers_of_model(
     """Return embedding, layers and head of a model for each size of its groups of sequences.
 
     Resident in serving: weights, and the cache of the whole batch; in training: weights and their
-    state. Each layer hands on the residual stream; the head hands on token ids, or nothing.
+    state. Each layer sends the residual stream; the head sends token ids, or nothing.
 
     Parameters
     ----------

@@ -308,7 +308,7 @@ def read_graph(path: str | Path) -> GraphSpec:
 
 
 def is_graph_file(path: str | Path) -> bool:
-    """Tell whether a file may hold a graph: YAML does, JSON where it has kernels."""
+    """Return whether a file may hold a graph: YAML does, JSON where it has kernels."""
     if Path(path).suffix.lower() != ".json":
         return True
     return "kernels" in read_tree(read_text(Path(path)), str(path)).value

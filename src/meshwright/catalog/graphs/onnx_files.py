@@ -299,7 +299,7 @@ class _FileReader:
         return [int(dim.dim_value) for dim in dims]
 
     def _is_real(self, kind: int) -> bool:
-        """Tell whether an element is no whole number and no truth value."""
+        """Return whether an element is no whole number and no truth value."""
         return self._type(kind).kind not in "iub"
 
     def _word(self, kind: int) -> float:

@@ -823,7 +823,7 @@ def _batch_norm(to: GraphBuilder, call: Call) -> Value:
 
 
 def _reduce(to: GraphBuilder, call: Call, *, needs_whole: bool) -> Made:
-    """Return a reduction, for each of its outputs; the larger of two tensors is none."""
+    """Return a reduction, for each of its outputs; the larger of two tensors is not a reduction."""
     if call["other"] is not None:
         return _elementwise(to, call)
     value, over, word, made = call.first, _axes(call), call.word_bytes, []

@@ -32,12 +32,12 @@ _INPUT = re.compile(
 
 
 def is_program(text: str) -> bool:
-    """Tell whether a text names a file of PyTorch or ONNX, or a function of Python."""
+    """Return whether a text names a file of PyTorch or ONNX, or a function of Python."""
     return text.lower().endswith((".pt2", ".onnx", ".py")) or bool(_FUNCTION.fullmatch(text))
 
 
 def is_code(text: str) -> bool:
-    """Tell whether a text names a function of Python, which is run when it is read."""
+    """Return whether a text names a function of Python, which is run when it is read."""
     return bool(_FUNCTION.fullmatch(text))
 
 

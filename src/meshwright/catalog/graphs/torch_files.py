@@ -159,7 +159,7 @@ def _input(spec: Mapping[str, Any], metas: _Metas) -> Input | None:
 
 
 def _outputs(specs: Any) -> Iterator[str]:
-    """Yield the tensors that are handed back."""
+    """Yield the tensors that the program returns."""
     for spec in specs:
         ((kind, stated),) = spec.items()
         if kind in ("user_output", "loss_output"):

@@ -1,4 +1,4 @@
-"""A family of published models: the fields of its ``config.json``, and how they become a model.
+"""A family of published models: the fields of its ``config.json``, and their conversion to a model.
 
 A family lists its fields by their meaning (``num_hidden_layers``) with the names under which
 configurations state them (``n_layer``). Fields are checked one by one, all faults at once. A field
@@ -367,7 +367,7 @@ Reader = Callable[[Fields], ModelSpec]
 
 @dataclass(frozen=True)
 class Family:
-    """Which configurations a family reads, and how they become a model."""
+    """Configurations that a family reads, and their conversion to a model."""
 
     architectures: tuple[str, ...]
     """Values of ``architectures`` that it reads."""

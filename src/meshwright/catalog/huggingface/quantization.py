@@ -1,4 +1,4 @@
-"""``quantization_config``: how a checkpoint stores the weights of its linear layers.
+"""``quantization_config``: the format of the weights of linear layers in a checkpoint.
 
 Read by ``quant_method``; a method that is not known is refused by its name, since its weights would
 otherwise be priced at a width that they do not have.

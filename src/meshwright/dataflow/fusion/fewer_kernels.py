@@ -229,7 +229,7 @@ def _joined(tensors: Sequence[_Joined], kernel: int) -> list[_Joined]:
     """Return the tensors without a kernel: its output is joined to an input.
 
     To one that all its readers read already, which loses nothing; else to one that is no larger, or
-    that no other kernel reads. Where there is none, its readers read nothing in its place.
+    that no other kernel reads. If there is none, its readers read nothing instead.
     """
     given = [tensor for tensor in tensors if kernel in tensor.readers]
     made = [tensor for tensor in tensors if tensor.writer == kernel]

@@ -1,4 +1,4 @@
-"""A graph on the chips of a group: how its kernels are split, and how they are fused on each chip.
+"""A graph on the chips of a group: the splits of its kernels, and their fusion on each chip.
 
 Splits that are likely good are fused for each tile; the best one is then changed kernel by kernel
 for as long as its fusion gets faster. Stages of a pipeline are priced by fusion in the same way.

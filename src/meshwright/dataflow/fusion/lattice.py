@@ -172,7 +172,7 @@ def _aligned(branches: list[list[int]], colours: list[int]) -> IntArray | None:
 def _are_exchangeable(
     group: IntArray, kernels: Sequence[tuple[object, ...]], tensors: Sequence[_Tensor]
 ) -> bool:
-    """Tell whether exchanging any two neighbours leaves all kernels and tensors as they were."""
+    """Return whether exchanging any two neighbours leaves all kernels and tensors as they were."""
     counted = Counter(tensors)
     for one, other in zip(group[:-1].tolist(), group[1:].tolist(), strict=True):
         swap = {**dict(zip(one, other, strict=True)), **dict(zip(other, one, strict=True))}

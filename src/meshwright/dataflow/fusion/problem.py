@@ -346,7 +346,7 @@ class _Device:
     """Dims that pass in tiles."""
 
     def passes(self, dims: Dims) -> bool:
-        """Tell whether a tensor of these dims passes in tiles."""
+        """Return whether a tensor of these dims passes in tiles."""
         return not self.passing.isdisjoint(single_dims(dims))
 
     def least_elements(self, number: int, dims: Dims) -> float:
@@ -367,7 +367,7 @@ class _Device:
         return _Size(whole, whole / self.num_tiles if self.passes(dims) else whole)
 
     def is_summed_over_tiles(self, kernel: Kernel) -> bool:
-        """Tell whether a kernel hands one sum over all tiles to the outside: a weight gradient."""
+        """Return whether a kernel sums over all tiles for the outside: a weight gradient."""
         is_sum = not self.passes(kernel.dims) and self.passes(kernel.contracted)
         is_move = kernel.unit is Unit.NONE and kernel.phase is not Phase.WEIGHT_GRADIENT
         return is_sum and not is_move and kernel.name in self.graph.outputs

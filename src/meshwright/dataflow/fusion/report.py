@@ -115,7 +115,7 @@ def latency_line(answer: FusionAnswer) -> str:
 
 
 def proof_lines(answer: FusionAnswer) -> Iterator[str]:
-    """Yield how sure it is that nothing is faster, in closed form."""
+    """Yield the proof that nothing is faster, in closed form."""
     choice, counts = answer.choice, answer.choice.fusion.counts
     gap = answer.gap
     looked = f"{counted(counts.num_ideals, 'ideal')}, "

@@ -254,7 +254,7 @@ def _factors(kernel: Kernel, place: int) -> tuple[Weight, ...]:
 
 
 def _is_bias(kernel: Kernel, place: int) -> bool:
-    """Tell whether a weight of a product is added to it: it has no dim that is summed over."""
+    """Return whether a weight of a product is added to it: it has no dim that is summed over."""
     if kernel.unit is not Unit.MATRIX or place < len(kernel.inputs) or not kernel.contracted:
         return False
     dims = single_dims(kernel.weights[place - len(kernel.inputs)].dims)

@@ -140,8 +140,8 @@ def dlrm(
     (arXiv 1906.00091); Mudigere et al. 2021 (arXiv 2104.05158).
 
     Rows are pooled as they are read: the additions, a few FLOPs for each element, are not counted.
-    How pooled and dense features interact is not published for the large models; it is counted as
-    a move of both to the width of the top layers.
+    The interaction of pooled and dense features is not published for the large models; it is
+    counted as a move of both to the width of the top layers.
     """
     bottom = _layers("bottom", bottom_layers, "dense")
     top = _layers("top", top_layers, "interaction")
