@@ -404,7 +404,7 @@ def _to_disk(file: BinaryIO) -> None:
 
 
 def _folder_to_disk(folder: Path) -> None:
-    """Have the names of a folder on the disk, where the system knows how."""
+    """Flush the names of a folder to the disk, where the system supports it."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -611,7 +611,7 @@ def blocked_product_s(
     link_words = larger(larger(m, n), m * n * per_side)
 
     def piece_s(k: Num) -> Num:
-        """Time of a core's piece: the slower of its array and its links."""
+        """Return the seconds of a core's piece: the slower of its array and its links."""
         cycles = smaller(
             m_tiles * n_tiles * larger(k, high),
             smaller(m_tiles * ceil_div(k, wide) * n_cycles, ceil_div(k, high) * n_tiles * m_cycles),

@@ -308,7 +308,7 @@ def _links_of(
         return where(has_cycle, quantity(cycle), quantity(other))
 
     def num_sends(form: TensorStream) -> Num:
-        """Where sends cross several links, none is repeated: each goes once to all others."""
+        """Return the sub-tensors a member sends in a pass; over several links none repeats."""
         straight = members * (members - 1.0)
         return where(form.num_hops(members) > 1, straight, form.transfers(members))
 

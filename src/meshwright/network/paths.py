@@ -185,7 +185,7 @@ def shortest_tree(graph: Graph, scratch: Scratch, prices: Prices, source: IntArr
 def grow_tree(
     graph: Graph, scratch: Scratch, prices: Prices, holders: IntArray, receivers: IntArray
 ) -> int:
-    """Put a tree from the holders to all receivers into ``found``; return its number of links.
+    """Add a tree from the holders to all receivers to ``found``; return its number of links.
 
     The nearest receiver is joined to the tree by a shortest path, then the next one. -1 where some
     receiver cannot be reached.

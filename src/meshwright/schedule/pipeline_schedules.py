@@ -105,14 +105,14 @@ class GPipe(PipelineSchedule):
     def peak_in_flight(
         stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
     ) -> Num:
-        """All of them, on every stage."""
+        """Return all micro-batches, on every stage."""
         return num_micro_batches + 0 * stage
 
     @staticmethod
     def order(
         stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
     ) -> list[Task]:
-        """F0 F1 ... then B0 B1 ..., the same on every stage."""
+        """Return F0 F1 ... then B0 B1 ..., the same on every stage."""
         forward = [Task(TaskKind.FORWARD, i, 0) for i in range(num_micro_batches)]
         return forward + [Task(TaskKind.BACKWARD, i, 0) for i in range(num_micro_batches)]
 
@@ -125,7 +125,7 @@ class OneForwardOneBackward(PipelineSchedule):
 
     @staticmethod
     def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
-        """2 floor((m - 1) (p - 1) / p): stages in step wait for each other's answers.
+        """Return 2 floor((m - 1) (p - 1) / p): stages in step wait for each other's answers.
 
         The round trip of p micro-batches over the pipeline holds 2 (p - 1) sends and no slack.
 
@@ -138,14 +138,14 @@ class OneForwardOneBackward(PipelineSchedule):
     def peak_in_flight(
         stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
     ) -> Num:
-        """min(m, p - stage): stage s is p - s passes away from the first gradient."""
+        """Return min(m, p - stage): stage s is p - s passes away from the first gradient."""
         return smaller(num_micro_batches, num_stages - stage)
 
     @staticmethod
     def order(
         stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
     ) -> list[Task]:
-        """Warm up with p - stage - 1 forward passes, then F B in turn, then the remaining B."""
+        """Return p - stage - 1 forward passes of warm-up, then F B in turn, then all other B."""
         warm_up = min(num_stages - stage - 1, num_micro_batches)
         tasks = [Task(TaskKind.FORWARD, i, 0) for i in range(warm_up)]
         for i in range(warm_up, num_micro_batches):
@@ -167,7 +167,7 @@ class Interleaved(PipelineSchedule):
 
     @staticmethod
     def is_legal(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Mask:
-        """Two or more virtual stages and stages, micro-batches a multiple of the stages."""
+        """Return whether there are two or more stages and chunks, and micro-batches divide by p."""
         many = (num_virtual_stages > 1) & (num_stages > 1)
         return many & (num_micro_batches % num_stages == 0)
 
@@ -176,7 +176,7 @@ class Interleaved(PipelineSchedule):
         forward_s: Num, backward_input_s: Num, backward_weight_s: Num, send_s: Num,
         num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num,
     ) -> Num:  # fmt: skip
-        """Idle time of one step [s]: (p - 1) ((t_f + t_b) / v + 2 t_send).
+        """Return the idle time of one step [s]: (p - 1) ((t_f + t_b) / v + 2 t_send).
 
         A send carries the activations of one micro-batch whatever the number of chunks, so the
         sends that fill and drain the pipeline do not shrink with v.
@@ -186,7 +186,7 @@ class Interleaved(PipelineSchedule):
 
     @staticmethod
     def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
-        """2 (v - 1) p: only warm-up and cool-down wait, once for each further chunk.
+        """Return 2 (v - 1) p: only warm-up and cool-down wait, once for each further chunk.
 
         Source: derived; equals the replayed timeline for equal stages.
         Valid for: sends up to (t_f + t_b) / (3 v); longer ones show in the steady state too.
@@ -197,7 +197,7 @@ class Interleaved(PipelineSchedule):
     def peak_in_flight(
         stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
     ) -> Num:
-        """min(m, (2 (p - s - 1) + (v - 1) p + 1) / v): the warm-up and one more, in chunks."""
+        """Return min(m, (2 (p - s - 1) + (v - 1) p + 1) / v): warm-up and one more, in chunks."""
         warm_up = 2 * (num_stages - stage - 1) + (num_virtual_stages - 1) * num_stages
         return smaller(num_micro_batches, (warm_up + 1) / num_virtual_stages)
 
@@ -205,7 +205,7 @@ class Interleaved(PipelineSchedule):
     def order(
         stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
     ) -> list[Task]:
-        """Warm-up, then F B in turn, then the remaining B, counted in passes of one chunk."""
+        """Return the warm-up, then F B in turn, then the remaining B, in passes of one chunk."""
         num_passes = num_virtual_stages * num_micro_batches
         passes = []
         for index in range(num_passes):  # a run of p micro-batches through each chunk in turn
@@ -235,7 +235,7 @@ class ZeroBubble(PipelineSchedule):
         forward_s: Num, backward_input_s: Num, backward_weight_s: Num, send_s: Num,
         num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num,
     ) -> Num:  # fmt: skip
-        """Idle time of one step [s]: (p - 1) (t_f + t_bi + 2 t_send) - (min(m, p) - 1) t_fill.
+        """Return the idle time [s]: (p - 1) (t_f + t_bi + 2 t_send) - (min(m, p) - 1) t_fill.
 
         t_fill = min(t_f + t_send, t_bi + t_send, t_bw) is the time that one weight gradient fills;
         for m >= p and a short t_bw this is the published (p - 1) (t_f + t_bi - t_bw).
@@ -246,7 +246,7 @@ class ZeroBubble(PipelineSchedule):
 
     @staticmethod
     def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
-        """2 min(p - 1, max(m - 2, 0)): weight gradients hide the sends of the steady state.
+        """Return 2 min(p - 1, max(m - 2, 0)): weight gradients hide sends of the steady state.
 
         Source: derived; equals the replayed timeline for equal stages.
         Valid for: sends short against t_bw, and t_bw <= min(t_f, t_bi).
@@ -257,14 +257,14 @@ class ZeroBubble(PipelineSchedule):
     def peak_in_flight(
         stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
     ) -> Num:
-        """min(m, p) on every stage, until the weight gradient has used the activations."""
+        """Return min(m, p) on every stage, until the weight gradient has used the activations."""
         return smaller(num_micro_batches, num_stages) + 0 * stage
 
     @staticmethod
     def order(
         stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
     ) -> list[Task]:
-        """1F1B of F and BI; BW of a micro-batch follows the BI of the stage-th one after it."""
+        """Return 1F1B of F and BI; the stage-th BI after that of a micro-batch precedes its BW."""
         warm_up = min(num_stages - stage - 1, num_micro_batches)
         tasks = [Task(TaskKind.FORWARD, i, 0) for i in range(warm_up)]
         for i in range(num_micro_batches):

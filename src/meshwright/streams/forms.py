@@ -98,27 +98,27 @@ class Ring(TensorStream):
     is_folded: bool = False
 
     def num_hops(self, num_members: Num) -> Num:
-        """N - 1 at the wrap, for which the round waits; folded two, and one in a pair."""
+        """Return N - 1 at the wrap, for which the round waits; folded two, and one in a pair."""
         return smaller(num_members - 1, 2.0) if self.is_folded else num_members - 1
 
     def buffers(self, num_members: Num) -> Buffers:
-        """One sub-tensor in use and one that arrives."""
+        """Return the buffers: one sub-tensor in use and one that arrives."""
         others = num_members - 1
         return Buffers(smaller(others, 1.0), smaller(others, 2.0))
 
     def transfers(self, num_members: Num) -> Num:
-        """2 (N - 1)^2: in each of N - 1 rounds N - 1 single hops and a wrap of N - 1.
+        """Return 2 (N - 1)^2: in each of N - 1 rounds N - 1 single hops and a wrap of N - 1.
 
         Folded it has the same total: N - 2 sends of two hops and two of one.
         """
         return 2 * (num_members - 1) * (num_members - 1)
 
     def num_shared_rounds(self, num_members: Num) -> Num:
-        """All but the first and the last: every link is in use in every round."""
+        """Return all rounds but the first and the last: every link is in use in every round."""
         return positive_part(num_members - 2)
 
     def num_exchange_rounds(self, num_members: Num) -> Num:
-        """N + 1: an accumulator walks one round behind its item."""
+        """Return N + 1: an accumulator walks one round behind its item."""
         return num_members + smaller(num_members - 1, 1.0)
 
     def _order(self, num_members: int) -> list[int]:
@@ -128,7 +128,7 @@ class Ring(TensorStream):
         return [*range(0, num_members, 2), *reversed(range(1, num_members, 2))]
 
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
-        """In round t a member uses the sub-tensor of the t-th member up the ring."""
+        """Return the item of each member by round: in round t that of the t-th one up the ring."""
         order, members = self._order(num_members), range(num_members)
         place = {member: position for position, member in enumerate(order)}
         return [
@@ -137,7 +137,7 @@ class Ring(TensorStream):
         ]
 
     def sends(self, num_members: int) -> list[Send]:
-        """Pass the sub-tensor that a member uses down the ring in the same round."""
+        """Return the sends: each member passes its item down the ring in the same round."""
         order = self._order(num_members)
         return [
             Send(turn, order[k], order[k - 1], order[(k + turn) % num_members])
@@ -158,19 +158,19 @@ class Cycle(Ring):
     needs_cycle = True
 
     def num_parts(self, num_members: Num) -> Num:
-        """Two halves; two members share a single link, so a pair sends whole sub-tensors."""
+        """Return two halves; two members share a single link, so a pair sends whole sub-tensors."""
         return where(num_members > 2, 2.0, 1.0)
 
     def num_hops(self, num_members: Num) -> Num:
-        """Neighbours only."""
+        """Return one hop: sends go to neighbours only."""
         return 0 * num_members + 1
 
     def transfers(self, num_members: Num) -> Num:
-        """N (N - 1): every sub-tensor crosses N - 1 links, half of it in each direction."""
+        """Return N (N - 1): every sub-tensor crosses N - 1 links, half of it in each direction."""
         return num_members * (num_members - 1)
 
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
-        """First half of sub-tensor (i + t) mod N with the second half of (i - t) mod N."""
+        """Return the halves in use: the first of (i + t) mod N with the second of (i - t) mod N."""
         if num_members <= 2:
             return super().uses(num_members)
         members = range(num_members)
@@ -183,7 +183,7 @@ class Cycle(Ring):
         ]
 
     def sends(self, num_members: int) -> list[Send]:
-        """Both halves that a member uses go on in the same round, each in its direction."""
+        """Return the sends: both halves in use go on in the same round, each in its direction."""
         uses = self.uses(num_members)
         return [
             Send(turn, member, (member + step) % num_members, item)
@@ -224,7 +224,7 @@ class Line(TensorStream):
         return cls(where(all_fit, half, smaller(positive_part(held), half)))
 
     def buffers(self, num_members: Num) -> Buffers:
-        """At most 2 + h resident, and 4 + h with those that arrive.
+        """Return the buffers: at most 2 + h resident, and 4 + h with those that arrive.
 
         With n = ceil(N / 2) and the turn T = floor((2 n - 5) / 3), no less than 0:
         resident min(h + 2, max(T + 2, h + 1), n, N - 1), and with arriving ones
@@ -244,7 +244,7 @@ class Line(TensorStream):
         )
 
     def transfers(self, num_members: Num) -> Num:
-        """N (N - 1) + (n - 1 - h)^2 + (N - n - 1 - h)^2 with n = ceil(N / 2), no less than 0."""
+        """Return N (N - 1) + (n - 1 - h)^2 + (N - n - 1 - h)^2, n = ceil(N / 2), no less than 0."""
         left = ceil_div(num_members, 2)
         again_left = positive_part(left - 1 - self.num_held)
         again_right = positive_part(num_members - left - 1 - self.num_held)
@@ -252,7 +252,7 @@ class Line(TensorStream):
         return once + again_left * again_left + again_right * again_right
 
     def num_shared_rounds(self, num_members: Num) -> Num:
-        """min(N - 2, 4 (n - 1 - h) - 2), no less than 0: only repeated waves share a link.
+        """Return min(N - 2, 4 (n - 1 - h) - 2), no less than 0: only repeated waves share a link.
 
         The express waves and their reversals never use one link in the same direction and round:
         in round t items go right beyond member t, accumulators before it.
@@ -263,11 +263,11 @@ class Line(TensorStream):
         return positive_part(smaller(num_members - 2, 4 * again - 2))
 
     def num_exchange_rounds(self, num_members: Num) -> Num:
-        """2 N - 1: the farthest partial exists in round N - 1 and has N - 1 hops to go."""
+        """Return 2 N - 1: the farthest partial exists in round N - 1 and has N - 1 hops to go."""
         return 2 * num_members - 1
 
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
-        """Member i uses (i + t) mod N in round t, on the right half (i - t) mod N."""
+        """Return the items in use: (i + t) mod N in round t, on the right half (i - t) mod N."""
         left = (num_members + 1) // 2
         signs = [1 if member < left else -1 for member in range(num_members)]
         return [
@@ -276,7 +276,7 @@ class Line(TensorStream):
         ]
 
     def sends(self, num_members: int) -> list[Send]:
-        """Express waves, then on each side the waves that bring back released copies."""
+        """Return express waves, then on each side the waves that bring back released copies."""
         waves: list[Send] = []
         # Every sub-tensor leaves its home in round 0 at full speed, in both directions.
         for item in range(num_members):

@@ -42,7 +42,7 @@ def round_link_s(
     num_chunks: Num = 1,
     store_and_forward: bool = True,
 ) -> Num:
-    """Time in which the slowest link of a round passes its sub-tensor on [s].
+    """Return the seconds in which the slowest link of a round passes its sub-tensor on.
 
     A message of m bytes occupies a link for o = (m + m_half) / B and arrives a latency later.
     c messages that follow one another over k links take c o + k alpha where relays cut through, and
@@ -79,7 +79,7 @@ def round_link_s(
 def forward_s(
     num_members: Num, round_compute_s: Num, round_link_s: Num, round_hbm_s: Num
 ) -> StreamTime:
-    """Forward pass of one operator: (N - 1) max(t_c, t_m, t_h) + max(t_c, t_h) [s].
+    """Return the time of a forward pass [s]: (N - 1) max(t_c, t_m, t_h) + max(t_c, t_h).
 
     The last round computes only: nothing needs to arrive after it.
 
@@ -110,7 +110,7 @@ def backward_s(
     round_hbm_s: Num,
     num_shared_rounds: Num = np.inf,
 ) -> StreamTime:
-    """Backward pass of one operator: input and weight gradient in one stream [s].
+    """Return the time of a backward pass [s]: input and weight gradient in one stream.
 
     max(t_c, t_m) + (N - 2) max(t_c, t_m + t_g) + max(t_c, t_g), each also bounded by t_h: the
     tensor streams again in rounds 0 .. N - 2, gradient accumulators in rounds 1 .. N - 1. Rounds in
@@ -156,7 +156,7 @@ def exchange_s(
     round_hbm_s: Num,
     num_rounds: Num,
 ) -> StreamTime:
-    """Backward attention: items stream past, and sums of partials formed from them return [s].
+    """Return the time of backward attention [s]: items stream past, and sums of partials return.
 
     Of R rounds the first N compute; items move in rounds 0 .. N - 2, accumulators in the last
     N - 1 rounds, those after the computation alone. Rounds with both cost max(t_c, t_m + t_g).
@@ -193,7 +193,7 @@ def product_forward_s(
     round_hbm_s: Num,
     round_sum_s: Num = 0.0,
 ) -> StreamTime:
-    """Forward pass of a product stream on r x c devices [s].
+    """Return the time of the forward pass of a product stream on r x c devices [s].
 
     With t_l = max(t_c, t_h): the first c rounds end after max((c - 1) max(t_l, t_x) + t_l, t_w),
     the next r - 2 times c rounds each after max(c t_l, t_w), the last c rounds compute only. In a
@@ -236,7 +236,7 @@ def product_backward_s(
     round_hbm_s: Num,
     num_shared_rounds: Num = np.inf,
 ) -> StreamTime:
-    """Backward pass of a product stream on r x c devices [s].
+    """Return the time of the backward pass of a product stream on r x c devices [s].
 
     In units of c rounds: max(c t_l + (c - 1) (t_x - t_l)+, t_w), then r - 2 times
     max(c t_l, t_w + t_gw), then max(c t_l + (c - 1) (t_gx - t_l)+, t_gw). Both tensors stream
@@ -289,7 +289,7 @@ def stream_time(num_members: Num, round_compute_s: Num, local_s: Num, exposed_s:
 def stream_buffer_bytes(
     sub_tensor_bytes: Num, num_buffers: Num, accumulator_ratio: Num = 0.0, num_chunks: Num = 1
 ) -> Num:
-    """On-chip bytes of the sub-tensors in flight: (4 + h) m (1 + e_g / e) / c [bytes].
+    """Return the on-chip bytes of sub-tensors in flight: (4 + h) m (1 + e_g / e) / c.
 
     Parameters
     ----------
@@ -308,7 +308,7 @@ def stream_buffer_bytes(
 
 
 def relay_bytes(sub_tensor_bytes: Num, num_members: Num, num_parts: Num = 1) -> Num:
-    """Main-memory bytes of a round that relays sub-tensors through it: (2 n + 1) m [bytes].
+    """Return the main-memory bytes of a round that relays sub-tensors through it: (2 n + 1) m.
 
     Each of the n sub-tensors that enter a device in a round is written and read to be sent on,
     and the one in use is read. n = min(N - 1, 2) / parts: two on a line, and on a ring laid into
@@ -329,7 +329,7 @@ def relay_bytes(sub_tensor_bytes: Num, num_members: Num, num_parts: Num = 1) -> 
 
 
 def num_chunks_to_fit(buffer_bytes: Num, sram_bytes: Num, resident_bytes: Num) -> Num:
-    """Fewest chunks with which the buffers of a stream fit on chip; inf where none does.
+    """Return the fewest chunks for which the buffers of a stream fit on chip; inf without any.
 
     ceil(buffers / (SRAM - resident)), at least one.
 

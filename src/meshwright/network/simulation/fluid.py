@@ -485,7 +485,7 @@ def _share_anew(work: Work, sharing: Sharing, shares: Heap, events: Heap, now_s:
 
 @compiled_inline
 def _make_ready(progress: Progress, task: int) -> None:
-    """Note that nothing holds a task up any more."""
+    """Note that no need holds a task up any more."""
     put(progress.ready, task, 0.0)
 
 
@@ -574,7 +574,7 @@ def _release(work: Work, progress: Progress, events: Heap, until_s: float) -> No
 
 @compiled_inline
 def _play_instant(work: Work, progress: Progress, sharing: Sharing, events: Heap) -> float:
-    """Let everything happen that happens at the next instant; return its time [s]."""
+    """Play all events of the next instant; return its time [s]."""
     now_s: float = events.key[events.items[0]]
     until_s = now_s + TIE * now_s
     sharing.stamp[0] += 1
