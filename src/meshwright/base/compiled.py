@@ -83,12 +83,12 @@ def compiled(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]
 
 
 def compiled_in_place(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:
-    """Return a function that makes no array, but writes into those it is given, as a kernel."""
+    """Return a function as a kernel that allocates no array and writes into its arguments."""
     return Kernel(function, allocates=False)
 
 
 def compiled_inline(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:
-    """Return a kernel that makes no array and becomes a part of those that call it."""
+    """Return a function as a kernel that allocates no array and is inlined into its callers."""
     return Kernel(function, allocates=False, is_inlined=True)
 
 

@@ -51,7 +51,7 @@ MOST_BYTES = 256 * 2**20
 
 
 class _Bounded(io.RawIOBase):
-    """A file, unpacked where it is packed, that ends in an error beyond so many bytes."""
+    """A file, unpacked where it is packed, that fails beyond a number of bytes."""
 
     def __init__(self, file: BinaryIO, most_bytes: int) -> None:
         is_packed = file.read(2) == b"\x1f\x8b"
@@ -254,12 +254,12 @@ def _followed(path: Path) -> Path:
 
 
 def _partial(target: Path, token: str, index: int) -> Path:
-    """Return the file that takes the name of a target: always one beside it."""
+    """Return the temporary file that later takes the name of a target, in the same folder."""
     return target.with_name(f"{_MARK}{token}-{index}{_PARTIAL}")
 
 
 def _promise(journal: Path, names: Iterable[str], folders: Iterable[Path]) -> None:
-    """Write the journal of files that are all on the disk: from here on they are the new ones."""
+    """Write the journal of files that are all on the disk, which from here on are the new ones."""
     draft = journal.with_suffix(_PARTIAL)
     try:
         with draft.open("xb") as file:
@@ -274,7 +274,7 @@ def _promise(journal: Path, names: Iterable[str], folders: Iterable[Path]) -> No
 
 
 def _keep(journal: Path) -> None:
-    """Give the files of a journal their names: those that have none yet."""
+    """Rename the files of a journal that still have temporary names."""
     token = journal.name.removeprefix(_MARK).removesuffix(_JOURNAL)
     with suppress(FileNotFoundError), journal.open("rb") as file:
         for index, name in enumerate(file.read(_MOST_JOURNAL_BYTES).decode().split("\0")):
@@ -328,7 +328,7 @@ def _refuse(paths: Iterable[Path], *, force: bool) -> None:
 
 @contextmanager
 def writing(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
-    """Open a file to be written, which takes its name when all of it is on the disk.
+    """Open a file to be written, which takes its name once it is complete on the disk.
 
     Raises
     ------
@@ -349,7 +349,7 @@ def write_whole(path: Path, content: str | bytes, *, force: bool = False) -> Non
 
 
 def write_all(folder: Path, files: Mapping[str, str | bytes], *, force: bool = False) -> list[Path]:
-    """Write files into a folder, which is made where it is not there, and return their paths.
+    """Write files into a folder, which is created if it is missing, and return their paths.
 
     They take their names in one step when all are on the disk: a kill leaves the old ones or the
     new ones, and if it interrupts that step, the next reader there finishes it. A file with the

@@ -84,7 +84,7 @@ Work = TypeVar("Work", bound=Workload, covariant=True)
 
 
 HEAD_COUNTS = ("query_heads", "kv_heads", "inner_heads", "state_groups")
-"""Numbers of heads: those that others share, and those others."""
+"""Sizes that count heads: heads of one kind share heads of another."""
 
 
 @lru_cache(maxsize=1024)

@@ -204,7 +204,7 @@ class Kernels:
         return Case(name, self.word, shape, prepare, work, 60.0 * batch * heads * length * size)
 
     def launch(self) -> Case:
-        """Return an addition so small that launching it is all that takes time."""
+        """Return an addition so small that its launch takes all of its time."""
 
         def prepare() -> Run:
             a, c = self._random(64), self._random(64)

@@ -313,7 +313,7 @@ class Implied:
 
 
 def made_system(measured: Measured) -> SystemSpec:
-    """Return a machine that the catalog does not know, as it was measured."""
+    """Return the system of a machine that the catalog lacks, as measured."""
     machine = measured.machine
     levels, inside = [], machine.devices_per_host
     if inside > 1:

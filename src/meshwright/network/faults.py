@@ -200,7 +200,8 @@ class SharedWork:
     sequences: IntArray
     """Sequences of each data-parallel replica in a step, in the order of its ranks."""
     share: FloatArray
-    """Work of each rank over that of an equal split [1]; shape of the ranks. 0: it is hosted."""
+    """Work of each rank over that of an equal split, in the shape of the ranks [1]; 0: another rank
+    hosts it."""
     speed: FloatArray
     """Share of its full rate that the device of each rank computes at [1]."""
     num_hosted: int
@@ -305,7 +306,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Recovery:
-    """The groups after faults; where it is impossible, the nearest choice: single devices."""
+    """The groups after faults; single devices where no groups are possible."""
 
     action: Action
     groups: IntArray

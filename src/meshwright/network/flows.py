@@ -75,7 +75,7 @@ def network_of_links(scenario: FlowScenario) -> Network:
 
 @dataclass(frozen=True)
 class Phase(Brief):
-    """Flows that wait for equally many others one after the other: they are in flight together."""
+    """Flows in flight together: each waits for an equal number of others one after the other."""
 
     flows: IntArray
     stated_s: float | None

@@ -237,7 +237,7 @@ class Choice:
     shapes: tuple[Shape, ...]
     """Members of each axis on each level, innermost level first."""
     devices: tuple[int, ...] = ()
-    """Device of each rank, innermost axis first, where they are stated: not those of the blocks."""
+    """Stated device of each rank, innermost axis first; empty: the devices of the blocks."""
 
 
 def all_choices(

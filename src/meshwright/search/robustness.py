@@ -73,7 +73,7 @@ class TrialChoice:
     best_shares: FloatArray
     """Share of the draws in which each candidate is the fastest."""
     regrets: tuple[float, ...]
-    """Expected regret before any trial, and after each one more of those chosen, as fractions."""
+    """Expected regret before any trial, and after each further chosen trial, as fractions."""
 
 
 def with_plan_errors(log_times: FloatArray, spread: float, seed: int = SEED) -> FloatArray:

@@ -119,7 +119,8 @@ class Adapters(Declaration):
 
     rank: Count
     targets: tuple[AdapterTarget, ...]
-    """Products that have them: projections of attention, and of networks with those of experts."""
+    """Products with adapters: projections of attention, and of networks, those of experts
+    included."""
 
     @property
     def regions(self) -> tuple[str, ...]:

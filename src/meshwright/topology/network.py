@@ -293,7 +293,7 @@ def link_length_m(network: Network) -> FloatArray:
 
 
 def too_long_links(network: Network, max_length_m: Sequence[float | None]) -> IntArray:
-    """Return the links that are longer than those of their level may be.
+    """Return the links that exceed the longest length of their level.
 
     Parameters
     ----------
@@ -307,7 +307,7 @@ def too_long_links(network: Network, max_length_m: Sequence[float | None]) -> In
 
 
 def with_error_correction(network: Network, links: IntArray) -> Network:
-    """Return the network with the latency that these links have with error correction."""
+    """Return the network with the latency of error correction on these links."""
     latency_s = network.latency_s.copy()
     latency_s[links] = np.maximum(latency_s[links], ERROR_CORRECTED_LATENCY_S)
     return replace(network, latency_s=latency_s)

@@ -49,8 +49,8 @@ SMALL = 20_000
 PROVEN = 1e-6
 """Share of a bound within which a routing counts as proven best."""
 SMALL_TREES = 5_000
-"""Trees of shortest paths times links up to which they are grown as written: that takes less time
-than to import numba."""
+"""Trees of shortest paths times links up to which they are grown without compilation: that takes
+less time than to import numba."""
 
 
 @dataclass(frozen=True)

@@ -328,7 +328,7 @@ def window_messages(
 
 
 def _of_row(columns: Sequence[tuple[MessageOf[Num], Num]], row: int) -> Sent:
-    """Return the messages of one row, those of no bytes left out."""
+    """Return the messages of one row, except those without bytes."""
     listed = [(message.of(row), number_at(times, row)) for message, times in columns]
     return [(message, times) for message, times in listed if message.num_bytes]
 

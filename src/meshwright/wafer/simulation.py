@@ -86,8 +86,8 @@ class Exchange:
     """Demands for one byte of the full tensor on one rank."""
     routes: Routes
     groups: IntArray
-    """Devices that exchange with each other, (groups, members): they are done together, as steps
-    and rounds that wait for each other are. Rows of ``demands`` come group by group."""
+    """Devices that exchange with each other, (groups, members): they finish together, because steps
+    and rounds wait for each other. Rows of ``demands`` come group by group."""
     fixed_s: float
     """Seconds of the steps of the algorithm besides bytes, latencies and message starts."""
     waits_s_per_byte: float = 0.0
@@ -357,7 +357,7 @@ class _StepBuilder:
     def _run(
         self, works: Sequence[Work], run: Run, stage: int, waits: Waits, at_end: Waits
     ) -> None:
-        """Enumerate one run in one direction; ``at_end`` must have come before it is done."""
+        """Enumerate one run in one direction; messages of ``at_end`` arrive before it ends."""
         devices = self.exchanges.stages[stage]
         self.begun[devices] = self.last[devices]
         for work, sent in in_rounds(merged(works)):

@@ -151,7 +151,7 @@ def _leaders(
     problem: Problem, result: SearchResult, placing: PlacementSearch, top: int, physical: Network,
     num_simulated: int,
 ) -> Leaders:  # fmt: skip
-    """Return the answer of a search: the fastest ones, and those that are next in closed form.
+    """Return the answer of a search: the fastest candidates, and the next ones in closed form.
 
     The messages of each are routed around shared links, where that helps, before they are ranked.
     Those that are simulated are put in order by that.

@@ -491,7 +491,7 @@ def _make_ready(progress: Progress, task: int) -> None:
 
 @compiled_inline
 def _finish(work: Work, progress: Progress, task: int, end_s: float) -> None:
-    """End a task; those that it was the last to hold up become ready."""
+    """End a task; tasks that waited for it alone become ready."""
     progress.stage[task] = DONE
     progress.end_s[task] = end_s
     for index in range(work.next_offsets[task], work.next_offsets[task + 1]):

@@ -280,7 +280,7 @@ def solve(problem: RoutingProblem, seed: int = 0) -> RoutedClass:
 
 
 def _first_routes(problem: RoutingProblem, default: Routes, seed: int) -> Routes:
-    """Return the links that each message begins with: those of whole messages before it is cut."""
+    """Return the first links of each message: those of the whole message before it is cut."""
     if problem.num_paths == 1:
         return merged_routes(problem, default)
     return optimise(problem.network, problem.demands, seed).routes

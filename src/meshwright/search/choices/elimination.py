@@ -179,7 +179,7 @@ def _order(
     sizes: tuple[int, ...], nodes: tuple[int, ...], edges: Edges, kept: Scope, num_tables: int,
     most_entries: int,
 ) -> Order:  # fmt: skip
-    """Return the order that these sizes ask for."""
+    """Return the order for these sizes."""
     factors: dict[Scope, int] = {(node,): table for node, table in enumerate(nodes)}
     factors.update(edges)
     return _Eliminator(sizes, factors, set(kept), num_tables, most_entries).run()
@@ -372,7 +372,7 @@ class Reduced:
         return total
 
     def choices(self, of_kept: Mapping[int, int]) -> tuple[int, ...]:
-        """Return the best choice of every node, given those of the nodes that are left."""
+        """Return the best choice of every node, given the choices of the kept nodes."""
         chosen: list[Any] = [0] * len(self._sizes)
         for node, choice in of_kept.items():
             chosen[node] = choice

@@ -55,7 +55,7 @@ class Handover:
     second: int
     tensors: tuple[Tensor, ...]
     kept: tuple[Tensor, ...]
-    """Tensors of these that the second group keeps for its backward pass, after the first did."""
+    """Tensors that the second group keeps for its backward pass, after the first did."""
 
 
 def operator_groups(layer: LayerGraph) -> tuple[LayerGraph, ...]:
