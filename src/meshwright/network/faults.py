@@ -128,7 +128,7 @@ def connected_parts(network: Network) -> tuple[IntArray, ...]:
 def balanced_rows(
     num_rows: int, speed_factor: FloatArray, most_rows: IntArray | None = None
 ) -> IntArray:
-    """Return the rows of each device with the least time of the slowest.
+    """Return the rows of each device for which the slowest device is fastest.
 
     A round takes 2 S_i H (F/N) / (g_i P eta) on device i, equal for all when S_i is proportional
     to g_i. Rows are whole: each device gets its share rounded down, and the rows that are left go

@@ -169,7 +169,7 @@ def expand(graph: Graph, scratch: Scratch, prices: Prices, node: int) -> int:
 
 @compiled
 def shortest_tree(graph: Graph, scratch: Scratch, prices: Prices, source: IntArray) -> int:
-    """Fill ``distance`` and ``via`` with shortest paths from a node; return the nodes reached.
+    """Fill ``distance`` and ``via`` with shortest paths from a node; return the number reached.
 
     The node is an array of one entry.
     """

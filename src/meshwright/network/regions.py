@@ -469,7 +469,7 @@ def _is_refused(region: Region, rules: CoverRules) -> bool:
 
 
 def _num_missing(region: Region) -> int:
-    """Return the number of neighbours missing for two at each device."""
+    """Return the number of neighbours that the devices lack to have two each."""
     return sum(max(0, 2 - len(near)) for near in region.neighbours)
 
 

@@ -74,7 +74,7 @@ def make_routes(rows: Iterable[Sequence[int] | IntArray]) -> Routes:
 LinkTable = NDArray[np.int32]
 """Links by two nodes: half of the memory of other numbers."""
 _HOP = 1e-6
-"""Weight of a hop against latency [s], so small that it only breaks ties."""
+"""Weight of a hop against latency over the longest one [1], so small that it only breaks ties."""
 
 
 def default_routes(network: Network, demands: Demands) -> Routes:

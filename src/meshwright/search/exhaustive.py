@@ -37,10 +37,10 @@ class Counts:
     over_host: int = 0
     """Candidates of these that fit the devices, but not the memory of their hosts."""
     least_device_bytes: float = float("inf")
-    """Least bytes that one of those needs on a device, among those above its capacity."""
+    """Least need of one of those on a device, among the needs above its capacity [bytes]."""
     least_host_bytes: float = float("inf")
-    """Least bytes that one of those keeps on the host of a device, among those above its
-    capacity."""
+    """Least need of one of those on the host of a device, among the needs above its capacity
+    [bytes]."""
     refused: Counter[str] = field(default_factory=Counter)
     """Refused by a rule, by its name; a candidate is counted under the first rule it breaks."""
     pruned_by_memory: int = 0

@@ -50,7 +50,7 @@ class TaskGraph:
 
 
 def offsets_of(counts: IntArray) -> IntArray:
-    """Return the begin of each compressed row, from the lengths, and the end of the last one."""
+    """Return the start of each compressed row, from the lengths, and the end of the last one."""
     offsets = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets

@@ -66,7 +66,7 @@ class LinkUse:
     """Use of links in each of several equal parts of a run."""
 
     edges_s: FloatArray
-    """Begins of the parts, and the end of the last one [s]."""
+    """Starts of the parts, and the end of the last one [s]."""
     load_fraction: FloatArray
     """Rate of a link over its bandwidth, mean over the links and the part of the run [1]."""
     busy_fraction: FloatArray
@@ -132,7 +132,7 @@ def busy_fractions(timeline: Timeline, num_devices: int) -> FloatArray:
 
 
 def _runs(row: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the begin and the end of each run of equal values."""
+    """Return the start and the end of each run of equal values."""
     changes = np.flatnonzero(np.diff(row)) + 1
     ends = np.append(changes, len(row)) if len(row) else changes
     return np.concatenate(([0], changes))[: len(ends)], ends
