@@ -235,8 +235,8 @@ def precision_of(
 
 
 _ANY_LAYOUT = ("blackwell",)
-"""Families whose products of 8 bits take operands along rows or columns; others keep a transposed
-copy of 8-bit weights, which takes the place of the wide ones.
+"""Families with products of 8 bits that take operands along rows or columns; others keep a
+transposed copy of 8-bit weights, which takes the place of the wide ones.
 
 Source: NVIDIA/TransformerEngine, ``is_non_tn_fp8_gemm_supported``.
 """
@@ -314,7 +314,7 @@ def _check(problem: Problem, strategy: Strategy, structure: PlanOptions) -> None
 # systems
 
 _HOSTS_PER_DOMAIN_CHIPS = ("GB200", "GB300")
-"""Chips whose fast domain spans several hosts."""
+"""Chips with a fast domain over several hosts."""
 _IN_HOSTS_OF = {"H100-96GB": "H100"}
 """Chips without a standard system."""
 

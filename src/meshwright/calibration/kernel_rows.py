@@ -102,7 +102,7 @@ def _raise(faults: list[Fault], path: Path) -> None:
 
 
 def _prepared(cells: Columns, path: Path) -> Iterator[tuple[tuple[str, ...], Columns]]:
-    """Yield tables whose columns are those of some kernels, with these kernels.
+    """Yield tables with the columns of some kernels, and these kernels.
 
     Raises
     ------

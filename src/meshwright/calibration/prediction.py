@@ -112,11 +112,11 @@ class RowMemory:
     fits: bool | None
     """Whether the row ran within the memory; None: the row does not say."""
     stated_use: MemoryUse | None = None
-    """Memory of the device whose memory is stated; None: the fullest one."""
+    """Memory of the device for which the source states it; None: the fullest one."""
 
     @property
     def counted_use(self) -> MemoryUse:
-        """Memory of the device whose memory is stated."""
+        """Memory of the device for which the source states it."""
         return self.stated_use or self.use
 
     @property

@@ -110,7 +110,7 @@ class ModelFields(Fields):
     first_dense_layers: CountOrZero = None
     position: Text = None
     attention: Text = None
-    """MHA, GQA, MQA, or MLA, whose ranks no other field states."""
+    """MHA, GQA, MQA, or MLA; no other field states the ranks of MLA."""
 
 
 class HardwareFields(Fields):
@@ -182,7 +182,8 @@ class SoftwareFields(Fields):
     deferred_logit_gradients: Annotated[
         Annotated[int, Strict(), Field(ge=1, le=MOST_DEFERRED)] | None, _MAYBE
     ] = None
-    """Micro-batches whose gradients of logits wait for that of the last product's weights."""
+    """Micro-batches with gradients of logits that wait for the weight gradient of the last
+    product."""
     logit_tiles: Count = None
     """Parts in which logits are made one after the other."""
     drafts_tokens: Flag = None

@@ -151,7 +151,7 @@ def plan_lines(figures: Figures, table: Table) -> Iterator[str]:
 def plan_regrets(figures: Figures) -> list[tuple[Row, float, bool]]:
     """Return of each family a row, the regret of its predicted best plan, and whether it is best.
 
-    Plans of which several measurements were made count with the median of theirs. Ties are best.
+    Plans with several measurements count with the median of these. Ties are best.
     """
     firsts = {entry.row.id: entry for entry in figures.ttft}
     found: dict[Hashable, dict[Hashable, list[tuple[Row, float, float]]]] = defaultdict(

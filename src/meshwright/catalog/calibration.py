@@ -147,7 +147,7 @@ class FitRecord(Declaration):
     fitted: PooledErrorRecord
     left_out: PooledErrorRecord
     left_out_alone: PooledErrorRecord | None = None
-    """Errors of sources whose chips no other source has; not part of ``left_out``."""
+    """Errors of sources on chips that no other source has; not part of ``left_out``."""
     unnamed: PooledErrorRecord | None = None
     """Errors of rows when left out and priced without their framework."""
     spread: Spread | None = None
@@ -368,7 +368,7 @@ def _chain(name_or_path: str) -> tuple[CalibrationFile, ...]:
 
 @cache
 def _read(path: Path) -> CalibrationFile:
-    """Return a calibration file whose constants all have an interval."""
+    """Return a calibration file in which all constants have an interval."""
     file, faults = load_file(CalibrationFile, path), []
     if file.based_on is None:
         missing = [name for name in CONSTANTS if getattr(file.defaults, name) is None]

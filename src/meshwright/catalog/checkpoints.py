@@ -45,7 +45,7 @@ format of ``--weights`` stands for its settings. None: as wide as they were trai
 Source: cards of RedHatAI, nvidia, Qwen and unsloth on Hugging Face (2026-11).
 """
 _MIXED: Final = ("nvfp4", "fp4", "nvfp4a16")
-"""Formats whose checkpoints leave the attention of models with experts wide.
+"""Formats in which checkpoints leave the attention of models with experts wide.
 
 Source: NVIDIA TensorRT Model Optimizer, recipes of DeepSeek-R1-FP4 and Qwen3-235B-A22B-FP4.
 """

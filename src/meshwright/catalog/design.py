@@ -217,7 +217,7 @@ def _sides(design: Design, kinds: tuple[LevelKind, ...]) -> tuple[int, ...]:
 
 
 def standard_sides(num_devices: int, num_dims: int, is_grid: bool) -> tuple[int, ...]:
-    """Return sizes of dimensions whose product is a number of devices, the innermost first.
+    """Return sizes of dimensions that multiply to a number of devices, the innermost first.
 
     The sides of a grid are as equal as they can be; other networks have hosts of 8 (or of the
     largest divisor below).

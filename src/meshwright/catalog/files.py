@@ -154,14 +154,14 @@ class _TreeBuilder:
         return self.scalar(event.value, at) if event.implicit[0] else event.value
 
     def sequence(self, at: Location) -> list[Any]:
-        """Return the list whose start was read."""
+        """Return the list after its start was read."""
         values: list[Any] = []
         while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
             values.append(self.value(event, (*at, len(values))))
         return values
 
     def mapping(self, at: Location) -> dict[str | int, Any]:
-        """Return the mapping whose start was read."""
+        """Return the mapping after its start was read."""
         values: dict[str | int, Any] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             line = event.start_mark.line + 1
@@ -212,7 +212,7 @@ class PlainValues:
     provenance: dict[str, Provenance] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     reported: set[Location] = field(default_factory=set)
-    """Places whose fault is noted already, so that nothing more is said about them."""
+    """Places with a fault noted already, so that no further one is reported."""
 
     def refuse(self, at: Location, message: str, fix: str = "", *, is_last: bool = False) -> None:
         """Note a fault; ``is_last`` where a further check of this place would find nothing new."""
@@ -431,7 +431,7 @@ class _FieldCheck:
     plain: PlainValues
 
     def declaration(self, model: type[Declaration], value: Any, at: Location) -> Any:
-        """Return a mapping whose keys are all fields of the declaration."""
+        """Return a mapping in which all keys are fields of the declaration."""
         if isinstance(value, BaseModel):
             return value
         if not isinstance(value, dict):

@@ -153,7 +153,7 @@ def load_footprints(path: str | Path) -> FootprintFile:
 
 
 def _write_units(plain: PlainValues) -> None:
-    """Replace numbers whose unit is in the name of the field by quantities with that unit."""
+    """Replace numbers with the unit in the name of the field by quantities with that unit."""
     layers = plain.value.get("layers")
     for index, layer in enumerate(layers if isinstance(layers, list) else []):
         for name in [*layer] if isinstance(layer, dict) else []:

@@ -252,7 +252,8 @@ class SplitKernelRecord(TypedDict):
     time_s: float
     """Time of its own launch, or time that it adds to the kernel that it is fused with."""
     fused_with: str | None
-    """Kernel in whose launch this one runs; the result of that kernel never leaves the chip."""
+    """Kernel with the launch in which this one runs; the result of that kernel never leaves the
+    chip."""
     split: str | None
     """The dim that is split."""
     writes: str

@@ -175,7 +175,7 @@ class GridRuns(Shown):
     system: CalibratedSystem
     runs: tuple[GridRun, ...]
     num_refused: int
-    """Grids whose memory does not hold the matrix."""
+    """Number of grids with too little memory for the matrix."""
     lower_bound_s: float
     """Lower bound of the time on any grid, and of any other even division of the work [s]."""
     version: str = ""

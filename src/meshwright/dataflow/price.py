@@ -50,7 +50,7 @@ class Residency:
     layers: int = 1
     """Repetitions of the graph on the device."""
     passes_in_flight: int = 1
-    """Passes whose tensors wait for their backward pass."""
+    """Passes with tensors that wait for their backward pass."""
     bytes_per_param: float | None = None
     """Bytes of a parameter with its gradient and optimizer state; None: the word of the weight."""
     bytes_per_row: float | None = None
@@ -95,7 +95,7 @@ class KernelMemory:
     def num_parameters(self, number: int, split: KernelSplit) -> float:
         """Return the parameters of a kernel on the largest shard, over all layers.
 
-        Without tables whose rows are updated as they are read.
+        Tables with rows that are updated as they are read are left out.
         """
         kernel = self.graph.kernels[number]
         if kernel.unit is Unit.NONE and self.residency.bytes_per_row is not None:
@@ -138,7 +138,7 @@ class KernelMemory:
 
     @cached_property
     def _kept(self) -> frozenset[int]:
-        """Kernels of the forward pass whose tensors the backward pass reads."""
+        """Kernels of the forward pass with tensors that the backward pass reads."""
         kernels = self.graph.kernels
         return frozenset(
             edge.producer

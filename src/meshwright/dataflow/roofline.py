@@ -125,7 +125,7 @@ class CalibratedSystem:
         return next((rates[name] for name in names if name in rates), None)
 
     def links(self, stride: int, degree: int) -> Links:
-        """Return the links of groups whose members are ``stride`` devices apart."""
+        """Return the links of groups with members ``stride`` devices apart."""
         if degree == 1:
             return Links(1, {}, 0.0)
         efficiencies = level_efficiencies(self.spec, self.calibration)
@@ -208,7 +208,7 @@ class Roofline:
 
     @cached_property
     def _kept(self) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
-        """Kernels whose output stays on the chip, and the reads of these."""
+        """Kernels with an output that stays on the chip, and the reads of these."""
         written = frozenset(edge.producer for edge in self.fused)
         return written, frozenset((edge.consumer, edge.place) for edge in self.fused)
 
@@ -288,10 +288,10 @@ class Roofline:
 def product_s(
     shape: tuple[float, float, float, float], engine: DeviceRates, least_s: float = 0.0
 ) -> float:
-    """Return the seconds of products whose sums are cut into the best number of parts [s].
+    """Return the seconds of products with sums cut into the best number of parts [s].
 
     Few tiles of outputs leave cores idle. With k parts there are k times as many tiles, each with
-    inner / k of the sum, and k partial results that memory takes in and gives out once more:
+    inner / k of the sum, and k partial results that memory writes and reads once more:
 
         max(least_s, waves(k count, rows, inner / k, columns)) + (k > 1) 2 k 4 B count rows columns
         / memory rate

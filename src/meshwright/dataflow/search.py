@@ -114,7 +114,7 @@ class DegreePricing:
     def _repeated(
         self, tp: int, pp: int, dp: int, is_final: bool, most_s: float
     ) -> GraphPlan | Refusal:
-        """Return the plan whose stages are repetitions of the graph."""
+        """Return the plan with repetitions of the graph as stages."""
         layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)
         rounds = passes + pp - 1
         if dp > 1 and self._bytes_per_row is not None:
@@ -194,7 +194,7 @@ class DegreePricing:
         return replace(price, bound_s=price.bound_s + work.layers * each_s * least)
 
     def _cut(self, tp: int, pp: int, dp: int, enough_s: float) -> GraphPlan | Refusal:
-        """Return the plan whose stages are parts of the graph."""
+        """Return the plan with parts of the graph as stages."""
         passes, limit = -(-self.num_passes // dp), self.system.usable_bytes
         every = self._sums(self._seconds(tp, dp, Residency()))
         sums = [tables for one in every if (tables := one.within(limit)) is not None]
@@ -220,7 +220,7 @@ class DegreePricing:
         )  # fmt: skip
 
     def repeated_least_s(self, tp: int, pp: int, dp: int) -> float:
-        """Return a bound of plans whose stages are repetitions [s]: computation alone."""
+        """Return a bound of plans with repetitions as stages [s]: computation alone."""
         if not self.is_repeated(pp):
             return 0.0
         layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)

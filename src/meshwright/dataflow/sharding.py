@@ -399,7 +399,7 @@ def choose_sharding(
 def choose_for_largest(
     sums: Sequence[SplitTables], limit_bytes: float = float("inf"), *, uses_program: bool = True
 ) -> tuple[GraphSharding, ...]:
-    """Return splits whose largest sum is small, the best ones first; none where nothing fits.
+    """Return splits with a small largest sum, the best ones first; none where nothing fits.
 
     Where computation overlaps collectives, the larger of both counts. Any mean of both lies below
     it, so the least mean is a bound for all, and the splits that have it are likely good. Better
@@ -433,7 +433,7 @@ def choose_for_largest(
 
 
 def _below(sums: Sequence[SplitTables], cost: float) -> tuple[GraphSharding | None, float]:
-    """Return splits whose first two sums both lie below a cost, if found, and a bound of those.
+    """Return splits with their first two sums below a cost, if found, and a bound of those.
 
     The least first sum within a budget for the second; memory is left out.
     """

@@ -234,7 +234,7 @@ class Stages:
 def cut_stages(
     sums: Sequence[SplitTables], num_stages: int, send_time: SendTime, *, most: float = np.inf
 ) -> Stages | None:
-    """Return the cut of a graph into stages whose slowest one is the fastest.
+    """Return the cut of a graph into stages with the fastest slowest stage.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ class _Cutting:
         return np.array([[float(c.min()) for c in sums.costs] for sums in self.cuts.sums])
 
     def solve(self, num_stages: int, most: float) -> Stages | None:
-        """Return the best chain of ideals whose stages take no more than a limit."""
+        """Return the best chain of ideals with stages that take no more than a limit."""
         limit = max(float(self.least.max()), float(self.least.sum(axis=1).max()) / num_stages)
         limit = limit or np.finfo(float).tiny
         while limit <= most:
@@ -324,7 +324,7 @@ class _Cutting:
                     yield after
 
     def _through(self, before: int, after: int, reached: FloatArray) -> FloatArray:
-        """Return the best slowest stage after one more, for each layout of what crosses then."""
+        """Return the best slowest stage after one more, by layouts of crossing tensors."""
         axes, total = self._slowest(before, after, reached)
         gone = tuple(n for n, tensor in enumerate(axes) if tensor not in self.crossing[after])
         left = [tensor for tensor in axes if tensor in self.crossing[after]]

@@ -127,7 +127,7 @@ class Op:
 
     @property
     def traffic(self) -> tuple[Tensor, ...]:
-        """Tensors whose elements ``words_per_element`` counts."""
+        """Tensors with elements that ``words_per_element`` counts."""
         return self.outputs if self.moved is None else (self.moved,)
 
     @property

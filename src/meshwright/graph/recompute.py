@@ -33,11 +33,11 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         "shared_experts.gate", "shared_experts.scaled",
     ),
 }  # fmt: skip
-"""Operators of each module. Latent attention projects up what it has compressed; without it there
-is no ``mla_up_proj``. The first product of a dense network norms its input (Transformer Engine,
+"""Operators of each module. Latent attention projects its compressed values up; without it there is
+no ``mla_up_proj``. The first product of a dense network norms its input (Transformer Engine,
 ``LayerNormLinear``), so the norm is in ``mlp``; the one before experts is not in ``moe``."""
 KEEPS_OUTPUTS = ("core_attn", "mlp", "moe", "shared_experts")
-"""Modules whose outputs stay where others read them; those of the rest are made again."""
+"""Modules with outputs that stay where others read them; those of the rest are made again."""
 LATENT = "attention.kv_up"
 LAYER_INPUT = "decoder_layer_input"
 TENSORS: Mapping[str, tuple[str, ...]] = {

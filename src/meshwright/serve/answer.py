@@ -1,6 +1,6 @@
 """The answer to a question of serving as data: prefill or decode; to JSON and back.
 
-Field names are stable and carry their unit; what is not known is null, never zero.
+Field names are stable and carry their unit; unknown values are null, never zero.
 """
 
 from __future__ import annotations
@@ -323,7 +323,8 @@ class DisaggregatedPlan(Shown):
     runners_up: tuple[Deployment, ...]
     """Best deployments of other sizes of workers."""
     aggregated: ServingCandidate | None
-    """The best deployment whose workers do both, within the same limits; None: there is none."""
+    """The best deployment with workers that do both, within the same limits; None: there is
+    none."""
     prefill_coverage: Coverage
     decode_coverage: Coverage
     warnings: tuple[str, ...] = ()

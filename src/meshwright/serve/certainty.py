@@ -41,7 +41,7 @@ def rates_of(rate: float, ends: Distances | None) -> tuple[float, float] | None:
 
 
 def surely(limit_s: float | None, ends: Distances | None) -> float | None:
-    """Return the longest predicted time whose slow end is within a limit [s].
+    """Return the longest predicted time with a slow end within a limit [s].
 
     Of a limit of 50 ms with a slow end 25 % above the prediction: 40 ms.
     """

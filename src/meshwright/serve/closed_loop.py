@@ -56,7 +56,7 @@ class LoopState(Generic[N]):
 
 
 def steady(loop: LoopOf[Num]) -> LoopState[Num]:
-    """Return the steady state of clients whose requests are of about equal length.
+    """Return the steady state of clients with requests of about equal length.
 
     With T to the first token and t for each of the O - 1 others, the N - 1 other clients send
 
@@ -115,7 +115,7 @@ def requests_per_s(clients: Num, first_s: Num, step_s: Num, answer_tokens: Num) 
 
 
 def together(loop: LoopOf[Num]) -> LoopState[Num]:
-    """Return the state of equal requests whose prompts all pass before any answer goes on.
+    """Return the state of equal requests when all prompts pass before any answer goes on.
 
     They start together, end together, and so start together again. Half of the prompts pass before
     a mean one and half after it: with g = min(N, room) of them in a pass,

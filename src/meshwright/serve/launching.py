@@ -72,7 +72,7 @@ def _lacking(axis: str) -> ServingRule:
 
 
 def _splits_experts_otherwise(case: ServingCase) -> BoolArray:
-    """Return the rows whose experts do not lie on whole replicas, or on all devices of one.
+    """Return the rows with experts neither on whole replicas nor on all devices of one.
 
     The experts of a layer lie on the devices of one server: tp of them, or tp times the replicas
     of attention that it joins. vLLM has whole experts on all of them, or a part of each on all.
@@ -103,7 +103,7 @@ def _joins_otherwise(case: ServingCase) -> BoolArray:
 
 
 def _fills_no_hosts(case: ServingCase) -> BoolArray:
-    """Return the rows whose server lies on several hosts and does not fill them.
+    """Return the rows with a server on several hosts that it does not fill.
 
     Every host starts equally many ranks.
 

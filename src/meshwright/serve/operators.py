@@ -44,7 +44,7 @@ class PassShape:
     new_tokens: Num
     """Tokens of each sequence that pass through the model: the prompt, or one."""
     past_tokens: Num
-    """Tokens of each sequence whose keys and values are in the cache."""
+    """Tokens of each sequence with keys and values in the cache."""
     weight_word_bytes: float
     """Bytes of one resident weight of a linear layer or an expert."""
     cache_word_bytes: float

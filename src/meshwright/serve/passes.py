@@ -149,12 +149,12 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
 
     @property
     def sure_latency_s(self) -> float | None:
-        """Longest predicted latency whose slow end is allowed [s]."""
+        """Longest predicted latency with an allowed slow end [s]."""
         return surely(self.max_latency_s, self.ends())
 
     @property
     def sure_first_token_s(self) -> float | None:
-        """Longest predicted time to the first token of a request whose slow end is allowed [s]."""
+        """Longest predicted time to the first token of a request with an allowed slow end [s]."""
         return surely(self.max_first_token_s, self.ends(is_first_token=True))
 
     @cached_property
@@ -628,7 +628,7 @@ def _working_bytes(
 
 
 def _calls_of_tokens_that_stay(calls: Sequence[CollectiveCall]) -> list[CollectiveCall]:
-    """Return the collectives of a layer whose experts are split within the group of tp.
+    """Return the collectives of a layer with experts split within the group of tp.
 
     Each rank holds all tokens there: it computes its part of the experts, adds up the results of
     its tokens, and one sum over tp replaces the ways to the experts and back.

@@ -147,7 +147,7 @@ class ServingTime:
     host_s: Num
     """Time of the server outside the kernels of a pass [s]."""
     draft_s: Num
-    """Time of the passes of a draft whose tokens the pass checks [s]."""
+    """Time of the passes of a draft, for tokens that the pass checks [s]."""
     wait_s: Num
     """Decode: time until the slowest stage has served the other groups [s]."""
     jitter_s: Num

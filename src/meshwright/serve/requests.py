@@ -210,7 +210,7 @@ class Serving:
         )
 
     def _room(self, requests: Requests, *, is_loop: bool) -> Num:
-        """Return the sequences for whose cache there is room on one replica.
+        """Return the number of sequences with room for their cache on one replica.
 
         Of full length; where requests follow each other and may be evicted, answers in flight are
         half grown.

@@ -396,7 +396,7 @@ def _with_precision(problem: ServingProblem, update: Mapping[str, object]) -> Se
 
 
 def _with_devices(problem: ServingProblem, factor: int) -> ServingProblem:
-    """Return the problem on a system whose outermost level is that many times larger.
+    """Return the problem on a system with its outermost level larger by a factor.
 
     Only its memory matters, so that a lone device may get any network.
     """
@@ -667,7 +667,7 @@ def is_in_time(space: ServingSpace, priced: ServingColumns) -> BoolArray:
 
 
 def is_full(space: ServingSpace, columns: ServingColumns) -> BoolArray:
-    """Return the rows whose replicas hold their whole share of the batch at once."""
+    """Return the rows with replicas that hold their whole share of the batch at once."""
     batch = space.problem.workload.batch_size
     held = columns.strategy.micro_batch_size * (
         columns.num_groups if space.problem.is_decode else 1.0

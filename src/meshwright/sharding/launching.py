@@ -47,7 +47,7 @@ def has_zero(launches: Launches | None, stage: int, s: StrategyColumns) -> BoolA
 
 
 def has_expert_ranks(launches: Launches | None, stage: int, s: StrategyColumns) -> BoolArray:
-    """Return the rows whose experts find their ranks among the axes that a framework takes.
+    """Return the rows with experts that fit the axes of a framework.
 
     Without ZeRO all of dp are replicas, one shard each. Source of the axes: for torchtitan 0.3.0
     ``efsdp = dp_shard * cp * tp // ep`` of ``distributed/parallel_dims.py``; for MaxText 0.2.5 the
@@ -66,7 +66,7 @@ def has_expert_ranks(launches: Launches | None, stage: int, s: StrategyColumns) 
 
 
 def has_shards(launches: Launches | None, hidden_size: int, s: StrategyColumns) -> BoolArray:
-    """Return the rows whose replicas a framework divides into shards in this way."""
+    """Return the rows with a division of replicas into shards that a framework supports."""
     found = np.ones(len(s.tp), dtype=bool)
     if launches is None:
         return found

@@ -275,7 +275,7 @@ class CheckpointPolicy:
     freezes_weights: bool = False
     """Only products with adapters keep inputs: gradients of frozen weights are not computed."""
     adapted_regions: tuple[str, ...] = ("attention",)
-    """Regions whose products have adapters; attention unless stated."""
+    """Regions with adapters on their products; attention unless stated."""
 
 
 def saved_elements(

@@ -78,7 +78,7 @@ class Case:
         return self.s.tp * self.s.tatp if streams_inputs else self.s.tp
 
     def rows_dealt(self, judge: Callable[[IntArray, int], bool]) -> BoolArray:
-        """Return the rows whose layers of each chunk, and number of stages, a judge accepts."""
+        """Return the rows with layers of chunks, and a number of stages, that a judge accepts."""
         stages, chunks = (np.asarray(n) for n in (self.s.pp, self.s.num_virtual_stages))
         first, group = groups_of([stages, chunks])
         accepted = [

@@ -101,9 +101,9 @@ class StreamForm(StrEnum):
 
 
 AXES = ("tp", "tatp", "cp", "dp_shard", "dp_replicate", "pp")
-"""Axes whose degrees multiply to the devices used; ep and etp re-use the devices of others."""
+"""Axes with degrees that multiply to the devices used; ep and etp re-use the devices of others."""
 REUSED_AXES = ("tp", "cp", "dp_shard", "dp_replicate")
-"""Axes whose devices the experts divide anew, into those of ``EXPERT_AXES``."""
+"""Axes with devices that the experts divide anew, into those of ``EXPERT_AXES``."""
 EXPERT_AXES = ("etp", "ep", "edp", "edp_shard", "edp_replicate")
 """Innermost first; ``edp`` is ``edp_shard`` and ``edp_replicate`` together."""
 

@@ -1,6 +1,6 @@
 """A sequence of layers cut into stages, as data; to JSON.
 
-Field names are stable and carry their unit; what is not known is null, never zero.
+Field names are stable and carry their unit; unknown values are null, never zero.
 """
 
 from __future__ import annotations

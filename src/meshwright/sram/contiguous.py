@@ -37,7 +37,7 @@ class StageCapacities:
         return np.asarray(self.capacity_bytes, dtype=float)[at]
 
     def in_flight(self, num_stages: int) -> IntArray:
-        """Return the micro-batches whose activations the first stages keep."""
+        """Return the number of micro-batches with activations kept by each of the first stages."""
         return np.minimum(np.arange(1, num_stages + 1), self.most_in_flight)
 
 
@@ -98,8 +98,8 @@ class LayerLoads:
     ) -> list[int]:  # fmt: skip
         """Return the stop of each stage of a sequence, each with the longest run within its limit.
 
-        A stage whose limit is too small for one layer is empty. One look-up for each stage where
-        all transients are equal, else a few with a table of range maxima: O(k log n).
+        A stage with a limit too small for one layer is empty. One look-up for each stage where all
+        transients are equal, else a few with a table of range maxima: O(k log n).
 
         Parameters
         ----------
@@ -159,7 +159,7 @@ class LayerLoads:
         return resident, kept
 
     def _viewed_sums(self, in_flight: int) -> memoryview:
-        """Return ``sums_bytes`` as a view, whose single entries are read faster."""
+        """Return ``sums_bytes`` as a view with faster reads of single entries."""
         if in_flight not in self._views:
             self._views[in_flight] = self.sums_bytes(in_flight).data
         return self._views[in_flight]
@@ -403,11 +403,10 @@ def fastest_cut(runs: StageRuns, speed: Speed) -> list[int] | None:
     """Return the stops of the cut of most speed; None where none fits.
 
     The least sum and the least slowest stage of each number of stages bound its speed, and numbers
-    are taken from the highest bound down. On each, first the cut of least sum among those whose
-    slowest stage is least, which mostly reaches the bound; else from the cut of least sum on, each
-    one of least sum whose slowest stage is faster than that of the one before: no other cut is
-    ahead of these in both. A walk ends where the bound of the remaining cuts is no more than the
-    best found.
+    are taken from the highest bound down. On each, first the cut of least sum among those with the
+    least slowest stage, which mostly reaches the bound; else from the cut of least sum on, each one
+    of least sum with a slowest stage faster than that of the one before: no other cut is ahead of
+    these in both. A walk ends where the bound of the remaining cuts is no more than the best found.
     """
     slowest_s, sums = runs.best(np.maximum).seconds.tolist(), runs.best(np.add)
     best, stops = 0.0, None

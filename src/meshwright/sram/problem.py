@@ -163,7 +163,7 @@ class LayerSequence:
     def parts_bytes(self, first: int, stop: int, in_flight: int) -> dict[str, float]:
         """Return the memory of a device of a stage by part; the parts sum to its load [bytes].
 
-        Transients are those of the layer whose sum is largest.
+        Transients are those of the layer with the largest sum.
         """
         run = slice(first, stop)
         parts = {name: float(column[run].sum()) for name, column in self.resident_bytes.items()}

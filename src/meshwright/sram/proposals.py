@@ -32,7 +32,7 @@ from meshwright.sram.search import (
 def spilled(
     near: PartitionProblem, far: PartitionProblem, solution: Solution
 ) -> tuple[float, Solution]:
-    """Return a cut of the far memory whose stages hold as much as possible in the near one.
+    """Return a cut of the far memory with as much as possible held in the near one.
 
     On each stage the layers that save most seconds in sum stay there: an exact knapsack. The room
     of the near memory is lessened by the largest transient of the stage.

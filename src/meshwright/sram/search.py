@@ -156,7 +156,7 @@ def fewest_stops(cut_problem: CutProblem) -> list[int] | None:
 
 
 def even_stops(cut_problem: CutProblem, num_stages: int) -> list[int]:
-    """Return the cut on a number of stages, which is enough, whose fullest stage is emptiest."""
+    """Return the cut on a number of stages, which is enough, with the least full fullest stage."""
     stops = balanced_stops(_loads(cut_problem), cut_problem.stage_capacities, num_stages)
     assert stops is not None
     return _forward(cut_problem, stops)

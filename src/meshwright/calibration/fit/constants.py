@@ -82,7 +82,7 @@ def keys_of(
     Parameters
     ----------
     base
-        Calibration whose values are expected without rows; of the uncalibrated one the priors of
+        Calibration with the values expected without rows; of the uncalibrated one the priors of
         ``FREE``.
     """
     own = [Key(free, family=f) for f in families for free in FREE if free.per_family]

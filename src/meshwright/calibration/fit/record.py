@@ -122,7 +122,7 @@ def constants_of_sram(found: SramFit) -> Iterator[tuple[Key, Interval]]:
 
 
 def serving_alone_text(num_rows: int, name: str, command: str) -> str:
-    """Return the head of a calibration file whose rows are all of serving."""
+    """Return the head of a calibration file with rows of serving only."""
     content = _head(name, num_rows, command, DEFAULT) | {"defaults": {}}
     return f"# Written by {command}; not by hand.\n{_yaml(content)}"
 

@@ -65,7 +65,7 @@ class FittedRecord(TypedDict, total=False):
     fitted: PooledErrorRecord
     left_out: PooledErrorRecord
     left_out_alone: PooledErrorRecord | None
-    """Errors of sources whose chips no other source has; not part of ``left_out``."""
+    """Errors of sources on chips that no other source has; not part of ``left_out``."""
     unnamed: PooledErrorRecord | None
     """Errors of rows when left out and priced without their framework."""
     spread: Spread | None

@@ -258,7 +258,7 @@ def fit(rows: FitRows, unnamed: FitRows | None = None, base: str = UNCALIBRATED)
     unnamed
         The rows as they are priced without their framework: they make no constant.
     base
-        Calibration whose constants are expected; few rows move it little.
+        Calibration with the expected constants; few rows move it little.
     """
     keys = keys_of(sorted(set(rows.families)), sorted(set(rows.frameworks)), base)
     prior = np.log([key.free.prior for key in keys])

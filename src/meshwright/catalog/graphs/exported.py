@@ -297,7 +297,7 @@ def _word_bytes(program: Program) -> float:
 
 
 def _names(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
-    """Yield other names for calls that overwrite: ``relu_`` makes what ``relu`` does."""
+    """Yield other names for calls that overwrite: ``relu_`` has the result of ``relu``."""
     taken = {step.name for step in steps}
     used: Counter[str] = Counter()
     for step in steps:

@@ -1,4 +1,4 @@
-"""Graphs from ONNX files, whose shapes must be fixed; no weight is read.
+"""Graphs from ONNX files with fixed shapes; no weight is read.
 
 Needs the extra ``onnx``; the package is imported when a function of this file runs. An operator
 that has no rule here is refused by name.
@@ -142,7 +142,7 @@ def import_onnx(
 
 
 def _with_sizes(model: Any, sizes: Mapping[str, int], origin: str) -> Any:
-    """Return a model whose dynamic dims of inputs have these sizes; others follow from them."""
+    """Return a model with these sizes of dynamic dims of inputs; others follow from them."""
     bound, free, faults = type(model)(), set(), []
     bound.CopyFrom(model)
     for entry in bound.graph.input:

@@ -179,7 +179,7 @@ def moved(
 
 
 def _part(to: GraphBuilder, call: Call) -> Made:
-    """Return parts of a tensor, or a padded one: moves along the axes whose size changes."""
+    """Return parts of a tensor, or a padded one: moves along the axes with a new size."""
     value: Value = call.first
     made: list[Any] = []
     for number, shape in enumerate(call.shapes):
@@ -239,7 +239,7 @@ def _summed_up(to: GraphBuilder, call: Call) -> Value:
 
 
 def _rearranged(to: GraphBuilder, call: Call) -> Value:
-    """Return elements at other places; only first axes of the same size stay what they are."""
+    """Return elements at other places; only first axes of the same size are unchanged."""
     same = 0
     for before, after in zip(call.first.shape, call.shape, strict=False):
         if before != after:
@@ -462,7 +462,8 @@ def kept_letters(pair: Sequence[tuple[Any, str]], others: Sequence[str], result:
 
 
 _MOST_ORDERED = 6
-"""Operands whose 2,700 orders are all looked at; of more, the cheapest pair comes first."""
+"""Most operands for which all orders (2,700) are searched; of more, the cheapest pair comes
+first."""
 
 
 def pairwise_order(
@@ -583,7 +584,7 @@ def _transposed_convolution(to: GraphBuilder, call: Call) -> Value:
 def _windows(
     to: GraphBuilder, name: str, value: Value, shape: Sequence[int], window: Sequence[int]
 ) -> tuple[Value, list[str], list[str]]:
-    """Return a value whose last axes are read by windows, and keys of these axes and of windows.
+    """Return a value with its last axes read by windows, and keys of these axes and of windows.
 
     A window for each point of the output is at the place of its middle. Where the output has one
     point only, the axis is the window. Reads beyond the edge are padded by a move.

@@ -407,7 +407,7 @@ def _renamed(dims: Sequence[str], names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _with_names(kernel: KernelSpec, names: Mapping[str, str]) -> KernelSpec:
-    """Return a kernel whose dims have other names."""
+    """Return a kernel with other names of its dims."""
     tensors = {
         key: tuple(replace(tensor, dims=_renamed(tensor.dims, names)) for tensor in found)
         for key, found in (("reads", kernel.reads), ("weights", kernel.weights))
@@ -424,7 +424,7 @@ def _dims_of(kernel: KernelSpec) -> tuple[str, ...]:
 
 
 def _aligned(operands: Sequence[tuple[Value, Keys]]) -> list[tuple[Value, Keys]]:
-    """Return operands whose factors under one key have the same sizes.
+    """Return operands with factors of equal sizes under one key.
 
     Each has factors of its own: one that is read twice may mean two things.
     """

@@ -379,7 +379,7 @@ class Family:
     harmless: str = ""
     """Names of further fields of this family that change no dim, count or operator."""
     nested_types: tuple[str, ...] = ()
-    """Values of ``model_type`` whose text model is in ``text_config``."""
+    """Values of ``model_type`` with a text model in ``text_config``."""
     outer_harmless: str = ""
     """Names of fields next to ``text_config`` that do not concern the text model."""
 
@@ -424,7 +424,7 @@ GROUPED_KEYS: dict[str, Key] = CORE_KEYS | {
 """Fields of models with grouped key and value heads; ``head_dim`` absent: hidden / heads."""
 
 STATED_KV_KEYS: dict[str, Key] = GROUPED_KEYS | {"num_key_value_heads": count(rule=_KV_RULE)}
-"""Keys of classes whose default for KV heads is a number that fits one published model only."""
+"""Keys of classes with a default number of KV heads that fits one published model only."""
 
 
 def attention_of(

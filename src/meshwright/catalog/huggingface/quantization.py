@@ -101,7 +101,7 @@ USUAL: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def stored_as(model: ModelSpec, settings: Mapping[str, Any] | str, origin: str = "") -> ModelSpec:
-    """Return a model whose weights are stored in one of the usual formats, or as settings say.
+    """Return a model with weights in one of the usual formats, or as settings state.
 
     A checkpoint that says itself that it has this format keeps the settings that it states.
     """

@@ -37,7 +37,7 @@ class Choice(Brief):
     """Lower bound of all candidates; equal to ``weighted_s`` where no graph was too wide."""
     num_fused: int
     num_pruned: int
-    """Candidates whose bound was no better than the best."""
+    """Candidates with a bound no better than the best."""
     refused: tuple[str, ...]
     """Reasons why other candidates do not fit."""
 
@@ -107,8 +107,8 @@ class SearchCounts(Brief):
     num_pairs: int
     """Pairs (seconds, bytes) kept on the way."""
     num_kept: int | None = None
-    """Kernels of a wide graph whose orders were all searched for its bound; None: the orders of all
-    kernels were."""
+    """Kernels of a wide graph with all their orders searched, for its bound; None: the orders of
+    all kernels were."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class FusionAnswer(Shown):
     sharding_gap: float
     choice: Choice
     tiled_dims: tuple[str, ...] = ()
-    """Dims whose tiles were tried."""
+    """Dims with tiles that were tried."""
     version: str = ""
     command: str = ""
 

@@ -236,7 +236,7 @@ def core_choices(shape: TileShape, grid: CoreGrid) -> CoreChoices:
 
 
 def _spread_choices(results: int, inner: int, grid: CoreGrid) -> CoreChoices:
-    """Return the choices of an elementwise kernel whose results lie on lanes in any order."""
+    """Return the choices of an elementwise kernel with results on lanes in any order."""
     rounds = -(-results // grid.array_rows)
     cores = _useful_parts(rounds, grid.num_cores)
     cycles: FloatArray = np.array(-(-rounds // cores) * inner, np.float64)

@@ -72,7 +72,7 @@ def fuse_graph(
     Parameters
     ----------
     question
-        What is fused, and where.
+        Graph, chips and limits of the fusion.
     chips
         Chips that tp and pp together take; every division is tried, and those of the question do
         not count. None: those of the question.
@@ -244,7 +244,7 @@ def _refined(
     split, fusion
         Where the search starts; of a large graph they are returned as they are.
     problem
-        What is fused for a split.
+        Function from a split to its fusion problem.
     """
     if fusion.counts.num_steps > MOST_STEPS:
         return split, fusion

@@ -199,7 +199,7 @@ def bound_s(problem: FusionProblem) -> float:
 
     A kernel that holds more than the SRAM is a partition of its own, so its time is known. All
     others of a phase take their shares. Weights are read once for the largest micro-batch, and each
-    of the fewest partitions whose SRAM holds them is launched.
+    of the fewest partitions with SRAM for them is launched.
     """
     shares, micro_batch = kernel_bounds(problem), problem.tried_micro_batches[0][1]
     is_shared = shares.alone_s == 0.0

@@ -42,7 +42,7 @@ class Rules:
     counts_fill: bool
     """A partition of several kernels in a row fills and drains once for each micro-batch."""
     rereads: bool
-    """A kernel whose weights come in parts reads its inputs once for each part."""
+    """A kernel with weights in parts reads its inputs once for each part."""
     most_sequences: int
     """Most sequences of a micro-batch where none is given: weights are read once for all of
     them."""
@@ -114,7 +114,7 @@ class DeviceShare:
     runs_by_kernel: bool = False
     """Every kernel is a partition of its own, and no tensor stays on the chip."""
     open_splits: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
-    """Dims of kernels whose split is open. Each column of a problem is then the least over them, so
+    """Dims of kernels with an open split. Each column of a problem is then the least over them, so
     that no split has a faster fusion; the network apart."""
 
     def sizes(self, kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Mapping[str, int], ...]:

@@ -223,7 +223,7 @@ def _solve(
 def _steps(
     problem: FusionProblem, lattice: Lattice, prices: PartitionPrices, allowed: tuple[int, int]
 ) -> Steps:
-    """Return the steps whose partitions fit, for a range of micro-batches."""
+    """Return the steps with partitions that fit, for a range of micro-batches."""
     number = np.flatnonzero(prices.fits[lattice.partition])
     partition = lattice.partition[number]
     seconds = prices.running_s(allowed[1])

@@ -44,7 +44,7 @@ class DataflowGraph(Listed):
     inputs: Mapping[str, Dims]
     """Tensors that come from outside, by name."""
     outputs: tuple[str, ...]
-    """Kernels whose tensors leave the graph; those of the next repetition are among them."""
+    """Kernels with tensors that leave the graph; those of the next repetition are among them."""
     tiled: str
     """The dim that passes through a chip in tiles, one behind the other: tokens, samples."""
     word_bytes: float = 2.0
@@ -127,7 +127,7 @@ class DataflowGraph(Listed):
 
     @cached_property
     def ends(self) -> frozenset[int]:
-        """Kernels whose tensors leave: outputs, gradients of weights apart.
+        """Kernels with tensors that leave the graph: outputs, gradients of weights apart.
 
         Those are summed once a step, not once a pass.
         """
@@ -201,7 +201,7 @@ class DataflowGraph(Listed):
 
 
 def chained(name: str, parts: Sequence[DataflowGraph]) -> DataflowGraph:
-    """Return one graph in which each part occurs as many times as it repeats.
+    """Return one graph with every repetition of each part, one after the other.
 
     A part reads the output of the part before, so all but the first have one input. Kernels are
     numbered by where they occur: ``3.softmax``. Weights keep their names in a part that occurs

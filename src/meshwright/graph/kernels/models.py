@@ -172,7 +172,7 @@ _SINGLE_STATE: Dims = ("state_groups", "group_heads", "state_size", "inner_head_
 
 
 def _at(place: str, of: _Conversion, tensor: Tensor) -> Operand:
-    """Return a tensor whose tokens are read at another place: as ``chunk``, or all as ``keys``."""
+    """Return a tensor with its tokens read at another place: as ``chunk``, or all as ``keys``."""
     return Operand(tensor.name, (place, *of.dims(tensor)[1:]))
 
 

@@ -206,16 +206,16 @@ def hpl(
     The factors take the place of the matrix: memory is that of one matrix and of the panels.
 
     An iteration factors its panel, sends it along the rows of the grid of devices, swaps the rows
-    that were chosen, and updates what is left by a product. FLOPs approach ``2 size^3 / 3`` as the
-    block gets small against the matrix. Source: Petitet et al., "HPL - a portable implementation
-    of the high-performance Linpack benchmark"; counted as in Ko et al. 2024 (arXiv 2412.16432): the
-    panel as a product with itself, and the update with its panel.
+    that were chosen, and updates the remaining matrix by a product. FLOPs approach ``2 size^3 / 3``
+    as the block gets small against the matrix. Source: Petitet et al., "HPL - a portable
+    implementation of the high-performance Linpack benchmark"; counted as in Ko et al. 2024 (arXiv
+    2412.16432): the panel as a product with itself, and the update with its panel.
 
     Parameters
     ----------
     grid_rows, grid_columns
-        The grid of devices, which decides how much a panel (broadcast along a row of the grid) and
-        the swapped rows (sent along a column) hold on one device.
+        The grid of devices, which gives the size on one device of a panel (broadcast along a row of
+        the grid) and of the swapped rows (sent along a column).
     """
     least = -(-size // MOST_STEPS)
     if not max(1, least) <= block <= size:

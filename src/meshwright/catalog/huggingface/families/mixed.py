@@ -1,4 +1,4 @@
-"""Families whose norms or layers differ by rule.
+"""Families with norms or layers that differ by rule.
 
 Gemma, OLMo 2, GPT-OSS, Llama 4, DeepSeek V2 and V3, GLM-4 with experts.
 
@@ -69,7 +69,7 @@ def read_gemma1(fields: Fields) -> ModelSpec:
 
 @family("gemma2", "Gemma2ForCausalLM", keys=_GEMMA_KEYS, harmless=_GEMMA_HARMLESS)
 def read_gemma2(fields: Fields) -> ModelSpec:
-    """Return Gemma 2, whose layers alternate, the first one with a window."""
+    """Return Gemma 2: layers alternate, the first one with a window."""
     return _gemma(fields, period=2, qk_norm="none")
 
 
@@ -263,7 +263,7 @@ def read_deepseek_v3(fields: Fields) -> ModelSpec:
 
 
 def _with_prediction(fields: Fields, layers: list[LayerSpec]) -> ModelSpec:
-    """Return a model whose routers carry a correction bias, with its prediction layers."""
+    """Return a model with a correction bias in its routers, and its prediction layers."""
     extra = fields.count("num_nextn_predict_layers")
     notes = ["the correction bias of the router (one number for each expert) is counted"]
     if extra:
