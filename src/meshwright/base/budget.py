@@ -6,6 +6,8 @@ anything of that size is built; a reader that has spent its budget stops with an
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,6 +81,19 @@ _WORDS = {
     "steps": "takes too many steps", "letters": "builds too much text",
     "values": "builds too many values", "depth": "nests too deep",
 }  # fmt: skip
+
+
+def tries(pattern: str, text: str) -> float:
+    """Return about how often a search with a regular expression tries a letter, at most.
+
+    Repeats share out the n letters of the text, in (n + r choose r) ways for r of them; a repeat of
+    repeats splits the text in every way.
+    """
+    repeats = len(re.findall(r"(?<![\\(])[*+?{]", pattern))
+    counts = [float(digits) for digits in re.findall(r"[0-9]+(?=[,}])", pattern)]
+    ways = 2.0 ** min(len(text), 99) if re.search(r"\)[*+{]", pattern) else 1.0
+    ends = min(repeats, 30) + 1
+    return float(math.comb(len(text) + ends, ends)) * ways * math.prod(counts)
 
 
 def as_mapping(value: Any) -> Mapping[Any, Any]:

@@ -47,7 +47,10 @@ Location = tuple[str | int, ...]
 
 _Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
-_FLOAT = re.compile(r"[-+]?([0-9][0-9_]*)?\.?[0-9]+([eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*\.")
+_FLOAT = re.compile(  # in one pass, however long it is
+    r"[-+]?(?:(?:(?:[0-9][0-9_]*+)?\.[0-9]++|[0-9]++(?:_++[0-9]++)*+)(?:[eE][-+]?[0-9]++)?"
+    r"|[0-9][0-9_]*+\.)"
+)
 _LARGEST_INTEGER = 2**53
 """Largest whole number that is exact as a float."""
 _NOTHING = object()

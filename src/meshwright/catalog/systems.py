@@ -195,7 +195,7 @@ Source: Cloud TPU documentation, "v4", "v5p", "v5e" and "v6e", tables of acceler
 v5p-8 is 2x2x1, four chips; v5litepod-256 and v6e-256 are 16x16, 256 chips."""
 _COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[xX]([A-Za-z0-9].*)")
 _NAME_AND_SHAPE = re.compile(r"(.+)-([0-9]+(?:x[0-9]+)+)")
-_NEARLY_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[\s*:_-]*[xX]?[\s*:_-]*([A-Za-z].*)")
+_NEARLY_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[\s*:_-]*+(?:[xX][\s*:_-]*+)?([A-Za-z].*)")
 _IN_LEVEL = re.compile(r"levels\[([0-9]+)\](.*)")
 _AS_ASKED = Provenance(kind="derived", note="from the size asked for")
 

@@ -9,10 +9,12 @@ Source: transformers, src/transformers/utils/quantization_config.py and src/tran
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from meshwright.base.budget import Budget, tries
 from meshwright.base.errors import Fault, SpecError, nearest
 from meshwright.catalog.files import shown
 from meshwright.spec.model import ModelSpec, Region, WeightFormat
@@ -208,6 +210,7 @@ class _Reader:
     def wide_shares(self) -> dict[Region, float]:
         """Return the share of the layers that keep each region wide, as the lists say."""
         kept: dict[Region, set[int]] = {}
+        budget = Budget(steps=_MOST_TRIES)
         for key in _SKIPPED:
             entries = self.stated.get(key) or ()
             if not isinstance(entries, list | tuple):
@@ -215,7 +218,10 @@ class _Reader:
             for number, entry in enumerate(entries):
                 if not isinstance(entry, str):
                     raise self.refused(f"{key}[{number}]", f"found {shown(entry)}")
-                places = list(_places(entry, self.model))
+                try:
+                    places = list(_places(entry, self.model, budget))
+                except SpecError as error:
+                    raise self.refused(f"{key}[{number}]", error.faults[0].message) from error
                 if not places and not _is_priced_wide(entry, self.model):
                     message = f"{entry!r} names no module of {self.model.name} that is known"
                     raise self.refused(f"{key}[{number}]", message)
@@ -251,7 +257,11 @@ def _layers_of(model: ModelSpec) -> dict[Region, list[int]]:
     return found
 
 
-def _places(entry: str, model: ModelSpec) -> Iterator[tuple[Region, int]]:
+_MOST_TRIES: Final = 2 * 10**8
+"""Of letters, by all patterns of a configuration: some ten patterns of three repeats each."""
+
+
+def _places(entry: str, model: ModelSpec, budget: Budget) -> Iterator[tuple[Region, int]]:
     """Yield the regions and layers that an entry of a list names.
 
     Entries are whole names, parts of names between dots, patterns with ``*``, or regular
@@ -259,22 +269,25 @@ def _places(entry: str, model: ModelSpec) -> Iterator[tuple[Region, int]]:
     all of its layer.
     """
     whole, only = re.sub(r"experts\.\d+", "experts.0", entry), None
-    if whole.startswith("re:"):
-        try:
-            pattern = re.compile(whole.removeprefix("re:"))
-        except re.error:
-            return
-        matches: Callable[[str], object] = pattern.match
-    else:
+    pattern, part = whole.removeprefix("re:"), ""
+    if pattern == whole:
         # From the number of the layer on, whatever the module around the layers is called.
         part = re.sub(r"^.*\b(?:layers|h|blocks)\.", "layers.", whole)
         only = re.match(r"layers\.(\d+)\b", part)
-        words = "[^.]+".join(map(re.escape, part.split("*")))
-        matches = re.compile(rf"(?:^|.*\.){words}(?:\.|$)").match
+        pattern = rf"(?:^|.*\.){'[^.]+'.join(map(re.escape, part.split('*')))}(?:\.|$)"
+    is_plain = bool(part) and "*" not in part
+    try:
+        matches: Callable[[str], object] = (
+            (lambda name: f".{part}." in f".{name}.") if is_plain else re.compile(pattern).match
+        )
+    except (re.error, OverflowError, RecursionError):
+        return
     for region, layers in _layers_of(model).items():
         for layer in layers if only is None else {int(only[1])}.intersection(layers):
-            names = (f"model.layers.{layer}.{module}" for module in _MODULES[region])
-            if any(matches(name) for name in names):
+            names = [f"model.layers.{layer}.{module}" for module in _MODULES[region]]
+            most = sum(50.0 if is_plain else tries(pattern, name) for name in names)
+            budget.spend(steps=math.ceil(min(most, 2.0 * _MOST_TRIES)))
+            if any(map(matches, names)):
                 yield region, layer
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import fnmatch
-import math
 import operator
 import re
 import shlex
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from meshwright.base.budget import Budget
+from meshwright.base.budget import Budget, tries
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import SCRIPTS
 from meshwright.base.units import whole_number
@@ -590,7 +589,7 @@ class _Shell:
         if sign in ("=", "==", "!="):
             return self._fits(left, right) == (sign != "!=")
         if sign == "=~":
-            if _search_cost(right, left) <= _MOST_TRIES:
+            if tries(right, left) <= _MOST_TRIES:
                 try:
                     return re.search(right, left) is not None
                 except (re.error, OverflowError, RecursionError):
@@ -871,17 +870,6 @@ def _cut(text: str, pattern: str, places: Iterable[int], *, is_end: bool) -> str
 
 
 _MOST_TRIES = 1_000_000
-
-
-def _search_cost(pattern: str, text: str) -> float:
-    """Return about how often a search with a regular expression tries a letter, at most.
-
-    Each repeat may end at each letter; a repeat of repeats splits the text in every way.
-    """
-    repeats = len(re.findall(r"[*+?{]", pattern))
-    counts = [float(digits) for digits in re.findall(r"[0-9]+(?=[,}])", pattern)]
-    ways = 2.0 ** min(len(text), 99) if re.search(r"\)[*+{]", pattern) else 1.0
-    return (len(text) + 1.0) ** min(repeats + 1, 50) * ways * math.prod(counts)
 
 
 def _quotient(a: int, b: int) -> int:

@@ -605,7 +605,7 @@ def _adapters(given: Given, peft: str) -> dict[str, Any]:
     """
     if "LoRA" not in peft and "lora" not in peft:
         given.refuse("peft", f"{peft} is not read", "LoRA or CanonicalLoRA")
-    fields = re.findall(r"(\w+):(\[[^\]]*\]|[^,{}\[\]]+)", peft)
+    fields = re.findall(r"(?<!\w)(\w++):(\[[^\]]*+\]|[^,{}\[\]]++)", peft)
     own = of_tree(dict(fields))
     own.add(
         Given(
