@@ -6,12 +6,14 @@ Small files stand beside; what is large or binary is made here.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import re
 import resource
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -49,11 +51,11 @@ DISPATCH = "chip,mode,nodes,hidden,tokens,topk,dispatch_sms,dispatch_us,combine_
 SPENT = "so it is not read further"
 
 
-def ended(tmp_path, *words):
+def ended(tmp_path, *words, most_bytes=4 * 10**9):
     """Return exit status and messages of a command that has 4 GB and a minute of CPU time."""
 
     def limited():
-        resource.setrlimit(resource.RLIMIT_AS, (4 * 10**9, 4 * 10**9))
+        resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
         resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 
     done = subprocess.run(
@@ -261,3 +263,139 @@ def test_a_name_of_ten_thousand_letters_does_not_flood_the_screen(tmp_path, monk
     assert max(map(len, told.splitlines())) <= 250
     assert len(told.splitlines()) <= 70
     assert LONG in ended(tmp_path, *words.replace("--detail", "").split(), "--json")[1]
+
+
+WEIGHTS = {"num_bits": 8, "type": "int", "strategy": "channel"}
+PATTERNS = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {"0": {"targets": ["Linear"], "weights": WEIGHTS}},
+}
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
+    "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192,
+    "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 5e5, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def configuration(ignored):
+    """Return a published form of a model whose list of wide modules is that."""
+    return json.dumps(LLAMA | {"quantization_config": PATTERNS | {"ignore": ignored}})
+
+
+def packed(member):
+    """Return an archive whose one member is zeros behind gzip, as large as it is told."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("net/models/model.json", gzip.compress(b"[" * member, mtime=0))
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "content"),
+    [
+        # Time that grows with the square of a text, or faster, in what looks for a pattern.
+        ("read", "a.toml", "\n" * 60_000 + "a = 1\n"),
+        ("read", "a.toml", " " * 60_000 + "a = 1\n"),
+        ("read", "a.toml", '"a".' * 20_000 + "a = 1\n"),
+        ("show chip", "a.yaml", f"name: {'1' * 60_000}x\n"),
+        ("show chip", "a.yaml", f"name: 8{'-' * 60_000}1\n"),
+        ("show model", "a.json", configuration([r"re:(\w+\.?)+!"])),
+        ("show model", "a.json", configuration([f"re:{'.*' * 12}!"])),
+        ("show model", "a.json", configuration(["*" * 30 + "x"])),
+        ("show model", "a.json", configuration(["q_proj"] * 60_000)),
+        # Nesting, keys, lines, aliases, archives, loops.
+        ("read", "a.yaml", "[" * 20_000), ("show graph", "a.yaml", "a: " * 20_000),
+        ("read", "a.json", '{"a":' * 20_000), ("show model", "a.json", "[" * 60_000),
+        ("read", "a.yaml", "".join(f"k{i}: {i}\n" for i in range(60_000))),
+        ("show graph", "a.yaml", "".join(f"k{i}: {i}\n" for i in range(60_000))),
+        ("sweep", "a.yaml", "a: &a [1]\n" + "".join(
+            f"b{i}: &b{i} [{', '.join([f'*b{i - 1}' if i else '*a'] * 10)}]\n" for i in range(9))),
+        ("read", "a.sh", "echo " + "a" * 4_000_000), ("read", "a.sh", "$(" * 20_000),
+        ("read", "a.sh", "for a in 1 2 3 4 5 6 7 8 9; do\n" * 9 + "echo\n" + "done\n" * 9),
+        ("read", "a.py", "(" * 20_000), ("read", "a.py", "x = " + "-" * 60_000 + "1"),
+        ("read", "a.py", "".join(f"{' ' * i}for a{i} in range(99):\n" for i in range(60))
+         + " " * 60 + "x = 1\n"),
+        ("read", "a.pt2", packed(200_000_000)), ("read", "a.pt2", packed(10)),
+    ],
+    ids=range(24),
+)  # fmt: skip
+def test_no_reader_takes_more_than_its_budget(tmp_path, words, name, content):
+    """Two seconds of CPU time and 500 MB on a machine at rest; here three, with the imports."""
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    status, told = ended(tmp_path, *words.split(), name, most_bytes=1_500_000_000)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert status == 2, told[:500]
+    assert len(told) < 10_000
+    assert after.ru_utime - before.ru_utime < 3.0
+
+
+ROW = {
+    "id": "m", "group": "mine", "framework": "megatron-lm",
+    "model": {"name": "own", "seq": 2048, "layers": 4, "hidden": 1024, "heads": 8, "ffn": 4096,
+              "vocab": 32000},
+    "hardware": {"chip": "H100", "chips": 8, "inter_node": "400 Gb/s"},
+    "parallelism": {"tp": 2, "pp": 2, "zero_stage": 1}, "global_batch": 16, "micro_batch": 1,
+    "precision": "bf16", "measured": {"tokens_per_s_per_chip": 8500.0},
+}  # fmt: skip
+
+
+def rows(path, rate, **other):
+    row = ROW | other | {"hardware": ROW["hardware"] | {"inter_node": rate}}
+    path.write_text(json.dumps([row]))
+
+
+def test_the_rate_of_a_row_is_read_as_every_number_is(tmp_path):
+    """``1_0 Gb/s`` is ten, where it was the 0 behind the dash; 0 Gb/s is no network."""
+    rows(tmp_path / "ten.json", "10 Gb/s")
+    rows(tmp_path / "dashed.json", "1_0 Gb/s")
+    rows(tmp_path / "none.json", "0 Gb/s")
+    told = [
+        ended(tmp_path, "validate", "--measurements", f"{n}.json")[1] for n in ("ten", "dashed")
+    ]
+    assert told[0] == told[1]
+    status, message = ended(tmp_path, "validate", "--measurements", "none.json")
+    assert (status, "expected more than 1e-12" in message) == (2, True)
+    assert "Input should" not in message
+
+
+def test_names_of_rows_cannot_steer_a_terminal_or_a_page(tmp_path):
+    name = "<script>a=1</script>\u2028\u202e\x1b[2J"
+    rows(tmp_path / "rows.json", "400 Gb/s", id=name, group=name)
+    for words in (["validate", "--detail", "--measurements"], ["calibrate"]):
+        status, told = ended(tmp_path, *words, "rows.json")
+        assert status == 0, told
+        assert not {"\u2028", "\u202e", "\x1b"} & set(told)
+
+
+@pytest.mark.parametrize(
+    ("verb", "content", "says"),
+    [
+        ("explain", [], "is no answer of this program: found a list"),
+        ("explain", {}, "is no answer of this program: found no field `format`"),
+        ("simulate", {"format": None}, "format: found None, this version reads"),
+        ("read", "a: !!map [1]\n", "a tag stands at a value of another kind"),
+    ],
+)
+def test_messages_name_what_is_wrong_and_no_part_of_python(tmp_path, verb, content, says):
+    name = "a.yaml" if isinstance(content, str) else "a.json"
+    (tmp_path / name).write_text(content if name == "a.yaml" else json.dumps(content))
+    status, told = ended(tmp_path, verb, name)
+    assert (status, says in told) == (2, True), told
+
+
+def test_a_sweep_resumes_with_no_answer_of_another_system(tmp_path):
+    """The file of a system says something else the second time: its point is asked again."""
+    torus = (FOLDER / "torus.yaml").read_text()
+    (tmp_path / "s.yaml").write_text(
+        "name: s\nask: plan\nfixed: {seq: 1k, model: gpt2-124m, global_batch: 4}\n"
+        "vary: {on: [own.yaml]}\n"
+    )
+    counts = []
+    for text in (torus, torus, torus.replace("num_devices: 4", "num_devices: 2")):
+        (tmp_path / "own.yaml").write_text(text)
+        status, told = ended(tmp_path, "sweep", "s.yaml", "--out", "s.db", "--force")
+        assert status == 0, told
+        counts.append(int(re.search(r"(\d+) of them new", told)[1]))
+    assert counts == [1, 0, 1]

@@ -168,7 +168,9 @@ def _unread(entry: Mapping[str, Any], kind: type[Fields], path: str = "") -> Ite
 def _fault_of_words(index: int, error: Any) -> Fault:
     """Return the fault of a number that was read from the words of a row."""
     name = ".".join(map(str, error["loc"]))
-    return Fault(f"[{index}]", f"{name} is understood as {error['input']!r}: {error['msg']}")
+    least = error.get("ctx", {}).get("gt")
+    allowed = error["msg"] if least is None else f"expected more than {least:g}"
+    return Fault(f"[{index}]", f"{name} is understood as {error['input']!r}: {allowed}")
 
 
 def _fault(error: Any, entry: Any) -> Fault:
@@ -252,7 +254,7 @@ _CHIPS = (
     (r"wse-?2|cs-?2", "WSE-2"), (r"wse-?3|cs-?3", "WSE-3"), (r"temp", "TEMP-die"),
     (r"groq", "Groq-LPU"), (r"dojo.*tile", "Dojo-tile"), (r"dojo", "Dojo-D1"),
 )  # fmt: skip
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(gb/s|gbps|gb?it/s|gbit)", re.IGNORECASE)
+_RATE = re.compile(r"(?<![\d_.])(\d[\d_]*+(?:\.\d+)?)\s*(gb/s|gbps|gb?it/s|gbit)", re.IGNORECASE)
 _COUNT = re.compile(r"(\d+)\s*(?:x|links?|nics?|rails?)\b", re.IGNORECASE)
 _GENERATIONS = {"xdr": 800.0, "ndr": 400.0, "hdr": 200.0, "edr": 100.0, "omni-path": 100.0}
 """Gb/s of one port, one direction."""

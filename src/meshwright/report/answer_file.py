@@ -21,6 +21,7 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import text_of, unreadable, write_whole
 from meshwright.base.units import MOST_QUANTITY
 from meshwright.catalog.files import json_content, shown
+from meshwright.spec.declaration import faults_of
 
 FORMAT = 1
 """Version of the layout of answer files."""
@@ -101,11 +102,7 @@ class AnswerFile(Generic[Answer]):
         try:
             answer = self._adapter.validate_python(data)
         except ValidationError as error:
-            faults = [
-                Fault(".".join(str(part) for part in entry["loc"]), entry["msg"])
-                for entry in error.errors()
-            ]
-            raise SpecError(faults, origin=origin) from error
+            raise SpecError(faults_of(error), origin=origin) from error
         faults = list(_not_finite(answer, "")) or list(self.faults(answer))
         if faults:
             raise SpecError(faults, origin=origin)
@@ -134,14 +131,19 @@ class AnswerFile(Generic[Answer]):
         return self.from_json(text, origin=origin)
 
 
+_OUT = "write one with plan --out FILE.json"
+
+
 def _parsed(text: str, origin: str) -> dict[str, Any]:
     """Return the object of a JSON text, if it has the layout of this version."""
     data = json_content(text, origin)
-    if not isinstance(data, dict):
-        fault = Fault("", f"expected an object, found {type(data).__name__}")
+    if not isinstance(data, dict) or "format" not in data:
+        found = "a list" if isinstance(data, list) else "no field `format`"
+        fault = Fault("", f"is no answer of this program: found {found}", _OUT)
         raise SpecError(fault, origin=origin)
-    if data.get("format") != FORMAT:
-        fault = Fault("format", f"found {data.get('format')!r}, this version reads {FORMAT}")
+    if data["format"] != FORMAT:
+        found = shown(data["format"])
+        fault = Fault("format", f"found {found}, this version reads {FORMAT}", "ask again")
         raise SpecError(fault, origin=origin)
     return data
 

@@ -80,7 +80,12 @@ def declared(kind: type[D], /, **values: Any) -> D:
 def faults_of(error: ValidationError) -> list[Fault]:
     """Return the faults in the values of a declaration."""
     return [
-        Fault(".".join(map(str, wrong["loc"])), wrong["msg"].removeprefix("Value error, "))
+        Fault(
+            ".".join(map(str, wrong["loc"])),
+            "is missing"
+            if wrong["type"] == "missing"
+            else wrong["msg"].removeprefix("Value error, "),
+        )
         for wrong in error.errors(include_url=False)
     ]
 

@@ -34,9 +34,11 @@ def trees_of(text: str, suffix: str, origin: str) -> list[dict[str, Any]]:
     except SpecError as error:
         raise SpecError(error.faults, origin=origin) from error
     except (ValueError, TypeError, AttributeError, yaml.YAMLError, RecursionError) as error:
-        # Attributes and types: what PyYAML makes of a standard tag on a node of another kind.
         kind = suffix[1:].upper().replace("YML", "YAML")
-        message = f"is no {kind}: {' '.join(str(error).split())}"
+        why = " ".join(str(error).split())
+        if isinstance(error, TypeError | AttributeError):  # so PyYAML ends there
+            why = "a tag stands at a value of another kind"
+        message = f"is no {kind}: {why}"
         raise SpecError(Fault("", message), origin=origin) from error
     if not found or not all(isinstance(tree, dict) for tree in found):
         raise SpecError(Fault("", "expected names with values at its top"), origin=origin)
@@ -92,7 +94,7 @@ def _judge(text: str) -> None:
 _Events = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(_Events):  # type: ignore[misc,valid-type]
     """YAML as programs read it; a field that one mapping states twice is a fault."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -101,4 +103,5 @@ class _Loader(yaml.SafeLoader):
         if twice is not None:
             line = node.start_mark.line + 1
             raise yaml.YAMLError(f"{twice} is given twice below line {line}")
-        return super().construct_mapping(node, deep=deep)
+        found: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
+        return found
