@@ -381,7 +381,7 @@ def _show_job(found: Job, args: Namespace) -> int:
     import shlex
 
     from meshwright.frameworks.reading.report import job_lines, job_record, job_screen
-    from meshwright.options.job_files import is_job_file, system_of
+    from meshwright.options.job_files import is_job_file
 
     files = [shlex.quote(name) for name in args.files]
     is_named = all(fault.path != "MODEL" for fault in found.missing)
@@ -392,7 +392,7 @@ def _show_job(found: Job, args: Namespace) -> int:
     words = [f"meshwright {verb}", *([] if is_named else ["MODEL"])]
     is_alone = is_named and len(files) == 1 and is_job_file(args.files[0]) and verb == "estimate"
     words += files if is_alone else ["--from", *files]
-    if system_of(found) is None:
+    if found.devices.system is None:
         words += ["--on", args.on or f"{found.devices.count or 64}xH100"]
     words += lacking
     show_screen(
