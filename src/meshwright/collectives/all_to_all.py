@@ -92,8 +92,8 @@ def exchange_affine(span: Span[Num], *, relays: bool) -> Affine:
     On a switch d - 1 messages leave back to back with S (d - 1)/d bytes. On a torus dimension the
     hops of all parcels load each link with S floor(d^2/4) / (2 d), in floor(d/2) messages; on a
     line the middle link carries floor(d^2/4) parcels of S/d, each a message, over d - 1 hops. With
-    ``relays`` a line forwards all parcels of one origin together: d - 1 messages, of which the
-    longest in step t has d - t parcels, d (d - 1)/2 in all.
+    ``relays`` a line forwards all parcels of one origin together: d - 1 messages, the longest in
+    step t with d - t parcels, d (d - 1)/2 in all.
     """
     size, rate = span.size, span.bandwidth_bytes_per_s
     half_s = span.message_half_bytes / rate

@@ -153,11 +153,11 @@ def make_group(
     starts at a multiple of ``stride * degree`` plus less than ``stride``.
 
     Where the numbers divide, span k is the part of the range [stride, stride * degree) that falls
-    between the sizes of the domains inside and outside level k. Where they do not, only as many
-    members count inside a domain as provably share it (a block of them divides the domain); the
-    others are counted at the next level out. On a grid such misaligned neighbours are charged the
-    worst that dimension-order routing of a shift can load on one link: half as many messages as
-    the dimension is long. So a group is never cheaper than it is.
+    between the sizes of the domains inside and outside level k. Where they do not, only members
+    that provably share a domain count inside it (a block of them divides the domain); the others
+    are counted at the next level out. On a grid such misaligned neighbours are charged the worst
+    load of one link under dimension-order routing of a shift: messages for half the length of the
+    dimension. So a group is never cheaper than it is.
 
     Parameters
     ----------

@@ -309,7 +309,7 @@ class Hierarchical(StreamGather):
     def gather(self, group: Group[Num]) -> tuple[Mask, Num, Num]:
         """Return the sum of the stages for one piece, and the slowest level for each further one.
 
-        Each further piece repeats the messages of every level, whose m_half the slowest one pays.
+        Each further piece repeats the messages of every level; the slowest one pays for m_half.
         """
         size = group_size(group)
         applies: Mask = True

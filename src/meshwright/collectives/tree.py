@@ -60,7 +60,7 @@ def pipeline_affine(
     """Return (fixed_s, seconds_per_byte) of pieces that each pass ``hops[k]`` links of level k.
 
     T = sum over levels of hops (latency + u) + (pieces - 1) max u, where
-    u = (piece bytes + m_half) / (share x bandwidth) is how long one piece occupies one link.
+    u = (piece bytes + m_half) / (share x bandwidth) is the time of one piece on one link.
 
     Parameters
     ----------

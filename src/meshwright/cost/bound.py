@@ -47,7 +47,7 @@ from meshwright.sharding.strategy import (
 class LayerBound:
     """One layer, or an edge, however its axes are placed; columns of shape (rows,).
 
-    The least of everything but for windows and weight gradients.
+    The least of every part, except windows and weight gradients, which are the most.
     """
 
     total_s: Num
@@ -171,8 +171,8 @@ def layer_bounds(
 def slowest_bound(costs: Sequence[LayerBound], layout: StageLayout) -> tuple[LayerBound, Num]:
     """Return the lower bound of the slowest stage, and its most layers.
 
-    The stages are alternatives, of which the slowest takes at least the largest of their totals:
-    windows grow by its excess over a stage.
+    The slowest stage takes at least the largest of the totals of all stages: windows grow by its
+    excess over a stage.
     """
     stages: list[LayerBound] = []
     for position in POSITIONS:

@@ -1,9 +1,9 @@
 """The price of a layer from operators and derived collectives, block by block.
 
-A block ends where its result is added to the residual stream; there tokens are split whatever
-streams over tatp, so each block of a layer streams its weights or its inputs, whichever is cheaper.
-A :class:`LayerCost` is the unit that everything above composes: a stage is some layers of each
-kind, a step some micro-batches through a stage.
+A block ends where its result is added to the residual stream; there tokens are split, whichever
+tensor streams over tatp, so each block of a layer streams its weights or its inputs, whichever is
+cheaper. A :class:`LayerCost` is the unit that everything above composes: a stage is some layers of
+each kind, a step some micro-batches through a stage.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def exposed_launches_s(total: OpCost, again: OpCost, rates: DeviceRates) -> tupl
     Parameters
     ----------
     again
-        What of the layer the backward pass repeats.
+        Part of the layer that the backward pass repeats.
     """
     backward_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
     backward_kernels = total.backward_kernels + again.forward_kernels
@@ -577,8 +577,8 @@ def priced_pieces(
 ) -> tuple[PricedPiece, ...]:  # fmt: skip
     """Return a piece of the model for each tensor that it may stream; weights first.
 
-    Edges split the vocabulary whatever streams. Where axes are still to be placed, once for each
-    way to place them.
+    Edges split the vocabulary for any streamed tensor. Where axes are still to be placed, there is
+    one piece for each way to place them.
 
     Parameters
     ----------

@@ -449,9 +449,9 @@ def word_of(op: Op, rates: DeviceRates) -> float:
 def products(op: Op, shape: MatmulShape, moved: Sequence[Num], rates: DeviceRates) -> Products:
     """Return the three products of one shape, given the main-memory bytes of each.
 
-    Each expert is a separate product; one alone on its device is grouped with nothing, and
-    reaches the rate of other products. In a narrow type its casts and scales are launched one by
-    one, after the host has learned how many rows it gets, so that these launches show.
+    Each expert is a separate product; one alone on its device is grouped with nothing, and reaches
+    the rate of other products. In a narrow type its casts and scales are launched one by one, after
+    the host has learned the number of its rows, so that these launches are exposed.
     """
     is_logits = "vocab" in op.output.dims
     rate = rates.logits_flops_per_s if is_logits else rates.matmul_flops_per_s

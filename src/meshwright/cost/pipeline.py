@@ -201,7 +201,7 @@ class MeanWork:
 class PipelinePrice:
     """All micro-batches through the pipeline, for columns of strategies.
 
-    It holds what the rest of the step needs as well; numbers, or columns of shape (rows,).
+    It holds all that the rest of the step needs; numbers, or columns of shape (rows,).
     """
 
     time: StepTime

@@ -94,8 +94,7 @@ def _derived(
 ) -> DerivedShardings:  # fmt: skip
     """Return the collectives and kept tensors of a piece of a model; problems share them.
 
-    Of its sizes only those of heads count: whether heads share keys decides whose gradients are
-    summed.
+    Only the sizes of heads matter: whether heads share keys decides which gradients are summed.
     """
     piece = LayerGraph(ops, 1, dict(sizes))
     calls, saved = derive_calls(piece, structure), saved_elements(piece, structure, keeping)
@@ -310,8 +309,8 @@ class ProblemOf(ABC, Generic[Work]):
     def device_numbers(self) -> tuple[int, ...]:
         """The numbers of devices worth using, the largest first.
 
-        On a grid with faults those of whole grids of working devices, and of grids that work but
-        for a few devices, whose ranks others host
+        On a grid with faults: the devices of whole grids of working devices, and of grids with a
+        few dead devices, if others can host their ranks
         (:func:`~meshwright.network.placement.block_ranks`).
         """
         if not self.whole_grids:

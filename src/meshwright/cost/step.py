@@ -1,7 +1,7 @@
 """The whole step: pipeline, data-parallel synchronisation, update, memory, energy, money.
 
 A window of computation is spent once; the last bucket of gradients and the first bucket of
-parameters have nothing left to hide behind, so something of the synchronisation always shows.
+parameters have nothing left to hide behind, so part of the synchronisation is always exposed.
 """
 
 from __future__ import annotations

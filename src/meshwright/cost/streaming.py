@@ -155,9 +155,9 @@ def overlapped_ops(
 ) -> list[Op | None]:
     """Return for each call the product or attention core that sends it in its rounds, or None.
 
-    Sums of outputs belong to their maker, those of input gradients to whoever gathered the input:
-    of several readers that is the first one, which is the last one in the backward pass. Along the
-    rows of a block something is sent only where a weight streams along the columns.
+    Sums of outputs belong to the operator that makes them, those of input gradients to the one that
+    gathered the input: the first of several readers, which is the last one in the backward pass.
+    Along the rows of a block messages are sent only where a weight streams along the columns.
     """
     works = [
         op for op in layer.ops
@@ -669,7 +669,7 @@ def _at_once(
 def _kept_s(link_s: Num, num_bytes: Num, members: Num, rates: DeviceRates) -> Num:
     """Return the seconds of a sub-tensor that stays where it arrives: on its link, or in memory.
 
-    One whose whole tensor fills over ``KEPT_SHARE`` of the room is stored as it arrives [s].
+    If its whole tensor fills over ``KEPT_SHARE`` of the room, it is stored as it arrives [s].
     """
     is_stored = members * num_bytes > KEPT_SHARE * rates.room_bytes
     return larger(link_s, where(is_stored, num_bytes / rates.memory_bytes_per_s, 0.0))

@@ -242,11 +242,11 @@ def shared_work(
 ) -> SharedWork | None:  # fmt: skip
     """Return the split of the sequences of a step by which no rank waits for a slower one.
 
-    The streams of ``tatp`` leave it open how many rows each member works on, so a group takes rows
-    by the speed of its members; ranks of ``tp`` work on the same rows, those of ``cp`` on equal
-    parts of them, and stages of a pipeline on the same sequences. A data-parallel replica is as
-    fast as its slowest group, and takes sequences by that. Both are whole (:func:`balanced_rows`).
-    None where no replica works.
+    The streams of ``tatp`` let each member work on any number of rows, so a group takes rows by the
+    speed of its members; ranks of ``tp`` work on the same rows, those of ``cp`` on equal parts of
+    them, and stages of a pipeline on the same sequences. A data-parallel replica is as fast as its
+    slowest group, and takes sequences by that. Both are whole (:func:`balanced_rows`). None where
+    no replica works.
 
     Parameters
     ----------

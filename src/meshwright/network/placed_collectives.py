@@ -64,7 +64,7 @@ def placed_algorithms(
 def _flat_groups(members: IntArray, network: Network) -> Iterator[Group[float]]:
     """Yield a group as a switch, as a ring and as a line.
 
-    Rates, those of the first link that leaves a member, decide into how many pieces data is cut.
+    The rate of the first link that leaves a member decides the number of pieces.
     """
     link = int(np.flatnonzero(network.source == members[0])[0])
     rates = (

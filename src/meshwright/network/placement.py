@@ -39,8 +39,8 @@ def block_shapes(
 ) -> tuple[Shape, ...] | None:
     """Return the shape of each axis, or None where no blocks of these degrees fit.
 
-    The innermost axis gets the shape whose members gather fastest, then the next one, as long as
-    the outer axes still fit.
+    The innermost axis gets the shape of the fastest gather, then the next one, as long as the outer
+    axes still fit.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def digits(
     Returns
     -------
     tuple
-        For each digit, the step between its values and how many there are. None, all of them 0,
+        For each digit, the step between its values and their number. None, all of them 0,
         where numbers that begin at other multiples would differ in other digits.
     """
     before = start * 0.0 + 1.0
@@ -400,7 +400,7 @@ class Ranks:
     def visit(self, axis: str, *, closes: bool, is_side_by_side: bool = False) -> IntArray:
         """Return the positions of an axis in its block, in an order that goes along neighbours.
 
-        A cycle where one is asked for and the block has it, else a snake; see :func:`chain`.
+        A cycle where it is requested and the block has one, else a snake; see :func:`chain`.
         """
         shape = self.shapes[self.axes.index(axis)]
         return chain(shape, closes=closes, is_side_by_side=is_side_by_side)
@@ -598,7 +598,7 @@ def _regrouped(grid: IntArray, shapes: Sequence[Shape]) -> IntArray:
 def clear_grids(network: Network, sides: Shape) -> list[Shape]:
     """Return the largest grids of working, connected devices, innermost side first.
 
-    Each is a choice of rows and columns (and more) whose crossings all work; no other one is as
+    Each is a choice of rows and columns (and more) with only working crossings; no other one is as
     long on every side. Without faults that is the whole grid.
     """
     works = _connected(network, sides)

@@ -108,8 +108,8 @@ def stream_pattern(name: str, sizes: tuple[int, ...], *, is_reversed: bool = Fal
     sizes
         Members on each level, innermost first.
     is_reversed
-        Sums travel to their homes: every send of the stream turned round. Rings whose neighbours
-        are several hops apart are left as they are: their links carry as much either way.
+        Sums travel to their homes: every send of the stream turned round. Rings with neighbours
+        several hops apart stay unchanged: their links have equal loads either way.
     """
     member = chain(sizes, closes=streams[name].needs_cycle).tolist()
     rounds = enumerate_rounds(streams[name], len(member))

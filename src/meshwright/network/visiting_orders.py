@@ -87,7 +87,7 @@ def chain(
     """Return the cells of a block along neighbours, as numbers; (cells,).
 
     Cells count along the first size first: columns, then rows, then planes. They are visited in a
-    snake, or in a cycle where that is asked for and there is one.
+    snake, or in a cycle where it is requested and there is one.
 
     Parameters
     ----------

@@ -178,7 +178,7 @@ class Interleaved(PipelineSchedule):
     ) -> Num:  # fmt: skip
         """Return the idle time of one step [s]: (p - 1) ((t_f + t_b) / v + 2 t_send).
 
-        A send carries the activations of one micro-batch whatever the number of chunks, so the
+        A send carries the activations of one micro-batch for any number of chunks, so the
         sends that fill and drain the pipeline do not shrink with v.
         """
         stage_s = forward_s + backward_input_s + backward_weight_s
@@ -189,7 +189,7 @@ class Interleaved(PipelineSchedule):
         """Return 2 (v - 1) p: only warm-up and cool-down wait, once for each further chunk.
 
         Source: derived; equals the replayed timeline for equal stages.
-        Valid for: sends up to (t_f + t_b) / (3 v); longer ones show in the steady state too.
+        Valid for: sends up to (t_f + t_b) / (3 v); longer ones are exposed in the steady state too.
         """
         return 2 * (num_virtual_stages - 1) * num_stages
 

@@ -15,7 +15,7 @@ from meshwright.spec.workload import Launches, SoftwareStack, ZeroStage
 class Habits(Declaration):
     """Choices of jobs that state no other: kernels, optimizer, choices of the plan.
 
-    The values of this class are those of a job whose framework is not named.
+    The values of this class apply to a job without a named framework.
     """
 
     software: SoftwareStack = SoftwareStack()

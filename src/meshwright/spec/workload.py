@@ -474,8 +474,8 @@ class Speculation(Declaration):
 class Decode(Declaration):
     """Decode: one token for each sequence of a batch, with the KV cache of its context.
 
-    With ``prompt_length``, of whole requests: prompts pass beside the answers of others, or on
-    workers of their own.
+    With ``prompt_length``, whole requests: prompts pass beside the answers of others, or on
+    separate workers.
     """
 
     kind: Literal["decode"] = "decode"

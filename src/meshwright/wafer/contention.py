@@ -324,8 +324,8 @@ def axis_loads(
 def _placed(pattern: Pattern, axis: str, place: Place) -> Demands:
     """Return the demands of all groups of an axis for one byte of a message.
 
-    Groups stand in the order of their first devices: places that are equal may list them in
-    different orders, and the routes that are found depend on the order.
+    Groups are in the order of their first devices: equal places may list them in different orders,
+    and the routes that are found depend on the order.
     """
     groups = place.ranks.groups(axis)
     first = groups.reshape(len(groups), -1)[:, 0]

@@ -329,9 +329,9 @@ def step_links(
     """Return the busy times of the links in a step, and their energy.
 
     Both passes of all layers and edges for every micro-batch, the sends of the pipeline, and the
-    data-parallel messages as often as the stage of ZeRO asks for them; sums once a step over tp
-    or tatp are left out. Messages take the default routes; where a window of the plan is routed
-    anew, an axis goes as much farther in the whole step as in the window.
+    data-parallel messages as often as the stage of ZeRO requires; sums once a step over tp or tatp
+    are left out. Messages take the default routes; where a window of the plan is routed anew, the
+    detour of an axis in the whole step is that of the window.
     """
     network = choice_network(problem, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
     pipeline, params = price.closed_form.pipeline, params_of(price.closed_form)

@@ -98,8 +98,8 @@ def decode_s(
     """Return the seconds of attention of one new token of each sequence to its cache [s].
 
     Each sequence and head of keys is one piece of work; where these are fewer than the cores,
-    sequences are cut into parts of at least 256 keys, whose results are added afterwards. The
-    cache crosses the memory once, or comes from the shared cache where it fits.
+    sequences are cut into parts of at least 256 keys, and the results of the parts are added
+    afterwards. The cache crosses the memory once, or comes from the shared cache where it fits.
 
     Parameters
     ----------

@@ -277,8 +277,8 @@ def negotiate(
     """Lay messages again until no link exceeds the target; return the passes, -1 for failure.
 
     Each pass takes every message that crosses an overfull link, in the given order of its row, and
-    lays it whatever becomes of the others; the price of links that stay overfull rises. It fails
-    where the rows are used up, or ``patience`` passes in a row have not lowered the excess.
+    lays it even if others suffer; the price of links that stay overfull rises. It fails where the
+    rows are used up, or ``patience`` passes in a row have not lowered the excess.
 
     Source: negotiated congestion of PathFinder, McMurchie and Ebeling 1995 (FPGA '95).
     """

@@ -8,8 +8,8 @@ side, the others as on the other. A gap that is left goes to the integer program
 Graphs that are too wide for exact choices have bounds instead: the same steps, and a gap.
 
 The integer program has the form that Alpa solves: one 0/1 variable for each choice of a node and
-one for each pair of choices of an edge, whose rows and columns sum to the choices of its ends.
-Source: Zheng et al. 2022 (Alpa), section 4.2, with the marginal rows of its linearisation.
+one for each pair of choices of an edge; the rows and columns of an edge sum to the choices of its
+ends. Source: Zheng et al. 2022 (Alpa), section 4.2, with the marginal rows of its linearisation.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def bound_with_moves_s(model: ModelGraph, enough_s: float) -> float:
     Parameters
     ----------
     enough_s
-        Bound at which no more is asked for [s].
+        Bound that suffices [s].
     """
     anywhere = replace(model, prices=model.every_way)
     moves = LeastMoves(anywhere)
@@ -394,7 +394,7 @@ def on_demand(table: SharedTable, enough_s: float = float("inf")) -> Assignment:
     Parameters
     ----------
     enough_s
-        The search ends where a bound shows that it takes no less [s].
+        The search ends at a bound of at least this time [s].
     """
     best, bound_s, is_narrow = table.price(table.start), 0.0, True
     for _ in range(MOST_ROUNDS_ON_DEMAND):

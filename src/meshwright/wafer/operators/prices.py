@@ -335,8 +335,8 @@ class ModelGraph:
         ----------
         window_share
             Data-parallel messages expose their last bucket, or their time beyond the computation
-            that overlaps with them, whichever is more. That is no sum over operators,
-            but any mean of the two bounds it from below: this is the weight of the second [1].
+            that overlaps with them, whichever is more. That is no sum over operators, but any mean
+            of the two bounds it from below: this is the weight of the second [1].
         """
         return ChoiceGraph(self.graph_nodes(window_share), self.edges)
 
