@@ -43,8 +43,8 @@ LEAST_PACE = 0.8
 """Share of a grid that works where ranks of the others are hosted [1]: below it a smaller whole
 grid is as good."""
 MOST_DEVICES = 1024
-"""Most devices of a grid on which others host ranks, or messages are routed anew: more would take
-too long."""
+"""Most devices of a grid on which others host ranks, or messages are rerouted: more would take too
+long."""
 
 
 class Mapper(StrEnum):

@@ -50,7 +50,7 @@ MOST_SLOWDOWN = 0.99
 
 @dataclass(frozen=True)
 class Constant:
-    """One fitted constant, and from which rows."""
+    """One fitted constant, and its rows."""
 
     name: str
     value: float

@@ -92,7 +92,7 @@ class Device:
         return float(start.elapsed_time(end)) * 1e-3 / times
 
     def host_seconds(self, run: Callable[[], object], times: int) -> float:
-        """Return the mean time in which the host does one of several runs, launches alone [s]."""
+        """Return the mean time of one of several runs on the host, launches alone [s]."""
         self.synchronize()
         start = time.perf_counter()
         for _ in range(times):

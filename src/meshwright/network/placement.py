@@ -516,7 +516,7 @@ ORDER_STATES = 2_000
 
 
 def _stream_order(network: Network, devices: Shape, closes: bool) -> Shape:
-    """Return devices in an order in which consecutive ones are neighbours; empty where none is.
+    """Return devices with consecutive ones as neighbours; empty where there is no such order.
 
     One that closes: the last is next to the first, or two hops from it over wires that the others
     leave free, as where the number is odd. Where nothing closes, any path.

@@ -38,7 +38,7 @@ class FlowScenario(Brief):
 
 
 def depths_of(after: Sequence[Sequence[int]]) -> list[int]:
-    """Return the most flows that end one after the other before each; -1 in and behind a circle."""
+    """Return the most flows that end in a row before each one; -1 in and behind a cycle."""
     missing, behind = [len(waits) for waits in after], [list[int]() for _ in after]
     for flow, waits in enumerate(after):
         for before in waits:

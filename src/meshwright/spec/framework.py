@@ -65,7 +65,7 @@ class Habits(Declaration):
 
 
 UNNAMED = Habits()
-"""Choices of a job whose framework is not named."""
+"""Choices of a job without a named framework."""
 
 
 class Framework(Habits):

@@ -100,7 +100,7 @@ class SweepReport(Declaration):
     """Objectives that are met in each section."""
     compare: Compared | None = None
     beside: tuple[str, str] | None = None
-    """A result of ours, and the same by other rules."""
+    """A result of this product, and the result of other rules beside it."""
     remarks: tuple[str, ...] = ()
     """Paragraphs at the end."""
 

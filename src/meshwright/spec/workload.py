@@ -124,7 +124,7 @@ class Adapters(Declaration):
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """Parts of a layer in which some product has one."""
+        """Parts of a layer with an adapter on some product."""
         attention, networks = set("qkvo"), {"gate", "up", "down"}
         return (
             *(("attention",) if attention & set(self.targets) else ()),
@@ -235,7 +235,7 @@ class Launches(Declaration):
     """Orders of the ranks, innermost first."""
     precisions: tuple[DType, ...]
     precisions_in_one_pass: tuple[DType, ...] = ()
-    """Precisions whose gradients do not accumulate over micro-batches outside pipelines."""
+    """Precisions with gradients that do not accumulate over micro-batches outside pipelines."""
     vendors: tuple[str, ...]
     """Vendors of its chips."""
     batch_ramp: bool = False
@@ -254,7 +254,7 @@ SelectiveRecompute = Literal["attention", "half_of_products", "all_but_products"
 
 
 MOST_DEFERRED = 4096
-"""Most micro-batches whose gradients of logits may wait: no memory holds more."""
+"""Most micro-batches with gradients of logits that wait: no memory holds more."""
 
 
 class SoftwareStack(Declaration):

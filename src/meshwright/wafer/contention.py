@@ -133,7 +133,7 @@ class Contention:
     busy_s: Mapping[str, FloatArray]
     """Busy time of each link in the window, by axis [s]."""
     detour: Mapping[str, float]
-    """Bytes times links over those of the default routes, by axis that is routed anew."""
+    """Bytes times links over those of the default routes, by axis that is rerouted."""
     num_routes: int
     num_rerouted: int
     """Routes that leave the dimension order."""

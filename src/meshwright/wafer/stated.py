@@ -150,7 +150,7 @@ def compared_lines(played: dict[str, SimulatedPlan]) -> Iterator[str]:
 
 
 def _slowdown(entry: Candidate) -> dict[str, float]:
-    """Return by which factor shared links slow down the axes of a candidate."""
+    """Return the factor by which shared links slow down the axes of a candidate."""
     return {} if entry.placement is None else dict(entry.placement.slowdown)
 
 

@@ -136,7 +136,7 @@ class GridPlacer(Placer):
 
 
 NUM_BOUNDED = 256
-"""Candidates that are looked for at first, by their bounds."""
+"""Candidates to search first, by their bounds."""
 NUM_INTERRUPTED = 4
 """Candidates that are placed at a time after an interrupt of the search, until one fits."""
 NUM_OTHERS = 8

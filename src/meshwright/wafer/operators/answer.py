@@ -35,7 +35,7 @@ from meshwright.wafer.price import physical_network
 PROVEN = 0.05
 """Gap above which the bound is worked out again with the least cost of resharding."""
 LITTLE = 0.01
-"""Gain for which no further frame is looked at on shared links."""
+"""Gain at which no further frame is tried on shared links."""
 
 
 @dataclass(frozen=True)
