@@ -162,9 +162,8 @@ def test_adapters_of_other_modules_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("component", "more", "word"),
     [
-        ("torchtune.models.llama3_1.qlora_llama3_1_8b", {}, "torchao"),
         ("torchtune.models.llama3_1.lora_llama3_1_8b", {"tasks": ["mmlu"]}, "trains nothing"),
-        ("torchtune.models.llama3_1.lora_llama3_1_8b", {"optimizer_in_bwd": True}, "updates"),
+        ("torchtune.models.llama3_1.lora_llama3_1_8b", {"tensor_parallel_dim": 2}, "parallelism"),
     ],
 )
 def test_what_torchtune_does_and_no_price_shows_is_one_fault(tmp_path, component, more, word):
@@ -174,6 +173,29 @@ def test_what_torchtune_does_and_no_price_shows_is_one_fault(tmp_path, component
     with pytest.raises(SpecError, match=word) as caught:
         read_job([tmp_path / "t.yaml"], num_devices=lambda: 8)
     assert len(caught.value.faults) == 1
+
+
+def test_torchtune_reads_nf4_and_what_the_optimizer_keeps(tmp_path):
+    """torchtune 0.6.1: ``models/*/qlora_*`` are NF4 of torchao with 8-bit scales;
+    ``create_optim_in_bwd_wrapper`` frees each gradient once its weight is updated.
+
+    8-bit AdamW of bitsandbytes: two bytes, and an FP32 scale for 256 numbers of each moment.
+    """
+    base = {"tokenizer": {"max_seq_len": 2048}, "batch_size": 2, "dtype": "bf16"}
+
+    def options(component, **more):
+        tree = {"model": {"_component_": f"torchtune.models.llama3_1.{component}"}, **base, **more}
+        (tmp_path / "t.yaml").write_text(yaml.safe_dump(tree))
+        return read_job([tmp_path / "t.yaml"], num_devices=lambda: 1).options
+
+    assert options("qlora_llama3_1_8b")["weights"] == "nf4-double"
+    assert options("llama3_1_8b")["optimizer"] == "adam-bf16"
+    narrow = options(
+        "llama3_1_8b", optimizer={"_component_": "bitsandbytes.optim.PagedAdamW8bit"},
+        optimizer_in_bwd=True,
+    )["optimizer"]  # fmt: skip
+    assert narrow.state_bytes_per_param == pytest.approx(2 * (1 + 4 / 256))
+    assert narrow.gradient_bytes_per_param == pytest.approx(2 / 32)  # one layer of 32
 
 
 def test_a_configuration_of_torchtune_is_read(tmp_path):

@@ -73,3 +73,16 @@ def test_muon_is_an_optimizer_by_name():
         for stage in ("0", "1")
     )
     assert whole.time_parts_s["optimizer_s"] > 4.0 * dealt.time_parts_s["optimizer_s"]
+
+
+def test_a_layout_says_which_stage_predicts(tmp_path):
+    """megatron-core, ``pipeline_parallel_layer_layout.py``: m is a layer of prediction.
+
+    As in the layouts that Megatron Bridge ships for DeepSeek-V3: m, and then the loss alone.
+    """
+    text = RANKS.read_text("utf-8").replace("${MORE}", "--pipeline-model-parallel-size 2 "
+        "--pipeline-model-parallel-layout 'Et*13|t*10|t*9m|L' --mtp-num-layers 1")  # fmt: skip
+    (tmp_path / "job.sh").write_text(text, "utf-8")
+    plan = mw.estimate(from_=str(tmp_path / "job.sh"), on="8xH100", set=["RANKS=8", "TP=2"])
+    assert plan.best.structure.stage_layers == (13, 10, 10, 0)
+    assert plan.model.num_layers == 33

@@ -450,8 +450,14 @@ def _refuse_rest(given: Given, layers: int | None, pp: int, runs: int) -> None:
                  + (f" of {runs // pp} chunks" if runs > pp else ""), fix)  # fmt: skip
 
 
-def layout_lengths(text: str) -> list[int] | None:
-    """Return the decoder layers of each stage of a layout such as ``Et*3|(tt|)*14,tL``."""
+def layout_lengths(text: str, layers: str = "t") -> list[int] | None:
+    """Return the decoder layers of each stage of a layout such as ``Et*3|(tt|)*14,tL``.
+
+    Parameters
+    ----------
+    layers
+        Letters that count: ``tm`` with those of multi-token prediction.
+    """
     plain, budget = re.sub(r"[\s,\"']", "", text), Budget(letters=2**20)
 
     def repeated(found: re.Match[str]) -> str:
@@ -466,7 +472,7 @@ def layout_lengths(text: str) -> list[int] | None:
         plain = spread
     if re.fullmatch(r"[EtLm|]+", plain) is None:
         return None
-    return [stage.count("t") for stage in plain.split("|")]
+    return [sum(map(stage.count, layers)) for stage in plain.split("|")]
 
 
 def _batch(given: Given) -> dict[str, Any]:
@@ -711,7 +717,12 @@ def _predict(given: Given, options: dict[str, Any]) -> None:
     lengths = dealt(model.num_layers, runs, *edges).tolist()
     if stated is not None:
         lengths = lengths_of(stated)
-    lengths[-1] += extra
+    layout = given.peek("pipeline_model_parallel_layout")
+    placed = layout_lengths(str(layout), "tm") if layout is not None else None
+    if placed is not None and sum(placed) == len(longer):
+        lengths = placed
+    else:
+        lengths[-1] += extra
     options |= stage_choices(lengths, len(longer)) or {}
 
 
