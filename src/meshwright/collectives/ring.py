@@ -301,7 +301,7 @@ class Hierarchical(StreamGather):
 
     @property
     def replay_slack(self) -> float:
-        """More with pieces: the messages of one level overlap those of the others."""
+        """Larger slack with pieces: the messages of one level overlap those of the others."""
         if self.num_pieces == 1:
             return 0.0
         return 1.0 if self.kind is CollectiveKind.ALL_REDUCE else 0.25

@@ -571,7 +571,7 @@ class Server(Declaration):
     narrow_cache: bool = False
     """Narrow weights go with a cache of 8 bits."""
     narrow_cache_on: tuple[str, ...] = ()
-    """Families of chips on which they do, where they do not on all."""
+    """Families of chips with a cache of 8 bits for narrow weights, where not all have it."""
     why: str = ""
 
 
