@@ -121,7 +121,7 @@ class _InPieces(io.BufferedReader):
     """The file of an archive: its directory, which is read at once, has a most size."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if size is None or size < 0:  # what is looked through for the directory
+        if size is None or size < 0:  # bytes searched for the directory
             size = _MOST_DIRECTORY_BYTES
         if size > _MOST_DIRECTORY_BYTES:
             raise ValueError(f"its directory has more than {_MOST_DIRECTORY_BYTES // 2**20} MiB")

@@ -120,7 +120,7 @@ def exchange_shifts(span: Span[float], *, relays: bool) -> Iterator[Shift]:
             target = (rank + step) % size
             yield Shift(step - 1, rank, target, ((rank, target, None),))
     elif span.closes:
-        # A two-way ring: what has farther to go moves on together, the farthest in halves.
+        # A two-way ring: parcels with farther to go move on together, the farthest in halves.
         for step, rank, (lane, direction) in product(range(size // 2), ranks, directions):
             origin = (rank - direction * step) % size
             parcels: list[tuple[int, int, int | None]] = [
@@ -131,7 +131,7 @@ def exchange_shifts(span: Span[float], *, relays: bool) -> Iterator[Shift]:
                 parcels.append((origin, (origin + size // 2) % size, lane))
             yield Shift(step, rank, (rank + direction) % size, tuple(parcels), lane)
     elif relays:
-        # A line: what goes on from one origin moves on together.
+        # A line: parcels from one origin move on together.
         for step, rank, (lane, direction) in product(range(size - 1), ranks, directions):
             origin = rank - direction * step
             beyond = range(rank + 1, size) if direction > 0 else range(rank)

@@ -236,7 +236,7 @@ def gather_messages(plan: WavePlan, inner: int, outer: int) -> Iterator[BlockMes
         entering = [_entering(plan, shape, place, axis) for place in places]
         for phase in range(len(entering[0]) + len(members) - 2):
             for at, direction in product(range(len(members)), (1, -1)):
-                # What leaves in one direction: the waves that entered here or further back.
+                # Waves that leave in one direction: those that entered here or further back.
                 pieces: list[Piece] = []
                 for back in range(phase + 1):
                     origin, entered = at - direction * back, phase - back

@@ -225,7 +225,7 @@ class TreeOverRingsAllReduce(Algorithm):
         for span, inside in zip(group.spans, members_inside(group), strict=True):
             is_outermost = (inside * span.size == size) & (span.size > 1.0)
             ring_s, ring_slope = gather_affine(span)
-            # Double trees in pieces over one span: hops of latency, and what occupies each link.
+            # Double trees in pieces over one span: hops of latency, and the time on each link.
             rate = span.bandwidth_bytes_per_s / TREE_STREAMS
             hops = 2.0 * ceil_log2(span.size)
             occupations = hops + self.num_pieces - 1.0

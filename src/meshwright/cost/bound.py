@@ -161,7 +161,7 @@ def layer_bounds(
             is_edge = index >= len(problem.graph.layers)
             piece = bound(pieces, Recompute.NONE if is_edge else recompute)
             if index == len(problem.pieces) - 1:
-                # The head goes backward at once: what it keeps is part of its work.
+                # The head goes backward at once: its kept tensors are part of its work.
                 working = piece.working_bytes + piece.kept_bytes
                 piece = replace(piece, working_bytes=working, kept_bytes=piece.kept_bytes * 0.0)
             found[recompute].append(piece)

@@ -446,7 +446,7 @@ class AxisNetwork:
         degree = degree_of(axis, self.strategy, self.sizes) + 0.0 * self.strategy.tp
         found, row_of = np.unique(degree, return_inverse=True)
         sides = tuple(level.size for level in self.levels)
-        alone = [(1,) * len(sides)]  # of what fits no block: it costs nothing
+        alone = [(1,) * len(sides)]  # of an axis that fits no block: it costs nothing
         shapes = [factorings(int(d), sides) or alone for d in found.tolist()]
         groups = []
         for number in range(max(map(len, shapes), default=1)):

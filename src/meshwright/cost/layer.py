@@ -216,10 +216,10 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
     backward_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
     backward_kernels = total.backward_kernels + again.forward_kernels
     num_weights = sum(block.num_weights for block in blocks)
-    # What another micro-batch could hide, in its opposite pass.
+    # Communication that another micro-batch could hide, in its opposite pass.
     paired_forward_s = smaller(comm.ep_forward_s, backward_s)
     paired_backward_s = smaller(comm.ep_s - comm.ep_forward_s, total.forward_s)
-    # Tensor streams: what links add to operators that work in rounds.
+    # Tensor streams: time that links add to operators that work in rounds.
     rounds_s = sum(
         b.everything.stream_forward_s + b.everything.stream_backward_s
         + b.recomputed.stream_forward_s for b in blocks
@@ -531,10 +531,10 @@ class PricedPiece:
         ]
         total = sum_of(OpCost(), [everything for everything, _, _ in self._sums])
         launches_s = exposed_launches_s(total, sum_of(OpCost(), again), self.problem.rates)
-        # What each block computes; the whole layer waits for launches.
+        # Computation of each block; the whole layer waits for launches.
         computed = zip(*(window[:3] for _, _, window in self._sums), strict=True)
         windows = Windows(*map(sum, computed), *launches_s)
-        # What a replay of the forward pass brings back before the backward pass uses it.
+        # Tensors that a replay of the forward pass restores before the backward pass uses them.
         kept = self._saved_by_block(recompute)
         modules = self.structure.recompute_modules
         names_some = bool(modules or self._stored)
@@ -656,7 +656,7 @@ def price_layers(
                 ]
             cost = layer_cost(blocks, problem.rates, 0.0 * network.strategy.tp)
             if index == len(problem.pieces) - 1:
-                # The head goes backward at once: what it keeps is part of its work.
+                # The head goes backward at once: its kept tensors are part of its work.
                 working = cost.working_bytes + cost.kept_bytes
                 cost = replace(cost, working_bytes=working, kept_bytes=cost.kept_bytes * 0.0)
             found[recompute].append(cost)

@@ -703,7 +703,7 @@ def _on_block(
             for share, one, all_c in zip(shares, cut, uncut, strict=True)
         )
     )
-    # Both passes: sub-weights between rounds of c, what is sent along the rows within them.
+    # Both passes: sub-weights between rounds of c, messages along the rows within them.
     kept = kept_on_chip(StreamedTensor.WEIGHTS, shape, word, rates)
     weights, along = (
         link_times(of_weight, columns.links, rates, kept, 0.5),

@@ -480,7 +480,7 @@ def placed_candidate(
         for link in np.argsort(-total_s, kind="stable")[:NUM_HOTTEST].tolist()
         if total_s[link] > 0
     ]
-    # What the busiest device does in a step, each as if it did nothing else.
+    # Parts of the busiest device in a step, each as if it did nothing else.
     pipeline, time, rates = price.contended.pipeline, price.contended.step.time, problem.rates
     hbm_s = only(pipeline.memory_traffic_bytes) / only(rates.memory_bytes_per_s)
     work_s = {

@@ -64,7 +64,7 @@ def loads_of(shape: ExpertShape) -> FloatArray:
     draws = (1.0 + (longest**power - 1.0) * QUANTILES) ** (1.0 / power)
     drawn = mean * draws / draws.mean(axis=-1, keepdims=True)
     loads: FloatArray = np.where(exponent[..., None] > 0, drawn, mean + 0.0 * draws)
-    for _ in range(2):  # what is cut off goes to the others
+    for _ in range(2):  # the excess goes to the others
         loads = np.minimum(loads, tokens[..., None])
         loads = np.minimum(loads * mean / loads.mean(axis=-1, keepdims=True), tokens[..., None])
     return loads

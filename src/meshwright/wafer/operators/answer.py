@@ -72,7 +72,7 @@ def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -
         model = model_graph(problem, base.frame, physical)
         mine = [model.under(structure) for structure in base.structures] if model else []
         frames += mine
-        # Those that are fastest alone come first; what can gain little more is left to the bound.
+        # The fastest ones alone come first; options with little to gain are left to the bound.
         alone = [found for found in map(assign, mine) if found is not None]
         table: SharedTable | None = None
         for found in sorted(alone, key=lambda found: found.assigned.total_s):
@@ -84,7 +84,7 @@ def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -
                     best, found_s = (found, shared), shared.assigned.total_s
     if best is None:
         return None
-    # A bound that is far below is worked out again with what resharding costs at least.
+    # A bound that is far below is worked out again with the least cost of resharding.
     bound_s, enough_s = found_s, found_s / (1.0 + PROVEN)
     for frame in frames:
         frame_s = lower_bound_s(frame, enough_s)

@@ -228,7 +228,7 @@ def bound_with_moves_s(model: ModelGraph, enough_s: float) -> float:
     """
     anywhere = replace(model, prices=model.every_way)
     moves = LeastMoves(anywhere)
-    # What each node costs with each set of degrees, in the best way to lay it.
+    # Cost of each node with each set of degrees, in the best way to lay it.
     loads = anywhere.graph_nodes(0.0)
     known = {
         id(load): make_load(

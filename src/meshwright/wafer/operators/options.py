@@ -227,7 +227,7 @@ def likely_bases(
         sequences = int(strategy.dp * strategy.micro_batch_size)
         key = (int(strategy.num_devices), sequences, str(structure.recompute))
         stages = found.setdefault(key, {})
-        # What the options choose is left out of the frame.
+        # Choices of the options are left out of the frame.
         shared = PlanOptions(
             zero_stage=structure.zero_stage,
             reshard_after_forward=structure.reshard_after_forward,

@@ -272,7 +272,7 @@ def _layers(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> tuple[L
         }
         shares = [count / piece.count for count in mine.values()]
         mean = weighted_sum([cost.layer for cost in costs.values()], shares)
-        # The largest transient, and what recomputation of a whole layer brings back.
+        # The largest transient, and the tensors that recomputation of a whole layer restores.
         brought_back: dict[Place, Num] = {}
         for (place, _), cost in costs.items():
             before = brought_back.get(place, 0.0)
