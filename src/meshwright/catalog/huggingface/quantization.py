@@ -258,7 +258,8 @@ def _layers_of(model: ModelSpec) -> dict[Region, list[int]]:
 
 
 _MOST_TRIES: Final = 2 * 10**8
-"""Of letters, by all patterns of a configuration: some ten patterns of three repeats each."""
+"""Most tries of letters by all patterns of a configuration: some ten patterns of three repeats
+each."""
 
 
 def _places(entry: str, model: ModelSpec, budget: Budget) -> Iterator[tuple[Region, int]]:
