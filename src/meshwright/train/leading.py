@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
 
@@ -14,10 +15,13 @@ from meshwright.train.answer import Candidate
 from meshwright.train.estimate import Leaders, Placed, Placer, candidate
 from meshwright.train.families import AllFamilies
 from meshwright.train.measured.factors import PLAN_ERROR
-from meshwright.train.question import launched_by
+from meshwright.train.question import launched_by, launches_with, starts
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
+Starts = Callable[[Found], bool]
+NUM_TRIED = 64
+"""Fastest candidates of which one has to start where any does."""
 NUM_SIMULATED = 5
 """Leading candidates on a grid that are simulated."""
 
@@ -51,15 +55,17 @@ def lead(
         leaders = _led_by(leaders.fastest, leaders)
     if leaders.best.placement is not None:
         return _lead_placed(space, leaders, placer, num_simulated)
-    best = leaders.best
+    best, starts = leaders.best, _starting(space, leaders)
     limit_s = leaders.result.found[0].time_s * (1.0 + PLAN_ERROR)
-    first = _simplest(space, leaders, limit_s) if simplest else None
-    if first is None and not _starts(space, best):
-        first = _fastest_that_starts(space)
+    first, best_starts = None, starts(leaders.placed[0].found)
+    if simplest:
+        first = _simplest(space, leaders, limit_s, starts)
+    if first is None and not best_starts:
+        first = _fastest_that_starts(space, leaders, starts)
     if first is None:
         return leaders, ()
     placed = Placed(first, candidate(space.problem, first.strategy, first.structure))
-    return _led_by(placed, leaders), () if _starts(space, best) else _named(placed, best)
+    return _led_by(placed, leaders), () if best_starts else _named(space, placed, best)
 
 
 def _lead_placed(
@@ -71,7 +77,7 @@ def _lead_placed(
     framework runs on, a wafer, the order stays.
     """
     problem, best, first = space.problem, leaders.best, None
-    if _starts(space, best):
+    if problem.workload.software.launches is not None or best.launches_with:
         return leaders, ()
     limit_s = math.inf
     for _, work in launched_by(problem):
@@ -85,7 +91,7 @@ def _lead_placed(
     if first is None:
         return leaders, ()
     first = replace(first, candidate=_as_asked(problem, first.candidate))
-    return _led_by(first, leaders), _named(first, best)
+    return _led_by(first, leaders), _named(space, first, best)
 
 
 def _as_asked(problem: Problem, plan: Candidate) -> Candidate:
@@ -104,28 +110,30 @@ def _led_by(first: Placed, leaders: Leaders) -> Leaders:
     return replace(leaders, placed=(first, *others)[: len(leaders.placed)])
 
 
-def _named(first: Placed, fastest: Candidate) -> tuple[str, ...]:
+def _named(space: SearchSpace, first: Placed, fastest: Candidate) -> tuple[str, ...]:
     """Return what is to be said of a faster plan that starts nowhere."""
     ahead = first.candidate.estimate.step_time_s / fastest.estimate.step_time_s - 1.0
     if first.candidate.text == fastest.text or ahead <= 0.0:
         return ()
-    return (f"ideal {fastest.text}: {ahead:.1%} faster, no framework starts it",)
+    asked = space.problem.workload.software.framework
+    why = f"no file of {asked} starts it" if asked else "no framework starts it"
+    return (f"ideal {fastest.text}: {ahead:.1%} faster, {why}",)
 
 
-def _simplest(space: SearchSpace, leaders: Leaders, limit_s: float) -> Found | None:
+def _simplest(space: SearchSpace, leaders: Leaders, limit_s: float, starts: Starts) -> Found | None:
     """Return the simplest plan that starts, where it is simpler than what leads so far."""
     now, families = leaders.placed[0].found, leaders.result.families
     least = leaders.result.found[0].strategy.num_devices
     known = search(space, within_s=limit_s, simplest=True, among=families)
     if not known.is_complete:
         return None
-    most = _complexity(now) if _starts(space, leaders.best) else None
+    most = _complexity(now) if starts(now) else None
     for level, entries in groupby(known.found, _complexity):
         if most is not None and level >= most:
             return None
         enough = [found for found in entries if found.strategy.num_devices >= least]
         for found in in_order_of_preference(enough):
-            if _starts(space, candidate(space.problem, found.strategy, found.structure)):
+            if starts(found):
                 return found
     return None
 
@@ -134,13 +142,28 @@ def _complexity(found: Found) -> int:
     return int(complexity(stack([found.strategy]), found.structure)[0])
 
 
-def _starts(space: SearchSpace, plan: Candidate) -> bool:
-    """Tell whether what is asked for, or else some framework, starts a plan."""
-    return space.problem.workload.software.launches is not None or bool(plan.launches_with)
+def _starting(space: SearchSpace, leaders: Leaders) -> Starts:
+    """Return who tells whether what is asked for, or else some framework, starts a plan.
+
+    Where the files of the framework that is asked for cannot say even the question, any plan does.
+    """
+    problem, software = space.problem, space.problem.workload.software
+    if software.launches is None:
+        return lambda found: bool(launches_with(problem, found.strategy, found.structure))
+    name = software.framework.partition("==")[0]
+
+    def is_written(found: Found) -> bool:
+        return starts(problem, name, found.strategy, found.structure)
+
+    if any(map(is_written, leaders.result.found[:NUM_TRIED])):
+        return is_written
+    return lambda found: True
 
 
-def _fastest_that_starts(space: SearchSpace) -> Found | None:
-    """Return the best plan that some framework starts."""
+def _fastest_that_starts(space: SearchSpace, leaders: Leaders, starts: Starts) -> Found | None:
+    """Return the best plan that what is asked for, or else some framework, starts."""
+    if space.problem.workload.software.launches is not None:
+        return next(filter(starts, leaders.result.found), None)
     first, limit_s = None, None
     for _, work in launched_by(space.problem):
         asked = replace(space.problem, workload=work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
@@ -347,15 +347,19 @@ def check_fixed(problem: Problem, allowed: Mapping[str, Sequence[object]]) -> No
 
 def launches_with(problem: Problem, strategy: Strategy, structure: PlanOptions) -> tuple[str, ...]:
     """Return the frameworks of the catalog, in their usual version, that can start a strategy."""
-    found = []
-    for name, asked in launched_by(problem):
-        case = Case(problem.model, asked, structure, stack([strategy]))
-        written = Written(problem.model, problem.system, asked, strategy, structure)
-        if not any(rule.breaks(case).any() for rule in launching.rules()) and not any(
-            written_faults(name, written)
-        ):
-            found.append(name)
-    return tuple(found)
+    return tuple(
+        name for name, asked in launched_by(problem)
+        if starts(replace(problem, workload=asked), name, strategy, structure)
+    )  # fmt: skip
+
+
+def starts(problem: Problem, name: str, strategy: Strategy, structure: PlanOptions) -> bool:
+    """Tell whether the framework of a question starts a strategy, and its export can say it."""
+    model, work = problem.model, problem.workload
+    case = Case(model, work, structure, stack([strategy]))
+    if any(rule.breaks(case).any() for rule in launching.rules()):
+        return False
+    return not any(written_faults(name, Written(model, problem.system, work, strategy, structure)))
 
 
 def launched_by(problem: Problem) -> Iterator[tuple[str, Training]]:

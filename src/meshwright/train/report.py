@@ -34,6 +34,7 @@ from meshwright.train.answer import (
     Replan,
 )
 from meshwright.train.question import frameworks_on
+from meshwright.train.writing import WRITTEN
 
 if TYPE_CHECKING:
     from meshwright.train.compare import Comparison
@@ -164,8 +165,10 @@ def launches_in_words(plan: Plan) -> str:
     stated, names = plan.workload.software.framework, plan.best.launches_with
     if stated:
         others = [name for name in names if name != stated.partition("==")[0]]
-        on = "".join(f", {switch} on" for switch in switches_in_words(plan))
-        return f"with {stated}, as asked{on}" + (f"; also {', '.join(others)}" if others else "")
+        how = "".join(f", {switch} on" for switch in switches_in_words(plan))
+        if stated.partition("==")[0] in WRITTEN and len(others) == len(names):
+            how += ", but no file can say it (export names why)"
+        return f"with {stated}, as asked{how}" + (f"; also {', '.join(others)}" if others else "")
     text = f"with {', '.join(names)}" if names else "with no framework of the catalog"
     return f"{text}; priced for none (--framework)"
 
