@@ -107,8 +107,8 @@ check llama3-70b --on 64xH100 --seq 8192 --global-batch 1024 --tp 16 --pp 4
 check gpt3-13b --on 40xA100 {TRAIN} --tp 3 --pp 7
 check llama3-8b --on 8xH100 {TRAIN} --framework torchtitan --pp 2 --vpp 3
 compare llama3-70b --on 64xH100 --seq 8192 --global-batch 1024
-simulate llama3-8b --on tpu-v5e-4x4 --seq 4096 --global-batch 64 --tp 4 --zero 3
-simulate gpt3-6.7b --on wafer-4x4 --seq 2048 --global-batch 64 --tatp 4
+compare llama3-8b --on tpu-v5e-4x4 --seq 4096 --global-batch 64
+estimate gpt3-6.7b --on wafer-4x4 --seq 2048 --global-batch 64 --tatp 4 --fidelity contended
 partition llama3-8b --on 512xH100 --level l2 --seq 2048
 partition llama3-70b --on 8xH100 --seq 4096 --batch 8
 partition llama3-8b --on 256xGroq-LPU --seq 2048
