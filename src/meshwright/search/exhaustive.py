@@ -172,15 +172,29 @@ ORDINARY_SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.INTERLEAVED)
 def complexity(strategy: StrategyColumns, structure: PlanOptions) -> IntArray:
     """Return the demands of plans on a framework: axes in use and unusual choices, a count [1].
 
-    Virtual stages and split experts count as axes do, replicas of shards as one more; every
-    framework offers data parallelism alone. Unusual are pipeline schedules beyond the
-    ordinary, offload, a vocabulary over all stages, communication of experts behind another
-    micro-batch, and another order of the axes.
+    Every framework offers data parallelism alone.
+    """
+    return axes_in_use(strategy) + num_unusual(structure)
+
+
+def axes_in_use(strategy: StrategyColumns) -> IntArray:
+    """Return the number of axes beside data parallelism with more than one device [1].
+
+    Virtual stages and split experts count as axes do, replicas of shards as one more.
     """
     of_model = ("tp", "tatp", "cp", "pp", "num_virtual_stages", "ep")
     axes = [getattr(strategy, name) for name in of_model]
     axes.append(np.minimum(strategy.dp_shard, strategy.dp_replicate))
-    in_use = np.sum([degree > 1 for degree in np.broadcast_arrays(*axes)], axis=0)
+    in_use = [degree > 1 for degree in np.broadcast_arrays(*axes)]
+    return np.asarray(np.sum(in_use, axis=0), dtype=np.int64)
+
+
+def num_unusual(structure: PlanOptions) -> int:
+    """Return the number of unusual choices [1].
+
+    They are pipeline schedules beyond the ordinary, offload, a vocabulary over all stages, communication of
+    experts behind another micro-batch, and another order of the axes.
+    """
     unusual = (
         structure.schedule not in ORDINARY_SCHEDULES,
         structure.uses_host,
@@ -188,7 +202,7 @@ def complexity(strategy: StrategyColumns, structure: PlanOptions) -> IntArray:
         structure.overlap_expert_parallel,
         structure.axis_order != AXES,
     )
-    return np.asarray(in_use + sum(unusual), dtype=np.int64)
+    return sum(unusual)
 
 
 def _preference(found: Found) -> tuple[bool, float, int, float]:

@@ -393,8 +393,10 @@ def _legal_rows(
     refused = np.zeros(len(columns.tp), dtype=bool)
     num_orders = orders_of(space, columns).sum(axis=0)
     weight = len(_recomputes(space, structure)) * num_orders
-    divided = num_divisions(space, columns)[1] * member_choices(space, columns)[1]
-    members = (num_members(space, columns) + divided) * weight
+    whole, sharded = member_choices(space, columns)
+    legal, regrouped = num_divisions(space, columns)
+    divided = regrouped * sharded
+    members = (whole + legal * sharded + divided) * weight
     for refusal in all_refusals(
         problem.model, problem.workload, columns, structure,
         tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,

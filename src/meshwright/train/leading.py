@@ -124,13 +124,11 @@ def _simplest(space: SearchSpace, leaders: Leaders, limit_s: float, starts: Star
     """Return the simplest plan that starts, where it is simpler than what leads so far."""
     now, families = leaders.placed[0].found, leaders.result.families
     least = leaders.result.found[0].strategy.num_devices
-    known = search(space, within_s=limit_s, simplest=True, among=families)
+    most = _complexity(now) if starts(now) else math.inf
+    known = search(space, within_s=limit_s, simpler_than=most, among=families)
     if not known.is_complete:
         return None
-    most = _complexity(now) if starts(now) else None
-    for level, entries in groupby(known.found, _complexity):
-        if most is not None and level >= most:
-            return None
+    for _, entries in groupby(known.found, _complexity):
         enough = [found for found in entries if found.strategy.num_devices >= least]
         for found in in_order_of_preference(enough):
             if starts(found):

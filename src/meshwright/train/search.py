@@ -15,7 +15,6 @@ import numpy as np
 
 from meshwright.base.arrays import IntArray, Num, column, joined, keep_freed_memory
 from meshwright.cost.energy import IDLE_ABOVE_CAP
-from meshwright.cost.pipeline import micro_batches
 from meshwright.cost.problem import Problem
 from meshwright.graph.flops import step_flops
 from meshwright.search.exhaustive import (
@@ -26,10 +25,17 @@ from meshwright.search.exhaustive import (
     Found,
     Price,
     Progress,
-    complexity,
+    axes_in_use,
+    num_unusual,
 )
-from meshwright.sharding.space import Grid, degree_columns
-from meshwright.sharding.strategy import Offload, StrategyColumns, take
+from meshwright.sharding.space import (
+    MICRO_BATCH_SIZES,
+    Choices,
+    Grid,
+    degree_columns,
+    divisors,
+)
+from meshwright.sharding.strategy import Offload, StrategyColumns
 from meshwright.train.families import (
     AllFamilies,
     Block,
@@ -82,7 +88,7 @@ def search(
     visit: Visit | None = None,
     among: AllFamilies | None = None,
     within_s: float | None = None,
-    simplest: bool = False,
+    simpler_than: float | None = None,
 ) -> SearchResult:
     """Return the fastest candidates of a space, proven to be so.
 
@@ -102,12 +108,13 @@ def search(
         what rules refuse.
     within_s
         All candidates that are this fast are wanted, however many [s]; None: the fastest ones.
-    simplest
-        With ``within_s``: of all that are this fast the simplest ones, in this order.
+    simpler_than
+        With ``within_s``: of all that are this fast and ask less of a framework
+        (:func:`~meshwright.search.exhaustive.complexity`) the simplest ones, in this order.
     """
     started = time.perf_counter()
-    size = max(KEPT, 2 * top) if within_s is None or simplest else MOST_KEPT
-    run = _Run(space, Best(size, top, within_s), visit, among, simplest, Counts())
+    size = max(KEPT, 2 * top) if within_s is None or simpler_than else MOST_KEPT
+    run = _Run(space, Best(size, top, within_s), visit, among, simpler_than, Counts())
     is_complete = run.cover(prune=prune, progress=progress)
     best = run.best
     proven_s = float(best.times_s.min(initial=np.inf))
@@ -134,13 +141,17 @@ class _Run:
         best: Best,
         visit: Visit | None,
         among: AllFamilies | None,
-        simplest: bool,
+        simpler_than: float | None,
         counts: Counts,
     ) -> None:
-        self.space, self.best, self.visit, self.simplest = space, best, visit, simplest
+        self.space, self.best, self.visit = space, best, visit
         self.counts = counts
         self.families = priced_families(space, self.counts) if among is None else among
         self.rows = True if self.families.space is space else rows_within(self.families, space)
+        self.complexity: IntArray | None = None
+        if simpler_than is not None:
+            self.complexity = _least_complexity(self.families)
+            self.rows = self.rows & (self.complexity < simpler_than)
         self.bounded = BoundedSearch(
             bound_s=self.families.bound_s,
             num_members=self.families.column(lambda part: part.num_members),
@@ -188,7 +199,10 @@ class _Run:
     def _fold(self, block: Block, collected: IntArray) -> None:
         """Take the members of a block into account."""
         times_s, identities = column(block.time.total_s), _identities(block, collected)
-        ranks = _complexities(block) if self.simplest else None
+        ranks = None if self.complexity is None else self.complexity[identities[:, 0]]
+        if ranks is not None:
+            replicas = block.families.strategy.dp_shard[block.family_rows] / block.dp_shard
+            ranks = ranks + (np.minimum(block.dp_shard, replicas) > 1) + block.structure.uses_host
         self.best.fold(times_s, block.memory_bytes, identities, ranks)
         if self.visit is not None:
             self.visit(block)
@@ -201,14 +215,8 @@ def priced_families(space: SearchSpace, counts: Counts) -> AllFamilies:
     return families(space, degree_tables(space, numbers), counts)
 
 
-def arithmetic_s(problem: Problem, num_devices: Num, padding: Num = 1.0) -> Num:
-    """Return the seconds of the model's FLOPs on devices at their best rate: a lower bound [s].
-
-    Parameters
-    ----------
-    padding
-        Sequences that the fullest rank works on over the mean of all.
-    """
+def arithmetic_s(problem: Problem, num_devices: Num) -> Num:
+    """Return the seconds of the model's FLOPs on devices at their best rate: a lower bound [s]."""
     work = problem.workload
     flops = step_flops(
         problem.graph,
@@ -216,7 +224,7 @@ def arithmetic_s(problem: Problem, num_devices: Num, padding: Num = 1.0) -> Num:
         sequence_length=float(work.attended_length),
         freezes_weights=work.optimizer.freezes_weights,
     )
-    return padding * flops.model / (num_devices * problem.rates.matmul_flops_per_s)
+    return flops.model / (num_devices * problem.rates.matmul_flops_per_s)
 
 
 def degree_tables(space: SearchSpace, numbers: Sequence[int]) -> Iterator[StrategyColumns]:
@@ -241,8 +249,8 @@ def fewer_devices(
 ) -> SearchResult:
     """Return a result that covers every legal number of devices: more are then never worse.
 
-    Numbers that the search left out are priced where their arithmetic alone, with the sequences
-    of the fullest rank, leaves room for a plan within a time.
+    Numbers that the search left out are priced where their arithmetic alone leaves room for a plan
+    within a time, with replicas and micro-batches that deal the batch evenly: rules refuse others.
 
     Parameters
     ----------
@@ -260,19 +268,20 @@ def fewer_devices(
         and space.choices.keeps("num_devices", number)
         and arithmetic_s(problem, number) <= within_s
     ]
-    counts, near = Counts(), []
-    for columns in degree_tables(space, numbers):
-        sequences = micro_batches(problem, columns) * columns.micro_batch_size * columns.dp
-        padding = sequences / problem.workload.global_batch_size
-        least_s = column(arithmetic_s(problem, columns.num_devices, padding))
-        counts.pruned_by_bound += int((least_s > within_s).sum())
-        near.append(take(columns, least_s <= within_s))
-    parts, is_complete = priced_parts(space, [joined(near)] if near else [], counts, within_s)
+    even, allowed = divisors(problem.workload.global_batch_size), space.choices.allowed
+    sizes = allowed.get("micro_batch_size", MICRO_BATCH_SIZES)
+    shares: dict[str, tuple[object, ...]] = {
+        "dp": space.choices.of("dp", even),
+        "micro_batch_size": tuple(size for size in sizes if size in even),
+    }
+    evenly = replace(space, choices=Choices({**allowed, **shares}))
+    counts, tables = Counts(), list(degree_tables(evenly, numbers))
+    parts, is_complete = priced_parts(space, [joined(tables)] if tables else [], counts, within_s)
     if not parts:
         counted = result.counts.plus(counts)
         return replace(result, counts=counted, is_complete=is_complete)
     run = _Run(
-        space, Best(top, top, within_s), None, AllFamilies(space, parts, is_complete), False, counts
+        space, Best(top, top, within_s), None, AllFamilies(space, parts, is_complete), None, counts
     )
     is_complete = is_complete and run.cover(prune=True, progress=None)
     best = run.best
@@ -292,16 +301,14 @@ def fewer_devices(
     )
 
 
-def _complexities(block: Block) -> IntArray:
-    """Return how much each member of a block asks of a framework."""
-    families, strategy = block.families, block.strategy
-    kinds = families.structure_of[block.family_rows]
-    ranks = np.zeros(len(kinds), dtype=np.int64)
-    for kind in np.unique(kinds):
-        rows = np.flatnonzero(kinds == kind)
-        structure = replace(families.structures[kind], offload=block.structure.offload)
-        ranks[rows] = complexity(take(strategy, rows), structure)
-    return ranks
+def _least_complexity(every: AllFamilies) -> IntArray:
+    """Return what each family asks of a framework: replicas of shards or offload ask for more."""
+    found = [
+        axes_in_use(part.strategy)
+        + np.array([num_unusual(structure) for structure in part.structures])[part.structure_of]
+        for part in every.parts
+    ]
+    return np.concatenate(found)
 
 
 def _identities(block: Block, collected: IntArray) -> IntArray:

@@ -201,17 +201,18 @@ def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatAr
     # Neither micro-batches nor virtual stages matter, in which most rows differ.
     first, group = groups_of(getattr(columns, name) for name in GRID_AXES)
     grids = take(columns, first)
-    legal, refused = np.zeros(len(first)), np.zeros(len(first))
-    for dp in np.unique(grids.dp).tolist():
-        rows = np.flatnonzero(grids.dp == dp)
-        of_dp = take(grids, rows)
-        for shard in dp_shard_degrees(space, int(dp)):
-            divided = replace(of_dp, dp_shard=shard + 0.0 * of_dp.tp, dp_replicate=of_dp.dp / shard)
-            counts = divided.dp_shard * divided.cp > 1
-            counts &= is_divided(space, divided)
-            regroups = experts_regroup(space, divided)
-            legal[rows] += counts & regroups
-            refused[rows] += counts & ~regroups
+    shards = {dp: dp_shard_degrees(space, int(dp)) for dp in np.unique(grids.dp).tolist()}
+    degrees = [shards[dp] for dp in grids.dp.tolist()]
+    index = np.repeat(np.arange(len(first)), [len(some) for some in degrees])
+    shard = np.array([one for some in degrees for one in some], dtype=float)
+    divided = take(grids, index)
+    divided = replace(divided, dp_shard=shard, dp_replicate=divided.dp / shard)
+    counts = (divided.dp_shard * divided.cp > 1) & is_divided(space, divided)
+    regroups = experts_regroup(space, divided)
+    legal, refused = (
+        np.asarray(np.bincount(index, weights=some, minlength=len(first)), dtype=float)
+        for some in (counts & regroups, counts & ~regroups)
+    )
     return legal[group], refused[group]
 
 
