@@ -108,6 +108,12 @@ class UnitLoad:
 _UNITS: WeakKeyDictionary[Network, dict[int, UnitLoad]] = WeakKeyDictionary()
 
 
+_ROUTED: WeakKeyDictionary[
+    Network, dict[tuple[tuple[str, int, float], ...], tuple[dict[str, Routes], Certificate]]
+] = WeakKeyDictionary()
+"""Routes of axes that run together, by what they send; ``_UNITS`` keeps the demands alive."""
+
+
 def unit_load(network: Network, demands: Demands) -> UnitLoad:
     """Return the link times of demands on a network, worked out once each."""
     known = _UNITS.setdefault(network, {})
@@ -178,8 +184,16 @@ def contention(
     }
     num_rerouted = {axis: sum(unit.num_rerouted for unit in of) for axis, of in units.items()}
     if together and is_routed:
-        default_s = sum((busy for load in together for busy in each[load.axis]), none)
-        anew, certificate = _routed(network, together, float(default_s.max(initial=0.0)))
+        known = _ROUTED.setdefault(network, {})
+        key = tuple(
+            (load.axis, id(demands), size)
+            for load in together
+            for _, demands, size in load.messages
+        )
+        if key not in known:
+            default_s = sum((busy for load in together for busy in each[load.axis]), none)
+            known[key] = _routed(network, together, float(default_s.max(initial=0.0)))
+        anew, certificate = known[key]
     for load in together:
         if load.axis not in anew:
             continue

@@ -71,10 +71,22 @@ def params_of(price: Priced) -> HeldParams[float]:
 
 
 def physical_network(problem: Problem) -> Network:
-    """Return the links of the system, at the share of their bandwidth that is reached."""
-    network = network_of(problem.system)
-    share = np.array([only(efficiency) for efficiency in problem.efficiencies])[network.level]
-    return replace(network, bandwidth_bytes_per_s=network.bandwidth_bytes_per_s * share)
+    """Return the links of the system, at the share of their bandwidth that is reached.
+
+    Searches of one question share it, and with it the loads that are known of its links.
+    """
+    shares = tuple(only(efficiency) for efficiency in problem.efficiencies)
+    key = id(problem.system), shares
+    if key not in _NETWORKS:
+        network = network_of(problem.system)
+        reached = network.bandwidth_bytes_per_s * np.array(shares)[network.level]
+        _NETWORKS.clear()
+        _NETWORKS[key] = problem.system, replace(network, bandwidth_bytes_per_s=reached)
+    return _NETWORKS[key][1]
+
+
+_NETWORKS: dict[tuple[int, tuple[float, ...]], tuple[SystemSpec, Network]] = {}
+"""The last one; its system stays, so that no other one has its identity."""
 
 
 def choice_network(
