@@ -86,6 +86,25 @@ def test_devices_that_host_ranks_draw_no_more_than_their_peak():
     assert price.energy_j < 7 * 900.0 * price.step_time_s
 
 
+def test_a_cap_on_power_counts_devices_not_ranks():
+    """Seven dies of 90 W hold eight ranks: a cap of 650 W leaves 20 W of work, not none at all.
+
+    The step lasts until the mean power is the cap.
+    """
+    asked = {"on": str(FOLDER / "ranks_hosted.yaml"), "seq": 512, "global_batch": 16}
+    stated = {"tatp": 8, "dp": 1, "mbs": 8}
+    price = mw.estimate("gpt2-medium", max_power="650W", **stated, **asked).best.estimate
+    assert price.power_w == pytest.approx(650.0)
+    assert price.energy_parts_j["idle_j"] == pytest.approx(7 * 90.0 * price.step_time_s)
+
+
+def test_the_screen_tells_ranks_from_the_devices_that_hold_them(capsys):
+    asked = ["--on", str(FOLDER / "ranks_hosted.yaml"), "--seq", "512", "--global-batch", "16"]
+    stated = ["--tatp", "8", "--dp", "1", "--mbs", "8"]
+    assert main(["estimate", "gpt2-medium", *asked, *stated]) == 0
+    assert "on 8 ranks of 7 devices" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_zero_over_one_shard_is_refused_where_replicas_are(stage):
     """`plan --zero 1` never had such a plan, and `estimate` priced one below its bound.

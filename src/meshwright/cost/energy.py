@@ -192,21 +192,21 @@ def least_link_j(
 
 def throttled(
     problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], price: PipelinePrice,
-    time: StepTime, link_j: Num | None = None,
+    time: StepTime, link_j: Num | None = None, num_devices: Num | None = None,
 ) -> StepTime:  # fmt: skip
     """Return the time of a step that draws no more than the caps of its system.
 
     Parameters
     ----------
-    link_j
-        As in :func:`step_energy_parts_j`.
+    link_j, num_devices
+        As in :func:`step_energy_parts_j`; if not given, the fewest devices that hold the ranks.
     """
     if not problem.system.is_power_capped:
         return time
     if link_j is None:
         link_j = least_link_j(problem, structure, strategy, price)
     free_s = time.total_s - time[TimePart.THROTTLE]
-    least_s = _capped_s(problem, strategy, price, time, link_j)
+    least_s = _capped_s(problem, strategy, price, time, link_j, num_devices)
     return time.plus({TimePart.THROTTLE: positive_part(least_s - free_s)})
 
 
@@ -223,13 +223,16 @@ def least_pipeline_s(problem: Problem, strategy: StrategyOf[Num], price: Pipelin
 
 def _capped_s(
     problem: Problem, strategy: StrategyOf[Num], price: PipelinePrice, time: StepTime,
-    link_j: Num | None,
+    link_j: Num | None, num_devices: Num | None = None,
 ) -> Num:  # fmt: skip
     """Return the step time at which the mean power meets the caps [s]."""
     mean_j, busiest_j = (
         sum(parts.values()) for parts in _device_parts_j(problem, price, time, link_j)
     )
-    return least_step_s(problem.system, mean_j, busiest_j, strategy.num_devices)
+    num_ranks = strategy.num_devices
+    num_devices = problem.least_devices(num_ranks) if num_devices is None else num_devices
+    own_j = mean_j * (num_ranks / num_devices)
+    return least_step_s(problem.system, own_j, busiest_j, num_devices)
 
 
 def _device_parts_j(

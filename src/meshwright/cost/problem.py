@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, Num
+from meshwright.base.arrays import FloatArray, Num, larger
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, level_efficiencies, place_axes
 from meshwright.cost.operator import DeviceRates, device_rates, operator_s
 from meshwright.graph.op import LayerGraph, Op, OpGraph
@@ -356,6 +356,16 @@ class ProblemOf(ABC, Generic[Work]):
             return ()
         parts = connected_parts(network_of(self.system))
         return tuple(tuple(part.tolist()) for part in parts)
+
+    def least_devices(self, num_ranks: Num) -> Num:
+        """Return the fewest devices that hold ranks [1].
+
+        Others host the ranks of those that do not work: as many fewer as the largest part of the
+        grid lacks.
+        """
+        if not (self.may_have_holes and self.whole_grids):
+            return num_ranks
+        return larger(num_ranks - (self.system.num_devices - len(self.islands[0])), 1.0)
 
     @cached_property
     def _speeds(self) -> FloatArray:

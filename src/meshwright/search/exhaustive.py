@@ -192,8 +192,8 @@ def axes_in_use(strategy: StrategyColumns) -> IntArray:
 def num_unusual(structure: PlanOptions) -> int:
     """Return the number of unusual choices [1].
 
-    They are pipeline schedules beyond the ordinary, offload, a vocabulary over all stages, communication of
-    experts behind another micro-batch, and another order of the axes.
+    They are pipeline schedules beyond the ordinary, offload, a vocabulary over all stages,
+    communication of experts behind another micro-batch, and another order of the axes.
     """
     unusual = (
         structure.schedule not in ORDINARY_SCHEDULES,

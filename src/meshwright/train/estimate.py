@@ -496,8 +496,9 @@ def estimate(
     faults = check_problem(problem, strategy, structure)
     if faults:
         raise SpecError(faults, origin=plan_string(strategy, structure))
-    if is_placed and idles_above_cap(problem.system, strategy.num_devices):
-        raise InfeasibleError(above_caps(problem.system, strategy.num_devices))
+    least_devices = float(problem.least_devices(strategy.num_devices))
+    if is_placed and idles_above_cap(problem.system, least_devices):
+        raise InfeasibleError(above_caps(problem.system, least_devices))
     price = placer.price if is_placed else candidate
     only = price(problem, strategy, structure)
     if factors is not None:

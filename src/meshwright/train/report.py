@@ -223,10 +223,12 @@ def plan_in_words(best: Candidate) -> str:
         )
     if structure.stored_tensors and structure.offloaded_tensors:
         parts.append(f"{', '.join(structure.offloaded_tensors)} offloaded to the host")
+    hosted = s.num_devices - price.num_devices_used
+    ranks = f"{s.num_devices:.0f} ranks of " if hosted > 0 else ""
     batches = (
         f"{counted(price.num_micro_batches, 'micro-batch', 'micro-batches')} of "
         f"{s.micro_batch_size:.0f} "
-        f"on {price.num_devices_used:,} devices"
+        f"on {ranks}{price.num_devices_used:,} devices"
     )
     return f"{', '.join(parts) or 'one device'}; {batches}"
 

@@ -387,7 +387,7 @@ def with_energy(
     """
     priced, link_j, num_devices = price.contended, links.energy_j, float(price.ranks.num_devices)
     strategy, pipeline, step = priced.strategy, priced.pipeline, priced.step
-    time = throttled(problem, structure, strategy, pipeline, step.time, link_j)
+    time = throttled(problem, structure, strategy, pipeline, step.time, link_j, num_devices)
     parts_j = step_energy_parts_j(problem, structure, strategy, pipeline, time, link_j, num_devices)
     step = replace(
         step,
