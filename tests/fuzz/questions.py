@@ -139,15 +139,8 @@ def files(folder: Path) -> tuple[File, ...]:
 
     def add(words: str, suffix: str, content: bytes | str) -> None:
         whole = content.encode() if isinstance(content, str) else content
-        is_searched = words.split()[0] in (
-            "plan",
-            "sweep",
-            "simulate",
-            "estimate",
-            "place",
-            "explain",
-        )
-        found.extend([(tuple(words.split()), suffix, whole)] * (1 if is_searched else 8))
+        is_read = words.split()[0] in ("show", "read", "fit", "check", "export", "partition")
+        found.extend([(tuple(words.split()), suffix, whole)] * (8 if is_read else 1))
 
     for name in ("gpt2-355m", "llama3-8b", "mixtral-8x7b", "deepseek-v3", "nemotron-h-8b"):
         content = (CATALOG / "models" / f"{name}.json").read_bytes()
