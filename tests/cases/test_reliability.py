@@ -399,3 +399,66 @@ def test_a_sweep_resumes_with_no_answer_of_another_system(tmp_path):
         assert status == 0, told
         counts.append(int(re.search(r"(\d+) of them new", told)[1]))
     assert counts == [1, 0, 1]
+
+
+WATCHED = """import os, sys
+said = []
+sys.addaudithook(lambda event, args: said.append(
+    f"{event} {args[0]}" if event == "open" else event))
+from meshwright.cli.main import main
+main(["read", sys.argv[1], "--detail"])
+asks = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect")
+print("touched:", sorted({s for s in said if s in asks or s.startswith(f"open {os.getcwd()}")
+                          or s.startswith("open") and "untold" in s}))
+"""
+"""Reads a file; at the end it tells which files of its folder were opened, and what was started."""
+
+
+def with_external_shape(path, place):
+    """Write a network whose constant is told to stand in another file."""
+    onnx = pytest.importorskip("onnx")
+    held = onnx.TensorProto(
+        name="shape", data_type=onnx.TensorProto.INT64, dims=[2],
+        data_location=onnx.TensorProto.EXTERNAL,
+    )  # fmt: skip
+    for key, value in (("location", place), ("length", "16")):
+        held.external_data.add(key=key, value=value)
+    ends = [onnx.helper.make_tensor_value_info(n, 1, [2, 2]) for n in ("x", "y")]
+    node = onnx.helper.make_node("Reshape", ["x", "shape"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", ends[:1], ends[1:], initializer=[held])
+    path.write_bytes(onnx.helper.make_model(graph).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", "X=$(touch PWNED; cat ../untold)\nY=`touch PWNED`\neval 'touch PWNED'\n"
+         "source ../untold\nread Z < ../untold\nW=$(<../untold)\necho a > PWNED\n" + JOB),
+        ("b.sh", "deepspeed train.py --deepspeed ../untold --model_name_or_path ../untold\n"),
+        ("c.sh", JOB.replace("--seq-length 8192", "--seq-length $SECRET")),
+        ("a.yaml", "model_name_or_path: ../untold\ndeepspeed: ../untold\n"
+         "per_device_train_batch_size: 1\n"),
+        ("b.yaml", 'a: !!python/object/apply:os.system ["touch PWNED"]\nb: !include ../untold\n'),
+        ("a.py", "import os\nos.system('touch PWNED')\nopen('../untold')\n"
+         "exec(\"open('PWNED', 'w')\")\n__import__('subprocess').run(['touch', 'PWNED'])\n"
+         + RECIPE),
+        ("a.onnx", "../untold"), ("b.onnx", "/etc/passwd"),
+    ],
+)  # fmt: skip
+def test_what_is_read_runs_nothing_and_opens_no_file_that_is_not_named(tmp_path, name, text):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (tmp_path / "untold").write_text("TOPSECRET: 1\n")
+    if name.endswith(".onnx"):
+        with_external_shape(folder / name, text)
+    else:
+        (folder / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, name], cwd=folder, capture_output=True, text=True,
+        env=os.environ | {"SECRET": "4096"}, check=False,
+    )  # fmt: skip
+    touched = done.stdout.rpartition("touched: ")[2].strip()
+    assert touched == "[]", done.stdout + done.stderr  # the file itself by its relative name
+    assert [path.name for path in folder.iterdir()] == [name]
+    assert "TOPSECRET" not in done.stdout + done.stderr
+    assert "seq 4,096" not in done.stdout  # of the environment of who reads it
