@@ -112,6 +112,7 @@ DECLARED = {
     "Adapters": workload.Adapters,
     "Batch ramp": workload.BatchRamp,
     "Launches": workload.Launches,
+    "Switches": workload.Switches,
 }
 """Sections whose fields are declared: a type, its parts by name, or a type and further names."""
 ONLY_PRINTED = {

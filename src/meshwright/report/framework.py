@@ -17,6 +17,7 @@ def framework_lines(framework: Framework) -> Iterator[str]:
     yield from wrapped("", f"{framework.title} {framework.version}".rstrip() + f": {framework.why}")
     parts = (
         ("what it starts", framework.launches),
+        ("what plans for it have on", framework.launches.switches),
         ("its kernels, where they differ from the default", framework.software),
         ("as its users run it", framework),
     )

@@ -52,9 +52,10 @@ def written_faults(framework: str, asked: Written) -> Iterator[Fault]:
 
 
 def host_size(system: SystemSpec) -> int:
-    """Return the devices of one host: the innermost domain, or a part of a rack-scale one."""
+    """Return the devices of one host: as stated, or the innermost domain, or a part of a rack."""
     domain = system.levels[0].size if system.levels else 1
-    return min(RACK_HOST_SIZE if domain >= RACK_DOMAIN else domain, system.num_devices)
+    usual = RACK_HOST_SIZE if domain >= RACK_DOMAIN else domain
+    return min(system.devices_per_host or usual, system.num_devices)
 
 
 def launched_faults(asked: Written) -> Iterator[Fault]:
