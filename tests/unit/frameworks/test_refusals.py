@@ -54,6 +54,8 @@ REFUSED = [
      "tp,cp,dp_shard,dp_replicate,pp"),
     (ALL, {"tp": 2}, {"sequence_parallel": False, "overlap_tensor_parallel": True}, {},
      "structure.overlap_tensor_parallel", "sequence parallelism", "_parallel="),
+    # megatron/training/arguments.py: "When using MoE and tensor parallelism, sequence
+    # parallelism must be used."
     (("megatron",), {"tp": 2}, {"sequence_parallel": False}, {"model": "mixtral-8x7b"},
      "structure.sequence_parallel", "experts", "sequence_parallel=true"),
     (("megatron",), {"dp_shard": 8}, {"zero_stage": 1}, {"optimizer": "fsdp-mixed"},
@@ -110,6 +112,7 @@ FEWER_AXES = [
      "structure.context_kind", "has no ulysses attention over cp 2", "context_kind"),
     (("accelerate",), {"tp": 2, "dp_shard": 4}, {"sequence_parallel": False}, {},
      "structure.zero_stage", "has no ZeRO stage 0 with pp 1, cp 1, tp 2", "zero_stage=3"),
+    # accelerate/parallelism_config.py, __post_init__
     (("accelerate",), {"cp": 2, "dp_replicate": 4}, {"zero_stage": 3}, {},
      "strategy.dp_shard", "has no 1 shards of dp for 4 replicas", "dp_shard=2"),
     (("accelerate",), {"tp": 2, "dp_shard": 4}, {"zero_stage": 3}, {},

@@ -58,6 +58,8 @@ BREAKING = {
         {"pp": 3, "num_virtual_stages": 2},
     ),
     "launch-sequence-parallel": ("maxtext", ONE, {"tp": 2}),
+    # megatron/training/arguments.py: "When using MoE and tensor parallelism, sequence
+    # parallelism must be used."
     "launch-expert-tokens": ("megatron", ONE, {"tp": 2}, "mixtral-8x7b"),
     "launch-context": (
         "torchtitan", PlanOptions(zero_stage=3, context_kind=ContextKind.ULYSSES), {"cp": 2},
@@ -74,7 +76,11 @@ BREAKING = {
         "torchtitan", PlanOptions(zero_stage=0, overlap_tensor_parallel=True), {"tp": 2},
     ),
     "launch-dp-replicate": ("deepspeed", PLAIN, {"dp_replicate": 2, "dp_shard": 2}),
+    # DeepSpeed, runtime/pipe/engine.py: "ZeRO-2 and ZeRO-3 are incompatible with pipeline
+    # parallelism"
     "launch-zero": ("megatron-deepspeed", PLAIN, {"pp": 2, "dp_shard": 2}),
+    # accelerate/parallelism_config.py: tp or cp over 1 "cannot be used with pure data
+    # parallelism (dp_replicate_size > 1 and dp_shard_size == 1)"
     "launch-shards": ("accelerate", PlanOptions(zero_stage=3), {"cp": 2, "dp_replicate": 4}),
     "launch-reshard": (
         "megatron", PlanOptions(zero_stage=3, reshard_after_forward=False), {"dp_shard": 2},
@@ -95,6 +101,8 @@ BREAKING = {
         PlanOptions(zero_stage=3, recompute=Recompute.SELECTIVE, kept_tensors=("query_proj",)),
         {},
     ),
+    # megatron/core/transformer/transformer_config.py, overlap_moe_expert_parallel_comm: with
+    # pipelines it needs virtual stages, and excludes full recomputation and that of moe
     "launch-expert-overlap": (
         "megatron", PlanOptions(zero_stage=0, overlap_expert_parallel=True),
         {"pp": 2, "ep": 2, "dp_shard": 2}, "mixtral-8x7b",
@@ -119,6 +127,7 @@ BREAKING = {
                     recompute_modules=("moe",)),
         {"ep": 2, "dp_shard": 2}, "mixtral-8x7b",
     ),
+    # DeepSpeed, docs/_pages/config-json.md: offload_param is valid with stage 3 alone
     "launch-offload": (
         "deepspeed", PlanOptions(zero_stage=2, offload=Offload.WEIGHTS), {"dp_shard": 2},
     ),
