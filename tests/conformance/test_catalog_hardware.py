@@ -23,6 +23,8 @@ BANDS = {
     # field name without indices -> lowest and highest plausible value [SI]
     "matmul_rate": (5e13, 3e16),
     "matmul_rate.fp64": (1e12, 3e14),
+    "matmul_rate.fp32": (1e13, 1e16),  # by six passes in 16 bits on TPUs, an eighth of the rate
+    "matmul_rate.tf32": (1e13, 3e15),  # half of the 16-bit rate; by three passes on TPUs
     "best_matmul_rate": (1e14, 3e16),
     "vector_rate": (1e12, 3e14),
     "num_cores": (1, 1e4),
