@@ -1,1 +1,1 @@
-"""Training a model: which strategies there are, what each costs, the best one and why."""
+"""Training a model: its strategies, the cost of each, the best one and the reasons."""

@@ -1,4 +1,4 @@
-"""The answer as data: what was chosen, its price, where it runs, why not the others."""
+"""Answers as data: the chosen plan, its price, its place on the devices, the plans it beat."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OperatorOption(Brief):
 
 @dataclass(frozen=True)
 class OperatorRun(Brief):
-    """Layers in a row whose group of operators has the same option."""
+    """Layers in a row with one option for the operators of a group."""
 
     operators: tuple[str, ...]
     first_layer: int | None
@@ -66,7 +66,7 @@ class OperatorPlan(Brief):
     time_parts_s: Mapping[str, float]
     """Parts of a step, with ``reshard_s``: passing tensors from one layout to another."""
     memory_bytes: float
-    """Of the fullest device."""
+    """Memory of the fullest device [bytes]."""
     closed_form_s: float
     """Step time of the same options on links of their own."""
     closed_form_bound_s: float
@@ -99,7 +99,7 @@ class Estimate(Brief):
     step_time_s: float
     time_parts_s: Mapping[str, float]
     memory_bytes: float
-    """Of the fullest device, margin included."""
+    """Memory of the fullest device, margin included [bytes]."""
     memory_parts_bytes: Mapping[str, float]
     fullest_stage: str
     """``first``, ``middle`` or ``last`` stage of the pipeline."""
@@ -126,21 +126,21 @@ class Estimate(Brief):
     tokens_per_j: float | None = None
     """Throughput for each watt."""
     interval_s: tuple[float, float] | None = None
-    """Where four of five measurements of such a step lie, by measured rows alike whose source no
-    fit had seen; None: the constants were not fitted."""
+    """80 % interval of the measured time of such a step, from similar measured rows of sources
+    outside the fit; None: the constants were not fitted."""
     ramp_s: float = 0.0
-    """What the growth of the batch adds to the whole run [s]."""
+    """Time that the growth of the batch adds to the whole run [s]."""
     host_capacity_bytes_per_device: float | None = None
-    """Of the memory of a host; None: not known, or nothing is offloaded."""
+    """Host memory per device [bytes]; None: not known, or nothing is offloaded."""
 
     @property
     def device_shortage_bytes(self) -> float:
-        """What the fullest device lacks; 0 where it holds all."""
+        """Bytes missing on the fullest device; 0 where everything fits."""
         return max(0.0, self.memory_bytes - self.memory_capacity_bytes)
 
     @property
     def host_shortage_bytes(self) -> float:
-        """What the host of a device lacks; 0 where it holds all that is offloaded."""
+        """Bytes missing on the host of a device; 0 where all that is offloaded fits."""
         if self.host_capacity_bytes_per_device is None:
             return 0.0
         return max(0.0, self.host_bytes_per_device - self.host_capacity_bytes_per_device)
@@ -152,7 +152,7 @@ class Estimate(Brief):
 
     @property
     def margin_bytes(self) -> float:
-        """What is left free on the fullest device for what no formula knows."""
+        """Free memory on the fullest device, for uses that no formula covers [bytes]."""
         return self.memory_parts_bytes.get("margin_bytes", 0.0)
 
     @property
@@ -193,7 +193,7 @@ class HotLink(Brief):
 
 @dataclass(frozen=True)
 class Placement(Brief):
-    """Where the ranks run on a grid of devices, and what that does to their links."""
+    """Places of the ranks on a grid of devices, and the load of their links."""
 
     grid_shape: tuple[int, ...]
     """Rows and columns of the grid."""
@@ -215,13 +215,13 @@ class Placement(Brief):
     num_choices: int
     """Ways to lay the axes in nested blocks."""
     busy_s: Mapping[str, float]
-    """Of the busiest device in a step: ``compute``, ``hbm``, ``d2d`` (its links) and ``exposed``
-    (what shows of communication)."""
+    """Busy time of the busiest device in a step: ``compute``, ``hbm``, ``d2d`` (its links) and
+    ``exposed`` (exposed communication) [s]."""
     sequences: tuple[int, ...] = ()
-    """Of each data-parallel replica in a step: by the speed of its devices."""
+    """Sequences of each data-parallel replica in a step, by the speed of its devices."""
     work_shares: tuple[float, ...] = ()
     """Work of each rank over that of an equal split; empty where all are equal. A rank with 0 is on
-    the device of another one, which has its weights and passes on what it sends."""
+    the device of another rank, which holds its weights and forwards its messages."""
 
 
 @dataclass(frozen=True)
@@ -290,19 +290,19 @@ class Robustness(Brief):
     best_stays_first_fraction: float
     """Share of the draws in which nothing is faster by more than a tie (1 %)."""
     least_regret: str
-    """Plan string of the candidate whose worst loss over the draws is smallest."""
+    """Plan string of the candidate with the smallest worst loss over the draws."""
     least_regret_fraction: float
     ties: tuple[str, ...] = ()
     """Plan strings that win in at least one draw in twenty."""
     step_time_s: tuple[float, float] | None = None
-    """Of the best plan over the draws, 5th and 95th percentile."""
+    """Step time of the best plan over the draws, 5th and 95th percentile [s]."""
     trials: Trials | None = None
-    """Which of the leading candidates to run for a few steps."""
+    """Leading candidates to run for a few steps."""
 
 
 @dataclass(frozen=True)
 class WhyNot(Brief):
-    """The best plan with something that the chosen one lacks, and what it would cost."""
+    """The best plan with a feature that the chosen one lacks, and the cost of that feature."""
 
     question: str
     candidate: Candidate
@@ -328,7 +328,7 @@ class Plan(Shown):
     robustness: Robustness | None = None
     why_not: tuple[WhyNot, ...] = ()
     operators: OperatorPlan | None = None
-    """The same with a strategy for each operator, where that was requested."""
+    """The plan with a strategy for each operator, where that was requested."""
     factors: Factors | None = None
     """By which measured jobs scale the constants of each resource."""
     warnings: tuple[str, ...] = ()
@@ -340,7 +340,7 @@ class Plan(Shown):
 
     @property
     def proof(self) -> str:
-        """Why this plan leads, and what is proven of it; empty where nothing was searched."""
+        """The reason why this plan leads, and its proof; empty where nothing was searched."""
         cover, ahead = self.coverage, self.best.estimate.step_time_s / self.fastest_s - 1.0
         if cover is None:
             return ""
@@ -360,7 +360,7 @@ class Plan(Shown):
 
     @property
     def slowest_run_s(self) -> float | None:
-        """The same at the slow end of the interval of a step."""
+        """Time of the whole run at the slow end of the interval of a step [s]."""
         price = self.best.estimate
         if self.run_s is None or price.interval_s is None:
             return self.run_s
@@ -391,13 +391,13 @@ class Plan(Shown):
         return [entry.as_row() for entry in (self.best, *self.runners_up)]
 
     def plot_time(self) -> AltairChart:
-        """Draw what a step consists of: bars of computation, communication and waiting [s]."""
+        """Draw the parts of a step: bars of computation, communication and waiting [s]."""
         from meshwright.train.page import time_of
 
         return figure(time_of(self))
 
     def plot_memory(self) -> AltairChart:
-        """Draw what fills the fullest device, against its capacity [GiB]."""
+        """Draw the memory of the fullest device by part, against its capacity [GiB]."""
         from meshwright.train.page import memory_of
 
         return figure(memory_of(self))
@@ -411,9 +411,9 @@ class Plan(Shown):
         return self._line().plot_memory()
 
     def plot_timeline(self) -> AltairChart:
-        """Draw what each pipeline stage does over a step; of a long one how it begins.
+        """Draw the tasks of each pipeline stage over a step; the beginning of a long step.
 
-        Of a plan that is placed on a grid, ``mw.timeline(plan)`` draws it.
+        For a plan on a grid, use ``mw.timeline(plan)``.
         """
         return self._line().plot_timeline()
 
@@ -429,13 +429,13 @@ class Plan(Shown):
         return plan_timeline(self)
 
     def plot_energy(self) -> AltairChart:
-        """Draw what the energy of a step consists of [kJ], where it is known."""
+        """Draw the energy of a step by part [kJ], where it is known."""
         from meshwright.train.page import energy_of
 
         return figure(energy_of(self), f"energy of {self.system.chip.name} is not known")
 
     def plot_ranking(self) -> AltairChart:
-        """Draw the leading plans: the interval of each step time, and what is expected [s]."""
+        """Draw the leading plans: the interval of each step time, and its expected value [s]."""
         from meshwright.train.page import intervals_of
 
         return figure(
@@ -451,7 +451,7 @@ class Plan(Shown):
         return figure(gains_of(self), "twice of any one resource gains less than 0.2 %")
 
     def plot_space(self) -> AltairChart:
-        """Draw what became of all plans: priced, refused by a rule, over memory, bounded away."""
+        """Draw the counts of all plans: priced, refused by a rule, over memory, bounded away."""
         from meshwright.train.page import space_of
 
         return figure(space_of(self), "no space was searched, the plan was stated")
@@ -459,7 +459,7 @@ class Plan(Shown):
 
 @dataclass(frozen=True)
 class SizeTried(Brief):
-    """What a whole run takes on a number of devices."""
+    """The time and the cost of a whole run on a number of devices."""
 
     num_devices: int
     run_s: float | None
@@ -504,7 +504,7 @@ class Deadline(Shown):
         return [scalars(one) for one in self.tried]
 
     def plot_devices(self) -> AltairChart:
-        """Draw the time of the whole run by number of devices, against what is allowed [days]."""
+        """Draw the time of the whole run by number of devices, against the limit [days]."""
         from meshwright.train.other_pages import devices_of
 
         return figure(devices_of(self))
@@ -512,7 +512,7 @@ class Deadline(Shown):
 
 @dataclass(frozen=True)
 class Replan(Shown):
-    """A plan after devices were lost, and what the change costs."""
+    """A plan after devices were lost, and the cost of the change."""
 
     plan: Plan
     num_lost: int
@@ -549,7 +549,7 @@ class Front(Shown):
     workload: Training
     candidates: tuple[Candidate, ...]
     left_out: tuple[str, ...]
-    """Which of the four are not known."""
+    """Names of those of the four that are not known."""
     version: str = ""
     command: str = ""
 
@@ -560,7 +560,7 @@ class Front(Shown):
         return front_page(self)
 
     def brief(self) -> str:
-        """Return how many plans there are, from which to which."""
+        """Return the number of plans, and the two ends of the front."""
         from meshwright.train.report import front_in_brief
 
         return front_in_brief(self)

@@ -1,4 +1,4 @@
-"""What a plan says of itself, as facts for the laws of :mod:`meshwright.audit`."""
+"""Facts of a plan, for the laws of :mod:`meshwright.audit`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwright.train.answer import Candidate, Plan
 def facts_of(plan: Plan) -> Iterator[TrainingFacts]:
     """Yield the facts of each candidate of a plan, the best one first.
 
-    What a search finds is said to fit.
+    A plan that a search found claims to fit.
     """
     for found in (plan.best, *plan.runners_up):
         fits = found.estimate.fits or plan.coverage is not None

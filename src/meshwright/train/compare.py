@@ -102,7 +102,7 @@ class Comparison(Shown):
         return figure(time_of(self), self.ours.why_none)
 
     def plot_ranking(self) -> AltairChart:
-        """Draw the recipes: the interval of each step time, and what is expected [s]."""
+        """Draw the recipes: the interval of each step time, and its expected value [s]."""
         from meshwright.train.compare_page import intervals_of
 
         return figure(intervals_of(self), "fewer than two recipes have a plan with an interval")
@@ -160,7 +160,7 @@ def comparison_record(found: Comparison) -> ComparisonRecord:
 
 
 Fixed = Mapping[str, tuple[object, ...]]
-"""Allowed values of a degree or of a structural choice, by name; what is not named is free."""
+"""Allowed values of a degree or of a structural choice, by name; other names are free."""
 
 TEMP = "TEMP (Wang et al. 2025, arXiv 2512.14256), section VIII-A"
 BLIND: tuple[Mapper, ...] = (Mapper.SMAP, Mapper.GMAP)
@@ -168,12 +168,12 @@ ONE: tuple[object, ...] = (1,)
 STREAMS = tuple(range(2, 1025))
 """Degrees of an axis along which something streams."""
 ONE_TENSOR: tuple[object, ...] = ("auto", "weights", "inputs")
-"""What streams where only one tensor does."""
+"""Values of the streamed tensor where only one tensor streams."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way to train: what it fixes, and who places it on a grid."""
+    """One way to train: its fixed choices, and its placer on a grid."""
 
     title: str
     source: str
@@ -296,11 +296,11 @@ def compare(
     ours
         The recipe that comes first, and with which the others are compared.
     allowed
-        What is fixed for all of them, as in :func:`plan`.
+        Fixed choices of all of them, as in :func:`plan`.
     factors, prefers_simple, placer
         As in :func:`plan`.
     command
-        How the answer was made.
+        Command that made the answer.
 
     Raises
     ------
@@ -333,7 +333,7 @@ def compare(
 
 
 def _choices(recipe: Recipe, allowed: Mapping[str, Sequence[object]]) -> Choices:
-    """Return what both the recipe and the user allow."""
+    """Return the values of each choice that both the recipe and the user allow."""
     both = {name: tuple(values) for name, values in allowed.items()}
     for name, values in recipe.fixed.items():
         both[name] = tuple(v for v in both.get(name, values) if v in values)

@@ -48,7 +48,7 @@ def _name(entry: Entry) -> str:
 
 
 def _against(entry: Entry, found: Comparison) -> str:
-    """Return how long the step of a recipe is beside ours, in words."""
+    """Return the step time of a recipe relative to ours, in words."""
     times = entry.speedup_of(found.ours) or 1.0
     return "as fast as ours" if abs(times - 1.0) < SAME else f"{times:.2f}x the time of ours"
 

@@ -84,19 +84,19 @@ def least_in_time(
 
     Numbers of devices are doubled until they are enough; those between them and the last that were
     not are halved. It ends where neither two nor four times the devices of the best one are
-    faster: twice as many may be slower, where they need a second host.
+    faster: twice the devices may be slower where they need a second host.
 
     Parameters
     ----------
     sizes
         Numbers of devices that there may be, in order.
     device_s
-        Device seconds that the run takes at least: fewer devices are not tried.
+        Least device seconds of the run: fewer devices are not tried.
 
     Raises
     ------
     InfeasibleError, SpecError
-        No number of devices is enough: what the best one takes, or why none has a plan.
+        No number of devices is enough; tells the time of the best one, or why none has a plan.
     """
     slow = sum(device_s > size * within_s for size in sizes) - 1
     best_s, in_vain = math.inf, 0

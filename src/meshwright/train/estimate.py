@@ -1,6 +1,6 @@
-"""The price of given strategies, as candidates of a plan, with what the user should know of them.
+"""Price of given strategies, as candidates of a plan, with warnings for the user.
 
-Who puts a strategy on its devices is an argument of each verb (a ``Placer``), so this room knows no
+Each verb takes the placer of strategies on devices (a ``Placer``), so this room knows no
 grids of devices.
 """
 
@@ -131,7 +131,7 @@ def estimate_of(
 
 
 def ramp_s(problem: Problem, structure: PlanOptions, strategy: Strategy, step_s: float) -> float:
-    """Return what the growth of the batch adds to the whole run [s].
+    """Return the time that the growth of the batch adds to the whole run [s].
 
     Steps of smaller batches have fewer micro-batches for the same bubble, synchronisation and
     update. Their closed form is taken in units of that of the whole batch.
@@ -202,7 +202,7 @@ def distinct(found: Sequence[Found]) -> list[Found]:
 
 
 def coverage(result: SearchResult) -> Coverage:
-    """Return how the space was covered."""
+    """Return the coverage of the space by a search."""
     counts = result.counts
     return Coverage(
         num_candidates=counts.total,
@@ -219,7 +219,7 @@ def coverage(result: SearchResult) -> Coverage:
 
 
 def compared(question: str, best: Candidate, other: Candidate) -> WhyNot:
-    """Return how another candidate compares with the best one, part by part."""
+    """Return the comparison of another candidate with the best one, part by part."""
     ours, theirs = best.estimate, other.estimate
     longer = {
         name: seconds - ours.time_parts_s[name]
@@ -234,7 +234,7 @@ def compared(question: str, best: Candidate, other: Candidate) -> WhyNot:
 
 
 def warnings(problem: Problem, best: Candidate) -> list[str]:
-    """Return what the user should know before trusting a candidate."""
+    """Return the warnings that a user needs before trusting a candidate."""
     notes = []
     if problem.num_experts:
         notes.append(
@@ -283,7 +283,7 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
 
 
 def shared_note(placement: Placement) -> str:
-    """Return how ranks share their work where devices are slow or missing."""
+    """Return the shares of the work of ranks, in words, where devices are slow or missing."""
     shares, hosted = placement.work_shares, []
     for device, count in Counter(placement.devices).items():
         if count > 1:
@@ -389,7 +389,7 @@ class Leaders:
 
     @property
     def fastest_s(self) -> float:
-        """What the fastest candidate takes [s]."""
+        """Step time of the fastest candidate [s]."""
         return (self.fastest or self.placed[0]).candidate.estimate.step_time_s
 
 
@@ -415,7 +415,7 @@ class Placer:
         Parameters
         ----------
         top
-            Candidates of which the order is proven.
+            Leading candidates with a proven order.
         among
             Families of a wider space, priced before.
         num_simulated
@@ -441,12 +441,12 @@ class Placer:
         return candidate(problem, strategy, structure)
 
     def check_operators(self, problem: Problem) -> None:
-        """Refuse a problem whose operators cannot have strategies of their own.
+        """Refuse a problem that cannot have a strategy for each operator.
 
         Raises
         ------
         UnsupportedError
-            Where they cannot.
+            Always, on this placer.
         """
         raise UnsupportedError("a strategy for each operator needs a grid of devices")
 

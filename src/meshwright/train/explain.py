@@ -1,4 +1,4 @@
-"""Why this plan: what limits it, the effect of better hardware, and nearby plans of less memory."""
+"""Why this plan: its limits, the effect of better hardware, and nearby plans with less memory."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 def what_would_change(plan: Plan) -> list[Change]:
-    """Return how the step time of the same plan changes on a better system."""
+    """Return the step times of the same plan on better systems."""
     return changes(problem_of(plan), plan.best.strategy, plan.best.structure)
 
 
 def what_would_fit(plan: Plan) -> list[Candidate]:
-    """Return what fits instead of a plan: at most three single changes, or the best plan there is.
+    """Return plans that fit in place of one: up to three single changes, or else the best plan.
 
-    Recomputation comes first, since it changes neither the devices nor what runs on them; then the
+    Recomputation comes first, since it changes neither the devices nor the work on them; then the
     fastest. Where no single change is enough, the whole space is searched; empty: nothing fits.
     """
     problem = problem_of(plan)
@@ -63,7 +63,7 @@ def what_would_fit(plan: Plan) -> list[Candidate]:
 
 
 def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
-    """Return why this plan: what limits it, what beats what, and what is not possible.
+    """Return why this plan: its limits, the plans it beats, and the features that are impossible.
 
     Raises
     ------
@@ -112,7 +112,7 @@ Variant = tuple[Strategy, PlanOptions]
 
 
 def leaner(strategy: Strategy, structure: PlanOptions) -> Iterator[Variant]:
-    """Yield plans that differ by one change and need less memory, on as many devices."""
+    """Yield plans that differ by one change and need less memory, on the same number of devices."""
     steps = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
     for recompute in steps[steps.index(structure.recompute) + 1 :]:
         yield strategy, replace(structure, recompute=recompute)
@@ -141,7 +141,7 @@ def _split_further(strategy: Strategy, structure: PlanOptions) -> Iterator[Varia
 def missing_features(
     problem: Problem, strategy: Strategy, structure: PlanOptions
 ) -> Iterator[tuple[str, str, tuple[object, ...]]]:
-    """Yield what a plan lacks: how to call it, and the choice that asks for it with its values."""
+    """Yield the features that a plan lacks: name, and the choice that asks for it, with values."""
     degrees = tuple(divisors(problem.system.num_alive))[1:]
     names = {
         "tp": "tensor parallelism", "pp": "pipeline stages", "cp": "context parallelism",
@@ -164,7 +164,7 @@ def missing_features(
 
 @dataclass(frozen=True)
 class Explanation(Shown):
-    """What there is to say about a plan."""
+    """Explanation of a plan."""
 
     plan: Plan
     shares: Mapping[str, float]
@@ -173,20 +173,20 @@ class Explanation(Shown):
     why_not: list[WhyNot]
     """The best plan with each thing that this one lacks, and each runner-up."""
     not_possible: Mapping[str, str]
-    """What no legal plan that fits has, and why."""
+    """Features that no legal plan that fits has, with the reason."""
 
     def page(self) -> Page:
-        """Return the report of the plan, with the best plans that have what it lacks."""
+        """Return the report of the plan, with the best plans that have its missing features."""
         return self.plan.page(explanation=self)
 
     def brief(self) -> str:
-        """Return what limits the plan, and what would change it most."""
+        """Return the limits of the plan, and the change that gains most."""
         from meshwright.train.report import explanation_in_brief
 
         return explanation_in_brief(self)
 
     def rows(self) -> Rows:
-        """Return what would change the plan: the step time with twice of each resource."""
+        """Return the gains of single changes: the step time with twice of each resource."""
         return [scalars(change) for change in self.changes]
 
     def plot_gains(self) -> AltairChart:

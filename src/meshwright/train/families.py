@@ -1,4 +1,4 @@
-"""Families of candidates, and their members: what the exhaustive search prices.
+"""Families of candidates and their members, priced by the exhaustive search.
 
 A family is a row of degrees under a structure; its members differ in how data-parallel replicas
 are divided into shards, in the ZeRO stage and in offload. Members cost no more than a few sums
@@ -94,7 +94,7 @@ from meshwright.train.space import (
 )
 
 ROUNDING = 1e-9
-"""What sums of the same parts in another order may differ by, as a fraction."""
+"""Largest relative difference between sums of the same parts in another order [1]."""
 
 
 @dataclass(frozen=True)
@@ -137,12 +137,12 @@ class AllFamilies:
 
     @cached_property
     def bound_s(self) -> FloatArray:
-        """What no member of each undercuts [s]; infinite where none can run."""
+        """Lower bound on the step time of each family [s]; infinite where none can run."""
         return self.column(lambda part: _bound_s(self.space.problem, part))
 
     @cached_property
     def least_memory_bytes(self) -> FloatArray:
-        """What no member of each undercuts on its fullest device [bytes]."""
+        """Lower bound on the memory of the fullest device of each family [bytes]."""
         return self.column(lambda part: _least_memory_bytes(self.space, part))
 
     @cached_property
@@ -185,7 +185,7 @@ class AllFamilies:
 
 
 def _bound_s(problem: Problem, table: Families) -> FloatArray:
-    """Return what no member of each family undercuts [s]; infinite where none can run.
+    """Return a lower bound on the step time of each family [s]; infinite where none can run.
 
     The step without data-parallel communication, update and offload; below a cap on power, also
     the time in which its passes draw no more.
@@ -204,7 +204,7 @@ def _bound_s(problem: Problem, table: Families) -> FloatArray:
 
 
 def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
-    """Return what no member of each undercuts on its fullest device [bytes].
+    """Return a lower bound on the memory of the fullest device of each family [bytes].
 
     All is sharded, and all offloaded that may be under any stage. Layers that sharding or offload
     bring in for a while are left out, so that no member needs less than this.
@@ -300,7 +300,7 @@ def schedules_of(space: SearchSpace) -> tuple[ScheduleKind, ...]:
 
 
 def pipelines_of(space: SearchSpace, layout: PlanOptions) -> Iterator[PlanOptions]:
-    """Yield the structures of pipelines: each schedule, and of other choices what is asked for."""
+    """Yield the structures of pipelines: each schedule, with the allowed other choices."""
     allowed = space.choices.allowed
     for kind, embedding, head, lengths, overlaps in product(
         schedules_of(space),
@@ -333,10 +333,10 @@ def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
 def priced_parts(
     space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts, within_s: float = np.inf
 ) -> tuple[tuple[Families, ...], bool]:
-    """Return the legal families of all structures, and whether no interrupt left some out.
+    """Return the legal families of all structures, and whether they are complete.
 
-    The members of those that a rule refuses are counted, and of those whose layers alone take
-    longer than is wanted.
+    An interrupt leaves some out. The members of refused families are counted, and those of families
+    with layers that take longer than ``within_s`` by themselves.
     """
     parts: list[Families] = []
     try:
@@ -470,7 +470,7 @@ def _ordered(
 def _refused_orders(
     space: SearchSpace, columns: StrategyColumns, orders: IntArray, rows: IntArray
 ) -> BoolArray:
-    """Return the rows whose order lets another axis than dp cross a network for dp only."""
+    """Return the rows with an order where another axis than dp crosses a network for dp only."""
     refused = np.zeros(len(rows), dtype=bool)
     for number, order in enumerate(space.orders):
         of_order = orders == number
@@ -523,9 +523,9 @@ def _priced(
 
 
 def _layers_s(problem: Problem, prices: Mapping[Recompute, Layers]) -> FloatArray:
-    """Return what a micro-batch takes in all layers at the least, however they repeat it [s].
+    """Return a lower bound on the time of a micro-batch in all layers [s].
 
-    The slowest of p stages takes at least 1/p of it, for each micro-batch.
+    It holds for any recomputation. The slowest of p stages takes at least 1/p of it, each time.
     """
     totals = [
         reduce(np.minimum, (column(pieces[kind].total_s) for pieces in prices.values()))
@@ -536,7 +536,7 @@ def _layers_s(problem: Problem, prices: Mapping[Recompute, Layers]) -> FloatArra
 
 
 Layers = tuple[LayerCost, ...] | tuple[LayerBound, ...]
-"""The price of each piece of the model; what no placement undercuts while axes are open."""
+"""Prices of each piece of the model; lower bounds of every placement while axes are open."""
 
 
 def _pipeline(
@@ -572,13 +572,13 @@ class Block:
     family_rows: IntArray
     dp_shard: FloatArray
     price: PipelinePrice
-    """What all members of a family share; states of single stages and mean work are left out."""
+    """Price of all members of a family; states of single stages and mean work are left out."""
     time: StepTime
     memory_bytes: FloatArray
 
     @cached_property
     def price_with_mean(self) -> PipelinePrice:
-        """The same with the mean work of a device, collected on first use."""
+        """The price with the mean work of a device, collected on first use."""
         return replace(self.price, mean=take_rows(self.families.price.mean, self.family_rows))
 
     @cached_property
@@ -644,7 +644,7 @@ def _with_offloads(
     space: SearchSpace, part: _Part, structure: PlanOptions, expansion: _Expansion,
     offloads: Sequence[Offload], counts: Counts,
 ) -> Iterator[Block]:  # fmt: skip
-    """Yield what fits as it is, then what fits with each kind of offload but not without."""
+    """Yield the members that fit as they are, then those that fit with a kind of offload only."""
     for number, offload in enumerate(offloads):
         chosen = replace(structure, offload=offload)
         room = room_for(space.problem, chosen, expansion.shards, expansion.states)

@@ -21,7 +21,7 @@ from meshwright.train.space import SearchSpace
 
 Starts = Callable[[Found], bool]
 NUM_TRIED = 64
-"""Fastest candidates of which one has to start where any does."""
+"""Number of fastest candidates that are tried; one of them has to start where any does."""
 NUM_SIMULATED = 5
 """Leading candidates on a grid that are simulated."""
 
@@ -31,12 +31,12 @@ def lead(
     num_simulated: int = NUM_SIMULATED, progress: Progress | None = None,
     among: AllFamilies | None = None,
 ) -> tuple[Leaders, tuple[str, ...]]:  # fmt: skip
-    """Return the best plans of a space as they are recommended, and what is to be said of it.
+    """Return the recommended plans of a space, best first, and the notes on them.
 
     The one place that decides which plan leads; every verb that names a best plan asks here.
     Within the error of plans against each other (``PLAN_ERROR`` of the fastest) the simplest plan
     comes first, by :func:`~meshwright.search.exhaustive.complexity`, of those that use no fewer
-    devices than the fastest; what is faster follows. Where no framework is asked for, a plan that
+    devices than the fastest; faster plans follow. Where no framework is asked for, a plan that
     some framework starts comes before those that start nowhere.
 
     Parameters
@@ -105,13 +105,13 @@ def _as_asked(problem: Problem, plan: Candidate) -> Candidate:
 
 
 def _led_by(first: Placed, leaders: Leaders) -> Leaders:
-    """Return as many leaders with another first one."""
+    """Return the leaders with ``first`` moved to the front."""
     others = [entry for entry in leaders.placed if entry.candidate.text != first.candidate.text]
     return replace(leaders, placed=(first, *others)[: len(leaders.placed)])
 
 
 def _named(space: SearchSpace, first: Placed, fastest: Candidate) -> tuple[str, ...]:
-    """Return what is to be said of a faster plan that starts nowhere."""
+    """Return the note on a faster plan that starts nowhere."""
     ahead = first.candidate.estimate.step_time_s / fastest.estimate.step_time_s - 1.0
     if first.candidate.text == fastest.text or ahead <= 0.0:
         return ()
@@ -121,7 +121,7 @@ def _named(space: SearchSpace, first: Placed, fastest: Candidate) -> tuple[str, 
 
 
 def _simplest(space: SearchSpace, leaders: Leaders, limit_s: float, starts: Starts) -> Found | None:
-    """Return the simplest plan that starts, where it is simpler than what leads so far."""
+    """Return the simplest plan that starts, where it is simpler than the leader so far."""
     now, families = leaders.placed[0].found, leaders.result.families
     least = leaders.result.found[0].strategy.num_devices
     most = _complexity(now) if starts(now) else math.inf
@@ -141,7 +141,7 @@ def _complexity(found: Found) -> int:
 
 
 def _starting(space: SearchSpace, leaders: Leaders) -> Starts:
-    """Return who tells whether what is asked for, or else some framework, starts a plan.
+    """Return the test whether the requested framework, or else any framework, starts a plan.
 
     Where the files of the framework that is asked for cannot say even the question, any plan does.
     """
@@ -159,7 +159,7 @@ def _starting(space: SearchSpace, leaders: Leaders) -> Starts:
 
 
 def _fastest_that_starts(space: SearchSpace, leaders: Leaders, starts: Starts) -> Found | None:
-    """Return the best plan that what is asked for, or else some framework, starts."""
+    """Return the best plan that the requested framework, or else any framework, starts."""
     if space.problem.workload.software.launches is not None:
         return next(filter(starts, leaders.result.found), None)
     first, limit_s = None, None

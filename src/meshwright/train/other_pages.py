@@ -27,7 +27,7 @@ AMOUNTS: dict[str, tuple[str, Amount]] = {
     "energy": ("energy of a step [kWh]", lambda c: _over(c.estimate.energy_j, JOULES_PER_KWH)),
     "money": ("money for a step [USD]", lambda c: c.estimate.cost_usd),
 }
-"""What a front weighs: the title of its axis, and its amount where it is known."""
+"""Objectives of a front: the title of the axis, and the amount where it is known."""
 
 
 def _over(amount: float | None, unit: float) -> float | None:
@@ -35,7 +35,7 @@ def _over(amount: float | None, unit: float) -> float | None:
 
 
 def front_page(found: Front) -> Page:
-    """Return the report of a front: what each plan has that the others have not."""
+    """Return the report of a front: the features that only one plan has."""
     sections = (
         Section("front", "What is weighed against what?", list(_front_parts(found))),
         Section("plans", "The plans", [_front_table(found)]),
@@ -52,7 +52,7 @@ def front_page(found: Front) -> Page:
 
 
 def _known(found: Front) -> dict[str, list[float]]:
-    """Return the amounts of all plans, of what is known of each."""
+    """Return the known amounts of all plans, by objective."""
     every = {
         name: [amount(candidate) for candidate in found.candidates]
         for name, (_, amount) in AMOUNTS.items()

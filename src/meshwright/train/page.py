@@ -66,15 +66,15 @@ def plan_page(
     Parameters
     ----------
     explanation
-        The best plans with what this one lacks, where they were looked for.
+        The best plans with the features that this one lacks, where they were looked for.
     front
-        Plans of which none is beaten in every respect, where they were looked for.
+        Plans that no other plan beats in every respect, where they were looked for.
     launch_files
         Files that start the plan, by name; None: no framework starts it.
     launch_command
-        What writes them.
+        Command that writes them.
     line
-        The step over time; needed of a plan that is placed on a grid, whose links axes share.
+        The step over time; needed for a plan on a grid, where axes share links.
     map_svg
         Picture of the grid on which the plan is placed; empty: there is none.
     """
@@ -104,17 +104,17 @@ def plan_page(
 
 
 def first_screen(plan: Plan) -> Page:
-    """Return the report of a plan without its sections: what can be told at once."""
+    """Return the report of a plan without its sections: the part that is ready at once."""
     return _first_screen(plan, _gains(plan, problem_of(plan)))
 
 
 def gains_of(plan: Plan) -> Chart | None:
-    """Return what a better system gains; None: no single change gains anything."""
+    """Return a chart of the gains on a better system; None: no single change gains anything."""
     return gain_chart(BETTER, _gains(plan, problem_of(plan)))
 
 
 def _gains(plan: Plan, problem: Problem) -> Gains:
-    """Return what a better system gains the same plan, the most first."""
+    """Return the gains of the same plan on better systems, the largest first."""
     found = changes(problem, plan.best.strategy, plan.best.structure)
     return {change.what: (change.step_time_s, change.faster_by_fraction) for change in found}
 
@@ -164,7 +164,7 @@ def _tiles(plan: Plan, gains: Gains, launch_command: str) -> Iterator[Tile]:
 
 
 def _against(plan: Plan) -> tuple[str, str]:
-    """Return how the runner-up compares, and how much was searched."""
+    """Return the runner-up beside the best plan, and the size of the search, in words."""
     cover = plan.coverage
     searched = "" if cover is None else f"{cover.num_candidates:,} plans covered"
     if cover is not None:
@@ -224,7 +224,7 @@ def _memory_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
 
 
 def memory_of(plan: Plan) -> Chart:
-    """Return what fills the fullest device."""
+    """Return the chart of the memory of the fullest device by part."""
     price = plan.best.estimate
     stage = f" ({price.fullest_stage} stage)" if plan.best.strategy.pp > 1 else ""
     title = f"Memory of the fullest device{stage}"
@@ -232,7 +232,7 @@ def memory_of(plan: Plan) -> Chart:
 
 
 def time_of(plan: Plan) -> Chart:
-    """Return what a step consists of."""
+    """Return the chart of the time of a step by part."""
     price = plan.best.estimate
     return time_chart("Time of a step", price.time_parts_s, price.step_time_s)
 
@@ -258,7 +258,7 @@ def _time_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
 
 
 def _where_parts(plan: Plan, map_svg: str) -> Iterator[Part]:
-    """Yield where the ranks run on a grid, and what their messages wait for."""
+    """Yield the places of the ranks on a grid, and the waiting times of their messages."""
     placement, best = plan.best.placement, plan.best
     if placement is None:
         return
@@ -370,12 +370,12 @@ def intervals_of(plan: Plan) -> Chart | None:
 def front_chart(
     front: Sequence[Candidate], *, first: str = "this plan", is_brushed: bool = False
 ) -> Chart:
-    """Return plans in time and memory.
+    """Return the chart of plans in time and memory.
 
     Parameters
     ----------
     first
-        What the first one is called.
+        Name of the first plan in the chart.
     is_brushed
         Whether an area of the chart can be selected.
     """
@@ -404,7 +404,7 @@ def _why_row(why: WhyNot) -> tuple[str, ...]:
 
 
 def space_of(plan: Plan) -> Chart | None:
-    """Return what became of all plans of the space; None: none was searched."""
+    """Return the chart of the counts of all plans of the space; None: none was searched."""
     cover = plan.coverage
     if cover is None:
         return None
@@ -466,7 +466,7 @@ def _cost_parts(plan: Plan) -> Iterator[Part]:
 
 
 def energy_of(plan: Plan) -> Chart | None:
-    """Return what the energy of a step consists of; None: it is not known."""
+    """Return the chart of the energy of a step by part; None: it is not known."""
     price = plan.best.estimate
     if not (price.energy_j and price.energy_parts_j and price.power_w):
         return None

@@ -1,7 +1,7 @@
 """The pipeline chart of a step as SVG: stages as rows, time to the right, memory below.
 
 Where passes would be narrower than a few pixels, the chart shows the beginning and the end of the
-step and says what it leaves out between them. Colours differ by lightness as well as by hue.
+step and names the part that it omits between them. Colours differ by lightness as well as by hue.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ MEMORY, GAP, FOOT = 170.0, 52.0, 40.0
 """Height of the chart of memory; above it; below it [px]."""
 LEAST_PASS, LEAST_PARTED, BREAK = 4.0, 10.0, 30.0
 """Width of a pass on average, below which a part of the step is left out, and below which passes
-are drawn whole, with the communication in them; of what stands for what is left out [px]."""
+are drawn whole, with the communication in them; width of the mark of an omitted part [px]."""
 LEAST_SHAPE, SEAM, LETTER, LEGEND_LETTER = 0.2, 0.5, 6.2, 7.0
 """Narrower shapes are left out; between passes; width of a digit in a pass, and of a letter of the
 legend [px]."""
 LEAST_SHARE = 0.0005
-"""Of the step, for an entry of the legend [1]."""
+"""Least share of the step for an entry of the legend [1]."""
 MOST_LINES, LINE_LABEL = 6, 13.0
-"""Stages whose memory is drawn; least distance of their names [px]."""
+"""Most stages with their memory drawn; least distance of their names [px]."""
 NAMED_ROW = 11.0
 """Rows at least as high have numbers in their passes, and a name each [px]."""
 
@@ -55,7 +55,7 @@ COLOURS = {
     StepTask.THROTTLE: "#858c9a",
 }  # fmt: skip
 _ON_DARK = {StepTask.BACKWARD, StepTask.BACKWARD_INPUT, StepTask.BACKWARD_WEIGHT}
-"""Passes whose numbers are white."""
+"""Passes with white numbers."""
 _STYLE = "".join(
     [f".t{number}{{fill:{COLOURS[task]}}}" for number, task in enumerate(TASKS)]
     + [".idle{fill:#eceef2}.inside{font-size:9px;fill:#10203a}.white{fill:#ffffff}"
@@ -116,7 +116,7 @@ def pipeline_svg(plan: Plan, line: StepTimeline) -> str:
 
 
 def _verdict(line: StepTimeline) -> str:
-    """Return what a step takes, and how it is known."""
+    """Return the step time and its fidelity, in words."""
     idle = line.bubble_s / line.step_time_s
     times = (
         f"{format_seconds(line.step_time_s)} a step with the schedule played, "
@@ -130,7 +130,7 @@ def _verdict(line: StepTimeline) -> str:
 
 
 def _left_out(line: StepTimeline, scale: _Scale) -> str:
-    """Return how much of the step is not drawn."""
+    """Return the omitted part of the step, in words."""
     count = line.num_micro_batches
     whole = ", ".join(
         f"{number} {name}{'s' * (number > 1)}"
@@ -195,7 +195,7 @@ def _is_parted(line: StepTimeline, scale: _Scale) -> bool:
 
 
 class _Shapes(NamedTuple):
-    """What is drawn: a row for each task, or for each whole pass where tasks are too narrow."""
+    """Shapes of the chart: a row for each task, or each whole pass where tasks are too narrow."""
 
     stage: IntArray
     task: IntArray
@@ -217,7 +217,7 @@ def _shapes(line: StepTimeline, *, is_parted: bool) -> _Shapes:
 
 
 def _rows(line: StepTimeline, scale: _Scale, top: float, row: float) -> Iterator[str]:
-    """Yield the row of each stage: what is idle, the tasks in one shape each kind, numbers."""
+    """Yield the row of each stage: idle time, the tasks in one shape each kind, numbers."""
     bar = row - min(3.0, 0.2 * row)
     stages = range(line.num_stages)
     # The names of low rows need more than one of them.
@@ -276,7 +276,7 @@ def _unit(scale: _Scale) -> tuple[str, float]:
 
 
 def _times(scale: _Scale, top: float, below: float) -> Iterator[str]:
-    """Yield ticks of time below a chart, and the mark of what is left out."""
+    """Yield the time ticks below a chart, and the mark of the omitted part."""
     _, unit_s = _unit(scale)
     shown_s = sum(end - begin for begin, end in scale.windows)
     step = neat_ticks(shown_s / unit_s, 12)[1]
@@ -295,7 +295,7 @@ def _times(scale: _Scale, top: float, below: float) -> Iterator[str]:
 
 
 def _memory(line: StepTimeline, scale: _Scale, top: float) -> Iterator[str]:
-    """Yield the memory of some stages over the step, with what a device has."""
+    """Yield the memory of some stages over the step, with the capacity of a device."""
     gib, below = 2.0**30, top + MEMORY
     peak = max(memory.peak_bytes for memory in line.memory)
     high = 1.06 * max(peak, line.memory_capacity_bytes)
@@ -332,7 +332,7 @@ def _memory(line: StepTimeline, scale: _Scale, top: float) -> Iterator[str]:
 
 
 def _within(memory: StageMemory, begin: float, end: float) -> tuple[FloatArray, FloatArray]:
-    """Return what a stage holds from when on between two times, both ends included."""
+    """Return the memory of a stage in a window, both ends included: times [s], sizes [bytes]."""
     inside = (memory.at_s > begin) & (memory.at_s < end)
     before = int(np.searchsorted(memory.at_s, begin, side="right")) - 1
     last = int(np.searchsorted(memory.at_s, end, side="left")) - 1
@@ -342,7 +342,7 @@ def _within(memory: StageMemory, begin: float, end: float) -> tuple[FloatArray, 
 
 
 def _drawn_stages(peaks_bytes: Sequence[float]) -> list[int]:
-    """Return the stages whose memory is drawn: all of a few, else the fullest and some others."""
+    """Return the stages with their memory drawn: all of a few, else the fullest and some others."""
     last = len(peaks_bytes) - 1
     if last < MOST_LINES:
         return list(range(last + 1))

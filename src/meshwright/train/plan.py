@@ -68,12 +68,12 @@ def plan(
     Parameters
     ----------
     allowed
-        What is fixed: values of a degree or of a structural choice by name, such as
+        Fixed values of a degree or of a structural choice by name, such as
         ``{"tp": [8], "recompute": ["full"]}``.
     top
-        Candidates whose order is proven; they come back as the best and its runners-up.
+        Candidates with a proven order; they come back as the best and its runners-up.
     factors
-        Of the resources, as measured jobs suggest (:func:`learn`): they adjust the constants.
+        Factors of the resources from measured jobs (:func:`learn`): they adjust the constants.
     per_operator
         Whether to look for a strategy for each group of operators as well (grids only).
     num_simulated
@@ -82,7 +82,7 @@ def plan(
         Whether a simpler plan leads that is slower by no more than plans are wrong against each
         other (:func:`lead`); without it the fastest leads, as where designs are compared.
     placer
-        Who puts candidates on their devices, where ranks are placed.
+        Placer of candidates on their devices, where ranks are placed.
     progress
         Called after each block of the search.
 
@@ -95,7 +95,7 @@ def plan(
     InfeasibleError
         Nothing fits; carries the counts and the nearest change that would fit.
     UnlawfulError
-        What was found breaks a law of conservation.
+        The plan breaks a law of conservation.
     """
     problem = make_problem(model, system, switched_on(workload), calibration, factors)
     check_fixed(problem, allowed or {})
@@ -117,9 +117,9 @@ def plan(
 
 
 def _to_let_go(problem: Problem, choices: Choices) -> str:
-    """Return the first fixed choice without which a plan fits, and that plan; else nothing.
+    """Return the first fixed choice that keeps every plan from fitting, and the plan without it.
 
-    Recomputation comes first: it changes neither the devices nor what runs on them.
+    Empty: there is none. Recomputation comes first: it changes neither devices nor their work.
     """
     for name in sorted(choices.allowed, key=lambda name: name != "recompute"):
         fewer = {other: values for other, values in choices.allowed.items() if other != name}
@@ -181,7 +181,7 @@ def _answer(
 
 
 def _changed_order(candidates: Sequence[Candidate]) -> list[str]:
-    """Return what simulation changed: whether it prefers another plan than the price does."""
+    """Return a note if simulation prefers another plan than the price does; empty: it does not."""
     known = [entry for entry in candidates if entry.simulated_s is not None]
     if not known:
         return []
@@ -199,12 +199,12 @@ def _changed_order(candidates: Sequence[Candidate]) -> list[str]:
 def _robustness(
     chosen: Sequence[Found], drawn: DrawnTimes, slower: float, num_shown: int
 ) -> Robustness:
-    """Return what perturbed constants say of the chosen candidates, the shown ones first.
+    """Return the robustness of the chosen candidates under perturbed constants, shown ones first.
 
     Parameters
     ----------
     slower
-        How many times as long the best one takes with contention.
+        Time of the best one with contention over its time without [1].
     """
     low_s, high_s = drawn.interval_s(0)
     regret = drawn.largest_regret
@@ -254,7 +254,7 @@ def front(
 def replan(
     before: Plan, *, without: int, placer: Placer = CLOSED_FORM, progress: Progress | None = None
 ) -> Replan:
-    """Return the plan for the devices that are left after some were lost, and what moves.
+    """Return the plan for the devices that are left after a loss, and the state that moves.
 
     The lost devices are taken from the end. A device that keeps its place in tp, tatp, pp and ep
     keeps its weights and moves only the part of sharded state that grows; otherwise it loads all.

@@ -1,4 +1,4 @@
-"""Plan files: what a plan in JSON must hold beyond the types of its fields."""
+"""Rules of plan files in JSON beyond the types of their fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from meshwright.train.measured.factors import NAMES, Factor, Factors
 
 
 def plan_faults(plan: Plan) -> list[Fault]:
-    """Return what no plan can hold: all faults of candidates and factors, then of placements."""
+    """Return the faults of a plan: of all candidates and factors, then of placements."""
     listed = list(_candidates_of(plan))
     faults = [fault for path, entry in listed for fault in candidate_faults(path, entry)]
     if not faults:
@@ -58,7 +58,7 @@ def _candidates_of(plan: Plan) -> Iterator[tuple[str, Candidate]]:
 
 
 def candidate_faults(path: str, candidate: Candidate) -> Iterator[Fault]:
-    """Yield what no candidate can be: without segments, with odd degrees, with parts missing."""
+    """Yield the faults of a candidate: no segments, odd degrees, missing parts."""
     if not candidate.segments:
         yield Fault(f"{path}.segments", "is empty", "one segment with the whole model")
     for index, segment in enumerate(candidate.segments):
@@ -107,7 +107,7 @@ def run_faults(path: str, candidate: Candidate, num_layers: int) -> Iterator[Fau
 
 
 def placement_faults(path: str, candidate: Candidate, system: SystemSpec) -> Iterator[Fault]:
-    """Yield what no placement of a candidate on a system can be, by field."""
+    """Yield the faults of the placement of a candidate on a system, by field."""
     placement = candidate.placement
     if placement is None:
         return
@@ -124,7 +124,7 @@ def placement_faults(path: str, candidate: Candidate, system: SystemSpec) -> Ite
 
 
 def _axis_faults(path: str, candidate: Candidate, placement: Placement) -> Iterator[Fault]:
-    """Yield what is wrong with the blocks of the axes."""
+    """Yield the faults of the blocks of the axes."""
     degrees = {axis: getattr(candidate.strategy, axis) for axis in AXES}
     used = sorted(axis for axis, degree in degrees.items() if degree > 1)
     if sorted(placement.axes) != used:
@@ -146,7 +146,7 @@ def _axis_faults(path: str, candidate: Candidate, placement: Placement) -> Itera
 
 
 def _device_faults(path: str, candidate: Candidate, placement: Placement) -> Iterator[Fault]:
-    """Yield what is wrong with the devices that are named.
+    """Yield the faults of the named devices.
 
     A link may also begin or end at a node beyond the devices, such as an IO die.
     """
@@ -170,7 +170,7 @@ LARGEST = 1e6
 
 
 def factor_faults(factors: Factors | None) -> Iterator[Fault]:
-    """Yield what no factors of a plan can be, by field."""
+    """Yield the faults of the factors of a plan, by field."""
     if factors is None:
         return
     if factors.num_measurements < 1:
@@ -193,7 +193,7 @@ def _number_faults(path: str, factor: Factor) -> Iterator[Fault]:
 
 
 def _covariance_faults(rows: tuple[tuple[float, ...], ...]) -> Iterator[Fault]:
-    """Yield what is no covariance of all factors."""
+    """Yield the faults of a covariance of all factors."""
     sides = {len(rows), *(len(row) for row in rows)}
     if sides != {len(NAMES)}:
         yield Fault("factors.log_covariance", f"expected {len(NAMES)} rows of as many numbers")

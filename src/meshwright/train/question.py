@@ -1,4 +1,4 @@
-"""What the user states: specifications loaded, defaults filled in, choices and legality checked."""
+"""Questions of users: specifications loaded, defaults filled in, choices and legality checked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
     """Return a training workload.
 
     ``optimizer`` is a preset, its name, or the default of the framework, else of the system;
-    ``framework`` one of the catalog or its name, whose software ``software`` adds to;
+    ``framework`` one of the catalog or its name, and ``software`` adds to its software;
     ``precision`` all types, or that of the linear layers, by default that of the framework, else
     the 16 bits of the chip. Compiled software fuses elementwise operators.
 
@@ -90,10 +90,10 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
 
 
 def switched_on(workload: Training) -> Training:
-    """Return the work with all on that its framework has, that costs nothing and that nobody fixed.
+    """Return the work with every free switch of its framework on that is not fixed.
 
-    What is stated of the software is fixed, and what the framework does unless it is told
-    otherwise. Without a framework nothing changes.
+    A switch is free if it costs nothing. Stated fields of the software are fixed, others take the
+    default of the framework. Without a framework nothing changes.
     """
     software = workload.software
     if software.launches is None:
@@ -233,7 +233,7 @@ def _with_stored_weights(workload: Training, model: ModelSpec) -> Training:
 
 
 ADAPTER_BYTES = {"weight": 4.0, "gradient": 4.0, "state": 8.0, "reduced_gradient": 4.0}
-"""Of each parameter of an adapter: FP32 weights, gradients and moments of Adam.
+"""Bytes of each parameter of an adapter: FP32 weights, gradients and moments of Adam.
 
 Source: huggingface/peft 0.17 (2025-08), ``autocast_adapter_dtype`` of ``get_peft_model``.
 """
@@ -261,9 +261,9 @@ def with_powers(
     system: SystemSpec, *, max_power_w: float | None = None,
     max_device_power_w: float | None = None, idle_power_w: float | None = None,
 ) -> SystemSpec:  # fmt: skip
-    """Return a system below caps on its mean power, or with another idle power of its devices.
+    """Return a system with caps on its mean power, or with another idle power of its devices [W].
 
-    Idle power is on by default; with 0 only what devices do is counted, as some papers do.
+    Idle power is on by default; 0 counts only the energy of operations, as some papers do.
     """
     caps = {"max_power_w": max_power_w, "max_device_power_w": max_device_power_w}
     changed: dict[str, Any] = {name: cap for name, cap in caps.items() if cap is not None}
@@ -273,19 +273,19 @@ def with_powers(
 
 
 def with_rent(system: SystemSpec, usd_per_hour: float) -> SystemSpec:
-    """Return a system whose devices cost that rent [USD/h each], as the user states."""
+    """Return a system with the stated rent of its devices [USD/h each]."""
     origin = {**system.chip.provenance, "rent": Provenance(note="as stated")}
     changed = {"rent_usd_per_hour": usd_per_hour, "provenance": origin}
     return system.model_copy(update={"chip": system.chip.model_copy(update=changed)})
 
 
 def _check_caps(system: SystemSpec) -> None:
-    """Refuse a cap on a power that is not known.
+    """Refuse a cap on an unknown power.
 
     Raises
     ------
     SpecError
-        Naming what is not known.
+        The power of the chip is not known.
     """
     if not system.is_power_capped:
         return
@@ -393,7 +393,7 @@ def tried_degrees(problem: Problem) -> dict[str, set[int]]:
 
 
 def _named(values: Iterable[object]) -> str:
-    """Return what a framework starts, in words."""
+    """Return the values that a framework starts, in words."""
     words = {True: "on", False: "off"}
     named = [words[v] if isinstance(v, bool) else str(v) for v in values]
     return f"it starts {', '.join(named)}"

@@ -1,4 +1,4 @@
-"""What ``--json`` prints of answers about training that are smaller than a plan."""
+"""Records that ``--json`` prints for answers about training that are smaller than a plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FrontRecord(TypedDict):
 
     front: Sequence[Candidate]
     left_out: Sequence[str]
-    """Which of the four are not known."""
+    """Names of those of the four that are not known."""
 
 
 def front_record(found: Front) -> FrontRecord:
@@ -31,7 +31,7 @@ class FitRecord(TypedDict):
     plan: str
     fits: bool
     memory_bytes: float
-    """Of the fullest device."""
+    """Memory of the fullest device [bytes]."""
     memory_capacity_bytes: float
     memory_parts_bytes: Mapping[str, float]
     fullest_stage: str
@@ -83,7 +83,7 @@ def check_record(plan: str, faults: Sequence[Fault]) -> CheckRecord:
 
 
 class ExplanationRecord(TypedDict):
-    """Why a plan is what it is."""
+    """The reasons for a plan."""
 
     plan: str
     limits: Mapping[str, float]
@@ -91,7 +91,7 @@ class ExplanationRecord(TypedDict):
     would_change: Sequence[Change]
     why_not: Sequence[WhyNot]
     not_possible: Mapping[str, str]
-    """What no legal plan that fits has, and why."""
+    """Features that no legal plan that fits has, with the reason."""
     trials: Trials | None
     """How often the plan wins under other constants."""
 

@@ -63,7 +63,7 @@ def plan_screen(
     Parameters
     ----------
     others
-        What else may be done, where the plan has no runners-up: such as changes that fit.
+        Other plans to show where the plan has no runners-up, such as changes that fit.
     yours
         The job as its files start it, where the question was read from them.
     """
@@ -99,7 +99,7 @@ def plan_screen(
 
 
 def _add_verdict(screen: Screen, plan: Plan) -> None:
-    """Add whether it fits, how fast it is, and what it costs."""
+    """Add the verdict, the speed and the cost."""
     price, work = plan.best.estimate, plan.workload
     tokens, step, rate = work.tokens_per_step, "", ""
     if price.interval_s is not None:
@@ -161,7 +161,7 @@ def _add_plan(screen: Screen, best: Candidate) -> None:
 
 
 def launches_in_words(plan: Plan) -> str:
-    """Return what can start the plan, and what it was priced for."""
+    """Return the frameworks that can start the plan, and the one it was priced for, in words."""
     stated, names = plan.workload.software.framework, plan.best.launches_with
     if stated:
         others = [name for name in names if name != stated.partition("==")[0]]
@@ -174,7 +174,7 @@ def launches_in_words(plan: Plan) -> str:
 
 
 def switches_in_words(plan: Plan) -> list[str]:
-    """Return what of the framework is on in a plan."""
+    """Return the switches of the framework that are on in a plan."""
     software, best = plan.workload.software, plan.best
     overlaps = best.structure.overlap_tensor_parallel and best.strategy.tp > 1
     found = {
@@ -267,7 +267,7 @@ def _add_alternatives(screen: Screen, best: Candidate, others: Sequence[Candidat
 
 
 def _trade(ours: Estimate, theirs: Estimate) -> tuple[str, str]:
-    """Return what another plan gains and loses: time, memory of the fullest device."""
+    """Return the gain and the loss of another plan: time, memory of the fullest device."""
     slower = theirs.step_time_s / ours.step_time_s - 1.0
     more = theirs.memory_bytes - ours.memory_bytes
     memory = f"{_gib(abs(more))} GiB {'more' if more > 0 else 'less'} memory"
@@ -278,7 +278,7 @@ def _trade(ours: Estimate, theirs: Estimate) -> tuple[str, str]:
 
 
 def _difference(best: Candidate, other: Candidate) -> str:
-    """Return what another plan has that this one has not: ``vpp10, interleaved, no sp``."""
+    """Return the features of another plan that this one lacks: ``vpp10, interleaved, no sp``."""
     ours, theirs = (
         {_kind(word): word for word in entry.text.replace(",", "").split()}
         for entry in (best, other)
@@ -296,7 +296,7 @@ def _kind(word: str) -> str:
 
 
 def _add_end(screen: Screen, warnings: Sequence[str], next_command: str) -> None:
-    """Add the one warning that matters most, and what to run next."""
+    """Add the most important warning, and the next command."""
     screen.gap()
     if warnings:
         ranked = [text for mark in _WARNINGS_BY_WEIGHT for text in warnings if mark in text]
@@ -308,7 +308,7 @@ def _add_end(screen: Screen, warnings: Sequence[str], next_command: str) -> None
 
 
 def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str = "") -> Screen:
-    """Return whether a strategy fits, what fills its memory, and the nearest changes that fit."""
+    """Return the screen of a fit: the verdict, the memory by part, and nearby changes that fit."""
     price = plan.best.estimate
     screen = Screen(question_line(plan))
     screen.gap()
@@ -383,7 +383,7 @@ def front_screen(found: Sequence[Candidate], unknown: Sequence[str], *, most: in
 
 
 def front_in_brief(found: Front) -> str:
-    """Return how many plans none beats, and those at the ends: the fastest, and of least memory."""
+    """Return the size of a front, and its ends: the fastest plan, and that of least memory."""
     by_time = sorted(found.candidates, key=lambda entry: entry.estimate.step_time_s)
     by_memory = min(found.candidates, key=lambda entry: entry.estimate.memory_bytes)
     ends = [f"{name}: {format_seconds(entry.estimate.step_time_s)} a step, "
@@ -393,7 +393,7 @@ def front_in_brief(found: Front) -> str:
 
 
 def replan_screen(changed: Replan, *, next_command: str = "") -> Screen:
-    """Return the plan after a loss of devices, what the loss costs, and what moves."""
+    """Return the plan after a loss of devices, the cost of the loss, and the state that moves."""
     screen = plan_screen(changed.plan, next_command=next_command)
     lost = (
         f"{changed.num_lost} devices lost: {changed.throughput_fraction:.1%} of the throughput; "
@@ -487,7 +487,7 @@ def comparison_in_brief(found: Comparison) -> str:
 
 
 def explain_screen(plan: Plan, explanation: Explanation, *, next_command: str = "") -> Screen:
-    """Return why a plan is what it is: its time, what would help, and why not something else."""
+    """Return the reasons for a plan: its time, the best changes, and why the others lose."""
     price = plan.best.estimate
     screen = Screen(question_line(plan))
     screen.gap()
@@ -518,7 +518,7 @@ def explain_screen(plan: Plan, explanation: Explanation, *, next_command: str = 
 
 
 def explanation_in_brief(found: Explanation) -> str:
-    """Return a plan, what limits it, and what would change it most."""
+    """Return a plan, its limits, and the change that gains most."""
     price, text = found.plan.best.estimate, f"{question_line(found.plan)}\n{found.plan.best.text}"
     limits = largest(price.time_parts_s, price.step_time_s)
     helps = max(found.changes, key=lambda change: change.faster_by_fraction)
@@ -551,7 +551,7 @@ def _optimizer(work: Training, model: ModelSpec) -> str:
 
 
 def question_line(plan: Plan | Front | Comparison) -> str:
-    """Return what was asked."""
+    """Return the question in one line."""
     work = plan.workload
     return (
         f"{plan.model.name} on {plan.system.name}: sequence {work.sequence_length:,}, "
@@ -561,7 +561,7 @@ def question_line(plan: Plan | Front | Comparison) -> str:
 
 
 def _simulated(entry: Candidate) -> str:
-    """Return what a simulation said of a plan, where there was one."""
+    """Return the result of a simulation in words; empty where there was none."""
     if entry.simulated_s is None:
         return ""
     more = entry.simulated_s / entry.estimate.step_time_s - 1.0

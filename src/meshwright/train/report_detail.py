@@ -1,4 +1,4 @@
-"""What ``--detail`` adds to the screens of training: efficiency, parts, ranking, proof, trials."""
+"""Lines of ``--detail`` on the screens of training: efficiency, parts, ranking, proof, trials."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SHOWN_TIE = 5e-4
 
 
 def plan_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
-    """Yield what the screen of a plan leaves out, at the width of the terminal."""
+    """Yield the lines that the screen of a plan leaves out, at the width of the terminal."""
     yield from efficiency_lines(plan.best)
     yield ""
     yield from device_lines(plan.best)
@@ -101,7 +101,7 @@ def energy_lines(price: Estimate) -> Iterator[str]:
 
 
 def device_lines(candidate: Candidate) -> Iterator[str]:
-    """Yield the memory of the fullest device, and what is in the memory of its host."""
+    """Yield the memory of the fullest device by part, and that of its host."""
     price = candidate.estimate
     where = f"{price.fullest_stage} stage" if candidate.strategy.pp > 1 else "every device"
     parts, capacity = price.memory_parts_bytes, price.memory_capacity_bytes
@@ -145,7 +145,7 @@ def front_lines(found: Sequence[Candidate], unknown: Sequence[str]) -> Iterator[
 
 
 def limit_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
-    """Yield what takes most time after arithmetic, what is nearly full, and what would help."""
+    """Yield the largest parts of the time, the memory left, and the best changes."""
     price = plan.best.estimate
     ranked = sorted(price.time_parts_s.items(), key=lambda item: -item[1])
     first = ", ".join(f"{words(name)} {t / price.step_time_s:.0%}" for name, t in ranked[:3])
@@ -199,7 +199,7 @@ def proof_lines(plan: Plan) -> Iterator[str]:
 
 
 def plan_names(plan: Plan) -> dict[str, str]:
-    """Return what to call the plans of a ranking: ``plan 1`` is the recommended one."""
+    """Return the names of the plans of a ranking: ``plan 1`` is the recommended one."""
     ranked = enumerate([plan.best, *plan.runners_up], 1)
     return {entry.text: f"plan {rank}" for rank, entry in ranked}
 
@@ -220,7 +220,7 @@ def _criteria(plan: Plan, robust: Robustness) -> str:
 
 
 def bound_in_words(plan: Plan, cover: Coverage) -> str:
-    """Return what no plan is faster than, and why the chosen one may be slower."""
+    """Return the lower bound of all plans, and why the chosen one may be slower, in words."""
     # Placed plans share links, which the search does not see.
     nothing = "nothing" if plan.best.placement is None else "without contention nothing"
     bound = f"{format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%})"
@@ -280,7 +280,7 @@ def _entry_lines(entry: Entry, ours: Entry) -> Iterator[str]:
 
 
 def explain_lines(plan: Plan, explanation: Explanation) -> Iterator[str]:
-    """Yield what the screen of an explanation leaves out."""
+    """Yield the lines that the screen of an explanation leaves out."""
     price = plan.best.estimate
     yield from time_lines("time of a step", price.time_parts_s, price.step_time_s)
     left = price.memory_capacity_bytes - price.memory_bytes
@@ -313,19 +313,19 @@ def factor_lines(factors: Factors) -> Iterator[str]:
 
 
 def plan_trial_lines(plan: Plan) -> Iterator[str]:
-    """Yield which of the plans shown to run for a few steps, called by their rank."""
+    """Yield the shown plans to run for a few steps, named by their rank."""
     if plan.robustness is None or plan.robustness.trials is None:
         return
     yield from trial_lines(plan.robustness.trials, plan_names(plan))
 
 
 def trial_lines(trials: Trials, names: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Yield which plans to run for a few steps; nothing where no trial is worth them.
+    """Yield the plans to run for a few steps; nothing where no trial is worth them.
 
     Parameters
     ----------
     names
-        What to call the plans, where they are not written in full.
+        Short names of the plans, where they are not written in full.
     """
     if not trials.run:
         return
@@ -346,7 +346,7 @@ BUSY = {"compute": "arithmetic", "hbm": "HBM", "d2d": "links", "exposed": "expos
 
 
 def placement_lines(placement: Placement) -> Iterator[str]:
-    """Yield where the ranks run and what their messages wait for, in a few lines."""
+    """Yield the places of the ranks and the waiting times of their messages, in a few lines."""
     yield from wrapped("placement: ", blocks_in_words(placement))
     slower = {axis: f for axis, f in placement.slowdown.items() if f > 1.005}
     waits = "no two axes share a busy link"

@@ -1,6 +1,6 @@
-"""How firm a plan is: other constants within their intervals, and twice of one resource.
+"""Robustness of a plan: other constants within their intervals, and twice of one resource.
 
-Whether the winner would still win if the calibrated constants were drawn anew, and what limits it.
+Whether the winner still wins under redrawn calibrated constants, and the resource that limits it.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Change(Brief):
     step_time_s: float
     faster_by_fraction: float
     baseline_s: float
-    """Step time without it, in closed form: on a grid less than that of the plan, whose links are
-    shared."""
+    """Step time without it, in closed form [s]: on a grid less than that of the plan, where axes
+    share links."""
 
 
 def changes(problem: Problem, strategy: Strategy, structure: PlanOptions) -> list[Change]:

@@ -95,7 +95,7 @@ def search(
     Parameters
     ----------
     top
-        Candidates of which the order is proven; more are kept where they tie with the best.
+        Candidates with a proven order; more are kept where they tie with the best.
     prune
         Leave out families whose bound is above the best ones. Without it every legal candidate
         that fits is priced: for benchmarks and fronts.
@@ -105,12 +105,12 @@ def search(
         Called with each priced block: for fronts and for materialising samples.
     among
         Families that are priced already, of this space or of a wider one; the counts then lack
-        what rules refuse.
+        the members that rules refuse.
     within_s
-        All candidates that are this fast are wanted, however many [s]; None: the fastest ones.
+        All candidates within this time are returned [s]; None: the fastest ones.
     simpler_than
-        With ``within_s``: of all that are this fast and ask less of a framework
-        (:func:`~meshwright.search.exhaustive.complexity`) the simplest ones, in this order.
+        With ``within_s``: the simplest candidates within this time that ask less of a framework
+        than this (:func:`~meshwright.search.exhaustive.complexity`), simplest first.
     """
     started = time.perf_counter()
     size = max(KEPT, 2 * top) if within_s is None or simpler_than else MOST_KEPT
@@ -133,7 +133,7 @@ def search(
 
 
 class _Run:
-    """One search: its families, what was counted, and the best so far."""
+    """One search: its families, its counts, and the best so far."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class _Run:
         return rows[np.argsort(bounded.bound_s[rows], kind="stable")]
 
     def _pricing(self, collected: IntArray) -> Price:
-        """Return what prices members of the collected families: links are priced once for all."""
+        """Return the pricing of members of the collected families: links are priced once."""
         table = self.families.take(collected)
         links = link_table(self.space, table)
 
@@ -302,7 +302,7 @@ def fewer_devices(
 
 
 def _least_complexity(every: AllFamilies) -> IntArray:
-    """Return what each family asks of a framework: replicas of shards or offload ask for more."""
+    """Return the least complexity of each family: replicas of shards or offload add to it."""
     found = [
         axes_in_use(part.strategy)
         + np.array([num_unusual(structure) for structure in part.structures])[part.structure_of]

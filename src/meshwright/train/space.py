@@ -1,4 +1,4 @@
-"""What is searched: a problem, the choices left open, and how replicas may be divided."""
+"""Search spaces: a problem, the choices left open, and the legal divisions of replicas."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ZERO_CHOICES = ((0, True), (1, True), (2, True), (3, True), (3, False))
 """ZeRO stage, and whether weights are dropped between forward and backward pass."""
 
 GRID_AXES = ("tp", "tatp", "cp", "pp", "dp_shard", "dp_replicate", "ep", "etp")
-"""What a strategy divides the devices into."""
+"""Degrees of a strategy that divide the devices."""
 
 EXPERTS_REGROUP = "ep-devices"
 """Rule on which members of one family differ."""
@@ -60,17 +60,17 @@ class SearchSpace:
     """Whether axes are still to be placed on a grid: prices are then bounds of every placement."""
 
     def placement(self, order: tuple[str, ...], columns: StrategyColumns) -> AxisPlacement:
-        """Return where axes are under one order of them."""
+        """Return the placement of the axes in one order."""
         return OPEN if self.is_open else self.problem.axis_placement(order, columns)
 
     @property
     def offloads(self) -> tuple[Offload, ...]:
-        """What may live in host memory under some ZeRO stage, where there is any."""
+        """Kinds of offload that are legal under some ZeRO stage."""
         return tuple(kind for kinds in self.first_offloads.values() for kind in kinds)
 
     @property
     def first_offloads(self) -> dict[tuple[int, bool], tuple[Offload, ...]]:
-        """What may live on the host under each ZeRO choice, and under none before it.
+        """Kinds of offload that are legal under each ZeRO choice, and under none before it.
 
         On one shard all stages are the same plan, but an engine may move something to the host
         under some of them only: DeepSpeed does under ZeRO 1 to 3.
@@ -83,7 +83,7 @@ class SearchSpace:
         return found
 
     def offloads_under(self, stage: int) -> tuple[Offload, ...]:
-        """Return what may live in host memory under a ZeRO stage."""
+        """Return the kinds of offload that are legal under a ZeRO stage."""
         kinds = (Offload.NONE,) if self.problem.system.host is None else tuple(Offload)
         return tuple(
             kind
@@ -93,7 +93,7 @@ class SearchSpace:
 
     @property
     def launches(self) -> Launches | None:
-        """What the framework of the question can start; None where it names none."""
+        """Launches of the framework of the question; None where it names none."""
         return launches_of(self.problem.workload)
 
     @property
@@ -118,8 +118,8 @@ class SearchSpace:
     def overlaps_data_parallel(self) -> bool:
         """Whether data-parallel communication overlaps computation: yes, unless it is fixed.
 
-        On links of its own that is never slower: what is hidden costs only a share of itself. Where
-        others share the links it may be: computation pays for what is under way for longer.
+        On links of its own that is never slower: hidden time costs only a share of itself. Where
+        others share the links it may be: computation slows down for longer messages.
         """
         known = None if self.launches is None else self.launches.overlaps_data_parallel
         return bool(launched((True,), known)) and self.choices.keeps("overlap_data_parallel", True)
@@ -127,7 +127,7 @@ class SearchSpace:
     def overlaps_tensor_parallel(self, splits_tokens: bool) -> bool:
         """Whether collectives of tp overlap products: where the software does that and can.
 
-        It is never slower: what is hidden costs only a share of itself. A framework needs tokens
+        It is never slower: hidden time costs only a share of itself. A framework needs tokens
         that are split over tp (:data:`~meshwright.sharding.launching.DEGREES`, ``async-tp``).
         """
         overlaps = self.problem.workload.software.async_tensor_parallel
@@ -135,7 +135,7 @@ class SearchSpace:
 
     @property
     def stream_choices(self) -> tuple[tuple[Streamed, StreamForm], ...]:
-        """What streams and in which form."""
+        """Streamed tensors, and the form of each stream."""
         return stream_choices(self.choices, has_grid=self.problem.has_grid)
 
     @property
@@ -194,11 +194,11 @@ def is_whole(space: SearchSpace, stage: int, columns: StrategyColumns) -> BoolAr
 
 
 def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatArray, FloatArray]:
-    """Return how many divisions of the replicas into shards are legal, and how many are not.
+    """Return the number of legal divisions of the replicas into shards, and of illegal ones.
 
     One device is no shard: neither dp_shard nor cp divides anything then.
     """
-    # Neither micro-batches nor virtual stages matter, in which most rows differ.
+    # Most rows differ in micro-batches and virtual stages, which do not matter here.
     first, group = groups_of(getattr(columns, name) for name in GRID_AXES)
     grids = take(columns, first)
     shards = {dp: dp_shard_degrees(space, int(dp)) for dp in np.unique(grids.dp).tolist()}
@@ -217,13 +217,13 @@ def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatAr
 
 
 def is_divided(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
-    """Return the rows whose replicas the framework divides into shards in this way."""
+    """Return the rows with replicas that the framework divides into shards in this way."""
     found = has_shards(space.launches, space.problem.model.hidden_size, columns)
     return found & has_expert_ranks(space.launches, 1, columns)
 
 
 def experts_regroup(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
-    """Return the rows whose experts find their devices among the shards of one replica.
+    """Return the rows with experts that find their devices among the shards of one replica.
 
     Families are judged with all replicas whole; ZeRO keeps replicas apart.
     """

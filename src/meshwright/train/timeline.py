@@ -1,9 +1,10 @@
-"""A training step over time: what each pipeline stage does when, and what it holds meanwhile.
+"""A training step over time: the tasks of each pipeline stage, and its memory.
 
-Passes take what they are priced with, each stage its own layers, and are played in the order of the
-schedule. Data-parallel communication that shows in a pass comes with it, what shows once at the
-first pass or after the last one of a stage; then, on all stages at once, what has no place in time:
-update, host traffic, slowdown by overlap, jitter. Nothing is drawn or written here.
+Passes take their priced time, each stage with its own layers, and are played in the order of the
+schedule. Data-parallel communication that shows in a pass comes with it; communication that shows
+once, at the first pass or after the last one of a stage; then, on all stages at once, the parts
+with no place in time: update, host traffic, slowdown by overlap, jitter. Nothing is drawn or
+written here.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class StepTask(StrEnum):
-    """What a stage is busy with."""
+    """Kind of task of a stage."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -105,9 +106,10 @@ class StageMemory(Brief):
     at_s: FloatArray
     """When it changes, from 0 on [s]."""
     total_bytes: FloatArray
-    """What it holds from then on [bytes]."""
+    """Memory of the stage from each time on [bytes]."""
     resident_bytes: float
-    """Of it, what is there all the time: all but the activations of micro-batches in flight."""
+    """Part of it that is there all the time: all but activations of micro-batches in flight
+    [bytes]."""
 
     @property
     def peak_bytes(self) -> float:
@@ -130,11 +132,11 @@ class StepTimeline(Listed):
     start_s: FloatArray
     end_s: FloatArray
     memory: tuple[StageMemory, ...]
-    """Of each stage; a stage between the ends holds what the fullest of them holds."""
+    """Memory of each stage; a stage between the ends has that of the fullest of them."""
     priced_s: float
     """The step time of the price, which takes all stages besides the slowest as their mean."""
     fidelity: str
-    """Of passes and links: ``closed_form`` or ``contended``. The order is simulated."""
+    """Fidelity of passes and links: ``closed_form`` or ``contended``. The order is simulated."""
     memory_capacity_bytes: float
     num_micro_batches: int
 
@@ -150,12 +152,12 @@ class StepTimeline(Listed):
 
     @property
     def difference(self) -> float:
-        """What playing the schedule adds to the priced step time, as a fraction."""
+        """Time that playing the schedule adds to the priced step time, as a fraction."""
         return self.step_time_s / self.priced_s - 1.0
 
     @cached_property
     def busy_s(self) -> FloatArray:
-        """Of each stage, the time in which it has a task [s]."""
+        """Busy time of each stage [s]."""
         seconds: FloatArray = np.bincount(
             self.stage, self.end_s - self.start_s, self.num_stages
         ).astype(np.float64)
@@ -163,12 +165,12 @@ class StepTimeline(Listed):
 
     @property
     def bubble_s(self) -> FloatArray:
-        """Of each stage, the time in which it has none [s]."""
+        """Idle time of each stage [s]."""
         idle_s: FloatArray = self.step_time_s - self.busy_s
         return idle_s
 
     def seconds_by_task(self) -> dict[StepTask, FloatArray]:
-        """Return how long each stage is busy with each kind of task that there is [s]."""
+        """Return the busy time of each stage by kind of task, for the kinds that occur [s]."""
         at = self.stage * len(TASKS) + self.task
         seconds = np.bincount(at, self.end_s - self.start_s, self.num_stages * len(TASKS))
         table: FloatArray = seconds.reshape(self.num_stages, len(TASKS)).astype(np.float64)
@@ -200,7 +202,7 @@ class StepTimeline(Listed):
         ]  # fmt: skip
 
     def plot_timeline(self) -> AltairChart:
-        """Draw what each pipeline stage does over the step; of a long one how it begins."""
+        """Draw the tasks of each pipeline stage over the step; the beginning of a long step."""
         from meshwright.train.timeline_charts import timeline_charts
 
         return figure(next(timeline_charts(self)))
@@ -306,7 +308,8 @@ class _Passes(NamedTuple):
 
     parts: Mapping[TaskKind, Sequence[tuple[StepTask, FloatArray]]]
     paired_s: Mapping[TaskKind, FloatArray]
-    """Of a forward and of a backward pass: communication of experts that another one could hide."""
+    """Communication of experts in a forward and in a backward pass that another pass could hide
+    [s]."""
 
     def total_s(self, kind: TaskKind) -> FloatArray:
         """Return the seconds of a pass."""
@@ -319,8 +322,8 @@ def _pass_parts(
 ) -> _Passes:
     """Return the parts of the passes of each chunk.
 
-    How much of a pass is no computation is known; what of that belongs to which axis is taken from
-    both passes together.
+    The part of a pass that is no computation is known; its share of each axis is taken from both
+    passes together.
 
     Parameters
     ----------
@@ -441,7 +444,7 @@ def _add_passes(
 
 
 def _add_end(rows: _Rows, priced: Priced, sync: GradientSync, ends_s: FloatArray) -> None:
-    """Add what follows the passes: sums of each stage, then the rest on all stages at once."""
+    """Add the work after the passes: sums of each stage, then the rest on all stages at once."""
     once = {
         StepTask.TP: priced.pipeline.tp_per_step_s,
         StepTask.DP: sync.at_end.exposed_s + priced.pipeline.tied_sync_s,
@@ -460,8 +463,8 @@ def _memory(
 ) -> tuple[StageMemory, ...]:
     """Return the memory of each stage: its activations come and go with its passes.
 
-    What a schedule holds beyond its passes (a barrier, a chunk at work beside another) is there
-    from the first of them to the last.
+    Memory that a schedule holds beyond its passes (a barrier, a chunk at work beside another) is
+    there from the first of them to the last.
     """
     stages = int(line.stage[-1]) + 1
     schedule, structure = schedules[priced.structure.schedule], priced.structure

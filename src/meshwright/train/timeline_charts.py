@@ -16,16 +16,16 @@ from meshwright.train.picture import COLOURS
 from meshwright.train.timeline import TASKS, StepTimeline
 
 MOST_BARS = 2_400
-"""Of one chart; longer steps are shown at their beginning and at their end."""
+"""Most bars of one chart; longer steps are shown at their beginning and at their end."""
 MOST_LINES = 8
-"""Stages whose memory is drawn over time."""
+"""Most stages with their memory drawn over time."""
 MOST_CHANGES = 400
 """Points of a line of memory; of more, the highest in each interval of time is drawn."""
 
 
 @dataclass(frozen=True)
 class _Bars:
-    """What is drawn: whole passes with the communication in them, and what is in no pass."""
+    """Bars of a chart: whole passes with the communication in them, and tasks outside of passes."""
 
     stage: IntArray
     task: IntArray
@@ -53,7 +53,7 @@ def timeline_charts(line: StepTimeline) -> Iterator[Chart]:
 
 
 def _bars(line: StepTimeline) -> _Bars:
-    """Return passes as one bar each; what runs on a stage outside of them as it is."""
+    """Return passes as one bar each; tasks of a stage outside of passes as they are."""
     is_part = line.in_pass >= 0
     keys = np.stack([line.stage, line.in_pass, line.micro_batch, line.chunk])[:, is_part]
     found, places = np.unique(keys, axis=1, return_inverse=True)

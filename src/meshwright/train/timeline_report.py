@@ -1,4 +1,4 @@
-"""A step over time as text and as plain data: what each pipeline stage spends, and its memory."""
+"""A step over time as text and as plain data: the time of each pipeline stage, and its memory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _stage_rows(line: StepTimeline) -> list[str]:
 
 
 class StageTimeline(TypedDict):
-    """What a stage does in a step."""
+    """Tasks and memory of a stage in a step."""
 
     busy_s: float
     idle_s: float

@@ -1,4 +1,4 @@
-"""What a framework starts but its export cannot say: for exporters, and for who may start a plan.
+"""Plans that a framework starts but its export cannot express: limits of its files.
 
 The rules of ``sharding/launching.py`` judge what the framework itself refuses; here stand the
 limits of the files that are written for it, by :data:`WRITTEN`. A plan launches with a framework if
@@ -44,7 +44,7 @@ Limits = Callable[[Written], Iterator[Fault]]
 
 
 def written_faults(framework: str, asked: Written) -> Iterator[Fault]:
-    """Yield what the export to a framework cannot say; nothing where there is no export."""
+    """Yield the faults of a plan for the export to a framework; nothing without an export."""
     if framework in WRITTEN:
         yield from launched_faults(asked)
         for limits in WRITTEN[framework]:
@@ -59,7 +59,7 @@ def host_size(system: SystemSpec) -> int:
 
 
 def launched_faults(asked: Written) -> Iterator[Fault]:
-    """Yield what no launcher does: devices that leave hosts half full, ranks of unequal work."""
+    """Yield the faults for every launcher: half-full hosts, ranks of unequal work."""
     used, size = int(asked.strategy.num_devices), host_size(asked.system)
     if used > size and used % size:
         message = f"{used} devices do not fill hosts of {size}; torchrun starts as many on each"
@@ -186,7 +186,7 @@ def _torchtitan_faults(asked: Written) -> Iterator[Fault]:
 
 
 def trainer_faults(asked: Written) -> Iterator[Fault]:
-    """Yield what the Trainer of Hugging Face and its models of language cannot do."""
+    """Yield the faults for the Trainer of Hugging Face and its language models."""
     stored = asked.workload.precision.weight_format
     if stored is not None and stored.name not in STORED:
         reason = f"{stored.name}: frozen weights are narrowed by bitsandbytes"
@@ -201,7 +201,7 @@ def _maxtext_faults(asked: Written) -> Iterator[Fault]:
 
 
 def _jax_faults(asked: Written) -> Iterator[Fault]:
-    """Yield models with what the layers of the program lack."""
+    """Yield models with layers that the program lacks."""
     config = config_of(asked.model)
     if config is None:
         message = f"{asked.model.name} has layers that are not written"
@@ -232,4 +232,4 @@ WRITTEN: dict[str, tuple[Limits, ...]] = {
     "maxtext": (_maxtext_faults, _CAUSAL),
     "jax": (_MIXED, _jax_faults, partial(mask_faults, reason="the program masks causally")),
 }  # fmt: skip
-"""What the export to each framework cannot say."""
+"""Limits of the export to each framework."""

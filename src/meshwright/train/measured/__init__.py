@@ -1,1 +1,1 @@
-"""What measured jobs say of their machine, and which changes and trials follow."""
+"""Factors of a machine from measured jobs, and the changes and trials that follow."""

@@ -49,7 +49,7 @@ from meshwright.train.robustness import NUM_DRAWS, SEED
 
 @dataclass(frozen=True)
 class Loss(Brief):
-    """What one resource adds to a step against its prediction."""
+    """Time that one resource adds to a step against its prediction."""
 
     resource: str
     lost_s: float
@@ -62,14 +62,14 @@ class Loss(Brief):
 
 @dataclass(frozen=True)
 class Improvement(Brief):
-    """A single change of the plan, and what it gains under the factors of the measurement."""
+    """A single change of the plan, and its gain under the factors of the measurement."""
 
     what: str
     plan: str
     step_time_s: float
     """Expected, under the factors [s]."""
     faster_by_fraction: float
-    """Of the measured step; below 0: slower."""
+    """Gain as a fraction of the measured step [1]; below 0: slower."""
     low_fraction: float
     """5th percentile."""
     high_fraction: float
@@ -77,12 +77,13 @@ class Improvement(Brief):
     is_faster_fraction: float
     """Probability that it is faster at all."""
     memory_bytes: float
-    """Of the fullest device, margin included, scaled by the measured memory where there is one."""
+    """Memory of the fullest device, margin included, scaled by the measured memory where there is
+    one [bytes]."""
 
 
 @dataclass(frozen=True)
 class Diagnosis(Listed):
-    """Where a measured step loses time, and what would win it back."""
+    """Resources on which a measured step loses time, and the changes that win it back."""
 
     plan: str
     fidelity: str
@@ -107,7 +108,7 @@ class Diagnosis(Listed):
     trials: Trials | None
     measured_memory_bytes: float | None = None
     predicted_memory_bytes: float | None = None
-    """Of the fullest device, without the margin that is left free [bytes]."""
+    """Memory of the fullest device, without the margin that is left free [bytes]."""
 
     def brief(self) -> str:
         """Return the difference, where most of it lies, and the change that wins most back."""
@@ -132,7 +133,7 @@ MOVED = ("tp", "cp", "pp", "dp_shard")
 
 @dataclass(frozen=True)
 class SingleChange:
-    """One thing changed, and what comes of it; the workload holds the software."""
+    """One thing changed, and the plan that follows; the workload holds the software."""
 
     what: str
     problem: Problem
@@ -153,7 +154,7 @@ def single_changes(
 
 
 def _fitting(structure: PlanOptions, before: Strategy, after: Strategy) -> PlanOptions:
-    """Return the structure with what follows from the degrees brought in line."""
+    """Return the structure with the choices that depend on the degrees brought in line."""
     choices: dict[str, Any] = {}
     if (after.tp > 1) != (before.tp > 1):
         choices["sequence_parallel"] = after.tp > 1
@@ -289,7 +290,7 @@ class _Case:
 def diagnose(
     plan: Plan, measured_s: float, *, measured_memory_bytes: float | None = None
 ) -> Diagnosis:
-    """Return where a measured step of a plan loses time, and what would win it back.
+    """Return the lost time of a measured step of a plan, and the changes that win it back.
 
     Parameters
     ----------
@@ -298,7 +299,7 @@ def diagnose(
     measured_s
         Seconds of one step.
     measured_memory_bytes
-        Most that the fullest device held, where that was measured.
+        Peak memory of the fullest device, where that was measured.
 
     Raises
     ------
@@ -352,12 +353,12 @@ def _diagnosis(case: _Case) -> Diagnosis:
 
 
 def _check_measured(measured_s: float, memory_bytes: float | None) -> None:
-    """Refuse what is no measurement.
+    """Refuse invalid measurements.
 
     Raises
     ------
     SpecError
-        With every one that is none.
+        With every invalid one.
     """
     faults = [
         Fault(name, f"found {value}, expected a number above 0")
@@ -374,7 +375,7 @@ def _used_bytes(price: Estimate) -> float:
 
 
 def _losses(case: _Case) -> tuple[Loss, ...]:
-    """Return what the factor of each resource adds to the step, with its interval."""
+    """Return the time that the factor of each resource adds to the step, with its interval [s]."""
     job = case.job
     lost = losses_s(job.problem, job.strategy, job.structure, case.columns)
     low, high = np.percentile(lost[:, 1:], [5.0, 95.0], axis=1)
@@ -396,7 +397,7 @@ def _parts_s(case: _Case) -> dict[str, float]:
 def _changes(
     case: _Case,
 ) -> tuple[tuple[Improvement, ...], dict[str, FloatArray], dict[str, int]]:
-    """Return the single changes by gain, draws of ln(time) after each, and what is left out."""
+    """Return the single changes by gain, draws of ln(time) after each, and those left out."""
     job, found = case.job, []
     log_times: dict[str, FloatArray] = {}
     left_out = {"breaks a rule": 0, "does not fit": 0}
@@ -422,7 +423,7 @@ def _log_times(case: _Case, change: SingleChange, own_s: FloatArray, seed: int) 
     """Return ln(time) after a change: under the most probable factors, then of each draw.
 
     Other degrees or micro-batches run other kernels, with an error of their own. Where they stay,
-    so does what the measurement holds beyond the factors, and only the effect of the change is in
+    so does the part of the measurement beyond the factors, and only the effect of the change is in
     doubt.
 
     Parameters
@@ -448,7 +449,7 @@ def _keeps_kernels(before: Strategy, after: Strategy) -> bool:
 def _improvement(
     case: _Case, change: SingleChange, logs: FloatArray, memory_bytes: float
 ) -> Improvement:
-    """Return what a change gains against the measured step."""
+    """Return the gain of a change against the measured step."""
     gains = 1.0 - np.exp(logs) / case.job.step_s
     low, high = np.percentile(gains[1:], [5.0, 95.0])
     return Improvement(
@@ -466,7 +467,7 @@ def _improvement(
 def _trials(
     case: _Case, changes: Sequence[Improvement], log_times: dict[str, FloatArray]
 ) -> Trials | None:
-    """Return which of the leading changes to run for some steps; what runs now is known."""
+    """Return the leading changes to run for some steps; the step of the current plan is known."""
     leading = [entry.what for entry in changes][: LEADING - 1]
     if not leading:
         return None

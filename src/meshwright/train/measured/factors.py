@@ -31,13 +31,13 @@ class Resource:
     name: str
     title: str
     rates: tuple[str, ...] = ()
-    """Constants that are shares of what the data sheet promises: divided by the factor."""
+    """Constants that are shares of the rate in the data sheet: divided by the factor."""
     times: tuple[str, ...] = ()
     """Constants that are seconds, or shares of a step: multiplied by the factor."""
 
     @property
     def main(self) -> str:
-        """The constant whose interval says how well the resource is known."""
+        """The constant with the interval that tells how well the resource is known."""
         return (*self.rates, *self.times)[0]
 
 
@@ -59,13 +59,13 @@ RESOURCES = (
     ),
     Resource("waiting", "waiting for the slowest device", times=("jitter",)),
 )
-"""In the order in which they are listed."""
+"""Resources in the order of all lists."""
 
 NAMES = tuple(resource.name for resource in RESOURCES)
 SCALED = tuple(name for resource in RESOURCES for name in (*resource.rates, *resource.times))
 """The constants of all resources."""
 LEAST_FACTOR = 1e-3
-"""Of seconds, which no data sheet bounds."""
+"""Least factor of times, which no data sheet bounds."""
 
 
 def scaled(
@@ -118,17 +118,17 @@ HALF_OF_80_PERCENT = 1.2816
 
 
 def residual_spread(ends: Distances | None) -> float:
-    """Return how far measurements of such questions lie from their prediction.
+    """Return the spread of measurements of such questions around their prediction, in ln(time).
 
     Parameters
     ----------
     ends
-        Of the 80 % interval of ln(measured / predicted); None: nothing was fitted.
+        Ends of the 80 % interval of ln(measured / predicted); None: nothing was fitted.
 
     Returns
     -------
     float
-        The standard deviation of a normal error whose interval is as wide.
+        The standard deviation of a normal error with an interval of the same width.
     """
     if ends is None:
         return UNFITTED
@@ -139,9 +139,9 @@ def prior_covariance(calibration: CalibrationOf[float], residual: float) -> Floa
     """Return the covariance of ln(factor) before measurements, (resources, resources).
 
     Half of the variance of rows left out is taken as common to all resources, as software that is
-    slower in everything; the other half, or what the interval of its constant allows where that is
-    more, is of each resource alone: c^2 + diag(s_r^2) with c = residual / sqrt(2) and
-    s_r = max(c, interval), each up to ``MOST``.
+    slower in everything; the other half, or the interval of its constant where that is wider,
+    belongs to each resource alone: c^2 + diag(s_r^2) with c = residual / sqrt(2) and s_r = max(c,
+    interval), each up to ``MOST``.
 
     Parameters
     ----------
@@ -177,14 +177,14 @@ STEP_NOISE = 0.02
 TAIL = 1.645
 """Standard deviations from the middle to the 5th and the 95th percentile."""
 STEP = 0.02
-"""Of a logarithm, for differences."""
+"""Step of a logarithm for differences [1]."""
 MOST_ROUNDS = 12
 CLOSE = 1e-4
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measured job: what ran, and how long a step took."""
+    """One measured job: its plan, and the time of a step."""
 
     name: str
     problem: Problem
@@ -195,7 +195,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Factor(Brief):
-    """How much longer the work on one resource takes than calibrated."""
+    """Time of the work on one resource over its calibrated time."""
 
     resource: str
     factor: float
@@ -204,22 +204,22 @@ class Factor(Brief):
     high: float
     """95th percentile."""
     prior_low: float
-    """The same before the measurements."""
+    """5th percentile before the measurements."""
     prior_high: float
 
 
 @dataclass(frozen=True)
 class Factors(Listed):
-    """The factors that measurements suggest, with all that is known about their errors."""
+    """Factors of the resources from measurements, with their errors."""
 
     num_measurements: int
     factors: tuple[Factor, ...]
     """One for each resource, in their order."""
     log_covariance: tuple[tuple[float, ...], ...]
-    """Of the logarithms of the factors."""
+    """Covariance of the logarithms of the factors."""
 
     def brief(self) -> str:
-        """Return how much longer the work on each resource takes."""
+        """Return the factor of the time on each resource, in words."""
         shown = ", ".join(f"{words(one.resource)} {one.factor:.2f}x" for one in self.factors)
         return f"{counted(self.num_measurements, 'measured job')}: {shown}"
 
@@ -288,7 +288,7 @@ def most_probable(
     slopes
         Derivatives of ln(time) in ln(factor), (jobs, resources).
     noise
-        Covariance of what no factor explains, (jobs, jobs).
+        Covariance that no factor explains, (jobs, jobs).
     prior
         Covariance of ln(factor) before the jobs, (resources, resources).
     """
@@ -347,7 +347,7 @@ def logs_and_slopes(
 
 
 def noise_covariance(measurements: Sequence[Measurement]) -> FloatArray:
-    """Return the covariance of what no factor explains; equal plans share the error of theirs."""
+    """Return the covariance that no factor explains; equal plans share the error of theirs."""
     plans = [
         (entry.problem.model, entry.problem.system, entry.problem.workload,
          entry.strategy, entry.structure)
@@ -384,7 +384,7 @@ def _factors(number: int, values: FloatArray, covariance: FloatArray, prior: Flo
 def losses_s(
     problem: Problem, strategy: Strategy, structure: PlanOptions, factors: FloatArray
 ) -> FloatArray:
-    """Return what the factor of each resource adds to a step [s].
+    """Return the time that the factor of each resource adds to a step [s].
 
     Resources act together (a slower network may hide behind slower products), so each one gets
     its mean effect over all orders in which the factors could set in. The shares sum to the

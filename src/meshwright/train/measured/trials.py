@@ -50,10 +50,10 @@ def expected_covariance(problem: Problem) -> FloatArray:
 
 
 def with_measured_interval(problem: Problem, entry: Candidate, factors: Factors) -> Candidate:
-    """Return a candidate with the interval in which four of five of its measurements are expected.
+    """Return a candidate with the interval of four of five of its expected measurements.
 
-    What the factors leave open, as far as the candidate feels it, and the error of its own; never
-    wider than without measurements.
+    Its width is the spread left by the factors, as far as it acts on the candidate, and the error
+    of the plan itself; never wider than without measurements.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def with_measured_interval(problem: Problem, entry: Candidate, factors: Factors)
 
 
 def trials_of(texts: Sequence[str], log_times: FloatArray, known: Sequence[int] = ()) -> Trials:
-    """Return which of some plans to run for a few steps, given draws of ln(time) of each.
+    """Return the plans to run for a few steps, given draws of ln(time) of each.
 
     Parameters
     ----------
