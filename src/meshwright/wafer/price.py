@@ -77,12 +77,14 @@ def physical_network(problem: Problem) -> Network:
     """
     shares = tuple(only(efficiency) for efficiency in problem.efficiencies)
     key = id(problem.system), shares
-    if key not in _NETWORKS:
+    found = _NETWORKS.get(key)
+    if found is None:
         network = network_of(problem.system)
         reached = network.bandwidth_bytes_per_s * np.array(shares)[network.level]
+        found = problem.system, replace(network, bandwidth_bytes_per_s=reached)
         _NETWORKS.clear()
-        _NETWORKS[key] = problem.system, replace(network, bandwidth_bytes_per_s=reached)
-    return _NETWORKS[key][1]
+        _NETWORKS[key] = found
+    return found[1]
 
 
 _NETWORKS: dict[tuple[int, tuple[float, ...]], tuple[SystemSpec, Network]] = {}
