@@ -1,4 +1,4 @@
-"""Plans as files that frameworks read: one target per file, and what each cannot express."""
+"""Plans as files that frameworks read: one target per file, with its limits."""
 
 from meshwright.frameworks import targets as targets
 from meshwright.frameworks.registry import export as export

@@ -20,7 +20,7 @@ MODULES = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj", "gate": "
 """Products with adapters, as most models of transformers call them."""
 LATENT_MODULES = {"q": "q_proj q_a_proj q_b_proj", "k": "kv_a_proj_with_mqa", "v": "kv_b_proj",
                   "o": "o_proj"}  # fmt: skip
-"""The same of latent attention."""
+"""Products with adapters in models with latent attention."""
 USUAL = Adapters(rank=16, targets=("q", "k", "v", "o", "gate", "up", "down"))
 """Adapters of a plan that states none: the usual rank of TRL, on all products."""
 STORED = {
@@ -36,7 +36,7 @@ PRECISIONS: dict[str, tuple[Words, ...]] = {
     "fp16": (("--fp16", "true"),),
     "fp8": (),
 }
-"""What the Trainer sets itself; fp8 is the choice of Accelerate."""
+"""Options of the Trainer for each precision; fp8 is set by Accelerate."""
 
 
 def adapters_of(plan: Plan) -> Adapters | None:
@@ -58,7 +58,7 @@ def program_of(plan: Plan) -> str:
 
 
 def notes(plan: Plan, script: str) -> tuple[str, ...]:
-    """Return what stands beside a script, and what to add behind its name."""
+    """Return the comments of a script: files to put beside it, arguments to add to the call."""
     if plan.workload.optimizer.freezes_weights:
         usual = f"the plan states no rank, and its price leaves adapters out: {USUAL.rank} here"
         return (

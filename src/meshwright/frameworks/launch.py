@@ -1,4 +1,4 @@
-"""What every target needs of a plan: degrees and mesh dims, hosts and processes, shell scripts."""
+"""Parts of every target: degrees and mesh dims, hosts and processes, shell scripts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Launch:
 
 
 def plan_launch(plan: Plan) -> Launch:
-    """Return hosts and processes for the devices used; each host starts as many."""
+    """Return hosts and processes for the devices used, equal for all hosts."""
     used, size = int(plan.best.strategy.num_devices), host_size(plan.system)
     return Launch(1, used) if used <= size else Launch(used // size, size)
 
@@ -95,7 +95,7 @@ def on_one_line(text: str) -> str:
 
 
 def header(plan: Plan, title: str, notes: Sequence[str] = ()) -> list[str]:
-    """Return comment lines that say what the file is, from which plan, and at which price."""
+    """Return comment lines: the title of the file, its plan, and the predicted price."""
     estimate, work, launch = plan.best.estimate, plan.workload, plan_launch(plan)
     idle = plan.system.num_devices - int(plan.best.strategy.num_devices)
     hosts = "1 host" if launch.num_hosts == 1 else f"{launch.num_hosts} hosts"
@@ -131,8 +131,8 @@ def shell_script(
 ) -> str:
     """Return a shell script that starts a program with one option on each line.
 
-    Words of the options are quoted; ``program`` and ``variables`` are shell text already. What
-    the user adds behind the name of the script goes to the program, before the ``last`` options.
+    Words of the options are quoted; ``program`` and ``variables`` are shell text already.
+    Arguments of the script go to the program, before the ``last`` options.
     """
     quoted = [shlex.join(words) for words in options]
     lines = [" ".join(program), *quoted, '"$@"', *(shlex.join(words) for words in last)]

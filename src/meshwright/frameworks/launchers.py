@@ -1,4 +1,4 @@
-"""What starts the script of a target on every host: Slurm, Kubernetes.
+"""Launchers that start the script of a target on every host: Slurm, Kubernetes.
 
 Source: Slurm 25.05, ``sbatch``, ``srun``, ``scontrol show hostnames``; Kubeflow Trainer v1,
 ``PyTorchJob`` of ``kubeflow.org/v1``, whose operator sets ``MASTER_ADDR`` and ``RANK`` of a host.
@@ -44,13 +44,13 @@ _Dumper.add_representer(
 
 
 def with_launcher(plan: Plan, files: Texts, launcher: str) -> dict[str, str]:
-    """Return the files of a target, the first its script, and what starts that on each host."""
+    """Return the files of a target, its script first, and the files that start it on each host."""
     script = next(iter(files))
     return {**files, **LAUNCHERS[launcher](plan, files, script)}
 
 
 def _command(plan: Plan, script: str) -> str:
-    """Return what runs on each host, in the folder of the files."""
+    """Return the command of each host, run in the folder of the files."""
     if script.endswith(".sh"):
         return f"bash {script}"
     return " ".join([*torchrun_words(plan_launch(plan)), script])
@@ -62,7 +62,7 @@ def _name(plan: Plan) -> str:
 
 
 def _slurm(plan: Plan, files: Texts, script: str) -> dict[str, str]:
-    """Return a batch script: one task on each host, the first of which is the head."""
+    """Return a batch script: one task on each host; the first host is the head."""
     launch = plan_launch(plan)
     file = f"{PurePath(script).stem}.sbatch"
     start = (
@@ -142,4 +142,4 @@ def _pod(plan: Plan, script: str, config: str) -> dict[str, object]:
 
 LAUNCHERS: Registry[Callable[[Plan, Texts, str], dict[str, str]]] = Registry("launcher")
 LAUNCHERS.update(slurm=_slurm, kubernetes=_kubernetes)
-"""What starts a script on every host, by name."""
+"""Functions that write the files of each launcher, by name."""

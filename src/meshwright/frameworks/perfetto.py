@@ -1,9 +1,9 @@
 """A simulated run, or a step over time, as a trace file that Perfetto and Chrome open.
 
-Of a run devices are processes, what they do on each track are threads, and the share of its
-bandwidth that each link carries is a counter of the node at which it begins. Times are whole
+In a run devices are processes, their tracks are threads, and the share of its bandwidth that each
+link carries is a counter of the node at which it begins. Times are whole
 nanoseconds, the resolution of these viewers. Tasks of one track that overlap are spread over
-several threads. Of a step pipeline stages are processes with two threads, and their memory is a
+several threads. In a step pipeline stages are processes with two threads, and their memory is a
 counter.
 
 Source: Trace Event Format (Google): complete, counter and metadata events, JSON object format.
@@ -52,9 +52,9 @@ def write_trace(
     Parameters
     ----------
     num_bytes
-        What each task sends, (tasks,); shown with those that send anything [bytes].
+        Bytes that each task sends, (tasks,); shown for tasks that send any [bytes].
     routes
-        The links that each task uses, one route for each; shown with those that use any.
+        Links that each task uses, one route for each; shown for tasks that use any.
     notes
         What the trace is of: plan, fidelity.
     node_names, link_names
@@ -123,7 +123,7 @@ def _stages(timeline: StepTimeline) -> Iterator[str]:
 
 
 def _memory(process: int, at: str, size: float) -> str:
-    """Return an event that says what a device holds from a time on [GiB]."""
+    """Return an event with the memory that a device holds from a time on [GiB]."""
     return (
         f'{{"ph":"C","name":"memory [GiB]","pid":{process},"ts":{at},'
         f'"args":{{"GiB":{size / 2**30:.6g}}}}}'
@@ -135,7 +135,7 @@ def write_flow_trace(
 ) -> None:
     """Write the flows of a file as a trace: each at the node that its first link leaves.
 
-    Links whose ends are not stated begin at nodes of their own.
+    A link without stated ends begins at a node of its own.
     """
     network, routes = network_of_links(scenario), routes_of(scenario)
     names = [f"from {name}" for name in scenario.link_ids for _ in range(2)]
@@ -270,7 +270,7 @@ def _lanes(place: IntArray, start: IntArray, end: IntArray) -> IntArray:
 def _details(
     timeline: Timeline, links: Sequence[str], num_bytes: FloatArray | None, routes: Routes | None
 ) -> Iterator[str]:
-    """Yield the arguments of each task as text: what it sends, and over which links."""
+    """Yield the arguments of each task as text: the bytes that it sends, and its links."""
     names = [json.dumps(name) for name in links]
     sizes = np.zeros(len(timeline.device)) if num_bytes is None else num_bytes
     for task, size in enumerate(sizes.tolist()):

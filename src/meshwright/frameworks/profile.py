@@ -1,8 +1,8 @@
 """Traces of the PyTorch profiler: where a measured step goes, by kind of work.
 
 Read event by event, so that a file may be larger than memory. Where a device ran kernels, its
-streams count; on a CPU its operators do. At each moment the first kind of :class:`Work` that is
-under way has it: computation hides communication, and what nothing fills is the host's.
+streams count; on a CPU its operators do. Each moment counts for the first
+kind of :class:`Work` under way: computation hides communication, and idle time is the host's.
 
 Source: Trace Event Format (Google), as libkineto writes it: complete events, microseconds.
 """
@@ -72,18 +72,18 @@ _COPY = re.compile(r"^mem(cpy|set)", re.I)
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _STEP = re.compile(r"ProfilerStep#\d+$")
 MOST_BYTES = 16 * 2**30
-"""Of a trace, unpacked: minutes of a device; a longer one is a slip."""
+"""Largest trace, unpacked [bytes]: minutes of a device; a longer one is a mistake."""
 MOST_EVENTS = 10_000_000
-"""Of a trace: about two gigabytes of memory."""
+"""Most events of a trace: about two gigabytes of memory."""
 MOST_EVENT = 16 * 2**20
-"""Letters of one event, or before the first one."""
+"""Most characters of one event, or before the first one."""
 CHUNK = 2**20
 MICRO = 1e-6
 
 
 @dataclass(frozen=True)
 class Profile(Listed):
-    """Where the mean step of a trace goes; parts and the time of nothing sum to the step."""
+    """Time of the mean step of a trace by kind of work; parts and idle time sum to the step."""
 
     step_s: float
     num_steps: int
@@ -91,11 +91,11 @@ class Profile(Listed):
     on_device: bool
     """Whether kernels of a device count, or the operators of a CPU."""
     parts_s: Mapping[Work, float]
-    """Of communication what no computation hides [s]."""
+    """Time of each kind of work; of communication the exposed part [s]."""
     hidden_s: Mapping[Work, float]
-    """Of each kind of communication, behind computation [s]."""
+    """Hidden time of each kind of communication, behind computation [s]."""
     idle_s: float
-    """Nothing is under way: the host prepares, or waits [s]."""
+    """Time with nothing under way: the host prepares, or waits [s]."""
 
     def brief(self) -> str:
         """Return the mean step, and its largest parts."""
@@ -107,7 +107,7 @@ class Profile(Listed):
         )
 
     def rows(self) -> Rows:
-        """Return the kinds of work with their time; of communication what shows and what hides."""
+        """Return the time of each kind of work; of communication, exposed and hidden."""
         kinds = dict.fromkeys((*self.parts_s, *self.hidden_s))
         return [
             {"part": str(kind), "time_s": self.parts_s.get(kind, 0.0),
@@ -118,7 +118,7 @@ class Profile(Listed):
 
 @dataclass
 class _Found:
-    """What is kept of the events: times in microseconds, by kind of work."""
+    """Times of the events in microseconds, by kind of work."""
 
     device: dict[Work, list[tuple[float, float]]]
     host: dict[Work, list[tuple[float, float]]]
@@ -127,12 +127,12 @@ class _Found:
 
 
 def read_profile(path: Path) -> Profile:
-    """Return where the steps of a trace go.
+    """Return the time of the mean step of a trace by kind of work.
 
     Raises
     ------
     SpecError
-        Where it is no trace of the PyTorch profiler, or holds no work; says what is wrong where.
+        When it is no trace of the PyTorch profiler, or holds no work; names place and fault.
     """
     found = _Found({}, {}, [], [])
     try:
@@ -206,7 +206,7 @@ def _entries(file: IO[str]) -> Iterator[Any]:
 
 
 def _keep(found: _Found, event: Any, index: int) -> None:
-    """Keep what an event says of the work of a step."""
+    """Keep the time of an event, as a step or as work."""
     if not isinstance(event, dict):
         message = f"found {type(event).__name__}, expected an object"
         raise SpecError(Fault(f"traceEvents[{index}]", message))

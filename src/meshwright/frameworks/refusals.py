@@ -1,4 +1,4 @@
-"""What no target or no framework can express, and questions that several targets ask."""
+"""Refusals of plans that no target or no framework can express, and shared checks of targets."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from meshwright.train.writing import Written, batch_faults, launched_faults, wri
 
 
 def framework_refusals(plan: Plan, name: str, *, is_written: bool = True) -> list[Fault]:
-    """Return what keeps a plan from a framework of the catalog.
+    """Return the faults of a plan that a framework of the catalog cannot run.
 
-    That of a plan in parts, what the framework cannot start (``sharding/launching.py``), and what
-    its files cannot say (``train/writing.py``).
+    Those of any target, options that the framework cannot start (``sharding/launching.py``), and
+    options that its files cannot express (``train/writing.py``).
 
     Parameters
     ----------
     is_written
-        By the files of the framework itself; otherwise by those of a program on top of it.
+Whether the framework's own files are written; otherwise those of a program on top of it.
     """
     found = [fault for check in (_segments, _devices) for fault in check(plan)]
     if plan.best.segments:
@@ -42,7 +42,7 @@ def asked(plan: Plan) -> Written:
 
 
 def _launching(plan: Plan, framework: Framework) -> Iterator[Fault]:
-    """Yield the rules on what a framework starts that a plan breaks."""
+    """Yield the launch rules of a framework that a plan breaks."""
     launches, chip, work = framework.launches, plan.system.chip, plan.workload
     if chip.vendor not in launches.vendors:
         message = f"{framework.title} does not run on {chip.name} of {chip.vendor}"
@@ -61,7 +61,7 @@ def _launching(plan: Plan, framework: Framework) -> Iterator[Fault]:
 
 
 def plan_refusals(plan: Plan) -> list[Fault]:
-    """Return what keeps a plan from any target: its shape, its batch, its legality."""
+    """Return the faults of a plan that no target can express: its shape, batch, legality."""
     return [
         fault for check in (_segments, _vocabulary, _not_written, _rules) for fault in check(plan)
     ] + list(batch_faults(asked(plan)))
@@ -101,7 +101,7 @@ def _devices(plan: Plan) -> Iterator[Fault]:
 
 
 def _rules(plan: Plan) -> Iterator[Fault]:
-    """Yield what the axes themselves refuse; narrow tiles are slow, not inexpressible."""
+    """Yield the refusals of the axes themselves; narrow tiles are slow, not inexpressible."""
     case = Case(
         plan.model, plan.workload, plan.best.structure, stack([plan.best.strategy]), 1.0, 1.0
     )
@@ -119,5 +119,5 @@ def offload_refusals(plan: Plan) -> Iterator[Fault]:
 
 
 def choice_refusal(path: str, found: object, reason: str, fix: str) -> Fault:
-    """Return the refusal of one choice: what was found, why not, what would do."""
+    """Return the refusal of one choice: the value found, the reason, the fix."""
     return Fault(path, f"{found}: {reason}", fix)

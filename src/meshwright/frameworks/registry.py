@@ -17,10 +17,10 @@ Files = Mapping[str, str] | Mapping[str, bytes]
 
 
 class Exporter(Protocol):
-    """One framework or simulator: what it cannot express, and the files that express the rest."""
+    """One framework or simulator: the refusals of plans, and the files of the others."""
 
     title: str
-    """What reads the files, and the version whose names are written."""
+    """Program that reads the files, with the version of the names written."""
     is_text: bool
     """Whether the files can be shown."""
 
@@ -49,9 +49,9 @@ TARGETS = {
 
 
 def target_for(framework: str, launches_with: Sequence[str]) -> str | None:
-    """Return the export target of what runs a plan; None: none has one.
+    """Return the export target for a plan; None: no target.
 
-    That of the framework that was stated, else of the first that starts the plan.
+    The target of the stated framework, else of the first framework that starts the plan.
     """
     ranked = (framework.partition("==")[0], *TARGETS)
     return next((TARGETS[n] for n in ranked if n in TARGETS and n in launches_with), None)

@@ -32,13 +32,13 @@ class ServeCommand:
     program: str
     options: Callable[[ServingPlan], Iterator[Words]]
     roles: Mapping[str, Words] = field(default_factory=dict)
-    """What a worker of prefill and of decode is told besides; empty: they are not written."""
+    """Extra options of prefill and decode workers; empty: they are not written."""
     drafts: str = ""
-    """The option that says what is drafted; empty: it is not written."""
+    """Option that states speculative decoding; empty: it is not written."""
     on_hosts: Callable[[ServingPlan, int], Iterator[str]] = lambda plan, hosts: iter(())
-    """What each of several hosts is told, as shell text."""
+    """Options of each of several hosts, as shell text."""
     launcher: Callable[[int], str] = lambda devices: ""
-    """What starts the processes of several hosts, before the program."""
+    """Command that starts the processes of several hosts, before the program."""
 
 
 def served(plan: ServingPlan | DisaggregatedPlan, name: str) -> dict[str, str]:
@@ -140,7 +140,7 @@ _NODE, _HEAD = "${NODE_RANK:?of this host, from 0}", "${HEAD_ADDRESS:?of the fir
 
 
 def _vllm_on_hosts(plan: ServingPlan, hosts: int) -> Iterator[str]:
-    """Yield what vLLM is told on each host; those after the first answer no requests."""
+    """Yield the options of vLLM on each host; those after the first answer no requests."""
     joined = _joined(plan)
     if joined > 1:
         local = joined // hosts
@@ -156,7 +156,7 @@ def _vllm_on_hosts(plan: ServingPlan, hosts: int) -> Iterator[str]:
 
 
 def _sglang_on_hosts(plan: ServingPlan, hosts: int) -> Iterator[str]:
-    """Yield what SGLang is told on each host."""
+    """Yield the options of SGLang on each host."""
     yield f"--nnodes {hosts}"
     yield f'--node-rank "{_NODE}"'
     yield f'--dist-init-addr "{_HEAD}:20000"'

@@ -153,7 +153,7 @@ _BUILDS: Mapping[str, str] = {
     "DeepseekV2ForCausalLM": _DEEPSEEK.replace("{score}", "softmax").replace("{norm}", "False"),
     "DeepseekV3ForCausalLM": _DEEPSEEK.replace("{score}", "sigmoid").replace("{norm}", "True"),
 }
-"""What builds a model of each architecture from its configuration."""
+"""Code that builds a model of each architecture from its configuration."""
 _TRAIN = """\
 FLAVORS["own"] = build
 
@@ -202,7 +202,7 @@ def _literal(config: Mapping[str, Any]) -> str:
 
 
 def _converters(plan: Plan) -> tuple[list[str], str]:
-    """Return what narrows products: names to import, and the list of the converters."""
+    """Return the converters to fp8: names to import, and the list of the converters."""
     if plan.workload.precision.matmul != "fp8":
         return [], "None"
     compiled = f"model_compile_enabled={plan.workload.software.compiled}"

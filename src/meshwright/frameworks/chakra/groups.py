@@ -37,7 +37,7 @@ class RankMesh:
         self.ranks: IntArray = np.arange(prod(sizes)).reshape(sizes)
         """Ranks by their coordinates, outermost axis first."""
         self.names: dict[tuple[int, ...], int] = {}
-        """Numbers of the groups that were asked for, all of as many digits."""
+        """Numbers of the groups asked for, all with the same number of digits."""
         self._first_name = 10 ** len(str(MOST_GROUPS_PER_RANK * self.ranks.size))
         self._groups: dict[tuple[str, int], dict[int, tuple[int, ...]]] = {}
 
@@ -46,7 +46,7 @@ class RankMesh:
         return int(np.unravel_index(rank, self.ranks.shape)[self.axes.index(axis)])
 
     def along(self, rank: int, axis: str) -> list[int]:
-        """Return the ranks along one axis that differ from a rank in nothing else, in order."""
+        """Return the ranks with the coordinates of a rank on all other axes, in order."""
         place: list[int | slice] = [int(i) for i in np.unravel_index(rank, self.ranks.shape)]
         place[self.axes.index(axis)] = slice(None)
         return [int(member) for member in self.ranks[tuple(place)]]

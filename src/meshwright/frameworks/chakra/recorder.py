@@ -34,23 +34,23 @@ class CumulativeRounding:
 class Recorder:
     """Writes down the nodes of one rank in the order of its program.
 
-    Computation runs in this order. What is exchanged waits for the computation before it, and the
-    computation behind it waits for that; the collectives of one group keep their order. What was
-    there early may run as far ahead as one piece of the model.
+    Computation runs in this order. An exchange waits for the computation before it, and the
+    computation behind it waits for the exchange; the collectives of one group keep their order.
+    Exchanges of early tensors may run ahead by one piece of the model.
     """
 
     def __init__(self, rank: int, mesh: RankMesh) -> None:
         self.rank, self.mesh = rank, mesh
         self.nodes: list[Node] = []
         self.next_tag = 1
-        """Of the messages of streams: members of a group count all of them alike."""
+        """Next tag of a message of a stream; all members of a group count the same messages."""
         self._last: list[int] = []
         """The last computation."""
         self._piece_began: list[int] = []
         """The last computation before this piece of the model, and before the one before it."""
         self._ahead: list[int] = []
         self._pending: list[int] = []
-        """What the next computation waits for."""
+        """Numbers of the exchanges that the next computation waits for."""
         self._last_of_group: dict[int, int] = {}
         self._groups: dict[tuple[object, ...], tuple[int, tuple[int, ...]]] = {}
         """Groups of the rank, by axis and the sizes that they depend on."""
@@ -121,7 +121,7 @@ class Recorder:
         return number
 
     def waiting(self) -> list[int]:
-        """Return what whatever comes next waits for."""
+        """Return the numbers of the nodes that the next exchange waits for."""
         return [*self._last, *self._pending]
 
     def needs(self, *needs: Iterable[int]) -> tuple[int, ...]:
@@ -163,7 +163,7 @@ class _Transit:
     stream_pass: StreamPass
     member: int
     num_bytes: float
-    """Of one item [bytes]."""
+    """Size of one item [bytes]."""
     adds_up: bool
     first_tag: int
     held: dict[int, list[int]] = field(default_factory=dict)
@@ -198,14 +198,14 @@ class _Transit:
                 self.held.setdefault(item, []).append(computed)
 
     def own_accumulators(self) -> list[int]:
-        """Return what completes the accumulators of the member itself."""
+        """Return the numbers of the nodes that complete the member's own accumulators."""
         rounds = self.stream_pass.rounds
         own = [item for item in range(rounds.num_items) if rounds.home(item) == self.member]
         return [number for item in own for number in self.held.get(item, [])]
 
 
 def write_stream(recorder: Recorder, form: Form, name: str, step: Stream) -> list[int]:
-    """Write down an operator round by round, and return what completes the gradients it owns.
+    """Write down an operator round by round; return the nodes that complete its own gradients.
 
     Where weights and gradients are both streamed, a round computes with the item of the round and
     adds to the accumulator of the reversed round: each is half of the work.

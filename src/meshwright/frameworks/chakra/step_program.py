@@ -45,7 +45,7 @@ class HeldParameters:
 
 
 class DataParallelState:
-    """What keeps the parameters of the pieces in step, under one stage of ZeRO."""
+    """Collectives that keep the parameters of replicas equal, under one stage of ZeRO."""
 
     def __init__(self, problem: Problem, structure: PlanOptions, strategy: Strategy) -> None:
         self.problem, self.structure, self.strategy = problem, structure, strategy
@@ -72,7 +72,7 @@ class DataParallelState:
         return float(rows * self.problem.model.hidden_size)
 
     def gathers(self, index: int) -> list[Exchange]:
-        """Return what brings the whole parameters of a piece to a device."""
+        """Return the all-gathers of the whole parameters of a piece."""
         word = self.optimizer.gathered_bytes_per_param(self.structure.zero_stage)
         kind = CollectiveKind.ALL_GATHER
         return [
@@ -82,7 +82,7 @@ class DataParallelState:
         ]
 
     def scatters(self, index: int) -> list[Exchange]:
-        """Return what brings the sums of gradients over the shards to those who keep them."""
+        """Return the reduce-scatters of the gradients of a piece over the shards."""
         return self._reductions(index, CollectiveKind.REDUCE_SCATTER, is_shard=False)
 
     def sums(self, index: int) -> list[Exchange]:
@@ -131,7 +131,7 @@ class StepProgram:
         self.mesh = RankMesh(strategy, structure.axis_order)
         self.pieces = Pieces(problem, structure, strategy)
         self.kept = Pieces(problem, replace(structure, recompute=Recompute.NONE), strategy)
-        """Layers of which nothing is recomputed, where others are."""
+        """Layers without recomputation, where others recompute."""
         self.state = DataParallelState(problem, structure, strategy)
         self.num_stages = int(strategy.pp)
         self.num_runs = self.num_stages * int(strategy.num_virtual_stages)
@@ -154,9 +154,9 @@ class StepProgram:
         return {name: members for members, name in self.mesh.names.items()}
 
     def program_of(self, rank: int) -> tuple[object, ...]:
-        """Return what ranks have in common that run the same program, whatever their groups.
+        """Return a key that is equal for ranks that run the same program, in any group.
 
-        The stage, the place in a stream, and how many bytes the numbers of their partners take.
+        The stage, the place in a stream, and the number of bytes of each partner's number.
         """
         widths = tuple(len(varint(partner)) for partner in self._partners(rank))
         places = tuple(self.mesh.coordinate(rank, axis) for axis in PARTNER_AXES)
@@ -177,7 +177,7 @@ class StepProgram:
 
     @cached_property
     def kept_layers(self) -> frozenset[str]:
-        """Names of layers of which nothing is recomputed, where others of their chunk are."""
+        """Names of layers without recomputation, where others of their chunk recompute."""
         if not self.structure.recomputes_some:
             return frozenset()
         pattern, num_kinds = self.problem.model.layer_pattern, len(self.problem.graph.layers)
@@ -185,7 +185,7 @@ class StepProgram:
         return frozenset(f"L{number}" for number, kind in enumerate(kinds) if kind >= num_kinds)
 
     def steps(self, place: str, index: int, kind: TaskKind) -> tuple[Step, ...]:
-        """Return what a device does in a task with the layer or edge at a place."""
+        """Return the steps of a device in a task with the layer or edge at a place."""
         pieces = self.kept if place in self.kept_layers else self.pieces
         return pieces.steps(index, kind)
 
@@ -227,7 +227,7 @@ class _RankWriter:
         self.stage = self.pipeline.index(rank)
         self.zero_stage = program.structure.zero_stage
         self.complete_gradients: list[int] = []
-        """What completes the gradients of streams in the last micro-batch."""
+        """Numbers of the nodes that complete the gradients of streams in the last micro-batch."""
 
     def nodes(self) -> list[Node]:
         """Return all nodes, task by task."""
@@ -247,7 +247,7 @@ class _RankWriter:
         return self.recorder.nodes
 
     def _forward(self, task: Task, run: int) -> None:
-        """Write down a forward pass through a run of layers, and what comes and goes."""
+        """Write down a forward pass through a run of layers, with its receives and sends."""
         self._receive(task, run - 1, self.stage - 1, "activations")
         for place, index in self.program.places[run]:
             label = f"F{task.micro_batch} {place}"
@@ -299,7 +299,7 @@ class _RankWriter:
             self.complete_gradients += self.recorder.arrived
 
     def _receive(self, task: Task, boundary: int, stage: int, what: str) -> None:
-        """Write down what arrives over the boundary behind a run, if there is one."""
+        """Write down the receive over the boundary behind a run, if there is one."""
         if self._is_boundary(boundary):
             source = self.pipeline[stage % len(self.pipeline)]
             name = f"{what} {task.kind}{task.micro_batch}"
@@ -307,7 +307,7 @@ class _RankWriter:
             self.recorder.receive(name, source, self.program.send_bytes, tag)
 
     def _send(self, task: Task, boundary: int, stage: int, what: str) -> None:
-        """Write down what leaves over a boundary."""
+        """Write down the send over a boundary, if there is one."""
         if self._is_boundary(boundary):
             target = self.pipeline[stage % len(self.pipeline)]
             name = f"{what} {task.kind}{task.micro_batch}"
@@ -347,13 +347,13 @@ PREFIX = "step"
 """Traces are named by it, the rank and ``et``."""
 GROUPS = "comm_groups.json"
 LEVEL = 6
-"""Of the compression: readers know compressed traces by their first bytes, not by their names."""
+"""Level of the compression; readers know compressed traces by their first bytes, not by name."""
 
 
 class TraceFiles(Mapping[str, bytes]):
     """Content of each file by name, made when it is asked for, as all may be large.
 
-    Ranks that run the same program come one after the other; what they share is made once.
+    Ranks that run the same program come one after the other; their common part is made once.
     """
 
     def __init__(self, program: StepProgram) -> None:

@@ -1,4 +1,4 @@
-"""What a device does in one pass through a piece of the model: work, exchanges and streams.
+"""Steps of a device in one pass through a piece of the model: work, exchanges and streams.
 
 The operators, their prices and their derived collectives are those of the plan; nothing is listed
 by hand. Streams of weights over tatp stand for themselves, all other collectives are exchanges,
@@ -51,7 +51,7 @@ class Exchange:
     num_bytes: float
     """The full tensor on one rank [bytes]."""
     is_early: bool = False
-    """What it sends was there before the pass: it may run ahead of it."""
+    """Whether the tensor is there before the pass: the exchange may run ahead."""
     sizes: tuple[tuple[str, int], ...] = ()
     """Sizes of dims that the group depends on."""
 
@@ -62,9 +62,9 @@ class Stream:
 
     work: Work
     item_bytes: float
-    """Of one streamed sub-weight; 0 where none is streamed [bytes]."""
+    """Size of one streamed sub-weight; 0 where none is streamed [bytes]."""
     accumulator_bytes: float
-    """Of one streamed gradient; 0 where none is streamed [bytes]."""
+    """Size of one streamed gradient; 0 where none is streamed [bytes]."""
 
 
 Step = Work | Exchange | Stream
@@ -87,7 +87,7 @@ class Pieces:
         return PricedPiece(self.problem, self.structure, self.collectives, index, self.links)
 
     def steps(self, index: int, kind: TaskKind) -> tuple[Step, ...]:
-        """Return what a device does in a task with one piece of the model."""
+        """Return the steps of a device in a task with one piece of the model."""
         if (index, kind) not in self._known:
             self._known[index, kind] = tuple(_merged(self._steps(index, kind)))
         return self._known[index, kind]
@@ -98,7 +98,7 @@ class Pieces:
         return [self._exchange(index, c) for c in calls if not c.axis.startswith(("dp", "edp"))]
 
     def _recompute(self, index: int) -> Recompute:
-        """Return what a piece computes again; edges never do."""
+        """Return the recomputation of a piece; none for edges."""
         is_edge = index >= len(self.problem.graph.layers)
         return Recompute.NONE if is_edge else self.structure.recompute
 
@@ -195,7 +195,7 @@ class Pieces:
 
 
 _SITES_AFTER_WORK = (": output", ": weight gradient")
-"""Sites of what an operator sends when it has computed."""
+"""Sites of the collectives that an operator starts after its computation."""
 _PHASES = {
     TaskKind.BACKWARD: (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT),
     TaskKind.BACKWARD_INPUT: (Phase.INPUT_GRADIENT,),

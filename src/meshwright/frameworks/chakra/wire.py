@@ -117,7 +117,7 @@ def _bytes(field: int, content: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _attribute(name: str, field: int, value: int | str) -> bytes:
-    """Return one attribute of a node, whose value lies in the field of its type."""
+    """Return one attribute of a node, with the value in the field of its type."""
     content = _bytes(field, value.encode()) if isinstance(value, str) else _number(field, value)
     return _bytes(_ATTRIBUTE, _bytes(1, name.encode()) + content)
 
@@ -130,7 +130,7 @@ def encoded_trace(nodes: Iterable[Node]) -> Iterator[bytes]:
 
 
 def _head(node: Node) -> bytes:
-    """Return what nodes of one kind and size have in common."""
+    """Return the fields that all nodes of one kind and size share."""
     kind, duration, attributes = _described(node)
     parts = [_number(_TYPE, kind)]
     if duration:
@@ -141,9 +141,9 @@ def _head(node: Node) -> bytes:
 
 
 def _tail(node: Node) -> bytes:
-    """Return name, needs and number: what varies from node to node, in one place.
+    """Return name, needs and number: the fields that vary from node to node, in one place.
 
-    Fields may come in any order; so they compress best.
+    Fields may come in any order; this one compresses best.
     """
     needs = node.needs
     return (
@@ -160,7 +160,8 @@ _NUMBER_KEY = varint(_NUMBER << 3)
 class SharedTrace:
     """The trace of a rank, for all ranks that run the same program in other groups.
 
-    Names of groups have as many digits for all of them, and ranks as many bytes.
+    Names of groups have the same number of digits for all of them, and ranks the same number of
+    bytes.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:

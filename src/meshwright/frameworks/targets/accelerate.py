@@ -38,7 +38,7 @@ class AccelerateFiles:
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return what the configuration cannot say."""
+        """Return the faults of a plan that the configuration cannot express."""
         return framework_refusals(plan, "accelerate")
 
     @staticmethod

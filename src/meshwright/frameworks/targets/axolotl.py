@@ -22,7 +22,7 @@ from meshwright.train.writing import optimizer_faults, trainer_faults
 FILE_NAME = "axolotl.yaml"
 WIDE = ("fp32", "tf32")
 ADAM_BYTES = {True: 16.0, False: 8.0}
-"""Of a parameter: FSDP2 keeps FP32 weights, gradients and moments, DDP all of them in 16 bits."""
+"""Bytes of state per parameter: under FSDP2 (FP32), and under DDP (all in 16 bits)."""
 STORED: Mapping[str, dict[str, object]] = {
     "bitsandbytes nf4": {
         "load_in_4bit": True,
@@ -31,7 +31,7 @@ STORED: Mapping[str, dict[str, object]] = {
     "bitsandbytes nf4 with narrow scales": {"load_in_4bit": True},
     "bitsandbytes int8": {"load_in_8bit": True},
 }
-"""Frozen weights in narrow formats; those of four bits are of ``adapter: qlora``."""
+"""Frozen weights in narrow formats; those of four bits belong to ``adapter: qlora``."""
 
 PRECISIONS = {
     "fp32": {"bf16": False},
@@ -51,7 +51,7 @@ class AxolotlFile:
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return what the configuration cannot say."""
+        """Return the faults of a plan that the configuration cannot express."""
         is_wide = plan.best.structure.zero_stage == 3 or plan.workload.precision.matmul in WIDE
         preset = "fsdp-mixed" if is_wide else "adam-bf16"
         needed = ADAM_BYTES[is_wide]

@@ -24,7 +24,7 @@ class ChakraTraces:
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return what the traces do not hold."""
+        """Return the faults of a plan that traces cannot express."""
         return [*plan_refusals(plan), *offload_refusals(plan), *_stream_refusals(plan)]
 
     @staticmethod
@@ -34,7 +34,7 @@ class ChakraTraces:
 
 
 def _problem(plan: Plan) -> Problem:
-    """Return what the plan was made for."""
+    """Return the problem that the plan solves, with its calibration."""
     constants = load_calibration(plan.system.chip.family, plan.calibration)
     if plan.factors is not None:
         constants = plan.factors.applied(constants)

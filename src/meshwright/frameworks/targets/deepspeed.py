@@ -48,7 +48,7 @@ class DeepSpeedFiles:
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return what the configuration cannot say."""
+        """Return the faults of a plan that the configuration cannot express."""
         return framework_refusals(plan, "deepspeed")
 
     @staticmethod
@@ -78,7 +78,7 @@ def _variables(plan: Plan) -> Iterator[str]:
 
 
 def _config(plan: Plan) -> dict[str, object]:
-    """Return the configuration: batch, precision, and what is sharded or on the host."""
+    """Return the configuration: batch, precision, sharding and offload."""
     work, structure = plan.workload, plan.best.structure
     sizes = degrees(plan)
     config: dict[str, object] = {

@@ -30,7 +30,7 @@ class JaxProgram:
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return what the program cannot do."""
+        """Return the faults of a plan that the program cannot run."""
         return framework_refusals(plan, "jax")
 
     @staticmethod
@@ -47,7 +47,7 @@ class JaxProgram:
 
 
 def _program(plan: Plan) -> str:
-    """Return the program: the numbers of the plan, the model, and what is the same for all."""
+    """Return the program: the numbers of the plan, the model, and the common code."""
     head = ["#!/usr/bin/env python3", f"# what {FILE_NAME} starts: PLAN is the plan that it names,"]
     head.append("# MODEL the config.json of its model")
     numbers = {"PLAN": _settings(plan), "MODEL": config_of(plan.model) or {}}
@@ -61,7 +61,7 @@ def _literal(values: Mapping[str, Any]) -> str:
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
-    """Return what the program does: axes outermost first, batch, and what is sharded or kept."""
+    """Return the settings: axes outermost first, batch, sharding, recomputation, precision."""
     sizes, structure, work = degrees(plan), plan.best.structure, plan.workload
     return {
         "mesh": mesh_axes(plan),

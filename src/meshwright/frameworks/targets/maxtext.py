@@ -50,7 +50,7 @@ class MaxTextKeys:
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return what the keys cannot say."""
+        """Return the faults of a plan that the keys cannot express."""
         return framework_refusals(plan, "maxtext")
 
     @staticmethod

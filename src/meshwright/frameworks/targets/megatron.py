@@ -55,7 +55,7 @@ class MegatronArguments:
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return what the arguments cannot say."""
+        """Return the faults of a plan that the arguments cannot express."""
         return framework_refusals(plan, "megatron")
 
     @staticmethod

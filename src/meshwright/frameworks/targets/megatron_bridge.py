@@ -1,8 +1,8 @@
 """Megatron Bridge: overrides of a recipe, as a script for torchrun.
 
-What Megatron-LM's arguments say, in the fields of ``ConfigContainer``: most are those of the model
-under the same name. The recipe ``vanilla_gpt_pretrain_config`` sets nothing of its own; models with
-latent attention, which it cannot be, take the recipe of their name.
+Megatron-LM's arguments as fields of ``ConfigContainer``: most are those of the model under the same
+name. The recipe ``vanilla_gpt_pretrain_config`` sets nothing by itself; it has no latent attention,
+so models with latent attention take the recipe of their name.
 
 Adapters are those of ``CanonicalLoRA``: one for each projection, where queries, keys and values are
 one product.
@@ -103,7 +103,7 @@ class BridgeOverrides:
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return what the overrides cannot say."""
+        """Return the faults of a plan that the overrides cannot express."""
         return framework_refusals(plan, "megatron-bridge")
 
     @staticmethod
@@ -126,7 +126,7 @@ class BridgeOverrides:
 
 
 def _overrides(plan: Plan) -> Iterator[str]:
-    """Yield ``field=value`` of every argument of Megatron-LM, then what has no argument there."""
+    """Yield ``field=value`` of every argument of Megatron-LM, then the fields without one."""
     of_model = bridge_recipe(plan.model) == VANILLA
     architecture = {name.removeprefix("--") for name, *_ in model_options(plan)}
     for name, *values in arguments(plan):

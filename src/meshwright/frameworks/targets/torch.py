@@ -222,7 +222,7 @@ class TorchScript:
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return what the script cannot say."""
+        """Return the faults of a plan that the script cannot express."""
         return framework_refusals(plan, "fsdp")
 
     @staticmethod
@@ -248,7 +248,7 @@ def _drops_weights(plan: Plan) -> bool:
 
 
 def _notes(plan: Plan) -> Iterable[str]:
-    """Yield what a reader must know of the way PyTorch does it."""
+    """Yield notes on how PyTorch runs the plan."""
     if plan.best.structure.zero_stage == 2:
         yield "ZeRO 2 is FSDP that keeps the gathered weights from the forward to the backward pass"
     if plan.best.structure.zero_stage < 2:

@@ -47,7 +47,7 @@ class TorchtitanOptions:
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return what the options cannot say."""
+        """Return the faults of a plan that the options cannot express."""
         return framework_refusals(plan, "torchtitan")
 
     @staticmethod
@@ -82,7 +82,7 @@ def data_degrees(plan: Plan) -> tuple[int, int]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """Yield what a reader must know of the way torchtitan does it."""
+    """Yield notes on how torchtitan runs the plan."""
     yield "tokenizer, data, learning rate and steps are those of the configuration"
     if plan.best.structure.zero_stage == 2:
         yield "ZeRO 2 is FSDP that keeps the gathered weights from the forward to the backward pass"
@@ -120,7 +120,7 @@ def _pipeline_options(plan: Plan) -> Iterator[Words]:
 
 
 def edge_weights(lengths: Sequence[int], structure: PlanOptions) -> tuple[int, int]:
-    """Return how many layers less the first and the last stage get before layers are dealt.
+    """Return the layers that the first and the last stage get less, before layers are dealt.
 
     torchtitan deals layers plus weights evenly, the rest to the first stages. Where one stage is
     short it is the last one, which happens by itself; where more are, the first one is among them.
@@ -148,7 +148,7 @@ def _training_options(plan: Plan) -> Iterator[Words]:
 
 
 def _compile_options(plan: Plan) -> Iterator[Words]:
-    """Yield what is compiled: configurations of DeepSeek compile their loss alone."""
+    """Yield the compile options: configurations of DeepSeek compile their loss alone."""
     software = plan.workload.software
     parts = ["model"] * software.compiled + ["loss"] * (software.loss == "compiled")
     overlaps = plan.best.structure.overlap_tensor_parallel and degrees(plan)["tp"] > 1

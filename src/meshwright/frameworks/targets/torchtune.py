@@ -38,7 +38,7 @@ class TorchtuneOverrides:
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return what the recipe cannot do."""
+        """Return the faults of a plan that the recipe cannot run."""
         return [*framework_refusals(plan, "accelerate", is_written=False), *_own_refusals(plan)]
 
     @staticmethod
