@@ -25,7 +25,7 @@ def framework_refusals(plan: Plan, name: str, *, is_written: bool = True) -> lis
     Parameters
     ----------
     is_written
-Whether the framework's own files are written; otherwise those of a program on top of it.
+        Whether the framework's own files are written; otherwise those of a program on top of it.
     """
     found = [fault for check in (_segments, _devices) for fault in check(plan)]
     if plan.best.segments:
