@@ -1,1 +1,1 @@
-"""Files that start jobs, read back: what they state, as options of this program."""
+"""Files that start jobs, read back as options of this program."""

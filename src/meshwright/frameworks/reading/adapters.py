@@ -33,9 +33,9 @@ def adapter_options(
     ranks, targets
         Names under which the program states them.
     usual_rank, usual_targets
-        What the program takes where they are not stated.
+        Values of the program where the file does not state them.
     is_on_all
-        All products have adapters, whatever else is named.
+        Whether all products have adapters, in addition to the named ones.
     """
     rank = given.whole(*ranks) or usual_rank
     text = given.text(*targets) or ("" if is_on_all else usual_targets)

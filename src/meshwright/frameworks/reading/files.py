@@ -1,4 +1,4 @@
-"""From files to a job: which program they start, on which devices, and what it is told."""
+"""From files to a job: the program that they start, its devices and its options."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOST_TREE, MOST_SCRIPT = 16 * 2**20, 2**20
 
 @dataclass
 class _Files:
-    """What was given: texts of scripts and trees by name, in the order of the user."""
+    """Files given: texts of scripts and trees by name, in the order of the user."""
 
     scripts: dict[str, str] = field(default_factory=dict)
     trees: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class _Files:
     folders: list[Path] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     budget: Budget = field(default_factory=Budget)
-    """What following all of their scripts may cost."""
+    """Limits on the work of following all of their scripts."""
 
 
 def read_job(
@@ -119,7 +119,7 @@ def _open(paths: Sequence[str | Path], variables: Mapping[str, str]) -> _Files:
 def _launches(
     files: _Files, variables: dict[str, str], origin: str
 ) -> tuple[Launch, Script, Devices, str] | None:
-    """Return the one program that scripts and manifests start, with what stands around it."""
+    """Return the one program that scripts and manifests start, with its script and devices."""
     found: list[tuple[Launch, Script, Devices, str]] = []
     started: list[str] = []
     for name, text in files.scripts.items():
@@ -149,7 +149,7 @@ def _launches(
 
 
 def _identity(launch: Launch, files: _Files) -> tuple[Any, ...]:
-    """Return what tells one job from another: its program, and the options that are read."""
+    """Return a key that differs between jobs: the program, and the options that are read."""
     given, loose = _options_of(launch, files)
     reader = readers[_reader_of(launch, given) or ""]
     stated = (one for one in given.statements if not given.is_among(one, reader.ignored))
@@ -158,7 +158,7 @@ def _identity(launch: Launch, files: _Files) -> tuple[Any, ...]:
 
 
 def _copies(launches: Sequence[Launch]) -> int:
-    """Return how often a server is started: each on a port of its own."""
+    """Return the number of copies of a server: one for each port."""
     ports = {of_words(launch.words)[0].peek("port") for launch in launches}
     return max(1, len(ports))
 
@@ -196,7 +196,7 @@ def _reader_of(launch: Launch, given: Given) -> str | None:
 
 
 def _own(names: Sequence[str]) -> str | None:
-    """Return the reader of a program rather than that of what the program is built on."""
+    """Return the reader of a program rather than that of the program under it."""
     kinds = {name: readers[name] for name in names}
     return next(
         (name for name, kind in kinds.items()
@@ -206,7 +206,7 @@ def _own(names: Sequence[str]) -> str | None:
 
 
 def _options_of(launch: Launch, files: _Files) -> tuple[Given, tuple[str, ...]]:
-    """Return what a command states: in its words, in the Python file that it starts or names."""
+    """Return the options of a command: its words, and the Python file that it starts or names."""
     given, loose = of_words(launch.words)
     program, named = base_name(launch.program), given.peek("config")
     if "." in program and not program.endswith(PYTHON):  # a module, of -m
@@ -247,7 +247,7 @@ def _tree_of(module: PythonFile, named: str | None) -> dict[str, Any]:
 
 
 def _tree_job(files: _Files, variables: Mapping[str, str], origin: str) -> tuple[str, Given]:
-    """Return the reader of trees that stand alone, and what they state."""
+    """Return the reader of trees that stand alone, and their options."""
     found: dict[str, Given] = {}
     every = dict(files.trees)
     for name, module in files.modules.items():

@@ -1,7 +1,7 @@
-"""What a file states, option by option: each is taken, ignored by name, or refused.
+"""Options of a file: each is taken, ignored by name, or refused.
 
-A reader takes the options that it understands. What is left over either cannot change a price, by
-a list of names that the reader has, or is a fault: nothing is passed over in silence.
+A reader takes the options that it understands. Any other option either cannot change a price, by a
+list of names of the reader, or is a fault: nothing is skipped silently.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _OFF: tuple[Any, ...] = (None, False, 0, "", "none", "null", "false", "off", "0"
 _LIKE = 0.8
 """Names less alike than this are not the same word misspelled."""
 _MOST_LIKE = 50
-"""Faults for which alike names are sought."""
+"""Most faults with a search for similar names."""
 _SUBCOMMAND = re.compile(r"(activation[-_]checkpoint):([\w-]+)")
-"""torchtitan states one choice as a command of its own."""
+"""Subcommand by which torchtitan states one choice."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """An option with its value, as a file has them."""
+    """An option with its value, as in the file."""
 
     option: str
-    """As it is spelled there."""
+    """Name as spelled in the file."""
     value: Any
-    """Text, or what YAML, JSON and TOML hold."""
+    """Text, or a value of YAML, JSON or TOML."""
     place: str = ""
     """File, and line where that is known."""
 
@@ -51,7 +51,7 @@ class Statement:
 
 @cache
 def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """Return what matches a name that fits one of the patterns of file names."""
+    """Return the regular expression of names that match one of the shell patterns."""
     return re.compile("|".join(map(fnmatch.translate, patterns)) or r"(?!)")
 
 
@@ -110,12 +110,12 @@ class Given:
         self._statements.pop(name, None)
 
     def state(self, name: str, value: Any) -> None:
-        """State what a program takes where its files leave an option out or without a value."""
+        """State the program's default for an option that its files leave out or without a value."""
         if self.peek(name) is None:
             self.restate(name, value)
 
     def restate(self, name: str, value: Any) -> None:
-        """State what another option decides, or how another program calls the value."""
+        """State a value that another option decides, or the value's name in another program."""
         if name in self._statements:
             self._taken[name] = self._statements[name]
         else:
@@ -134,7 +134,7 @@ class Given:
         }
 
     def statement(self, name: str, option: str = "") -> Statement:
-        """Return what is stated under a name, for another place and another name there."""
+        """Return the statement of an option, under another name if one is given."""
         one = self._statements[name]
         return Statement(option or one.option, one.value, one.place)
 
@@ -258,7 +258,7 @@ class Given:
             self.faults.append(Fault(_where(one), why, fix))
 
     def refuse_unless(self, name: str, *values: object, why: str, fix: str = "") -> None:
-        """Refuse an option whose value is none of those that leave the price as it is."""
+        """Refuse an option unless its value is one of those that leave the price unchanged."""
         if name in self._statements:
             found = self.value(name)
             if not any(str(found).lower() == str(value).lower() for value in values):
@@ -307,7 +307,7 @@ class Given:
 
     @property
     def read(self) -> tuple[Statement, ...]:
-        """Return what was taken, of all that files state."""
+        """Return the statements of the files that were taken."""
         return tuple(one for name, one in self._taken.items() if name not in self._implied)
 
     @staticmethod
@@ -316,10 +316,10 @@ class Given:
         return _any_of(tuple(patterns)).match(canonical(one.option)) is not None
 
     def rest(self, patterns: Iterable[str]) -> tuple[Statement, ...]:
-        """Return what was ignored by the list of a reader; all else is a fault.
+        """Return the statements ignored by the list of a reader; all others become faults.
 
-        A field without a value leaves a program at its default, which a price starts from. Of a
-        section of which nothing is read there is one fault.
+        A field without a value leaves a program at its default, which a price starts from. A
+        section without any option that is read is one fault.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""A job as files state it: options of this program, what was read for them, what was ignored."""
+"""A job as files state it: options of this program, statements read and statements ignored."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from meshwright.spec.declaration import faults_of
 
 @dataclass(frozen=True)
 class Job(Listed):
-    """What files that start a job state."""
+    """Job stated by the files that start it."""
 
     framework: str
-    """Of the catalog; the server of a serving job."""
+    """Name of the framework in the catalog; the server of a serving job."""
     kind: Literal["training", "serving"]
     options: Mapping[str, Any]
-    """Values of options of this program, by their names; texts and declarations."""
+    """Values of options of this program by name: texts and declarations."""
     devices: Devices
     read: tuple[Statement, ...]
     ignored: tuple[Statement, ...]
-    """No price depends on them."""
+    """Statements that change no price."""
     missing: tuple[Fault, ...] = ()
     """Options of this program that have to be stated beside the files."""
     notes: tuple[str, ...] = ()
 
     def brief(self) -> str:
-        """Return what the job is, and what is still open."""
+        """Return the title of the job, and its open options."""
         from meshwright.frameworks.reading.report import job_screen
 
         return job_screen(self, next_command="").lead
@@ -50,11 +50,11 @@ class Job(Listed):
 
 @dataclass
 class Setting:
-    """What a reader may ask about its surroundings."""
+    """Context of a reader: devices, files, the command that starts the program."""
 
     devices: Devices
     num_devices: int | None
-    """Those that the user names, else those of the job."""
+    """Devices that the user names, else those of the job."""
     config_files: Callable[[str], Mapping[str, Any]]
     """The content of a file that an option names."""
     launch: Launch | None = None
@@ -109,7 +109,7 @@ readers: Registry[type[Reader]] = Registry("reader")
 
 
 def job_of(name: str, given: Given, setting: Setting, origin: str) -> Job:
-    """Return what a reader makes of the options of a program.
+    """Return the job that a reader makes of the options of a program.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""What starts the processes of a job: torchrun, accelerate, deepspeed, mpirun, Slurm, Kubernetes.
+"""Launchers of the processes of a job: torchrun, accelerate, deepspeed, mpirun, Slurm, Kubernetes.
 
-Of a command line they leave the program and its options; of themselves the hosts, the processes on
-each, and, where a cluster is asked for them, the chips.
+A command line is split into the program with its options, and the devices that the launcher states:
+hosts, processes on each, and the chips where a cluster is asked for them.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class Devices:
 
     @property
     def example(self) -> str:
-        """How to state the system: as many devices as are stated, of the chip if it is known."""
+        """Example of the system option, with the stated number of devices and the chip if known."""
         return f"such as --on {self.count or 'N'}x{self.known_chip or 'CHIP'}"
 
     def beside(self, outer: Devices) -> Devices:
-        """Return what is stated here, else in what stands around it."""
+        """Return the devices stated here, else those of the enclosing launcher."""
         return Devices(
             self.num_hosts or outer.num_hosts,
             self.per_host or (outer.per_host if self.total is None else None),
@@ -79,16 +79,16 @@ class Launch:
     program: str
     """Path of a script, name of a module (``-m``) or of a command."""
     words: tuple[str, ...]
-    """What follows it."""
+    """Arguments of the program."""
     devices: Devices
     launcher: str = ""
     launcher_options: tuple[Statement, ...] = ()
-    """Of a launcher that states more than processes: accelerate."""
+    """Options of a launcher that states more than processes: accelerate."""
     line: int = 0
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Of its environment, as far as the script sets them."""
+    """Environment variables that the script sets."""
     copies: int = 1
-    """How often the files start it, each time on devices of its own."""
+    """Number of times that the files start it, each on other devices."""
     role: str = ""
     """``prefill`` or ``decode`` of a worker, as the head of a script that we wrote says."""
 
@@ -106,12 +106,12 @@ _FLAGS = frozenset((
 def launch_of(
     words: Sequence[str], line: int = 0, variables: Mapping[str, str] | None = None
 ) -> Launch | None:
-    """Return what a command starts on devices; None: no program of Python, and no server.
+    """Return the launch of a command on devices; None: neither a Python program nor a server.
 
     Parameters
     ----------
     variables
-        Put before the command, or set in the script: a launch script of torchtitan reads them.
+        Variables before the command or set in the script: a launch script of torchtitan reads them.
     """
     known = variables or {}
     names = [base_name(word) for word in words]
@@ -161,7 +161,7 @@ def _of_torchtitan(words: Sequence[str], known: Mapping[str, str], line: int) ->
 
 
 _TRAINERS = ("llamafactory-cli", "axolotl", "trl")
-"""Commands whose first word says what they do: train, sft."""
+"""Commands with a subcommand as first word: train, sft."""
 _SERVERS = ("vllm", "trtllm-serve", "sglang")
 _IMAGES = {"vllm-openai": "vllm", "vllm-tpu": "vllm", "vllm": "vllm"}
 """Images of containers that start a server."""
@@ -286,7 +286,7 @@ def slurm_header(text: str) -> tuple[Devices, dict[str, str]]:
 
 
 def slurm_devices(given: Given) -> Devices:
-    """Return what the options of sbatch or srun say of devices."""
+    """Return the devices that the options of sbatch or srun state."""
     hosts = given.text("nodes", "N")
     per_host, chip = None, ""
     for name in ("gpus_per_node", "gpus_per_task", "gres", "gpus_on_node"):
@@ -310,7 +310,7 @@ def slurm_devices(given: Given) -> Devices:
 
 @dataclass(frozen=True)
 class Container:
-    """What one kind of pods runs: a shell text, its variables, and its devices."""
+    """Container of one kind of pod: a shell text, its variables, and its devices."""
 
     text: str
     variables: Mapping[str, str]
@@ -393,7 +393,7 @@ def is_image(text: str) -> bool:
 
 
 def image_text(text: str) -> str:
-    """Return what an image of a Dockerfile starts, as shell text: its entry point and command."""
+    """Return the entry point and command of the image of a Dockerfile, as shell text."""
     lines: list[str] = []
     parts = {"ENTRYPOINT": "", "CMD": ""}
     for line in re.sub(r"\\\s*\n", " ", text).splitlines():
@@ -454,7 +454,7 @@ def _pods(
 
 
 def _predictor(tree: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the container of a KServe predictor whose runtime, that of Hugging Face, runs vLLM.
+    """Yield the container of a KServe predictor in the Hugging Face runtime, which runs vLLM.
 
     Source: KServe 0.16, Hugging Face runtime and multi-node inference (``workerSpec``).
     """

@@ -1,9 +1,9 @@
 """Python files as data: the objects that their functions build; nothing in them is run.
 
 Literals, arithmetic, calls with keywords, assignments to attributes, functions and classes of the
-file, tests and loops over what is known are followed. A call of what the file does not define
-becomes :class:`Built`: its name with its arguments. What cannot be known is marked, as in scripts,
-and is a fault where something depends on it.
+file, tests and loops over known values are followed. A call of a name that the file does not define
+becomes :class:`Built`: its name with its arguments. Unknown values are marked, as in scripts, and
+are faults where something depends on them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.frameworks.reading.shell import is_unknown, unknown, unknown_in
 
 TARGET, WORDS = "_target_", "_args_"
-"""Names under which a tree has what was called, and its arguments without a name, as in Hydra."""
+"""Keys of a tree for the name called and for its positional arguments, as in Hydra."""
 _MOST_DEPTH = 40
-"""Of calls; what is called deeper is not known."""
+"""Most nested calls; the result of a deeper call is unknown."""
 
 
 class Reference(str):
@@ -36,7 +36,7 @@ class Reference(str):
 
 @dataclass
 class Built:
-    """What a call of something unknown gives: its name, arguments, and attributes set later."""
+    """Result of a call of an unknown name: the name, arguments, and attributes set later."""
 
     target: str
     words: tuple[Any, ...] = ()
@@ -72,7 +72,7 @@ class PythonFile:
         self.name = name
         self.variables = dict(variables or {})
         self.started: list[Built] = []
-        """Calls whose result nobody takes, with objects among their arguments."""
+        """Calls with an unused result and with objects among their arguments."""
         self.imported: set[str] = set()
         """Names that another file defines: no variables of this one."""
         self.budget, self.depth = Budget(), 0
@@ -103,8 +103,8 @@ class PythonFile:
     def trees(self) -> dict[str, dict[str, Any]]:
         """Return the configurations that the file builds, by name, and its plain variables.
 
-        What it starts counts alone; else what its variables hold, and what its functions without
-        arguments return. Variables in capitals are a tree without a name.
+        Programs that it starts count alone; else the values of its variables, and the results of
+        its functions without arguments. Variables in capitals are a tree without a name.
         """
         return self._trees
 
@@ -251,7 +251,7 @@ class PythonFile:
                 one.unread.append(fault)
 
     def _unfollowed(self, node: ast.stmt, scope: dict[str, Any]) -> None:
-        """Mark what a statement changes that cannot be followed."""
+        """Mark the variables that a statement changes and that cannot be followed."""
         first = _unparsed(node).splitlines()[0][:60]
         fault = Fault(f"line {node.lineno}", f"{first!r} is not followed")
         for one in ast.walk(node):
@@ -452,7 +452,7 @@ class PythonFile:
     def _call_known(
         self, name: Reference, words: tuple[Any, ...], fields: dict[str, Any], node: ast.Call
     ) -> Any:
-        """Return the result of the few functions that are known, else what is built."""
+        """Return the result of the few functions that are known, else the object built."""
         last = name.rpartition(".")[2]
         if last in ("getenv", "get") and words and ("environ" in name or last == "getenv"):
             default = words[1] if len(words) > 1 else fields.get("default", unknown(str(words[0])))
@@ -477,7 +477,7 @@ class PythonFile:
     def _call_function(
         self, function: _Function, words: tuple[Any, ...], fields: dict[str, Any]
     ) -> Any:
-        """Return what a function of the file returns."""
+        """Return the result of a function of the file."""
         self.budget.spend(values=len(function.scope) + len(words) + len(fields))
         node, scope = function.node, dict(function.scope)
         if self.depth >= _MOST_DEPTH:
@@ -511,7 +511,7 @@ class PythonFile:
 
 
 def as_tree(value: Any, budget: Budget, depth: int = 0) -> Any:
-    """Return a value as trees of files have it; what was built stands under names of Hydra.
+    """Return a value in the form of trees of files; built objects have the keys of Hydra.
 
     A call deeper than in a section is a value that is not known.
     """
@@ -563,12 +563,12 @@ def _is_list(value: Any) -> bool:
 
 
 def _room(sign: ast.operator, left: Any, right: Any) -> int:
-    """Return how many letters or entries an operation builds at most.
+    """Return the most characters or entries that an operation builds.
 
     Raises
     ------
     ValueError
-        The operation makes numbers of digits without end, or its size is not known before.
+        When the operation makes numbers of unbounded length, or its size is unknown beforehand.
     """
     if isinstance(left, int | float) and isinstance(right, int | float):
         is_power = isinstance(sign, ast.Pow | ast.LShift | ast.RShift)
@@ -609,7 +609,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _unparsed(node: ast.AST) -> str:
-    """Return what is written; of numbers of thousands of digits Python writes none."""
+    """Return the source of a node; Python writes no numbers of thousands of digits."""
     try:
         return ast.unparse(node)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What was read of files that start a job: a screen, all of it, and data."""
+"""Jobs read from files: as a screen, as a full list, and as data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BATCH = ("global_batch", "micro_batch_size", "seq", "tokens", "batch", "context
 
 
 def job_screen(job: Job, *, next_command: str) -> Screen:
-    """Return the question that files ask, what is still open, and what plays no part."""
+    """Return the screen of a job: its question, open options, and ignored options."""
     screen = Screen(f"{_title(job)}: {_model(job)}{_devices(job)}")
     screen.gap()
     for label, content in _rows(job):
@@ -54,7 +54,7 @@ def job_lines(job: Job) -> Iterator[str]:
 
 
 class DevicesRecord(TypedDict):
-    """Devices of a job; what is not stated is null."""
+    """Devices of a job; null: not stated."""
 
     hosts: int | None
     all: int | None
@@ -71,7 +71,7 @@ class StatementRecord(TypedDict):
 
 
 class OpenOption(TypedDict):
-    """What the files leave open."""
+    """Option that the files leave open."""
 
     option: str
     message: str
@@ -86,7 +86,7 @@ class JobRecord(TypedDict):
     model: str | None
     devices: DevicesRecord
     options: Mapping[str, Any]
-    """Of this program, by name."""
+    """Values of options of this program, by name."""
     read: Sequence[StatementRecord]
     ignored: Sequence[StatementRecord]
     missing: Sequence[OpenOption]

@@ -1,9 +1,9 @@
 """Shell scripts: the commands that they start, with variables, arrays and defaults put in.
 
 A script is read, not run. Assignments, arrays, defaults (``${X:-8}``), arithmetic, tests, loops
-over words, functions, ``eval`` and files written by ``cat <<EOF`` are followed. What only a machine
-knows (``$(nvidia-smi)``, variables of its environment) is not: such text carries a mark, which
-:func:`unknown_in` finds, and tests of it count as false.
+over words, functions, ``eval`` and files written by ``cat <<EOF`` are followed. Values that
+only a machine knows (``$(nvidia-smi)``, variables of its environment) are not: such text carries a
+mark, which :func:`unknown_in` finds, and tests of it count as false.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _WORD = re.compile(f"(?:{_OPEN}[^{_CLOSE}]*{_CLOSE}|\\S)+")
 
 
 def unknown(what: str) -> str:
-    """Return text that stands for what only the machine knows."""
+    """Return text that stands for a value that only the machine knows."""
     return f"{_OPEN}{what}{_CLOSE}"
 
 
 def unknown_in(text: str) -> str:
-    """Return what a text depends on that the script does not say; empty: nothing."""
+    """Return the unknown value that a text depends on; empty: none."""
     found = _MARK.search(text)
     return found.group(1) if found else ""
 
@@ -52,7 +52,7 @@ def base_name(path: str) -> str:
 
 
 def as_written(text: str) -> str:
-    """Return a text for people: ``$NAME`` for what is not known."""
+    """Return a text for people: ``$NAME`` for an unknown value."""
     return _MARK.sub(lambda found: f"${found.group(1)}", text)
 
 
@@ -63,12 +63,12 @@ class Command:
     words: tuple[str, ...]
     line: int
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What it sees of the script's: exported, or put before it (``NGPU=8 ./run_train.sh``)."""
+    """Variables that it sees: exported, or put before it (``NGPU=8 ./run_train.sh``)."""
 
 
 @dataclass
 class Script:
-    """What a script starts and writes, and where reading it was not certain."""
+    """Commands and files of a script, with notes where reading it was not certain."""
 
     commands: list[Command] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def read_script(
     text: str, *, stated: Mapping[str, str] | None = None,
     others: Mapping[str, str] | None = None, budget: Budget | None = None,
 ) -> Script:  # fmt: skip
-    """Return what a script starts.
+    """Return the commands that a script starts.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def read_script(
     others
         Texts of scripts that it may source or call, by file name.
     budget
-        What following it, and all other scripts of a job, may cost.
+        Limits on the work of following it and all other scripts of a job.
 
     Raises
     ------
@@ -149,7 +149,7 @@ class _Shell:
             self.first_line = before
 
     def _held(self, found: re.Match[str]) -> str:
-        """Return a variable for what is not known: in text that is followed it is one word."""
+        """Return a variable for an unknown value: one word in text that is followed."""
         name = f"unknown_{len(self.variables)}"
         self.variables[name] = found.group()
         return f"${{{name}}}"
@@ -312,7 +312,7 @@ class _Shell:
         return True
 
     def _depends(self, node: Node) -> bool:
-        """Return whether a test is of what only the machine knows."""
+        """Return whether a test depends on a value that only the machine knows."""
         names = (one for one in _below(node) if one.type in _SPLIT)
         return any(unknown_in(self.text(one)) for one in names)
 
@@ -404,7 +404,7 @@ class _Shell:
         return bool(inner) and all(self._holds(child) for child in inner)
 
     def _holds(self, node: Node) -> bool:
-        """Return whether an expression between brackets holds; what is not known does not."""
+        """Return whether an expression between brackets holds; an unknown one does not."""
         if node.type == "parenthesized_expression":
             return self._holds(node.named_children[0])
         if node.type == "unary_expression":
@@ -432,7 +432,7 @@ class _Shell:
         return False
 
     def tested(self, node: Node) -> str:
-        """Return the text that a test sees: what is not set is empty."""
+        """Return the text that a test sees: unset variables are empty."""
         return _MARK.sub("", self.text(node))
 
     def _run_command(self, node: Node) -> bool:
@@ -519,7 +519,7 @@ class _Shell:
             self.variables["#"] = str(len(rest[number:]))
 
     def _read(self, words: list[str]) -> None:
-        """Give what stands behind ``<<`` or ``<<<`` to the variables that ``read`` names."""
+        """Give the text behind ``<<`` or ``<<<`` to the variables that ``read`` names."""
         self.budget.spend(letters=len(self.input) * (1 + len(words)))
         names: list[str] = []
         flags, takes = "", False
@@ -550,7 +550,7 @@ class _Shell:
             self.found.notes.append(f"line {line}: {as_written(name)} is not among the files")
 
     def _keep(self, words: list[str], line: int) -> None:
-        """Keep a command; of ``bash -c TEXT`` what the text starts, after what stands before it."""
+        """Keep a command; of ``bash -c TEXT`` the commands of the text, after its first words."""
         if (found := _text_of(words)) is not None:
             index, text = found
             first = len(self.found.commands)
@@ -634,7 +634,7 @@ class _Shell:
         return [one]
 
     def _joined(self, node: Node, splits: bool) -> list[str]:
-        """Return the words of what stands side by side: an array in it has several."""
+        """Return the words of adjacent parts: an array in them has several."""
         if node.type == "string" and len(node.named_children) == 1:
             one = self._one(node.named_children[0])
             if isinstance(one, list) and _text(node)[1:-1] == _text(node.named_children[0]):
@@ -650,7 +650,7 @@ class _Shell:
         return words
 
     def _pieces(self, node: Node) -> str:
-        """Return the text of a string or document: what stands between its parts is literal."""
+        """Return the text of a string or document: text between its parts is literal."""
         source = _bytes(node)
         start, text = 0, ""
         shift = int(node.start_byte)
@@ -728,7 +728,7 @@ class _Shell:
         return self._defaulted(node, name, value, sign, is_set=key in table)
 
     def _defaulted(self, node: Node, name: str, value: Value, sign: str, *, is_set: bool) -> Value:
-        """Return what a default, an alternative or the cutting of a pattern makes of a value."""
+        """Return a value after its default, its alternative or the removal of a pattern."""
         signs = [child for child in node.children if child.type == sign or child.type == sign[0]]
         after = signs[-1].end_byte if signs else node.start_byte
         parts = [child for child in node.named_children if child.start_byte >= after]
@@ -749,7 +749,7 @@ class _Shell:
         return unknown(_after_blank(node)[2:-1])
 
     def _substituted(self, node: Node) -> str:
-        """Return what a command prints: known of a few, and of functions that print words."""
+        """Return the output of a command: known for a few, and for functions that print words."""
         text = _after_blank(node)
         written = unknown(text[1:] if text.startswith("$") else text)
         if len(node.named_children) != 1 or node.named_children[0].type != "command":
@@ -803,13 +803,13 @@ _TAKE_TEXT = ("bash", "sh", "zsh", "sbatch", "ssh")
 """Commands that follow the text that they are given as input."""
 _ON_HOSTS = ("ssh", "pdsh", "clush")
 _TEXTS = ("--command", "--wrap")
-"""Options of job starters whose value is a command: those of xpk, gcloud and sbatch."""
+"""Options of job starters that take a command: those of xpk, gcloud and sbatch."""
 
 
 def _text_of(words: Sequence[str]) -> tuple[int, str] | None:
-    """Return the shell text that a command runs, and how many words stand before it.
+    """Return the shell text that a command runs, and the number of words before it.
 
-    That of ``bash -c TEXT``, of ``ssh HOST TEXT``, and of an option that takes a command.
+    The text of ``bash -c TEXT``, of ``ssh HOST TEXT``, or of an option that takes a command.
     """
     for index, word in enumerate(words):
         rest = words[index + 1 :]
@@ -909,7 +909,7 @@ def _arithmetic(node: ast.expr) -> int:
 
 
 def _printed(words: list[str]) -> str | None:
-    """Return what a command prints, for the few whose output is their arguments."""
+    """Return the output of a command, for the few that print their arguments."""
     if not words or any(map(unknown_in, words)):
         return None
     if words[0] == "echo":
@@ -939,7 +939,7 @@ def _text(node: Node) -> str:
 
 
 def _blank(text: str) -> int:
-    """Return how many letters of white space the parser counts to an expansion in a string."""
+    """Return the length of the white space that the parser adds to an expansion in a string."""
     found = re.match(r"(?:\\\n|\s)*", text)
     return found.end() if found else 0
 

@@ -10,13 +10,13 @@ from meshwright.sharding.dealing import dealt
 from meshwright.sharding.strategy import lengths_text
 
 _MOST_COUNTED = 16
-"""Layers for which nobody counts an embedding or a head more."""
+"""Most layers that an embedding or a head counts as."""
 
 
 def stage_choices(lengths: list[int], layers: int) -> dict[str, Any] | None:
-    """Return what deals layers in these lengths: counts of embedding and head, or each stage.
+    """Return the options that deal layers in these lengths: embedding and head, or each stage.
 
-    None: they are not the layers of the model.
+    None: a length is negative, or their sum is not the layers of the model.
     """
     if sum(lengths) != layers or min(lengths, default=0) < 0:
         return None

@@ -46,7 +46,7 @@ def trees_of(text: str, suffix: str, origin: str) -> list[dict[str, Any]]:
 
 
 def _named(value: Any, budget: Budget) -> Any:
-    """Return a tree whose names are texts, whatever numbers and dates stand in their place."""
+    """Return a tree with all names as texts, numbers and dates among them."""
     budget.spend(values=1)
     if isinstance(value, Mapping):
         with budget.deeper():
@@ -70,7 +70,7 @@ def _toml(text: str) -> dict[str, Any]:
 
 
 def _judge(text: str) -> None:
-    """Charge what a YAML text stands for, each alias as large as what it repeats.
+    """Charge the size of a YAML text, each alias as large as the value that it repeats.
 
     The events of the parser are counted; nothing is built.
     """

@@ -1,4 +1,4 @@
-"""Programs whose files are known and not read: refused by their name, with what to do instead.
+"""Programs whose files are known and not read: refused by name, with an alternative.
 
 Source: verl 0.8 ``verl/trainer``; Primus ``examples/run_pretrain.sh`` and ``primus-cli``; GPT-NeoX
 2.0 ``deepy.py``; llm-foundry 0.22 ``scripts/train``; NeMo 1.23
@@ -66,6 +66,6 @@ def unread_command(words: Sequence[str]) -> Unread | None:
 
 
 def unread_tree(tree: Mapping[str, Any]) -> Unread | None:
-    """Return the program whose file a tree is, of those that are known and not read."""
+    """Return the known but unread program that a tree is a file of; None: no such program."""
     names = {str(name).replace("-", "_") for name in tree}
     return next((one for one in UNREAD if any(keys <= names for keys in one.keys)), None)

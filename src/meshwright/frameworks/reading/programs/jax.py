@@ -28,7 +28,7 @@ class Jax:
         POLICIES* DTYPE
         """
     )
-    """What the program makes of its two tables, and what changes no price."""
+    """Values that the program derives from its two tables, and options that change no price."""
 
     @staticmethod
     def starts(launch: Launch, given: Given) -> bool:

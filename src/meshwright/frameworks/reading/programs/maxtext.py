@@ -22,16 +22,16 @@ AXES = {
     "tensor_transpose": "tp", "tensor_sequence": "tp", "sequence": "cp", "context": "cp",
     "pipeline": "pp", "expert": "ep",
 }  # fmt: skip
-"""What each axis of its mesh is here; experts borrow ranks that hold data."""
+"""Axis of this program for each axis of its mesh; experts borrow ranks of data parallelism."""
 MATMUL_PRECISIONS = {"default": "tf32", "high": "tf32", "highest": "fp32"}
-"""Of FP32 numbers. Source: JAX 0.10, ``docs/201/precision.md``."""
+"""Precision of products of FP32 numbers. Source: JAX 0.10, ``docs/201/precision.md``."""
 UNREAD = ("autoregressive", "diloco", "context_autoregressive", "context_usp_ulysses")
 REMAT = {
     "none": "full", "full": "full", "minimal": "selective", "minimal_with_context": "none",
     "minimal_flash": "none", "minimal_with_quantization": "selective",
     "minimal_with_context_and_quantization": "none", "custom": "full",
 }  # fmt: skip
-"""Policies of recomputation, but for those that keep single tensors.
+"""Policies of recomputation, except those that keep single tensors.
 
 Each layer is checkpointed: ``none`` gives it no policy, which keeps as little as ``full``. Source:
 AI-Hypercomputer/maxtext 0.2.5 ``layers/nnx_decoders.py``, ``get_remat_policy``.
@@ -54,7 +54,7 @@ CUSTOM = {
 
 SWITCHES = ("enable_diloco", "enable_rampup_batch_size", "use_dpo", "shard_optimizer_over_data",
             "use_2d_fsdp_sharding", "use_batch_split_schedule")  # fmt: skip
-"""What changes the price where it is on, and is not read."""
+"""Switches that change the price where they are on, and are not read."""
 
 
 @readers.register("maxtext")
@@ -231,8 +231,8 @@ def _pipeline_parts(given: Given, options: Mapping[str, Any], sequences: float) 
 
     0 sequences: their number is not known yet.
 
-    Source: MaxText 0.2.5 ``pyconfig.py``: as many as stages, twice as many where activations are
-    forwarded late; a multiple of the stages, that divides the batch.
+    Source: MaxText 0.2.5 ``pyconfig.py``: the number of stages, twice that where activations are
+    forwarded late; a multiple of the stages that divides the batch.
     """
     late = given.flag("pipeline_delay_activation_forwarding")
     name, stages = "num_pipeline_microbatches", options.get("pp") or 1
@@ -252,7 +252,7 @@ def _pipeline_parts(given: Given, options: Mapping[str, Any], sequences: float) 
 
 
 def _types(given: Given) -> dict[str, Any]:
-    """Return types of numbers, recomputation, and what lives on the host."""
+    """Return precisions, recomputation, and offload to the host."""
     kinds = {"bfloat16": "bf16", "float32": "fp32"}
     precision = kinds[given.word("dtype", among=kinds) or "bfloat16"]
     kept = given.word("matmul_precision", among=MATMUL_PRECISIONS) or "default"
@@ -280,7 +280,7 @@ def _types(given: Given) -> dict[str, Any]:
 
 
 def _recomputation(given: Given) -> dict[str, Any]:
-    """Return what is recomputed, and which tensors are kept: on the device or on the host."""
+    """Return the recomputation, and the tensors kept on the device or on the host."""
     policy = given.word("remat_policy", among={**REMAT, **KEEPS}) or "full"
     places: dict[str, set[str]] = {"device": set(), "offload": set(), "remat": set()}
     for key, tensors in CUSTOM.items():

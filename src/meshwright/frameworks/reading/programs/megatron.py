@@ -71,7 +71,7 @@ OTHERS = ("pretrain_t5", "pretrain_bert", "pretrain_vlm", "pretrain_vision", "pr
           "pretrain_retro", "pretrain_mimo", "multimodal")  # fmt: skip
 """Programs of Megatron-LM that train other kinds of models."""
 VANILLA = "vanilla_gpt_pretrain_config"
-"""The recipe that states nothing of its own."""
+"""Recipe without any settings."""
 DIMS = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
         "num_experts", "moe_ffn_hidden_size", "moe_router_topk", "vocab_size")  # fmt: skip
 
@@ -231,7 +231,7 @@ def _recipe_of(given: Given) -> str:
 
 
 def _start_from(given: Given, recipe: str) -> None:
-    """Add what a recipe of Megatron Bridge states and the files do not."""
+    """Add the options that a recipe of Megatron Bridge states and the files do not."""
     given.value("_target_", "_args_", "config")
     known = recipes("megatron_bridge")
     if recipe in known:
@@ -250,7 +250,7 @@ def _start_from(given: Given, recipe: str) -> None:
 
 
 def _mixed_precision(given: Given) -> None:
-    """Put a recipe of precision under its name; what it says of gradients counts, not ``ddp``."""
+    """Put a recipe of precision under its name; it decides on gradients, not ``ddp``."""
     words = given.value("mixed_precision._args_")
     if (target := given.text("mixed_precision._target_")) is not None:
         name = str(words[0]) if words else target.rpartition(".")[2]
@@ -262,7 +262,7 @@ def _mixed_precision(given: Given) -> None:
 
 
 def _named_model(given: Given) -> ModelSpec | None:
-    """Return the model that a recipe names, or the checkpoint whose provider it takes."""
+    """Return the model that a recipe names, or that of the checkpoint of its provider."""
     kind, words = given.text("model_target_") or "", given.value("model_args_")
     given.value("load_weights")
     name = given.text("hf_model")
@@ -283,7 +283,7 @@ def _named_model(given: Given) -> ModelSpec | None:
 
 
 def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
-    """Return degrees, and how ranks share what they hold."""
+    """Return the degrees, and the sharding of state over ranks."""
     names = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size",
              "cp": "context_parallel_size"}  # fmt: skip
     found: dict[str, Any] = {ours: given.whole(theirs) or 1 for ours, theirs in names.items()}
@@ -344,7 +344,7 @@ def _virtual_stages(given: Given, pp: int) -> int | None:
 
 
 def _sharding(given: Given, setting: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ZeRO stage, its ranks, and what overlaps."""
+    """Return the ZeRO stage, its ranks, and the overlap of its collectives."""
     is_dealt = given.peek("optimizer") == "dist_muon"  # of layers to the ranks of dp
     is_dealt |= given.flag("use_distributed_optimizer")
     stage = "1" if is_dealt else _zero_stage(given, setting)
@@ -495,7 +495,7 @@ def _batch(given: Given) -> dict[str, Any]:
 
 
 def _memory(given: Given) -> dict[str, Any]:
-    """Return what is recomputed, and what lives on the host."""
+    """Return the recomputation, and the offload to the host."""
     found = _recompute(given)
     if given.flag("optimizer_cpu_offload"):
         fraction = given.real("optimizer_offload_fraction")
@@ -509,7 +509,7 @@ def _memory(given: Given) -> dict[str, Any]:
 
 
 def _recompute(given: Given) -> dict[str, Any]:
-    """Return what is recomputed, and of how many layers of each chunk."""
+    """Return the recomputation, and its number of layers in each chunk."""
     granularity = given.word("recompute_granularity", among=("full", "selective"))
     legacy = [given.flag(name) for name in ("checkpoint_activations",
                                             "deepspeed_activation_checkpointing")]  # fmt: skip
@@ -547,7 +547,7 @@ def _recompute(given: Given) -> dict[str, Any]:
 
 
 def _types(given: Given) -> dict[str, Any]:
-    """Return types of numbers, and what of the software changes the price.
+    """Return precisions, and options of the software that change the price.
 
     Transformer Engine 2 computes products of FP32 in TF32 (``common/gemm/cublaslt_gemm.cu``).
     """
@@ -579,7 +579,7 @@ def _types(given: Given) -> dict[str, Any]:
 
 
 def _software(given: Given) -> dict[str, Any]:
-    """Return what else of the kernels differs from those of most jobs."""
+    """Return the options of kernels that differ from those of most jobs."""
     found: dict[str, Any] = {}
     local = given.word("transformer_impl", among=("transformer_engine", "local")) == "local"
     backend = given.word("attention_backend", among=("flash", "fused", "auto", "unfused", "local"))
@@ -727,7 +727,7 @@ def _predict(given: Given, options: dict[str, Any]) -> None:
 
 
 def _refuse(given: Given) -> None:
-    """Refuse what changes the price and has no counterpart."""
+    """Refuse options that change the price and have no counterpart."""
     for name, why in (
         ("cpu_offloading_num_layers", "layers whose activations live on the host are not read"),
         ("num_layers_at_start_in_bf16", "layers in another precision are not read"),
@@ -790,7 +790,7 @@ HYBRID = ("hybrid_attention_ratio", "hybrid_mlp_ratio", "hybrid_override_pattern
           "linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim",
           "linear_num_key_heads", "linear_num_value_heads", "heterogeneous_layers_config_path",
           "heterogeneous_layers_config_encoded_json", "attention_output_gate")  # fmt: skip
-"""What tells layers of kinds that the options of one layer do not describe."""
+"""Options of layer kinds that the options of one layer do not describe."""
 
 
 def _pass_over_model(given: Given) -> None:

@@ -33,7 +33,7 @@ _NAMES = ("model", "model_path", "model_tag", "model_id")
 
 
 def _common(given: Given, setting: Setting, server: str) -> dict[str, Any]:
-    """Return what all servers state: model, types, the sequences in flight and their tokens."""
+    """Return the options of all servers: model, precisions, sequences in flight, tokens."""
     dtype = given.word("dtype", among=TYPES) or "auto"
     quantized = given.text("quantization")
     precision = None if dtype == "auto" else TYPES[dtype]  # auto: as the checkpoint has them
@@ -70,9 +70,9 @@ def _model(given: Given, setting: Setting) -> Any:
 
 
 def _world(given: Given, setting: Setting, found: dict[str, Any]) -> None:
-    """Take the product of the degrees as the devices, where nothing else says how many.
+    """Take the product of the degrees as the devices, where their number is not stated.
 
-    What the files start several times is so many replicas, each with a batch of its own.
+    A server that the files start several times has one replica for each start, each with its batch.
     """
     degree = found["tp"] * found["pp"] * found["dp"]
     launch = setting.launch
@@ -103,9 +103,9 @@ def _has_experts(model: Any) -> bool:
 
 
 def _worker(given: Given, found: dict[str, Any], option: str, role: str) -> None:
-    """Read what a worker of one role does.
+    """Read the role of a worker: prefill or decode.
 
-    It is priced without the way of caches: ``plan --disaggregated`` prices both kinds together. A
+    It is priced without the transfer of caches: ``plan --disaggregated`` prices both roles. A
     worker of prefill takes prompts, and leaves room for the first token of an answer.
     """
     given.notes.append(f"{option}: the way of caches is priced by plan --disaggregated, not here")
@@ -140,9 +140,9 @@ def _transfer(given: Given, setting: Setting, found: dict[str, Any]) -> None:
 
 
 def _drafts(given: Given) -> dict[str, Any]:
-    """Return what vLLM drafts: by another model, or by layers of the checkpoint.
+    """Return the speculative decoding of vLLM: by another model, or by layers of the checkpoint.
 
-    Source: vLLM 0.33 ``config/speculative.py``. How many drafts are accepted no file says.
+    Source: vLLM 0.33 ``config/speculative.py``. No file states the share of accepted drafts.
     """
     option, known = "speculative_config", ("method", "model", "num_speculative_tokens")
     text = given.text(option)
@@ -389,7 +389,7 @@ class TensorRtLlm:
 
 
 def _graphs(given: Given, found: dict[str, Any], name: str) -> None:
-    """Read that passes are launched kernel by kernel; what servers do by themselves is priced."""
+    """Read the switch that turns CUDA graphs off; the host time priced is that with graphs."""
     if given.flag(name):
         found["cuda_graphs"] = False
         given.notes.append(f"{name}: the time of the host is that of servers with CUDA graphs")

@@ -34,7 +34,7 @@ def _shipped(
     model: str, local_batch_size: int, seq_len: int, steps: int, recompute: str = "selective",
     **more: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what a configuration states, section by section."""
+    """Return the options of a configuration, by section."""
     module, flavor = model.split()
     training = {"local_batch_size": local_batch_size, "seq_len": seq_len, "steps": steps}
     if more.pop("without_graphs", False):
@@ -72,7 +72,7 @@ SHIPPED = {
     "gpt_oss_20b": _shipped("gpt_oss 20b", 1, 8192, 10000, "full"),
     "gpt_oss_120b": _shipped("gpt_oss 120b", 1, 8192, 10000, "full"),
 }  # fmt: skip
-"""Configurations of 0.3 by name: what they state where the options do not.
+"""Configurations of 0.3 by name: values of options that are not stated.
 
 Those of DeepSeek compile their loss alone.
 """
@@ -188,7 +188,7 @@ def _configured(given: Given) -> bool:
 
 
 def _built(given: Given) -> None:
-    """Put what a Python file builds under the names of options."""
+    """Put the objects that a Python file builds under the names of options."""
     words = given.value("model_spec._args_", "model._args_") or []
     words = words or [given.value("model_spec.flavor")]
     source = given.text("model_spec._target_", "model._target_") or ""
@@ -220,7 +220,7 @@ def _built(given: Given) -> None:
 
 
 def _module(given: Given, source: str, flavor: str) -> str | None:
-    """Return whose flavors they are: of the import, of ``--module``, of the function's name."""
+    """Return the module of a flavor: by the import, ``--module``, or the function's name."""
     known = {name for name, _ in MODELS}
     parts = f"{source}.{given.text('module') or ''}".split(".")
     name = given.text("config") or ""
@@ -342,7 +342,7 @@ def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
 
 
 def _memory(given: Given, is_registry: bool) -> dict[str, Any]:
-    """Return what is recomputed, and what lives on the host."""
+    """Return the recomputation, and the offload to the host."""
     mode = given.word("activation_checkpoint", "activation_checkpoint.mode",
                       among=("none", "selective", "full"))  # fmt: skip
     option = given.text("activation_checkpoint.selective_ac_option",
@@ -363,7 +363,7 @@ def _memory(given: Given, is_registry: bool) -> dict[str, Any]:
 
 
 def _types(given: Given, is_registry: bool) -> dict[str, Any]:
-    """Return types of numbers, the optimizer, and what is compiled."""
+    """Return precisions, the optimizer, and the compiled parts."""
     kinds = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
     kept = given.word("training.dtype", among=kinds) or "float32"
     used = given.word("training.mixed_precision_param", among=kinds) or "bfloat16"
@@ -408,7 +408,7 @@ def _types(given: Given, is_registry: bool) -> dict[str, Any]:
 
 
 def _converters(stated: Any) -> str:
-    """Return the names of what replaces layers, as one text in small letters."""
+    """Return the names of the converters of layers, as one text in lower case."""
     parts = stated if isinstance(stated, list) else [stated]
     names = [one.get("_target_", "") if isinstance(one, dict) else one for one in parts if one]
     return ", ".join(map(str, names)).lower().strip("[]")

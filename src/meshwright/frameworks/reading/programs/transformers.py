@@ -3,7 +3,7 @@
 A job of these has up to three parts: the arguments of the trainer (``TrainingArguments``, TRL and
 scripts like it), the file of ``accelerate launch``,
 and the JSON of DeepSpeed. Each may stand alone:
-what is missing then is stated beside it.
+missing options are then stated beside it.
 
 Source: transformers 5.23 ``training_args.py``; accelerate 1.15 ``utils/dataclasses.py``; DeepSpeed
 0.19.8 ``runtime/config.py`` and ``runtime/zero/config.py``.
@@ -24,7 +24,7 @@ from meshwright.frameworks.reading.models import known_model
 
 PREFERENCES = ("training on preferences or rewards, with a second model or batches of its own, is "
                "not read", "the supervised job before it")  # fmt: skip
-"""Why such jobs are refused, and what to do."""
+"""Reason why such jobs are refused, and the fix."""
 SIZES = ("max_seq_length", "max_seq_len", "max_length", "block_size", "cutoff_len",
          "model_max_length", "sequence_len", "max_source_length", "seq_length",
          "seq_len", "max_len")  # fmt: skip
@@ -173,7 +173,7 @@ def read_gathered(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
 
 
 def _part(tree: Mapping[str, Any]) -> str:
-    """Return of what a tree is: ``ds``, ``accelerate``, ``trainer``; empty: none of them."""
+    """Return the kind of a tree: ``ds``, ``accelerate``, ``trainer``; empty: none of them."""
     keys = set(tree)
     if keys & {"zero_optimization", "train_micro_batch_size_per_gpu"} or (
         "train_batch_size" in keys and keys & {"fp16", "bf16", "optimizer"}
@@ -238,7 +238,7 @@ def gather(given: Given, setting: Setting) -> None:
 
 
 def _engine(given: Given, setting: Setting) -> dict[str, Any]:
-    """Return the framework, its ZeRO stage, degrees and what lives on the host."""
+    """Return the framework, its ZeRO stage, degrees and offload to the host."""
     kind = (given.text("distributed_type") or "").upper()
     given.flag("use_deepspeed"), given.flag("use_fsdp"), given.value("fsdp")
     launch = setting.launch
@@ -319,7 +319,7 @@ def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
 
 
 def _fsdp(given: Given, setting: Setting) -> dict[str, Any]:
-    """Return what the words of ``--fsdp`` and the fields of ``fsdp_config`` say."""
+    """Return the options in the words of ``--fsdp`` and the fields of ``fsdp_config``."""
     words = (given.text("fsdp") or "").replace(",", " ").split()
     at = "fsdp_config."
     strategy = given.text(f"{at}fsdp_sharding_strategy", f"{at}sharding_strategy")
@@ -383,7 +383,7 @@ def _parallelism(given: Given, setting: Setting, has_fsdp: bool) -> dict[str, An
 
 
 def _types(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return types of numbers, recomputation, and what is compiled."""
+    """Return precisions, recomputation, and the compiled parts."""
     mixed = given.word("mixed_precision", among=("no", "fp16", "bf16", "fp8"))
     is_on = {
         kind: any([mixed == kind, given.is_on(kind), given.is_on(f"ds.{kind}.enabled")])
@@ -428,7 +428,7 @@ def _loss(given: Given) -> str:
     """Return the kernel of the loss, as ``SoftwareStack`` names it; empty: that of the framework.
 
     Source: liger-kernel 0.6 ``transformers/monkey_patch.py``; axolotl 0.13 ``integrations/liger``,
-    whose plugin does nothing without its switches, and ``monkeypatch/unsloth_.py``.
+    a plugin that does nothing without its switches, and ``monkeypatch/unsloth_.py``.
     """
 
     def is_on(*names: str) -> bool:
@@ -485,7 +485,7 @@ def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
 
 
 def _agree(given: Given, each: int | None, again: int | None) -> None:
-    """Refuse what the file of DeepSpeed states otherwise than the options of the trainer.
+    """Refuse values in the file of DeepSpeed that contradict the options of the trainer.
 
     Source: huggingface/transformers 5.23 ``integrations/deepspeed.py``,
     ``HfTrainerDeepSpeedConfig.trainer_config_finalize``.

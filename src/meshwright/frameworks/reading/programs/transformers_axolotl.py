@@ -49,11 +49,11 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "nonexpert_quantization": ("quantization by kernels of experts is not read", "load_in_4bit"),
     "fp8_enable_fsdp_float8_all_gather": ("gathers in fp8 are not read", "false"),
 }
-"""Options that change a price and are not read: why, and what to do."""
+"""Options that change a price and are not read: the reason and the fix."""
 KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel",
            "use_kernels", "use_scattermoe", "use_sonicmoe", "fused_attn_kernel",
            "flash_attn_fuse_mlp", "flash_attn_rms_norm")  # fmt: skip
-"""Kernels of single operators, which have no prices of their own."""
+"""Kernels of single operators, which have no separate prices."""
 
 
 @readers.register("axolotl")

@@ -51,9 +51,9 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "model_class": ("is of the trainer of version 1 (src/llamafactory/v1), which is not read",
                     "the options of hparams: model_name_or_path, finetuning_type"),
 }  # fmt: skip
-"""Options that change a price and are not read: why, and what to do."""
+"""Options that change a price and are not read: the reason and the fix."""
 STAGES = {"pt": True, "sft": False}
-"""Stages that are read, and whether each packs its sequences by itself (``parser.py``)."""
+"""Stages that are read, and whether each packs its sequences by default (``parser.py``)."""
 
 
 @readers.register("llamafactory")
