@@ -129,7 +129,8 @@ def test_layers_of_prediction_are_priced():
                     set=["RANKS=8", "TP=2", f"MORE={more}"], **settings).best.estimate.step_time_s
         for more in ("", "--mtp-num-layers 1")
     ]  # fmt: skip
-    assert 1.02 < steps[1] / steps[0] < 1.04
+    # 6 x 2.02e8 FLOP a token of a layer, with its attention 3 % of 32, and 6 x 1.31e8 of its logits
+    assert 1.04 < steps[1] / steps[0] < 1.05
 
 
 def test_padded_experts_take_as_much_longer():
