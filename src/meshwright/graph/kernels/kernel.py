@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property, lru_cache
 from math import prod
 
 from meshwright.graph.op import Phase
@@ -97,7 +98,7 @@ class Kernel:
     in_place: bool = False
     """The output overwrites a tensor that is no longer read: it takes no memory of its own."""
 
-    @property
+    @cached_property
     def points(self) -> Dims:
         """All dims that the kernel runs over: those it writes first, then those it sums over.
 
@@ -108,12 +109,12 @@ class Kernel:
         names = (name for dims in (self.dims, *read, *held) for name in single_dims(dims))
         return tuple(dict.fromkeys(names))
 
-    @property
+    @cached_property
     def contracted(self) -> Dims:
         """Dims that the kernel sums over."""
         return tuple(dim for dim in self.points if dim not in single_dims(self.dims))
 
-    @property
+    @cached_property
     def row(self) -> Dims:
         """Dims of one row of the table that a lookup reads, or of its gradient."""
         numbers = self.inputs[1 if self.phase is Phase.WEIGHT_GRADIENT else 0 :]
@@ -127,6 +128,7 @@ class Kernel:
         return self.flops_per_point * prod(float(sizes[dim]) for dim in self.points)
 
 
+@lru_cache(maxsize=4096)
 def single_dims(dims: Dims) -> Dims:
     """Return the dims, with each combined dim replaced by its factors."""
     return tuple(name for dim in dims for name in factors(dim))
