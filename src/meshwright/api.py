@@ -1272,10 +1272,9 @@ def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
         return _validated_kernels(args, call)
     from meshwright.base.files import write_all
     from meshwright.base.registry import version
-    from meshwright.calibration.reading import judged
+    from meshwright.calibration.reading import judged, rows_file
     from meshwright.calibration.report import Validation, documents
     from meshwright.calibration.serving import predict_all
-    from meshwright.catalog.files import read_json
     from meshwright.options.question import output_file
     from meshwright.report.svg import check_drawable
 
@@ -1284,7 +1283,7 @@ def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
         check_drawable()
     rows, faults = _rows(None), list[Fault]()
     if args.measurements is not None:
-        rows, faults = judged(read_json(Path(args.measurements)), args.measurements)
+        rows, faults = judged(rows_file(Path(args.measurements)), args.measurements)
         if faults and not rows:
             raise SpecError(faults, origin=args.measurements)
     predictions = tuple(predict_all(rows, args.calibration))

@@ -124,7 +124,10 @@ def test_python_files(tmp_path, text, status, says):
         ("a.yaml", POD.format(node="  nodeSelector: x\n", command="[python, t.py]",
                               resources=EIGHT), "starts no program"),
         ("a.yaml", POD.format(node="", command="[python, t.py]", resources="5"), "is no file"),
-        ("a.yaml", "a: !!map [1]\n", "is no YAML"),
+        *[("a.yaml", f"a: {tag}\n", "is no YAML: expected a mapping node, but found sequence")
+          for tag in ("!!map [1]", "!!set [1]")],
+        *[("a.yaml", f"a: !!{kind} x\n", f"is no YAML: 'x' on line 1 is no {kind}")
+          for kind in ("bool", "int", "float", "timestamp")],
         ("a.yaml", "a: &a {b: 1}\n" + "".join(
             f"x{i}: &x{i} [{', '.join([f'*x{i - 1}' if i else '*a'] * 10)}]\n"
             for i in range(12)), "builds too many values"),
@@ -375,7 +378,7 @@ def test_names_of_rows_cannot_steer_a_terminal_or_a_page(tmp_path):
         ("explain", [], "is no answer of this program: found a list"),
         ("explain", {}, "is no answer of this program: found no field `format`"),
         ("simulate", {"format": None}, "format: found None, this version reads"),
-        ("read", "a: !!map [1]\n", "a tag stands at a value of another kind"),
+        ("read", "a: !!map [1]\n", "expected a mapping node, but found sequence"),
     ],
 )
 def test_messages_name_what_is_wrong_and_no_part_of_python(tmp_path, verb, content, says):
@@ -462,3 +465,23 @@ def test_what_is_read_runs_nothing_and_opens_no_file_that_is_not_named(tmp_path,
     assert [path.name for path in folder.iterdir()] == [name]
     assert "TOPSECRET" not in done.stdout + done.stderr
     assert "seq 4,096" not in done.stdout  # of the environment of who reads it
+
+
+@pytest.mark.parametrize("words", ["calibrate k.csv", "validate --measurements k.csv"])
+def test_a_table_of_kernels_is_no_broken_json(tmp_path, words):
+    """Rows of steps are JSON; a table is read by what reads tables."""
+    (tmp_path / "k.csv").write_text("chip,latency_us\nh100_sxm,5\n")
+    status, told = ended(tmp_path, *words.split())
+    assert (status, "is a table, not rows of steps (--kernels reads" in told) == (2, True)
+
+
+def test_faults_of_an_answer_are_in_our_words(tmp_path):
+    """It was "Value error, a quantity ...": the prefix is that of a library."""
+    asked = "plan gpt2-medium --on 1xH100 --seq 1k --global-batch 8 --out p.json"
+    assert ended(tmp_path, *asked.split())[0] == 0
+    plan = json.loads((tmp_path / "p.json").read_text())
+    plan["system"]["chip"]["memories"][0]["bandwidth_bytes_per_s"] = 10**400
+    (tmp_path / "p.json").write_text(json.dumps(plan))
+    status, told = ended(tmp_path, "explain", "p.json")
+    place = "p.json: system.chip.memories.0.bandwidth_bytes_per_s: a quantity of"
+    assert (status, place in told) == (2, True)

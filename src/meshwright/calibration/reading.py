@@ -41,6 +41,7 @@ from meshwright.catalog.models import known_names, load_model
 from meshwright.catalog.systems import chip_names, load_chip
 from meshwright.graph.recompute import MODULES, TENSORS
 from meshwright.sharding.strategy import Recompute
+from meshwright.spec.declaration import message_of
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import DType
 
@@ -94,7 +95,19 @@ def read_rows(path: Path) -> list[Row]:
     SpecError
         With all faults of the file.
     """
-    return rows_of(read_json(path), str(path))
+    return rows_of(rows_file(path), str(path))
+
+
+TABLES = (".csv", ".csv.gz", ".tsv")
+"""Of files that are no JSON by their name."""
+
+
+def rows_file(path: Path) -> Any:
+    """Return what a file of measured rows holds."""
+    if path.name.lower().endswith(TABLES):
+        fix = "--kernels reads times of single kernels; rows of steps are a JSON array"
+        raise SpecError(Fault("", "is a table, not rows of steps", fix), origin=str(path))
+    return read_json(path)
 
 
 def rows_of(content: Any, origin: str) -> list[Row]:
@@ -169,7 +182,7 @@ def _fault_of_words(index: int, error: Any) -> Fault:
     """Return the fault of a number that was read from the words of a row."""
     name = ".".join(map(str, error["loc"]))
     least = error.get("ctx", {}).get("gt")
-    allowed = error["msg"] if least is None else f"expected more than {least:g}"
+    allowed = message_of(error) if least is None else f"expected more than {least:g}"
     return Fault(f"[{index}]", f"{name} is understood as {error['input']!r}: {allowed}")
 
 

@@ -39,7 +39,7 @@ from meshwright.base.budget import Budget
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
 from meshwright.base.files import MOST_BYTES, text_of, unreadable
 from meshwright.base.units import DIMENSIONS, parse_quantity
-from meshwright.spec.declaration import Declaration, Provenance, file_key
+from meshwright.spec.declaration import Declaration, Provenance, file_key, message_of
 
 Location = tuple[str | int, ...]
 
@@ -636,7 +636,7 @@ def load_plain(model: type[D], plain: PlainValues, *, origin: str = "") -> D:
 def _pydantic_fault(model: type[Declaration], tree: Tree, error: Any, at: Location) -> Fault:
     """Return one pydantic error in the words of this package."""
     found, kind = error.get("input"), error["type"]
-    message: str = error["msg"].removeprefix("Value error, ")
+    message = message_of(error)
     if kind == "missing":
         allowed = f"required here: {', '.join(_required(model, at[:-1]))}"
         return fault_at(tree.lines, at, "is missing", allowed)

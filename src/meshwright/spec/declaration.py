@@ -80,14 +80,17 @@ def declared(kind: type[D], /, **values: Any) -> D:
 def faults_of(error: ValidationError) -> list[Fault]:
     """Return the faults in the values of a declaration."""
     return [
-        Fault(
-            ".".join(map(str, wrong["loc"])),
-            "is missing"
-            if wrong["type"] == "missing"
-            else wrong["msg"].removeprefix("Value error, "),
-        )
+        Fault(".".join(map(str, wrong["loc"])), message_of(wrong))
         for wrong in error.errors(include_url=False)
     ]
+
+
+def message_of(wrong: Any) -> str:
+    """Return what one error of pydantic says, without its prefix."""
+    if wrong["type"] == "missing":
+        return "is missing"
+    message: str = wrong["msg"].removeprefix("Value error, ")
+    return message
 
 
 def _written_in(dimension: str) -> BeforeValidator:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from meshwright.catalog.models import load_model, model_names, read_config
 from meshwright.catalog.config_json import config_of, dims_of, name_of
 from meshwright.catalog.maxtext_models import (
     MODELS,
@@ -10,6 +9,7 @@ from meshwright.catalog.maxtext_models import (
     model_keys,
     model_refusals,
 )
+from meshwright.catalog.models import load_model, model_names, read_config
 
 WRITTEN = [name for name in model_names() if config_of(load_model(name))]
 

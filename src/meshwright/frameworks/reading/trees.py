@@ -11,7 +11,7 @@ import yaml
 
 from meshwright.base.budget import Budget
 from meshwright.base.errors import Fault, SpecError
-from meshwright.catalog.files import json_content
+from meshwright.catalog.files import json_content, shown
 
 
 def trees_of(text: str, suffix: str, origin: str) -> list[dict[str, Any]]:
@@ -33,13 +33,11 @@ def trees_of(text: str, suffix: str, origin: str) -> list[dict[str, Any]]:
         found = [_named(tree, Budget()) for tree in found]
     except SpecError as error:
         raise SpecError(error.faults, origin=origin) from error
-    except (ValueError, TypeError, AttributeError, yaml.YAMLError, RecursionError) as error:
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         kind = suffix[1:].upper().replace("YML", "YAML")
-        why = " ".join(str(error).split())
-        if isinstance(error, TypeError | AttributeError):  # so PyYAML ends there
-            why = "a tag stands at a value of another kind"
-        message = f"is no {kind}: {why}"
-        raise SpecError(Fault("", message), origin=origin) from error
+        is_deep = isinstance(error, RecursionError)
+        told = "it nests too deep" if is_deep else " ".join(str(error).split())
+        raise SpecError(Fault("", f"is no {kind}: {told}"), origin=origin) from error
     if not found or not all(isinstance(tree, dict) for tree in found):
         raise SpecError(Fault("", "expected names with values at its top"), origin=origin)
     return found
@@ -98,10 +96,19 @@ class _Loader(_Events):  # type: ignore[misc,valid-type]
     """YAML as programs read it; a field that one mapping states twice is a fault."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        names = Counter(key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode))
         twice = next((name for name, count in names.items() if count > 1 and name != "<<"), None)
         if twice is not None:
             line = node.start_mark.line + 1
             raise yaml.YAMLError(f"{twice} is given twice below line {line}")
         found: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
         return found
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:  # of a stated tag
+            kind, line = node.tag.rpartition(":")[2], node.start_mark.line + 1
+            message = f"{shown(node.value)} on line {line} is no {kind}"
+            raise yaml.YAMLError(message) from error
