@@ -20,19 +20,19 @@ OF_PARTITIONS: Laws[PartitionFacts] = Laws()
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What a kernel takes, over all devices that share it."""
+    """FLOPs, bytes and time of a kernel, over all devices that share it."""
 
     name: str
     flops: float
-    """Of products; 0 of what memory limits."""
+    """FLOPs of products; 0 for a kernel limited by memory."""
     weight_bytes: float
-    """That a product reads; 0 of a lookup, which reads single rows."""
+    """Weights that a product reads; 0 for a lookup, which reads single rows."""
     ends_bytes: float
-    """Of its tensors those that come from outside of the graph or leave it; what a move writes."""
+    """Tensors of the kernel that enter or leave the graph; for a move, the bytes that it writes."""
     is_launched: bool
     """Whether it is a kernel of its own, and not the end of another one."""
     time_s: float
-    """Of one pass, by itself."""
+    """Time of one pass, by itself."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class GraphFacts(Facts):
     """From one kernel to the next, at least; 0 where one launch starts several."""
     usable_bytes: float
     num_params: float
-    """Of one repetition."""
+    """Parameters of one repetition."""
     param_bytes: float
-    """Of all weights of one repetition."""
+    """Bytes of all weights of one repetition."""
     optimizer: OptimizerPreset | None
     """In training."""
     repeats: int
@@ -187,9 +187,9 @@ class PartFacts:
 
     cores: int
     flops: float
-    """Of its products, over all chips that share it."""
+    """FLOPs of its products, over all chips that share it."""
     weight_bytes: float
-    """That its products read, over all chips that share it."""
+    """Weights that its products read, over all chips that share it."""
     time_s: float
     compute_s: float
     dram_s: float
@@ -212,9 +212,9 @@ class FusionFacts(Facts):
     launch_s: float
     """From one partition to the next, at least."""
     weight_bytes: float
-    """Of one repetition."""
+    """Weights of one repetition."""
     ends_bytes: float
-    """That enter and leave the graph with each sequence."""
+    """Tensors that enter and leave the graph with each sequence."""
     moves_ends: bool
     """Whether they pass through DRAM."""
     repeats: int
@@ -226,7 +226,7 @@ class FusionFacts(Facts):
     held_bytes: float
     time_s: float
     latency_s: float
-    """Of one sequence that is alone, through all repetitions."""
+    """Latency of a single sequence through all repetitions."""
     parts_s: Mapping[str, float]
     bound_s: float
 
@@ -318,7 +318,7 @@ def fusion_bound_is_below(facts: FusionFacts) -> Inequality:
 
 @dataclass(frozen=True)
 class StageFacts:
-    """What each device of a stage loads and holds."""
+    """Bytes and time of each device of a stage."""
 
     weights_bytes: float
     held_bytes: float
@@ -353,7 +353,7 @@ class PartitionFacts(Facts):
 
     @property
     def word_bytes(self) -> float:
-        """Of a weight."""
+        """Bytes of one element of a weight."""
         if isinstance(self.workload, Training):
             return self.workload.optimizer.weight_bytes_per_param
         types = self.workload.precision

@@ -1,4 +1,4 @@
-"""A law of an answer: what is small on the left, what is large on the right, both with their unit.
+"""Laws of an answer: inequalities with the smaller count on the left, both in one unit.
 
 An answer states its facts as a record of plain numbers; a law turns facts into one inequality. The
 counts on either side are made here, from the specification alone, so that a formula of ``cost``
@@ -19,7 +19,7 @@ ROUNDING = 1.0e-6
 
 
 class Inequality(NamedTuple):
-    """Two counts in one unit, of which the first is at most the second."""
+    """Two counts in one unit: the first is at most the second."""
 
     small: float
     large: float
@@ -49,7 +49,7 @@ class Violation:
     """A law that an answer breaks."""
 
     answer: str
-    """Which answer, or which of several."""
+    """Name of the answer, or of one of several."""
     law: str
     says: str
     inequality: Inequality
@@ -93,7 +93,7 @@ class Laws(Generic[F]):
 
 @dataclass(frozen=True)
 class Facts:
-    """What an answer says of itself, as plain numbers and declarations."""
+    """Facts of an answer, as plain numbers and declarations."""
 
     laws: ClassVar[Laws]  # type: ignore[type-arg]
     answer: str
@@ -111,7 +111,7 @@ def violations(facts: Iterable[Facts]) -> list[Violation]:
 
 
 def lawful(answer: A, facts: Iterable[Facts]) -> A:
-    """Return an answer whose facts break no law.
+    """Return an answer with facts that break no law.
 
     Raises
     ------

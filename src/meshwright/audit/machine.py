@@ -1,4 +1,4 @@
-"""What a system can do at most: the largest of its stated rates, whoever uses them."""
+"""Upper limits of a system: the largest of its stated rates, for any user of them."""
 
 from __future__ import annotations
 

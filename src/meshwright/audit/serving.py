@@ -95,14 +95,14 @@ class ServingFacts(Facts):
 
     @property
     def cached_tokens(self) -> float:
-        """Tokens whose cache a pass of decode reads for each sequence, at least."""
+        """Least cached tokens that a pass of decode reads for each sequence."""
         if self.decode is None:
             return 0.0
         return float(self.decode.prompt_length or self.decode.context_length)
 
     @property
     def word_bytes(self) -> float:
-        """Of the narrowest number that stands for an activation."""
+        """Bytes of the narrowest number that represents an activation."""
         types = self.workload.precision
         return min(BYTES_OF[types.activation], BYTES_OF[types.matmul])
 
@@ -131,9 +131,9 @@ class ServingFacts(Facts):
 
     @property
     def weights_bytes(self) -> float:
-        """What the devices of a sequence read of the weights in one pass, one rank of each stage.
+        """Weights read in one pass by the devices of a sequence, one rank of each stage [bytes].
 
-        Of routed experts those that one token meets.
+        Of the routed experts, only those of one token.
         """
         split = self.degree("tp", "cp")
         dense = sum(layer.dense_params for layer in self.work.layers) / self.degrees["tp"]
@@ -143,7 +143,7 @@ class ServingFacts(Facts):
 
     @property
     def summed_bytes(self) -> float:
-        """What a rank of tp sends in one pass of one group: sums of the dense branches."""
+        """Bytes sent by a rank of tp in one pass of one group: sums of the dense branches."""
         tp = self.degrees["tp"]
         sums = sum(layer.summed_outputs for layer in self.work.layers)
         tokens = self.degrees["micro_batch_size"] * self.pass_tokens / self.degrees["cp"]
@@ -339,7 +339,7 @@ def idle_power_is_drawn(facts: ServingFacts) -> Inequality | None:
 
 @law("devices draw at most their peak power")
 def peak_power_is_kept(facts: ServingFacts) -> Inequality | None:
-    """Return both counts, of a second; energies of operations say themselves what is drawn."""
+    """Return both counts in one second; None where energies of operations give the power."""
     peak_w, energy_j = facts.system.chip.peak_power_w, facts.energy_j_per_million_tokens
     if energy_j is None or peak_w is None or facts.energy_is_of_operations:
         return None

@@ -1,4 +1,4 @@
-"""Laws of a training step: where its bytes lie, what computes, what crosses links, what it costs.
+"""Laws of a training step: the memory of its state, its computation, its messages, its cost.
 
 Counts of parameters are of matrices alone, those of layers of the stage that has fewest of them.
 """
@@ -52,17 +52,18 @@ class TrainingFacts(Facts):
     num_micro_batches: int
     tokens_per_s: float
     mfu: float
-    """Of model FLOPs with half of the scores."""
+    """Utilisation by model FLOPs, with half of the scores [1]."""
     hfu: float
     fullest_stage: str
     memory_bytes: float
     memory_parts_bytes: Mapping[str, float]
-    """Of the fullest device."""
+    """Memory of the fullest device by part [bytes]."""
     host_bytes_per_device: float
     claims_to_fit: bool
     energy_j: float | None
     energy_parts_j: Mapping[str, float]
-    """Of all devices; with ``links_j`` it is the sum of the energies of single operations."""
+    """Energy of all devices by part [J]; with ``links_j``, the sum of the energies of single
+    operations."""
     cost_usd: float | None
 
     @cached_property
@@ -76,7 +77,7 @@ class TrainingFacts(Facts):
 
     @property
     def zero_stage(self) -> int:
-        """What is sharded: 1 optimizer state, 2 gradients too, 3 weights too."""
+        """ZeRO stage: 1 shards optimizer state, 2 gradients too, 3 weights too."""
         return int(self.choices["zero_stage"])
 
     def offloads(self, what: str) -> bool:
@@ -140,29 +141,29 @@ class TrainingFacts(Facts):
 
     @property
     def sequences(self) -> float:
-        """Of one micro-batch."""
+        """Sequences of one micro-batch."""
         return self.degrees["micro_batch_size"]
 
     @property
     def local_tokens(self) -> float:
-        """Of a micro-batch on one rank of cp."""
+        """Tokens of a micro-batch on one rank of cp."""
         return self.sequences * self.workload.sequence_length / self.degrees["cp"]
 
     @property
     def word_bytes(self) -> float:
-        """Of the narrowest number that stands for an activation."""
+        """Bytes of the narrowest number that represents an activation."""
         types = self.workload.precision
         return min(BYTES_OF[types.activation], BYTES_OF[types.matmul])
 
     @property
     def boundary_bytes(self) -> float:
-        """What is between two layers, of one micro-batch on one device."""
+        """Activations between two layers, of one micro-batch on one device [bytes]."""
         width = self.model.hidden_size * BYTES_OF[self.workload.precision.activation]
         return self.local_tokens * width / self.degree("tp", "tatp")
 
     @property
     def in_flight(self) -> float:
-        """Micro-batches whose backward pass the fullest stage still waits for, at least."""
+        """Least number of micro-batches that wait for their backward pass on the fullest stage."""
         stages = self.degrees["pp"]
         behind = {"first": stages, "middle": 2.0, "last": 1.0}[self.fullest_stage]
         if self.choices["schedule"] == "gpipe":
@@ -213,13 +214,13 @@ class TrainingFacts(Facts):
         return members, inside, members / inside
 
     def summed_bytes(self, num_bytes: float, axes: Iterable[str]) -> Crossing:
-        """Return what a device sends for the sum of a tensor over a group: scatter and gather."""
+        """Return the bytes that a device sends to sum a tensor over a group: scatter and gather."""
         found = self.gathered_bytes(num_bytes, axes)
         share = 2.0 * least_sum_share(self.system)
         return Crossing(share * found.all_bytes, share * found.between_hosts_bytes)
 
     def gathered_bytes(self, num_bytes: float, axes: Iterable[str]) -> Crossing:
-        """Return what a device takes in of a tensor that its group holds in parts.
+        """Return the bytes that a device receives of a tensor that is sharded over its group.
 
         All but its own part; from other hosts each part once for all members of a host.
         """
@@ -229,7 +230,7 @@ class TrainingFacts(Facts):
 
     @cached_property
     def data_parallel(self) -> Crossing:
-        """What a device of the mean stage sends for gradients and parameters in a step."""
+        """Bytes sent by a device of the mean stage for gradients and parameters in a step."""
         optimizer, stage = self.workload.optimizer, self.zero_stage
         split = self.degree("tp", "tatp", "pp")
         dense = sum(layer.dense_params for layer in self.work.layers) / split
@@ -253,7 +254,7 @@ class TrainingFacts(Facts):
 
     @cached_property
     def tensor_parallel(self) -> Crossing:
-        """What a device of the stage of fewest layers sends over tp in a step."""
+        """Bytes sent over tp in a step by a device of the stage with fewest layers."""
         if self.degrees["tatp"] > 1:
             return Crossing(0.0, 0.0)
         layers = min(self.least_layers(stage) for stage in ("first", "middle", "last"))
@@ -264,7 +265,7 @@ class TrainingFacts(Facts):
 
     @cached_property
     def expert_parallel(self) -> float:
-        """What a device sends to experts and back: each token at least once [bytes]."""
+        """Bytes sent by a device to experts and back: each token at least once."""
         layers = min(self.least_layers(stage) for stage in ("first", "middle", "last"))
         with_experts = self.work.least(lambda layer: float(layer.expert_params > 0), layers)
         leaves = 1.0 - 1.0 / self.degrees["ep"]
@@ -275,7 +276,7 @@ class TrainingFacts(Facts):
 
     @property
     def pipeline_bytes(self) -> float:
-        """What a device of an end of the pipeline sends."""
+        """Bytes sent by a device at an end of the pipeline."""
         if self.degrees["pp"] == 1:
             return 0.0
         chunks = self.degrees["num_virtual_stages"]
@@ -392,7 +393,7 @@ def _held(
     facts: TrainingFacts, what: str, first_sharded: int, bytes_per_param: float,
     *, with_tables: bool = True,
 ) -> Inequality:  # fmt: skip
-    """Return what a device or its host has of a kind of state, against what sharding leaves it."""
+    """Return the least bytes of a kind of state after sharding, and those on device and host."""
     least = bytes_per_param * facts.params_on_stage(
         is_sharded=facts.zero_stage >= first_sharded, with_tables=with_tables
     )
@@ -662,7 +663,7 @@ def idle_power_is_drawn(facts: TrainingFacts) -> Inequality | None:
 
 @law("devices draw at most their peak power")
 def peak_power_is_kept(facts: TrainingFacts) -> Inequality | None:
-    """Return both counts; where energies of operations are stated, they say what is drawn."""
+    """Return both counts; None where energies of operations give the power."""
     peak_w = facts.system.chip.peak_power_w
     if facts.energy_j is None or peak_w is None or "links_j" in facts.energy_parts_j:
         return None

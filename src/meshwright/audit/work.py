@@ -1,4 +1,4 @@
-"""What a model takes at least: counted from its matrices alone, norms, biases and padding apart."""
+"""Least work of a model, counted from its matrices alone: no norms, biases or padding."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class LayerWork:
     """Counts of one layer."""
 
     dense_params: float
-    """Of matrices that every token meets."""
+    """Elements of the matrices that every token meets."""
     expert_params: float
-    """Of matrices of all routed experts."""
+    """Elements of the matrices of all routed experts."""
     routed_share: float
     """Share of ``expert_params`` that one token meets."""
     score_flops: float
-    """Of one token and one that it attends to, forward."""
+    """FLOPs of the scores of one token with one other, forward."""
     window: float
     """Tokens that a token sees at most."""
     is_chunked: bool
     cache_elements: float
-    """That one token leaves for those after it."""
+    """Elements of the cache of one token."""
     cache_heads: float
     """Over how many ranks of tp the cache can be divided."""
     product_inputs: float

@@ -1,1 +1,1 @@
-"""Thousands of plans: all combinations of what varies, kept as they come, taken up again."""
+"""Thousands of plans: all combinations of the varied fields, stored as they come, resumable."""

@@ -1,4 +1,4 @@
-"""The answer of a sweep: what was asked, what is known of each point, and the best ones."""
+"""The answer of a sweep: its question, the result of each point, and the best ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SweepAnswer(Shown):
-    """One question over all combinations of what varies."""
+    """One question over all combinations of the varied fields."""
 
     asked: SweepSpec
     swept: Swept
@@ -31,12 +31,12 @@ class SweepAnswer(Shown):
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """What was asked of each point."""
+        """Fields of each point."""
         return self.swept.points
 
     @property
     def results(self) -> tuple[Result | None, ...]:
-        """What is known of each point; None where an interrupt came first."""
+        """Result of each point; None where an interrupt came first."""
         return self.swept.results
 
     @property
@@ -58,7 +58,7 @@ class SweepAnswer(Shown):
         )
 
     def brief(self) -> str:
-        """Return how many points there are, and how they ended."""
+        """Return the number of points, and the count of each status."""
         varied = " x ".join(f"{len(values)} {name}" for name, values in self.asked.sides.items())
         ended = ", ".join(f"{number:,} {how}" for how, number in counts_of(self.swept).items())
         return f"{self.asked.name}: {len(self.points):,} points: {varied}\n{ended}"
@@ -68,7 +68,7 @@ class SweepAnswer(Shown):
         return records(self.swept)
 
     def plot_map(self, shows: str = "") -> AltairChart:
-        """Draw a result over what varies: colours over two fields, bars over one.
+        """Draw a result over the varied fields: colours over two fields, bars over one.
 
         Parameters
         ----------

@@ -55,7 +55,7 @@ class Choice(Brief):
 
     objective: Objective
     group: str
-    """Value of the field for each of whose values there is a choice; empty: all points."""
+    """Value of the field with one choice for each of its values; empty: all points."""
     best: tuple[Record, ...]
     num_within: int
     """Points that keep all limits."""
@@ -70,19 +70,19 @@ def objective_of(
     floors: Sequence[str],
     ceilings: Sequence[str],
 ) -> Objective | None:
-    """Return what options ask for; None where they ask for nothing.
+    """Return the objective of the options; None where they set none.
 
     Parameters
     ----------
     names
-        Of the results of a point.
+        Names of the results of a point.
     floors, ceilings
-        Such as ``utilisation=0.5``.
+        Limits such as ``utilisation=0.5``.
 
     Raises
     ------
     SpecError
-        With all faults: two things sought, limits of nothing, names and numbers that are none.
+        With all faults: two objectives, limits without one, invalid names and numbers.
     """
     faults: list[Fault] = []
     if least is not None and most is not None:

@@ -1,4 +1,4 @@
-"""The report of a sweep: heat maps, the best points, and what became of all of them."""
+"""The report of a sweep: heat maps, the best points, and the status of all of them."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _varied(sweep: SweepSpec, swept: Swept, name: str) -> Iterator[Chart]:
 
 
 def map_of(sweep: SweepSpec, swept: Swept, shows: str = "") -> Chart | None:
-    """Return a result over what varies; None: no point has one.
+    """Return the chart of a result over the varied fields; None: no point has one.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The numbers in answers of a sweep: what each is, its unit, and whether less of it is better."""
+"""Numbers in answers of a sweep: the words of each, its unit, and whether less of it is better."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a number is."""
+    """Words and unit of a number."""
 
     words: str
     unit: str = ""
@@ -66,5 +66,5 @@ FIELDS: Mapping[str, Quantity] = {
 
 
 def field_of(name: str) -> Quantity:
-    """Return what a field is that varies."""
+    """Return the words and the unit of a varied field."""
     return FIELDS.get(name) or Quantity(name.replace("_", " "))

@@ -1,4 +1,4 @@
-"""What a sweep may ask at each point, which fields that takes, and how it is answered."""
+"""Questions that a sweep may ask at each point: their fields, and their answers."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _quantity_of(name: str, dimension: str, unit: str, value: object) -> float:
 
 FIXED = {"tp": "tp", "pp": "pp", "cp": "cp", "dp": "dp", "ep": "ep", "vpp": "num_virtual_stages",
          "mbs": "micro_batch_size", "zero": "zero_stage"}  # fmt: skip
-"""Degrees and choices that a point fixes, and what the search calls them."""
+"""Degrees and choices that a point fixes, with their names in the search."""
 OPTIONS: Mapping[str, Callable[[object], Any]] = {
     "framework": lambda value: load_framework(str(value)),
     "precision": _precision,
@@ -239,7 +239,7 @@ def checked(sweep: SweepSpec) -> list[Point]:
 
 
 def _field_faults(sweep: SweepSpec) -> list[Fault]:
-    """Return what is missing, and what no question takes."""
+    """Return the faults of missing fields, and of fields that no question takes."""
     question = QUESTIONS[sweep.ask]
     given = {*sweep.fixed, *sweep.vary, *sweep.fields_of_cases}
     system = DESIGN if is_design(dict.fromkeys(given, "")) else ("on",)
@@ -286,7 +286,7 @@ NUMBERS = ("seq", "global_batch", "devices", "passes")
 
 
 def _number_faults(sweep: SweepSpec) -> list[Fault]:
-    """Return what was found where a number is needed, each once."""
+    """Return the faults of values in place of a number, each once."""
     points = points_of(sweep)
     stated = {(name, point[name]): point[name] for name in NUMBERS for point in points
               if name in point}  # fmt: skip
@@ -307,7 +307,7 @@ def _is_count(value: object, least: int = 0) -> bool:
 
 
 def _tokens(value: object) -> int:
-    """Return the tokens of a sequence, 0 for what is no number of them; 128k is 131072."""
+    """Return the tokens of a sequence, 0 for an invalid number; 128k is 131072."""
     return parse_count(str(value), kilo=1024) or 0
 
 
@@ -319,11 +319,11 @@ _OF_DRAWS: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
     **dict.fromkeys(YIELDS, (_is_share, "a share from 0 to 1", "such as 0.99")),
     **dict.fromkeys(("wafer", "spares"), (_is_count, "a whole number", "such as 1")),
 }
-"""Fields of wafers with drawn faults: what they may hold, and in words."""
+"""Fields of wafers with drawn faults: the test of a value, and its description."""
 
 
 def _faults_of_cases(sweep: SweepSpec, needed: tuple[str, ...]) -> list[Fault]:
-    """Return what some cases state and others lack, although it is needed."""
+    """Return the needed fields that some cases state and others lack."""
     return [
         Fault(f"cases.{name}.{case}", f"lacks {field}", "other cases state it")
         for name, cases in sweep.cases.items()
@@ -338,11 +338,11 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
     "model": ("model",), "graph": ("graph", "seq", "training"),
     **{part: (part,) for part in PARTS}, "system": ("on", *DESIGN),
 }  # fmt: skip
-"""What is looked up, and the fields that it takes."""
+"""Names that are looked up, and the fields that they read."""
 
 
 def _value_faults(sweep: SweepSpec) -> list[Fault]:
-    """Return what the catalog lacks, each told once; a design is put together of known parts."""
+    """Return the names missing from the catalog, each once; only known parts form a design."""
     loads = {"model": _load_model, "graph": _load_graph, **PARTS, "system": system_of}
     faults: dict[str, Fault] = {}
     seen: set[tuple[object, ...]] = set()

@@ -43,16 +43,17 @@ def records(swept: Swept) -> list[dict[str, Any]]:
 
 
 class SweepRecord(TypedDict):
-    """One question answered over all combinations of what varies."""
+    """A sweep for programs: one question over all combinations of the varied fields."""
 
     name: str
     ask: str
     is_complete: bool
     num_points: int
     num_new: int
-    """Of the points: asked this time, not read from a file."""
+    """Number of points asked this time, not read from a file."""
     points: Sequence[Mapping[str, Any]]
-    """What varies, and the results by name; ``status`` says whether there is one."""
+    """Varied fields and results of each point, by name; ``status`` says whether there is a
+    result."""
     chosen: Sequence[ChoiceRecord]
 
 
@@ -81,9 +82,9 @@ def sweep_csv(swept: Swept) -> str:
 
 
 def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
-    """Return the best value of each cell, and which further fields gave it.
+    """Return the best value of each cell, with the other fields that gave it.
 
-    Rows and columns of which no cell has a value, nor a point that does not fit, are left out.
+    Rows and columns without any value, and without a point that does not fit, are left out.
     """
     others = [name for name in sweep.sides if name not in (shown.rows, shown.columns)]
     every: dict[tuple[str, str], list[tuple[float, str]]] = {}
@@ -121,7 +122,7 @@ TOLD = {"highest": "highest", "lowest": "lowest", "mean": "mean", "p10": "what n
 
 
 def _misfits(shown: HeatMap, swept: Swept) -> set[tuple[str, str]]:
-    """Return the cells of which no point fits."""
+    """Return the cells without any point that fits."""
     ends: dict[tuple[str, str], set[str]] = {}
     for row in records(swept):
         ends.setdefault((str(row[shown.rows]), str(row[shown.columns])), set()).add(row["status"])
@@ -129,7 +130,7 @@ def _misfits(shown: HeatMap, swept: Swept) -> set[tuple[str, str]]:
 
 
 def _shown_of(found: Sequence[tuple[float, str]], shown: HeatMap) -> tuple[float, str]:
-    """Return what a cell shows of its values, and where it is from."""
+    """Return the value that a cell shows, and its origin."""
     if shown.better in ("highest", "lowest"):
         sign = 1.0 if shown.better == "highest" else -1.0
         return max(found, key=lambda one: sign * one[0])
@@ -163,7 +164,7 @@ def _values(
 
 
 def counts_of(swept: Swept) -> Mapping[str, int]:
-    """Return how many points ended how."""
+    """Return the number of points of each status."""
     found: dict[str, int] = {}
     for row in records(swept):
         found[row["status"]] = found.get(row["status"], 0) + 1
@@ -171,7 +172,7 @@ def counts_of(swept: Swept) -> Mapping[str, int]:
 
 
 def sweep_lines(sweep: SweepSpec, swept: Swept) -> Iterator[str]:
-    """Yield what was found: how many points ended how, and the heat map or all points."""
+    """Yield the result in lines: the count of each status, and the heat map or all points."""
     ends = ", ".join(f"{number} {status}" for status, number in counts_of(swept).items())
     num_reused = sum(result is not None for result in swept.results) - swept.num_new
     reused = f" and {num_reused} reused" if num_reused else ""
@@ -224,7 +225,7 @@ class Gain:
 
 
 def gain(records: Sequence[Record], name: str, compared: Compared, sides: Sequence[str]) -> Gain:
-    """Return what the first group has over the second in a result.
+    """Return the ratio of the first group to the second in a result.
 
     Parameters
     ----------
@@ -250,7 +251,7 @@ def gain(records: Sequence[Record], name: str, compared: Compared, sides: Sequen
 def _mean_logs(
     records: Sequence[Record], name: str, sides: Sequence[str]
 ) -> dict[tuple[Any, ...], float]:
-    """Return the mean logarithm of a result for each design; what is 0 has none."""
+    """Return the mean logarithm of a result for each design; results of 0 have none."""
     found: dict[tuple[Any, ...], list[float]] = {}
     for one in records:
         if one[name] > 0:
@@ -279,7 +280,7 @@ class Orders:
     """How two results order points that differ in one field alone."""
 
     num_pairs: int
-    """That ours tells apart."""
+    """Number of pairs that our result tells apart."""
     alike: float
     """Share of them that the other puts in the same order."""
     ties: float
@@ -289,7 +290,7 @@ class Orders:
 def orders(
     records: Sequence[Record], names: tuple[str, str], side: str, sides: Sequence[str]
 ) -> Orders | None:
-    """Return how two results order pairs that agree in all sides but one; None without a pair."""
+    """Return the agreement of two results on pairs equal in all sides but one; None: no pair."""
     alike: dict[tuple[Any, ...], list[Record]] = {}
     for one in records:
         alike.setdefault(tuple(one[name] for name in sides if name != side), []).append(one)
@@ -436,7 +437,7 @@ def _points(sweep: SweepSpec, report: SweepReport, found: Sequence[Record]) -> I
 
 
 def _best(sweep: SweepSpec, report: SweepReport, here: Sequence[Record]) -> Iterator[str]:
-    """Yield the best design by each result, and what it gets of the others."""
+    """Yield the best design by each result, with its other results."""
     sides = [name for name in sweep.sides if name != report.each]
     rows = []
     for name in report.shows:
@@ -470,7 +471,7 @@ def _chosen(sweep: SweepSpec, objective: Objective, found: Sequence[Record]) -> 
 
 
 def _compared(sweep: SweepSpec, report: SweepReport, found: Sequence[Record]) -> Iterator[str]:
-    """Yield what one group of chips has over another."""
+    """Yield the gain of one group of chips over another."""
     compared = report.compare
     if compared is None:
         return

@@ -1,4 +1,4 @@
-"""The points of a sweep: what they are, how they are run, and the file that keeps the results."""
+"""The points of a sweep: their fields, their runs, and the file of the results."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def points_of(sweep: SweepSpec) -> list[Point]:
 
 
 def key_of(ask: str, point: Point, version: str) -> str:
-    """Return what names a point: equal questions of one version have one key."""
+    """Return the key of a point: equal questions of one version have one key."""
     files = [_contents(str(value)) for _, value in sorted(point.items())]
     text = json.dumps([ask, sorted(point.items()), version, files])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _contents(value: str) -> list[str]:
-    """Return what names the content of the files of a value, and of the files that they name.
+    """Return the hashes of the files of a value, and of the files that they name.
 
     A value is a file, a folder with the files of a model, or a function of a file.
     """
@@ -80,7 +80,7 @@ def _contents(value: str) -> list[str]:
 
 @lru_cache(1024)
 def _content(path: Path, changed_ns: int, size: int) -> tuple[str, list[str]]:
-    """Return what names the content of a file as it is now, and the files that it may name."""
+    """Return the hash of a file as it is now, and the files that it may name."""
     with opened(path) as file:
         content = file.read()
     inner = [name.decode() for name in _FILE.findall(content)]
@@ -90,12 +90,12 @@ def _content(path: Path, changed_ns: int, size: int) -> tuple[str, list[str]]:
 
 _FILE = re.compile(rb"[\w./-]+\.(?:ya?ml|json)\b", re.ASCII)
 _MODULE = re.compile(rb"^\s*(?:from|import)\s+(\w+)", re.ASCII | re.MULTILINE)
-"""What a program imports that may lie beside it."""
+"""Modules that a program imports and that may lie beside it."""
 
 
 @cache
 def state_of_code() -> str:
-    """Return what names the code and the data of this package: answers of others are not its."""
+    """Return the hash of the code and the data of this package: it separates versions."""
     digest = hashlib.sha256(version().encode())
     for path in sorted(Path(__file__).parents[1].rglob("*")):
         if path.suffix in (".py", ".yaml", ".json") and path.is_file():
@@ -107,7 +107,7 @@ Result = Mapping[str, Any]
 
 
 class Store:
-    """A file of results; also what holds them where no file is asked for.
+    """A file of results, or their place in memory where no file is given.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class Store:
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
-        """Say of the file what went wrong in it."""
+        """Name the file in the fault of a failed access."""
         try:
             yield
         except (sqlite3.Error, ValueError) as error:
@@ -184,7 +184,7 @@ Evaluate = Callable[[Point], Result]
 
 @dataclass(frozen=True)
 class Swept:
-    """The points of a sweep with what is known of each."""
+    """The points of a sweep with their results."""
 
     points: tuple[Point, ...]
     results: tuple[Result | None, ...]
@@ -238,7 +238,7 @@ class _Interrupted(BaseException):
 
 @contextmanager
 def _answering_interrupts() -> Iterator[None]:
-    """Have the first Ctrl-C raise what only a sweep catches."""
+    """Have the first Ctrl-C raise an exception that only a sweep catches."""
     before = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()
     if not (is_main and callable(before)):  # in a thread, or where Ctrl-C is ignored

@@ -32,14 +32,14 @@ def system_of(point: Point) -> SystemSpec:
 
 
 YIELDS = ("die_yield", "link_yield", "core_yield")
-"""Shares of what is made that works, each on its own."""
+"""Yields of dies, links and cores [1], each drawn on its own."""
 DRAWN = (*YIELDS, "wafer", "spares")
 
 
 def with_faults(system: SystemSpec, point: Point) -> SystemSpec:
-    """Return a system with what is dead on one of the wafers that are made.
+    """Return a system with the dead parts of one drawn wafer.
 
-    ``wafer`` is the seed of the draws: the same wafer at a lower yield keeps what is dead already.
+    ``wafer`` is the seed of the draws: the same wafer at a lower yield keeps its dead parts.
     ``spares`` dies take the places of dead ones, those of the lowest numbers first.
     """
     network = network_of(system)
@@ -95,7 +95,7 @@ PARTS: Mapping[str, Callable[[Point], object]] = {
 
 
 DRAM_PRICE, LINK_PRICE, SWITCH_PRICE = 1.0, 2.0, 24.0
-"""Of each GB/s, in units of the peer."""
+"""Prices of each GB/s, in units of the peer."""
 _GB = 1e9
 
 
@@ -114,7 +114,7 @@ class NetworkDim:
     kind: DimKind
     size: int
     bandwidth_bytes_per_s: float
-    """Of one link."""
+    """Bandwidth of one link."""
 
 
 KINDS: dict[LevelKind, DimKind] = {
@@ -125,10 +125,10 @@ KINDS: dict[LevelKind, DimKind] = {
 
 
 def price_units(system: SystemSpec) -> float:
-    """Return the price of memories, links and switches in units of DFModel: chips have none there.
+    """Return the price of memories, links and switches in DFModel units; chips are free there.
 
-    2 for each GB/s of a link, 24 for that of a switch port, 1 for that of DRAM (Ko et al. 2024,
-    arXiv 2412.16432). A mesh pays what a torus pays, a fat tree and a dragonfly what a switch pays.
+    2 for each GB/s of a link, 24 for each of a switch port, 1 for each of DRAM (Ko et al. 2024,
+    arXiv 2412.16432). A mesh costs the same as a torus, a fat tree and a dragonfly as a switch.
     Outer groups that are fully connected are joined by one link there; it is as wide as the links
     of all pairs of devices.
     """
