@@ -1,4 +1,4 @@
-"""The verbs: what each command does, with the same options as keyword arguments.
+"""The verbs: one function for each command, with the same options as keyword arguments.
 
 ``mw.plan("llama3-70b", on="64xH100", seq="8k", global_batch=1024, tp=2)`` reads its options with
 the code of the command line and returns the answer as plain data. A model, system or workload may
@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Call:
-    """How a verb is called: what an answer records of it, and whom a long search informs."""
+    """Call of a verb: the command that an answer records, and the progress of a long search."""
 
     command: str = ""
     search: Progress | None = None
@@ -156,7 +156,7 @@ def _report(found: Any, path: Path, args: Namespace) -> None:
 
 
 def _beside(found: Any) -> dict[str, Any]:
-    """Return what other rooms add to the report of an answer."""
+    """Return the parts that other rooms add to the report of an answer."""
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
     from meshwright.train.answer import Deadline, Plan, Replan
 
@@ -210,7 +210,7 @@ def report_of(found: Plan) -> str:
 
 
 def _launch(found: Plan) -> dict[str, Any]:
-    """Return the files that start a plan, and what writes them; nothing where nothing does."""
+    """Return the files that start a plan, and the command that writes them; empty: no export."""
     from meshwright.frameworks.registry import exporters, refusals, rendered, target_for
 
     target = target_for(found.workload.software.framework or "", found.best.launches_with)
@@ -276,7 +276,7 @@ def plan(
 
 
 def _shared(args: Namespace, call: Call, asked: Question) -> dict[str, Any]:
-    """Return what the search for a plan and that for a front take alike."""
+    """Return the arguments that the searches for a plan and for a front share."""
     from meshwright.options.jobs import factors_of
 
     return {
@@ -592,7 +592,7 @@ def check(args: Namespace, call: Call) -> tuple[Fault, ...]:
 
 
 def _checked(args: Namespace) -> tuple[str, tuple[Fault, ...]]:
-    """Return a strategy in the words of the field, and what is illegal in it."""
+    """Return the plan string of a strategy, and its faults."""
     from meshwright.options.job_files import with_job
     from meshwright.options.question import strategy_question
     from meshwright.sharding.strategy import plan_string
@@ -636,7 +636,7 @@ def _factors(args: Namespace, asked: Question) -> Any:
 
 @verb
 def explain(args: Namespace, call: Call) -> Explanation | Diagnosis | Profile:
-    """Return why a plan is what it is; with ``measured`` or ``trace`` where a step loses time."""
+    """Return the reasons for a plan; with ``measured`` or ``trace``, the lost time of a step."""
     answer: Explanation | Diagnosis | Profile = _explained(args, call)[1]
     return answer
 
@@ -721,7 +721,7 @@ def _explained_plan(args: Namespace, call: Call) -> Plan:
 
 
 def load(path: str | Path) -> Plan | ServingPlan | DisaggregatedPlan | ModelSpec | SystemSpec:
-    """Return what a file or a name declares: a plan (``.json``), a system or a model.
+    """Return the declaration of a file or a name: a plan (``.json``), a system or a model.
 
     Raises
     ------
@@ -785,7 +785,7 @@ MOST_PATHS = 1024
 
 @verb
 def route(args: Namespace, call: Call) -> list[RoutedFlows]:
-    """Return routes of the flows of a file, with what each link carries and the proof."""
+    """Return routes of the flows of a file, with the load of each link and the proof."""
     from meshwright.base.files import write_whole
     from meshwright.catalog.flow_files import read_flow_file
     from meshwright.network.flows import links_of, route_flows
@@ -881,9 +881,9 @@ def _played(args: Namespace) -> tuple[Plan, Any]:
 
 
 def timeline(plan: Plan | str | Path) -> StepTimeline:
-    """Return the step of a plan over time: what each pipeline stage does when, and its memory.
+    """Return the step of a plan over time: the tasks of each pipeline stage, and its memory.
 
-    Passes as they are priced, in the order of the schedule; on any system.
+    Passes take their priced time, in the order of the schedule; on any system.
 
     Parameters
     ----------
@@ -972,7 +972,7 @@ _MODEL_ONLY = ("batch", "seq", "prefill", "training", "groups", "precision", "we
                "optimizer", "ep")  # fmt: skip
 """Options that measured layers answer themselves."""
 _CUT_FIELDS = {"tp": "tensor_degree", "ep": "expert_degree", "groups": "num_groups"}
-"""What a cut calls the numbers of devices and groups."""
+"""Names in a cut for the numbers of devices and groups."""
 
 
 @verb
@@ -1031,7 +1031,7 @@ def _measured_layers(reading: Reading, args: Namespace, call: Call) -> Partition
 
 
 def _cut(args: Namespace) -> Cut:
-    """Return what the options say about the cut; raises every fault of them."""
+    """Return the cut that the options state; raises every fault of them."""
     from meshwright.options.question import Reading, given_numbers, one_of, quantity
     from meshwright.sram.partition import Cut
 
@@ -1048,7 +1048,7 @@ def _cut(args: Namespace) -> Cut:
 
 
 def _partition_workload(args: Namespace, system: SystemSpec | None) -> Workload:
-    """Return what passes through the layers; any workload where no system was read.
+    """Return the workload of the layers; any workload where no system was read.
 
     Raises
     ------
@@ -1106,7 +1106,7 @@ def fuse(args: Namespace, call: Call) -> FusionAnswer:
 
 
 def _fusion_question(args: Namespace) -> FusionQuestion:
-    """Return what the options ask; raises every fault of them."""
+    """Return the question that the options ask; raises every fault of them."""
     from meshwright.dataflow.fusion.answer import FusionQuestion
     from meshwright.dataflow.fusion.fuse import target_named
     from meshwright.dataflow.fusion.problem import RULES
@@ -1192,7 +1192,7 @@ def _read_program(args: Namespace) -> DataflowGraph:
 
 @verb
 def sweep(args: Namespace, call: Call) -> SweepAnswer:
-    """Return one question answered over all combinations of what varies."""
+    """Return one question answered over all combinations of the varied fields."""
     from meshwright.base.files import write_all, write_whole
     from meshwright.base.registry import version
     from meshwright.options.question import Reading, output_file
@@ -1294,7 +1294,7 @@ def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
 
 
 def _validated_kernels(args: Namespace, call: Call) -> KernelValidation:
-    """Return how the curves of single kernels hold against measured times."""
+    """Return the comparison of the curves of single kernels with measured times."""
     from meshwright.base.files import write_whole
     from meshwright.base.registry import version
     from meshwright.calibration.kernel_report import kernel_document, kernel_validation
@@ -1360,7 +1360,7 @@ def calibrate(args: Namespace, call: Call) -> Fitted:
 
 @verb
 def measure(args: Namespace, call: Call) -> MeasuredMachine | None:
-    """Return what was measured on this machine; None in processes that are not the first."""
+    """Return the measurements of this machine; None in processes that are not the first."""
     from meshwright.measure.run import measure as measure_all
     from meshwright.options.question import output_file
 

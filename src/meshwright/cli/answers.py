@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def _call(args: Namespace) -> api.Call:
-    """Return how a verb is called from a command line."""
+    """Return the call of a verb from a command line."""
     command = " ".join(["meshwright", *sys.argv[1:]])
     return api.Call(command) if args.json else api.Call(command, SearchProgress(), Counter)
 
@@ -222,7 +222,7 @@ def compare(args: Namespace) -> int:
 
 
 def explain(args: Namespace) -> int:
-    """Print why a plan is what it is, or where a measured step loses time."""
+    """Print the reasons for a plan, or the time that a measured step loses."""
     found, answer = api._explained(args, _call(args))
     if args.trace is not None:
         from meshwright.frameworks.profile_report import profile_lines, profile_record
@@ -358,7 +358,7 @@ def fuse(args: Namespace) -> int:
 
 
 def read(args: Namespace) -> int:
-    """Print what files that start a job ask, or what a program computes."""
+    """Print the question of files that start a job, or the graph of a program."""
     from meshwright.dataflow.graph_report import graph_lines, graph_record, graph_screen
     from meshwright.graph.kernels.graph import DataflowGraph
 
@@ -446,7 +446,7 @@ def calibrate(args: Namespace) -> int:
 
 
 def measure(args: Namespace) -> int:
-    """Print what was measured on this machine; nothing in processes that are not the first."""
+    """Print the measurements of this machine; nothing in processes that are not the first."""
     from meshwright.measure.report import measured_lines, measured_record, measured_screen
 
     found = api.measure.answer(args, _call(args))

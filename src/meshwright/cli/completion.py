@@ -65,7 +65,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _complete(parser: argparse.ArgumentParser, option: Option) -> None:
-    """Say what completes an option."""
+    """Set the completion of an option."""
     (action,) = (action for action in parser._actions if action.dest == option.target)
     kind = kind_of(option)
     if option.choices or kind in LISTED:
@@ -77,7 +77,7 @@ def _complete(parser: argparse.ArgumentParser, option: Option) -> None:
 
 
 def names_or_files(kind: str) -> dict[str, object]:
-    """Return what completes a name of the catalog, or a file in its place, in each shell."""
+    """Return the completion of a name of the catalog, or of a file in its place, in each shell."""
     words, function = " ".join(names_of(kind)), f"_meshwright_{kind}"
     bash = f'compgen -W "{words}" -- "$1"; compgen -f -- "$1"'
     zsh = f"_alternative 'names:{kind}:({words})' 'files:file:_files'"
@@ -92,13 +92,13 @@ KINDS = {
     "framework": "framework", "server": "server", "optimizer": "optimizer", "graph": "graph",
     "schema": "schema", "shell": "shell", "target": "target", "walk": "walk", "form": "form",
 }  # fmt: skip
-"""What options name that have a file of the catalog, or a registry, behind them."""
+"""Kinds of names of options with files of the catalog, or a registry, behind them."""
 LISTED = ("framework", "server", "optimizer", "schema", "shell", "target", "walk", "form")
 """Those that have names only; of the others a file is as good."""
 
 
 def kind_of(option: Option) -> str:
-    """Return what an option names; empty where nothing lists its values."""
+    """Return the kind of names that an option takes; empty where nothing lists its values."""
     if option.name == "on":
         return "chip" if option.metavar == "CHIP" else "system"
     return KINDS.get(option.name, "")

@@ -1,4 +1,4 @@
-"""The entry point: finds the command, parses and calls it, and prints what comes of it.
+"""The entry point: finds the command, parses and calls it, and prints its result.
 
 A result reaches the user as a screen, as lines or as JSON; an error as a message and an exit
 status; a long search as a progress bar. Only the module of the command that was called is
@@ -40,7 +40,7 @@ BROKEN_PIPE, INTERRUPTED = 141, 130
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints are raised, so that ``--json`` can carry them as well."""
+    """A parser that raises its complaints, so that ``--json`` can carry them as well."""
 
     def error(self, message: str) -> NoReturn:
         """Raise the complaint."""
@@ -87,7 +87,7 @@ def open_streams() -> None:
 
 
 def told(words: Sequence[str]) -> int:
-    """Run one command; tell what is wrong, and return the exit status."""
+    """Run one command; print its error, and return the exit status."""
     try:
         return run(words)
     except KeyboardInterrupt:
@@ -141,7 +141,7 @@ def announce_code(args: argparse.Namespace) -> None:
 
 
 def function_of(name: str) -> Callable[[argparse.Namespace], int]:
-    """Return what runs a command: ``plan`` is ``plan`` of ``cli.answers``."""
+    """Return the function of a command: ``plan`` is ``plan`` of ``cli.answers``."""
     modules = {"show": "show", "study": "study", "explore": "explore",
                "show completion": "completion"}  # fmt: skip
     module = modules.get(name) or modules.get(name.split()[0], "answers")
@@ -200,11 +200,11 @@ def option_names(parser: argparse.ArgumentParser) -> list[str]:
 
 
 MEANT = {"train": "plan", "search": "plan", "serve": "plan --decode", "list": "show"}
-"""What people call commands of other names."""
+"""Commands that people look for under other names."""
 
 
 def about_unknown(word: str, parser: argparse.ArgumentParser) -> str:
-    """Return what to say of a word that no option or argument takes."""
+    """Return a hint for a word that no option or argument takes."""
     if word.startswith("-"):
         return f"unknown option {word!r}; {nearest(word.split('=')[0], option_names(parser))}"
     from meshwright.options.job_files import is_job_file
@@ -254,7 +254,7 @@ def show_screen(
 def next_command(
     args: argparse.Namespace, *, is_placed: bool = False, launches_with: Sequence[str] = ()
 ) -> str:
-    """Return what to run after a plan: export or simulate its file, or write that first.
+    """Return the next command after a plan: export or simulate its file, or write that first.
 
     Parameters
     ----------
@@ -277,7 +277,7 @@ def next_command(
 
 
 def picture_command(args: argparse.Namespace, file: str, *, fits: bool = True) -> str:
-    """Return what to run after an answer that can be drawn: the picture, or the whole answer."""
+    """Return the next command after an answer with a picture: the picture, or the whole answer."""
     return command_line() + (f" --picture {file}" if fits and not args.picture else " --detail")
 
 
@@ -395,7 +395,7 @@ class SearchProgress(ProgressBar):
     """How a search over strategies goes."""
 
     def __call__(self, counts: Any, best: Any, left_s: float) -> None:
-        """Show what was priced, the best, and the bound."""
+        """Show the number of priced plans, the best, and the bound."""
         found = f"{best.times_s[0]:.3g} s" if len(best.times_s) else "none"
         self.update(
             f"{counts.priced:,} priced, best {found}, bound {left_s:.3g} s; Ctrl-C: best so far"

@@ -1,4 +1,4 @@
-"""``meshwright show ...``: what the catalog holds, and what follows from it at once."""
+"""``meshwright show ...``: the contents of the catalog, and numbers that follow at once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``meshwright study NAME``: rebuild a published figure or question.
 
 Studies are not part of this distribution: they are found by the entry point group
-``meshwright.studies``, each entry of which is a ``Collection``.
+``meshwright.studies``, and each of its entries is a ``Collection``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GROUP = "meshwright.studies"
 
 
 class StudyResult(Protocol):
-    """What a study found."""
+    """Result of a study."""
 
     @property
     def lines(self) -> Sequence[str]:
@@ -23,7 +23,7 @@ class StudyResult(Protocol):
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """The same as JSON, with units in the names."""
+        """The result as JSON, with units in the names."""
 
 
 class Collection(Protocol):
@@ -34,7 +34,7 @@ class Collection(Protocol):
         """Titles by name."""
 
     def run(self, name: str) -> StudyResult:
-        """Return what a study finds."""
+        """Return the result of a study."""
 
     def files(self, results: Mapping[str, Any], *, one_document: bool) -> Mapping[str, str]:
         """Return tables, charts and verdicts of studies: the text of each file by its path."""

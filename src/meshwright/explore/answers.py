@@ -1,4 +1,4 @@
-"""What the page is told: each function takes what the page sends and returns plain data.
+"""Answers for the page: each function takes the request of the page and returns plain data.
 
 An answer holds the plan as ``--json`` prints it, the first screen of its report as data
 (``report/page/parts.py``), and the leading plans with the options that state them; the sections of
@@ -107,14 +107,14 @@ def _entry(entry: Candidate, asked: tuple[Any, int, Any]) -> Record:
 
 
 def sections(text: str) -> Record:
-    """Return the sections of the report of a plan: what takes longer than the first screen."""
+    """Return the sections of the report of a plan: the part after the first screen."""
     from meshwright.report.answer_file import plain_data
 
     return {"sections": [plain_data(section) for section in _plan(text).page().sections]}
 
 
 def progress_record(counts: Counts, best: Best, left_s: float) -> Record:
-    """Return how far a search is."""
+    """Return the progress of a search, in words."""
     from meshwright.base.units import format_seconds
 
     found = format_seconds(float(best.times_s[0])) if len(best.times_s) else "none yet"
@@ -133,7 +133,7 @@ def side_by_side(questions: Sequence[Mapping[str, str]], start: Start) -> Record
 
 
 def picture(text: str, axis: str | None) -> Record:
-    """Return a plan on its grid as SVG, and the axes whose groups it can colour."""
+    """Return a plan on its grid as SVG, and the axes with groups that it can colour."""
     from meshwright.wafer.picture import draw
     from meshwright.wafer.svg import wafer_svg
 

@@ -1,7 +1,7 @@
-"""What the page asks: the options it shows, those it starts with, and how it sends them back.
+"""Questions of the page: the shown options, their first values, and their way back.
 
 Options are those of ``plan`` and ``estimate`` (``options/table.py``); all values are texts, as
-typed. What a plan file declares goes by its name beside the catalog's.
+typed. Declarations of a plan file go by their names beside those of the catalog.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ OPTIONS: Mapping[str, Option] = {option.name: option for option in (*ASKED, *FIX
 FIRST = ("model", "on", "seq", "global_batch", "framework", "precision",
          "tp", "pp", "cp", "dp", "ep", "tatp", "mbs", "vpp", "recompute", "schedule", "zero",
          "offload")  # fmt: skip
-"""What the page shows at once; all else is one click away."""
+"""Options that the page shows at once; all others are one click away."""
 EXAMPLE = {"model": "llama3-70b", "on": "64xH100", "seq": "8k", "global_batch": "1024"}
-"""What is asked where nothing was."""
+"""The question of the page where none was given."""
 SIZES = (8, 64, 512, 4096)
 """Numbers of devices that are proposed of each chip, where it comes in them."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What the page begins with."""
+    """Options and declarations at the start of the page."""
 
     options: Mapping[str, str]
     declared: Mapping[tuple[str, str], Any] = field(default_factory=dict)
-    """Of a plan file, by option and name: what no catalog may have."""
+    """Declarations of a plan file, by option and name: the catalog may lack them."""
     notes: Sequence[str] = ()
 
 
 def start_of(args: Namespace) -> Start:
-    """Return what the options of ``explore`` say: a plan file, a question, or an example."""
+    """Return the start that the options of ``explore`` state: a plan, a question or an example."""
     given = {
         option.name: "on" if option.kind == "flag" else str(getattr(args, option.target))
         for option in OPTIONS.values()
@@ -62,7 +62,7 @@ def start_of(args: Namespace) -> Start:
 
 
 def start_of_plan(plan: Plan) -> Start:
-    """Return the options of a plan, with what it declares."""
+    """Return the options that state a plan, with its declarations."""
     work, declared = plan.workload, dict[tuple[str, str], Any]()
 
     def named(option: str, name: str, declaration: object) -> str:
@@ -136,7 +136,7 @@ def arguments(verb: str, options: Mapping[str, object], start: Start) -> Namespa
 
 
 def catalog(start: Start) -> dict[str, Any]:
-    """Return what the page is built from: options, names they take, and the first values."""
+    """Return the content of the page: options, the names that they take, and the first values."""
     names = names_taken(start)
     titles = {"": "Question", FIXED[0].group: "Strategy"}
     listed = [
@@ -165,7 +165,7 @@ def catalog(start: Start) -> dict[str, Any]:
 
 
 def _place(option: Option) -> int:
-    """Return where an option stands: those of the first screen in their order, then the rest."""
+    """Return the place of an option: those of the first screen in their order, then the rest."""
     return FIRST.index(option.name) if option.name in FIRST else len(FIRST)
 
 

@@ -45,13 +45,13 @@ FILES = {
         for name in ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
     },
 }
-"""What the page consists of; the kit of reports draws its charts."""
+"""Files of the page; the kit of reports draws its charts."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 MOST_BYTES = 8 * 2**20
-"""Of what the page may send: a plan with its runners-up."""
+"""Most bytes of a request of the page: a plan with its runners-up."""
 
 
 class Cancelled(BaseException):
@@ -67,7 +67,7 @@ class Explorer(ThreadingHTTPServer):
         self.start = start
         self.token = secrets.token_urlsafe(24)
         self.to_stop: set[str] = set()
-        """Searches, by the name that the page gave them, whose best so far is enough."""
+        """Names, from the page, of searches that are to stop with their best so far."""
         super().__init__((HOST, port), Handler)
 
     @property
@@ -81,7 +81,7 @@ class Explorer(ThreadingHTTPServer):
         return f"http://{self.own_host}/#token={self.token}"
 
     def warm_up(self) -> None:
-        """Load in the background what the first answer needs."""
+        """Load the data of the first answer in the background."""
 
         def loaded() -> None:
             try:
@@ -110,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing: the terminal is the user's."""
 
     def do_GET(self) -> None:
-        """Send a file of the page, or what it is built from."""
+        """Send a file of the page, or its content."""
         path = urlsplit(self.path).path
         if not self._is_named_right():
             return
@@ -252,7 +252,7 @@ def _refusal(error: Exception) -> dict[str, Any]:
 
 
 def _told(work: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return an answer, or what is wrong with the question."""
+    """Return an answer, or the fault of the question."""
     try:
         return work()
     except (MeshwrightError, OSError) as error:
@@ -298,4 +298,4 @@ ANSWERS: Mapping[str, Callable[[Handler, Mapping[str, Any]], None]] = {
         "application/zip", lambda: answers.export(str(given.get("plan")), str(given.get("target")))
     ),
 }
-"""What the page may ask."""
+"""Requests of the page, by path."""

@@ -1,4 +1,4 @@
-"""Files that start a job in place of options: what they state counts where no option is given."""
+"""Files that start a job in place of options: their values count where no option is given."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def files_of(args: argparse.Namespace) -> list[str]:
 def with_job(
     args: argparse.Namespace, *, keeps_strategy: bool = True, may_serve: bool = False
 ) -> tuple[argparse.Namespace, Job | None]:
-    """Return the options with what files state, and the job of the files; None: no file is named.
+    """Return the options with the values of files, and their job; None: no file is named.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def _idle_ranks(merged: Mapping[str, Any]) -> Fault | None:
 def read_files(
     files: Sequence[str], given: Mapping[str, Any], stated: set[str] | None = None
 ) -> Job:
-    """Return the job that files start, beside what the options say."""
+    """Return the job that files start, beside the given options."""
     from meshwright.catalog.systems import load_system
     from meshwright.frameworks.reading.files import read_job
     from meshwright.spec.system import SystemSpec

@@ -1,4 +1,4 @@
-"""What users measured: a figure of one step, or a file of jobs with theirs."""
+"""Measurements of users: a figure of one step, or a file of jobs with theirs."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _jobs(path: Path, calibration: str) -> Iterator[Measurement]:
 
 
 def _place(index: int, path: str) -> str:
-    """Return where a fault of a job is: its options have no dashes in a file."""
+    """Return the place of a fault in a job: its options have no dashes in a file."""
     return ".".join(filter(None, (f"jobs[{index}]", path.removeprefix("--"))))
 
 

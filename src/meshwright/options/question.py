@@ -41,7 +41,7 @@ class Reading:
     def value(
         self, read: Callable[Arguments, Value], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Value:
-        """Return what ``read`` returns; where it complains, nothing to be used before ``done``."""
+        """Return the value of ``read``, or None after a complaint: ``done`` then raises."""
         try:
             return read(*args, **kwargs)
         except MeshwrightError as error:
@@ -53,7 +53,7 @@ class Reading:
         self.errors.append(SpecError(Fault(path, message, fix)))
 
     def done(self) -> None:
-        """Raise what was kept: one complaint as it is, several as the faults of one error."""
+        """Raise the kept complaints: one as it is, several as the faults of one error."""
         if len(self.errors) == 1:
             raise self.errors[0]
         if self.errors:
@@ -75,12 +75,12 @@ def faults_of(error: MeshwrightError) -> tuple[Fault, ...]:
 def needed(
     option: str, given: object, read: Callable[[str], Value], kind: type[Value] | None = None
 ) -> Value:
-    """Return what ``read`` makes of an option that must be there; a declaration stays as it is.
+    """Return the value that ``read`` makes of a needed option; a declaration stays as it is.
 
     Parameters
     ----------
     kind
-        Of the declaration that Python may pass instead of a name.
+        Type of the declaration that Python may pass instead of a name.
     """
     if given is None:
         raise SpecError(Fault(option, "is needed"))
@@ -184,7 +184,7 @@ def output_file(
 
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "tatp")
 FIXED = tuple(option.target for option in table.FIXED)
-"""What the search calls the degrees and choices that a user can fix."""
+"""Names in the search of the degrees and choices that a user can fix."""
 COUNTED = {"embedding_layers": 0, "head_layers": 0, "recompute_layers": 0, "recompute_run": 1}
 """Structural choices that are numbers, and the least of each."""
 CHOICES = {option.target: option.choices for option in table.FIXED if option.choices}
@@ -232,7 +232,7 @@ class Question:
 
 
 def question_of(args: argparse.Namespace) -> Question:
-    """Return what the arguments ask.
+    """Return the question that the arguments ask.
 
     Raises
     ------
@@ -357,7 +357,7 @@ def strategy_question(args: argparse.Namespace) -> tuple[Question, Strategy, Pla
 
 
 def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options state of a training workload.
+    """Return the fields of a training workload that the options state.
 
     Raises
     ------
@@ -416,7 +416,7 @@ SWITCHES: dict[str, tuple[str, Any, Any]] = {
 
 
 def _switches(text: str) -> dict[str, Any]:
-    """Return the software that ``compile+async_tp`` states: what is not named is off."""
+    """Return the software that ``compile+async_tp`` states: switches without a name are off."""
     named = [] if text == "none" else text.split("+")
     for name in named:
         one_of("--switches", name, SWITCHES)
@@ -449,7 +449,7 @@ def adapters_of(args: argparse.Namespace, optimizer: Any) -> Any:
 
 
 MOST_RANK = 65536
-"""Of adapters: no hidden size is larger."""
+"""Largest rank of adapters: no hidden size is larger."""
 
 
 def _framework(text: Any) -> Any:
@@ -467,7 +467,7 @@ def _optimizer(text: Any) -> Any:
 
 
 def _batch_ramp(text: str) -> Any:
-    """Return how the batch of a run grows: ``16,16,5859375``."""
+    """Return the growth of the batch of a run: ``16,16,5859375``."""
     from meshwright.spec.workload import BatchRamp
 
     parts, option = str(text).split(","), "--batch-ramp"
@@ -590,7 +590,7 @@ def _stage_layers(text: str) -> tuple[int, ...]:
 
 
 MOST_STAGES = 4096
-"""Stages whose layers may be stated."""
+"""Most stages with stated numbers of layers."""
 _LISTS = {
     "recompute_modules": _modules,
     "kept_tensors": _tensors,
@@ -697,7 +697,7 @@ def memory_share_of(args: argparse.Namespace) -> float | None:
 
 
 def speculation_of(args: argparse.Namespace) -> Speculation | None:
-    """Return what is drafted; None: nothing.
+    """Return the stated speculation; None: there is none.
 
     Raises
     ------
@@ -753,7 +753,7 @@ def process_grid(text: str) -> tuple[int, int] | None:
 
 
 def program_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say of a program: sizes of dims, shapes of inputs, numbers."""
+    """Return the options of a program: sizes of dims, shapes of inputs, numbers."""
     from typing import get_args
 
     from meshwright.spec.system import DType

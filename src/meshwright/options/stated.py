@@ -1,4 +1,4 @@
-"""From a strategy back to the options that state it: what an interface fills in for a user."""
+"""From a strategy back to the options that state it: an interface fills them in for a user."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def strategy_options(
     Parameters
     ----------
     num_devices
-        Over which data parallelism goes where it is not stated.
+        Devices that data parallelism fills where it is not stated.
     software
-        Whose habits hold for choices that are not stated.
+        Software with the habits for choices that are not stated.
     """
     from meshwright.train.question import stated_strategy
 

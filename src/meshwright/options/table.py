@@ -35,7 +35,7 @@ class Option:
     """Options of one command with the same word here cannot be given together."""
     choices: tuple[str, ...] = ()
     dest: str = ""
-    """What the search calls it, where that differs from the option."""
+    """Name in the search, where that differs from the option."""
     is_hidden: bool = False
 
     @property
@@ -50,7 +50,7 @@ class Option:
 
     @property
     def type_in_python(self) -> str:
-        """What its docstring says that it is: ``bool``, one of its choices, or as typed."""
+        """Type for the docstring: ``bool``, one of its choices, or as typed."""
         if self.kind == "flag":
             return "bool"
         found = " | ".join(map(repr, self.choices)) or self.metavar or self.target.upper()
@@ -91,7 +91,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Command:
-    """A verb: what it does and what it takes."""
+    """A verb: its help and its options."""
 
     help: str
     options: tuple[Option, ...]
@@ -104,9 +104,9 @@ class Command:
         Parameters
         ----------
         answer
-            What the verb returns, in one sentence.
+            Docstring of the answer; its first line tells the returned value.
         returned
-            The type of that.
+            Type of the returned value.
         """
         lines = [f"{self.help[:1].upper()}{self.help[1:]}.", "", "Parameters", "----------"]
         for option in self.options:

@@ -1,4 +1,4 @@
-"""What verbs return by their options, for type checkers: ``mw.plan(..., pareto=True)`` is a front.
+"""Types of the answers of verbs by their options: ``mw.plan(..., pareto=True)`` is a front.
 
 Files that start a server, in place of a model, are typed as training: ask with ``isinstance``.
 """

@@ -1,4 +1,4 @@
-"""Plans that a framework starts but its export cannot express: limits of its files.
+"""Limits of the exports: plans that a framework starts but its files cannot express.
 
 The rules of ``sharding/launching.py`` judge what the framework itself refuses; here stand the
 limits of the files that are written for it, by :data:`WRITTEN`. A plan launches with a framework if
