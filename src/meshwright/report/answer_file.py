@@ -60,21 +60,21 @@ def plain_data(value: object, *, with_defaults: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class AnswerFile(Generic[Answer]):
-    """How one kind of answer is written and read; the record itself declares its fields."""
+    """Writer and reader of one kind of answer; the record itself declares its fields."""
 
     kind: type[Answer]
     faults: Callable[[Answer], Iterable[Fault]] = lambda answer: ()
-    """What no such answer can hold, beyond wrong types."""
+    """Check that returns the faults of an answer, beyond wrong types."""
     upgrade: Callable[[dict[str, Any]], None] = lambda data: None
-    """Adds in place what files of earlier versions lack."""
+    """Function that adds in place the fields that files of earlier versions lack."""
     with_defaults: bool = False
     """Whether declarations are written with the fields that have their default."""
     workloads: tuple[str, ...] = ()
-    """Kinds of work that such an answer is about; none: any."""
+    """Kinds of workload of such an answer; none: any."""
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Answer]:
-        """What checks data against the record; built when it is first needed."""
+        """Validator of data against the record; built when it is first needed."""
         return TypeAdapter(self.kind)
 
     def to_data(self, answer: Answer) -> dict[str, Any]:

@@ -25,16 +25,16 @@ _SHOWN_ELSEWHERE: Final = (
 
 @dataclass(frozen=True)
 class DeclaredValue:
-    """One value of a declaration: where it is, what it is, and where it comes from."""
+    """One value of a declaration, with its path, its unit and its origin."""
 
     path: str
-    """As in the file, members of a list by their name: ``memories[hbm].bandwidth``."""
+    """Path in the file, members of a list by their name: ``memories[hbm].bandwidth``."""
     value: float | str | None
-    """In SI units; None: unknown."""
+    """Value in SI units; None: unknown."""
     unit: str
     origin: Provenance | None
     is_default: bool = False
-    """The file does not state it."""
+    """Whether it is a default that the file does not state."""
 
 
 def declared_values(
@@ -99,7 +99,7 @@ def value_text(value: float | str | None, unit: str) -> str:
 
 
 def origin_text(entry: DeclaredValue) -> str:
-    """Return where a value comes from, in words."""
+    """Return the origin of a value in words."""
     origin = entry.origin
     if origin is None:
         needs_none = entry.value is None or isinstance(entry.value, str)
@@ -127,7 +127,7 @@ def value_record(entry: DeclaredValue) -> dict[str, Any]:
 def declaration_record(
     declaration: Declaration, about: Mapping[str, Any], sources: Mapping[str, Source]
 ) -> dict[str, Any]:
-    """Return a declaration for a program: what it is about, its values, its sources, its notes."""
+    """Return a declaration as data: its subject, its values, its sources, its notes."""
     origins: Mapping[str, Provenance] = getattr(declaration, "provenance", {})
     return {
         **about,

@@ -97,7 +97,7 @@ NEAT = (1.0, 2.0, 5.0)
 
 
 def neat_ticks(high: float, most: int) -> list[float]:
-    """Return multiples of a neat step from 0 to at most ``high``: as many as allowed."""
+    """Return multiples of a neat step from 0 to at most ``high``, at most ``most`` steps."""
     rough = high / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = power * next(digit for digit in (*NEAT, 10.0) if digit * power >= rough * (1 - 1e-9))

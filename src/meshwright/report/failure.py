@@ -11,18 +11,18 @@ from meshwright.base.errors import Fault, SpecError, UnsupportedError, message_o
 
 
 class ErrorRecord(TypedDict):
-    """What went wrong."""
+    """Error with its kind and its faults."""
 
     kind: str
     """``spec``, ``unknown_name``, ``unsupported``, ``infeasible``, ``unlawful``, ``usage`` or
     ``file``."""
     message: str
     faults: Sequence[Fault]
-    """Each with its place, and the nearest fix."""
+    """Faults, each with its place and the nearest fix."""
 
 
 class Failure(TypedDict):
-    """What is printed where a question has no answer."""
+    """Output where a question has no answer."""
 
     error: ErrorRecord
 

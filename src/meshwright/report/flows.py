@@ -74,13 +74,13 @@ class FlowRecord(TypedDict):
 
 
 class LinkRecord(TypedDict):
-    """What a link carries when."""
+    """Load of a link over time."""
 
     id: str | int
     carried_bytes: float
     utilisation: float
     changes: Sequence[Sequence[float]]
-    """Pairs: from when [s], at which rate [B/s]."""
+    """Pairs of the time of a change [s] and the rate from then on [B/s]."""
 
 
 class PlayedFlows(TypedDict):
@@ -99,7 +99,7 @@ class FlowsRecord(TypedDict):
 
 
 def flow_record(scenario: FlowScenario, timeline: Timeline) -> PlayedFlows:
-    """Return when each flow begins and ends, and what each link carries when, as data."""
+    """Return the times at which flows begin and end, and the load of each link, as data."""
     spans = zip(scenario.flow_ids, timeline.start_s.tolist(), timeline.end_s.tolist(), strict=True)
     carried = timeline.carried_bytes(len(scenario.link_ids))
     used = carried / scenario.bandwidth_bytes_per_s / (timeline.makespan_s or 1.0)

@@ -1,4 +1,4 @@
-"""A training framework on the screen: what it starts, its kernels, how its users run it."""
+"""A training framework on the screen: options that it starts, its kernels, its usual settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def framework_lines(framework: Framework) -> Iterator[str]:
 
 
 def server_lines(server: Server, sources: Iterable[Source]) -> Iterator[str]:
-    """Yield the lines of one server: what it starts, how it runs, where that stands."""
+    """Yield the lines of one server: options that it starts, its usual settings, their sources."""
     name = f"{server.title or server.name} {server.version}".rstrip()
     yield from wrapped("", f"{name}: {server.why}" if server.why else name)
     if server.launches is not None:

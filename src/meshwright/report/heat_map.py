@@ -1,4 +1,4 @@
-"""A value over two fields: as lines of text, and as a picture of its own."""
+"""A value over two fields: as lines of text, and as a picture."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class HeatCells:
     columns: tuple[str, ...]
     values: Mapping[tuple[str, str], float]
     notes: Mapping[tuple[str, str], str]
-    """What else the value of a cell stands for."""
+    """Further values of the point of a cell, in words."""
     subtitle: str = ""
     misfits: frozenset[tuple[str, str]] = frozenset()
-    """Cells of which no point fits."""
+    """Cells without a point that fits."""
     unit: str = ""
-    """Of all values."""
+    """Unit of all values."""
     quantity: str = ""
-    """What the values are of, in words."""
+    """Quantity of the values, in words."""
 
     @property
     def measure(self) -> str:
@@ -43,7 +43,7 @@ class HeatCells:
 
     @property
     def scale(self) -> str:
-        """What the colours stand for: the least value, the largest, and what lies between."""
+        """Range of the colours: the least value, the largest, and whether steps are by ratio."""
         if not self.values:
             return "nothing fits"
         low, high = min(self.values.values()), max(self.values.values())
@@ -93,6 +93,6 @@ def heat_spec(cells: HeatCells) -> charts.Spec:
 
 
 def heat_svg(cells: HeatCells) -> str:
-    """Return the cells as a picture; empty is what was refused, or has no such number."""
+    """Return the cells as a picture; refused cells and cells without the number are empty."""
     width = max(CELL * len(cells.columns), LEAST)
     return svg_of(heat_spec(cells), cells.title, f"{cells.subtitle}. {cells.scale}", width=width)

@@ -1,4 +1,4 @@
-"""JSON Schema of answers: what ``--json`` prints, for programs that check or generate code.
+"""JSON Schema of answers, the output of ``--json``, for programs that check or generate code.
 
 Derived from the declared records, so that it cannot drift from them.
 """

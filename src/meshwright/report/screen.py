@@ -1,4 +1,4 @@
-"""What a terminal shows: a screen that leads with the answer, and plain lines for the detail.
+"""Output of a terminal: a screen that leads with the answer, and plain lines for the detail.
 
 A :class:`Screen` is a list of labelled rows (a sentence, bars, a table). ``rich`` draws it at the
 width of the terminal, in colour on a terminal only; it is imported when a screen is drawn. Rows of
@@ -67,7 +67,7 @@ class Row:
     """Rows of the largest number are left out first where a screen is too long; 0: never."""
 
     def shorter(self) -> tuple[int, Row | None]:
-        """Return what is left of it where room is short, and when its turn comes, as ``spare``."""
+        """Return its turn to be shortened, as ``spare``, and the shorter row; None: no row."""
         if isinstance(self.content, Bars) and self.content.spare > self.spare:
             joined = replace(self.content, least=SMALL_SHARE)
             if len(joined.shown()) < len(self.content.shown()):
@@ -82,21 +82,21 @@ class Bars:
     parts: Mapping[str, float]
     show: Callable[[float], str]
     most: int = 4
-    """Bars at most; what is left is one line more."""
+    """Most bars; the rest is one line more."""
     whole: float | None = None
-    """Of which the shares are; None: the sum of the parts."""
+    """Whole of the shares; None: the sum of the parts."""
     least: float = LEAST_SHARE
-    """Share of the whole below which parts are joined with what is left."""
+    """Share of the whole below which parts are joined with the rest."""
     spare: int = 0
     """When bars below ``SMALL_SHARE`` are joined where a screen is too long, as of rows."""
 
     @property
     def total(self) -> float:
-        """What the shares are of."""
+        """Whole of the shares."""
         return sum(self.parts.values()) if self.whole is None else self.whole
 
     def shown(self) -> list[tuple[str, float]]:
-        """Return name and amount of each bar, the longest first and what is left at the end."""
+        """Return name and amount of each bar, the longest first and the rest at the end."""
         ranked = sorted(self.parts.items(), key=lambda item: -item[1])
         shown = [entry for entry in ranked[: self.most] if entry[1] >= self.least * self.total]
         rest = sum(self.parts.values()) - sum(amount for _, amount in shown)
@@ -112,12 +112,12 @@ class Stacked:
     capacity: float
     show: Callable[[float], str]
     most: int = 5
-    """Segments that are named; what is left is called other; 0: the bar alone."""
+    """Most named segments; the rest is called other; 0: the bar alone."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table; columns whose heading ends in ``>`` are aligned to the right."""
+    """A table; a heading that ends in ``>`` aligns its column to the right."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -143,7 +143,7 @@ class Screen:
 
     @property
     def lead(self) -> str:
-        """The title and the sentences set in bold: the answer, without what to run next."""
+        """The title and the sentences set in bold: the answer, without the next command."""
         bold = [row for row in self.rows if "bold" in row.style and row.label != "next"]
         return "\n".join([self.title, *(f"{row.label}: {row.content}" for row in bold)])
 
@@ -179,7 +179,7 @@ class Screen:
 
 
 def _console(file: IO[str] | None) -> Console:
-    """Return where screens are drawn: without colour where it is no terminal, or under NO_COLOR."""
+    """Return the console of screens: without colour outside of terminals, or under NO_COLOR."""
     from rich.console import Console
 
     return Console(file=file, width=screen_width(file), highlight=False, markup=False, emoji=False)

@@ -17,17 +17,17 @@ DARK = {INK: "#e6e9ef", QUIET: "#a9b1c0", LINE: "#343b48", PAPER: "#14171d", MAR
 FONT, MEASURED = "Arial, Helvetica, 'Liberation Sans', sans-serif", "Liberation Sans"
 """Fonts of equal widths; the package that draws has the one by which words are measured."""
 WIDTH = 520
-"""Of a chart that is as wide as its page [px]."""
+"""Width of a chart that is as wide as its page [px]."""
 PADDING = 16
 LETTERS = 96
-"""Of a line below the title, at most."""
+"""Most characters of a line below the title."""
 VEGA_LITE = "6.4"
 """The release that reports carry."""
 NAMESPACE = "http://www.w3.org/2000/svg"
 GROUP = f"{{{NAMESPACE}}}g"
 INHERITED = {"fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "font-size",
              "font-weight", "text-anchor"}  # fmt: skip
-"""Attributes that a group hands on to what is in it."""
+"""Attributes that the elements of a group inherit."""
 DROPPED = {"class", "role", "pointer-events", "font-family", "stroke-miterlimit"}
 NEUTRAL = {("opacity", "1"), ("transform", "translate(0,0)")}
 PLACES = {"d", "transform", "x", "y", "x2", "y2", "width", "height"}
@@ -35,7 +35,7 @@ NUMBER = re.compile(r"-?\d+\.\d+(e-?\d+)?")
 
 
 def check_drawable() -> None:
-    """Refuse to begin work whose pictures cannot be drawn.
+    """Refuse to begin work with pictures that cannot be drawn.
 
     Raises
     ------
@@ -55,9 +55,9 @@ def svg_of(spec: Spec, title: str, subtitle: str = "", *, width: int = WIDTH) ->
     Parameters
     ----------
     subtitle
-        Of what, under which setting; lines that are too long are broken.
+        Subject and setting; lines that are too long are broken.
     width
-        Of a chart that takes the width of its page [px].
+        Width of a chart that takes the width of its page [px].
     """
     check_drawable()
     import vl_convert
@@ -94,7 +94,7 @@ def _config() -> dict[str, Any]:
 
 
 def _cleaned(text: str, title: str, subtitle: str) -> str:
-    """Return a drawing without what no reader sees, with its name, in light and dark colours."""
+    """Return a drawing without invisible parts, with its name, in light and dark colours."""
     ElementTree.register_namespace("", NAMESPACE)
     root = ElementTree.fromstring(text)
     box = {name: root.attrib[name] for name in ("width", "height", "viewBox")}
@@ -120,7 +120,7 @@ def _style() -> str:
 
 
 def _clean(element: ElementTree.Element) -> None:
-    """Drop what is not seen in a part of a drawing; say once what all in a group have."""
+    """Drop invisible parts of a drawing; state common attributes of a group once."""
     for child in element:
         _clean(child)
     for name, value in list(element.attrib.items()):
@@ -155,7 +155,7 @@ def _together(parts: Iterable[ElementTree.Element]) -> list[ElementTree.Element]
 
 
 def _seen(element: ElementTree.Element) -> Iterator[ElementTree.Element]:
-    """Yield a part where it is seen; what a group holds that says nothing."""
+    """Yield a part where it is visible; the parts of a group without attributes."""
     if element.tag == GROUP:
         if element.attrib and len(element):
             yield element

@@ -14,7 +14,7 @@ Shaped = Mapping[str, Topology | None]
 
 
 def topologies_lines(num_devices: int, shaped: Shaped) -> Iterator[str]:
-    """Yield a table of topologies whose links all have one bandwidth."""
+    """Yield a table of topologies with links of one bandwidth."""
     yield f"{num_devices} devices, the bisection in links of one direction (<= : a bound)"
     yield ""
     yield f"{'topology':<16} {'shape':<48} {'links':>7} {'diameter':>9} {'bisection':>11}"
@@ -67,7 +67,7 @@ def topologies_record(num_devices: int, shaped: Shaped) -> TopologiesRecord:
 
 
 def network_line(topology: Topology) -> str:
-    """Return what the network of a system is, in one line."""
+    """Return the links, diameter and bisection of a network, in one line."""
     bound = "" if topology.bisection_is_exact else "at most "
     bisection = format_si(topology.bisection_bytes_per_s, "B/s")
     return (

@@ -1,1 +1,1 @@
-"""A report as one HTML file: what it consists of, its charts, how it is drawn."""
+"""A report as one HTML file: its parts, its charts, its drawing."""

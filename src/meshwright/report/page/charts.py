@@ -20,7 +20,7 @@ COLOURS = (
 MARK = COLOURS[0]
 ACCENT = COLOURS[5]
 TICKS = 8
-"""Of an axis, about."""
+"""Number of ticks of an axis, about."""
 ROW = 22
 """Height of a row of bars [px]."""
 LABEL = 360
@@ -32,7 +32,7 @@ SMALL = 0.02
 RATIOS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 """Ticks of ratios."""
 UPRIGHT, CROSS = "M0,-1L0,1", "M-1,-1L1,1M-1,1L1,-1"
-"""Shapes of marks: a stroke, and what does not fit."""
+"""Shapes of marks: a stroke, and a cross for points that do not fit."""
 ROOM = 1.2
 """Length of an axis over its longest bar, which leaves room for words."""
 
@@ -145,7 +145,7 @@ def stacked(
 
 
 def _numbers(amounts: Sequence[float], longest: float) -> Spec:
-    """Return how an axis writes its numbers: small ones with a prefix (20m), counts whole."""
+    """Return the number format of an axis: small numbers with a prefix (20m), counts whole."""
     ticks: Spec = {"tickCount": TICKS, "labelFlush": True}
     if 0.0 < longest < SMALL:
         return ticks | {"format": "~s"}
@@ -217,7 +217,7 @@ def agreement(
 ) -> Spec:  # fmt: skip
     """Return predicted over measured values on logarithmic axes, with a line where both agree.
 
-    The first kind is on top, in the colour of what stands out.
+    The first kind is on top, in the accent colour.
     """
     spec = points(labels, measured, predicted, kinds, x_title, y_title)
     both = [*measured, *predicted]
@@ -243,16 +243,16 @@ def heat(
     row_title: str, column_title: str, title: str, *,
     misfits: Sequence[tuple[str, str]] = (),
 ) -> Spec:  # fmt: skip
-    """Return cells whose colour is an amount, each with it in words; steps of ratios if wide.
+    """Return cells coloured by an amount, each with it in words; steps of ratios if wide.
 
     Parameters
     ----------
     notes
-        What else the amount of a cell stands for: in its tooltip.
+        Further text of a cell, in its tooltip.
     title
-        Of the amounts.
+        Title of the amounts.
     misfits
-        Row and column of what fits nothing: a cross.
+        Row and column of cells without a point that fits: a cross.
     """
     low, high, by_ratio = min(amounts, default=0.0), max(amounts, default=0.0), is_wide(amounts)
     dark = low ** (1 - DARK) * high**DARK if by_ratio else (1 - DARK) * low + DARK * high
@@ -301,7 +301,7 @@ def spans(
     labels: Sequence[str], lows: Sequence[float], middles: Sequence[float],
     highs: Sequence[float], title: str,
 ) -> Spec:  # fmt: skip
-    """Return a span and its middle for each name: an interval and what is expected."""
+    """Return a span and its middle for each name: an interval and the expected value."""
     y = names("label", axis={"labelLimit": LABEL})
     x = axis("low", title, scale={"zero": False})
     tips = [named("label", "plan"), *(tip(end, end) for end in ("low", "middle", "high"))]
@@ -365,7 +365,7 @@ def spreads(
     Parameters
     ----------
     ends
-        What the point and the stroke are.
+        Names of the point and of the stroke.
     """
     kind_names = list(dict.fromkeys(kinds))
     x = axis("first", title, scale={"type": "log", "nice": False, "padding": 10})

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     AltairChart: TypeAlias = altair.Chart | altair.LayerChart
 
 WIDTH = 720
-"""Of a chart outside of a page, names and legend included [px]."""
+"""Width of a chart outside of a page, names and legend included [px]."""
 LEGEND_COLUMNS = 5
 INK, GRID = "#757575", "#75757540"
-"""Text and lines that are read on white and on black."""
+"""Colours of text and lines that are legible on white and on black."""
 OF_WHOLES = ("$schema", "autosize", "config")
-"""What Vega-Lite allows in a whole chart, and in none that stands beside others."""
+"""Keys that Vega-Lite allows in a whole chart only, not in one beside others."""
 
 
 def figure(chart: Chart | None, why_none: str = "") -> AltairChart:
@@ -28,7 +28,7 @@ def figure(chart: Chart | None, why_none: str = "") -> AltairChart:
     Parameters
     ----------
     why_none
-        Why there is none.
+        Reason where there is no chart.
 
     Raises
     ------
@@ -65,7 +65,7 @@ class _Styled:
 
 
 def _lines(text: str) -> list[str]:
-    """Return what a chart shows in lines of its width."""
+    """Return a text of a chart in lines of its width."""
     from textwrap import wrap
 
     return wrap(text, WIDTH // 6)

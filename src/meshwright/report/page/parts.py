@@ -1,8 +1,8 @@
-"""What a report consists of: questions with short answers, sections of facts, tables and charts.
+"""Parts of a report: questions with short answers, sections of facts, tables and charts.
 
-Everything here is data. Each room says what its answers show (``train/page.py`` and its siblings);
-``page/html.py`` draws it. Text is text: nothing in a part is HTML, so that a name from an input can
-never become markup.
+Everything here is data. Each room builds the pages of its answers (``train/page.py`` and siblings);
+``page/html.py`` draws them. Text is text: nothing in a part is HTML, so that a name from an input
+can never become markup.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 
 class Kind:
-    """What each part is called where it is data: its class in lower case."""
+    """Name of each part in data: its class in lower case."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {"kind": "kind"}
 
@@ -32,7 +32,7 @@ class Text(Kind):
 
 @dataclass(frozen=True)
 class Code(Kind):
-    """What a user copies: a command, or a file under its name."""
+    """Text for a user to copy: a command, or a file under its name."""
 
     text: str
     name: str = ""
@@ -40,7 +40,7 @@ class Code(Kind):
 
 @dataclass(frozen=True)
 class Table(Kind):
-    """Rows of cells under headings; columns whose heading ends in ``>`` are numbers."""
+    """Rows of cells under headings; a heading that ends in ``>`` marks a column of numbers."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -49,18 +49,18 @@ class Table(Kind):
 
 @dataclass(frozen=True)
 class Chart(Kind):
-    """A Vega-Lite chart, and the same in words and in numbers for those who cannot see it."""
+    """A Vega-Lite chart, with its content in words and in numbers for those who cannot see it."""
 
     title: str
     says: str
-    """What it shows, in a sentence: the text that a screen reader reads."""
+    """Content of the chart in a sentence, for screen readers."""
     spec: Mapping[str, Any]
     table: Table | None = None
 
 
 @dataclass(frozen=True)
 class Picture(Kind):
-    """A drawing of its own: a whole SVG file."""
+    """A separate drawing: a whole SVG file."""
 
     title: str
     says: str
@@ -84,7 +84,7 @@ class Player(Kind):
     says: str
     legend: str
     data: Mapping[str, Any]
-    """As ``player.js`` reads it."""
+    """Frames of the walk in the format of ``player.js``."""
     steps: Sequence[Step]
 
 
@@ -101,10 +101,10 @@ Part = Text | Code | Table | Chart | Picture | Player | Folded
 
 @dataclass(frozen=True)
 class Section:
-    """What answers one question at length."""
+    """Full answer to one question."""
 
     key: str
-    """By which links find it, such as ``memory``."""
+    """Anchor of links to it, such as ``memory``."""
     title: str
     parts: Sequence[Part]
 
@@ -126,10 +126,10 @@ class Page:
 
     title: str
     subtitle: str
-    """What was asked, in a line."""
+    """The question, in a line."""
     tiles: Sequence[Tile]
     sections: Sequence[Section]
     warnings: Sequence[str] = ()
     command: str = ""
-    """How the answer was made."""
+    """Command that computed the answer."""
     version: str = ""

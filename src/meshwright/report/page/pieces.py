@@ -39,7 +39,7 @@ def largest(parts_s: Mapping[str, float], whole_s: float, most: int = 3) -> str:
 def memory_chart(
     title: str, parts_bytes: Mapping[str, float], capacity_bytes: float
 ) -> Chart:  # fmt: skip
-    """Return what fills a memory, against its capacity [bytes]."""
+    """Return the chart of the parts of a memory, against its capacity [bytes]."""
     parts, used = ranked(parts_bytes), sum(parts_bytes.values())
     first = ", ".join(f"{name} {format_bytes(size)}" for name, size in list(parts.items())[:3])
     return Chart(
@@ -57,7 +57,7 @@ def memory_chart(
 
 
 def time_chart(title: str, parts_s: Mapping[str, float], whole_s: float) -> Chart:
-    """Return what a time consists of [s]."""
+    """Return the chart of the parts of a time [s]."""
     parts = ranked(parts_s)
     shares = {name: f"{part / whole_s:.1%}" for name, part in parts.items()}
     return Chart(
@@ -74,7 +74,7 @@ def time_chart(title: str, parts_s: Mapping[str, float], whole_s: float) -> Char
 
 
 def count_chart(title: str, counts: Mapping[str, int], things: str) -> Chart:
-    """Return how many things there are of each kind; what there is none of is left out."""
+    """Return the chart of the number of things of each kind; kinds without any are left out."""
     shown = {name: f"{number:,}" for name, number in counts.items() if number}
     return Chart(
         title,
@@ -85,7 +85,7 @@ def count_chart(title: str, counts: Mapping[str, int], things: str) -> Chart:
 
 
 def network_tile(system: SystemSpec, gains: Gains) -> Tile:
-    """Return what twice of the best of the networks gains, beside the largest gain of all."""
+    """Return the gain of twice the best of the networks, beside the largest gain of all."""
     links = {name: gains[name][1] for name in map(of_level, system.levels) if name in gains}
     best = max(links, key=lambda name: links[name], default="")
     answer = "Less than 0.2 % faster" if links else "It has none"
@@ -97,14 +97,14 @@ def network_tile(system: SystemSpec, gains: Gains) -> Tile:
 
 
 def gain_parts(title: str, gains: Gains) -> Iterator[Part]:
-    """Yield what changes of the system gain the same plan."""
+    """Yield the chart of the gains of the same plan from changes of the system."""
     yield gain_chart(title, gains) or Text(
         "Twice of any one resource makes this plan less than 0.2 % faster."
     )
 
 
 def gain_chart(title: str, gains: Gains) -> Chart | None:
-    """Return what changes of the system gain the same plan; None: no more than 0.2 %."""
+    """Return the gains of the same plan from changes of the system; None: at most 0.2 %."""
     changed = {what: entry for what, entry in gains.items() if entry[1] > SHOWN_GAIN}
     if not changed:
         return None
@@ -122,7 +122,7 @@ def gain_chart(title: str, gains: Gains) -> Chart | None:
 def launch_parts(
     launches: str, files: Mapping[str, str] | None, command: str
 ) -> Iterator[Part]:  # fmt: skip
-    """Yield what starts a plan in words, the command that writes its files, and these."""
+    """Yield the text on starting a plan, the command that writes its files, and the files."""
     yield Text(launches)
     if command:
         yield Code(command, "write these files")

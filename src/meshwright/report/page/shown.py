@@ -1,4 +1,4 @@
-"""What every answer with a report can do: a report, a table, and how a notebook shows it."""
+"""Methods of every answer with a report: the report, a table, its view in a notebook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Shown(Listed):
-    """An answer that has a report: its room says what stands there."""
+    """An answer with a report, which its room builds."""
 
     @abstractmethod
     def page(self) -> Page:
@@ -26,7 +26,7 @@ class Shown(Listed):
         write_page(self.page(), path, force=force)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the first screen of the report."""
+        """Return the HTML for a notebook: the first screen of the report."""
         from meshwright.report.page.html import card_of
 
         return card_of(self.page())

@@ -1,1 +1,1 @@
-"""Walks: who holds, computes and sends what, frame by frame, made from the enumerations."""
+"""Walks: tensors held, computed and sent by each member, frame by frame, from the enumerations."""

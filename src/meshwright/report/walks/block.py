@@ -63,7 +63,7 @@ AXIS = "tp"
 KNOWN_KINDS = (OpKind.MATMUL, OpKind.NORM, OpKind.ELEMENTWISE, OpKind.ATTENTION)
 MOST_DEVICES = 8
 DEALT_WHOLE = ("query_heads", "kv_heads", "ffn")
-"""What tensor parallelism deals out in whole units."""
+"""Dims that tensor parallelism deals out in whole units."""
 
 
 def block_walk(
@@ -101,7 +101,7 @@ def block_walk(
 
 
 def _check(layer: LayerGraph, size: int, num_tokens: int) -> None:
-    """Refuse layers and sizes of which no such picture can be made."""
+    """Refuse layers and sizes that such a picture cannot show."""
     if others := sorted({op.kind for op in layer.ops} - set(KNOWN_KINDS)):
         message = f"its layer has operators of kind {', '.join(others)}"
         raise SpecError(Fault("--model", message, "a dense transformer, such as gpt3-175b"))
@@ -127,7 +127,7 @@ class _Cut:
 
 
 class _Block:
-    """Tells the walk of a layer: what is needed before each operator, and what it makes."""
+    """Records the walk of a layer: inputs and outputs of each operator, collectives before it."""
 
     def __init__(self, layer: LayerGraph, options: PlanOptions, size: int, num_tokens: int) -> None:
         self.layer, self.options, self.size = layer, options, size
@@ -158,7 +158,7 @@ class _Block:
         Parameters
         ----------
         of
-            The tensor whose gradient it is, which is sharded alike.
+            The tensor that it is the gradient of, with the same sharding.
         """
         name = symbol(tensor.name)
         if name in self.cuts:
@@ -213,7 +213,7 @@ class _Block:
             self.recorder.drop(member, name, others)
 
     def _part(self, name: str, member: int) -> str:
-        """Return what a member has of a tensor at rest."""
+        """Return the name of the part of a tensor that a member holds at rest."""
         return name if self.cuts[name].dim is None else f"{name}[{member}]"
 
     # -------------------------------------------------------------------------- forward pass
@@ -230,7 +230,7 @@ class _Block:
             self._forward(number, op, is_fed=fed)
 
     def _forward(self, number: int, op: Op, *, is_fed: bool) -> None:
-        """Tell an operator: what it makes, and what is held on after it."""
+        """Record an operator: the tensors that it makes, and those kept after it."""
         terms = self._outputs_as_terms(op)
         outputs = [self._declare(output) for output in op.outputs]
         for output, name in zip(op.outputs, outputs, strict=True):
@@ -259,7 +259,7 @@ class _Block:
         return {output.name for _, output, product in products if AXIS in product.local.partial}
 
     def _settle(self, tensor: Tensor, later: Sequence[Op]) -> None:
-        """Drop what nobody reads again; of what the backward pass needs keep the part at rest."""
+        """Drop a tensor that is not read again; keep the part at rest for the backward pass."""
         if any(tensor.name == read.name for op in later for read in op.inputs):
             return
         if tensor.name in self._kept_for:
@@ -304,7 +304,7 @@ class _Block:
         return self.size > 1 and AXIS in layout.partial
 
     def _backward(self, number: int, op: Op) -> None:
-        """Tell an operator backward: the gradients that it makes, and what is dropped after it."""
+        """Record an operator backward: the gradients made, and the tensors dropped after it."""
         layouts = dict(input_gradients(op, self.options))
         made: dict[str, bool] = {}
         for tensor in op.inputs:
@@ -333,7 +333,7 @@ class _Block:
         self.recorder.frame("backward", site_words(op.name), caption, computes)
 
     def _weight_gradients(self, op: Op) -> list[str]:
-        """Let every member make the gradients of its own part of each weight matrix."""
+        """Let every member make the gradient of its part of each weight matrix."""
         if op.kind is not OpKind.MATMUL:
             return []
         weights = [w for w, _ in weight_gradients(op, self.options) if len(w.dims) > 1]

@@ -1,4 +1,4 @@
-"""What the walk of a block says: symbols of its tensors, and captions."""
+"""Words of the walk of a block: symbols of its tensors, and captions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SYMBOLS = {
     "residual.network.output": "Y",
     "residual.output": "Y",
 }
-"""Of the tensors of a block; a weight is W with the letter of its output, a gradient has a d."""
+"""Symbols of the tensors; a weight is W with the letter of its output, a gradient has a d."""
 
 
 def symbol(name: str) -> str:
@@ -44,7 +44,7 @@ def symbol(name: str) -> str:
 
 
 def site_words(site: str) -> str:
-    """Return where something happens in words: ``feed-forward, up``."""
+    """Return the site of an operator or collective in words: ``feed-forward, up``."""
     text = site.replace("feed_forward", "feed-forward").replace(": ", ", ")
     return text.replace(".", ", ").replace("_", " ")
 
@@ -56,7 +56,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def own_text(dim: str | None) -> str:
-    """Return what a member has of a tensor that is split along a dim."""
+    """Return the unit of the parts of a tensor that is split along a dim: tokens or columns."""
     return "tokens" if dim in (None, "tokens") else "columns"
 
 
@@ -122,7 +122,7 @@ def backward_caption(
     Parameters
     ----------
     gradients
-        What it makes for its inputs, and whether that is a term of a sum over the members.
+        Gradients of its inputs, and whether each is a term of a sum over the members.
     is_split
         Whether each member makes a part of them only.
     adds
@@ -143,7 +143,7 @@ def backward_caption(
 def need_caption(
     kind: CollectiveKind, name: str, dim: str | None, size: int, site: str
 ) -> str:  # fmt: skip
-    """Return what the four-case rule found: what is there, and what is needed where."""
+    """Return the caption of a collective: the layout that is there, and the layout needed."""
     if kind is CollectiveKind.ALL_GATHER:
         return (
             f"Each device has its own {own_text(dim)} of {name}, and needs all of it for: {site}."
@@ -156,7 +156,7 @@ def need_caption(
 
 
 def change_text(kind: CollectiveKind, dim: str | None) -> str:
-    """Return how a collective changes a layout: ``tokens to whole``."""
+    """Return the change of layout of a collective: ``split by tokens to whole``."""
     return {
         CollectiveKind.ALL_GATHER: f"split by {own_text(dim)} to whole",
         CollectiveKind.REDUCE_SCATTER: f"terms to split by {own_text(dim)}",

@@ -29,7 +29,7 @@ MOST_CELLS = 60_000
 
 
 def span(size: int, kind: str) -> Span[float]:
-    """Return one level of a group; only its kind and size matter for who sends what."""
+    """Return one level of a group; the messages depend on its kind and size only."""
     return Span(
         float(size), 1.0, 0.0, 0.0, float(kind != "mesh"), kind != "switch", kind == "switch"
     )
@@ -54,11 +54,11 @@ class Steps:
     kind: CollectiveKind
     size: int
     num_parts: int
-    """Of the data; in an all-to-all and in sends those of all members together."""
+    """Number of parts of the data; in an all-to-all and in sends, of all members together."""
     steps: tuple[Step, ...]
 
     def at_start(self, member: int) -> range:
-        """Return the parts that a member has before; of a reduction all, as its terms."""
+        """Return the parts of a member before the first step; in a reduction all, as terms."""
         own = self.num_parts // self.size
         if self.kind in REDUCTIONS:
             return range(self.num_parts)
@@ -103,7 +103,7 @@ def steps_of(algorithm: Algorithm, group: Group[float]) -> Steps:
 def _messages(
     transfers: Iterable[Transfer], together: int
 ) -> Iterator[tuple[int, int, tuple[int, ...], bool]]:
-    """Yield the messages of a step; what a reduction only passes on is a message of its own."""
+    """Yield the messages of a step; parts that a reduction only forwards are a separate message."""
     for transfer in transfers:
         kept = set(transfer.kept) if transfer.reduces else set(transfer.chunks)
         for chunks, adds in ((set(transfer.chunks) - kept, True), (kept, False)):
@@ -113,7 +113,7 @@ def _messages(
 
 
 def _together(transfers: Sequence[Transfer], num_chunks: int, owned: int) -> int:
-    """Return how many neighbouring chunks of an owner always travel together."""
+    """Return the number of neighbouring chunks of an owner that always travel together."""
     carried: list[list[tuple[int, bool]]] = [[] for _ in range(num_chunks)]
     for number, transfer in enumerate(transfers):
         for chunk in transfer.chunks:
@@ -163,13 +163,13 @@ def play(recorder: Recorder, steps: Steps, tensor: str, phase: str, captions: Ca
 
 @dataclass(frozen=True)
 class Captions:
-    """What the frames of a collective say."""
+    """Captions of the frames of a collective."""
 
     kind: CollectiveKind
     tensor: str
     title: str = ""
     why: str = ""
-    """What it is for, before what happens in a step."""
+    """Purpose of the collective, written before the events of a step."""
 
     def of(self, step: Step) -> str:
         """Return the caption of a step."""
@@ -214,7 +214,7 @@ ENDS = {
 SHAPES = {"switch": "behind switches", "mesh": "on a mesh", "torus": "on a torus"}
 """Kinds of levels, in the order in which they are tried."""
 TRIED = ((4,), (4, 2), (2, 2), (3, 3), (4, 3))
-"""Shapes of which one is named where another does not do."""
+"""Shapes to suggest where the given one does not suit."""
 
 
 def collective_walk(name: str, shape: Sequence[int], num_bytes: float) -> Walk:

@@ -1,4 +1,4 @@
-"""The walks by name, and what each may be asked."""
+"""The walks by name, with the options of each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MOST_MEMBERS = 16
 
 
 def walk_names() -> dict[str, str]:
-    """Return the names of all walks with what each shows."""
+    """Return the names of all walks with their descriptions."""
     found = dict(ABOUT)
     for name in collective_algorithms:
         found[name] = spoken(name)
@@ -49,17 +49,17 @@ def walk_names() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class WalkQuestion:
-    """What is asked of a walk."""
+    """Options of a walk."""
 
     name: str
     shape: tuple[int, ...] | None
-    """Members of each level, innermost first; None: what suits the walk."""
+    """Members of each level, innermost first; None: the default of the walk."""
     model: ModelSpec
     num_tokens: int
     num_bytes: float
     form: str | None
     streamed: Streamed | None
-    """None: the smaller tensor."""
+    """Tensor that is streamed; None: the smaller one."""
 
 
 def walk_of(question: WalkQuestion) -> Walk:

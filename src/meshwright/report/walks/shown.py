@@ -40,7 +40,7 @@ def _indented(text: str, indent: str = "     ") -> list[str]:
 
 
 def heading(frame: Frame) -> str:
-    """Return what a frame is called."""
+    """Return the heading of a frame."""
     return f"{frame.phase}: {frame.title}"
 
 
@@ -61,7 +61,7 @@ def message_text(walk: Walk, message: Message) -> str:
 
 
 def sent_text(walk: Walk, frame: Frame) -> str:
-    """Return the messages of a frame, or how many of which size there are."""
+    """Return the messages of a frame, or their number and size."""
     messages = frame.messages
     if not messages:
         return ""
@@ -86,7 +86,7 @@ def held_text(walk: Walk, frame: Frame) -> str:
 
 
 def alone_text(walk: Walk) -> str:
-    """Return what the bytes held are compared with."""
+    """Return the reference that the bytes held are compared with."""
     return "the full tensor" if _is_data_only(walk) else "one device alone"
 
 
@@ -99,7 +99,7 @@ HEAD = ("collective", "tensor", "phase", "where", "dims", "layout", "full tensor
 
 
 def cells_of(exchange: Exchange) -> tuple[str, ...]:
-    """Return a row of the table of what is communicated, under ``HEAD``."""
+    """Return a row of the table of collectives, under ``HEAD``."""
     return (
         exchange.kind,
         exchange.tensor,
@@ -162,7 +162,7 @@ def _without_empty(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _side_by_side(shown: Walk, walks: Sequence[Walk]) -> Table:
-    """Return what each of several walks sends and holds, the one that is shown among them."""
+    """Return the bytes sent and held in each of several walks, the shown one among them."""
     phases = {frame.phase: None for frame in shown.frames}
     first = next(iter(phases))
     kept = [f"held after {first}>"] if len(phases) > 1 else []
@@ -197,7 +197,7 @@ def _cut_text(tensor: WalkTensor) -> str:
 
 
 def _tiles(walk: Walk) -> Iterator[Tile]:
-    """Yield the first screen: what is sent, how much, and what is held."""
+    """Yield the tiles of the first screen: collectives, bytes sent and bytes held."""
     walked = [exchange for exchange in walk.exchanges if exchange.is_walked]
     phases = dict.fromkeys(exchange.phase for exchange in walked)
     for phase in phases:
@@ -229,7 +229,7 @@ def _tiles(walk: Walk) -> Iterator[Tile]:
 
 
 def replicated_at_rest(walk: Walk) -> list[str]:
-    """Return the tensors of which several members hold a part when a phase begins or ends."""
+    """Return the tensors with a part on several members when a phase begins or ends."""
     ends = [
         frame
         for number, frame in enumerate(walk.frames)
@@ -250,7 +250,7 @@ def replicated_at_rest(walk: Walk) -> list[str]:
 
 
 def player_data(walk: Walk) -> dict[str, Any]:
-    """Return a walk as the player reads it: frames as changes of what is held, words beside it."""
+    """Return a walk in the format of the player: frames as changes of held parts, and words."""
     number = {tensor.name: index for index, tensor in enumerate(walk.tensors)}
     frames, before = [], [dict[str, list[list[Any]]]() for _ in walk.members]
     for frame in walk.frames:

@@ -34,22 +34,22 @@ class Layer:
 
     @property
     def input_bytes(self) -> float:
-        """Of X [bytes]."""
+        """Size of X [bytes]."""
         return WORD_BYTES * self.num_tokens * self.in_size
 
     @property
     def weight_bytes(self) -> float:
-        """Of W [bytes]."""
+        """Size of W [bytes]."""
         return WORD_BYTES * self.in_size * self.out_size
 
     @property
     def output_bytes(self) -> float:
-        """Of Y [bytes]."""
+        """Size of Y [bytes]."""
         return WORD_BYTES * self.num_tokens * self.out_size
 
     @property
     def cheaper(self) -> Streamed:
-        """What sends less where it travels: the smaller tensor.
+        """Tensor that is cheaper to stream: the smaller one.
 
         Source: selective transfer policy of TEMP (arXiv 2512.14256).
         """
@@ -73,7 +73,7 @@ class _Sides:
         return "X" if self.streamed is Streamed.WEIGHTS else "W"
 
     def tensors(self) -> list[WalkTensor]:
-        """Return X, W, Y and their gradients: what stays has N parts, what travels its items."""
+        """Return X, W, Y and their gradients: N parts of the resident one, items of the other."""
         members, items = self.rounds.num_members, self.rounds.num_items
         rows, columns = (members, items) if self.streamed is Streamed.WEIGHTS else (items, members)
         layer = self.layer
@@ -92,12 +92,12 @@ class _Sides:
         return [*found, *gradients]
 
     def product(self, member: int, item: int) -> str:
-        """Return what a member multiplies in the forward pass."""
+        """Return the product of a member in the forward pass."""
         parts = {self.stays: member, self.travels: item}
         return f"X{parts['X']} W{parts['W']}"
 
     def gradient(self, name: str, part: int) -> str:
-        """Return what a part adds to the gradient of the other tensor."""
+        """Return the term of a part in the gradient of the other tensor."""
         return f"X{part}ᵀ dY" if name == "X" else f"dY W{part}ᵀ"
 
     def tile(self, member: int, item: int) -> int:
@@ -165,7 +165,7 @@ def stream_walk(
 
 
 def _notes(sides: _Sides) -> Iterator[str]:
-    """Yield what the picture leaves open, and which tensor would be cheaper to stream."""
+    """Yield the assumptions of the picture, and the tensor that is cheaper to stream."""
     layer, rounds = sides.layer, sides.rounds
     cheaper = "W" if layer.cheaper is Streamed.WEIGHTS else "X"
     yield (
@@ -249,7 +249,7 @@ def _joined(terms: Iterable[str]) -> str:
 
 
 def _way(rounds: StreamRounds, turn: int) -> str:
-    """Return how far messages of a round go."""
+    """Return the distance of the messages of a round in words, with its unit of links."""
     farthest = max((num_hops(rounds, s) for s in rounds.sends if s.round == turn), default=0)
     return " from a neighbour" if farthest <= 1 else f", the farthest over {farthest} links"
 

@@ -1,7 +1,8 @@
-"""What a walk is, as data: members, tensors cut into parts, and frames; and what records one.
+"""Walks as data: members, tensors cut into parts, and frames; and the recorder of a walk.
 
-A walk is never drawn by hand. A recorder is told what members make, send and drop, keeps what each
-of them holds, and refuses what nobody can do: to send what is not there, to add a term twice.
+A walk is never drawn by hand. A recorder is told the parts that members make, send and drop, keeps
+the parts that each holds, and refuses impossible steps: to send a part that is not there, to add a
+term twice.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 WORD_BYTES = 2.0
-"""Of a number of a layer, as in BF16 [bytes]."""
+"""Size of a number of a layer, as in BF16 [bytes]."""
 Role = Literal["weight", "activation", "gradient", "data"]
 
 
@@ -68,28 +69,28 @@ class Message:
     parts: tuple[int, ...]
     num_bytes: float
     adds: bool = False
-    """The receiver adds it to what it has."""
+    """Whether the receiver adds it to its own part."""
     num_hops: int = 1
     """Links between neighbours that it crosses."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One thing that happens, on all members at once, and what is held after it."""
+    """One event on all members at once, and the parts held after it."""
 
     phase: str
     title: str
     caption: str
-    """What there is to see, in plain words."""
+    """Description of the frame in plain words."""
     computes: tuple[str, ...]
-    """Of each member: what it computes; empty: nothing."""
+    """Products that each member computes, in words; empty: none."""
     messages: tuple[Message, ...]
     held: tuple[tuple[Held, ...], ...]
-    """Of each member, after the frame."""
+    """Parts that each member holds after the frame."""
     held_bytes: tuple[float, ...]
-    """Of each member: the most during the frame, what arrives included."""
+    """Peak of each member during the frame, with arriving parts [bytes]."""
     sent_bytes: tuple[float, ...]
-    """Of each member: all that it has sent up to the end of the frame."""
+    """Total sent by each member up to the end of the frame [bytes]."""
 
 
 @dataclass(frozen=True)
@@ -100,17 +101,17 @@ class Exchange:
     tensor: str
     phase: str
     where: str
-    """The operator that needs it."""
+    """Operator that needs it."""
     dims: str
-    """Of the full tensor: ``tokens x hidden``."""
+    """Dims of the full tensor: ``tokens x hidden``."""
     change: str
-    """How it is laid out before and after, where that is one layout: ``tokens to whole``."""
+    """Layout before and after, where each is one layout: ``tokens to whole``."""
     num_bytes: float
-    """Of the full tensor on one rank, as :class:`CollectiveKind` counts."""
+    """Size of the full tensor on one rank, as :class:`CollectiveKind` counts [bytes]."""
     sent_bytes: float
-    """By the member that sends most."""
+    """Bytes sent by the member that sends most."""
     is_walked: bool = True
-    """False: it happens once a step, and has no frames."""
+    """Whether it has frames; False: it runs once a step."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +120,10 @@ class Walk:
 
     name: str
     variant: str
-    """What tells it from others that answer the same question: a form, an algorithm."""
+    """Form or algorithm, which differs between walks that answer the same question."""
     title: str
     asked: str
-    """What it shows, in a line."""
+    """Subject of the walk, in a line."""
     members: tuple[Member, ...]
     num_devices: int
     """Members that hold and compute; a switch comes after them."""
@@ -174,7 +175,7 @@ NO_SUM: Terms = frozenset()
 
 
 class Recorder:
-    """Keeps what members hold while a walk is told, and writes it down frame by frame."""
+    """Keeps the parts that members hold while a walk is recorded, frame by frame."""
 
     def __init__(self, num_members: int, tensors: Iterable[WalkTensor] = ()) -> None:
         self.num_members = num_members
@@ -194,7 +195,7 @@ class Recorder:
     def make(
         self, member: int, tensor: str, parts: Collection[int], *, is_term: bool = False
     ) -> None:
-        """Let a member make parts in this frame; terms are added to what is there."""
+        """Let a member make parts in this frame; terms are added to the part there."""
         self._made.append((member, tensor, parts, frozenset({member}) if is_term else NO_SUM))
 
     def send(
@@ -227,7 +228,7 @@ class Recorder:
     def frame(
         self, phase: str, title: str, caption: str, computes: Sequence[str] | None = None
     ) -> None:
-        """Write down what was made, sent and dropped since the last frame."""
+        """Write down the parts made, sent and dropped since the last frame."""
         arriving = [
             (message, part, self._held[message.source][message.tensor, part])
             for message in self._messages
@@ -263,7 +264,7 @@ class Recorder:
         self._made, self._messages, self._moved, self._dropped = [], [], set(), set()
 
     def _make(self, member: int, at: tuple[str, int], terms: Terms) -> None:
-        """Let a member make a part, or add to what is there: its own numbers, or other terms."""
+        """Let a member make a part, or add to the part there: its own numbers, or other terms."""
         there = self._held[member].get(at)
         if there is not None:
             is_added_before = bool(terms) and terms < there
@@ -275,7 +276,7 @@ class Recorder:
         self._held[member][at] = terms
 
     def _arrive(self, message: Message, part: int, terms: Terms) -> None:
-        """Let a part replace what the receiver has, or add its terms to the terms there."""
+        """Let a part replace that of the receiver, or add its terms to the terms there."""
         held, at = self._held[message.destination], (message.tensor, part)
         there = held.get(at) if message.adds else None
         if there is not None:
@@ -298,7 +299,7 @@ class Recorder:
 
 
 def is_alive(after: int, reads: Collection[int], writes: Collection[int], *, at_end: bool) -> bool:
-    """Return whether what is held after a step is read again, or wanted at the end.
+    """Return whether a part held after a step is read again, or needed at the end.
 
     Parameters
     ----------
