@@ -1,7 +1,7 @@
 """Launchers that start the script of a target on every host: Slurm, Kubernetes.
 
 Source: Slurm 25.05, ``sbatch``, ``srun``, ``scontrol show hostnames``; Kubeflow Trainer v1,
-``PyTorchJob`` of ``kubeflow.org/v1``, whose operator sets ``MASTER_ADDR`` and ``RANK`` of a host.
+``PyTorchJob`` of ``kubeflow.org/v1``; its operator sets ``MASTER_ADDR`` and ``RANK`` of a host.
 """
 
 from __future__ import annotations

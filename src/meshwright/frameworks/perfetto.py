@@ -56,11 +56,11 @@ def write_trace(
     routes
         Links that each task uses, one route for each; shown for tasks that use any.
     notes
-        What the trace is of: plan, fidelity.
+        Origin of the trace: plan, fidelity.
     node_names, link_names
-        Of all nodes and links, where they are not devices with numbers.
+        Names of all nodes and links, where they are not devices with numbers.
     force
-        A file that is there is replaced.
+        Whether an existing file is replaced.
     """
     links = link_names or _link_names(network)
     events = chain(
@@ -80,7 +80,7 @@ def write_step_trace(
     Parameters
     ----------
     notes
-        What the trace is of: plan, fidelity.
+        Origin of the trace: plan, fidelity.
     """
     _write_whole(path, _stages(timeline), notes or {}, force=force)
 
@@ -135,7 +135,7 @@ def write_flow_trace(
 ) -> None:
     """Write the flows of a file as a trace: each at the node that its first link leaves.
 
-    A link without stated ends begins at a node of its own.
+    Each link without stated ends begins at a separate node.
     """
     network, routes = network_of_links(scenario), routes_of(scenario)
     names = [f"from {name}" for name in scenario.link_ids for _ in range(2)]

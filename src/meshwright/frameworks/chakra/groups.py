@@ -14,7 +14,7 @@ from meshwright.sharding.strategy import Strategy
 PIPELINE_ENDS = "pp ends"
 """The first and the last stage of each pipeline."""
 _DENSE_AXES = ("tp", "cp", "dp_shard", "dp_replicate")
-"""Axes whose devices the experts use again."""
+"""Dense axes; the experts use their devices again."""
 _EXPERT_AXES = ("edp_replicate", "edp_shard", "ep", "etp")
 """Axes of the experts, outermost first."""
 _PRODUCTS = {"dp": ("dp_shard", "dp_replicate"), "edp": ("edp_shard", "edp_replicate")}

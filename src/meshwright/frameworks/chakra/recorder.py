@@ -188,7 +188,7 @@ class _Transit:
         return self.stream_pass.rounds.uses[round_index][self.member]
 
     def end_round(self, round_index: int, computed: int | None) -> None:
-        """Take in what has arrived, and the partials that were computed."""
+        """Take in the items that have arrived, and the partials that were computed."""
         for item, received in self._arriving:
             before = self.held.get(item, []) if self.adds_up else []
             self.held[item] = [*before, received]

@@ -30,7 +30,7 @@ from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import enumerate_rounds, streams
 
 PARTNER_AXES = ("pp", "tatp")
-"""Axes whose ranks send each other messages."""
+"""Axes with messages between ranks."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class StepProgram:
         self.num_micro_batches = int(micro_batches(problem, strategy))
         self.send_bytes = float(send_bytes(problem, structure, strategy))
         self._recorded: set[int] = set()
-        """Stages whose groups are known."""
+        """Stages with known groups."""
 
     @property
     def num_ranks(self) -> int:

@@ -58,7 +58,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Stream:
-    """An operator whose weights are streamed over tatp while it computes, round by round."""
+    """An operator that streams its weights over tatp while it computes, round by round."""
 
     work: Work
     item_bytes: float

@@ -1,6 +1,6 @@
 """The program of one rank, and its bytes: the Chakra schema in the wire format of protobuf.
 
-Nodes carry the numbers of the nodes whose results they need. Bytes follow the convention of
+Nodes carry the numbers of the nodes that they depend on. Bytes follow the convention of
 :class:`~meshwright.spec.collective.CollectiveKind`: those of the full tensor on one rank.
 
 Only what readers use is written. The type of each attribute is part of the format: readers take a

@@ -270,7 +270,7 @@ class Given:
         Parameters
         ----------
         refused
-            Why, and what to do, by name or pattern. An option that asks for nothing is taken.
+            Reason and fix by name or pattern. An option that asks for nothing is taken.
         """
         for pattern, (why, fix) in refused.items():
             named = fnmatch.filter(self._statements, pattern)

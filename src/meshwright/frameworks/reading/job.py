@@ -69,7 +69,7 @@ class Setting:
 
 
 class Reader(Protocol):
-    """One program whose options are read."""
+    """One program with options that are read."""
 
     title: str
     kind: Literal["training", "serving"]

@@ -94,7 +94,7 @@ def read_script(
     Raises
     ------
     SpecError
-        The script never ends, or what it builds outgrows the budget.
+        When the script never ends, or its values outgrow the budget.
     """
     found = Script()
     try:

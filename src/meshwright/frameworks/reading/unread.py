@@ -1,4 +1,4 @@
-"""Programs whose files are known and not read: refused by name, with an alternative.
+"""Programs with files that are known and not read: refused by name, with an alternative.
 
 Source: verl 0.8 ``verl/trainer``; Primus ``examples/run_pretrain.sh`` and ``primus-cli``; GPT-NeoX
 2.0 ``deepy.py``; llm-foundry 0.22 ``scripts/train``; NeMo 1.23

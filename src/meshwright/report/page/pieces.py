@@ -24,7 +24,7 @@ SHOWN_GAIN = 0.002
 
 
 def ranked(parts: Mapping[str, float]) -> dict[str, float]:
-    """Return parts by their names in words, the largest first; what is nothing is left out."""
+    """Return parts by their names in words, the largest first; parts of 0 are left out."""
     named = {words(name): part for name, part in parts.items() if part}
     return dict(sorted(named.items(), key=lambda item: -item[1]))
 

@@ -56,7 +56,7 @@ class Held:
     tensor: str
     parts: tuple[int, ...]
     terms_of: tuple[int, ...] = ()
-    """Members whose terms are in these sums so far; empty: no sums."""
+    """Members with terms in these sums so far; empty: no sums."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ def is_alive(after: int, reads: Collection[int], writes: Collection[int], *, at_
     Parameters
     ----------
     reads, writes
-        Steps that read it, and steps at whose end it is replaced.
+        Steps that read it, and steps that replace it at their end.
     """
     next_read = min((step for step in reads if step > after), default=None)
     next_write = min((step for step in writes if step > after), default=None)

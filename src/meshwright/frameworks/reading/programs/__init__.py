@@ -1,4 +1,4 @@
-"""The programs whose options are read, one per file."""
+"""Programs with options that are read, one per file."""
 
 import sys
 
