@@ -68,24 +68,24 @@ class OperatorPlan(Brief):
     memory_bytes: float
     """Memory of the fullest device [bytes]."""
     closed_form_s: float
-    """Step time of the same options on links of their own."""
+    """Step time of the same options without contention [s]."""
     closed_form_bound_s: float
-    """No choice among the options takes less on links of its own."""
+    """Lower bound on the step time of any choice among the options, without contention [s]."""
     lower_bound_s: float
-    """No choice takes less under the same micro-batch and recomputation, in any way to lay the
-    options that was priced (6,000 at most), with or without contention."""
+    """Lower bound on the step time of any choice under the same micro-batch and recomputation, over
+    all priced ways to lay the options (6,000 at most), with or without contention [s]."""
     num_options: int
-    """Among which each operator chose."""
+    """Number of options for each operator."""
     search_s: float
 
     @property
     def closed_form_gap(self) -> float:
-        """How far the options may lie above the best ones, alone on their links: a fraction."""
+        """Largest distance of the options from the best ones, without contention, as a fraction."""
         return self.closed_form_s / self.closed_form_bound_s - 1.0
 
     @property
     def gap(self) -> float:
-        """How far the plan may lie above the best possible, as a fraction."""
+        """Largest distance of the plan from the best possible one, as a fraction."""
         return self.step_time_s / self.lower_bound_s - 1.0
 
 
@@ -120,11 +120,11 @@ class Estimate(Brief):
     goodput_fraction: float = 1.0
     """Share of wall time that makes progress between checkpoints, failures and restarts."""
     energy_parts_j: Mapping[str, float] = field(default_factory=dict)
-    """As far as they can be separated; empty where the energy is not known."""
+    """Energy of a step by part [J], as far as parts are separable; empty where it is not known."""
     power_w: float | None = None
-    """Mean over a step, of all devices in use with the overhead."""
+    """Mean power over a step of all devices in use, with the overhead [W]."""
     tokens_per_j: float | None = None
-    """Throughput for each watt."""
+    """Tokens per joule: throughput for each watt."""
     interval_s: tuple[float, float] | None = None
     """80 % interval of the measured time of such a step, from similar measured rows of sources
     outside the fit; None: the constants were not fitted."""
@@ -147,7 +147,7 @@ class Estimate(Brief):
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest device and its host hold it."""
+        """Whether the fullest device and its host hold the strategy."""
         return self.device_shortage_bytes == self.host_shortage_bytes == 0.0
 
     @property
@@ -157,12 +157,12 @@ class Estimate(Brief):
 
     @property
     def is_tight(self) -> bool:
-        """Whether it does not fit for the margin alone: without it the device holds all."""
+        """Whether only the margin does not fit: without it the device holds everything."""
         lacking = self.device_shortage_bytes
         return not self.host_shortage_bytes and 0.0 < lacking <= self.margin_bytes
 
     def brief(self) -> str:
-        """Return whether it fits, and how fast it is."""
+        """Return the verdict on memory, and the speed."""
         used, room = format_bytes(self.memory_bytes), format_bytes(self.memory_capacity_bytes)
         return (
             f"{'fits' if self.fits else 'does not fit'}, {used} of {room}; "
@@ -183,7 +183,7 @@ class Segment(Brief):
 
 @dataclass(frozen=True)
 class HotLink(Brief):
-    """A link that carries much, and who keeps it busy in the backward pass of a micro-batch."""
+    """A link with much traffic, and the axes that load it in the backward pass of a micro-batch."""
 
     source: int
     target: int
@@ -198,20 +198,21 @@ class Placement(Brief):
     grid_shape: tuple[int, ...]
     """Rows and columns of the grid."""
     axes: tuple[str, ...]
-    """Those of more than one device, innermost first."""
+    """Axes of more than one device, innermost first."""
     shapes: Mapping[str, tuple[int, ...]]
-    """By axis: rows and columns of the block that its members fill, in units of inner blocks."""
+    """Rows and columns of the block that the members of each axis fill, in units of inner
+    blocks."""
     devices: tuple[int, ...]
     """Device of each rank; ranks count along the innermost axis first."""
     slowdown: Mapping[str, float]
-    """By axis or group of axes: time on shared links over that on links of its own, at least 1."""
+    """Time on shared links over that on unshared links, by axis or group of axes, at least 1."""
     hottest_links: tuple[HotLink, ...]
     routing: str
-    """How messages find their way: dimension order, and how many take another one."""
+    """Routing of messages: dimension order, and the number of messages on other routes."""
     closed_form_s: float
-    """Step time of the same placement if no two axes shared a link."""
+    """Step time of the same placement without contention [s]."""
     lower_bound_s: float
-    """None of the ``num_choices`` ways to nest the blocks of this strategy is faster."""
+    """Lower bound on the step time over the ``num_choices`` ways to nest the blocks [s]."""
     num_choices: int
     """Ways to lay the axes in nested blocks."""
     busy_s: Mapping[str, float]
@@ -232,7 +233,7 @@ class Candidate(Brief):
     segments: tuple[Segment, ...]
     estimate: Estimate
     placement: Placement | None = None
-    """On a grid; None elsewhere, and where the axes fit no blocks."""
+    """Placement on a grid; None elsewhere, and where the axes fit no blocks."""
     simulated_s: float | None = None
     """Step time of a simulation in which messages share links [s]; None: not simulated."""
     launches_with: tuple[str, ...] = ()
@@ -277,14 +278,14 @@ class Trials(Brief):
     run: tuple[str, ...]
     """Plan strings, the most informative one first; empty: no trial is worth its steps."""
     best_fraction: Mapping[str, float]
-    """By plan string: probability that it is the fastest of them, before any trial."""
+    """Probability, by plan string, that the plan is the fastest of them, before any trial."""
     regret_fractions: tuple[float, ...]
     """Expected loss against the best of them: before any trial, and after each one more."""
 
 
 @dataclass(frozen=True)
 class Robustness(Brief):
-    """How sensitive the choice is to the uncertainty of the calibrated constants."""
+    """Sensitivity of the choice to the uncertainty of the calibrated constants."""
 
     num_draws: int
     best_stays_first_fraction: float
@@ -330,7 +331,7 @@ class Plan(Shown):
     operators: OperatorPlan | None = None
     """The plan with a strategy for each operator, where that was requested."""
     factors: Factors | None = None
-    """By which measured jobs scale the constants of each resource."""
+    """Factors from measured jobs that scale the constants of each resource."""
     warnings: tuple[str, ...] = ()
     version: str = ""
     format: int = FORMAT
@@ -468,7 +469,7 @@ class SizeTried(Brief):
 
 @dataclass(frozen=True)
 class Deadline(Shown):
-    """A plan for a run that is to end in time, and other numbers of devices that were tried."""
+    """A plan for a run with a time limit, and the other numbers of devices that were tried."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {"run_s": "run_s", "is_in_time": "is_in_time"}
     plan: Plan
@@ -521,7 +522,7 @@ class Replan(Shown):
     changed: tuple[str, ...]
     """Degrees and choices that differ, as ``name: old to new``."""
     moved_bytes_per_device: float
-    """Weights and optimizer state that a device does not hold yet, at most."""
+    """Most weights and optimizer state that a device still has to load [bytes]."""
 
     def page(self, **more: Any) -> Page:
         """Return the report as data; ``more`` as for a plan."""

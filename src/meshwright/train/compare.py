@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry(Brief):
-    """The best plan of one recipe, or why it has none."""
+    """The best plan of one recipe, or the reason why it has none."""
 
     recipe: str
     title: str
     source: str
     mapper: str | None
-    """Who placed it; None where there is nothing to place."""
+    """Placer of the plan; None where there is nothing to place."""
     best: Candidate | None
     lower_bound_s: float | None
-    """No candidate of the recipe is faster [s]: without contention, or where it was placed."""
+    """Lower bound on the step time of the recipe [s]: without contention, or as placed."""
     why_none: str
     search_s: float
     """Wall-clock time of search and placement [s]."""
@@ -59,7 +59,7 @@ class Entry(Brief):
         return self.best.estimate.step_time_s / ours.best.estimate.step_time_s
 
     def brief(self) -> str:
-        """Return the recipe and its best plan, or why it has none."""
+        """Return the recipe and its best plan, or the reason why it has none."""
         return f"{self.recipe}: {self.why_none if self.best is None else self.best.brief()}"
 
 
@@ -87,7 +87,7 @@ class Comparison(Shown):
         return comparison_in_brief(self)
 
     def rows(self) -> Rows:
-        """Return the best plan of each recipe, ours first; of some there is none."""
+        """Return the best plan of each recipe, ours first, or the reason why it has none."""
         return [
             {"recipe": entry.recipe, "mapper": entry.mapper,
              "speedup_of_ours": entry.speedup_of(self.ours), "why_none": entry.why_none or None,
@@ -109,7 +109,7 @@ class Comparison(Shown):
 
     @property
     def ours(self) -> Entry:
-        """The plan for which everything is free."""
+        """The plan with every choice free."""
         return self.entries[0]
 
 
@@ -120,10 +120,10 @@ class EntryRecord(TypedDict):
     title: str
     source: str
     mapper: str | None
-    """Who places it on a grid."""
+    """Placer of the plan on a grid."""
     best: Candidate | None
     lower_bound_s: float | None
-    """No plan of the recipe takes less."""
+    """Lower bound on the step time of the recipe [s]."""
     speedup_of_ours: float | None
     why_none: str
     search_s: float
@@ -166,7 +166,7 @@ TEMP = "TEMP (Wang et al. 2025, arXiv 2512.14256), section VIII-A"
 BLIND: tuple[Mapper, ...] = (Mapper.SMAP, Mapper.GMAP)
 ONE: tuple[object, ...] = (1,)
 STREAMS = tuple(range(2, 1025))
-"""Degrees of an axis along which something streams."""
+"""Degrees of an axis that streams tensors."""
 ONE_TENSOR: tuple[object, ...] = ("auto", "weights", "inputs")
 """Values of the streamed tensor where only one tensor streams."""
 
@@ -184,7 +184,7 @@ class Recipe:
 
 
 recipes: Registry[Recipe] = Registry("recipe")
-"""Ours first."""
+"""Registry of the recipes, ours first."""
 
 recipes.register("meshwright")(Recipe("everything is free", "this project", {}))
 recipes.register("temp")(
@@ -287,7 +287,7 @@ def compare(
 ) -> Comparison:
     """Return the best plan of each recipe; ours comes first: unless named, with nothing fixed.
 
-    After an interrupt, those that were searched until then.
+    After an interrupt: the recipes searched so far.
 
     Parameters
     ----------
@@ -346,7 +346,7 @@ def _entry(
 ) -> Entry:  # fmt: skip
     """Return the best plan of a recipe under one mapper.
 
-    One that has none on all devices may leave some idle: :func:`_part`.
+    A recipe without a plan for all devices may leave some idle: :func:`_part`.
     """
     start_s = time.perf_counter()
     recipe = recipes[name]

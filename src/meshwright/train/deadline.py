@@ -1,4 +1,4 @@
-"""How many devices end a run in time: numbers of devices are doubled, then halved in between."""
+"""The number of devices that end a run in time: sizes are doubled, then halved in between."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_IN_VAIN = 2
 
 
 def least_device_s(problem: Problem) -> float:
-    """Return the device seconds below which no plan does a whole run: its FLOPs at the peak.
+    """Return the least device seconds of a whole run: its FLOPs at the peak.
 
     Infinite where the tokens of the run are not known.
     """
@@ -41,10 +41,10 @@ class Tries:
     progress: Callable[[int, int], None] | None = None
     plans: dict[int, Plan | None] = field(default_factory=dict)
     error: MeshwrightError | None = None
-    """Why the last one has no plan."""
+    """The reason why the last size has no plan."""
 
     def run_s(self, num_devices: int) -> float:
-        """Return the time of the whole run on a number of devices; infinite where nothing fits."""
+        """Return the time of the whole run on a number of devices [s]; infinite: nothing fits."""
         if num_devices not in self.plans:
             self.plans[num_devices] = self._plan(num_devices)
             if self.progress is not None:
@@ -53,7 +53,7 @@ class Tries:
         return math.inf if found is None or found.run_s is None else found.run_s
 
     def slowest_s(self, num_devices: int) -> float:
-        """Return the same at the slow end of the interval of a step."""
+        """Return the time of the whole run at the slow end of the interval of a step [s]."""
         self.run_s(num_devices)
         found = self.plans[num_devices]
         return math.inf if found is None or found.slowest_run_s is None else found.slowest_run_s
@@ -70,7 +70,7 @@ class Tries:
 
     @property
     def tried(self) -> tuple[SizeTried, ...]:
-        """All numbers that were tried, in order."""
+        """All sizes that were tried, in order."""
         return tuple(
             SizeTried(number, None if found is None else found.run_s)
             for number, found in sorted(self.plans.items())

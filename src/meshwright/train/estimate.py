@@ -63,7 +63,7 @@ def candidate(problem: Problem, strategy: Strategy, structure: PlanOptions) -> C
 def candidates(
     problem: Problem, strategies: list[Strategy], structure: PlanOptions
 ) -> list[Candidate]:
-    """Return strategies under one structure, each with its full price: one set of columns."""
+    """Return strategies under one structure, each with its full price, from one set of columns."""
     priced = price_columns(problem, structure, stack(strategies))
     return [candidate_of(problem, strategy, priced, row) for row, strategy in enumerate(strategies)]
 
@@ -134,7 +134,7 @@ def ramp_s(problem: Problem, structure: PlanOptions, strategy: Strategy, step_s:
     """Return the time that the growth of the batch adds to the whole run [s].
 
     Steps of smaller batches have fewer micro-batches for the same bubble, synchronisation and
-    update. Their closed form is taken in units of that of the whole batch.
+    update. Their closed form is relative to that of the whole batch.
     """
     work = problem.workload
     ramp, whole = work.batch_ramp, work.global_batch_size
@@ -190,7 +190,7 @@ def _known(value: float) -> float | None:
 
 
 def distinct(found: Sequence[Found]) -> list[Found]:
-    """Return candidates without those that read the same as one before."""
+    """Return candidates without those that share their text with one before."""
     seen: set[str] = set()
     kept = []
     for entry in found:
@@ -294,7 +294,7 @@ def shared_note(placement: Placement) -> str:
 
 
 def islands_note(islands: Sequence[Sequence[int]]) -> str:
-    """Return which devices reach each other where a grid is cut, and where plans are."""
+    """Return the devices that reach each other on a cut grid, and those of plans, in words."""
     parts = ", ".join(f"{len(part)} ({_ranges(part)})" for part in islands)
     return (
         f"faults cut the grid into {len(islands)} islands of {parts} devices: plans are on the "
@@ -303,7 +303,7 @@ def islands_note(islands: Sequence[Sequence[int]]) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers as they are written: ``0-3, 8``."""
+    """Return ascending numbers as text: ``0-3, 8``."""
     firsts = [n for n in numbers if n - 1 not in numbers]
     lasts = [n for n in numbers if n + 1 not in numbers]
     pairs = zip(firsts, lasts, strict=True)
@@ -311,7 +311,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def nothing_fits(problem: Problem, result: SearchResult) -> str:
-    """Return why no candidate is left, and the nearest change that could help."""
+    """Return the reason why no candidate is left, and the nearest change that could help."""
     system = problem.system
     if result.counts.refused[IDLE_ABOVE_CAP] and not math.isfinite(result.least_memory_bytes):
         least_devices = float(min(problem.device_numbers))
@@ -343,7 +343,7 @@ def nothing_fits(problem: Problem, result: SearchResult) -> str:
 
 
 def above_caps(system: SystemSpec, num_devices: float) -> str:
-    """Return why devices cannot run below the caps on their power, and the least that they draw."""
+    """Return the reason why devices cannot run below their power caps, and their least power."""
     idle_w = float(idle_power_w(system, num_devices))
     own_w = system.chip.idle_power_w or 0.0
     caps = [
@@ -363,7 +363,7 @@ def above_caps(system: SystemSpec, num_devices: float) -> str:
 
 @dataclass(frozen=True)
 class Placed:
-    """A candidate as it was found, with its final time, and with its full price."""
+    """A candidate as found, with its final time, and with its full price."""
 
     found: Found
     candidate: Candidate
@@ -371,16 +371,16 @@ class Placed:
 
 @dataclass(frozen=True)
 class Leaders:
-    """The best candidates of a space with their final price, and how it was covered."""
+    """The best candidates of a space with their final price, and the coverage of the space."""
 
     result: SearchResult
     placed: tuple[Placed, ...]
-    """The fastest ones, preferred first; none where nothing fits."""
+    """The fastest candidates, preferred first; none where nothing fits."""
     others: tuple[Found, ...]
-    """Some that follow, by their closed form."""
+    """Some of the next candidates, by their closed form."""
     coverage: Coverage
     fastest: Placed | None
-    """The candidate that takes least time, which may be within a tie of the preferred one."""
+    """The fastest candidate, which may be within a tie of the preferred one."""
 
     @property
     def best(self) -> Candidate:
@@ -401,7 +401,7 @@ class Placer:
         return False
 
     def space(self, problem: Problem, choices: Choices) -> SearchSpace:
-        """Return the space of a problem: of candidates in closed form, or still to be placed."""
+        """Return the space of a problem: candidates in closed form, or still to be placed."""
         from meshwright.train.space import SearchSpace
 
         return SearchSpace(problem, choices, is_open=self.has_placement(problem))
@@ -479,11 +479,11 @@ def estimate(
     Parameters
     ----------
     factors
-        Of the resources, as measured jobs suggest (:func:`learn`): they adjust the constants.
+        Factors of the resources from measured jobs (:func:`learn`): they adjust the constants.
     placer
-        Who puts the strategy on its devices, where ranks are placed.
+        Placer of the strategy on its devices, where ranks are placed.
     is_placed
-        Whether that is wanted; the memory is the same.
+        Whether to place the ranks; the memory does not depend on it.
 
     Raises
     ------

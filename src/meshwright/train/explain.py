@@ -100,7 +100,7 @@ def _every_family(space: SearchSpace) -> AllFamilies | None:
 
 
 def _best_with(placer: Placer, space: SearchSpace, every: AllFamilies | None) -> Leaders:
-    """Return the best plan of a narrower space; where there is none, all refusals are counted."""
+    """Return the best plan of a narrower space; where there is none, count all refusals."""
     if every is not None:
         leaders = placer.best(space, among=every)
         if leaders.placed:
@@ -171,7 +171,7 @@ class Explanation(Shown):
     """Share of each part in the step."""
     changes: list[Change]
     why_not: list[WhyNot]
-    """The best plan with each thing that this one lacks, and each runner-up."""
+    """The best plan with each feature that this one lacks, and each runner-up."""
     not_possible: Mapping[str, str]
     """Features that no legal plan that fits has, with the reason."""
 

@@ -99,7 +99,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Families:
-    """Legal families, priced as far as their members agree; one row each."""
+    """Legal families with the shared part of their price; one row each."""
 
     structures: tuple[PlanOptions, ...]
     structure_of: IntArray
@@ -124,7 +124,7 @@ class Families:
 
 @dataclass(frozen=True)
 class AllFamilies:
-    """Families in the parts in which they were priced; rows are numbered through all of them."""
+    """Families in the parts in which they were priced; rows count through all of them."""
 
     space: SearchSpace
     parts: tuple[Families, ...]
@@ -187,8 +187,8 @@ class AllFamilies:
 def _bound_s(problem: Problem, table: Families) -> FloatArray:
     """Return a lower bound on the step time of each family [s]; infinite where none can run.
 
-    The step without data-parallel communication, update and offload; below a cap on power, also
-    the time in which its passes draw no more.
+    It is the step without data-parallel communication, update and offload; under a power cap also
+    the time in which its passes stay below the cap.
     """
     price = table.price
     nothing = plain(0.0 * price.jitter)
@@ -206,8 +206,8 @@ def _bound_s(problem: Problem, table: Families) -> FloatArray:
 def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
     """Return a lower bound on the memory of the fullest device of each family [bytes].
 
-    All is sharded, and all offloaded that may be under any stage. Layers that sharding or offload
-    bring in for a while are left out, so that no member needs less than this.
+    Everything is sharded, and offloaded where any stage allows it. Layers that sharding or offload
+    loads for a while are left out, so that no member needs less than this.
     """
     problem, kinds = space.problem, space.offloads
     stage = max(stage for stage, _ in space.zero_choices)
@@ -228,7 +228,7 @@ def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
 
 
 def rows_within(every: AllFamilies, space: SearchSpace) -> BoolArray:
-    """Return which families are in a space of fewer degrees or kinds of recomputation.
+    """Return the families inside a space of fewer degrees or kinds of recomputation.
 
     The other choices of the space must be those of the families, but for the ZeRO stage and
     offload, on which only members differ.
@@ -277,7 +277,7 @@ def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
 def rows_of_layout(
     space: SearchSpace, columns: StrategyColumns, structure: PlanOptions
 ) -> BoolArray:
-    """Return the rows for which a structure is not another one under a different name.
+    """Return the rows with a structure that is no other one under a different name.
 
     Without tp there is no sequence parallelism, without cp only one kind of it, without tatp one
     kind of stream. Both tensors stream on blocks of tp x tatp devices.
@@ -320,7 +320,7 @@ def pipelines_of(space: SearchSpace, layout: PlanOptions) -> Iterator[PlanOption
 
 
 def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
-    """Return the rows that a schedule is about; one stage needs no schedule and gets 1F1B."""
+    """Return the rows that a schedule applies to; one stage needs no schedule and gets 1F1B."""
     has_chunks: BoolArray = columns.num_virtual_stages > 1
     if kind is ScheduleKind.INTERLEAVED:
         return has_chunks
@@ -411,8 +411,8 @@ def _legal_rows(
 def _recomputes(space: SearchSpace, structure: PlanOptions) -> tuple[PlanOptions, ...]:
     """Return the structure under each kind of recomputation.
 
-    Of full recomputation with the layers of each chunk, or else of a run. Modules are those of
-    selective recomputation.
+    Full recomputation has the layers of each chunk, or else of a run; selective recomputation has
+    the modules.
     """
     launches, allowed = space.launches, space.choices.allowed
     numbers = [
@@ -442,7 +442,7 @@ def _recomputes(space: SearchSpace, structure: PlanOptions) -> tuple[PlanOptions
 
 @dataclass(frozen=True)
 class _Ordered:
-    """Rows of one pipeline, once for each order of the axes that they are tried in."""
+    """Rows of one pipeline, once for each order of the axes to try."""
 
     structure: PlanOptions
     strategy: StrategyColumns
@@ -663,7 +663,7 @@ def _with_offloads(
 
 
 def _note_shortage(counts: Counts, room: Room) -> None:
-    """Keep the least that a device, or its host, would have to hold for a row that does not fit."""
+    """Keep the least memory that a device, or its host, lacks for a row that does not fit."""
     over_host = room.on_device & np.logical_not(room.on_host)
     on_device = column(room.device_bytes)[np.logical_not(room.on_device)]
     on_host = column(room.host_bytes)[over_host]

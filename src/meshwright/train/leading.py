@@ -1,4 +1,4 @@
-"""Which plan leads: among plans that the model cannot tell apart, the simplest that starts."""
+"""The leading plan: among plans that the model cannot tell apart, the simplest that starts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lead(
 ) -> tuple[Leaders, tuple[str, ...]]:  # fmt: skip
     """Return the recommended plans of a space, best first, and the notes on them.
 
-    The one place that decides which plan leads; every verb that names a best plan asks here.
+    The only place that decides which plan leads; every verb with a best plan calls it.
     Within the error of plans against each other (``PLAN_ERROR`` of the fastest) the simplest plan
     comes first, by :func:`~meshwright.search.exhaustive.complexity`, of those that use no fewer
     devices than the fastest; faster plans follow. Where no framework is asked for, a plan that
@@ -71,7 +71,7 @@ def lead(
 def _lead_placed(
     space: SearchSpace, leaders: Leaders, placer: Placer, num_simulated: int
 ) -> tuple[Leaders, tuple[str, ...]]:
-    """Return the same where ranks are placed: a plan that some framework starts comes first.
+    """Return placed leaders and notes: a plan that some framework starts comes first.
 
     Such as on a torus of TPUs, on which no framework has tensor streams. On chips that no
     framework runs on, a wafer, the order stays.
@@ -95,7 +95,7 @@ def _lead_placed(
 
 
 def _as_asked(problem: Problem, plan: Candidate) -> Candidate:
-    """Return a plan that was priced for a framework with the interval of a question without."""
+    """Return a plan priced for a framework, with the interval of a question without one."""
     price, plain = plan.estimate, candidate(problem, plan.strategy, plan.structure).estimate
     if plain.interval_s is None:
         return plan
@@ -143,7 +143,7 @@ def _complexity(found: Found) -> int:
 def _starting(space: SearchSpace, leaders: Leaders) -> Starts:
     """Return the test whether the requested framework, or else any framework, starts a plan.
 
-    Where the files of the framework that is asked for cannot say even the question, any plan does.
+    Where the files of the requested framework cannot express even the question, any plan passes.
     """
     problem, software = space.problem, space.problem.workload.software
     if software.launches is None:

@@ -1,4 +1,4 @@
-"""The reports of a front, of a plan after a loss, and of a plan for a run that ends in time."""
+"""The reports of a front, of a plan after a loss, and of a plan for a run with a time limit."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def _front_parts(found: Front) -> Iterator[Part]:
 
 
 def weighed_of(found: Front, name: str) -> Chart | None:
-    """Return step time against something else; None: that is not known of every plan.
+    """Return the chart of step time against another amount; None: not known for every plan.
 
     Raises
     ------
     UnknownNameError
-        No such amount is weighed.
+        The front has no such amount.
     """
     known, others = _known(found), [other for other in AMOUNTS if other != "step"]
     if name not in others:
@@ -160,7 +160,7 @@ def replan_page(found: Replan, **more: Any) -> Page:
 
 
 def deadline_page(found: Deadline, **more: Any) -> Page:
-    """Return the report of a plan for a run that is to end in time; ``more`` as for a plan."""
+    """Return the report of a plan for a run with a time limit; ``more`` as for a plan."""
     page, plan = plan_page(found.plan, **more), found.plan
     price = plan.best.estimate
     devices = f"{plan.system.num_alive:,} {plan.system.chip.name}"
@@ -181,7 +181,7 @@ def deadline_page(found: Deadline, **more: Any) -> Page:
 
 
 def devices_of(found: Deadline) -> Chart:
-    """Return the time of the whole run by number of devices."""
+    """Return the chart of the time of the whole run by number of devices."""
     known = [(one.num_devices, one.run_s) for one in found.tried if one.run_s is not None]
     days = [run_s / DAY_S for _, run_s in known]
     shown = [format_days(run_s) for _, run_s in known]

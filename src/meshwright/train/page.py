@@ -132,7 +132,7 @@ def _first_screen(plan: Plan, gains: Gains, launch_command: str = "") -> Page:
 
 
 def _tiles(plan: Plan, gains: Gains, launch_command: str) -> Iterator[Tile]:
-    """Yield the questions that everybody asks, each with its answer."""
+    """Yield the questions that everybody asks, with their answers."""
     price = plan.best.estimate
     used, room = format_bytes(price.memory_bytes), format_bytes(price.memory_capacity_bytes)
     stage = f", {price.fullest_stage} stage" if plan.best.strategy.pp > 1 else ""
@@ -293,7 +293,7 @@ def _where_parts(plan: Plan, map_svg: str) -> Iterator[Part]:
 
 
 def _hottest(placement: Placement) -> Chart:
-    """Return the links that carry most, and for whom."""
+    """Return the links with the most traffic, and the axes that use them."""
     links = placement.hottest_links
     names = [_ends(link, placement) for link in links]
     axes = list(dict.fromkeys(axis for link in links for axis in link.by_axis_s))
@@ -350,7 +350,7 @@ def _ranking(ranking: Sequence[Candidate]) -> Table:
 
 
 def intervals_of(plan: Plan) -> Chart | None:
-    """Return the intervals of the leading plans; None: there is one alone, or they are unknown."""
+    """Return the chart of the intervals of the leading plans; None: one plan, or no intervals."""
     ranking = (plan.best, *plan.runners_up)
     ends = [entry.estimate.interval_s for entry in ranking if entry.estimate.interval_s is not None]
     if not len(ranking) == len(ends) > 1:
@@ -518,7 +518,7 @@ def _parts_beside(
     title: str, names: Sequence[str], parts: Sequence[Mapping[str, float]],
     wholes: Sequence[float], unit: float, unit_name: str, shown: Callable[[float], str],
 ) -> Chart:  # fmt: skip
-    """Return one bar a plan, stacked of its parts, the largest first."""
+    """Return a stacked bar of parts for each plan, the largest first."""
     used = [name for name in parts[0] if any(entry[name] for entry in parts)]
     used.sort(key=lambda name: -max(entry[name] for entry in parts))
     amounts = {words(name): [entry[name] / unit for entry in parts] for name in used}

@@ -25,25 +25,25 @@ from meshwright.train.answer import Plan
 from meshwright.train.timeline import PASSES, TASKS, StageMemory, StepTask, StepTimeline
 
 LEFT, RIGHT, WIDTH, MARGIN = 92.0, 150.0, 1180.0, 24.0
-"""Left and right of the chart; of the chart itself; around everything [px]."""
+"""Left edge, right edge, width of the chart; margin around everything [px]."""
 LEGEND, LINE = 88.0, 18.0
-"""Top of the legend; from line to line [px]."""
+"""Top of the legend; distance of its lines [px]."""
 ROWS, MOST_ROW, LEAST_ROW = 440.0, 30.0, 7.0
-"""Height of all rows together, about; of one at most and at least [px]."""
+"""Height of all rows together, about; most and least height of one [px]."""
 MEMORY, GAP, FOOT = 170.0, 52.0, 40.0
-"""Height of the chart of memory; above it; below it [px]."""
+"""Height of the memory chart; gap above it; foot below it [px]."""
 LEAST_PASS, LEAST_PARTED, BREAK = 4.0, 10.0, 30.0
 """Width of a pass on average, below which a part of the step is left out, and below which passes
 are drawn whole, with the communication in them; width of the mark of an omitted part [px]."""
 LEAST_SHAPE, SEAM, LETTER, LEGEND_LETTER = 0.2, 0.5, 6.2, 7.0
-"""Narrower shapes are left out; between passes; width of a digit in a pass, and of a letter of the
+"""Least width of a shape; gap between passes; width of a digit in a pass, and of a letter of the
 legend [px]."""
 LEAST_SHARE = 0.0005
 """Least share of the step for an entry of the legend [1]."""
 MOST_LINES, LINE_LABEL = 6, 13.0
 """Most stages with their memory drawn; least distance of their names [px]."""
 NAMED_ROW = 11.0
-"""Rows at least as high have numbers in their passes, and a name each [px]."""
+"""Least height of rows with numbers in their passes, and a name each [px]."""
 
 COLOURS = {
     StepTask.FORWARD: "#9cc9ef", StepTask.BACKWARD: "#2563a8", StepTask.BACKWARD_INPUT: "#2563a8",

@@ -91,7 +91,7 @@ def plan(
     SpecError, UnknownNameError
         Bad input.
     UnsupportedError
-        Strategies for each operator where there are none.
+        Strategies for each operator on a system without them.
     InfeasibleError
         Nothing fits; carries the counts and the nearest change that would fit.
     UnlawfulError
@@ -318,7 +318,7 @@ class ParetoFront:
 
     problem: Problem
     values: FloatArray = field(default_factory=lambda: np.empty((0, len(OBJECTIVES))))
-    """Shape (candidates, objectives); an objective that is not known is 0 for all."""
+    """Values of shape (candidates, objectives); an objective that is not known is 0 for all."""
     found: list[Found] = field(default_factory=list)
     unknown: tuple[str, ...] = ()
     """Objectives left out, because a price or a power figure is missing."""

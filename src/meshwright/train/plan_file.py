@@ -42,7 +42,7 @@ def _with_throttling(data: dict[str, Any]) -> None:
 
 
 MOST_DEGREE = 10**9
-"""No degree and no micro-batch is larger."""
+"""Largest degree or micro-batch."""
 PLAN_FILE = AnswerFile(Plan, faults=plan_faults, upgrade=_with_throttling, workloads=("training",))
 to_data, to_json, from_json = PLAN_FILE.to_data, PLAN_FILE.to_json, PLAN_FILE.from_json
 save, load = PLAN_FILE.save, PLAN_FILE.load
@@ -88,11 +88,11 @@ def _segment_faults(path: str, segment: Segment) -> Iterator[Fault]:
 
 
 LEAST = {"embedding_layers": 0, "head_layers": 0, "recompute_layers": 0, "recompute_run": 1}
-"""Choices that are numbers, and the least of each."""
+"""Choices that are numbers, with the least value of each."""
 
 
 def run_faults(path: str, candidate: Candidate, num_layers: int) -> Iterator[Fault]:
-    """Yield that a candidate cuts the model into more chunks than it has layers."""
+    """Yield a fault where a candidate cuts the model into more chunks than it has layers."""
     stages, chunks = int(candidate.strategy.pp), int(candidate.strategy.num_virtual_stages)
     structure = candidate.structure
     most = num_layers + structure.embedding_layers + structure.head_layers
@@ -166,7 +166,7 @@ def _device_faults(path: str, candidate: Candidate, placement: Placement) -> Ite
 
 
 LARGEST = 1e6
-"""No factor is larger, nor smaller than one over it."""
+"""Largest factor; the least one is its inverse."""
 
 
 def factor_faults(factors: Factors | None) -> Iterator[Fault]:
@@ -185,7 +185,7 @@ def factor_faults(factors: Factors | None) -> Iterator[Fault]:
 
 
 def _number_faults(path: str, factor: Factor) -> Iterator[Fault]:
-    """Yield numbers that no factor can be."""
+    """Yield the numbers that are no valid factor."""
     for name in ("factor", "low", "high", "prior_low", "prior_high"):
         found = getattr(factor, name)
         if not 1.0 / LARGEST <= found <= LARGEST:

@@ -52,7 +52,7 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
     Parameters
     ----------
     has_run
-        Somebody ran it, so the framework has the chips and the precision.
+        The job ran already, so the framework supports the chips and the precision.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def stated_strategy(
 ) -> tuple[Strategy, PlanOptions]:
     """Return the strategy that one value of each degree and choice states.
 
-    dp takes the devices that are left. Other choices are the defaults of the framework; without
+    dp takes the remaining devices. Other choices are the defaults of the framework; without
     one: sequence parallelism with tp, ZeRO-1 with data parallelism, 1F1B (interleaved with virtual
     stages), nothing recomputed.
 
@@ -174,7 +174,7 @@ def frameworks_on(chip: ChipSpec) -> list[str]:
 def _check_framework(
     framework: Framework, system: SystemSpec, precision: Precision, software: SoftwareStack
 ) -> None:
-    """Refuse a framework on chips, in a precision, or under switches, that it does not have."""
+    """Refuse a framework without support for the chips, the precision or the switches."""
     launches, chip = framework.launches, system.chip
     faults = []
     if chip.vendor not in launches.vendors:
@@ -238,13 +238,14 @@ ADAPTER_BYTES = {"weight": 4.0, "gradient": 4.0, "state": 8.0, "reduced_gradient
 Source: huggingface/peft 0.17 (2025-08), ``autocast_adapter_dtype`` of ``get_peft_model``.
 """
 ADAPTER_TRAFFIC = 28.0
-"""Read gradient 4, weight 4, moments 8; write weight 4, moments 8."""
+"""Bytes of traffic per parameter of an adapter: read gradient 4, weight 4, moments 8; write weight
+4, moments 8."""
 
 
 def _with_adapters(workload: Training, model: ModelSpec) -> Training:
     """Return the workload with adapters in the bytes of the optimizer, for each frozen parameter.
 
-    Their own products, and the launches of those, are left out.
+    The products of adapters and their launches are left out.
     """
     adapters, optimizer = workload.adapters, workload.optimizer
     if adapters is None:
@@ -302,7 +303,7 @@ def problem_of(plan: Plan) -> Problem:
 
 
 def check_fixed(problem: Problem, allowed: Mapping[str, Sequence[object]]) -> None:
-    """Refuse fixed degrees that the search would never come to.
+    """Refuse fixed degrees that the search never tries.
 
     Raises
     ------
@@ -354,7 +355,7 @@ def launches_with(problem: Problem, strategy: Strategy, structure: PlanOptions) 
 
 
 def starts(problem: Problem, name: str, strategy: Strategy, structure: PlanOptions) -> bool:
-    """Tell whether the framework of a question starts a strategy, and its export can say it."""
+    """Tell whether the framework of a question starts a strategy, and its export can express it."""
     model, work = problem.model, problem.workload
     case = Case(model, work, structure, stack([strategy]))
     if any(rule.breaks(case).any() for rule in launching.rules()):
@@ -363,7 +364,7 @@ def starts(problem: Problem, name: str, strategy: Strategy, structure: PlanOptio
 
 
 def launched_by(problem: Problem) -> Iterator[tuple[str, Training]]:
-    """Yield the frameworks that have the chip and the precision, and the work under their rules."""
+    """Yield the frameworks with the chip and the precision, and the work under their rules."""
     chip, work = problem.system.chip, problem.workload
     for name in framework_names():
         launches = load_framework(name).launches
@@ -374,7 +375,7 @@ def launched_by(problem: Problem) -> Iterator[tuple[str, Training]]:
 
 
 def tried_degrees(problem: Problem) -> dict[str, set[int]]:
-    """Return the values of each degree that the search tries; micro-batches may be any."""
+    """Return the values of each degree that the search tries; micro-batches are free."""
     num_layers = problem.model.num_layers
     parts = {part for number in problem.device_numbers for part in divisors(number)}
     stages = {part for part in parts if part <= num_layers}

@@ -63,7 +63,7 @@ class BrokenRule(TypedDict):
     rule: str
     message: str
     fix: str
-    """The nearest legal change."""
+    """Nearest legal change."""
 
 
 class CheckRecord(TypedDict):
@@ -93,7 +93,7 @@ class ExplanationRecord(TypedDict):
     not_possible: Mapping[str, str]
     """Features that no legal plan that fits has, with the reason."""
     trials: Trials | None
-    """How often the plan wins under other constants."""
+    """Trials under other constants: the plans to run, and how often each wins."""
 
 
 def explanation_record(plan: Plan, found: Explanation) -> ExplanationRecord:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from meshwright.train.explain import Explanation
 
 SAME = 5e-4
-"""Step times within this fraction are called equal."""
+"""Largest relative difference of step times that are called equal [1]."""
 _WARNINGS_BY_WEIGHT = (
     "interrupted", UNCALIBRATED_NOTE.split(":")[0], "outside the evidence", "stay idle",
     "the slowest device", "does not divide", "the busiest expert",
@@ -124,7 +124,7 @@ def _add_verdict(screen: Screen, plan: Plan) -> None:
 
 
 def _beside(best: Candidate, yours: Candidate) -> str:
-    """Return a job as it runs today beside the best plan for it."""
+    """Return a running job beside the best plan for it."""
     now_s, best_s = yours.estimate.step_time_s, best.estimate.step_time_s
     text = f"{yours.text}: {format_seconds(now_s)} a step"
     if not yours.estimate.fits:
@@ -254,7 +254,7 @@ def _gib(size: float) -> str:
 
 
 def _add_alternatives(screen: Screen, best: Candidate, others: Sequence[Candidate]) -> None:
-    """Add the two alternatives that trade most: the fastest, and the one of least memory."""
+    """Add the two alternatives that trade most: the fastest, and the one with least memory."""
     if not others:
         return
     by_time = sorted(others, key=lambda entry: entry.estimate.step_time_s)
@@ -289,7 +289,7 @@ def _difference(best: Candidate, other: Candidate) -> str:
 
 
 def _kind(word: str) -> str:
-    """Return which degree or choice a word of a plan string states."""
+    """Return the degree or choice that a word of a plan string states."""
     if word in map(str, ScheduleKind):
         return "schedule"
     return word.partition("=")[0].rstrip("0123456789")
@@ -336,14 +336,14 @@ def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str 
 
 
 def _verdict(price: Estimate) -> tuple[str, str]:
-    """Return whether it fits, in a word, and the style of the word."""
+    """Return the verdict on memory in a word, and its style."""
     if price.fits:
         return "FITS", "bold green"
     return ("TIGHT", "bold yellow") if price.is_tight else ("NO FIT", "bold red")
 
 
 def shortage(price: Estimate) -> str:
-    """Return which memory is too small, of the fullest device or of its host, and by how much."""
+    """Return the memory that is too small, of the fullest device or its host, and the shortage."""
     if price.is_tight:
         free = format_bytes(price.margin_bytes - price.device_shortage_bytes)
         return (
@@ -409,7 +409,7 @@ def _take(num_devices: int) -> str:
 
 
 def deadline_screen(found: Deadline, *, next_command: str = "") -> Screen:
-    """Return the plan for a run that is to end in time: whether it does, and on how many devices.
+    """Return the plan for a run with a time limit: its verdict, and the number of devices.
 
     Days have the interval of the step.
     """
@@ -542,7 +542,7 @@ def _count(number: float) -> str:
 
 
 def _optimizer(work: Training, model: ModelSpec) -> str:
-    """Return the optimizer, and in which format frozen weights rest."""
+    """Return the optimizer, and the format of frozen weights."""
     stored, preset = model.weight_format, work.optimizer
     rests = stored is not None and stored.trains_adapters and preset.freezes_weights
     rank = f" of rank {work.adapters.rank}" if work.adapters else ""

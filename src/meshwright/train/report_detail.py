@@ -158,7 +158,7 @@ def limit_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
 
 
 def why_not_lines(why: WhyNot) -> Iterator[str]:
-    """Yield how the best plan with something else compares."""
+    """Yield the comparison of the best plan with each missing feature."""
     parts = ", ".join(
         f"{words(name)} +{format_seconds(seconds)}"
         for name, seconds in list(why.because_s.items())[:3]
@@ -171,7 +171,7 @@ def why_not_lines(why: WhyNot) -> Iterator[str]:
 
 
 def proof_lines(plan: Plan) -> Iterator[str]:
-    """Yield how the space was covered, and how robust the choice is."""
+    """Yield the coverage of the space, and the robustness of the choice."""
     cover = plan.coverage
     if cover is None:
         return
@@ -205,7 +205,7 @@ def plan_names(plan: Plan) -> dict[str, str]:
 
 
 def _criteria(plan: Plan, robust: Robustness) -> str:
-    """Say which plans other criteria would choose, and why plan 1 is recommended nevertheless."""
+    """Name the plans that other criteria choose, and the reason why plan 1 is recommended."""
     names = plan_names(plan)
     found = []
     if robust.least_regret != plan.best.text:
@@ -228,7 +228,7 @@ def bound_in_words(plan: Plan, cover: Coverage) -> str:
 
 
 def _tie_clause(plan: Plan, cover: Coverage) -> str:
-    """Say why a plan is chosen that is not the very fastest: it is simpler, or needs less."""
+    """Give the reason for a plan that is not the fastest: it is simpler, or needs less."""
     behind = plan.best.estimate.step_time_s / cover.lower_bound_s - 1.0
     if not cover.is_complete or behind < SHOWN_TIE:
         return ""
@@ -261,7 +261,7 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
 
 
 def _entry_lines(entry: Entry, ours: Entry) -> Iterator[str]:
-    """Yield the figures of a recipe and its plan, or why it has none."""
+    """Yield the figures of a recipe and its plan, or the reason why it has none."""
     head = f"{entry.recipe:<14} {entry.mapper or '-':<9} "
     if entry.best is None:
         yield from wrapped(f"{head}{'none':>9} ", entry.why_none.partition(". It takes")[0])
@@ -362,7 +362,7 @@ def placement_lines(placement: Placement) -> Iterator[str]:
 
 
 def hottest_lines(placement: Placement) -> Iterator[str]:
-    """Yield the busiest links and who shares them."""
+    """Yield the busiest links and the axes that share them."""
     yield "hottest links, in the backward pass of a micro-batch"
     for link in placement.hottest_links:
         ends = " -> ".join(
@@ -376,7 +376,7 @@ def hottest_lines(placement: Placement) -> Iterator[str]:
 
 
 def node_name(number: int, grid_shape: tuple[int, ...]) -> str:
-    """Return a device and where it is on the grid; nodes beyond the devices are IO dies."""
+    """Return a device and its place on the grid; nodes beyond the devices are IO dies."""
     if number >= prod(grid_shape):
         return f"IO die {number - prod(grid_shape)}"
     at, rest = [], number
@@ -389,7 +389,7 @@ def node_name(number: int, grid_shape: tuple[int, ...]) -> str:
 
 
 def operator_lines(plan: OperatorPlan, one_for_all_s: float) -> Iterator[str]:
-    """Yield the options, who has which, the price and the proofs; at most 100 columns wide."""
+    """Yield the options, their operators, the price and the proofs; at most 100 columns wide."""
     faster = one_for_all_s / plan.step_time_s - 1.0
     than = f"{faster:.1%} faster" if faster >= 0 else f"{-faster:.1%} slower"
     yield (

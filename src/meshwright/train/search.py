@@ -54,7 +54,7 @@ Visit = Callable[[Block], None]
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best candidates in order of time, and how the space was covered.
+    """The best candidates in order of time, and the coverage of the space.
 
     ``lower_bound_s`` is a proven bound on the time of any candidate; it equals the time of the
     best one when the search ended, and is below it when the search was interrupted.
@@ -62,18 +62,18 @@ class SearchResult:
 
     found: tuple[Found, ...]
     beyond_s: float
-    """Candidates that are not among those found take at least this [s]."""
+    """Least time of candidates that are not among those found [s]."""
     counts: Counts
     families: AllFamilies
     lower_bound_s: float
     least_memory_bytes: float
-    """No legal candidate needs less on its fullest device [bytes]."""
+    """Least memory of the fullest device of any legal candidate [bytes]."""
     is_complete: bool
     elapsed_s: float
 
     @property
     def gap(self) -> float:
-        """How far the best found may lie above the best possible, as a fraction."""
+        """Largest distance of the best found from the best possible candidate, as a fraction."""
         if not self.found:
             return float("inf")
         return self.found[0].time_s / self.lower_bound_s - 1.0
@@ -197,7 +197,7 @@ class _Run:
         return price
 
     def _fold(self, block: Block, collected: IntArray) -> None:
-        """Take the members of a block into account."""
+        """Add the members of a block to the counts and the best so far."""
         times_s, identities = column(block.time.total_s), _identities(block, collected)
         ranks = None if self.complexity is None else self.complexity[identities[:, 0]]
         if ranks is not None:
@@ -255,9 +255,9 @@ def fewer_devices(
     Parameters
     ----------
     within_s
-        Who takes longer is not wanted [s].
+        Longest step time of the added candidates [s].
     top
-        Candidates of those numbers that are added at most.
+        Most candidates of those numbers that are added.
     """
     problem, started = space.problem, time.perf_counter()
     covered = space.choices.of("num_devices", problem.device_numbers)

@@ -57,7 +57,7 @@ class SearchSpace:
     problem: Problem
     choices: Choices
     is_open: bool = False
-    """Whether axes are still to be placed on a grid: prices are then bounds of every placement."""
+    """Whether axes are still to be placed on a grid: prices are then lower bounds."""
 
     def placement(self, order: tuple[str, ...], columns: StrategyColumns) -> AxisPlacement:
         """Return the placement of the axes in one order."""
@@ -157,7 +157,7 @@ class SearchSpace:
 
 
 def orders_of(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
-    """Return which orders of the axes each row is to be tried in, shape (orders, rows).
+    """Return the orders of the axes to try for each row, shape (orders, rows).
 
     Orders that differ only in axes of one device are the same plan; the first one is kept.
     """

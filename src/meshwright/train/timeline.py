@@ -101,10 +101,10 @@ _RELEASES = (TaskKind.BACKWARD, TaskKind.BACKWARD_WEIGHT)
 
 @dataclass(frozen=True)
 class StageMemory(Brief):
-    """Memory of one device of a stage over a step, which changes in steps."""
+    """Memory of one device of a stage over a step, constant between changes."""
 
     at_s: FloatArray
-    """When it changes, from 0 on [s]."""
+    """Times of the changes, from 0 on [s]."""
     total_bytes: FloatArray
     """Memory of the stage from each time on [bytes]."""
     resident_bytes: float
@@ -113,7 +113,7 @@ class StageMemory(Brief):
 
     @property
     def peak_bytes(self) -> float:
-        """The most that it holds."""
+        """Peak memory [bytes]."""
         return float(self.total_bytes.max())
 
 
@@ -125,16 +125,16 @@ class StepTimeline(Listed):
     task: IntArray
     """Index in ``TASKS``."""
     micro_batch: IntArray
-    """-1: of no micro-batch."""
+    """Micro-batch of each task; -1: none."""
     chunk: IntArray
     in_pass: IntArray
-    """Index in ``TASKS`` of the pass that it is a part of; -1: of none."""
+    """Index in ``TASKS`` of the pass around each task; -1: none."""
     start_s: FloatArray
     end_s: FloatArray
     memory: tuple[StageMemory, ...]
     """Memory of each stage; a stage between the ends has that of the fullest of them."""
     priced_s: float
-    """The step time of the price, which takes all stages besides the slowest as their mean."""
+    """Step time of the price, which takes all stages besides the slowest as their mean [s]."""
     fidelity: str
     """Fidelity of passes and links: ``closed_form`` or ``contended``. The order is simulated."""
     memory_capacity_bytes: float
@@ -179,7 +179,7 @@ class StepTimeline(Listed):
         }
 
     def brief(self) -> str:
-        """Return the time of the step, and how long the stages idle."""
+        """Return the time of the step, and the idle time of the stages."""
         idle = (self.bubble_s / self.step_time_s).round(4) + 0.0  # no -0.0 %
         return (
             f"{format_seconds(self.step_time_s)} a step with the schedule played, "
@@ -398,14 +398,14 @@ class _Rows:
         self, task: StepTask, stage: IntArray, micro_batch: IntArray, chunk: IntArray,
         start_s: FloatArray, seconds: FloatArray, in_pass: int = -1,
     ) -> None:  # fmt: skip
-        """Add tasks of one kind; those that take no time are left out."""
+        """Add tasks of one kind; tasks without time are left out."""
         kept = seconds > 0
         kind, whole = (np.full(int(kept.sum()), n) for n in (TASKS.index(task), in_pass))
         self._whole.append((stage[kept], kind, micro_batch[kept], chunk[kept], whole))
         self._times.append((start_s[kept], (start_s + seconds)[kept]))
 
     def add_each(self, task: StepTask, start_s: FloatArray, seconds: float) -> None:
-        """Add one task of no micro-batch on each stage."""
+        """Add one task without a micro-batch on each stage."""
         stage = np.arange(len(start_s))
         none = np.full(len(stage), -1)
         self.add(task, stage, none, none, start_s, np.full(len(stage), seconds))
@@ -423,7 +423,7 @@ def _add_passes(
     rows: _Rows, line: PassTimeline, passes: _Passes, hidden_s: Mapping[TaskKind, FloatArray],
     first_s: float, send_s: float,
 ) -> None:  # fmt: skip
-    """Add the parts of each pass, one after the other, and the send that it waits for."""
+    """Add the parts of each pass in a row, and the send that it waits for."""
     for number, kind in enumerate(KINDS):
         at = np.flatnonzero(line.kind == number)
         stage, micro_batch, chunk = line.stage[at], line.micro_batch[at], line.chunk[at]
@@ -508,7 +508,7 @@ _ROUNDING = 1e-9
 def _bytes_in_flight(
     problem: Problem, structure: PlanOptions, priced: Priced, state: StageState, in_flight: float
 ) -> float:
-    """Return the memory of a stage with so many micro-batches in flight [bytes]."""
+    """Return the memory of a stage with a number of micro-batches in flight [bytes]."""
     shards = shard_degrees(problem, priced.strategy)
     one = replace(state, in_flight=np.array([in_flight]))
     return number_at(step_memory(problem, structure, shards, [one])[0].total_bytes)

@@ -20,7 +20,7 @@ MOST_BARS = 2_400
 MOST_LINES = 8
 """Most stages with their memory drawn over time."""
 MOST_CHANGES = 400
-"""Points of a line of memory; of more, the highest in each interval of time is drawn."""
+"""Points of a line of memory; of longer lines, the highest of each interval of time is drawn."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def stages_chart(line: StepTimeline) -> Chart | None:
 
 
 def memory_chart(line: StepTimeline) -> Chart:
-    """Return the memory of a device of each stage over the step; of many stages some."""
+    """Return the memory of a device of each stage over the step; only some of many stages."""
     stages, capacity = _names(line), line.memory_capacity_bytes / GIB
     shown = sorted({*np.linspace(0, line.num_stages - 1, MOST_LINES).round().astype(int).tolist()})
     series, xs, ys = list[str](), list[float](), list[float]()

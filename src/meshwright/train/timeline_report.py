@@ -74,9 +74,9 @@ class TimelineRecord(TypedDict):
     plan: str
     fidelity: str
     step_time_s: float
-    """As the schedule was played."""
+    """Step time with the schedule played [s]."""
     priced_s: float
-    """As the plan states it."""
+    """Step time as the plan states it [s]."""
     num_micro_batches: int
     num_tasks: int
     stages: Sequence[StageTimeline]

@@ -20,7 +20,7 @@ from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 
 RACK_DOMAIN = 17
-"""A scale-up domain of this many devices, or more, spans hosts."""
+"""Number of devices from which a scale-up domain spans hosts."""
 RACK_HOST_SIZE = 4
 """Devices of one host in such a domain. Source: NVIDIA GB200 NVL72, four GPUs in a tray."""
 MESH_AXES = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
@@ -31,7 +31,7 @@ STORED = ("bitsandbytes nf4", "bitsandbytes nf4 with narrow scales", "bitsandbyt
 
 @dataclass(frozen=True)
 class Written:
-    """A strategy of a question, as files are to say it."""
+    """A strategy of a question for the files of a framework."""
 
     model: ModelSpec
     system: SystemSpec
@@ -108,7 +108,7 @@ def optimizer_faults(asked: Written, *, preset: str, needed_bytes: float) -> Ite
 
 
 def mask_faults(asked: Written, *, reason: str) -> Iterator[Fault]:
-    """Yield attention without a causal mask, where all that is written has one."""
+    """Yield attention without a causal mask, where the files always have one."""
     if not asked.workload.causal:
         yield Fault("workload.causal", f"False: {reason}", "true")
 
@@ -216,7 +216,7 @@ def _jax_faults(asked: Written) -> Iterator[Fault]:
 
 
 _MIXED: Limits = partial(optimizer_faults, preset="fsdp-mixed", needed_bytes=16.0)
-"""FP32 parameters, gradients and two moments of AdamW."""
+"""Optimizer with FP32 parameters, gradients and two moments of AdamW."""
 _GPT: Limits = partial(mask_faults, reason="GPT models mask causally")
 _CAUSAL: Limits = partial(mask_faults, reason="its models mask causally")
 WRITTEN: dict[str, tuple[Limits, ...]] = {

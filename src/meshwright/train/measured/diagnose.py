@@ -1,4 +1,4 @@
-"""Where a measured step loses time, which single change would win it back, and how it is shown."""
+"""Diagnosis of a measured step: its lost time, the single changes that win it back, its screen."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Loss(Brief):
 
     resource: str
     lost_s: float
-    """Under the most probable factors; below 0: it is faster than predicted [s]."""
+    """Lost time under the most probable factors [s]; below 0: faster than predicted."""
     low_s: float
     """5th percentile over the uncertainty of the factors [s]."""
     high_s: float
@@ -67,7 +67,7 @@ class Improvement(Brief):
     what: str
     plan: str
     step_time_s: float
-    """Expected, under the factors [s]."""
+    """Expected step time under the factors [s]."""
     faster_by_fraction: float
     """Gain as a fraction of the measured step [1]; below 0: slower."""
     low_fraction: float
@@ -89,29 +89,30 @@ class Diagnosis(Listed):
     fidelity: str
     measured_s: float
     predicted_s: float
-    """Under the calibrated constants [s]."""
+    """Step time under the calibrated constants [s]."""
     fitted_s: float
-    """Under the most probable factors [s]."""
+    """Step time under the most probable factors [s]."""
     surprise: float
-    """ln(measured / predicted) over the standard deviation that was expected of it."""
+    """ln(measured / predicted) over its expected standard deviation."""
     factors: Factors
     losses: tuple[Loss, ...]
-    """By resource; they sum to ``fitted_s - predicted_s``."""
+    """Losses by resource; they sum to ``fitted_s - predicted_s``."""
     parts_s: Mapping[str, float]
-    """By part of the step, the same difference [s]."""
+    """Difference by part of the step, with the same sum [s]."""
     not_explained_s: float
-    """``measured_s - fitted_s``: of this plan alone, or of the measurement [s]."""
+    """Time that no resource explains, ``measured_s - fitted_s``: of this plan alone, or noise
+    [s]."""
     changes: tuple[Improvement, ...]
-    """Those that fit, the largest gain first."""
+    """Single changes that fit, the largest gain first."""
     left_out: Mapping[str, int]
-    """How many single changes break a rule or do not fit."""
+    """Numbers of single changes that break a rule or do not fit."""
     trials: Trials | None
     measured_memory_bytes: float | None = None
     predicted_memory_bytes: float | None = None
     """Memory of the fullest device, without the margin that is left free [bytes]."""
 
     def brief(self) -> str:
-        """Return the difference, where most of it lies, and the change that wins most back."""
+        """Return the difference, its largest part, and the change that wins most back."""
         ratio = self.measured_s / self.predicted_s - 1.0
         lost = max(self.losses, key=lambda loss: abs(loss.lost_s))
         text = (f"{self.plan}\n{format_seconds(self.measured_s)} measured, "
@@ -192,14 +193,14 @@ def _degree_changes(problem: Problem, strategy: Strategy) -> Iterator[tuple[str,
 
 
 def _halved_and_doubled(strategy: Strategy, name: str) -> Iterator[tuple[str, Degrees]]:
-    """Yield half of a degree, where that is whole, and twice the degree."""
+    """Yield half of a degree, where it is whole, and twice the degree."""
     for value in (getattr(strategy, name) / 2.0, getattr(strategy, name) * 2.0):
         if value == int(value):
             yield _change(strategy, name, value)
 
 
 def _change(strategy: Strategy, name: str, value: float) -> tuple[str, dict[str, float]]:
-    """Return one changed degree, and how to call that."""
+    """Return one changed degree, with its words."""
     return _shown(strategy, name, {name: value}), {name: value}
 
 
@@ -297,7 +298,7 @@ def diagnose(
     plan
         The plan that ran, priced without factors of other measurements.
     measured_s
-        Seconds of one step.
+        Time of one step [s].
     measured_memory_bytes
         Peak memory of the fullest device, where that was measured.
 
@@ -384,7 +385,7 @@ def _losses(case: _Case) -> tuple[Loss, ...]:
 
 
 def _parts_s(case: _Case) -> dict[str, float]:
-    """Return by how much each part of the step is longer under the factors [s]."""
+    """Return the added time of each part of the step under the factors [s]."""
     job, calibration = case.job, case.factors.applied(case.job.problem.nominal_calibration)
     fitted = replace(job.problem, calibration=calibration)
     without, under = (
@@ -429,7 +430,7 @@ def _log_times(case: _Case, change: SingleChange, own_s: FloatArray, seed: int) 
     Parameters
     ----------
     own_s
-        The step before the change under the same factors.
+        Step time before the change under the same factors [s].
     """
     logs = np.log(case.seconds(change))
     if not _keeps_kernels(case.job.strategy, change.strategy):
@@ -483,7 +484,7 @@ TITLES = {resource.name: resource.title for resource in RESOURCES}
 
 
 def diagnosis_lines(plan: Plan, found: Diagnosis, *, is_whole: bool = True) -> Iterator[str]:
-    """Yield a diagnosis; unless whole, its screen of 24 lines at most."""
+    """Yield a diagnosis; its screen of at most 24 lines, unless it is shown whole."""
     side = "slower" if found.surprise > 0 else "faster"
     yield question_line(plan)
     yield from wrapped("plan  ", found.plan)
@@ -517,7 +518,7 @@ def diagnosis_lines(plan: Plan, found: Diagnosis, *, is_whole: bool = True) -> I
 
 
 def _loss_lines(found: Diagnosis, *, is_whole: bool) -> Iterator[str]:
-    """Yield the difference between measured and predicted, by resource; it sums to the whole."""
+    """Yield the difference between measured and predicted, by resource, with its sum."""
     name, unit, each = ("seconds", "s", 1.0) if found.measured_s >= 1.0 else ("ms", "ms", 1e3)
     longest = max(found.measured_s, found.predicted_s) * each
     digits = max(3 - math.ceil(math.log10(longest)), 0) + 1
@@ -551,7 +552,7 @@ def _loss_lines(found: Diagnosis, *, is_whole: bool) -> Iterator[str]:
 
 
 def _change_lines(found: Diagnosis, most: int) -> Iterator[str]:
-    """Yield the single changes of the largest gain."""
+    """Yield the single changes with the largest gain."""
     helpful = [entry for entry in found.changes if entry.faster_by_fraction > 0]
     left = ", ".join(f"{why}: {number}" for why, number in found.left_out.items() if number)
     yield (

@@ -1,6 +1,6 @@
 """Factors of the resources of a machine, estimated from measured steps.
 
-Each resource has constants that say how much of it work takes; a factor scales them. Expected
+Constants give the cost of work on each resource; a factor scales them. Expected
 factors (the prior) come from the calibration; the most probable ones from the measurements; and a
 difference between a measured and a predicted step is split over the resources.
 """
@@ -26,7 +26,7 @@ from meshwright.spec.calibration import Calibration, CalibrationOf, calibration_
 
 @dataclass(frozen=True)
 class Resource:
-    """Something that work waits for. A factor above 1: work on it takes that much longer."""
+    """A resource that work waits for. A factor above 1 multiplies the time of the work on it."""
 
     name: str
     title: str
@@ -112,7 +112,7 @@ def scaled_intervals(
 UNFITTED = 0.15
 """Spread of ln(predicted / measured) that is assumed where constants were not fitted."""
 MOST = 0.42
-"""No resource is expected to be off by more than a factor of 2, 5th to 95th percentile."""
+"""Largest expected spread: a factor of 2 from the 5th to the 95th percentile."""
 HALF_OF_80_PERCENT = 1.2816
 """Standard deviations on either side of the mean that hold 80 % of normal values."""
 
@@ -154,9 +154,10 @@ def prior_covariance(calibration: CalibrationOf[float], residual: float) -> Floa
 
 
 def _of_interval(calibration: CalibrationOf[float], resource: Resource) -> float:
-    """Return the standard deviation of the logarithm of a constant that is uniform there.
+    """Return the standard deviation of the logarithm of a constant, uniform over its interval.
 
-    Of a lognormal value with the same ratio v of standard deviation to mean: sqrt(ln(1 + v^2)).
+    It is that of a lognormal value with the same ratio v of standard deviation to mean:
+    sqrt(ln(1 + v^2)).
     """
     value = getattr(calibration, resource.main)
     low, high = calibration.intervals.get(resource.main, (value, value))
@@ -304,12 +305,12 @@ def most_probable(
 def expected_log_spread(
     measurement: Measurement, log_covariance: Sequence[Sequence[float]] | FloatArray
 ) -> float:
-    """Return the standard deviation of ln(measured / predicted) that is expected of a job.
+    """Return the expected standard deviation of ln(measured / predicted) of a job.
 
     Parameters
     ----------
     log_covariance
-        Of the logarithms of the factors, (resources, resources).
+        Covariance of the logarithms of the factors, (resources, resources).
     """
     _, slopes = logs_and_slopes([measurement], np.zeros(len(RESOURCES)))
     variance = slopes[0] @ np.array(log_covariance) @ slopes[0]
@@ -358,7 +359,7 @@ def noise_covariance(measurements: Sequence[Measurement]) -> FloatArray:
 
 
 def lowest_values(measurements: Sequence[Measurement]) -> FloatArray:
-    """Return the least ln(factor) of each resource, (resources,): that of its data sheet."""
+    """Return the least ln(factor) of each resource, (resources,): the rate of its data sheet."""
     limits = [lowest_log_factors(entry.problem.nominal_calibration) for entry in measurements]
     return np.asarray(np.minimum(np.max(limits, axis=0), 0.0))
 
@@ -393,7 +394,7 @@ def losses_s(
     Parameters
     ----------
     problem
-        Under the calibrated constants.
+        Problem under the calibrated constants.
     factors
         Shape (resources, draws).
 

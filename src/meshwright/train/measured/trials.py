@@ -1,4 +1,4 @@
-"""Factors learned from measured jobs, and which few plans to run for some steps."""
+"""Factors learned from measured jobs, and the few plans to run for some steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from meshwright.train.measured.factors import (
 )
 
 LEAST_SHARE = 0.05
-"""Plans that are the best in fewer draws are not listed with the trials."""
+"""Least share of draws in which a listed plan is the best."""
 
 
 def learn(measurements: Sequence[Measurement]) -> Factors:
@@ -58,7 +58,7 @@ def with_measured_interval(problem: Problem, entry: Candidate, factors: Factors)
     Parameters
     ----------
     problem
-        Under constants that are adjusted by the factors.
+        Problem under constants that the factors adjust.
     """
     price = entry.estimate
     job = Measurement(entry.text, problem, entry.strategy, entry.structure, price.step_time_s)
