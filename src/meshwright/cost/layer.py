@@ -533,7 +533,9 @@ class PricedPiece:
         launches_s = exposed_launches_s(total, sum_of(OpCost(), again), self.problem.rates)
         # Computation of each block; the whole layer waits for launches.
         computed = zip(*(window[:3] for _, _, window in self._sums), strict=True)
-        windows = Windows(*map(sum, computed), *launches_s)
+        windows = Windows(*map(sum, computed))._replace(
+            launch_forward_s=launches_s[0], launch_backward_s=launches_s[1]
+        )
         # Tensors that a replay of the forward pass restores before the backward pass uses them.
         kept = self._saved_by_block(recompute)
         modules = self.structure.recompute_modules
