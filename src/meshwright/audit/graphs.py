@@ -30,7 +30,7 @@ class KernelFacts:
     ends_bytes: float
     """Tensors of the kernel that enter or leave the graph; for a move, the bytes that it writes."""
     is_launched: bool
-    """Whether it is a kernel of its own, and not the end of another one."""
+    """Whether the kernel has its own launch, and is not the end of another one."""
     time_s: float
     """Time of one pass, by itself."""
 
@@ -47,14 +47,14 @@ class GraphFacts(Facts):
     """Whether kernels run one after the other, each with its own time."""
     peak_flops_per_s: float
     launch_s: float
-    """From one kernel to the next, at least; 0 where one launch starts several."""
+    """Least time from one kernel to the next; 0 where one launch starts several."""
     usable_bytes: float
     num_params: float
     """Parameters of one repetition."""
     param_bytes: float
     """Bytes of all weights of one repetition."""
     optimizer: OptimizerPreset | None
-    """In training."""
+    """Optimizer in training; None otherwise."""
     repeats: int
     asked_passes: int
     tp: int
@@ -85,7 +85,7 @@ def passes_are_made(facts: GraphFacts) -> Inequality:
 
 @law("stages hold all repetitions")
 def repetitions_are_held(facts: GraphFacts) -> Inequality:
-    """Return both counts; of a graph that is cut, each stage holds a part of the only one."""
+    """Return both counts; in a cut graph, each stage holds a part of the only repetition."""
     return Inequality(float(facts.repeats), float(facts.layers * facts.pp), "1")
 
 
@@ -106,14 +106,14 @@ def work_is_done(facts: GraphFacts) -> Inequality:
 
 @law("a stage takes the FLOPs of its repetitions at the peak of its devices")
 def stage_is_done(facts: GraphFacts) -> Inequality:
-    """Return both counts; of a graph that is cut, the slowest stage has at least the mean."""
+    """Return both counts; in a cut graph, the slowest stage has at least the mean."""
     flops = sum(kernel.flops for kernel in facts.kernels) * facts.layers / facts.cut
     return Inequality(flops / (facts.tp * facts.peak_flops_per_s), facts.stage_s, "s")
 
 
 @law("a kernel takes at least its launch, its arithmetic, its weights, and what it moves for sure")
 def kernels_take_time(facts: GraphFacts) -> Inequality | None:
-    """Return the counts of the kernel that comes nearest to breaking it."""
+    """Return the counts of the kernel that comes nearest to breaking the law."""
     if not facts.runs_by_kernel:
         return None
     memory = memory_bytes_per_s(facts.system) * facts.tp
@@ -134,7 +134,7 @@ def kernels_take_time(facts: GraphFacts) -> Inequality | None:
 
 @law("the fullest device holds its share of the weights, gradients and state")
 def weights_lie_somewhere(facts: GraphFacts) -> Inequality:
-    """Return both counts; of a graph that is cut, the fullest stage has at least the mean."""
+    """Return both counts; in a cut graph, the fullest stage has at least the mean."""
     each = facts.param_bytes
     if (preset := facts.optimizer) is not None and preset.row_state_bytes is None:
         held = preset.weight_bytes_per_param + preset.gradient_bytes_per_param
@@ -183,7 +183,7 @@ def bound_is_below(facts: GraphFacts) -> Inequality:
 
 @dataclass(frozen=True)
 class PartFacts:
-    """Kernels that are on a chip together, for one sequence."""
+    """Kernels on a chip at the same time, for one sequence."""
 
     cores: int
     flops: float
@@ -210,15 +210,15 @@ class FusionFacts(Facts):
     dram_bytes: float
     dram_bytes_per_s: float
     launch_s: float
-    """From one partition to the next, at least."""
+    """Least time from one partition to the next."""
     weight_bytes: float
     """Weights of one repetition."""
     ends_bytes: float
     """Tensors that enter and leave the graph with each sequence."""
     moves_ends: bool
-    """Whether they pass through DRAM."""
+    """Whether the tensors of the ends pass through DRAM."""
     repeats: int
-    """On one chip."""
+    """Repetitions on one chip."""
     all_repeats: int
     tp: int
     micro_batch: int
@@ -270,7 +270,7 @@ def a_pass_takes_its_partitions(facts: FusionFacts) -> Inequality:
 
 @fused("what a partition moves passes the DRAM within its time")
 def tensors_pass_dram(facts: FusionFacts) -> Inequality:
-    """Return the counts of the partition that comes nearest to breaking it."""
+    """Return the counts of the partition that comes nearest to breaking the law."""
     counts = [(part.moved_bytes / facts.dram_bytes_per_s, part.time_s) for part in facts.parts]
     return Inequality(*max(counts, key=lambda pair: pair[0] - pair[1]), "s")
 
@@ -286,7 +286,7 @@ def ends_are_moved(facts: FusionFacts) -> Inequality | None:
 
 @fused("weights are read once for each micro-batch")
 def weights_are_loaded(facts: FusionFacts) -> Inequality:
-    """Return both counts, seconds of a micro-batch."""
+    """Return both counts, in the time of a micro-batch."""
     loaded_s = sum(part.setup_s for part in facts.parts) * facts.micro_batch
     least_s = facts.weight_bytes / (facts.tp * facts.dram_bytes_per_s)
     return Inequality(least_s, loaded_s, "s")
@@ -405,7 +405,7 @@ def cut_is_whole(facts: PartitionFacts) -> Inequality | None:
 
 @cut("tokens per second take their FLOPs at the peak of all devices")
 def tokens_are_done(facts: PartitionFacts) -> Inequality | None:
-    """Return both counts: FLOPs of a second."""
+    """Return both counts: FLOPs of one second."""
     if facts.tokens_per_s is None:
         return None
     passes = 3.0 if isinstance(facts.workload, Training) else 1.0

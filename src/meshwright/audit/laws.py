@@ -15,7 +15,7 @@ from meshwright.base.errors import UnlawfulError
 from meshwright.base.units import format_bytes, format_seconds, format_si
 
 ROUNDING = 1.0e-6
-"""Share by which sums of many terms may miss each other."""
+"""Relative error allowed between sums of many terms [1]."""
 
 
 class Inequality(NamedTuple):
@@ -27,7 +27,7 @@ class Inequality(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether it does, up to rounding; never where a count is no number."""
+        """Whether the inequality holds, up to rounding; False where a count is not a number."""
         return self.small <= self.large + ROUNDING * abs(self.large)
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Inequality(NamedTuple):
 
 
 def _shown(count: float, unit: str) -> str:
-    """Return a count in its unit as people write it."""
+    """Return a count with its unit as text."""
     if unit == "B":
         return format_bytes(count)
     if unit == "s":
@@ -70,9 +70,9 @@ class Law(Generic[F]):
 
     name: str
     says: str
-    """In words."""
+    """The law in words."""
     states: States[F]
-    """The two counts; None where the law says nothing of such facts."""
+    """The two counts; None where the law does not apply to the facts."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Facts:
 
     laws: ClassVar[Laws]  # type: ignore[type-arg]
     answer: str
-    """In the words of the field: the plan string."""
+    """Name of the answer: the plan string."""
 
 
 def violations(facts: Iterable[Facts]) -> list[Violation]:
@@ -124,9 +124,9 @@ def lawful(answer: A, facts: Iterable[Facts]) -> A:
 
 
 def gathered(kind: type[D], *sources: object, **stated: Any) -> D:
-    """Return a record of facts: those that are stated, others by their name from the sources.
+    """Return a record of facts: the stated ones, and the others by name from the sources.
 
-    Of several sources the first that has it.
+    The first source with the name counts.
     """
     missing = object()
     for entry in fields(kind):  # type: ignore[arg-type]
@@ -137,5 +137,5 @@ def gathered(kind: type[D], *sources: object, **stated: Any) -> D:
 
 
 def equal(first: float, second: float, unit: str) -> Inequality:
-    """Return the inequality of two counts that are equal: their distance is nothing of them."""
+    """Return the inequality of two equal counts: their distance is at most the rounding."""
     return Inequality(abs(first - second), ROUNDING * max(abs(first), abs(second)), unit)

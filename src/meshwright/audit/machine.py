@@ -12,15 +12,15 @@ def _chips(system: SystemSpec) -> list[ChipSpec]:
 
 
 def _fastest(system: SystemSpec) -> float:
-    """Return the rate of the fastest device over that of its chip [1]."""
+    """Return the speed of the fastest device over that of its chip [1]."""
     return max(1.0, *system.speed_factors.values()) if system.speed_factors else 1.0
 
 
 def peak_flops_per_s(system: SystemSpec, dtype: DType) -> float:
-    """Return the most that a device computes in products of a type [FLOP/s].
+    """Return the largest rate of a device for products of a type [FLOP/s].
 
-    The best that was measured where it is stated, otherwise the peak; the largest rate of the chip
-    where it states none of the type.
+    The best measured rate where it is stated, otherwise the peak; the largest rate of the chip
+    where it states none for the type.
     """
     rates = []
     for chip in _chips(system):
@@ -30,13 +30,13 @@ def peak_flops_per_s(system: SystemSpec, dtype: DType) -> float:
 
 
 def memory_bytes_per_s(system: SystemSpec) -> float:
-    """Return the most that the memory of a device passes [bytes/s]; infinite where not stated."""
+    """Return the memory bandwidth of a device [bytes/s]; infinite where not stated."""
     rates = [chip.main_memory.bandwidth_bytes_per_s or inf for chip in _chips(system)]
     return max(rates) * _fastest(system)
 
 
 def link_bytes_per_s(system: SystemSpec, outside_of: int = 0) -> float:
-    """Return the most that a device sends over all its links at once [bytes/s].
+    """Return the bandwidth out of a device over all its links at once [bytes/s].
 
     Parameters
     ----------
@@ -57,5 +57,5 @@ def least_sum_share(system: SystemSpec) -> float:
 
 
 def host_bytes_per_s(system: SystemSpec) -> float:
-    """Return the most that passes between a device and its host in one direction [bytes/s]."""
+    """Return the bandwidth between a device and its host in one direction [bytes/s]."""
     return inf if system.host is None else system.host.bandwidth_bytes_per_s

@@ -1,7 +1,7 @@
-"""Laws of serving: caches and weights that lie on devices, tokens that take their work.
+"""Laws of serving: memory of caches and weights, and the work of tokens.
 
-A pass of decode reads all weights that its tokens meet, and the cache of each of its sequences; a
-request takes the work of its prompt and of its answer, wherever both are done.
+A pass of decode reads all weights that its tokens use, and the cache of each of its sequences; a
+request takes the work of its prompt and of its answer, on any devices.
 """
 
 from __future__ import annotations
@@ -69,17 +69,17 @@ class ServingFacts(Facts):
 
     @property
     def least_layers(self) -> int:
-        """Layers that a stage holds at least: equal stages differ by one."""
+        """Least layers of a stage: equal stages differ by one."""
         return len(self.work.layers) // int(self.degrees["pp"])
 
     @property
     def decode(self) -> Decode | None:
-        """The question, where tokens are made one by one."""
+        """The workload, where tokens are generated one by one."""
         return self.workload if isinstance(self.workload, Decode) else None
 
     @property
     def has_prompts(self) -> bool:
-        """Whether prompts pass beside answers on the same devices."""
+        """Whether prefill shares the devices with decode."""
         return self.decode is not None and self.decode.mixes_prompts
 
     @property
@@ -89,7 +89,7 @@ class ServingFacts(Facts):
 
     @property
     def tokens_per_step(self) -> float:
-        """Output tokens that a pass yields for each of its sequences, at most."""
+        """Most output tokens that a pass yields for each of its sequences."""
         drafts = None if self.decode is None else self.decode.speculation
         return 1.0 if drafts is None else 1.0 + drafts.drafted_tokens
 
@@ -108,18 +108,18 @@ class ServingFacts(Facts):
 
     @property
     def token_s(self) -> float:
-        """Products of one token in all layers on one device at the peak [s]."""
+        """Time of the products of one token in all layers on one device at the peak [s]."""
         types = self.workload.precision
         return self.work.layer_flops / peak_flops_per_s(self.system, types.matmul)
 
     @property
     def head_s(self) -> float:
-        """The last product of one token on one device at the peak [s]."""
+        """Time of the last product of one token on one device at the peak [s]."""
         types = self.workload.precision
         return self.work.head_flops / peak_flops_per_s(self.system, types.activation)
 
     def prompt_s(self, tokens: float) -> float:
-        """Return the pass of a prompt on one device at the peak [s]."""
+        """Return the time of the pass of a prompt on one device at the peak [s]."""
         types = self.workload.precision
         scores = self.work.score_flops(tokens) / peak_flops_per_s(self.system, types.activation)
         return tokens * (self.token_s + scores) + self.head_s
@@ -188,7 +188,7 @@ def devices_are_counted(facts: ServingFacts) -> Inequality:
 def sequences_flow(facts: ServingFacts) -> Inequality | None:
     """Return both counts; source: Little 1961.
 
-    A whole request is there until its first token, and for each token after it.
+    A whole request stays until its first token, and for each token after it.
     """
     if facts.decode is None:
         return None
@@ -269,9 +269,9 @@ def pass_is_done(facts: ServingFacts) -> Inequality:
 
 @law("tokens per second take their FLOPs at the peak of all devices")
 def tokens_are_done(facts: ServingFacts) -> Inequality:
-    """Return both counts: seconds of a second.
+    """Return both counts: busy seconds in one second.
 
-    Of whole requests each answer takes the work of its prompt too.
+    In whole requests each answer takes the work of its prompt too.
     """
     work, decode = facts.workload, facts.decode
     if decode is None:
@@ -329,7 +329,7 @@ def stages_are_joined(facts: ServingFacts) -> Inequality | None:
 
 @law("devices draw at least their idle power")
 def idle_power_is_drawn(facts: ServingFacts) -> Inequality | None:
-    """Return both counts, of a second."""
+    """Return both counts in one second."""
     idle_w, energy_j = facts.system.chip.idle_power_w, facts.energy_j_per_million_tokens
     if energy_j is None or idle_w is None:
         return None
@@ -368,7 +368,7 @@ class DeploymentFacts(Facts):
     system: SystemSpec
     workload: Decode
     prefill: ServingFacts
-    """One worker."""
+    """Workload and price of one worker."""
     decode: ServingFacts
     num_prefill: int
     num_decode: int
@@ -410,7 +410,7 @@ def answers_are_whole(facts: DeploymentFacts) -> Inequality:
 
 @between("prompts are no more than workers of prefill pass")
 def prompts_pass(facts: DeploymentFacts) -> Inequality:
-    """Return both counts, tokens of a second."""
+    """Return both counts: tokens in one second."""
     most = facts.num_prefill * facts.prefill.tokens_per_s
     return Inequality(facts.requests_per_s * (facts.workload.prompt_length or 0), most, "1")
 
@@ -425,7 +425,7 @@ def answers_grow(facts: DeploymentFacts) -> Inequality:
 
 @between("requests take the FLOPs of prompt and answer at the peak of their workers")
 def requests_are_done(facts: DeploymentFacts) -> Inequality:
-    """Return both counts: seconds of a second, of the busier kind of workers."""
+    """Return both counts: busy seconds in one second, of the busier kind of workers."""
     prompt_s = facts.prefill.prompt_s(float(facts.workload.prompt_length or 0))
     answer_s = (facts.workload.answer_length - 1.0) * facts.decode.token_s
     busy = [
@@ -437,7 +437,7 @@ def requests_are_done(facts: DeploymentFacts) -> Inequality:
 
 @between("caches of prompts pass the links of the workers of prefill")
 def caches_move(facts: DeploymentFacts) -> Inequality | None:
-    """Return both counts, bytes of a second."""
+    """Return both counts: bytes in one second."""
     rate = link_bytes_per_s(facts.system)
     if not rate:
         return None

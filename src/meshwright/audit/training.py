@@ -1,6 +1,6 @@
 """Laws of a training step: the memory of its state, its computation, its messages, its cost.
 
-Counts of parameters are of matrices alone, those of layers of the stage that has fewest of them.
+Parameters count in matrices alone; layers are those of the stage with the fewest of them.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class TrainingFacts(Facts):
     degrees: Mapping[str, float]
     choices: Mapping[str, Any]
     is_placed: bool
-    """Whether ranks are elsewhere than the order of the axes says."""
+    """Whether ranks are placed otherwise than in the order of the axes."""
     step_time_s: float
     time_parts_s: Mapping[str, float]
     interval_s: tuple[float, float] | None
     num_devices_used: int
     num_hosted: int
-    """Ranks on the device of another one, where devices of a grid are dead."""
+    """Ranks on the device of another rank, where devices of a grid are dead."""
     num_micro_batches: int
     tokens_per_s: float
     mfu: float
@@ -81,7 +81,7 @@ class TrainingFacts(Facts):
         return int(self.choices["zero_stage"])
 
     def offloads(self, what: str) -> bool:
-        """Tell whether the host holds it: ``optimizer``, ``gradients``, ``weights``, ..."""
+        """Tell whether the host holds some state: ``optimizer``, ``gradients``, ``weights``..."""
         held = {
             "none": (), "optimizer": ("optimizer",), "gradients": ("optimizer", "gradients"),
             "state": ("optimizer", "gradients", "weights"), "activations": ("activations",),
@@ -90,7 +90,7 @@ class TrainingFacts(Facts):
         return what in held[str(self.choices["offload"])]
 
     def least_layers(self, stage: str) -> float:
-        """Return the fewest layers that a stage of the pipeline can hold, however they are dealt.
+        """Return the fewest layers that a stage of the pipeline can hold, in any distribution.
 
         Equal chunks differ by one layer at most; the ends hold fewer where the embedding or the
         head counts as layers.
@@ -110,19 +110,19 @@ class TrainingFacts(Facts):
         return max(0, least - less[stage])
 
     def on_stage(self, count: Callable[[LayerWork], float]) -> float:
-        """Return a count of the layers of the fullest stage, at least."""
+        """Return the least count of the layers of the fullest stage."""
         number = self.least_layers(self.fullest_stage)
         if self.degrees["num_virtual_stages"] > 1:
             return self.work.least(count, number)
         return self.work.least_in_row(count, number, self.fullest_stage)
 
     def params_on_stage(self, *, is_sharded: bool, with_tables: bool = True) -> float:
-        """Return the parameters that a device of the fullest stage holds at least.
+        """Return the least number of parameters that a device of the fullest stage holds.
 
         Parameters
         ----------
         is_sharded
-            Over the data-parallel axes too.
+            Whether they are sharded over the data-parallel axes too.
         with_tables
             Whether the token table and the last product count.
         """
@@ -172,7 +172,7 @@ class TrainingFacts(Facts):
 
     @property
     def backward_share(self) -> float:
-        """Work of the backward pass over that of the forward pass, at least.
+        """Least work of the backward pass over that of the forward pass.
 
         Frozen weights have no gradients, and the first layer passes none on.
         """
@@ -182,7 +182,7 @@ class TrainingFacts(Facts):
 
     @property
     def forward_s(self) -> float:
-        """Forward pass of the tokens of a step on all devices at the peak."""
+        """Time of the forward pass of the tokens of a step on all devices at the peak [s]."""
         types, length = self.workload.precision, float(self.workload.attended_length)
         wide = self.work.score_flops(length) + self.work.head_flops
         per_token = self.work.layer_flops / peak_flops_per_s(self.system, types.matmul)
@@ -191,7 +191,7 @@ class TrainingFacts(Facts):
 
     @property
     def passes_bytes(self) -> float:
-        """Weights that a device reads for one micro-batch, forward and backward, at least."""
+        """Least bytes of weights that a device reads for one micro-batch, forward and backward."""
         weights = self.on_stage(lambda layer: layer.dense_params) / self.degree("tp", "tatp")
         word = min(self.workload.optimizer.gathered_weight_bytes_per_param, self.word_bytes)
         return 2.0 * weights * word
@@ -285,7 +285,7 @@ class TrainingFacts(Facts):
 
 @dataclass(frozen=True)
 class Crossing:
-    """Bytes that a device sends, and those of them that leave its host."""
+    """Bytes that a device sends, and the part of them that leaves its host."""
 
     all_bytes: float
     between_hosts_bytes: float
@@ -300,7 +300,7 @@ class Crossing:
         return Crossing(number * self.all_bytes, number * self.between_hosts_bytes)
 
     def least_s(self, system: SystemSpec) -> float:
-        """Return the seconds on all links of a device, or on those out of its host [s]."""
+        """Return the least time on all links of a device, or on those out of its host [s]."""
         found = [0.0]
         for sent, rate in (
             (self.all_bytes, link_bytes_per_s(system)),
@@ -445,7 +445,7 @@ def host_has_its_share(facts: TrainingFacts) -> Inequality:
 def gathered_weights_stay(facts: TrainingFacts) -> Inequality | None:
     """Return both counts.
 
-    ZeRO 3 that drops gathered weights, or weights on the host, leave one layer at work.
+    One layer stays under ZeRO 3 that drops gathered weights, or with weights on the host.
     """
     is_sharded = facts.zero_stage >= 3 and facts.degree("dp_shard", "cp") > 1
     if not is_sharded and not facts.offloads("weights"):
@@ -471,7 +471,7 @@ def inputs_are_kept(facts: TrainingFacts) -> Inequality:
 def product_inputs_are_kept(facts: TrainingFacts) -> Inequality | None:
     """Return both counts.
 
-    In the narrowest type that products read, as wide ones may be made again from it.
+    They count in the narrowest type that products read: wide ones may be made again from it.
     """
     is_narrow = facts.workload.software.narrow_activation_inputs
     if facts.choices["recompute"] != "none" or facts.workload.optimizer.freezes_weights:

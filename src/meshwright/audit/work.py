@@ -23,16 +23,16 @@ class LayerWork:
     score_flops: float
     """FLOPs of the scores of one token with one other, forward."""
     window: float
-    """Tokens that a token sees at most."""
+    """Most tokens that a token attends to."""
     is_chunked: bool
     cache_elements: float
     """Elements of the cache of one token."""
     cache_heads: float
-    """Over how many ranks of tp the cache can be divided."""
+    """Most ranks of tp that can divide the cache."""
     product_inputs: float
-    """Elements that products of one token read, and the parts of attention: for their gradients."""
+    """Elements that products of one token read, and the parts of attention: kept for gradients."""
     summed_outputs: float
-    """Outputs as wide as the model that ranks of tp sum: of dense branches."""
+    """Outputs of the hidden size that ranks of tp sum: those of dense branches."""
 
     @property
     def active_params(self) -> float:
@@ -40,7 +40,7 @@ class LayerWork:
         return self.dense_params + self.routed_share * self.expert_params
 
     def attended(self, length: float) -> float:
-        """Return the tokens before it that a mean token of a sequence sees."""
+        """Return the mean number of tokens that a token of a sequence attends to."""
         seen = min(self.window, length)
         return seen / 2.0 if self.is_chunked else seen - seen * seen / (2.0 * length)
 
@@ -64,7 +64,7 @@ def _attention(spec: AttentionSpec, hidden: float) -> tuple[float, float, float,
 
 
 def _recurrence(spec: RecurrenceSpec, hidden: float) -> float:
-    """Return the parameters of the projections before and after."""
+    """Return the parameters of the projections before and after a recurrence."""
     inner, keys = spec.num_heads * spec.head_size, spec.num_groups * spec.state_size
     return hidden * (3.0 * inner + 2.0 * keys)
 
@@ -77,7 +77,7 @@ def _experts(spec: ExpertSpec, hidden: float) -> tuple[float, float]:
 
 
 def layer_work(layer: LayerSpec, hidden: float) -> LayerWork:
-    """Return the counts of a layer of a model of that hidden size."""
+    """Return the counts of a layer of a model with that hidden size."""
     dense = expert = share = scores = cached = inputs = summed = 0.0
     heads, window, chunked = 1.0, inf, False
     if (attention := layer.attention) is not None:
@@ -117,27 +117,27 @@ class ModelWork:
 
     @property
     def num_tables(self) -> float:
-        """Tables of their own: that of tokens, and that of the last product where it is another."""
+        """Number of separate tables: of tokens, and of the last product where it differs."""
         return 1.0 if self.model.tied_embeddings else 2.0
 
     @cached_property
     def layer_flops(self) -> float:
-        """Products of one token in all layers, forward [FLOP]."""
+        """FLOPs of the products of one token in all layers, forward."""
         return 2.0 * sum(layer.active_params for layer in self.layers)
 
     @property
     def head_flops(self) -> float:
-        """The last product of one token, for each token that it predicts, forward [FLOP]."""
+        """FLOPs of the last product of one token, for each token that it predicts, forward."""
         return 2.0 * self.table_params * (1.0 + self.model.prediction_depths)
 
     def score_flops(self, length: float) -> float:
-        """Return the attention of a mean token of causal sequences of a length, forward [FLOP]."""
+        """Return the attention FLOPs of a mean token of causal sequences of a length, forward."""
         return sum(layer.score_flops * layer.attended(length) for layer in self.layers)
 
     def cache_elements(self, tokens: float, tp: float = 1.0) -> float:
-        """Return the elements of a cache of so many tokens, on one of ``tp`` ranks.
+        """Return the elements of a cache of a number of tokens, on one of ``tp`` ranks.
 
-        A layer with a window keeps the tokens in it alone.
+        A layer with a window keeps only the tokens in it.
         """
         return sum(
             layer.cache_elements * min(tokens, layer.window) / min(tp, layer.cache_heads)
@@ -145,13 +145,13 @@ class ModelWork:
         )
 
     def least(self, count: Callable[[LayerWork], float], num_layers: float) -> float:
-        """Return a count of so many layers: of those that have least of it."""
+        """Return a count of a number of layers: those with the least of it."""
         return sum(sorted(map(count, self.layers))[: max(0, int(num_layers))])
 
     def least_in_row(
         self, count: Callable[[LayerWork], float], num_layers: float, place: str
     ) -> float:
-        """Return a count of so many layers in a row: the first, the last, or any between them."""
+        """Return a count of a number of layers in a row: the first, the last, or any between."""
         counts, number = [count(layer) for layer in self.layers], max(0, int(num_layers))
         starts = {"first": [0], "last": [len(counts) - number]}.get(
             place, range(number, max(number + 1, len(counts) - 2 * number + 1))

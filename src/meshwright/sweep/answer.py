@@ -25,7 +25,7 @@ class SweepAnswer(Shown):
     asked: SweepSpec
     swept: Swept
     chosen: tuple[Choice, ...] = ()
-    """The best points under limits that were asked for beside those of the file."""
+    """The best points under limits that the user adds to those of the file."""
     version: str = ""
     command: str = ""
 
@@ -41,7 +41,7 @@ class SweepAnswer(Shown):
 
     @property
     def num_new(self) -> int:
-        """Points that no file of results held."""
+        """Number of points without a result in the file."""
         return self.swept.num_new
 
     @property

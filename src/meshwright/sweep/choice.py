@@ -19,11 +19,11 @@ Record = Mapping[str, Any]
 
 
 EQUAL = 1e-9
-"""Values that differ by a smaller share are ties: rounding of one formula."""
+"""Largest relative difference of ties: rounding of one formula."""
 
 
 def with_unit(name: str, value: float) -> str:
-    """Return a result with its unit, where that is a word."""
+    """Return a result with its unit, where it has one."""
     unit = QUANTITIES[name].unit
     return f"{name} {format_si(value, '' if ' ' in unit else unit)}".rstrip()
 
@@ -37,7 +37,7 @@ def text_of(objective: Objective) -> str:
 
 
 def is_within(objective: Objective, record: Record) -> bool:
-    """Tell whether a point has all results that count, within their limits."""
+    """Tell whether a point has all results of the objective, within their limits."""
     return all(has_value(record, name) for name in objective.names) and (
         all(float(record[name]) >= limit for name, limit in objective.at_least.items())
         and all(float(record[name]) <= limit for name, limit in objective.at_most.items())
@@ -51,16 +51,16 @@ def has_value(record: Record, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Choice(Brief):
-    """The points that meet an objective best: more than one where they tie."""
+    """The best points for an objective: more than one where they tie."""
 
     objective: Objective
     group: str
     """Value of the field with one choice for each of its values; empty: all points."""
     best: tuple[Record, ...]
     num_within: int
-    """Points that keep all limits."""
+    """Number of points within all limits."""
     num_found: int
-    """Points with a plan."""
+    """Number of points with a plan."""
 
 
 def objective_of(
@@ -117,7 +117,7 @@ def objective_of(
 def choices(objective: Objective, sweep: SweepSpec, records: Sequence[Record]) -> Iterator[Choice]:
     """Yield the best points, for each section of the file's report where it has one.
 
-    Every point is looked at, so nothing of the grid is better; equals are all told.
+    All points are compared, so no point of the grid is better; all ties are listed.
     """
     each = sweep.report.each if sweep.report is not None else None
     groups = [""] if each is None else [str(value) for value in sweep.sides[each]]
@@ -136,7 +136,7 @@ def choices(objective: Objective, sweep: SweepSpec, records: Sequence[Record]) -
 
 
 class ChoiceRecord(TypedDict):
-    """The best points of a sweep, of one section of its report where it has one."""
+    """The best points of a sweep, or of one section of its report."""
 
     least: str | None
     most: str | None
@@ -163,7 +163,7 @@ def choice_record(choice: Choice) -> ChoiceRecord:
 
 
 def choice_lines(sweep: SweepSpec, choice: Choice) -> Iterator[str]:
-    """Yield the best points, with the results that count."""
+    """Yield the best points, with the results of their objective."""
     where = f"{choice.group}: " if choice.group else ""
     counts = f"{choice.num_within} of {counted(choice.num_found, 'point')} within the limits"
     ties = f", {len(choice.best)} tie" if len(choice.best) > 1 else ""

@@ -27,7 +27,7 @@ from meshwright.sweep.report import (
 from meshwright.sweep.run import Swept
 
 MOST_ROWS = 1000
-"""Points that a table lists."""
+"""Most points in a table."""
 
 
 def sweep_page(
@@ -39,7 +39,7 @@ def sweep_page(
     Parameters
     ----------
     chosen
-        The best points under limits that were asked for beside those of the file.
+        The best points under limits that the user adds to those of the file.
     """
     found = records(swept)
     every = [*chosen, *_chosen(sweep, found)]
@@ -69,13 +69,13 @@ def _remarks(sweep: SweepSpec) -> list[str]:
 
 
 def _chosen(sweep: SweepSpec, found: Sequence[Record]) -> Iterator[Choice]:
-    """Yield the best points that the file asks for."""
+    """Yield the best points of the objectives in the file."""
     for objective in () if sweep.report is None else sweep.report.choose:
         yield from choices(objective, sweep, found)
 
 
 def _shown(sweep: SweepSpec, found: Sequence[Record]) -> list[str]:
-    """Return the results that count: those of the file, else the first that points have."""
+    """Return the main results: those of the file, else the first that points have."""
     named = [] if sweep.heat_map is None else [sweep.heat_map.shows]
     if sweep.report is not None:
         named += [*sweep.report.shows, *(shown.shows for shown in sweep.report.heat_maps)]
@@ -134,7 +134,7 @@ def _map_parts(sweep: SweepSpec, swept: Swept) -> Iterator[Part]:
 
 
 def _varied(sweep: SweepSpec, swept: Swept, name: str) -> Iterator[Chart]:
-    """Yield a result over the two sides of most values, or over the only one."""
+    """Yield a chart of a result over the two sides with most values, or over the only one."""
     sides = sorted(sweep.sides, key=lambda side: -len(sweep.sides[side]))
     if len(sides) == 1:
         yield from _bars(sides[0], name, records(swept))
@@ -180,7 +180,7 @@ def _map(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> Iterator[Chart]:
 
 
 def _bars(field: str, name: str, found: Sequence[Record]) -> Iterator[Chart]:
-    """Yield a bar a point where one field alone varies, and any point has a value."""
+    """Yield a bar for each point where one field alone varies, and any point has a value."""
     have = [record for record in found if has_value(record, name)]
     if not have:
         return

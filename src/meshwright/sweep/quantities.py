@@ -12,23 +12,23 @@ class Quantity:
 
     words: str
     unit: str = ""
-    """As a reader says it; with a space in it the unit is a sentence, not a symbol."""
+    """Unit in text; a space in it makes it a phrase, not a symbol."""
     is_less_better: bool = False
 
     @property
     def title(self) -> str:
-        """The words with the unit, as an axis has them."""
+        """The words with the unit, for an axis."""
         return f"{self.words} [{self.unit}]" if self.unit else self.words
 
     @property
     def best(self) -> str:
-        """Which value is the best."""
+        """The better end of the values: ``least`` or ``most``."""
         return "least" if self.is_less_better else "most"
 
 
 LESS = True
 PEER = "peer_passes_per_s"
-"""The one result that needs the models of others."""
+"""The only result that needs models of other authors."""
 QUANTITIES: Mapping[str, Quantity] = {
     "step_time_s": Quantity("time of a step", "s", LESS),
     "fastest_s": Quantity("time of the fastest step", "s", LESS),
@@ -62,7 +62,7 @@ FIELDS: Mapping[str, Quantity] = {
     "global_batch": Quantity("global batch", "sequences"),
     "logic_area": Quantity("logic area", "mm2"),
 }
-"""Fields that vary and are not called by their names."""
+"""Varied fields with words that differ from their names."""
 
 
 def field_of(name: str) -> Quantity:

@@ -48,7 +48,7 @@ YES_OR_NO: Mapping[object, bool] = {"yes": True, "no": False, True: True, False:
 
 @dataclass(frozen=True)
 class Question:
-    """A question that points answer."""
+    """A question at each point."""
 
     needed: tuple[str, ...]
     """Fields beside those of the system."""
@@ -59,11 +59,11 @@ class Question:
 
 
 _KNOWN: dict[str, Result] = {}
-"""Answers for wafers with drawn faults: many are alike."""
+"""Answers for wafers with drawn faults: many of them are equal."""
 
 
 def answer_plan(point: Point) -> Result:
-    """Return the best training plan of a point, or why there is none."""
+    """Return the best training plan of a point, or the reason why there is none."""
     system = system_of(point)
     asked = {name: value for name, value in point.items() if name not in DRAWN}
     faults = system.dead_devices, system.dead_links, tuple(system.speed_factors.items())
@@ -78,7 +78,7 @@ def answer_plan(point: Point) -> Result:
 
 
 def _answer_plan(point: Point, system: SystemSpec) -> Result:
-    """Return the best training plan on a system, or why there is none."""
+    """Return the best training plan on a system, or the reason why there is none."""
     length, batch = _tokens(point["seq"]), int(point["global_batch"])
     stated = {name: read(point[name]) for name, read in OPTIONS.items() if name in point}
     degrees = {field: [stated.pop(name)] for name, field in FIXED.items() if name in stated}
@@ -112,7 +112,7 @@ def _answer_plan(point: Point, system: SystemSpec) -> Result:
 
 
 def _run_usd(step_usd: float | None, step_s: float, run_s: float | None) -> float | None:
-    """Return the rent of a whole run: devices are paid while they restart, too."""
+    """Return the rent of a whole run [USD]: devices are paid while they restart, too."""
     return None if step_usd is None or run_s is None else step_usd / step_s * run_s
 
 
@@ -155,11 +155,11 @@ OPTIONS: Mapping[str, Callable[[object], Any]] = {
     "rent": partial(_quantity_of, "rent", "usd_per_hour", "USD/h"),
     **{name: partial(_number_of, name, int(name != "zero")) for name in FIXED},
 }
-"""Options of a training plan that points may state, and how each is read."""
+"""Options of a training plan that points may state, with their readers."""
 
 
 def answer_graph(point: Point) -> Result:
-    """Return the best plan of a graph at a point, or why there is none."""
+    """Return the best plan of a graph at a point, or the reason why there is none."""
     system, graph = system_of(point), _load_graph(point)
     # Constants of a measured chip would set it against chips that nobody measured.
     machine, passes = calibrated_system(system, UNCALIBRATED), int(point.get("passes", 1))
@@ -193,16 +193,16 @@ def answer_graph(point: Point) -> Result:
 
 @cache
 def _peer_models() -> Mapping[str, Callable[[DataflowGraph, SystemSpec, int], float | None]]:
-    """Return the models of others by name, from the entry point group ``meshwright.peer_models``.
+    """Return the models of other authors by name, from the entry point group.
 
-    Each returns passes in a second of a graph on a system, given how many are asked; None where its
-    rules are not defined.
+    The group is ``meshwright.peer_models``. A model returns the passes per second of a graph on a
+    system for a number of passes; None where its rules are not defined.
     """
     return {entry.name: entry.load() for entry in entry_points(group="meshwright.peer_models")}
 
 
 def _peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int) -> float | None:
-    """Return the passes in a second by the rules of DFModel; None where they are not installed."""
+    """Return the passes per second by the rules of DFModel; None where they are not installed."""
     model = _peer_models().get("dfmodel")
     return None if model is None else model(graph, system, num_passes)
 
@@ -224,7 +224,7 @@ QUESTIONS: Mapping[str, Question] = {
 
 
 def checked(sweep: SweepSpec) -> list[Point]:
-    """Return the points of a sweep that can all be asked.
+    """Return the points of a sweep, all valid.
 
     Raises
     ------
@@ -259,7 +259,7 @@ def _field_faults(sweep: SweepSpec) -> list[Fault]:
 
 
 def _result_faults(sweep: SweepSpec) -> list[Fault]:
-    """Return the results to be shown that no point has."""
+    """Return the faults of results that no point has."""
     asked = [("heat_map.shows", sweep.heat_map.shows)] if sweep.heat_map else []
     if sweep.report is not None:
         asked += [("report.heat_maps.shows", shown.shows) for shown in sweep.report.heat_maps]
@@ -282,7 +282,7 @@ def _result_faults(sweep: SweepSpec) -> list[Fault]:
 
 
 NUMBERS = ("seq", "global_batch", "devices", "passes")
-"""Fields that hold a whole number above 0."""
+"""Fields with a whole number above 0."""
 
 
 def _number_faults(sweep: SweepSpec) -> list[Fault]:

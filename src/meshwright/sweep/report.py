@@ -118,7 +118,7 @@ def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
 
 
 TOLD = {"highest": "highest", "lowest": "lowest", "mean": "mean", "p10": "what nine of ten reach"}
-"""Which value of a cell is shown, in words."""
+"""Words for the value that a cell shows."""
 
 
 def _misfits(shown: HeatMap, swept: Swept) -> set[tuple[str, str]]:
@@ -154,7 +154,7 @@ def _shares(
 def _values(
     shown: HeatMap, swept: Swept, others: list[str]
 ) -> Iterator[tuple[tuple[str, str], float, str]]:
-    """Yield the cell of each point that has a value, the value, and the other fields."""
+    """Yield the cell of each point with a value, the value, and the other fields."""
     for row in records(swept):
         counts = shown.better in ("mean", "p10") and row["status"] == "nothing fits"
         value = 0.0 if counts else row.get(shown.shows)
@@ -189,16 +189,16 @@ def sweep_lines(sweep: SweepSpec, swept: Swept) -> Iterator[str]:
 
 
 CLOSE = 1e-3
-"""Values that differ by less are equal in an order."""
+"""Largest relative difference of values that are equal in an order."""
 
 
 def of(records: Sequence[Record], field: str, value: object) -> list[Record]:
-    """Return the records of one value of a field."""
+    """Return the records with one value of a field."""
     return [record for record in records if record[field] == value]
 
 
 def best_of(records: Sequence[Record], name: str) -> Record | None:
-    """Return the point of the best value, the first of equals; None where none has one."""
+    """Return the point with the best value, the first of equals; None where none has one."""
     found = [record for record in records if has_value(record, name)]
     if not found:
         return None
@@ -207,7 +207,7 @@ def best_of(records: Sequence[Record], name: str) -> Record | None:
 
 
 def reasons(records: Sequence[Record]) -> Mapping[str, int]:
-    """Return why points have no result, the most frequent first."""
+    """Return the reasons why points have no result, the most frequent first."""
     told = Counter(str(one["reason"]) for one in records if one["status"] != "found"
                    and "reason" in one)  # fmt: skip
     return dict(told.most_common())
@@ -215,7 +215,7 @@ def reasons(records: Sequence[Record]) -> Mapping[str, int]:
 
 @dataclass(frozen=True)
 class Gain:
-    """One group over another, over all designs that are alike but for the chip."""
+    """Ratio of two groups, over all designs that differ in the chip alone."""
 
     best: float | None
     """The best member of one over the best of the other, each with its best design."""
@@ -261,7 +261,7 @@ def _mean_logs(
 
 @dataclass(frozen=True)
 class Ratios:
-    """A result of ours over the same by other rules."""
+    """Ratio of a result of this product to the result of other rules."""
 
     least: float
     middle: float
@@ -277,14 +277,14 @@ def ratios(records: Sequence[Record], names: tuple[str, str]) -> Ratios | None:
 
 @dataclass(frozen=True)
 class Orders:
-    """How two results order points that differ in one field alone."""
+    """Agreement of two results on points that differ in one field alone."""
 
     num_pairs: int
     """Number of pairs that our result tells apart."""
     alike: float
-    """Share of them that the other puts in the same order."""
+    """Share of the pairs that the other result puts in the same order [1]."""
     ties: float
-    """Share of them that the other cannot tell apart."""
+    """Share of the pairs that the other result cannot tell apart [1]."""
 
 
 def orders(
@@ -328,7 +328,7 @@ def by_value(records: Sequence[Record], field: str) -> Iterator[tuple[Any, list[
 
 
 Pictures = dict[str, str]
-"""SVG by the name of its file."""
+"""SVG of each picture, by the name of its file."""
 
 
 def document(
@@ -339,9 +339,9 @@ def document(
     Parameters
     ----------
     folder
-        Of the pictures, as the document links to them.
+        Folder of the pictures in the links of the document.
     command
-        That writes the document.
+        Command that writes the document.
     """
     found, pictures = records(swept), _pictures(sweep, report, swept)
     lines = [f"# {sweep.name[:1].upper()}{sweep.name[1:]}", "", f"Written by `{command}`.", ""]
@@ -379,7 +379,7 @@ def _shown(value: Any) -> str:
 
 
 def _pictures(sweep: SweepSpec, report: SweepReport, swept: Swept) -> Mapping[str, tuple[str, Any]]:
-    """Return pictures by name, each with the section that it belongs to; None for no one's."""
+    """Return pictures by name, each with its section; None: it belongs to no section."""
     found: dict[str, tuple[str, Any]] = {}
     for shown in report.heat_maps:
         if report.each in (shown.rows, shown.columns):
@@ -395,7 +395,7 @@ def _pictures(sweep: SweepSpec, report: SweepReport, swept: Swept) -> Mapping[st
 
 
 def part_of(swept: Swept, field: str, value: object) -> Swept:
-    """Return the points of one value of a field."""
+    """Return the points with one value of a field."""
     kept = [
         (point, result)
         for point, result in zip(swept.points, swept.results, strict=True)
@@ -418,7 +418,7 @@ def _links(names: Iterable[str], folder: str) -> list[str]:
 
 
 def _points(sweep: SweepSpec, report: SweepReport, found: Sequence[Record]) -> Iterator[str]:
-    """Yield how many points ended how, and why some have no result."""
+    """Yield the number of points of each status, and the reasons for missing results."""
     varied = " x ".join(f"{len(values)} {name}" for name, values in sweep.sides.items())
     yield f"{len(found)} points: {varied}."
     yield ""
@@ -449,7 +449,7 @@ def _best(sweep: SweepSpec, report: SweepReport, here: Sequence[Record]) -> Iter
 
 
 def _chosen(sweep: SweepSpec, objective: Objective, found: Sequence[Record]) -> Iterator[str]:
-    """Yield the best points under limits, one after the other where they tie."""
+    """Yield the best points under limits, ties in a row."""
     text = text_of(objective)
     yield f"## {text[:1].upper()}{text[1:]}"
     yield ""
@@ -495,7 +495,7 @@ def _compared(sweep: SweepSpec, report: SweepReport, found: Sequence[Record]) ->
 
 
 def _beside(sweep: SweepSpec, names: tuple[str, str], found: Sequence[Record]) -> Iterator[str]:
-    """Yield ours over other rules, and how both order points that differ in one field."""
+    """Yield our result over other rules, and the agreement on pairs that differ in one field."""
     sides = list(sweep.sides)
     yield f"## {names[0]} beside {names[1]}"
     yield ""

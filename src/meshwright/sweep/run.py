@@ -133,7 +133,7 @@ class Store:
             raise
 
     def _open(self, trouble: str = "is no file of results") -> None:
-        """Open the file, or make it."""
+        """Open the file, or create it."""
         path = self._path
         with self._told(trouble):
             self._base = sqlite3.connect(":memory:" if path is None else path)
@@ -163,14 +163,14 @@ class Store:
             raise SpecError(fault) from None
 
     def known(self, keys: Iterable[str]) -> dict[str, Result]:
-        """Return the results that are there, by key."""
+        """Return the stored results, by key."""
         asked = set(keys)
         with self._told("cannot be read"):
             rows = self._base.execute("SELECT key, result FROM results")
             return {key: json.loads(result) for key, result in rows if key in asked}
 
     def add(self, key: str, point: Mapping[str, Any], result: Result) -> None:
-        """Keep one result; it is on the disk when this returns."""
+        """Store one result; it is on the disk when this returns."""
         with self._told("takes no more, and keeps what it has"), self._base:
             self._base.execute(
                 "INSERT OR REPLACE INTO results VALUES (?, ?, ?)",
@@ -188,7 +188,7 @@ class Swept:
 
     points: tuple[Point, ...]
     results: tuple[Result | None, ...]
-    """None where an interrupt came first."""
+    """Results of the points; None where an interrupt came first."""
     num_new: int
 
     @property
@@ -201,12 +201,12 @@ def run(
     ask: str, evaluate: Evaluate, points: Sequence[Point], store: Store, *,
     version: str, num_workers: int = 1, progress: Progress | None = None,
 ) -> Swept:  # fmt: skip
-    """Return the results of all points; those that the store holds are not asked again.
+    """Return the results of all points; stored results are not computed again.
 
     Parameters
     ----------
     evaluate
-        Answers one point; a function of a module where several processes work.
+        Function that answers one point; of a module where several processes work.
     progress
         Called with the number of points that are done, and of all.
     """
@@ -233,7 +233,7 @@ def run(
 
 
 class _Interrupted(BaseException):
-    """Ctrl-C in a sweep: no search inside a point takes it for its own and goes on."""
+    """Ctrl-C in a sweep: no search inside a point catches it and goes on."""
 
 
 @contextmanager
@@ -260,7 +260,7 @@ def _in_processes(
     num_workers: int, evaluate: Evaluate, points: Sequence[Point],
     missing: Sequence[int], keep: Callable[[int, Result], None],
 ) -> None:  # fmt: skip
-    """Answer points in other processes, which are ended at once where one fails or Ctrl-C comes."""
+    """Answer points in other processes; a failure or Ctrl-C ends them all at once."""
     others = active_children()
     with ProcessPoolExecutor(num_workers, initializer=_leave_interrupts) as pool:
         asked = {pool.submit(evaluate, points[index]): index for index in missing}
@@ -279,7 +279,7 @@ def _in_processes(
 
 
 def _leave_interrupts() -> None:
-    """Leave Ctrl-C to the process that asks; end at its word, and with it."""
+    """Leave Ctrl-C to the parent process; end on its request, and with it."""
     parent = os.getppid()
 
     def watch() -> None:

@@ -26,7 +26,7 @@ def is_design(point: Point) -> bool:
 
 
 def system_of(point: Point) -> SystemSpec:
-    """Return the system that a point asks for, with the faults that are drawn for it."""
+    """Return the system of a point, with its drawn faults."""
     system = whole_system_of(point)
     return with_faults(system, point) if any(name in point for name in YIELDS) else system
 
@@ -91,7 +91,7 @@ PARTS: Mapping[str, Callable[[Point], object]] = {
     "links": _links,
     "network": lambda point: kinds_of(str(point["network"])),
 }
-"""Parts of a design that are looked up on their own."""
+"""Parts of a design, each with its own look-up."""
 
 
 DRAM_PRICE, LINK_PRICE, SWITCH_PRICE = 1.0, 2.0, 24.0
@@ -100,7 +100,7 @@ _GB = 1e9
 
 
 class DimKind(StrEnum):
-    """How the members along one dimension of a network are joined."""
+    """Connection of the members along one dimension of a network."""
 
     RING = "ring"
     FULL = "fully_connected"
@@ -155,9 +155,9 @@ def network_price(dims: Sequence[NetworkDim], dram_bytes_per_s: float) -> float:
 
 
 def _links_and_ports(dim: NetworkDim, total: int, *, is_inner: bool) -> tuple[float, float]:
-    """Return the links and the ports of switches of a dimension.
+    """Return the number of links and of switch ports of a dimension.
 
-    A ring pays two ports. Outer groups that are fully connected are joined once, by switches.
+    A ring counts two ports. Outer groups that are fully connected are joined once, by switches.
     """
     n = dim.size
     if dim.kind is DimKind.RING:
@@ -168,9 +168,9 @@ def _links_and_ports(dim: NetworkDim, total: int, *, is_inner: bool) -> tuple[fl
 
 
 def network_dims(system: SystemSpec) -> list[NetworkDim]:
-    """Return the network of a system as DFModel enters it, the innermost dimension first.
+    """Return the network of a system as DFModel describes it, the innermost dimension first.
 
-    Where all are joined, a device spreads its rate over the links to all others.
+    In a fully connected group, a device spreads its rate over the links to all others.
     """
     found = []
     for level in system.levels:
