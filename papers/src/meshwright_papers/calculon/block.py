@@ -26,7 +26,7 @@ DROPOUT_MASK_BYTES = 1.0
 
 @dataclass(frozen=True)
 class Work:
-    """What one pass over a layer computes and touches."""
+    """FLOPs and bytes of memory traffic of one pass over a layer."""
 
     flops: Num
     num_bytes: Num

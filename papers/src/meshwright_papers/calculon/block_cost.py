@@ -1,4 +1,4 @@
-"""What one block costs: seconds by pass, tensor-parallel transfers, bytes, optimizer step.
+"""Cost of one block: seconds by pass, tensor-parallel transfers, bytes, optimizer step.
 
 The last block of a chunk is the *edge* block: it may reduce differently where the pipeline sends
 split activations. All other blocks are *base* blocks.
@@ -186,7 +186,7 @@ def _useful_flops(layer: Layer, is_training: bool) -> Num:
 
 
 def _kept_bytes(layer: Layer, is_training: bool) -> Num:
-    """Return what a layer keeps for backward; its input, less what is dropped [B]."""
+    """Return the bytes that a layer keeps for backward: its input, less dropped outputs [B]."""
     if not is_training:
         return layer.activation_bytes
     dropped = (1 - layer.keeps_output) * layer.output_bytes

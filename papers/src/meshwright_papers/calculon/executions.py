@@ -168,7 +168,7 @@ def _not_dividing(tp: FloatArray, app: Application) -> BoolArray:
 
 
 def _value_faults(path: str, row: Mapping[str, Any]) -> list[Fault]:
-    """Return what is wrong with the fields of one row."""
+    """Return the faults in the fields of one row."""
     faults = [
         Fault(f"{path}.{name}", "is no field of an execution", nearest(name, PEER_FIELDS))
         for name in row

@@ -1,4 +1,4 @@
-"""What the compatibility preset is told: an application, and a system with step-wise efficiencies.
+"""Inputs of the compatibility preset: an application, and a system with step-wise efficiencies.
 
 The fields are those of Calculon 0.1.0 in SI units; a category of a system stands for one engine,
 one memory or one network tier.
@@ -146,7 +146,7 @@ class PeerCatalog(Declaration):
 
 @cache
 def peer_catalog() -> PeerCatalog:
-    """Return what is kept of the peer's own files."""
+    """Return the data kept from the peer's own files."""
     return load_file(PeerCatalog, Path(__file__).with_name("facts.yaml"))
 
 

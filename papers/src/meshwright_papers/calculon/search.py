@@ -171,7 +171,7 @@ def block_keys(overlaps: tuple[int, ...], micro_batch_sizes: tuple[int, ...]) ->
 
 @dataclass(frozen=True)
 class OffloadKeys:
-    """What is offloaded, as columns, each with the row of its block key."""
+    """Offloaded tensors, as columns, each with the row of its block key."""
 
     block_row: IntArray
     weights: BoolArray
@@ -184,7 +184,7 @@ class OffloadKeys:
 
     @property
     def offload(self) -> Offload:
-        """What lives in the host's memory, as flags."""
+        """Tensors in the host's memory, as flags."""
         return Offload.of(self.weights, self.activations, self.optimizer)
 
     @property
@@ -438,7 +438,7 @@ def _portion(
 def _counts(
     part: Division, allowed: BoolArray, fits: BoolArray, num_legal: int, num_choices: int
 ) -> Counts:
-    """Return what became of the plans of a portion, over networks and gradient overlap."""
+    """Return the counts of plans of a portion by outcome, over networks and gradient overlap."""
     modes = len(yes_and_no(part.dp > 1))
     not_allowed = int((~allowed).sum()) * fits.shape[0]
     feasible = int(fits.sum())

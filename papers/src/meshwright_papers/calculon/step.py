@@ -72,7 +72,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Offload:
-    """What lives in the host's memory: flags of 0 or 1."""
+    """Tensors in the host's memory: flags of 0 or 1."""
 
     weights: Any
     activations: Any
@@ -169,7 +169,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class StageTime:
-    """What a stage does with one micro-batch, base and edge block [s]."""
+    """Time of a stage for one micro-batch, base and edge block [s]."""
 
     forward: Pair
     backward: Pair
@@ -191,7 +191,7 @@ class StageTime:
 def sent_bytes(
     application: Application, word: float, tp: Num, pp: Num, micro_batch_size: Num, is_split: Any
 ) -> Num:
-    """Return what a stage sends to the next one per micro-batch [B]; 0 without stages.
+    """Return the bytes that a stage sends to the next one per micro-batch [B]; 0 without stages.
 
     Split activations (``is_split``) are sent by shard; ``word`` is the element size [B].
     """
@@ -204,7 +204,7 @@ def stage_time(
     machine: Machine, block: BlockCost, optimizer: OptimizerCost, offload: Offload,
     send_bytes: Num, links: Links, *, is_training: bool,
 ) -> StageTime:  # fmt: skip
-    """Return what a stage does with one micro-batch.
+    """Return the time of a stage for one micro-batch [s].
 
     Offload traffic shares the near memory with the block, so a block takes at least its memory
     time plus the offload time.
@@ -309,7 +309,7 @@ def block_sum_s(block: BlockCost, axis: DataAxis) -> Num:
 
 @dataclass(frozen=True)
 class _Window:
-    """What can hide the sum of gradients: per base and edge block, and its compute [s]."""
+    """Time that can hide the sum of gradients: per base and edge block, and its compute [s]."""
 
     blocks: Pair
     compute_s: Num
@@ -334,7 +334,7 @@ def _window(
 def overlapped_sum_s(
     block: BlockCost, optimizer: OptimizerCost, stage: StageTime, layout: Layout, axis: DataAxis
 ) -> Num:
-    """Return what stays exposed when the sum runs behind the backward pass [s].
+    """Return the exposed time of a sum of gradients behind the backward pass [s].
 
     One block is always exposed. The chunks but the last hide behind pp micro-batches of
     backward work, the last one behind its own blocks. Where a transfer hides it still takes
@@ -447,7 +447,7 @@ def _scattered(results: list[Any], rows_of: list[IntArray], num_rows: int) -> An
 
 
 def structure_of(executions: Executions) -> BlockStructure:
-    """Return what the first plan, and all of its kind, are made of."""
+    """Return the block structure of the first plan and all of its kind."""
     return BlockStructure(
         is_multiquery=ATTENTIONS[int(executions.attention[0])] == "multiquery",
         is_tiled=bool(executions.overlap[0] != NO_OVERLAP),
@@ -456,7 +456,7 @@ def structure_of(executions: Executions) -> BlockStructure:
 
 
 def layout_of(application: Application, e: Executions) -> Layout:
-    """Return how the blocks of each plan are dealt out."""
+    """Return the layout of the blocks of each plan over stages."""
     blocks = ceil_div(application.num_blocks, e.pp)
     return Layout(
         pp=e.pp,

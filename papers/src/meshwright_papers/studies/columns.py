@@ -1,4 +1,4 @@
-"""What the columns of studies hold, in words and with their units; CSV keeps their names."""
+"""Columns of studies in words and with their units; CSV keeps their names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ is left is drawn."""
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds, in words."""
+    """Content of a column in words, with its unit."""
 
     words: str
     unit: str = ""
@@ -80,11 +80,11 @@ COLUMNS = {
     "with_cp_s": Column("with context parallelism", "s"),
     "with_ep_s": Column("with expert parallelism", "s"),
 }
-"""Of the columns that are drawn; others are called by their names."""
+"""Words and units of the columns that are drawn; others are called by their names."""
 
 
 def words_of(name: str) -> str:
-    """Return what a column holds."""
+    """Return the content of a column in words."""
     return COLUMNS[name].words if name in COLUMNS else name.replace("_", " ")
 
 

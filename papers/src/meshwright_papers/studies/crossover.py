@@ -25,7 +25,7 @@ from meshwright_papers.studies.study import (
 from meshwright_papers.studies.textbook_grids import TextbookSetting, ranked_grids
 
 TOKENS = 2.0**22
-"""Of a step: four millions, which divide evenly."""
+"""Tokens of a step: four million, a power of two."""
 DEVICES = (8, 64, 512, 4096)
 CHIP = "H100"
 AXES = ("dp", "pp", "tp", "cp", "ep")
@@ -38,7 +38,7 @@ SPACES: dict[str, dict[str, Sequence[object]]] = {
     "with ep": NO_CONTEXT,
     "with cp ep": {},
 }
-"""What each space fixes; the axes that it has are free."""
+"""Fixed options of each space; its own axes are free."""
 BOOK = TextbookSetting()
 BOOK_DEVICES = (64, 256, 1024, 4096)
 BOOK_PARAMS = (7e9, 70e9, 200e9, 1e12)

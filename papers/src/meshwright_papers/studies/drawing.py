@@ -23,9 +23,9 @@ class Drawing:
     """Which columns a chart shows, and how."""
 
     title: str
-    """What it asks or shows."""
+    """Question or content of the chart."""
     subtitle: str
-    """Of what, under which setting."""
+    """Subject and setting."""
     mark: Mark
     values: tuple[str, ...]
     """Columns of numbers, of one unit; colours tell them apart where there is more than one."""
@@ -42,7 +42,7 @@ class Drawing:
     is_offset: bool = True
     """Whether colours of one row lie one below another."""
     measure: str = ""
-    """What several columns of numbers have in common."""
+    """Measure that several columns of numbers share."""
     over: str = ""
     """Column by which numbers are divided."""
     published: str = ""
@@ -52,7 +52,7 @@ class Drawing:
     fits: Mapping[str, str] = field(default_factory=dict)
     """By column of numbers the one that says which of them do not fit after all."""
     misfit: str = "does not fit"
-    """What it means where there is no number."""
+    """Meaning of a cell without a number."""
 
 
 MARKS: Mapping[Mark, Spec] = {
@@ -96,9 +96,9 @@ class Measure:
 
     title: str
     factor: float
-    """From the numbers of the table to those that are drawn."""
+    """Factor from the numbers of the table to the drawn ones."""
     form: str
-    """Of the numbers of its ticks, in the language of D3."""
+    """Format of the numbers of its ticks, in the language of D3."""
     scale: Spec
     ticks: list[float] | None
     """None: as Vega-Lite chooses them."""
@@ -163,7 +163,7 @@ def _entries(record: Mapping[str, Any], how: Drawing) -> Iterator[Entry]:
 
 
 def _number(record: Mapping[str, Any], name: str) -> float | None:
-    """Return what is drawn of a column; None where it has no number."""
+    """Return the number drawn for a column; None where it has no number."""
     value = record[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

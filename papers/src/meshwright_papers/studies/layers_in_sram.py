@@ -96,7 +96,7 @@ class Kind:
         return max(float(compute_s), float(WORD_BYTES * words / rates.memory_bytes_per_s))
 
     def tokens_per_s(self, hidden: float, tokens: float, rates: DeviceRates) -> float:
-        """Return what 16 devices yield, each with one of four layers, sends left out [tokens/s]."""
+        """Return the rate of 16 devices, each with one of four layers, without sends [tokens/s]."""
         return DEVICES / LAYERS * tokens / self.layer_s(hidden, tokens, rates)
 
 
@@ -106,7 +106,7 @@ MOE = (Kind("MoE top-1", EXPERTS, 1), Kind("MoE top-2", EXPERTS, 2))
 
 @cache
 def rates_at(level: int) -> DeviceRates:
-    """Return what an H100 does in a second that reads from its L2 (0) or its HBM (1)."""
+    """Return the rates of an H100 that reads from its L2 (0) or its HBM (1)."""
     chip = load_system(SYSTEM).chip
     held = chip.model_copy(update={"memories": chip.memories[: level + 1]})
     constants = load_calibration(chip.family, "uncalibrated")
@@ -115,7 +115,7 @@ def rates_at(level: int) -> DeviceRates:
 
 @cache
 def cache_room_bytes() -> float:
-    """Return what of the L2 software can hold resident [bytes]."""
+    """Return the part of the L2 that software can keep resident [bytes]."""
     chip = load_system(SYSTEM).chip
     return room_bytes(chip.memories[0], load_calibration(chip.family, "uncalibrated"))
 
@@ -238,7 +238,7 @@ def _level_claims() -> list[Claim]:
 
 
 def _mechanism_claims() -> list[Claim]:
-    """Return what residence in L2 gains, and what less communication could."""
+    """Return the gain of residence in L2, and the possible gain of less communication."""
     room = cache_room_bytes()
     dense = gain(DENSE, DENSE.largest_hidden(BATCH, room), BATCH)
     needed = PRINTED[1].tokens_per_s / PRINTED[0].tokens_per_s
@@ -280,7 +280,7 @@ def _all_reduce_s(num_bytes: float) -> float:
 
 
 def _cut_claim() -> Claim:
-    """Return how many devices the cut of four layers fills."""
+    """Return the number of devices that the cut of four layers fills, as a claim."""
     room = cache_room_bytes()
     hidden = DENSE.largest_hidden(BATCH, room)
     layer = LayerFootprint(name="layer", repeat=LAYERS, weights_bytes=DENSE.held_bytes(hidden, 0),
@@ -300,7 +300,7 @@ def _cut_claim() -> Claim:
 
 
 def _missing_claim() -> Claim:
-    """Return what would have to be known to rebuild the table."""
+    """Return the inputs missing to rebuild the table, as a claim."""
     return Claim(
         FIGURE, "inputs from which the table could be rebuilt", "", "missing",
         "hidden and expert sizes, top-k, what a token is for dense layers, prefill or decode, "

@@ -35,7 +35,7 @@ AS_RUN: Space = {
     **DEGREES, "micro_batch_size": (1,), "recompute": ("full",), "schedule": ("1f1b",),
     "sequence_parallel": (False,), "zero_stage": (0,),
 }  # fmt: skip
-"""What the publication says of the run; 1F1B and micro-batches of one sequence are its baseline."""
+"""Options of the published run; 1F1B and micro-batches of one sequence are its baseline."""
 INTERLEAVED: Space = {**AS_RUN, "schedule": ("interleaved",)}
 PEER = "DFModel, its log"
 WAYS: Mapping[str, Space] = {

@@ -1,4 +1,4 @@
-"""What a study is: its claims with verdicts, its tables, its files; and the list of all studies."""
+"""Studies: claims with verdicts, tables and files; and the list of all studies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from meshwright_papers.studies.drawing import Drawing, drawing_spec, drawing_svg
 AGREE_WITHIN = 0.15
 """Share by which a figure of ours may differ from a published one and still agree."""
 FOLDER = "studies/"
-"""Of tables and charts beside the document of all studies."""
+"""Folder of tables and charts, beside the document of all studies."""
 GAIN_WITHIN = 0.5
 """Share of a published gain by which ours may differ and still agree."""
 
@@ -29,7 +29,7 @@ class Verdict(StrEnum):
 
     AGREES = "agrees"
     UNDER_A_SETTING = "agrees under a setting"
-    """Of many that were declared: some may agree by chance, so it is counted apart."""
+    """Agrees under one of many declared settings: possibly by chance, so it is counted apart."""
     DIFFERS = "differs"
     NOT_REBUILT = "not rebuilt"
     NOT_PUBLISHED = "not published"
@@ -147,7 +147,7 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What a study found: lines for a reader, and the same as data with units in the names."""
+    """Findings of a study: lines for a reader, and data with units in the names."""
 
     lines: tuple[str, ...]
     data: Mapping[str, Any]
@@ -266,7 +266,7 @@ def document(studies: Mapping[str, tuple[str, str, StudyResult]]) -> str:
 
 
 def _counts(verdicts: Iterable[Verdict | None]) -> str:
-    """Return how often each verdict stands, as a sentence."""
+    """Return the number of claims of each verdict, as a sentence."""
     found = list(verdicts)
     return ", ".join(f"{found.count(v)} {v}" for v in Verdict) + "."
 
@@ -287,7 +287,7 @@ class Collection:
         return {name: studies[name].title for name in sorted(studies)}
 
     def run(self, name: str) -> StudyResult:
-        """Return what a study finds."""
+        """Return the findings of a study."""
         return studies[name].run()
 
     def files(self, results: Mapping[str, StudyResult], *, one_document: bool) -> dict[str, str]:

@@ -72,7 +72,7 @@ class PricedGridOf(Generic[N]):
 
     @property
     def overhead_s(self) -> N:
-        """What the book ranks by: all communication and the bubble of one step."""
+        """Overhead by which the book ranks: all communication and the bubble of one step [s]."""
         return self.tensor_s + self.pipeline_s + self.bubble_s + self.gradient_s
 
     @property

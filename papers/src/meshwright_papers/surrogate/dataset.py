@@ -38,8 +38,8 @@ from meshwright_papers.surrogate.sampling import (
 )
 
 QUANTITIES = ("compute_s", "messages_s", "step_s", "power_w")
-"""What is compared: computation of the busiest device, its messages as if nothing hid them, the
-step in which both overlap, and the mean power of a device."""
+"""Quantities compared: computation of the busiest device, its messages without overlap, the step
+with both overlapped, and the mean power of a device."""
 FIRST_LEARNED = 1
 """Computation is the same in closed form and simulated: nothing to learn."""
 
@@ -50,7 +50,7 @@ class Row:
 
     features: FloatArray
     closed_form: FloatArray
-    """Of each quantity."""
+    """Closed form of each quantity."""
     simulated: FloatArray
     contended_s: float
     """The step with contention, for comparison [s]."""
@@ -162,11 +162,11 @@ class Rows:
     """Number of the plan in its group."""
     features: FloatArray
     closed_form: FloatArray
-    """Of each quantity of ``QUANTITIES``."""
+    """Closed form of each quantity of ``QUANTITIES``."""
     simulated: FloatArray
     contended_s: FloatArray
     provenance: dict[str, Any] = field(default_factory=dict)
-    """How the rows were made: seed, command, versions, counts of what was left out."""
+    """Origin of the rows: seed, command, versions, counts of rows left out."""
 
     def __len__(self) -> int:
         return len(self.group)

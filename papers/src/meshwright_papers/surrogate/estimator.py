@@ -103,7 +103,7 @@ class Score:
     """One quantity over some rows."""
 
     correlation: float
-    """Of the logarithms of predicted and simulated values."""
+    """Correlation of the logarithms of predicted and simulated values."""
     mean_error: float
     """Mean of |predicted / simulated - 1|."""
     p95_error: float

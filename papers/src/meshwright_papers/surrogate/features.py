@@ -1,7 +1,7 @@
-"""What the surrogate is told of a placed plan: numbers without units that the closed form knows.
+"""Features of a placed plan for the surrogate: numbers without units, from the closed form.
 
-Shares of the closed form say where its time goes, degrees and blocks say who shares links with
-whom, and the machine says how fast links are beside chips.
+Shares of the closed form divide its time, degrees and blocks tell which ranks share links, and the
+machine gives the speed of links relative to chips.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _energy_j(alone: Priced) -> Any:
 
 
 def _busy(problem: Problem, alone: Priced) -> list[Any]:
-    """Return what else runs in a step, over the step: hidden messages, sums, memory, links [1]."""
+    """Return other loads of a step, over the step: hidden messages, sums, memory, links [1]."""
     time, price, link = alone.step.time, alone.pipeline, problem.system.levels[0]
     step_s, work = time.total_s, price.mean
     assert work is not None
@@ -122,7 +122,7 @@ def _busy(problem: Problem, alone: Priced) -> list[Any]:
 
 
 def _model(problem: Problem, strategy: StrategyColumns) -> list[Any]:
-    """Return what the model is, and how evenly stages divide it."""
+    """Return the features of the model, and the evenness of its stages."""
     model, chunks = problem.model, strategy.pp * strategy.num_virtual_stages
     most = np.ceil(model.num_layers / chunks)
     return [
@@ -151,7 +151,7 @@ def _structure(structure: PlanOptions) -> list[float]:
 
 
 def _machine(problem: Problem) -> list[float]:
-    """Return what the devices and links are."""
+    """Return the features of devices and links."""
     columns, rows = problem.system.levels
     memories = problem.system.chip.memories
     hbm_bytes_per_s = memories[-1].bandwidth_bytes_per_s or 1.0
@@ -168,7 +168,7 @@ def _machine(problem: Problem) -> list[float]:
 
 
 def _blocks(network: AxisNetwork) -> list[Any]:
-    """Return how long the block of each axis is on each side, and how far members are apart."""
+    """Return the sides of the block of each axis, and the distance between members."""
     reaches = [network.placement.reaches[axis] for axis in AXES]
     sizes = [np.log2(size) for reach in reaches for size in reach.sizes]
     apart = [

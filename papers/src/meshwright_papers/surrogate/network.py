@@ -55,7 +55,7 @@ class Network:
         return np.where(kept, ratio, 0.0)
 
     def hidden(self, features: FloatArray) -> FloatArray:
-        """Return what the last layer reads."""
+        """Return the inputs of the last layer."""
         inside = np.minimum(np.maximum(features, self.lowest), self.highest)
         values = (inside - self.centre) / self.spread
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
@@ -134,7 +134,7 @@ BATCH_ROWS = 32
 
 
 def targets(rows: Rows) -> FloatArray:
-    """Return what is learned: logarithms of simulated over closed form, of what is not exact."""
+    """Return the logarithms of simulated over closed form, for inexact quantities only."""
     return rows.log_ratio[:, FIRST_LEARNED:]
 
 

@@ -54,11 +54,11 @@ INSTANT = 1e9
 
 @dataclass(frozen=True)
 class Configuration:
-    """What the rows of a group share."""
+    """Configuration that the rows of a group share."""
 
     problem: Problem
     bare: Problem
-    """The same on chips that compute in no time: what is left are the messages."""
+    """Problem on chips that compute in no time: only the messages are left."""
 
 
 def draw_problem(rng: np.random.Generator) -> Problem:

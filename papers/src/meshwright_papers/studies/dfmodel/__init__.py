@@ -1,4 +1,4 @@
-"""What DFModel (arXiv 2412.16432) claims of its mappings, its search and its predictions."""
+"""Claims of DFModel (arXiv 2412.16432) on its mappings, its search and its predictions."""
 
 import sys
 

@@ -103,9 +103,9 @@ class Run:
     pp: int
     batch: int
     measured_flops_per_s: float
-    """Of one chip, with recomputation."""
+    """Measured rate of one chip, recomputation included [FLOP/s]."""
     peer_samples_per_s: float
-    """What the public log of DFModel predicts."""
+    """Prediction in the public log of DFModel [samples/s]."""
 
     @property
     def dp(self) -> int:
@@ -114,7 +114,7 @@ class Run:
 
     @property
     def executed_flops(self) -> float:
-        """Of one sample with full recomputation, as the publication counts it [FLOP]."""
+        """Work of one sample with full recomputation, as the publication counts it [FLOP]."""
         h, s, layers = self.hidden, LENGTH, self.layers
         share = 1 + s / (6 * h) + VOCABULARY / (16 * layers * h)
         return 96 * s * layers * h**2 * share

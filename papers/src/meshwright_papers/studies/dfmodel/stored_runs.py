@@ -42,15 +42,15 @@ class StoredRun:
 
     name: str
     unit: str
-    """Of both figures: samples/s, ms."""
+    """Unit of both figures: samples/s, ms."""
     peer: float | None
-    """None where its solver found nothing."""
+    """Figure of the peer; None where its solver found nothing."""
     peer_price: float | None = None
-    """Of memory and network, in its units."""
+    """Price of memory and network, in units of the peer."""
     ours: Callable[[], float] | None = None
     price: float | None = None
     rules: str = "its"
-    """Whose rules priced ours."""
+    """Owner of the rules that priced ours."""
     note: str = ""
 
 
@@ -64,23 +64,23 @@ class Training:
     head_dim: int
     layers: int
     dims: tuple[NetworkDim, ...]
-    """Of the network, tp first, then pp and dp."""
+    """Dims of the network, tp first, then pp and dp."""
     batch: int
     micro_batch: int
     dram_bytes_per_s: float | None = None
-    """In place of that of the chip [B/s]."""
+    """Bandwidth of the memory in place of that of the chip [B/s]."""
     runs_by_kernel: bool = False
     is_limited: bool = True
     """Whether DRAM has to hold the tensors of a sequence beside the weights."""
 
     @property
     def degrees(self) -> tuple[int, int, int]:
-        """Of tp, pp and dp: the sizes of the dimensions."""
+        """Degrees of tp, pp and dp: the sizes of the dimensions."""
         sizes = [*(dim.size for dim in self.dims), 1, 1]
         return sizes[0], sizes[1], sizes[2]
 
     def samples_per_s(self) -> float:
-        """Return the samples of a second under the peer's rules, by the best tile; 0: none fits."""
+        """Return the samples per second under the peer's rules, by the best tile; 0: none fits."""
         _, pp, dp = self.degrees
         micro_batches = self.batch / (self.micro_batch * dp)
         bubble = 1.0 + (pp - 1) / micro_batches
@@ -125,7 +125,7 @@ class Training:
 
     @property
     def price(self) -> float:
-        """Of memory and network, in units of the peer."""
+        """Price of memory and network, in units of the peer."""
         rate = self.dram_bytes_per_s or accelerator_named(self.chip).grid.dram_bytes_per_s
         return network_price(self.dims, rate)
 
@@ -145,7 +145,7 @@ GB/s of DRAM a chip, the same for all six. Utilisation, peak and samples/s make 
 sample: 128 layers of hidden 25,600. Those of the sweeps make 1.1558e16: hidden 24,576.
 """
 BATCH = 8192
-"""Of the models of 1T parameters [sequences]; their logs do not say it."""
+"""Global batch of the models of 1T parameters [sequences]; not in their logs."""
 
 
 def _topologies() -> Iterator[StoredRun]:
@@ -249,29 +249,29 @@ class Factorisation:
 
     @property
     def time_s(self) -> float:
-        """Of all iterations [s]."""
+        """Time of all iterations [s]."""
         return max(self.sent_bytes / self.link_bytes_per_s, self.flops / HPL_FLOPS_PER_S)
 
     @property
     def sides(self) -> list[int]:
-        """Of what is left before each iteration."""
+        """Sides of the matrix left before each iteration."""
         return list(range(self.size, 0, -HPL_BLOCK))
 
     @property
     def sent_bytes(self) -> float:
-        """By a chip, one link at a time [bytes]."""
+        """Bytes sent by a chip, one link at a time."""
         hops = (self.columns - 1) / self.rows + (self.rows - 1) / self.columns
         return hops * sum(HPL_WORD_BYTES * HPL_BLOCK * side for side in self.sides)
 
     @property
     def flops(self) -> float:
-        """Of a chip [FLOP]."""
+        """Work of a chip [FLOP]."""
         work = sum(2.0 * HPL_BLOCK * side * (side + HPL_BLOCK) for side in self.sides)
         return work / (self.rows * self.columns)
 
     @property
     def price(self) -> float:
-        """Of a torus of such links and memories of 3 TB/s, in units of the peer."""
+        """Price of a torus of such links and memories of 3 TB/s, in units of the peer."""
         dims = [
             NetworkDim(DimKind.RING, n, self.link_bytes_per_s) for n in (self.rows, self.columns)
         ]
@@ -279,7 +279,7 @@ class Factorisation:
 
 
 HPL_BLOCK, HPL_WORD_BYTES, HPL_FLOPS_PER_S = 1024, 2.0, 496_607.2e9 / 20
-"""What the logs print leaves of the inputs of Linpack.
+"""Inputs of Linpack, as derived from the printed logs.
 
 The two runs on 8 chips take 0.14 ns for each n (n + 1024): iterations of 1,024 columns, words of 2
 bytes and 7 hops on a ring of 50 GB/s. The rest then follows: 4 x 4 chips by the price (links of 2

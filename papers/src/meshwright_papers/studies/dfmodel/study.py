@@ -1,4 +1,4 @@
-"""What DFModel states, and what comes of it."""
+"""Claims of DFModel, and our verdicts on them."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def prediction_claims(predictions: Sequence[Prediction]) -> list[Claim]:
 
 
 def _within(seconds: float) -> str:
-    """Return how long a search took, as far as it is the same on every run."""
+    """Return the time of a search in words that are the same on every run."""
     return next((f"within {name}" for limit, name in LIMITS if seconds < limit), "longer")
 
 

@@ -68,12 +68,12 @@ class Case:
 
     @property
     def num_micro_batches(self) -> float:
-        """Of one replica in a step."""
+        """Micro-batches of one replica in a step."""
         return GLOBAL_BATCH / (self.micro_batch * self.dp)
 
     @property
     def weight(self) -> float:
-        """Seconds of a sample for each second of a layer: layers of a stage, pipeline, replicas."""
+        """Seconds per sample for each second of a layer: layers of a stage, pipeline, replicas."""
         layers = LAYERS / self.pp
         return layers * (1.0 + (self.pp - 1) / self.num_micro_batches) / self.dp
 
@@ -195,7 +195,7 @@ class _Layers:
         return self._base[key]
 
     def least_s(self, case: Case) -> float:
-        """Return what a layer takes at least, network left out [s]."""
+        """Return the least time of a layer, without its network [s]."""
         key = case.tp, case.tile
         if key not in self._least_s:
             base = self.base(replace(case, pp=1))

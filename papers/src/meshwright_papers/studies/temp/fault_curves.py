@@ -1,4 +1,4 @@
-"""What faults cost on average and at worst: curves over the fault rate, from seeded maps."""
+"""Cost of faults on average and at worst: curves over the fault rate, from seeded maps."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def link_fault_curve(
     seeds: Sequence[int],
     throughput: Rate,
 ) -> list[LinkFaults]:
-    """Return what dead links do to stream groups, one point for each rate.
+    """Return the effect of dead links on stream groups, one point for each rate.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def core_fault_curve(
     rows_per_device: int,
     compute_share: float = 1.0,
 ) -> list[CoreFaults]:
-    """Return what dead cores do to a step, one point for each rate.
+    """Return the effect of dead cores on a step, one point for each rate.
 
     Parameters
     ----------

@@ -145,7 +145,7 @@ def core_rows() -> tuple[Row, ...]:
 
 
 def _fragment_claims() -> tuple[Claim, ...]:
-    """Return what the paper says of broken groups, beside ours."""
+    """Return the claims of the paper on broken groups, beside our figures."""
     broken, in_blocks, lines = groups_without_ring()
     number = FRAGMENT_SHAPE[0] * FRAGMENT_SHAPE[1] // FRAGMENT_GROUP
     return (
@@ -159,7 +159,7 @@ def _fragment_claims() -> tuple[Claim, ...]:
 
 
 def _fault_claims(links: Sequence[Row], cores: Sequence[Row]) -> tuple[Claim, ...]:
-    """Return what the paper says of faults, beside ours."""
+    """Return the claims of the paper on faults, beside our figures."""
     falls = [before[4] - after[4] for before, after in pairwise(links)]
     steepest = links[falls.index(max(falls)) + 1][0]
     _, equal, balanced = cores[-1]

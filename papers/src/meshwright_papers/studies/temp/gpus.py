@@ -33,7 +33,7 @@ from meshwright_papers.studies.temp.setup import (
 )
 
 PEAK_FLOPS_PER_S = 312e12
-"""Of one die, as of an A100; the die of Table I has 1.8e15."""
+"""Peak of one die, as of an A100; the die of Table I has 1.8e15 [FLOP/s]."""
 CLUSTER = "32xA100"
 SYSTEMS = ("GPU megatron-3", "wafer megatron-3", "wafer temp")
 PUBLISHED_OVER_GPU = 1.16

@@ -103,10 +103,10 @@ class Ratios:
     """For each token."""
     time: float
     energy_points: Mapping[str, float]
-    """By part: its change over the baseline's whole energy."""
+    """Change of each part over the baseline's whole energy."""
     link_power_points: float
     link_shares: tuple[float, float]
-    """Of the power of TEMP, and of that of the baseline."""
+    """Shares of links in the power of TEMP, and in that of the baseline."""
     gains: tuple[float, ...]
     """Tokens for each joule over those of the baseline, model by model [1]."""
 
@@ -151,7 +151,7 @@ def ratios(found: Table14, name: str, parts: Sequence[str]) -> Ratios | None:
 
 
 def _why(found: Ratios, published: float) -> str:
-    """Return what of the energy is saved, and what the published power would take."""
+    """Return the energy saved by part, and the condition of the published power, in words."""
     saved = ", ".join(f"{name} {points:+.1f}" for name, points in found.energy_points.items())
     needed = published / PUBLISHED_SPEEDUP
     return (
@@ -162,7 +162,7 @@ def _why(found: Ratios, published: float) -> str:
 
 
 def _why_links(found: Ratios, points: float) -> str:
-    """Return what links draw in both plans."""
+    """Return the shares of power that links draw in both plans, in words."""
     ours, theirs = found.link_shares
     return (
         f"power can fall by {points:g} points only where links draw as much: they draw "

@@ -96,7 +96,7 @@ def utilisations(wafer: str, degree: int) -> tuple[float, float] | None:
 
 @studies.register("temp-rings")
 class Rings:
-    """What a missing ring costs a round, and a step; and the order in which dies consume."""
+    """Cost of a missing ring for a round and a step; and the order in which dies consume."""
 
     title = "TEMP Figs. 5, 7 and 8: missing rings, how relays switch, order of a stream"
     source = SOURCE
@@ -140,7 +140,7 @@ class Rings:
 
 
 def _round_claims() -> tuple[Claim, ...]:
-    """Return what the paper says of the wrap of a ring, beside ours."""
+    """Return the claims of the paper on the wrap of a ring, beside our figures."""
     hops = int(streams["ring"].num_hops(float(MEMBERS)))
     tails = {
         name: round_s("ring", stores=stores) / round_s("stream", stores=stores)
@@ -161,7 +161,7 @@ def _round_claims() -> tuple[Claim, ...]:
 
 
 def shared_link_times() -> float:
-    """Return how many messages cross the busiest link while 0 sends to 2 and 1 to 3 in a row."""
+    """Return the messages over the busiest link while 0 sends to 2 and 1 to 3 in a row."""
     network = mesh(2, 4)
     demands = Demands(
         np.array([0, 1]), np.array([2, 3]), np.ones(2), np.arange(2), np.zeros(2, int)
@@ -171,7 +171,7 @@ def shared_link_times() -> float:
 
 
 def _loss_claim(losses: list[float]) -> Claim:
-    """Return what broken rings cost the dies, beside ours."""
+    """Return the claim on the dies lost to broken rings, beside our figure."""
     worst = max(losses, default=0.0)
     return Claim(
         "Fig. 7c", "use of the dies lost to groups without a ring, larger wafers",
@@ -182,7 +182,7 @@ def _loss_claim(losses: list[float]) -> Claim:
 
 
 def _order_claims() -> tuple[Claim, ...]:
-    """Return what the paper says of the order of a stream on four dies, beside ours."""
+    """Return the claims of the paper on the order of a stream on four dies, beside ours."""
     uses = streams["stream"].uses(4)
     second = [f"W{items[0]}" for items in uses[1]]
     last = [f"W{members[3][0]}" for members in uses]

@@ -150,7 +150,7 @@ def entries_under(case: Case, setting: Setting) -> Mapping[str, Entry]:
 
 
 def found_by_setting() -> dict[str, Found]:
-    """Return what each setting leads to, by its name; ours over simpler baselines comes last."""
+    """Return the results of each setting by name; ours over simpler baselines come last."""
     cases = [CASES[name] for name in MODELS if name in CASES]
     found = {
         setting.name: {case.name: entries_under(case, setting) for case in cases}
@@ -246,7 +246,7 @@ def memory(found: Found) -> Figures:
 
 
 def saving(name: str) -> Callable[[Found], Figures]:
-    """Return how to read the collective time saved against a baseline [%]."""
+    """Return the reader of the collective time saved against a baseline [%]."""
 
     def read(found: Found) -> Figures:
         cuts = [
@@ -260,7 +260,7 @@ def saving(name: str) -> Callable[[Found], Figures]:
 
 
 def power(name: str) -> Callable[[Found], Figures]:
-    """Return how to read our power over that of a baseline [%]."""
+    """Return the reader of our power over that of a baseline [%]."""
 
     def read(found: Found) -> Figures:
         mean = ratio_mean(found, OURS, name, power_w)
@@ -281,7 +281,7 @@ def efficiency(found: Found) -> Figures:
 
 
 def gain(before: str, after: str) -> Callable[[Found], Figures]:
-    """Return how to read the mean gain of one system over another."""
+    """Return the reader of the mean gain of one system over another."""
 
     def read(found: Found) -> Figures:
         mean = ratio_mean(found, before, after, step_s)
@@ -501,7 +501,7 @@ def _mix_claim(entry: Published) -> Claim:
 
 
 RATES = (TB, 1.6 * TB, 2.4 * TB, NEVER_SLOW)
-"""Of the main memory of a die: Table I, and two or three stacks of its text [bytes/s]."""
+"""Bandwidth of the main memory of a die: Table I, and two or three stacks of its text [bytes/s]."""
 
 
 @studies.register("temp-settings-gpus")

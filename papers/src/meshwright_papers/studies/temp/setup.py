@@ -92,7 +92,7 @@ class Machine:
 
     @property
     def text(self) -> str:
-        """What is set, in words."""
+        """Settings in words."""
         link, hbm, half = self.link_bytes_per_s, self.hbm_bytes_per_s, self.message_half_bytes
         memory = "HBM never slow" if hbm == NEVER_SLOW else f"HBM {(hbm or 0.0) / TB:g} TB/s"
         parts = (
@@ -130,10 +130,10 @@ class Setting:
     name: str
     machine: Machine = AS_ELSEWHERE
     fixed: Fixed = ()
-    """For all systems alike."""
+    """Options fixed for all systems."""
 
     def allowed(self, **more: Sequence[object]) -> dict[str, Sequence[object]]:
-        """Return what is fixed, and more, as the planner takes it."""
+        """Return the fixed options, and more, in the format of the planner."""
         return {**dict(self.fixed), **more}
 
 

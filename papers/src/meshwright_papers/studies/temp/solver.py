@@ -71,7 +71,7 @@ class Searched:
     found: Planned
     search_s: float
     choices_s: float
-    """Of exact choices on the tables of the program [s]."""
+    """Time of exact choices on the tables of the program [s]."""
     program_s: float
     is_same: bool
     """Whether both find the same optimum."""
@@ -184,7 +184,7 @@ def bracket(seconds: float) -> str:
 
 
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """Return what a piece of work gives, and its CPU seconds."""
+    """Return the result of a piece of work, and its CPU time [s]."""
     start_s = time.process_time()
     result = work()
     return result, time.process_time() - start_s
@@ -285,7 +285,7 @@ def _rows(found: Scored, which: str) -> list[tuple[str, str, int, float, float, 
 
 
 def _tuned_rows(test: Rows) -> list[tuple[str, str, int, float, float, float, float]]:
-    """Return what fine-tuning brings on the other rows of the same configurations."""
+    """Return the effect of fine-tuning on the other rows of the same configurations."""
     before, after, num = tuned_scores(test, shipped_network())
     return [
         (CLASSES[name], f"network, {text}", num, *_percent(scores[name]))

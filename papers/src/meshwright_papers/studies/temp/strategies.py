@@ -192,7 +192,7 @@ GROUPS: tuple[tuple[str, bool, bool, str, Test], ...] = (
     ("large models, long sequences", False, True, "tatp with sp or cp",
      lambda mix: mix[3] > 1 and mix[1] > 1),
 )  # fmt: skip
-"""Of takeaway 2: which cases, what it says, and how a mix (dp, cp, tp, tatp) shows it."""
+"""Takeaway 2: cases, statement, and the test of a mix (dp, cp, tp, tatp) for it."""
 WHY_MIX = (
     "with micro-batches searched and tp with sequence parallelism inside a block, tp is as good a "
     "partner of streams as dp and cp, whatever the length"

@@ -40,7 +40,7 @@ from meshwright_papers.studies.study import (
 from meshwright_papers.studies.temp.setup import ASSUMPTIONS, SOURCE, Case, model_of, wafer, work_of
 
 HIDDEN, WORD_BYTES = 12288.0, 2.0
-"""Of the square layer, that of GPT-3 175B."""
+"""Hidden size of the square layer, that of GPT-3 175B, and bytes of a number."""
 TOKENS = (2048.0, 8192.0)
 MEMBERS = np.arange(1.0, 33.0)
 SHOWN = (1, 2, 4, 8, 16, 32)
@@ -236,7 +236,7 @@ def _claim(
 
 
 def _layer_claims(curves: Sequence[Curve]) -> list[Claim]:
-    """Return what the paper says of one layer over N dies, beside ours."""
+    """Return the claims of the paper on one layer over N dies, beside our figures."""
     best = ", ".join(f"{c.fastest} for {c.what.partition(', ')[2]}" for c in curves if c.with_hbm)
     return [
         _claim("Fig. 9", "fastest degree, one layer over N dies", PUBLISHED_FASTEST, "seed",
@@ -256,7 +256,7 @@ def _layer_claims(curves: Sequence[Curve]) -> list[Claim]:
 
 
 def _wafer_claims(curves: Sequence[Curve]) -> list[Claim]:
-    """Return what the paper says of a full wafer, beside ours."""
+    """Return the claims of the paper on a full wafer, beside our figures."""
     known = larger(curves[0].tokens_per_s, 1.0)
     lost = 1.0 - float(known[[SHOWN.index(8), SHOWN.index(16)]].max() / known.max())
     why = (

@@ -51,7 +51,7 @@ MACHINES = tuple(
     Machine(link_bytes_per_s=link, hbm_bytes_per_s=hbm, message_half_bytes=half)
     for hbm, half, link in product((TB, NEVER_SLOW), (4e6, 16e6), (2 * TB, TB, 0.5 * TB))
 )
-"""What Table I can mean; first as we read it elsewhere."""
+"""Possible readings of Table I, first the one that we use elsewhere."""
 STRATEGY = make_strategy(tp=8, dp_shard=4)
 REPLICATED = PlanOptions(sequence_parallel=False, zero_stage=1, overlap_data_parallel=False)
 SPLIT = replace(REPLICATED, sequence_parallel=True)
@@ -82,16 +82,16 @@ class Time:
     model: str
     machine: Machine
     collective_share: float
-    """Of the step."""
+    """Share of the collectives in the step."""
     link_use: float
-    """Mean over all directed links and the passes of what a link carries, over its bandwidth."""
+    """Mean load of a directed link over the passes, over its bandwidth."""
     link_use_while_sending: float
-    """The same over the time in which any link carries something."""
+    """Mean load of a directed link over the time in which any link sends, over its bandwidth."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a die holds: weights, gradients, optimizer state and activations [bytes]."""
+    """Memory of a die: weights, gradients, optimizer state and activations [bytes]."""
 
     model: str
     replicated: float
@@ -128,7 +128,7 @@ def time_of(case: Case, machine: Machine) -> Time:
 
 @cache
 def memory_of(case: Case) -> Memory:
-    """Return what a die holds with and without copies."""
+    """Return the memory of a die with and without copies [bytes]."""
     prices = [
         estimated(case, wafer(), STRATEGY, structure).best.estimate
         for structure in (REPLICATED, SPLIT, SHARDED)
@@ -196,7 +196,7 @@ def _memory_table(held: list[Memory]) -> Table:
 
 
 def _time_claims(times: list[Time]) -> tuple[Claim, ...]:
-    """Return what the paper says of time, beside ours at the rates that we take Table I for."""
+    """Return the claims of the paper on time, beside ours under our reading of Table I."""
     usual = [t for t in times if t.machine == MACHINES[0]]
     share, low, use = (
         max(t.collective_share for t in usual),
@@ -225,7 +225,7 @@ def _time_claims(times: list[Time]) -> tuple[Claim, ...]:
 
 
 def _memory_claims(held: list[Memory]) -> list[Claim]:
-    """Return what the paper says of memory, beside ours."""
+    """Return the claims of the paper on memory, beside our figures."""
     known = {m.model: m for m in held}
     claims = [
         Claim("Fig. 4c", f"memory growth by copies of activations, {name}", f"{published}x", status,

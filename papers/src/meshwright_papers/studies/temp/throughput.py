@@ -117,7 +117,7 @@ class Throughput:
 
 @studies.register("temp-throughput-no-hbm")
 class ThroughputWithoutHbm:
-    """The same where memory is never slow: what of it comes from the HBM term."""
+    """Throughput with memory that is never slow: the part that comes from the HBM term."""
 
     title = "TEMP Fig. 13 without the HBM term: memory that is never slow"
     source = SOURCE
@@ -190,7 +190,7 @@ def _row(case: str, reading: str, name: str, entries: Mapping[str, Entry]) -> tu
 
 
 def _speed_claims(found: Mapping[str, Mapping[str, Entry]]) -> list[Claim]:
-    """Return what the paper says of speed, beside ours."""
+    """Return the claims of the paper on speed, beside our figures."""
     means = {name: mean_ratio(found, name) for name in PUBLISHED_CUT}
     known = [value for value in means.values() if value is not None]
     whole = sum(known) / len(known) if known else None
@@ -228,7 +228,7 @@ def memory_shares(table: Mapping[str, Mapping[str, Entry]]) -> dict[str, float]:
 
 
 def _memory_claims(found: Mapping[str, Mapping[str, Entry]]) -> list[Claim]:
-    """Return what the paper says of memory, beside ours."""
+    """Return the claims of the paper on memory, beside our figures."""
     shares = memory_shares(found)
     low, high = min(shares.values(), default=0.0), max(shares.values(), default=0.0)
     short = [
@@ -287,16 +287,16 @@ KINDS = {"megatron-1": False, "megatron-3": True}
 
 @dataclass(frozen=True)
 class Communication:
-    """What a plan sends in a step."""
+    """Communication of a plan in a step."""
 
     shown_s: float
-    """What lengthens the step [s]."""
+    """Exposed communication [s]."""
     links_s: float
-    """How long the busiest link carries something, hidden or not [s]."""
+    """Busy time of the busiest link, hidden or not [s]."""
 
 
 def communication(plan: Candidate | None) -> Communication | None:
-    """Return what a placed plan sends; None where it is not known."""
+    """Return the communication of a placed plan; None where it is not known."""
     if plan is None or plan.placement is None:
         return None
     shown_s = sum(s for name, s in plan.estimate.time_parts_s.items() if name.endswith("comm_s"))
@@ -311,9 +311,9 @@ def as_tensor_parallel(strategy: Strategy) -> Strategy:
 
 @cache
 def at_equal_degrees(name: str, recipe: str) -> Communication | None:
-    """Return what the degrees of our best plan send as a recipe; None where it may not.
+    """Return the communication of our best degrees under a recipe; None: not allowed.
 
-    The same replicas, groups, micro-batch, sharding and recomputation; the placement is ours.
+    Replicas, groups, micro-batch, sharding and recomputation are equal; the placement is ours.
     """
     case, system = CASES[name], wafer()
     ours = entries_of(compared(name, (*BASELINES, *HONEST)))[OURS].best
@@ -373,7 +373,7 @@ class Collectives:
 
 
 def _pair(name: str, recipe: str) -> tuple[Communication, Communication]:
-    """Return what our best plan sends, and what its degrees send as a recipe."""
+    """Return the communication of our best plan, and that of its degrees under a recipe."""
     ours = communication(entries_of(compared(name, (*BASELINES, *HONEST)))[OURS].best)
     theirs = at_equal_degrees(name, recipe)
     assert ours is not None
@@ -384,7 +384,7 @@ def _pair(name: str, recipe: str) -> tuple[Communication, Communication]:
 def savings(
     found: Mapping[str, Mapping[str, Entry]], name: str
 ) -> tuple[float | None, float | None]:
-    """Return what we save of what shows [%], and how much longer links are busy [times]."""
+    """Return the exposed communication saved [%], and the factor of the busy time of links."""
     pairs = [
         (ours, theirs)
         for entries in found.values()
@@ -415,7 +415,7 @@ def _saved_claim(
     *,
     with_hbm: bool,
 ) -> Claim:
-    """Return what the paper says of one baseline, beside ours."""
+    """Return the claim of the paper on one baseline, beside our figures."""
     published, (cut, links) = PUBLISHED_CUT[name], cuts
     why = "each plan is the fastest as a whole"
     if least_s is not None:
@@ -435,7 +435,7 @@ STEPS = (
     ("tensor streams", "fsdp smap", f"{OURS} smap", 1.21),
     ("placement and routing", f"{OURS} smap", OURS, 1.14),
 )
-"""What is added, from which system to which, and the published mean gain."""
+"""Added feature, system without and with it, and the published mean gain."""
 WHY = {
     "tensor streams": "the gain is that of the best plan with streams over the best fully sharded "
     "one; part of it comes from micro-batches and tp that the paper's step may not change",
@@ -445,7 +445,7 @@ WHY = {
 
 
 def gain(before: float | None, after: float | None) -> float | None:
-    """Return how much faster the second is; None where either has no plan."""
+    """Return the speedup of the second over the first; None where either has no plan."""
     return before / after if before and after else None
 
 

@@ -181,7 +181,7 @@ def _of_system(
 
 
 def _claims(reading: Setting) -> tuple[Claim, ...]:
-    """Return what the paper says of several wafers, beside ours."""
+    """Return the claims of the paper on several wafers, beside our figures."""
     gains = [
         gain
         for setup in SETUPS
