@@ -126,7 +126,7 @@ def verb(answer: Callable[[Namespace, Call], T]) -> Verb[T]:
 
 
 def reported(answer: Callable[[Namespace, Call], T]) -> Callable[[Namespace, Call], T]:
-    """Return the same answers, each written as a report where one is asked for."""
+    """Return the answers of a verb, each written as a report on request."""
 
     @wraps(answer)
     def written(args: Namespace, call: Call) -> T:
@@ -140,7 +140,7 @@ def reported(answer: Callable[[Namespace, Call], T]) -> Callable[[Namespace, Cal
 
 
 def _report_file(args: Namespace) -> Path | None:
-    """Return the file of a report, told before the work that it is to show."""
+    """Return the file of a report, checked before the work starts."""
     from meshwright.options.question import output_file
 
     if getattr(args, "report", None) is None:
@@ -168,7 +168,7 @@ def _beside(found: Any) -> dict[str, Any]:
 
 
 def _map(found: Plan) -> dict[str, Any]:
-    """Return the picture of the grid on which a plan is placed, and its step over time there."""
+    """Return the picture of the grid of a plan, and its step over time on it."""
     if found.best.placement is None:
         return {}
     from meshwright.base.errors import UnsupportedError
@@ -188,7 +188,7 @@ def _map(found: Plan) -> dict[str, Any]:
 
 
 def _server_launch(found: ServingPlan | DisaggregatedPlan) -> dict[str, Any]:
-    """Return the command of the server of a plan; of none stated, of the first that starts it."""
+    """Return the command of the stated server of a plan, or of the first that starts it."""
     from meshwright.base.errors import UnsupportedError
     from meshwright.frameworks.servers import SERVERS, served
 
@@ -203,7 +203,7 @@ def _server_launch(found: ServingPlan | DisaggregatedPlan) -> dict[str, Any]:
 
 
 def report_of(found: Plan) -> str:
-    """Return the report of a plan as HTML, with all that other rooms add."""
+    """Return the report of a plan as HTML, with the parts of other rooms."""
     from meshwright.report.page.html import html_of
 
     return html_of(found.page(**_beside(found)))
@@ -303,7 +303,7 @@ def _deadline(
     reading: Reading, args: Namespace, call: Call, path: Path | None,
     best: Callable[[Question], Plan],
 ) -> Deadline:  # fmt: skip
-    """Return the plan for a run that is to end in time; of a chip on the fewest devices."""
+    """Return the plan for a run with a time limit; for a chip, on the fewest devices."""
     from meshwright.catalog.systems import find_chip, whole_sizes
     from meshwright.options.question import on_devices, quantity, question_of
     from meshwright.train.answer import Deadline, SizeTried
@@ -347,7 +347,7 @@ def _is_replan(args: Namespace) -> bool:
 
 
 def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
-    """Return who places candidates: on grids of devices :mod:`meshwright.wafer`, else nobody."""
+    """Return the placer of candidates: :mod:`meshwright.wafer` on grids, else in closed form."""
     levels = system.levels if system is not None else ()
     if is_needed or any(level.kind in ("mesh", "torus") for level in levels):
         from meshwright.wafer.training import GRIDS
@@ -359,7 +359,7 @@ def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
 
 
 def _saved(found: Plan, path: Path | None, args: Namespace) -> Plan:
-    """Write a plan where a file is named for it, and return it."""
+    """Write a plan to its file, where one is named, and return it."""
     if path is not None:
         from meshwright.train import plan_file as files
 
@@ -523,7 +523,7 @@ def serve(args: Namespace, call: Call) -> ServingPlan | DisaggregatedPlan:
 @verb
 @reported
 def estimate(args: Namespace, call: Call) -> Plan | ServingPlan | DisaggregatedPlan:
-    """Return the price of one given strategy, or of the way in which a job serves."""
+    """Return the price of one given strategy, or of the serving of a job."""
     from meshwright.options.job_files import with_job
     from meshwright.options.question import (
         SERVING_ONLY,
@@ -547,7 +547,7 @@ def estimate(args: Namespace, call: Call) -> Plan | ServingPlan | DisaggregatedP
 
 @verb
 def fit(args: Namespace, call: Call) -> Plan:
-    """Return the memory of one given strategy, as a plan that is not placed on its network."""
+    """Return the memory of one given strategy, as a plan without placement on its network."""
     from meshwright.options.job_files import with_job
 
     args.measured = None
@@ -726,7 +726,7 @@ def load(path: str | Path) -> Plan | ServingPlan | DisaggregatedPlan | ModelSpec
     Raises
     ------
     SpecError, UnknownNameError
-        A file that is none of them, or a name that no catalog has.
+        The file is none of them, or no catalog has the name.
     """
     from meshwright.catalog.models import load_model
     from meshwright.catalog.systems import load_system
@@ -754,7 +754,7 @@ def load(path: str | Path) -> Plan | ServingPlan | DisaggregatedPlan | ModelSpec
 def simulate(
     args: Namespace, call: Call
 ) -> StepTimeline | SimulatedPlan | list[tuple[FlowScenario, Timeline]]:
-    """Return the played step of a plan, or when each flow of each scenario of a file ends."""
+    """Return the played step of a plan, or the end of each flow of each scenario of a file."""
     if args.what != "flows":
         if args.file is not None:
             raise UsageError(f"{args.file!r} is one too many: simulate PLAN.json")
@@ -780,7 +780,7 @@ def simulate(
 
 
 MOST_PATHS = 1024
-"""More parts of a flow gain less than a thousandth, and take minutes."""
+"""Most parts of a flow: more gain less than a thousandth, and take minutes."""
 
 
 @verb
@@ -820,7 +820,7 @@ def route(args: Namespace, call: Call) -> list[RoutedFlows]:
 
 @verb
 def place(args: Namespace, call: Call) -> PlacementRecord | dict[str, SimulatedPlan]:
-    """Return a plan as it is placed and as a file places it, simulated both; or write a file."""
+    """Return two simulated placements of a plan, its own and that of a file; or write a file."""
     import json
 
     from meshwright.base.files import write_whole
@@ -845,7 +845,7 @@ def place(args: Namespace, call: Call) -> PlacementRecord | dict[str, SimulatedP
 
 
 def _played(args: Namespace) -> tuple[Plan, Any]:
-    """Return a plan and its simulated step; on no grid its timeline. Write the files asked for."""
+    """Return a plan and its simulated step, off a grid its timeline; write the requested files."""
     from meshwright.options.question import Reading, needed, output_file
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
@@ -893,7 +893,7 @@ def timeline(plan: Plan | str | Path) -> StepTimeline:
     Raises
     ------
     SpecError
-        It is none.
+        It is no plan of training.
     """
     from meshwright.options.question import needed
     from meshwright.train.answer import Plan
@@ -949,7 +949,7 @@ def export(args: Namespace, call: Call) -> dict[str, str] | list[Path]:
 
 
 def _served(args: Namespace) -> dict[str, str] | list[Path]:
-    """Return the command of a server for a plan of serving, as text or as a written file."""
+    """Return the command of a server for a serving plan, as text or as a written file."""
     from meshwright.base.files import write_all
     from meshwright.frameworks.servers import served
     from meshwright.options.question import needed
@@ -970,7 +970,7 @@ def _served(args: Namespace) -> dict[str, str] | list[Path]:
 
 _MODEL_ONLY = ("batch", "seq", "prefill", "training", "groups", "precision", "weights", "kv_cache",
                "optimizer", "ep")  # fmt: skip
-"""Options that measured layers answer themselves."""
+"""Options that measured layers replace."""
 _CUT_FIELDS = {"tp": "tensor_degree", "ep": "expert_degree", "groups": "num_groups"}
 """Names in a cut for the numbers of devices and groups."""
 

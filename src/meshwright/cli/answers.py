@@ -207,7 +207,7 @@ def check(args: Namespace) -> int:
 
 
 def compare(args: Namespace) -> int:
-    """Print the best plan of each recipe; 3 where nothing fits even when all is free."""
+    """Print the best plan of each recipe; 3 where nothing fits even with all choices free."""
     from meshwright.train.compare import comparison_record
     from meshwright.train.report import comparison_screen
     from meshwright.train.report_detail import comparison_lines
@@ -257,7 +257,7 @@ def explain(args: Namespace) -> int:
 
 
 def _map_lines(found: Plan, args: Namespace) -> list[str]:
-    """Return the grid with the groups of its axes as letters, where the plan is placed on one."""
+    """Return the grid with the groups of its axes as letters, where the plan is on a grid."""
     if found.best.placement is None:
         return []
     from meshwright.wafer.picture import draw, wafer_text
@@ -266,7 +266,7 @@ def _map_lines(found: Plan, args: Namespace) -> list[str]:
 
 
 def simulate(args: Namespace) -> int:
-    """Print the simulated step of a plan, or when each flow of each scenario ends."""
+    """Print the simulated step of a plan, or the end of each flow of each scenario."""
     if args.what == "flows" or args.file is not None:
         from meshwright.report.flows import flow_lines, flow_record
 
@@ -291,7 +291,7 @@ def simulate(args: Namespace) -> int:
 
 
 def route(args: Namespace) -> int:
-    """Print how well flows are routed, and the links that carry most."""
+    """Print the quality of routes of flows, and the links with the most traffic."""
     from meshwright.report.flows import routed_lines, routed_record
 
     found = api.route.answer(args, _call(args))
@@ -301,7 +301,7 @@ def route(args: Namespace) -> int:
 
 
 def place(args: Namespace) -> int:
-    """Print a plan in two placements, or where it is placed."""
+    """Print a plan in two placements, or its place on the grid."""
     from meshwright.wafer.stated import compared_lines, compared_record
 
     found: Any = api.place.answer(args, _call(args))
@@ -377,7 +377,7 @@ def read(args: Namespace) -> int:
 
 
 def _show_job(found: Job, args: Namespace) -> int:
-    """Print the question that files ask."""
+    """Print the question of files that start a job."""
     import shlex
 
     from meshwright.frameworks.reading.report import job_lines, job_record, job_screen
@@ -419,7 +419,7 @@ def sweep(args: Namespace) -> int:
 
 
 def validate(args: Namespace) -> int:
-    """Print the errors of predictions; 2 where some rows are none, 3 where none is predicted."""
+    """Print the errors of predictions; 2 for invalid rows, 3 where none is predicted."""
     from meshwright.calibration.kernel_report import (
         KernelValidation,
         kernel_lines,

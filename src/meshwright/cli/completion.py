@@ -1,4 +1,4 @@
-"""Scripts with which shells complete commands, options and names of the catalog.
+"""Scripts for shells that complete commands, options and names of the catalog.
 
 Written by shtab from the same table of options that is parsed. A script is static, so that a shell
 waits for nothing: names are those of the catalog at the time when it is written.
@@ -19,9 +19,9 @@ INSTALL = {
     "fish": "~/.config/fish/completions/meshwright.fish",
     "tcsh": "a file that ~/.cshrc sources",
 }
-"""Where each shell looks for a script."""
+"""Place of the script in each shell."""
 USUAL_SIZES = (8, 64, 512)
-"""Numbers of devices that are proposed."""
+"""Proposed numbers of devices."""
 FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f",
          "fish": "(__fish_complete_path (commandline -ct))"}  # fmt: skip
 
@@ -94,7 +94,7 @@ KINDS = {
 }  # fmt: skip
 """Kinds of names of options with files of the catalog, or a registry, behind them."""
 LISTED = ("framework", "server", "optimizer", "schema", "shell", "target", "walk", "form")
-"""Those that have names only; of the others a file is as good."""
+"""Kinds with names only; other kinds take a file as well."""
 
 
 def kind_of(option: Option) -> str:

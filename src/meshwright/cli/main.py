@@ -76,7 +76,7 @@ def error_of_stream(error: Exception) -> bool:
 
 
 def open_streams() -> None:
-    """Let answers go nowhere where a stream is closed; escape letters that it does not have."""
+    """Let answers go nowhere where a stream is closed; escape letters that its encoding lacks."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # no file that is opened later may take its number
             mode = "r" if name == "stdin" else "w"
@@ -130,7 +130,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def announce_code(args: argparse.Namespace) -> None:
-    """Say which functions of Python a command is about to run: a graph may be named by one."""
+    """Name the functions of Python that a command is about to run: a graph may be one of them."""
     named = [getattr(args, "graph", None), *(getattr(args, "files", None) or ())]
     texts = [text for text in named if isinstance(text, str) and ":" in text]
     if texts:
@@ -222,7 +222,7 @@ NOTHING_FITS = 3
 
 
 def show(lines: Iterable[str], data: object, as_json: bool, *, is_file: bool = False) -> None:
-    """Print lines for a reader, of a file each letter, or data for a program."""
+    """Print lines for a reader, with every character of a file, or data for a program."""
     wipe()
     if as_json:
         import json
@@ -238,7 +238,7 @@ def show_screen(
     screen: Callable[[], Screen], detail: Callable[[], Iterable[str]],
     data: Callable[[], object], args: argparse.Namespace,
 ) -> None:  # fmt: skip
-    """Print a screen, with ``--detail`` all that it leaves out; or data for a program."""
+    """Print a screen, with ``--detail`` its detail too; or data for a program."""
     wipe()
     if args.json:
         show((), data(), as_json=True)
@@ -282,7 +282,7 @@ def picture_command(args: argparse.Namespace, file: str, *, fits: bool = True) -
 
 
 def question_line(args: argparse.Namespace) -> str:
-    """Return the plan command of the same question, without the strategy that was given."""
+    """Return the plan command of the same question, without the given strategy."""
     import shlex
 
     from meshwright.options.table import FIXED
@@ -297,7 +297,7 @@ def question_line(args: argparse.Namespace) -> str:
 
 
 def command_line(*without: str) -> str:
-    """Return the command as it was given, but for some options with their values."""
+    """Return the command line as given, except for some options and their values."""
     import shlex
 
     given, words = iter(sys.argv[1:]), list[str]()
@@ -310,7 +310,7 @@ def command_line(*without: str) -> str:
 
 
 def exit_status(error: Exception) -> int:
-    """Return 3 where nothing can be recommended, 2 for any other complaint."""
+    """Return 3 where there is no plan to recommend, 2 for any other complaint."""
     return NOTHING_FITS if isinstance(error, InfeasibleError | UnlawfulError) else BAD_INPUT
 
 
@@ -338,28 +338,28 @@ def report_failure(error: Exception, *, as_json: bool) -> None:
 
 
 def _where_all_are(error: Exception) -> str:
-    """Return the command that lists all names, where a message could not."""
+    """Return the command that lists all names, where the message is too short for them."""
     if not isinstance(error, UnknownNameError) or not str(error).endswith(", ..."):
         return ""
     return f" (all: meshwright show {error.kind})" if f"show {error.kind}" in COMMANDS else ""
 
 
 FIRST_S, NEXT_S = 2.0, 0.5
-"""From the start to the first bar, and from one update to the next."""
+"""Delay of the first bar; interval of its updates [s]."""
 
 
 class ProgressBar:
-    """A bar, or a spinner where no total is known; wiped before a result is printed."""
+    """A bar, or a spinner where the total is not known; wiped before a result is printed."""
 
     shown: Progress | None = None
-    """The one that is on the terminal."""
+    """The bar on the terminal."""
 
     def __init__(self) -> None:
         self.started = self.last = time.monotonic()
         self.on_terminal = sys.stderr.isatty()
 
     def update(self, text: str, done: float | None = None, total: float | None = None) -> None:
-        """Show how far it is, where that is due."""
+        """Show the progress, where an update is due."""
         now = time.monotonic()
         if not self.on_terminal or now - self.started < FIRST_S or now - self.last < NEXT_S:
             return
@@ -385,14 +385,14 @@ def _start() -> Progress:
 
 
 def wipe() -> None:
-    """Take the bar from the terminal, where one is shown."""
+    """Remove the bar from the terminal, where one is shown."""
     if ProgressBar.shown is not None:
         ProgressBar.shown.stop()
         ProgressBar.shown = None
 
 
 class SearchProgress(ProgressBar):
-    """How a search over strategies goes."""
+    """Progress of a search over strategies."""
 
     def __call__(self, counts: Any, best: Any, left_s: float) -> None:
         """Show the number of priced plans, the best, and the bound."""
@@ -403,12 +403,12 @@ class SearchProgress(ProgressBar):
 
 
 class Counter(ProgressBar):
-    """How many things of a known number are done."""
+    """Progress of a known number of things."""
 
     def __init__(self, things: str, note: str = "") -> None:
         super().__init__()
         self.things, self.note = things, note
 
     def __call__(self, done: int, number: int) -> None:
-        """Show it."""
+        """Show the number of things that are done."""
         self.update(f"{done:,} of {number:,} {self.things}{self.note}", done, number)

@@ -46,10 +46,10 @@ SCHEMAS = {
     "walk": ("report.walks.walk", "Walk"),
     "failure": ("report.failure", "Failure"),
 }
-"""By name: where the record of an answer is declared."""
+"""Module and name of the record of each answer, by schema."""
 STREAMED = ("weights", "inputs")
 MOST_DEVICES = 10_000
-"""Beyond this the shapes of a dragonfly take long to try."""
+"""Devices beyond which the shapes of a dragonfly take long to try."""
 
 
 def show_model(args: argparse.Namespace) -> int:
@@ -172,7 +172,8 @@ def show_schema(args: argparse.Namespace) -> int:
 def show_collectives(args: argparse.Namespace) -> int:
     """Print the algorithms of every kind of collective that apply, fastest first.
 
-    Of groups that are blocks of the levels in closed form; of any other devices played.
+    Times of groups that are blocks of the levels are in closed form; those of other devices are
+    played.
     """
     from meshwright.collectives.bounds import timed_algorithms
     from meshwright.collectives.group import is_block, make_group
@@ -207,7 +208,7 @@ def show_collectives(args: argparse.Namespace) -> int:
 
 
 def _group_asked(args: argparse.Namespace, num_devices: int) -> tuple[float, tuple[int, ...]]:
-    """Return the size in bytes, and the devices of the group; all that is wrong is an error."""
+    """Return the size in bytes, and the devices of the group; all faults are one error."""
     from meshwright.network.placed_collectives import MOST_MEMBERS
     from meshwright.options.question import quantity
 
@@ -249,7 +250,7 @@ def _group_asked(args: argparse.Namespace, num_devices: int) -> tuple[float, tup
 
 
 def _faults_of_list(listed: tuple[int, ...], num_devices: int) -> list[Fault]:
-    """Return the devices of a list that are not there, or there twice."""
+    """Return the faults of a list of devices: those that do not exist, or occur twice."""
     faults = [
         Fault("--group", f"device {one}; the system has {num_devices}", f"0 to {num_devices - 1}")
         for one in listed
@@ -317,7 +318,7 @@ def _refuse_options(args: argparse.Namespace, name: str) -> None:
 
 
 def _streamed(text: str) -> Streamed:
-    """Return which tensor travels."""
+    """Return the tensor that streams."""
     from meshwright.options.question import one_of
     from meshwright.sharding.strategy import Streamed
 

@@ -19,7 +19,7 @@ class StudyResult(Protocol):
 
     @property
     def lines(self) -> Sequence[str]:
-        """The screen."""
+        """Lines of the screen."""
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -37,7 +37,7 @@ class Collection(Protocol):
         """Return the result of a study."""
 
     def files(self, results: Mapping[str, Any], *, one_document: bool) -> Mapping[str, str]:
-        """Return tables, charts and verdicts of studies: the text of each file by its path."""
+        """Return tables, charts and verdicts of studies: the text of each file, by its path."""
 
 
 def study(args: argparse.Namespace) -> int:

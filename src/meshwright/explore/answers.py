@@ -2,7 +2,7 @@
 
 An answer holds the plan as ``--json`` prints it, the first screen of its report as data
 (``report/page/parts.py``), and the leading plans with the options that state them; the sections of
-the report follow when the page asks for them.
+the report follow on request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 MOST_SIDE_BY_SIDE = 6
-"""Plans of one comparison."""
+"""Most plans in one comparison."""
 
 
 def estimate(options: Mapping[str, str], start: Start) -> Record:
@@ -42,14 +42,14 @@ def _priced(options: Mapping[str, str], start: Start) -> Plan:
 
 
 def search(options: Mapping[str, str], start: Start, progress: Progress) -> Record:
-    """Return the best plan; options that state a strategy are kept to."""
+    """Return the best plan; stated options are fixed."""
     args = arguments("plan", options, start)
     found: Any = api.plan.answer(args, api.Call(command_of("plan", options), progress))
     return answer_record(found)
 
 
 def front(options: Mapping[str, str], start: Start, progress: Progress) -> Record:
-    """Return the plans that none beats in time, memory, energy and money at once, as a chart."""
+    """Return the chart of the plans that none beats in time, memory, energy and money at once."""
     from meshwright.report.answer_file import plain_data
     from meshwright.train.page import front_chart
 
@@ -122,7 +122,7 @@ def progress_record(counts: Counts, best: Best, left_s: float) -> Record:
 
 
 def side_by_side(questions: Sequence[Mapping[str, str]], start: Start) -> Record:
-    """Return plans beside each other, as parts of a page."""
+    """Return the parts of a page with plans beside each other."""
     from meshwright.report.answer_file import plain_data
     from meshwright.train.page import side_by_side as parts
 
@@ -165,5 +165,5 @@ def _plan(text: str) -> Plan:
 
 
 def warm(start: Start) -> None:
-    """Answer the first question once, so that the first change is answered at once."""
+    """Answer the first question once, so that the first change gets its answer at once."""
     estimate({name: text for name, text in start.options.items() if name in OPTIONS}, start)

@@ -28,7 +28,7 @@ FIRST = ("model", "on", "seq", "global_batch", "framework", "precision",
 EXAMPLE = {"model": "llama3-70b", "on": "64xH100", "seq": "8k", "global_batch": "1024"}
 """The question of the page where none was given."""
 SIZES = (8, 64, 512, 4096)
-"""Numbers of devices that are proposed of each chip, where it comes in them."""
+"""Proposed numbers of devices for each chip, where they are valid."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ def options_of(plan: Plan, entry: Any) -> dict[str, str]:
 
 
 def arguments(verb: str, options: Mapping[str, object], start: Start) -> Namespace:
-    """Return the options of the page as the command line would hold them for a verb.
+    """Return the options of the page in the form of the command line for a verb.
 
     Raises
     ------
     SpecError
-        An option that the page does not have, or a value that is no text.
+        The page lacks an option, or a value is not text.
     """
     faults = [
         Fault(str(name), "is no option of the explorer")
@@ -170,7 +170,7 @@ def _place(option: Option) -> int:
 
 
 def names_taken(start: Start) -> dict[str, list[str]]:
-    """Return the names that options propose: those of the catalog and of a plan file."""
+    """Return the names that options propose, from the catalog and from a plan file."""
     from meshwright.catalog.frameworks import framework_names
     from meshwright.catalog.huggingface.quantization import USUAL
     from meshwright.catalog.models import model_names
@@ -191,7 +191,7 @@ def names_taken(start: Start) -> dict[str, list[str]]:
 
 
 def command_of(verb: str, options: Mapping[str, str]) -> str:
-    """Return the command line that answers the same."""
+    """Return the command line with the same answer."""
     words = ["meshwright", verb]
     for name, text in options.items():
         option = OPTIONS[name]

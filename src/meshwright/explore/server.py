@@ -55,7 +55,7 @@ MOST_BYTES = 8 * 2**20
 
 
 class Cancelled(BaseException):
-    """Nobody waits for the answer any more."""
+    """The browser no longer waits for the answer."""
 
 
 class Explorer(ThreadingHTTPServer):
@@ -72,12 +72,12 @@ class Explorer(ThreadingHTTPServer):
 
     @property
     def own_host(self) -> str:
-        """How requests name this server."""
+        """Host name of this server in requests."""
         return f"{HOST}:{self.server_port}"
 
     @property
     def url(self) -> str:
-        """The address that lets in."""
+        """Address with the token that grants access."""
         return f"http://{self.own_host}/#token={self.token}"
 
     def warm_up(self) -> None:
@@ -93,7 +93,7 @@ class Explorer(ThreadingHTTPServer):
         threading.Thread(target=loaded, daemon=True).start()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Let go of a browser that went away; anything else is a fault of ours, and is shown."""
+        """Ignore a browser that left; other errors are bugs of this package, and shown."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -104,10 +104,10 @@ class Handler(BaseHTTPRequestHandler):
     server: Explorer
     server_version, sys_version = "meshwright", ""
     timeout = 30
-    """Seconds after which a request that does not end is given up."""
+    """Seconds after which an unfinished request is given up."""
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the terminal is the user's."""
+        """Print nothing: the terminal belongs to the user."""
 
     def do_GET(self) -> None:
         """Send a file of the page, or its content."""
@@ -169,7 +169,7 @@ class Handler(BaseHTTPRequestHandler):
     # ---------------------------------------------------------------------------- what it gets
 
     def answer_at_once(self, work: Callable[[], Mapping[str, Any]]) -> None:
-        """Send an answer that takes no time to speak of."""
+        """Send an answer that takes almost no time."""
         self._send_record(work)
 
     def answer_in_lines(
@@ -177,7 +177,7 @@ class Handler(BaseHTTPRequestHandler):
     ) -> None:
         """Send a line of JSON for each step of a search, then its answer.
 
-        The search ends when the page closes the connection: it asks something else by then. Where
+        The search ends when the page closes the connection, for another question. Where
         the page stops it, it is interrupted as by Ctrl-C, and answers with the best so far.
         """
         self._head(HTTPStatus.OK, {"Content-Type": "application/x-ndjson"})
@@ -197,12 +197,12 @@ class Handler(BaseHTTPRequestHandler):
             self.server.to_stop.discard(str(given.get("search")))
 
     def stop(self, search: str) -> None:
-        """Let a search answer with the best so far."""
+        """Make a search answer with the best so far."""
         self.server.to_stop.add(search)
         self._send_record(dict)
 
     def answer_file(self, kind: str, work: Callable[[], bytes]) -> None:
-        """Send a file to keep; a refusal is JSON."""
+        """Send a file for download; a refusal is JSON."""
         try:
             content = work()
         except (MeshwrightError, OSError) as error:
@@ -212,7 +212,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, content, {"Content-Type": kind})
 
     def _is_gone(self) -> bool:
-        """Tell whether the other end closed the connection: there is an end to read."""
+        """Tell whether the browser closed the connection: reading returns its end."""
         readable, _, _ = select.select([self.connection], [], [], 0)
         return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
 

@@ -22,7 +22,7 @@ OF_JOBS = {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_
 
 
 def is_job_file(text: object) -> bool:
-    """Return whether a text names a file that may start a job: no model, no plan."""
+    """Return whether a text names a file that may start a job: neither a model nor a plan."""
     if not isinstance(text, str) or not text.lower().endswith((*SCRIPTS, *TREES, PYTHON)):
         return False
     path = Path(text)
@@ -40,7 +40,7 @@ def is_job_file(text: object) -> bool:
 
 
 def files_of(args: argparse.Namespace) -> list[str]:
-    """Return the files that start a job: of ``--from``, and MODEL where it is one."""
+    """Return the files that start a job: those of ``--from``, and MODEL where it is one."""
     named = getattr(args, "origin", None) or []
     files = [named] if isinstance(named, str) else list(named)
     return [args.model, *files] if is_job_file(args.model) else files
@@ -106,7 +106,7 @@ def with_job(
 
 
 def _idle_ranks(merged: Mapping[str, Any]) -> Fault | None:
-    """Return that the degrees of a job are not its devices: each launcher starts all of them.
+    """Return the fault of degrees that do not fill the devices: each launcher starts all of them.
 
     Source: world size over tp x pp x cp in NVIDIA/Megatron-LM ``megatron/training/arguments.py``;
     the product of all degrees in pytorch/torchtitan ``torchtitan/distributed/parallel_dims.py``,
@@ -171,7 +171,7 @@ def variables_of(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _as_option(value: Any) -> Any:
-    """Return a value as the command line would hold it."""
+    """Return a value in the form of the command line."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

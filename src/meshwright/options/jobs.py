@@ -28,7 +28,7 @@ _A_DEVICE = re.compile(r"/(device|gpu|chip)$", re.IGNORECASE)
 
 
 def measured_bytes(text: str, plan: Plan) -> float:
-    """Return the memory of the fullest device, which holds no more than there is [bytes]."""
+    """Return the memory of the fullest device [bytes], at most its capacity."""
     from meshwright.base.units import format_bytes
 
     size = quantity(MEASURED_MEMORY, text, "bytes")
@@ -40,7 +40,7 @@ def measured_bytes(text: str, plan: Plan) -> float:
 
 
 def measured_step_s(text: str, plan: Plan) -> float:
-    """Return the seconds of a step that a figure states: a time, a throughput, an MFU.
+    """Return the time of a step that a figure states [s]: a time, a throughput, an MFU.
 
     Raises
     ------
@@ -66,9 +66,9 @@ def measured_step_s(text: str, plan: Plan) -> float:
 
 
 def _step_s(text: str, plan: Plan) -> float:
-    """Return the seconds of a step, by its unit.
+    """Return the time of a step by the unit of the figure [s].
 
-    A share alone is an MFU with causal scores, as ours is shown; FLOP/s are those of a device.
+    A bare share is an MFU with causal scores, as on our screens; FLOP/s are those of a device.
     """
     tokens, price = plan.workload.tokens_per_step, plan.best.estimate
     if "mfu" in text.lower() or text.endswith("%"):
@@ -101,7 +101,7 @@ def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
     Parameters
     ----------
     family
-        Of the chips that are asked about.
+        Family of the chips of the question.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def measurements_of(path: Path, calibration: str) -> list[Measurement]:
 
 
 def _jobs(path: Path, calibration: str) -> Iterator[Measurement]:
-    """Yield the jobs of a YAML file, after all of them were read."""
+    """Yield the jobs of a YAML file, after all of them are read."""
     from meshwright.catalog.files import read_text, read_tree
 
     tree = read_tree(read_text(path), str(path)).value
@@ -193,7 +193,7 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
 
 
 def _parsed(entry: Mapping[Any, Any]) -> argparse.Namespace:
-    """Return the options of a job as a command line would hold them."""
+    """Return the options of a job in the form of the command line."""
     options = {option.name.rstrip("_"): option for option in COMMANDS["explain"].options
                if option.name in _OF_A_JOB}  # fmt: skip
     values, faults = {}, []

@@ -1,6 +1,6 @@
 """From options to a question: model, system, workload, fixed values, or one strategy.
 
-Each value is read by itself, and all faults are reported at once.
+Each value is read on its own, and all faults are reported at once.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
 
 LARGEST = 10**12
-"""No count of tokens, sequences or devices is larger."""
+"""Largest count of tokens, sequences or devices."""
 MOST_QUANTITY = 1e24
-"""No size, rate, time or power is, in bytes, seconds and watts."""
+"""Largest size, rate, time or power, in bytes, bytes/s, seconds or watts."""
 
 
 class Reading:
-    """Options that are read one after another; complaints are kept until :meth:`done`."""
+    """Options that are read in a row; complaints are kept until :meth:`done`."""
 
     def __init__(self) -> None:
         self.errors: list[MeshwrightError] = []
@@ -61,7 +61,7 @@ class Reading:
 
 
 def faults_of(error: MeshwrightError) -> tuple[Fault, ...]:
-    """Return the faults of an error; a file goes before the path of its field."""
+    """Return the faults of an error; its file comes before the path of its field."""
     if not isinstance(error, SpecError):
         return (Fault("", str(error)),)
     if not error.origin:
@@ -133,7 +133,7 @@ def quantity(option: str, text: str, dimension: str) -> float:
 
 
 def rent_of(text: str) -> float:
-    """Return the rent of a device [USD/h]; a bare number is one of USD an hour."""
+    """Return the rent of a device [USD/h]; a bare number is in USD/h."""
     bare = text.strip().removeprefix("$").replace("_", "")
     try:
         float(bare)
@@ -143,7 +143,7 @@ def rent_of(text: str) -> float:
 
 
 def one_of(option: str, text: str, values: Iterable[str]) -> str:
-    """Return a text that is one of the values."""
+    """Return a text that is one of the allowed values."""
     names = list(values)
     if text not in names:
         raise SpecError(Fault(option, f"found {text!r}", nearest(text, names)))
@@ -153,7 +153,7 @@ def one_of(option: str, text: str, values: Iterable[str]) -> str:
 def output_file(
     args: argparse.Namespace, name: str, suffix: str = "", *, is_resumed: bool = False
 ) -> Path | None:
-    """Return the file that an option names, told before the work that it is to hold.
+    """Return the file that an option names, checked before the work starts.
 
     Its folder is there and may be written to, its name ends as it should, and nothing is in the
     way; see :func:`meshwright.base.files.in_the_way`.
@@ -186,7 +186,7 @@ DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "tatp")
 FIXED = tuple(option.target for option in table.FIXED)
 """Names in the search of the degrees and choices that a user can fix."""
 COUNTED = {"embedding_layers": 0, "head_layers": 0, "recompute_layers": 0, "recompute_run": 1}
-"""Structural choices that are numbers, and the least of each."""
+"""Structural choices that are numbers, with the least value of each."""
 CHOICES = {option.target: option.choices for option in table.FIXED if option.choices}
 _FLAGS = {option.target: option.flag for option in table.FIXED}
 STATED_IN_FILE = ("seq", "global_batch", "framework", "precision", "optimizer", "tokens",
@@ -199,7 +199,7 @@ SERVING_ONLY = ("batch", "context", "prompt", "answer", "max_latency", "max_ttft
                 "latency", "kv_cache",
                 "server", "memory_share", "disaggregated",
                 "speculative_model", "speculative_tokens", "acceptance")  # fmt: skip
-"""Options that have no meaning in training."""
+"""Options without a meaning in training."""
 TRAINING_ONLY = (
     "seq", "global_batch", "workload", "optimizer", "tokens", "document_length", "batch_ramp",
     "async_tp", "switches", "dropout", "measured", "tatp", "dp_shard", "num_virtual_stages",
@@ -209,7 +209,7 @@ TRAINING_ONLY = (
     "embedding_layers", "head_layers", "stage_layers", "overlap_data_parallel",
     "overlap_expert_parallel", "streamed", "stream_form",
 )  # fmt: skip
-"""Options that have no meaning in serving: no price of it depends on them."""
+"""Options without a meaning in serving: no price depends on them."""
 _DRAFTED = ("speculative_model", "speculative_tokens", "acceptance")
 _OF_SERVING = {
     (True, False): ("context", "max_latency", *_DRAFTED),
@@ -228,7 +228,7 @@ class Question:
     system: SystemSpec
     workload: Training
     allowed: dict[str, list[Any]]
-    """Values that the user fixed, by the names that the search uses."""
+    """Values that the user fixed, by their names in the search."""
 
 
 def question_of(args: argparse.Namespace) -> Question:
@@ -256,7 +256,7 @@ def question_of(args: argparse.Namespace) -> Question:
 
 
 def _check_weights(args: argparse.Namespace, workload: Training) -> None:
-    """Refuse ``--weights`` where training does not leave them as they are stored."""
+    """Refuse ``--weights`` where training does not keep weights as they are stored."""
     from meshwright.catalog.huggingface.quantization import USUAL
 
     if args.weights is None:
@@ -284,7 +284,7 @@ def read_model_and_system(
 
 
 def system_of(args: argparse.Namespace) -> SystemSpec:
-    """Return the system of the options, with the network between its hosts that they state."""
+    """Return the system of the options, with their network between hosts."""
     from meshwright.catalog.networks import with_network
     from meshwright.catalog.systems import load_system
     from meshwright.spec.system import SystemSpec
@@ -294,7 +294,7 @@ def system_of(args: argparse.Namespace) -> SystemSpec:
 
 
 def model_of(args: argparse.Namespace) -> ModelSpec:
-    """Return the model; where ``--weights`` says how wide weights are, its checkpoint does not."""
+    """Return the model; ``--weights`` replaces the weight format of its checkpoint."""
     from meshwright.catalog.huggingface.quantization import USUAL, stored_as
     from meshwright.catalog.models import load_model
     from meshwright.spec.model import ModelSpec
@@ -307,7 +307,7 @@ def model_of(args: argparse.Namespace) -> ModelSpec:
 
 
 def on_devices(args: argparse.Namespace, num_devices: int, chip: str) -> argparse.Namespace:
-    """Return the options for a number of devices of a chip; one host has no network to others."""
+    """Return the options for a number of devices of a chip; one host has no outer network."""
     from meshwright.catalog.networks import devices_of_a_host
     from meshwright.catalog.systems import load_system
 
@@ -317,7 +317,7 @@ def on_devices(args: argparse.Namespace, num_devices: int, chip: str) -> argpars
 
 
 def _powers(args: argparse.Namespace) -> dict[str, float]:
-    """Return the powers that the options state [W], by the names that a system takes.
+    """Return the powers that the options state [W], by their names in a system.
 
     Raises
     ------
@@ -429,7 +429,7 @@ TARGET_WORDS = {"all": TARGETS, "attention": TARGETS[:4], "mlp": TARGETS[4:]}
 
 
 def adapters_of(args: argparse.Namespace, optimizer: Any) -> Any:
-    """Return the adapters of the options; None: there are none, or they are left out."""
+    """Return the adapters of the options; None: there are none."""
     from meshwright.spec.workload import Adapters
 
     rank, targets = args.lora_rank, args.lora_targets
@@ -507,7 +507,7 @@ def _precision(text: str) -> Any:
 
 
 def allowed_of(args: argparse.Namespace) -> dict[str, list[object]]:
-    """Return the values that the user fixed, by the names that the search uses.
+    """Return the values that the user fixed, by their names in the search.
 
     Raises
     ------
@@ -543,7 +543,7 @@ def option_of(name: str) -> str:
 def given_numbers(
     reading: Reading, args: argparse.Namespace, names: Iterable[str], *, kilo: int = 1000
 ) -> dict[str, int]:
-    """Return the whole numbers of those options that were given, by their names."""
+    """Return the whole numbers of the given options among some, by name."""
     return {
         name: reading.value(whole_number, option_of(name), getattr(args, name), kilo=kilo)
         for name in names
@@ -552,7 +552,7 @@ def given_numbers(
 
 
 def refuse_idle(reading: Reading, args: argparse.Namespace, names: Sequence[str], why: str) -> None:
-    """Keep a complaint for each option that was given but would change nothing."""
+    """Keep a complaint for each given option that would change nothing."""
     for name in names:
         given: Any = getattr(args, name)
         if given is not None and given is not False:
@@ -622,7 +622,7 @@ def _choice(name: str, text: str) -> object:
 
 
 def is_serving(args: argparse.Namespace) -> bool:
-    """Return whether the question is one of serving."""
+    """Return whether the question is about serving."""
     return bool(args.decode or args.prefill)
 
 
@@ -681,12 +681,12 @@ def serving_workload(args: argparse.Namespace, system: SystemSpec | None) -> Dec
 
 
 def memory_share_of(args: argparse.Namespace) -> float | None:
-    """Return the share of the memory that a server fills; None: as it does by itself.
+    """Return the share of the memory that a server fills [1]; None: its default.
 
     Raises
     ------
     SpecError
-        When it is not above 0 and at most 1.
+        It is not above 0 and at most 1.
     """
     if args.memory_share is None:
         return None
@@ -743,7 +743,7 @@ def _refuse_other_kinds(
 
 
 def process_grid(text: str) -> tuple[int, int] | None:
-    """Return rows and columns of a grid of devices, such as ``2x4``; None where any will do."""
+    """Return rows and columns of a grid of devices, such as ``2x4``; None: any grid."""
     rows, times, columns = text.partition("x")
     if text == "any":
         return None

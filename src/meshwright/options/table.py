@@ -20,7 +20,7 @@ class Option:
     """One option or argument of a command."""
 
     name: str
-    """As Python calls it: ``global_batch`` is ``--global-batch``."""
+    """Name in Python: ``global_batch`` is ``--global-batch``."""
     help: str
     metavar: str = ""
     default: Any = None
@@ -30,9 +30,9 @@ class Option:
     and again), ``number``."""
     is_required: bool = False
     group: str = ""
-    """Title under which the help lists it."""
+    """Title of its section in the help."""
     excludes: str = ""
-    """Options of one command with the same word here cannot be given together."""
+    """Group of options that exclude each other in one command."""
     choices: tuple[str, ...] = ()
     dest: str = ""
     """Name in the search, where that differs from the option."""
@@ -40,7 +40,7 @@ class Option:
 
     @property
     def is_positional(self) -> bool:
-        """Whether it is given without its name."""
+        """Whether the option is given without its name."""
         return self.kind in ("argument", "needed", "several")
 
     @property
@@ -66,7 +66,7 @@ class Option:
         return self.dest or self.name
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
-        """Declare it for a command line."""
+        """Declare the option for a command line."""
         about = argparse.SUPPRESS if self.is_hidden else self.help.replace("%", "%%")
         if self.is_positional:
             shown: dict[str, Any] = {"metavar": self.metavar} if self.metavar else {}
@@ -137,7 +137,7 @@ class Command:
 
 
 def options_from_keywords(verb: str, given: Mapping[str, object]) -> argparse.Namespace:
-    """Return keyword arguments of a verb as a command line would hold them.
+    """Return keyword arguments of a verb in the form of the command line.
 
     Numbers become text, sequences a list with commas; declarations stay objects.
 
@@ -190,7 +190,7 @@ def _each(value: object) -> list[str]:
 
 
 def _as_typed(option: Option, value: object) -> object:
-    """Return a value as it would be typed; declarations and plans as they are."""
+    """Return a value as text; declarations and plans stay objects."""
     if isinstance(value, bool):
         return ("on" if value else "off") if "on" in option.choices else str(value)
     if isinstance(value, os.PathLike):
@@ -210,7 +210,7 @@ def _as_typed(option: Option, value: object) -> object:
 
 
 BINARY = "128k is 131072, 1M 1048576"
-"""How lengths are written; k and M of other counts are decimal."""
+"""Notation of lengths; k and M of other counts are decimal."""
 MODEL_HELP = "catalog name, Hugging Face id, config.json or its folder"
 OR_JOB = f"{MODEL_HELP}; or a file that starts a job"
 _FIXED = "fix a degree or a choice"
@@ -756,10 +756,10 @@ COMMANDS["serve"] = Command(
               "model", "on", "network", "rent", "framework", "precision", "weights", "imbalance",
               "cuda_graphs", "calibration", "top", "out", "report", "force")),
 )  # fmt: skip
-"""A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
+"""A verb in Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
 PYTHON_ONLY = ("serve",)
 FAMILIES = {
     "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives, "
     "topologies, walks and completion of shells"
 }
-"""First words under which several commands come."""
+"""First words with several commands."""
