@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face: options of ``run_clm.py``, of TRL's ``sft.py`` where adapters train.
+"""The Trainer of Hugging Face: options of ``run_clm.py``, of TRL's ``sft.py`` for adapters.
 
 Source: transformers 5.23, ``TrainingArguments`` and ``examples/pytorch/language-modeling``; TRL
 0.24 (2025-10), ``trl/scripts/sft.py``, ``SFTConfig.max_length`` and ``ModelConfig.lora_r``,

@@ -1,10 +1,9 @@
 """A simulated run, or a step over time, as a trace file that Perfetto and Chrome open.
 
 In a run devices are processes, their tracks are threads, and the share of its bandwidth that each
-link carries is a counter of the node at which it begins. Times are whole
-nanoseconds, the resolution of these viewers. Tasks of one track that overlap are spread over
-several threads. In a step pipeline stages are processes with two threads, and their memory is a
-counter.
+link carries is a counter of the node at which it begins. Times are whole nanoseconds, the
+resolution of these viewers. Tasks of one track that overlap are spread over several threads. In a
+step pipeline stages are processes with two threads, and their memory is a counter.
 
 Source: Trace Event Format (Google): complete, counter and metadata events, JSON object format.
 """
@@ -32,7 +31,7 @@ from meshwright.topology.network import Network
 from meshwright.train.timeline import TASKS, StepTimeline
 
 BLOCK_EVENTS = 10_000
-"""Events that are written at once."""
+"""Events per block of the file."""
 
 
 def write_trace(

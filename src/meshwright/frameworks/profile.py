@@ -1,8 +1,8 @@
-"""Traces of the PyTorch profiler: where a measured step goes, by kind of work.
+"""Traces of the PyTorch profiler: the time of a measured step by kind of work.
 
 Read event by event, so that a file may be larger than memory. Where a device ran kernels, its
-streams count; on a CPU its operators do. Each moment counts for the first
-kind of :class:`Work` under way: computation hides communication, and idle time is the host's.
+streams count; on a CPU its operators do. Each moment counts for the first kind of :class:`Work`
+under way: computation hides communication, and idle time is the host's.
 
 Source: Trace Event Format (Google), as libkineto writes it: complete events, microseconds.
 """
@@ -87,7 +87,7 @@ class Profile(Listed):
 
     step_s: float
     num_steps: int
-    """0: the trace names no step; it is taken as one."""
+    """Number of steps; 0: the trace names no step and is taken as one."""
     on_device: bool
     """Whether kernels of a device count, or the operators of a CPU."""
     parts_s: Mapping[Work, float]
@@ -229,7 +229,7 @@ def _keep(found: _Found, event: Any, index: int) -> None:
 
 
 _LATEST_US = 1e24
-"""No clock counts microseconds beyond this."""
+"""Latest time of an event that a clock can have [us]."""
 
 
 def _span(event: Mapping[str, Any], index: int) -> tuple[float, float]:
@@ -263,7 +263,7 @@ def kind_of(name: str, args: Any, *, on_device: bool) -> Work:
 def _shares(
     work: Mapping[Work, list[tuple[float, float]]], begin: float, end: float
 ) -> tuple[dict[Work, float], dict[Work, float], float] | None:
-    """Return time by kind, hidden communication and the time of nothing; None where all is.
+    """Return time by kind, hidden communication and idle time; None: nothing but idle time.
 
     Spans of one kind are joined first, so that several streams count once.
     """
@@ -289,7 +289,7 @@ def _length(spans: FloatArray) -> float:
 
 
 def _joined(spans: list[tuple[float, float]] | FloatArray, begin: float, end: float) -> FloatArray:
-    """Return spans as few that do not touch, cut to a window, in order: (spans, 2)."""
+    """Return spans joined where they touch, cut to a window, in order: (spans, 2)."""
     table: FloatArray = np.clip(np.asarray(spans, dtype=float).reshape(-1, 2), begin, end)
     table = table[table[:, 1] > table[:, 0]]
     table = table[np.argsort(table[:, 0], kind="stable")]

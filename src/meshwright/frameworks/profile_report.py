@@ -1,4 +1,4 @@
-"""A measured step beside its prediction: computation, communication that shows, the host."""
+"""A measured step beside its prediction: computation, exposed communication, the host."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ class ProfileRecord(TypedDict):
     on_device: bool
     parts: Sequence[Share]
     hidden_s: Mapping[str, float]
-    """Behind computation, by kind."""
+    """Communication hidden behind computation, by kind [s]."""
 
 
 def profile_record(profile: Profile, plan: Plan) -> ProfileRecord:
-    """Return the same as data."""
+    """Return a measured step beside its prediction as data."""
     return {
         "plan": plan.best.text,
         "step_s": profile.step_s,

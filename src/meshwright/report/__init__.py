@@ -1,1 +1,1 @@
-"""Tells results: text for people, records for programs."""
+"""Output of results: text for people, records for programs."""

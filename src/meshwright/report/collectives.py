@@ -22,7 +22,7 @@ def collectives_lines(
     group: Group[float] | None,
     comparison: Comparison,
 ) -> Iterator[str]:
-    """Yield the spans of the group, where it has any, and a table of each kind of collective."""
+    """Yield the spans of the group, if any, and a table of each kind of collective."""
     yield f"{title}, {format_bytes(num_bytes)} on each member"
     if group is None:
         yield "  no block of the levels: messages are routed and played (simulated)"
@@ -70,7 +70,7 @@ def collectives_record(
     comparison: Comparison,
     devices: Sequence[int],
 ) -> CollectivesRecord:
-    """Return the same as data."""
+    """Return the algorithms of each kind of collective on a group as data."""
     spans: list[SpanRecord] = [
         {
             "level": level.name,

@@ -2,7 +2,7 @@
 
 Every picture is one file without anything from outside, equal for equal input. Colours follow the
 reader's light or dark background. The heat scale runs from pale to dark on white and from dark to
-pale on black, so that it also orders links in grey; line width says the same once more.
+pale on black, so that it also orders links in grey; line width repeats the value.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def page(
     Parameters
     ----------
     width, height
-        Of the whole [px].
+        Size of the whole picture [px].
     style
         Further rules of the style sheet.
     definitions

@@ -15,7 +15,7 @@ from meshwright.network.simulation.timeline import Timeline
 from meshwright.spec.flows import FlowScenario
 
 PROVEN = 1e-6
-"""Gap below which a routing counts as the best."""
+"""Largest gap to the bound of a routing that counts as the best."""
 MOST_FLOWS, MOST_LINKS = 12, 5
 """Lines of the tables: the last flows to end, and the links that carried most for longest."""
 
@@ -66,7 +66,7 @@ def _table_of_links(scenario: FlowScenario, timeline: Timeline) -> Iterator[str]
 
 
 class FlowRecord(TypedDict):
-    """When a flow begins and ends."""
+    """Times at which a flow begins and ends."""
 
     id: str | int
     begin_s: float
@@ -84,7 +84,7 @@ class LinkRecord(TypedDict):
 
 
 class PlayedFlows(TypedDict):
-    """A scenario of flows, played."""
+    """A simulated scenario of flows."""
 
     name: str
     makespan_s: float
@@ -93,7 +93,7 @@ class PlayedFlows(TypedDict):
 
 
 class FlowsRecord(TypedDict):
-    """Scenarios of flows, played."""
+    """Simulated scenarios of flows."""
 
     scenarios: Sequence[PlayedFlows]
 
@@ -121,7 +121,7 @@ def flow_record(scenario: FlowScenario, timeline: Timeline) -> PlayedFlows:
 
 
 def routed_lines(routed: RoutedFlows) -> Iterator[str]:
-    """Yield how well flows are routed, phase by phase, and the links that are busy longest."""
+    """Yield the quality of the routes by phase, and the links that are busy longest."""
     scenario = routed.scenario
     yield f"{scenario.name[:48]}: {len(scenario.flow_ids)} flows, {len(scenario.link_ids)} links"
     for number, phase in enumerate(routed.phases, start=1):
@@ -151,15 +151,15 @@ def routed_lines(routed: RoutedFlows) -> Iterator[str]:
 
 
 class PhaseRecord(TypedDict):
-    """How well the flows of a phase are routed: time of the busiest link."""
+    """Quality of the routes of a phase, by the time of the busiest link."""
 
     num_flows: int
     stated_s: float | None
-    """On the routes of the file."""
+    """Time of the busiest link on the routes of the file."""
     default_s: float
     routed_s: float
     bound_s: float
-    """No routing is below."""
+    """Lower bound of all routings [s]."""
     bound_method: str
 
 

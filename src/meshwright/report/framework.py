@@ -13,7 +13,7 @@ _IN_THE_TITLE = ("name", "title", "version", "why", "sources", "provenance")
 
 
 def framework_lines(framework: Framework) -> Iterator[str]:
-    """Yield the lines of one framework; of its kernels those that differ from the default."""
+    """Yield the lines of one framework, with its kernels that differ from the default."""
     yield from wrapped("", f"{framework.title} {framework.version}".rstrip() + f": {framework.why}")
     parts = (
         ("what it starts", framework.launches),

@@ -18,7 +18,7 @@ NOTHING, MISFIT = "-", "\N{MULTIPLICATION SIGN}"
 
 @dataclass(frozen=True)
 class HeatCells:
-    """The cells of a heat map; one without a value fits nothing, or has none of these numbers."""
+    """Cells of a heat map; one without a value has no point that fits, or not this number."""
 
     title: str
     row_field: str

@@ -91,7 +91,7 @@ def _records(place: str, layer: LayerGraph, graph: OpGraph) -> Iterator[dict[str
 
 
 def _flops(op: Op, layer: LayerGraph) -> dict[str, Num]:
-    """Return the forward FLOPs of one token; those of the attention core go with the keys seen.
+    """Return the forward FLOPs of one token; those of the attention core scale with the keys seen.
 
     Chunks of a scan are full.
     """
@@ -173,7 +173,7 @@ def _listed(values: dict[str, Any]) -> str:
 
 
 def _cache_text(record: dict[str, Any]) -> str:
-    """Return the cache of one token, and how much of it layers with a window hold."""
+    """Return the cache of one token, and the part in layers with a window."""
     cache = f"{record['kv_cache_bytes_per_token']:,.0f}"
     windowed = record["windowed_kv_cache_bytes_per_token"]
     text = f"{cache} bytes per token, words of {KV_WORD_BYTES:.0f} bytes"

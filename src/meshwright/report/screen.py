@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meshwright.spec.system import ChipSpec
 
 LEAST_WIDTH, WIDTH, MOST_WIDTH = 80, 100, 160
-"""Columns of a screen: at least, where the output is no terminal, and at most."""
+"""Columns of a screen: the least, the default outside of terminals, and the most."""
 JOULES_PER_KWH = 3.6e6
 MOST_LINES = 24
 """Lines of a default screen."""
@@ -32,7 +32,7 @@ LABEL = 10
 BAR = 40
 """Columns of the longest bar."""
 LEAST_SHARE, SMALL_SHARE = 0.001, 0.02
-"""Parts below this share of the whole have no bar of their own; nor those where room is short."""
+"""Least share of the whole with a separate bar, and that where room is short."""
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 """Segments of a stacked bar, in turn."""
 
@@ -387,7 +387,7 @@ def per_million_tokens(usd: float | None, joules: float | None) -> str:
 
 
 def rent_rate(chip: ChipSpec, num_devices: int) -> str:
-    """Return the rate that money is counted at, and where it comes from; empty where unknown."""
+    """Return the price of a device hour, and its source; empty where unknown."""
     rent = chip.rent_usd_per_hour
     if rent is None:
         return ""

@@ -15,7 +15,7 @@ INK, QUIET, LINE, PAPER = "#1b1f27", "#525a68", "#d6dae1", "#ffffff"
 DARK = {INK: "#e6e9ef", QUIET: "#a9b1c0", LINE: "#343b48", PAPER: "#14171d", MARK: "#3a9fe0"}
 """The colours of words, grid, paper and most marks, and the same on a dark background."""
 FONT, MEASURED = "Arial, Helvetica, 'Liberation Sans', sans-serif", "Liberation Sans"
-"""Fonts of equal widths; the package that draws has the one by which words are measured."""
+"""Fonts of equal widths; the drawing package measures words with one of them."""
 WIDTH = 520
 """Width of a chart that is as wide as its page [px]."""
 PADDING = 16
@@ -74,7 +74,7 @@ def svg_of(spec: Spec, title: str, subtitle: str = "", *, width: int = WIDTH) ->
 
 
 def _config() -> dict[str, Any]:
-    """Return looks that all charts share."""
+    """Return the configuration that all charts share."""
     words = {"labelColor": INK, "titleColor": INK, "labelFontSize": 11, "titleFontSize": 12,
              "titleFontWeight": "normal", "labelLimit": 440}  # fmt: skip
     return {
@@ -139,7 +139,7 @@ def _clean(element: ElementTree.Element) -> None:
 
 
 def _together(parts: Iterable[ElementTree.Element]) -> list[ElementTree.Element]:
-    """Return parts, where shapes after one another that look alike are one."""
+    """Return parts, with adjacent shapes of equal looks joined."""
     kept: list[ElementTree.Element] = []
     for part in parts:
         shape = part.attrib.pop("d", None)

@@ -10,7 +10,7 @@ from meshwright.base.units import format_si
 from meshwright.topology.network import Topology
 
 Shaped = Mapping[str, Topology | None]
-"""Each topology with one number of devices; None where it has no such shape."""
+"""Topologies by name for one number of devices; None where it has no such shape."""
 
 
 def topologies_lines(num_devices: int, shaped: Shaped) -> Iterator[str]:
@@ -50,11 +50,11 @@ class TopologiesRecord(TypedDict):
 
     num_devices: int
     topologies: Mapping[str, TopologyRecord | None]
-    """Null: it has no shape for so many."""
+    """Topology by name; null: no shape for this number of devices."""
 
 
 def topologies_record(num_devices: int, shaped: Shaped) -> TopologiesRecord:
-    """Return the same as data; a link carries 1 byte/s."""
+    """Return the topologies as data; a link carries 1 byte/s."""
     return {
         "num_devices": num_devices,
         "topologies": {

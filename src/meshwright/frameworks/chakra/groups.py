@@ -1,4 +1,4 @@
-"""The ranks of a plan and the groups that they form, numbered as the order of the axes says."""
+"""The ranks of a plan and the groups that they form, numbered in the order of the axes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PRODUCTS = {"dp": ("dp_shard", "dp_replicate"), "edp": ("edp_shard", "edp_repli
 
 
 MOST_GROUPS_PER_RANK = 16
-"""Groups that a rank is in, at most: axes and products of axes."""
+"""Most groups of a rank: axes and products of axes."""
 
 
 class RankMesh:
     """Ranks 0 to n - 1 on the axes of a strategy; the first axis of the order changes fastest.
 
-    Experts number the devices of a stage anew: etp changes fastest, then ep, then their copies.
+    Experts have another order of the devices of a stage: etp changes fastest, then ep, then copies.
     """
 
     def __init__(self, strategy: Strategy, axis_order: Sequence[str]) -> None:

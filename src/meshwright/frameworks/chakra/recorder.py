@@ -18,7 +18,7 @@ from meshwright.streams.forms import Send, StreamRounds, reverse
 
 
 class CumulativeRounding:
-    """Rounds numbers so that their sum is that of the exact ones, to within one half."""
+    """Rounds numbers with a sum within one half of that of the exact ones."""
 
     def __init__(self) -> None:
         self._exact, self._given = 0.0, 0
@@ -47,7 +47,7 @@ class Recorder:
         self._last: list[int] = []
         """The last computation."""
         self._piece_began: list[int] = []
-        """The last computation before this piece of the model, and before the one before it."""
+        """Last computations before this piece of the model and before the previous piece."""
         self._ahead: list[int] = []
         self._pending: list[int] = []
         """Numbers of the exchanges that the next computation waits for."""
@@ -63,7 +63,7 @@ class Recorder:
         )
 
     def begin_piece(self) -> None:
-        """State that the next piece of the model begins."""
+        """Begin the next piece of the model."""
         self._ahead, self._piece_began = self._piece_began, self._last
         self.arrived = []
 
@@ -99,7 +99,7 @@ class Recorder:
             self._pending.append(node.number)
 
     def send(self, name: str, destination: int, num_bytes: float, tag: int) -> None:
-        """Write down a message that leaves when all before it is done."""
+        """Write down a message that leaves when all nodes before it are done."""
         self.message(name, (self.rank, destination), num_bytes, tag, self.needs(self.waiting()))
 
     def receive(self, name: str, source: int, num_bytes: float, tag: int) -> None:

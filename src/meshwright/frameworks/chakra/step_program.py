@@ -1,8 +1,8 @@
 """The training step of a plan as one program for each rank, and the files that hold them.
 
 Ranks run the tasks of their pipeline stage in the order of the schedule. Parameters are gathered
-and gradients summed layer by layer, as the stage of ZeRO says; the update comes last. Left out:
-launches, the sum of one number for the gradient norm, and traffic to a host.
+and gradients summed layer by layer, by the stage of ZeRO; the update comes last. Not included:
+launches, the all-reduce of the gradient norm, and traffic to a host.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class DataParallelState:
         return self._reductions(index, CollectiveKind.REDUCE_SCATTER, is_shard=False)
 
     def sums(self, index: int) -> list[Exchange]:
-        """Return the sums of gradients over replicas: of all of them, or of shards under ZeRO."""
+        """Return the all-reduces of gradients over replicas: of all, or of shards under ZeRO."""
         return self._reductions(
             index, CollectiveKind.ALL_REDUCE, is_shard=self.structure.zero_stage > 0
         )
@@ -344,7 +344,7 @@ _COMPLETE = (TaskKind.BACKWARD, TaskKind.BACKWARD_WEIGHT)
 
 
 PREFIX = "step"
-"""Traces are named by it, the rank and ``et``."""
+"""Stem of the names of traces, followed by the rank and ``et``."""
 GROUPS = "comm_groups.json"
 LEVEL = 6
 """Level of the compression; readers know compressed traces by their first bytes, not by name."""

@@ -1,8 +1,8 @@
 """Steps of a device in one pass through a piece of the model: work, exchanges and streams.
 
 The operators, their prices and their derived collectives are those of the plan; nothing is listed
-by hand. Streams of weights over tatp stand for themselves, all other collectives are exchanges,
-those of activations that move piece by piece (keys and values) included.
+by hand. Streams of weights over tatp are separate steps, all other collectives are exchanges, with
+those of activations that move piece by piece (keys and values).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Work:
     flops: float
     traffic_bytes: float
     seconds: float
-    """Without launches and without waiting for links [s]."""
+    """Time without launches and without waiting for links [s]."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ Step = Work | Exchange | Stream
 
 
 class Pieces:
-    """The steps of each kind of layer, of the embedding and of the head, worked out once each."""
+    """Steps of each kind of layer, of the embedding and of the head, each computed once."""
 
     def __init__(self, problem: Problem, structure: PlanOptions, strategy: Strategy) -> None:
         self.problem, self.strategy = problem, strategy
@@ -93,7 +93,7 @@ class Pieces:
         return self._known[index, kind]
 
     def sums(self, index: int) -> list[Exchange]:
-        """Return the sums of weight gradients over axes that are no data axes, once per step."""
+        """Return the all-reduces of weight gradients over axes other than data, once per step."""
         calls = [call for call in self._calls(index) if call.per_step]
         return [self._exchange(index, c) for c in calls if not c.axis.startswith(("dp", "edp"))]
 

@@ -209,7 +209,7 @@ class SharedTrace:
 
 
 def _by_value(places: Iterable[tuple[int, int]]) -> dict[int, IntArray]:
-    """Return behind which bytes each value is written."""
+    """Return the number of bytes before each value."""
     found: dict[int, list[int]] = {}
     for after, value in places:
         found.setdefault(value, []).append(after)
@@ -229,7 +229,7 @@ def _described(node: Node) -> tuple[int, int, _Attributes]:
 
 
 def _work(node: Compute) -> _Attributes:
-    """Return FLOPs and bytes. Readers divide by the FLOPs, so that work without any says 1."""
+    """Return FLOPs and bytes. Readers divide by the FLOPs, so work without any has 1."""
     if not node.num_ops and not node.tensor_bytes:
         return []
     return [
@@ -239,7 +239,7 @@ def _work(node: Compute) -> _Attributes:
 
 
 def _exchange(node: Collective) -> _Attributes:
-    """Return kind, size and last the group; of an all-gather the size is that of one shard."""
+    """Return kind, size and group; the size of an all-gather is that of one shard."""
     is_gather = node.kind is CollectiveKind.ALL_GATHER
     size = round(node.num_bytes / node.group_size) if is_gather else node.num_bytes
     attributes: _Attributes = [

@@ -31,7 +31,7 @@ from meshwright.frameworks.reading.trees import trees_of
 from meshwright.frameworks.reading.unread import unread_command, unread_tree
 
 MOST_TREE, MOST_SCRIPT = 16 * 2**20, 2**20
-"""Bytes of a file of options, and of a script."""
+"""Largest file of options, and largest script [bytes]."""
 
 
 @dataclass
@@ -314,7 +314,7 @@ def _setting(
 
 
 def _places(folders: Sequence[Path], named: str) -> Iterator[Path]:
-    """Yield where a file that an option names may lie.
+    """Yield the possible paths of a file that an option names.
 
     Beside the files; then where the command may be started: in a folder above them, such as the
     root of a repository with examples, or in the folder in which the user is.

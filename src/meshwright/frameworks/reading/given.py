@@ -26,7 +26,7 @@ _FALSE = ("false", "0", "no", "off", "n", "f", "none", "null")
 _OFF: tuple[Any, ...] = (None, False, 0, "", "none", "null", "false", "off", "0", [], {})
 """Values with which an option asks for nothing."""
 _LIKE = 0.8
-"""Names less alike than this are not the same word misspelled."""
+"""Least similarity of a misspelled name to the right one."""
 _MOST_LIKE = 50
 """Most faults with a search for similar names."""
 _SUBCOMMAND = re.compile(r"(activation[-_]checkpoint):([\w-]+)")
@@ -42,7 +42,7 @@ class Statement:
     value: Any
     """Text, or a value of YAML, JSON or TOML."""
     place: str = ""
-    """File, and line where that is known."""
+    """File, and line where known."""
 
     def __str__(self) -> str:
         value = as_written(self.value) if isinstance(self.value, str) else self.value
@@ -143,14 +143,14 @@ class Given:
         return self._statements[name].value if name in self._statements else None
 
     def is_on(self, name: str) -> bool:
-        """Return whether a switch is on; one that is left to others ('auto') is not."""
+        """Return whether a switch is on; one left to others ('auto') is not."""
         if str(self.peek(name)).lower() == "auto":
             self.value(name)
             return False
         return self.flag(name)
 
     def negated(self) -> None:
-        """Read ``--section.no-name`` as the switch ``section.name`` that is off."""
+        """Read ``--section.no-name`` as the switch ``section.name`` turned off."""
         for name in list(self._statements):
             section, dot, field = name.rpartition(".")
             if dot and field.startswith("no_"):
@@ -160,7 +160,7 @@ class Given:
     # ----------------------------------------------------------------------------- taking
 
     def value(self, *names: str) -> Any:
-        """Return the value under the first of the names that is stated; None: none is."""
+        """Return the value of the first stated name; None: no name is stated."""
         found = None
         for name in names:
             if name in self._statements:
@@ -285,12 +285,12 @@ class Given:
         return (value.lower() if isinstance(value, str) else value) in _OFF
 
     def note_if(self, name: str, text: str) -> None:
-        """Say how the price stands to an option that is on and that it does not show."""
+        """Note the effect of an option that is on and that the price does not include."""
         if name in self._statements and self.flag(name):
             self.notes.append(f"{self._statements[name].option}: {text}")
 
     def needs(self, option: str, why: str, fix: str = "") -> None:
-        """Keep that an option of this program has to be stated beside the files."""
+        """Note that an option of this program has to be stated beside the files."""
         self.missing.append(Fault(option, f"is needed: {why}", fix))
 
     def _wrong(self, names: tuple[str, ...], found: object, wanted: str, why: str = "") -> None:
@@ -302,7 +302,7 @@ class Given:
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """Return all that is stated."""
+        """Return all statements."""
         return tuple(self._statements.values())
 
     @property

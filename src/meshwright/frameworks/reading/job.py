@@ -62,7 +62,7 @@ class Setting:
     """Options that the user states beside the files: nothing needs to be read for them."""
 
     def world(self, given: Given, why: str) -> int | None:
-        """Return the devices of the job; a complaint where nobody says how many."""
+        """Return the devices of the job; a fault where their number is not stated."""
         if self.num_devices is None:
             given.needs("--on", why, self.devices.example)
         return self.num_devices
@@ -86,11 +86,11 @@ class Reader(Protocol):
 
     @staticmethod
     def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
-        """Return the framework, and options of this program; complaints are kept in ``given``."""
+        """Return the framework, and options of this program; faults are kept in ``given``."""
 
 
 def _as_libraries_are_told(precision: str, variables: Mapping[str, str]) -> str:
-    """Return fp32 or tf32, as variables tell the libraries of NVIDIA whatever a program asks.
+    """Return fp32 or tf32, by the variables that override a program in the libraries of NVIDIA.
 
     Source: PyTorch 2.13, ``docs/source/notes/cuda.rst``; NVIDIA, cuBLAS 13.
     """

@@ -23,14 +23,14 @@ from meshwright.frameworks.reading.shell import base_name, unknown_in
 
 @dataclass(frozen=True)
 class Devices:
-    """Devices of a job, as far as its launchers say."""
+    """Devices of a job, as far as its launchers state them."""
 
     num_hosts: int | None = None
     per_host: int | None = None
     total: int | None = None
-    """Where it is stated as one number."""
+    """Number of all devices, where stated as one number."""
     chip: str = ""
-    """As the cluster calls it."""
+    """Name of the chip in the cluster."""
 
     @property
     def count(self) -> int | None:
@@ -53,7 +53,7 @@ class Devices:
 
     @property
     def system(self) -> str | None:
-        """The system that is asked for, where the chips are named and how many."""
+        """System asked for, where the chips and their number are stated."""
         chip = self.known_chip
         return f"{self.count}x{chip}" if chip and self.count else None
 
@@ -428,7 +428,7 @@ def _started_by(container: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 _NAMED = re.compile(r"\$\((\w+)\)")
-"""How containers write a variable."""
+"""Variables in the notation of containers."""
 _RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "google.com/tpu", "habana.ai/gaudi")
 
 

@@ -18,7 +18,7 @@ Source: GPT-2, Radford et al. 2019, section 2.3; Llama 2, arXiv 2307.09288, sect
 
 
 def catalog_twin(model: ModelSpec) -> ModelSpec | None:
-    """Return the model of the catalog with the same dims; of several the last of shortest name."""
+    """Return the model of the catalog with the same dims; the last of the shortest names."""
     wanted = dims_of(model)
     found = []
     for name in model_names():

@@ -34,7 +34,7 @@ RATIOS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 UPRIGHT, CROSS = "M0,-1L0,1", "M-1,-1L1,1M-1,1L1,-1"
 """Shapes of marks: a stroke, and a cross for points that do not fit."""
 ROOM = 1.2
-"""Length of an axis over its longest bar, which leaves room for words."""
+"""Length of an axis over its longest bar, with room for words."""
 
 
 ON_PALE, ON_DARK = "#10141b", "#fdfefe"
@@ -62,12 +62,12 @@ def axis(field: str, title: str, **more: Any) -> Spec:
 
 
 def tip(field: str, title: str) -> Spec:
-    """Return a number that is told where a reader points."""
+    """Return a number for the tooltip."""
     return {"field": field, "type": "quantitative", "title": title, "format": ".4~g"}
 
 
 def named(field: str, title: str) -> Spec:
-    """Return a name that is told where a reader points."""
+    """Return a name for the tooltip."""
     return {"field": field, "type": "nominal", "title": title or None}
 
 
@@ -77,7 +77,7 @@ def names(field: str, title: str = "", **more: Any) -> Spec:
 
 
 def kind_of(name: str, *, where: str = "") -> list[Spec]:
-    """Return transforms that give all entries one kind, of those alone for which a test holds."""
+    """Return transforms that give all entries one kind, and keep those that pass a test."""
     one = {"calculate": json.dumps(name), "as": "kind"}
     return [{"filter": where}, one] if where else [one]
 
@@ -91,7 +91,7 @@ def bars(
     Parameters
     ----------
     title
-        Of the axis, with its unit.
+        Title of the axis, with its unit.
     """
     longest = max((*amounts, limit or 0.0), default=0.0)
     room = {"domainMax": ROOM * longest or 1.0, "nice": False}
@@ -114,12 +114,12 @@ def stacked(
     rows: Sequence[str], parts: Mapping[str, Sequence[float]], title: str, *,
     row_title: str, limit: float | None = None, limit_name: str = "capacity",
 ) -> Spec:  # fmt: skip
-    """Return one stacked bar a row, and a line at a limit.
+    """Return one stacked bar per row, and a line at a limit.
 
     Parameters
     ----------
     parts
-        By part, its amount in each row.
+        Amounts of each part, by row.
     """
     triples = [
         (row, part, amount)
@@ -166,7 +166,7 @@ def lines(
     series: Sequence[str], xs: Sequence[float], ys: Sequence[float], x_title: str, y_title: str, *,
     series_title: str, limit: float | None = None, is_stepped: bool = False,
 ) -> Spec:  # fmt: skip
-    """Return a line a series; stepped where a value holds until the next one."""
+    """Return one line per series; stepped where a value holds until the next one."""
     mark: Spec = {"type": "line", "strokeWidth": 1.5}
     if is_stepped:
         mark["interpolate"] = "step-after"
@@ -287,7 +287,7 @@ def heat(
 
 
 def is_wide(values: Iterable[float]) -> bool:
-    """Tell whether values span so much that they are shown by their ratios."""
+    """Return whether values span so much that they are shown by their ratios."""
     known = list(values)
     return bool(known) and 0.0 < WIDE * min(known) < max(known)
 
@@ -327,7 +327,7 @@ def strips(
     Parameters
     ----------
     ratios
-        Drawn on a logarithmic axis with a line at 1.
+        Values, drawn on a logarithmic axis with a line at 1.
     row_order
         The names from top to bottom, each once.
     """
@@ -397,7 +397,7 @@ def timeline(
     rows: Sequence[str], starts: Sequence[float], ends: Sequence[float], kinds: Sequence[str],
     labels: Sequence[str], colours: Mapping[str, str], x_title: str, row_title: str,
 ) -> Spec:  # fmt: skip
-    """Return one row a stage with its tasks in time; drag to pan, scroll to zoom."""
+    """Return one row per stage with its tasks over time; drag to pan, scroll to zoom."""
     shown = [kind for kind in colours if kind in set(kinds)]
     return chart(
         data=columns(row=rows, start=starts, end=ends, kind=kinds, label=labels),

@@ -19,7 +19,7 @@ class Kind:
 
     @property
     def kind(self) -> str:
-        """The name that drawers go by."""
+        """Name of the part for renderers."""
         return type(self).__name__.lower()
 
 
@@ -90,7 +90,7 @@ class Player(Kind):
 
 @dataclass(frozen=True)
 class Folded(Kind):
-    """Parts behind a line that opens them."""
+    """Collapsed parts behind a summary line."""
 
     summary: str
     parts: Sequence[Part]

@@ -1,4 +1,4 @@
-"""Parts that reports of several answers share: memory, time, counts, where numbers come from."""
+"""Parts that reports of several answers share: memory, time, counts, sources of numbers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 GIB = 2.0**30
 Gains = Mapping[str, tuple[float, float]]
-"""By change of the system: the time with it [s], and the fraction that it saves."""
+"""Time with each change of the system [s], and the fraction that it saves."""
 SHOWN_GAIN = 0.002
-"""Smaller gains of a better system are not shown."""
+"""Least gain of a better system that is shown."""
 
 
 def ranked(parts: Mapping[str, float]) -> dict[str, float]:

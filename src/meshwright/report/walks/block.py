@@ -119,10 +119,10 @@ def _check(layer: LayerGraph, size: int, num_tokens: int) -> None:
 
 @dataclass(frozen=True)
 class _Cut:
-    """How a tensor is cut over the group in this walk."""
+    """Division of a tensor over the group in this walk."""
 
     dim: str | None
-    """The dim that is split at rest; None: every member has all of it."""
+    """Dim that is split at rest; None: every member has the whole tensor."""
     num_parts: int
 
 
@@ -153,7 +153,7 @@ class _Block:
     def _declare(
         self, tensor: Tensor, *, role: Role = "activation", of: Tensor | None = None
     ) -> str:
-        """Make a tensor known, cut as it is anywhere in the walk, and return its symbol.
+        """Declare a tensor with its division in all of the walk, and return its symbol.
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class _Block:
         return prod(self.sizes[dim] for dim in tensor.dims) * (tensor.word_bytes or WORD_BYTES)
 
     def _declare_terms(self, name: str) -> str:
-        """Make the terms of a gradient known that other operators add whole numbers to."""
+        """Declare the terms of a gradient to which other operators add whole numbers."""
         terms = f"{name}'"
         whole = self.recorder.tensors[name]
         self.recorder.tensors[terms] = replace(whole, name=terms, about=f"terms of {name}")
@@ -189,7 +189,7 @@ class _Block:
         return terms
 
     def _own(self, name: str, member: int) -> Sequence[int]:
-        """Return the parts that a member has of a tensor at rest."""
+        """Return the parts of a tensor that a member holds at rest."""
         cut = self.cuts[name]
         return range(cut.num_parts) if cut.dim is None else (member,)
 
@@ -293,7 +293,7 @@ class _Block:
         self._play_for("layer input gradient", self.backward, "backward")
 
     def _mixed_gradients(self) -> set[str]:
-        """Return the gradients to which one operator adds terms of a sum, and another does not."""
+        """Return the gradients with terms of a sum from some operators only."""
         found: dict[str, set[bool]] = {}
         for op in self.layer.ops:
             for name, layout in input_gradients(op, self.options):
@@ -345,14 +345,14 @@ class _Block:
     # --------------------------------------------------------------------------- collectives
 
     def _play_for(self, site: str, calls: Sequence[CollectiveCall], phase: str) -> bool:
-        """Tell the collectives that an operator needs first; return whether there are any."""
+        """Record the collectives before an operator; return whether there are any."""
         needed = [call for call in calls if call.site.partition(":")[0] == site]
         for call in needed:
             self._play(call, phase, site)
         return bool(needed)
 
     def _play(self, call: CollectiveCall, phase: str, site: str) -> None:
-        """Tell a collective step by step, on the parts that the tensor is cut into."""
+        """Record a collective step by step, on the parts of the tensor."""
         whole = name = symbol(call.tensor.name)
         if name in self._mixed:
             name = f"{name}'"
@@ -400,7 +400,7 @@ class _Block:
 
 
 def _first_savers(layer: LayerGraph) -> dict[str, int]:
-    """Return by tensor the first operator that keeps it: the last that needs it backward."""
+    """Return the first operator that keeps each tensor: the last that needs it backward."""
     found: dict[str, int] = {}
     for number, op in enumerate(layer.ops):
         for tensor in op.saved:

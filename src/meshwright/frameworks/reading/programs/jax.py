@@ -16,7 +16,7 @@ from meshwright.frameworks.reading.models import stated_model
 
 @readers.register("jax")
 class Jax:
-    """A training job of JAX, as it is written here."""
+    """A training job of JAX, as this program writes it."""
 
     title = "JAX"
     kind: Literal["training", "serving"] = "training"

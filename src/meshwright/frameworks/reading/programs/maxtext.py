@@ -43,7 +43,7 @@ KEEPS = {
     "save_dot_except_mlpwi": (*QKV, "out_proj", "mlpwo"), "qkv_proj_offloaded": QKV,
     "minimal_offloaded": (*QKV, "out_proj", "mlpwi", "mlpwo"),
 }  # fmt: skip
-"""Tensors that a policy keeps, on the host where its name says so."""
+"""Tensors that a policy keeps; on the host if its name ends in ``_offloaded``."""
 CUSTOM = {
     **{name: (name,) for name in TENSORS}, "qkv_proj": QKV, "mlpwi_0": ("mlpwi",),
     "mlpwi_1": ("mlpwi",), "moe_mlpwi_0": ("mlpwi",), "moe_mlpwi_1": ("mlpwi",),
@@ -302,7 +302,7 @@ def _recomputation(given: Given) -> dict[str, Any]:
 
 
 def _model(given: Given) -> Any:
-    """Return the model of its name, or the one that the dims state."""
+    """Return the model by its name, or by its dims."""
     name = given.text("model_name")
     dims = [key for key in given if key in _DIMS]
     if name in (None, "default"):

@@ -61,7 +61,7 @@ BRIDGE_NAMES = {
     "num_key_value_heads": "num_query_groups",
     "pad_vocab_size_to": "padded_vocab_size",
 }
-"""Fields of the configuration, and options of Megatron-DeepSpeed, that are called otherwise."""
+"""Fields of the configuration, and options of Megatron-DeepSpeed, with other names."""
 
 
 OF_DIST = ("use_megatron_fsdp", "use_torch_fsdp2", "use_tp_pp_dp_mapping",
@@ -327,7 +327,7 @@ def _num_layers(given: Given) -> int | None:
 
 
 def _virtual_stages(given: Given, pp: int) -> int | None:
-    """Return the virtual stages of each rank, however they are stated."""
+    """Return the virtual stages of each rank, in any of their notations."""
     stages = given.whole("num_virtual_stages_per_pipeline_rank")
     layers, each = _num_layers(given), given.whole("num_layers_per_virtual_pipeline_stage")
     layout = given.text("pipeline_model_parallel_layout")
@@ -396,7 +396,7 @@ def _zero_stage(given: Given, setting: Setting) -> str:
 
 
 def _stage_lengths(given: Given, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return for how many layers embedding and head count where stages are filled."""
+    """Return the number of layers that embedding and head count as in the deal of layers."""
     layers = _num_layers(given)
     runs = found["pp"] * (found["num_virtual_stages"] or 1)
     first = given.whole("decoder_first_pipeline_num_layers", least=0)

@@ -117,10 +117,10 @@ _ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
 
 
 def _transfer(given: Given, setting: Setting, found: dict[str, Any]) -> None:
-    """Read how caches pass between workers of prefill and of decode.
+    """Read the transfer of caches between workers of prefill and of decode.
 
-    Of a connector for both roles the router decides, and scripts that we wrote say it in their
-    head.
+    With a connector for both roles the router decides; scripts of this program state the role in
+    their head.
 
     Source: vLLM 0.33, ``config/kv_transfer.py``.
     """
@@ -353,7 +353,7 @@ class TensorRtLlm:
 
     @staticmethod
     def holds(tree: Mapping[str, Any]) -> bool:
-        """Return whether a tree is of the options of its LLM API."""
+        """Return whether a tree has options of its LLM API."""
         return "kv_cache_config" in tree
 
     @staticmethod

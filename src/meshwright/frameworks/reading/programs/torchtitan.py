@@ -249,7 +249,7 @@ def _model(given: Given, setting: Setting) -> Any:
 
 
 def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
-    """Return degrees; the ranks that are left over shard."""
+    """Return the degrees; the remaining ranks shard."""
     tp = given.whole(f"{AT}tensor_parallel_degree") or 1
     pp = given.whole(f"{AT}pipeline_parallel_degree") or 1
     cp = given.whole(f"{AT}context_parallel_degree") or 1
@@ -312,7 +312,7 @@ def _pipeline(given: Given, pp: int) -> dict[str, Any]:
 
 
 def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the batch: a pipeline cuts the batch of a rank, without one gradients add up."""
+    """Return the batch: a pipeline cuts that of a rank, otherwise gradients accumulate."""
     local = given.whole("training.local_batch_size") or 8
     whole = given.whole("training.global_batch_size", least=-1)
     length = given.whole("training.seq_len", "training.max_context_length") or 2048

@@ -1,9 +1,8 @@
 """Trainers of Hugging Face, with accelerate and DeepSpeed: arguments, YAML and JSON in one job.
 
 A job of these has up to three parts: the arguments of the trainer (``TrainingArguments``, TRL and
-scripts like it), the file of ``accelerate launch``,
-and the JSON of DeepSpeed. Each may stand alone:
-missing options are then stated beside it.
+scripts like it), the file of ``accelerate launch``, and the JSON of DeepSpeed. Each may stand
+alone: missing options are then stated beside it.
 
 Source: transformers 5.23 ``training_args.py``; accelerate 1.15 ``utils/dataclasses.py``; DeepSpeed
 0.19.8 ``runtime/config.py`` and ``runtime/zero/config.py``.
@@ -421,7 +420,7 @@ def _types(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
 
 
 LIGER = ("use_liger_kernel", "use_liger", "enable_liger_kernel")
-"""Switches of Liger kernels, which fuse the last product with its loss unless told otherwise."""
+"""Switches of Liger kernels, which fuse the last product with its loss by default."""
 
 
 def _loss(given: Given) -> str:
