@@ -111,7 +111,7 @@ def _rules(plan: Plan) -> Iterator[Fault]:
 
 
 def offload_refusals(plan: Plan) -> Iterator[Fault]:
-    """Yield anything that lives on the host."""
+    """Yield the refusal of tensors offloaded to the host."""
     offload = plan.best.structure.offload
     if offload is not Offload.NONE:
         message = f"{offload} on the host is not written"

@@ -1,4 +1,4 @@
-"""The table of export targets; a plan is rendered for one, and its files are written whole."""
+"""Table of export targets; a plan is rendered for one, and its files are written whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwright.frameworks.launchers import with_launcher
 from meshwright.train.answer import Plan
 
 Files = Mapping[str, str] | Mapping[str, bytes]
-"""Content by name; large files are made when they are asked for."""
+"""Content of files by name; large files are made on access."""
 
 
 class Exporter(Protocol):
@@ -63,7 +63,7 @@ def refusals(plan: Plan, target: str) -> list[Fault]:
 
 
 def rendered(plan: Plan, target: str, launcher: str | None = None) -> Files:
-    """Return the files of a target by name; a launcher adds the one that starts them on all hosts.
+    """Return the files of a target by name; a launcher adds one that starts them on all hosts.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def export(
     Parameters
     ----------
     progress
-        Called with the number of files that were made, and with that of all of them.
+        Function called with the number of files made, and the number of all files.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def export(
 
 
 class _Counted(Mapping[str, str | bytes]):
-    """Files that tell how many of them were made."""
+    """Files that report the number of those made."""
 
     def __init__(self, files: Files, progress: Callable[[int, int], None]) -> None:
         self._files, self._progress = files, progress

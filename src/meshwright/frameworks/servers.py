@@ -26,7 +26,7 @@ from meshwright.spec.workload import Decode
 
 @dataclass(frozen=True)
 class ServeCommand:
-    """How a server is started."""
+    """Command that starts a server: program, options, and options of several hosts."""
 
     title: str
     program: str
@@ -216,8 +216,10 @@ def _tensorrt(plan: ServingPlan) -> Iterator[Words]:
 
 _MODEL = '"${MODEL:?weights: a folder, or a name of Hugging Face}"'
 _NIXL = '{"kv_connector": "NixlConnector", "kv_role": "%s"}'
-"""Source: vLLM 0.33, docs/features/nixl_connector_usage.md; the router gives the roles, whatever is
-stated here."""
+"""Setting of the transfer of caches; the router gives the roles, not this value.
+
+Source: vLLM 0.33, docs/features/nixl_connector_usage.md.
+"""
 SERVERS: Mapping[str, ServeCommand] = {
     "vllm": ServeCommand(
         "vLLM 0.33", f"vllm serve {_MODEL}", _vllm,

@@ -1,4 +1,4 @@
-"""Models of torchtitan: a module that states one for which it ships no configuration.
+"""Models of torchtitan: a module that states a model without a shipped configuration.
 
 Source: torchtitan 0.3.0, ``torchtitan/models/*/__init__.py`` and ``*/config_registry.py``,
 ``torchtitan/config/manager.py``.

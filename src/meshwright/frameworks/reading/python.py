@@ -74,7 +74,7 @@ class PythonFile:
         self.started: list[Built] = []
         """Calls with an unused result and with objects among their arguments."""
         self.imported: set[str] = set()
-        """Names that another file defines: no variables of this one."""
+        """Names that another file defines, so they are not variables of this one."""
         self.budget, self.depth = Budget(), 0
         try:
             tree = ast.parse(text)
@@ -87,7 +87,7 @@ class PythonFile:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Name the file where following it goes on for too long, or too deep."""
+        """Name the file in the error where following it takes too long or goes too deep."""
         try:
             yield
         except SpecError as error:
@@ -292,7 +292,7 @@ class PythonFile:
     # ------------------------------------------------------------------------- expressions
 
     def value(self, node: ast.expr, scope: dict[str, Any]) -> Any:
-        """Return the value of an expression; a mark where it is not known."""
+        """Return the value of an expression; a mark where it is unknown."""
         self.budget.spend(steps=1, at=f"line {node.lineno}")
         handler = getattr(self, f"_of_{type(node).__name__.lower()}", None)
         value = _unknown(node) if handler is None else handler(node, scope)
@@ -301,7 +301,7 @@ class PythonFile:
         return value
 
     def _of_constant(self, node: ast.Constant, scope: dict[str, Any]) -> Any:
-        """Return a literal; bytes, complex and endless numbers configure nothing."""
+        """Return a literal; bytes, complex numbers and integers from 2^64 on are unknown."""
         value = node.value
         is_large = isinstance(value, int) and abs(value) >= 2**64
         is_plain = value is None or isinstance(value, str | int | float)
@@ -513,7 +513,7 @@ class PythonFile:
 def as_tree(value: Any, budget: Budget, depth: int = 0) -> Any:
     """Return a value in the form of trees of files; built objects have the keys of Hydra.
 
-    A call deeper than in a section is a value that is not known.
+    A call nested below a section is an unknown value.
     """
     budget.spend(values=1)
     if isinstance(value, Built):
@@ -640,7 +640,7 @@ _SPEAKERS = ("print", "logger", "logging", "log", "warnings", "sys", "os", "rand
 _STARTS = ("pretrain", "finetune", "train", "fit", "run")
 """Functions that start a job with a configuration."""
 _APPLY_WORDS = ("apply_overrides",)
-"""Functions that put words of the command line into a configuration: these are read there."""
+"""Functions that put words of the command line into a configuration; the reader reads them."""
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -654,7 +654,7 @@ _COMPARES: dict[type, Callable[[Any, Any], bool]] = {
     ast.NotIn: lambda a, b: a not in b,
 }  # fmt: skip
 _FAR = 1_000_000
-"""A range that goes further has more entries than any reader may build."""
+"""Largest bound of a range; a longer one has more entries than any reader may build."""
 _BUILT_IN: dict[str, Callable[..., Any]] = {
     "int": int, "float": float, "str": str, "bool": bool, "len": len, "min": min, "max": max,
     "list": list, "tuple": tuple, "abs": abs, "sorted": sorted,

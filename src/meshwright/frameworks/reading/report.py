@@ -37,7 +37,7 @@ def job_screen(job: Job, *, next_command: str) -> Screen:
 
 
 def job_lines(job: Job) -> Iterator[str]:
-    """Yield every statement, where it stands, and whether it was ignored."""
+    """Yield every statement, its place, and whether it was ignored."""
     yield f"{_title(job)}: {_model(job)}{_devices(job)}"
     for label, content in _rows(job):
         yield f"  {label:9} {content}"
@@ -134,7 +134,7 @@ def _devices(job: Job) -> str:
 
 
 def _rows(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield the parts of the question with a label each."""
+    """Yield the parts of the question, each with a label."""
     options = job.options
     degrees = [
         f"{_SHORT.get(n, n)} {options[n]}" for n in _DEGREES if options.get(n) not in (None, 1)

@@ -1,9 +1,9 @@
 """Shell scripts: the commands that they start, with variables, arrays and defaults put in.
 
 A script is read, not run. Assignments, arrays, defaults (``${X:-8}``), arithmetic, tests, loops
-over words, functions, ``eval`` and files written by ``cat <<EOF`` are followed. Values that
-only a machine knows (``$(nvidia-smi)``, variables of its environment) are not: such text carries a
-mark, which :func:`unknown_in` finds, and tests of it count as false.
+over words, functions, ``eval`` and files written by ``cat <<EOF`` are followed. Values that only a
+machine knows (``$(nvidia-smi)``, variables of its environment) are not: such text carries a mark,
+which :func:`unknown_in` finds, and tests of it count as false.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def unknown_in(text: str) -> str:
 
 
 def is_unknown(word: str) -> bool:
-    """Return whether a whole word is not known: nothing, or several words, may stand there."""
+    """Return whether a whole word is unknown: it may stand for none or several words."""
     return _MARK.fullmatch(word) is not None
 
 
@@ -106,7 +106,7 @@ def read_script(
 
 
 class _StopError(Exception):
-    """The script says exit."""
+    """The script exits."""
 
 
 class _LeaveError(Exception):
@@ -299,7 +299,7 @@ class _Shell:
         return True
 
     def _run_while_statement(self, node: Node) -> bool:
-        """Follow a loop as often as its test of numbers says, any other once if at all."""
+        """Follow a loop by its test of numbers; any other loop at most once."""
         condition, body = node.named_children[0], node.child_by_field_name("body")
         wanted = not node.children or node.children[0].type != "until"
         counts = condition.type == "test_command" and not self._depends(condition)
@@ -615,7 +615,7 @@ class _Shell:
         return " ".join(self.fields(node, splits=False))
 
     def fields(self, node: Node, *, splits: bool = True) -> list[str]:
-        """Return the words that a word of the script becomes."""
+        """Return the words that a word of the script expands to."""
         words = self._words(node, splits)
         self.budget.spend(letters=sum(map(len, words)), values=len(words))
         return words
@@ -669,7 +669,7 @@ class _Shell:
         return text[1:-1] if is_quoted and text[:1] == text[-1:] == '"' else text.lstrip('"')
 
     def _one(self, node: Node) -> Value:
-        """Return the value of a word that has no parts side by side."""
+        """Return the value of a word with a single part."""
         kind, text = node.type, _text(node)
         text = text[_blank(text) :] if kind in _SPLIT else text
         if kind == "raw_string":
@@ -775,7 +775,7 @@ class _Shell:
         return written if known is None else known
 
     def _number(self, text: str) -> int | None:
-        """Return the value of an arithmetic expression; None where it is not known."""
+        """Return the value of an arithmetic expression; None: unknown."""
 
         def value(found: re.Match[str]) -> str:
             known = self.variables.get(found.group(1), "")
@@ -788,7 +788,7 @@ class _Shell:
 
 
 def _result(expression: str) -> int | None:
-    """Return the value of an expression of whole numbers; None where it is none."""
+    """Return the value of an expression of whole numbers; None: not such an expression."""
     try:
         return _arithmetic(ast.parse(expression.strip(), mode="eval").body)
     except (ValueError, SyntaxError, KeyError, ArithmeticError, RecursionError, MemoryError):
@@ -796,11 +796,11 @@ def _result(expression: str) -> int | None:
 
 
 _PARSING = 16
-"""Letters of a text that are as costly as parsing one."""
+"""Characters processed at the cost of parsing one."""
 _ENTRY = re.compile(r"\[([^\]]*)\]=(.*)", re.S)
 _STEP = re.compile(r"(\+\+|--)?([A-Za-z_]\w*)(?:([-+*]?=)(?!=)(.+)|(\+\+|--))?", re.S)
 _TAKE_TEXT = ("bash", "sh", "zsh", "sbatch", "ssh")
-"""Commands that follow the text that they are given as input."""
+"""Commands that run the text of their input."""
 _ON_HOSTS = ("ssh", "pdsh", "clush")
 _TEXTS = ("--command", "--wrap")
 """Options of job starters that take a command: those of xpk, gcloud and sbatch."""
@@ -894,7 +894,7 @@ def _wrapped(value: int) -> int:
 
 
 def _arithmetic(node: ast.expr) -> int:
-    """Return the value of an expression of whole numbers, of 64 bits as those of shells."""
+    """Return the value of an expression of whole numbers, in 64 bits as in shells."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return _wrapped(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

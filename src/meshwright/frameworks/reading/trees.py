@@ -58,7 +58,7 @@ def _named(value: Any, budget: Budget) -> Any:
 
 
 def _toml(text: str) -> dict[str, Any]:
-    """Return the tree of a TOML text; dotted names of any length are refused before."""
+    """Return the tree of a TOML text; overlong dotted names are refused first."""
     budget = Budget()
     budget.spend(values=text.count("=") + text.count(",") + text.count("["))
     heads = (line.partition("#")[0].partition("=")[0] for line in text.splitlines())

@@ -26,9 +26,9 @@ class Unread:
     command: str
     """Pattern of its words, joined by blanks."""
     keys: tuple[frozenset[str], ...] = ()
-    """Each a set of names that its files have at their top."""
+    """Sets of names, each at the top of some of its files."""
     instead: str = ""
-    """The framework under which the same question is asked."""
+    """Framework under which the same question can be asked."""
 
     @property
     def fault(self) -> Fault:
@@ -60,7 +60,7 @@ UNREAD = (
 
 
 def unread_command(words: Sequence[str]) -> Unread | None:
-    """Return the program that a command starts, of those that are known and not read."""
+    """Return the known but unread program that a command starts; None: no such program."""
     text = " ".join(words[:3])
     return next((one for one in UNREAD if re.search(one.command, text)), None)
 

@@ -33,9 +33,9 @@ from meshwright.train.answer import Plan
 FILE_NAME = "deepspeed.sh"
 CONFIG_NAME = "ds_config.json"
 SUMMED_GRADIENT_BYTES = 4.0
-"""Gradients of so many bytes and more are summed in FP32."""
+"""Least bytes of the gradient of a parameter that is summed in FP32."""
 ADAM_PARAMS = ("lr", "betas", "eps", "weight_decay")
-"""The Trainer fills them in from its options."""
+"""Parameters of Adam that the Trainer fills in from its options."""
 ON_HOST = {"device": "cpu", "pin_memory": True}
 
 

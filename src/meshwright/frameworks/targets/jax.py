@@ -95,7 +95,7 @@ def _expert_shards(sizes: Mapping[str, int]) -> int:
 
 
 def _variables(plan: Plan) -> Iterator[str]:
-    """Yield where the first host is; hosts of TPUs find each other."""
+    """Yield the address of the first host; hosts of TPUs find each other."""
     if plan_launch(plan).num_hosts > 1 and plan.system.chip.vendor != "Google":
         yield 'export HEAD_ADDRESS="${HEAD_ADDRESS:?the first host}"'
         yield 'export NODE_RANK="${NODE_RANK:?the number of this host}"'

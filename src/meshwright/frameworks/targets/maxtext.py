@@ -33,7 +33,7 @@ PROGRAM = "maxtext.trainers.pre_train.train"
 WIDE = {"fp32": "highest", "tf32": "high"}
 """``matmul_precision`` of FP32 numbers; by default products are in bf16 on TPUs."""
 AXES = ("expert", "tensor", "context", "fsdp", "pipeline", "data")
-"""Innermost first."""
+"""Axes, innermost first."""
 REMAT = {
     Recompute.NONE: "minimal_with_context",
     Recompute.SELECTIVE: "minimal",
@@ -67,7 +67,7 @@ class MaxTextKeys:
 
 
 def _variables(plan: Plan) -> Iterator[str]:
-    """Yield where the first host is; hosts of TPUs find each other."""
+    """Yield the address of the first host; hosts of TPUs find each other."""
     if plan_launch(plan).num_hosts > 1 and plan.system.chip.vendor != "Google":
         yield 'export JAX_COORDINATOR_IP="${HEAD_ADDRESS:?the first host}"'
         yield f"export JAX_COORDINATOR_PORT=29500 NNODES={plan_launch(plan).num_hosts}"
@@ -87,7 +87,7 @@ def axis_degrees(plan: Plan) -> dict[str, int]:
 
 
 def _keys(plan: Plan) -> dict[str, object]:
-    """Return every key that differs from the base configuration, or that the price rests on."""
+    """Return every key that differs from the base configuration, or that affects the price."""
     sizes, structure, work = degrees(plan), plan.best.structure, plan.workload
     is_tpu = plan.system.chip.vendor == "Google"
     keys: dict[str, object] = {

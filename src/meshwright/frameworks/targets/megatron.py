@@ -1,6 +1,6 @@
 """Megatron-LM: the arguments of ``pretrain_gpt.py``, as a script for torchrun.
 
-Refused are models that Megatron-LM's GPT cannot be, and plans that its arguments cannot say.
+Models that its GPT cannot express and plans that its arguments cannot express are refused.
 
 Source: megatron-core 0.19.2, ``megatron/training/arguments.py`` and ``TransformerConfig``; rank
 order of ``parallel_state``.
@@ -93,7 +93,7 @@ def _has_data_axes(plan: Plan) -> bool:
 
 
 def variables(plan: Plan) -> Iterator[str]:
-    """Yield the environment: Megatron-FSDP wants several hardware queues, all else just one.
+    """Yield the environment: several hardware queues for Megatron-FSDP, otherwise one.
 
     Transformer Engine computes products of FP32 in TF32 unless libraries are told not to.
 
@@ -129,8 +129,8 @@ def _parallel_options(plan: Plan) -> Iterator[Words]:
 def _pipeline_options(plan: Plan) -> Iterator[Words]:
     """Yield virtual stages, and the layers of each chunk where they differ.
 
-    At the ends interleaved chunks hold one layer less, or all of them are as a layout says, which
-    also says how many they are.
+    Interleaved chunks hold one layer less at the ends, or follow a layout, which also gives their
+    number.
     """
     chunks, lengths = degrees(plan)["num_virtual_stages"], layers_of_chunks(plan)
     first, last, middle, usual = lengths[0], lengths[-1], set(lengths[1:-1]), max(lengths)
@@ -152,7 +152,7 @@ def _pipeline_options(plan: Plan) -> Iterator[Words]:
 
 
 def _state_options(plan: Plan) -> Iterator[Words]:
-    """Yield how weights, gradients and optimizer state are sharded and summed."""
+    """Yield the arguments of sharding and sums of weights, gradients and optimizer state."""
     structure, replicas = plan.best.structure, degrees(plan)["dp_replicate"]
     if structure.zero_stage:
         yield ("--use-distributed-optimizer",)
@@ -281,7 +281,7 @@ def _expert_options(plan: Plan) -> Iterator[Words]:
 
 
 def _dispatcher_options(plan: Plan) -> Iterator[Words]:
-    """Yield who sends tokens to experts: all-to-all sends each copy, the others one to a host.
+    """Yield the dispatcher of tokens: all-to-all sends each copy, the others one to a host.
 
     Source: Megatron Bridge, ``flex_dispatcher_backend``: HybridEP for racks of one NVLink domain.
     """

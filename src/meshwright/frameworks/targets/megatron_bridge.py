@@ -65,13 +65,13 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "attention-backend": (),
     "grad-reduce-in-bf16": (), "grad-reduce-in-fp32": (), "bf16": (), "fp16": (), "fp8-format": (),
 }  # fmt: skip
-"""Fields of arguments that are none of the model's, or bear another name there."""
+"""Fields of arguments outside of the model, or with another name there."""
 PAIRS: dict[str, tuple[str, ...]] = {
     "swiglu": ("model.activation_func=silu", "model.gated_linear_unit=true"),
     "disable-bias-linear": ("model.add_bias_linear=false",),
     "untie-embeddings-and-output-weights": ("model.share_embeddings_and_output_weights=false",),
 }
-"""Arguments without a value that are other values elsewhere."""
+"""Arguments without a value that have a value in Megatron Bridge."""
 CHOICES = ("recompute_granularity", "recompute_method", "recompute_num_layers", "mtp_num_layers",
            "pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size")  # fmt: skip
 """Fields of recipes that are turned off by having no value."""

@@ -33,9 +33,9 @@ SCHEDULES = {
 }
 DTYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp8": "bfloat16"}
 OWN_PATH = 'export PYTHONPATH="$(cd "$(dirname "$0")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"'
-"""Lets the module beside the script be found."""
+"""Setting that lets Python find the module beside the script."""
 ALLOW_TF32 = "export TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"
-"""Source: PyTorch 2.13, ``docs/source/notes/cuda.rst``."""
+"""Setting of products in TF32. Source: PyTorch 2.13, ``docs/source/notes/cuda.rst``."""
 
 
 @exporters.register("torchtitan")
@@ -122,8 +122,8 @@ def _pipeline_options(plan: Plan) -> Iterator[Words]:
 def edge_weights(lengths: Sequence[int], structure: PlanOptions) -> tuple[int, int]:
     """Return the layers that the first and the last stage get less, before layers are dealt.
 
-    torchtitan deals layers plus weights evenly, the rest to the first stages. Where one stage is
-    short it is the last one, which happens by itself; where more are, the first one is among them.
+    torchtitan deals layers plus weights evenly, the rest to the first stages. A single short stage
+    is the last one, without any weight; of several short stages the first one is one.
     """
     embedding, head = structure.embedding_layers, structure.head_layers
     is_short = (sum(lengths) + embedding + head) % len(lengths) not in (0, len(lengths) - 1)
@@ -131,7 +131,7 @@ def edge_weights(lengths: Sequence[int], structure: PlanOptions) -> tuple[int, i
 
 
 def _training_options(plan: Plan) -> Iterator[Words]:
-    """Yield the batch: a pipeline cuts the batch of a rank, without one gradients accumulate."""
+    """Yield the batch: a pipeline cuts that of a rank, otherwise gradients accumulate."""
     sizes, work = degrees(plan), plan.workload
     of_rank = work.global_batch_size // sizes["dp"]
     local = of_rank if sizes["pp"] > 1 else sizes["micro_batch_size"]

@@ -25,7 +25,7 @@ from meshwright.spec.collective import CollectiveKind
 
 REDUCTIONS = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
 MOST_CELLS = 60_000
-"""Parts times members times frames of a walk that can still be followed."""
+"""Most parts times members times frames of a walk that a reader can follow."""
 
 
 def span(size: int, kind: str) -> Span[float]:
@@ -142,7 +142,7 @@ def reads_and_writes(steps: Steps) -> tuple[Uses, Uses]:
 
 
 def play(recorder: Recorder, steps: Steps, tensor: str, phase: str, captions: Captions) -> None:
-    """Record the steps on a tensor that members hold as the collective asks."""
+    """Record the steps on a tensor, with its parts at the start on their members."""
     reads, writes = reads_and_writes(steps)
     wanted = [steps.at_end(member) for member in range(steps.size)]
     nodes = range(recorder.num_members)
@@ -226,7 +226,7 @@ def collective_walk(name: str, shape: Sequence[int], num_bytes: float) -> Walk:
         Members of each level, innermost first; the kind of level is the first that the algorithm
         runs on, of switch, torus and mesh.
     num_bytes
-        As :class:`CollectiveKind` counts them [bytes].
+        Size of the data, as :class:`CollectiveKind` counts [bytes].
     """
     algorithm = collective_algorithms[name]
     kind, group = _group_for(name, algorithm, shape)

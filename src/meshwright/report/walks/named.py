@@ -82,7 +82,7 @@ def walk_of(question: WalkQuestion) -> Walk:
 
 
 def walks_beside(question: WalkQuestion) -> list[Walk]:
-    """Return the walk that is asked for among those that answer the same question otherwise.
+    """Return the walk that is asked for and the alternatives that answer the same question.
 
     A block with and without sequence parallelism, a layer under every form of a stream, every
     algorithm of a collective on the same group.
@@ -111,7 +111,7 @@ def usual_shape(name: str) -> tuple[int, ...]:
 
 
 def _one_size(question: WalkQuestion, default: int) -> int:
-    """Return the number of members where they have no shape."""
+    """Return the number of members of a walk without levels."""
     if question.shape is None:
         return default
     if len(question.shape) > 1:
@@ -161,12 +161,12 @@ TAKES = {
     **dict.fromkeys(BLOCKS, ("model", "seq")),
     **dict.fromkeys(STREAMS, ("model", "seq", "form", "streamed")),
 }
-"""Options of the walks that are no collectives."""
+"""Options of the walks other than collectives."""
 OF_COLLECTIVES = ("size",)
 
 
 def idle_options(name: str, given: Mapping[str, Any]) -> list[Fault]:
-    """Return a fault for each option that means nothing to this walk."""
+    """Return a fault for each option that does not apply to this walk."""
     takes = TAKES.get(name, OF_COLLECTIVES)
     known = dict.fromkeys((*TAKES["tatp"], *OF_COLLECTIVES))
     listed = ", ".join(f"--{option}" for option in ("group", *takes))

@@ -14,7 +14,7 @@ from meshwright.report.walks.walk import Exchange, Frame, Held, Message, Walk, W
 
 WIDTH = 80
 MOST_NAMED = 8
-"""Messages of a frame that are named one by one."""
+"""Most messages of a frame that are named one by one."""
 
 
 def walk_lines(walk: Walk) -> Iterator[str]:
@@ -121,7 +121,7 @@ def walk_page(walk: Walk, beside: Sequence[Walk] = (), command: str = "") -> Pag
     Parameters
     ----------
     beside
-        Walks that answer the same question otherwise, itself among them.
+        Walks that answer the same question, itself among them.
     """
     sent = _without_empty(HEAD, [cells_of(exchange) for exchange in walk.exchanges])
     tensors = [
@@ -286,7 +286,7 @@ def player_data(walk: Walk) -> dict[str, Any]:
 
 
 def _by_tensor(held: Sequence[Held]) -> dict[str, list[list[Any]]]:
-    """Return by tensor its groups of parts, each with the number of terms in its sums."""
+    """Return the groups of parts of each tensor, with the number of terms in their sums."""
     found: dict[str, list[list[Any]]] = {}
     for group in held:
         found.setdefault(group.tensor, []).append([list(group.parts), len(group.terms_of)])
@@ -296,6 +296,6 @@ def _by_tensor(held: Sequence[Held]) -> dict[str, list[list[Any]]]:
 def _changes(
     old: Mapping[str, list[list[Any]]], new: Mapping[str, list[list[Any]]]
 ) -> dict[str, list[list[Any]]]:
-    """Return the tensors that changed; empty where a member holds nothing of one any more."""
+    """Return the tensors that changed; empty: the member holds no part any more."""
     changed = {name: groups for name, groups in new.items() if old.get(name) != groups}
     return changed | {name: [] for name in old if name not in new}

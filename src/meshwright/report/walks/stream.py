@@ -58,7 +58,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class _Sides:
-    """Which tensor travels and which stays, with the parts of each and of the output."""
+    """The streamed and the resident tensor, with the parts of each and of the output."""
 
     streamed: Streamed
     rounds: StreamRounds
@@ -201,7 +201,7 @@ def num_hops(rounds: StreamRounds, send: Send) -> int:
 
 
 def _send_items(recorder: Recorder, sides: _Sides, turn: int) -> None:
-    """Record the sends of a round, and drop the copies that nobody needs after it."""
+    """Record the sends of a round, and drop the copies that are not needed after it."""
     rounds = sides.rounds
     for send in _by_round(rounds.sends)[turn]:
         recorder.send(

@@ -153,7 +153,7 @@ class Walk:
 
     @property
     def sent_bytes(self) -> float:
-        """Bytes that the member sends that sends most."""
+        """Bytes sent by the member that sends most."""
         return max(self.frames[-1].sent_bytes[: self.num_devices])
 
     def kept_bytes(self, phase: str) -> float:
@@ -207,7 +207,7 @@ class Recorder:
         Parameters
         ----------
         moves
-            Whether the sender holds them no more.
+            Whether the sender no longer holds them.
         """
         num_bytes = len(parts) * self.tensors[tensor].part_bytes
         self._messages.append(
