@@ -34,8 +34,8 @@ def explore(args: argparse.Namespace) -> int:
 def _way_in(folder: Path, url: str) -> str:
     """Return the address of a file that leads to another address.
 
-    A browser's arguments are there for all users of a machine to read; a new folder of
-    ``tempfile`` and this file are not.
+    All users of a machine can read the arguments of a browser, but not a new folder of
+    ``tempfile`` or this file.
     """
     file = folder / "explore.html"
     file.touch(mode=0o600)

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        # Nobody reads, or the disk is full: what is still buffered goes nowhere, without a
+        # Nobody reads, or the disk is full: the rest of the buffer goes nowhere, without a
         # complaint at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

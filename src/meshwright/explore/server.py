@@ -1,8 +1,8 @@
 """The server of the explorer: this machine only, one page, answers as JSON.
 
-The page holds no answer and is for everybody on this machine. Answers are for who has the random
-token of the printed address: it stands behind ``#``, which browsers send to nobody, and the page
-sends it in a header; a cookie would go to every port of this host.
+The page holds no answer and is open to everybody on this machine. Answers need the random token of
+the printed address: it follows ``#``, so browsers never send it, and the page sends it in a
+header; a cookie would go to every port of this host.
 Requests must name this host (against DNS rebinding) and come from this page (against other pages
 of the browser); the page itself may load and call nothing but this server.
 """

@@ -34,7 +34,7 @@ def is_job_file(text: object) -> bool:
 
     try:
         content = read_json(path)
-    except SpecError:  # told by who reads it for what it is
+    except SpecError:  # its reader reports the fault
         return False
     return isinstance(content, Mapping) and bool(OF_JOBS & set(content))
 
@@ -119,7 +119,7 @@ def _idle_ranks(merged: Mapping[str, Any]) -> Fault | None:
     sizes = {name: str(merged.get(name) or 1) for name in ("tp", "cp", "pp", "dp")}
     on, batch = merged["on"], str(merged.get("global_batch") or "")
     if not all(size.isdigit() for size in sizes.values()):
-        return None  # told by who reads the options
+        return None  # the reader of the options reports the fault
     system = on if isinstance(on, SystemSpec) else load_system(on)
     number, has_dp = system.num_alive, merged.get("dp") is not None
     unit = math.prod(map(int, sizes.values()))

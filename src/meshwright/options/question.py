@@ -272,7 +272,7 @@ def _check_weights(args: argparse.Namespace, workload: Training) -> None:
 def read_model_and_system(
     reading: Reading, args: argparse.Namespace
 ) -> tuple[ModelSpec, SystemSpec]:
-    """Return the model and the system, to be used after ``reading.done``."""
+    """Return the model and the system; both are valid only after ``reading.done``."""
     from meshwright.train.question import with_powers, with_rent
 
     model = reading.value(model_of, args)

@@ -22,7 +22,7 @@ def strategy_texts(strategy: Strategy, structure: PlanOptions) -> dict[str, str]
 
     values = {**vars(strategy), **vars(structure), "dp": strategy.dp}
     order = order_name(structure.axis_order)
-    # A placement nests axes in orders of its own, which nobody can ask for.
+    # A placement nests axes in orders that no option states.
     values["axis_order"] = order if order in CHOICES["axis_order"] else ""
     values["stage_layers"] = lengths_text(structure.stage_layers)
     return {option.name: _text(values[option.target]) for option in table.FIXED}

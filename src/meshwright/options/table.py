@@ -104,7 +104,7 @@ class Command:
         Parameters
         ----------
         answer
-            Docstring of the answer; its first line tells the returned value.
+            Docstring of the answer; its first line names the returned value.
         returned
             Type of the returned value.
         """

@@ -161,7 +161,7 @@ OPTIONS: Mapping[str, Callable[[object], Any]] = {
 def answer_graph(point: Point) -> Result:
     """Return the best plan of a graph at a point, or the reason why there is none."""
     system, graph = system_of(point), _load_graph(point)
-    # Constants of a measured chip would set it against chips that nobody measured.
+    # Constants of a measured chip would favour or harm it against chips without measurements.
     machine, passes = calibrated_system(system, UNCALIBRATED), int(point.get("passes", 1))
     try:
         found = plan_dataflow(graph, machine, num_passes=passes, only_best=True)

@@ -63,7 +63,7 @@ def _contents(value: str) -> list[str]:
     left, seen, found = [Path(value), Path(value.rpartition(":")[0])], set(), []
     while left:
         path = left.pop()
-        with suppress(OSError, ValueError):  # what is no path
+        with suppress(OSError, ValueError):  # not a path
             status = path.stat()
             place = status.st_dev, status.st_ino
             if place in seen:
@@ -128,7 +128,7 @@ class Store:
         try:
             self._open("cannot be written")
         except SpecError:
-            for kind in ("", "-wal", "-shm", "-journal"):  # what SQLite leaves on a full disk
+            for kind in ("", "-wal", "-shm", "-journal"):  # files that SQLite leaves on a full disk
                 path.with_name(path.name + kind).unlink(missing_ok=True)
             raise
 

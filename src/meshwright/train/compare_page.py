@@ -1,4 +1,4 @@
-"""The report of a comparison: recipes side by side, and where each of them loses time."""
+"""The report of a comparison: recipes side by side, with the time that each of them loses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshwright.train.compare import Comparison, Entry
 from meshwright.train.report import plan_in_words, question_line
 
 SAME = 0.005
-"""Times that differ by a smaller share are equal in words."""
+"""Largest relative difference of times that are equal in words."""
 
 
 def comparison_page(found: Comparison) -> Page:
@@ -37,13 +37,13 @@ def comparison_page(found: Comparison) -> Page:
 
 
 def _others(found: Comparison) -> list[tuple[Entry, Candidate]]:
-    """Return the other recipes that have a plan, with it, the fastest first."""
+    """Return the other recipes with their plans, the fastest first; without one: left out."""
     known = [(entry, entry.best) for entry in found.entries[1:] if entry.best is not None]
     return sorted(known, key=lambda pair: pair[1].estimate.step_time_s)
 
 
 def _name(entry: Entry) -> str:
-    """Return a recipe, and who placed it."""
+    """Return a recipe with its placer."""
     return f"{entry.recipe}, {entry.mapper}" if entry.mapper else entry.recipe
 
 
@@ -60,7 +60,7 @@ def _longer(ours: Candidate, other: Candidate) -> dict[str, float]:
 
 
 def _tiles(found: Comparison) -> Iterator[Tile]:
-    """Yield the verdict."""
+    """Yield the tiles of the verdict."""
     ours, others = found.ours.best, _others(found)
     if ours is None:
         yield Tile("Does it fit?", "No", found.ours.why_none, "none", "bad")
@@ -96,7 +96,7 @@ def _tiles(found: Comparison) -> Iterator[Tile]:
 
 
 def _sureness(ours: Candidate, other: Candidate) -> tuple[str, str]:
-    """Return whether the intervals of two plans tell them apart."""
+    """Return a short answer, whether the intervals of two plans are apart, and a note on it."""
     own, theirs = ours.estimate.interval_s, other.estimate.interval_s
     if own is None or theirs is None:
         return "No interval", "the constants of this chip were not fitted to measurements"
@@ -106,7 +106,7 @@ def _sureness(ours: Candidate, other: Candidate) -> tuple[str, str]:
 
 
 def _cost(found: Comparison, best: Candidate) -> str:
-    """Return money and energy of a million tokens, as far as they are known."""
+    """Return the known money and energy of a million tokens."""
     price, million = best.estimate, found.workload.tokens_per_step / 1e6
     known = []
     if price.cost_usd is not None:
@@ -117,7 +117,7 @@ def _cost(found: Comparison, best: Candidate) -> str:
 
 
 def time_of(found: Comparison) -> Chart | None:
-    """Return the step of each recipe in its parts; None: nothing fits."""
+    """Return the chart of the step of each recipe by part; None: nothing fits."""
     if found.ours.best is None:
         return None
     pairs = [(found.ours, found.ours.best), *_others(found)]
@@ -173,7 +173,7 @@ def _lost_parts(found: Comparison) -> Iterator[Part]:
 
 
 def intervals_of(found: Comparison) -> Chart | None:
-    """Return the intervals of the recipes; None: fewer than two are known."""
+    """Return the chart of the intervals of the recipes; None: fewer than two are known."""
     pairs = [(found.ours, found.ours.best), *_others(found)]
     known = [
         (_name(entry), best.estimate.interval_s, best.estimate.step_time_s)

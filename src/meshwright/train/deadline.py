@@ -96,7 +96,7 @@ def least_in_time(
     Raises
     ------
     InfeasibleError, SpecError
-        No number of devices is enough; tells the time of the best one, or why none has a plan.
+        No number of devices is enough: with the time of the best one, or the missing plans.
     """
     slow = sum(device_s > size * within_s for size in sizes) - 1
     best_s, in_vain = math.inf, 0

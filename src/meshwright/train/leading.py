@@ -36,8 +36,8 @@ def lead(
     The only place that decides which plan leads; every verb with a best plan calls it.
     Within the error of plans against each other (``PLAN_ERROR`` of the fastest) the simplest plan
     comes first, by :func:`~meshwright.search.exhaustive.complexity`, of those that use no fewer
-    devices than the fastest; faster plans follow. Where no framework is asked for, a plan that
-    some framework starts comes before those that start nowhere.
+    devices than the fastest; faster plans follow. Without a requested framework, plans that
+    some framework starts come before those that start nowhere.
 
     Parameters
     ----------
@@ -73,8 +73,8 @@ def _lead_placed(
 ) -> tuple[Leaders, tuple[str, ...]]:
     """Return placed leaders and notes: a plan that some framework starts comes first.
 
-    Such as on a torus of TPUs, on which no framework has tensor streams. On chips that no
-    framework runs on, a wafer, the order stays.
+    One example is a torus of TPUs, where no framework has tensor streams. On chips without any
+    framework, such as a wafer, the order stays.
     """
     problem, best, first = space.problem, leaders.best, None
     if problem.workload.software.launches is not None or best.launches_with:

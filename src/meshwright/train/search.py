@@ -90,7 +90,7 @@ def search(
     within_s: float | None = None,
     simpler_than: float | None = None,
 ) -> SearchResult:
-    """Return the fastest candidates of a space, proven to be so.
+    """Return the proven fastest candidates of a space.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def search(
         Leave out families whose bound is above the best ones. Without it every legal candidate
         that fits is priced: for benchmarks and fronts.
     progress
-        Called after each block with counts, the best so far, and the bound of what is left [s].
+        Called after each block with counts, the best so far, and the bound of the rest [s].
     visit
         Called with each priced block: for fronts and for materialising samples.
     among

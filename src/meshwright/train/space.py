@@ -118,8 +118,8 @@ class SearchSpace:
     def overlaps_data_parallel(self) -> bool:
         """Whether data-parallel communication overlaps computation: yes, unless it is fixed.
 
-        On links of its own that is never slower: hidden time costs only a share of itself. Where
-        others share the links it may be: computation slows down for longer messages.
+        Without contention it is never slower: hidden time costs only a share of itself. On shared
+        links it may be slower: computation slows down for longer messages.
         """
         known = None if self.launches is None else self.launches.overlaps_data_parallel
         return bool(launched((True,), known)) and self.choices.keeps("overlap_data_parallel", True)

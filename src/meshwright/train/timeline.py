@@ -108,8 +108,7 @@ class StageMemory(Brief):
     total_bytes: FloatArray
     """Memory of the stage from each time on [bytes]."""
     resident_bytes: float
-    """Part of it that is there all the time: all but activations of micro-batches in flight
-    [bytes]."""
+    """Constant part of the memory: all but activations of micro-batches in flight [bytes]."""
 
     @property
     def peak_bytes(self) -> float:
@@ -328,7 +327,7 @@ def _pass_parts(
     Parameters
     ----------
     splits
-        Weight gradients are a pass of their own.
+        Whether weight gradients are a separate pass.
     """
     num_chunks = counts.shape[1]
 
@@ -432,7 +431,7 @@ def _add_passes(
         for task, seconds in passes.parts[kind]:
             parts[task] = parts[task] + seconds[stage, chunk]
         if kind in hidden_s:
-            # A pass beside an opposite one is shorter by what of its experts the other hides.
+            # Beside an opposite pass, a pass is shorter by the expert time that the other hides.
             less_s = hidden_s[kind][stage, chunk]
             missing_s = sum(parts.values()) - (line.end_s[at] - line.start_s[at])
             parts[StepTask.EP] = parts[StepTask.EP] - less_s * (missing_s + send_s > less_s / 2)
@@ -478,7 +477,7 @@ def _memory(
         full = number_at(priced.step.memory[position].total_bytes)
         empty = _bytes_in_flight(problem, structure, priced, state, 0.0)
         in_flight = number_at(state.in_flight)
-        # Where ranks share work unequally, what is in flight is that of the fullest one.
+        # Where ranks share work unequally, the bytes in flight are those of the fullest one.
         of_one = (
             _bytes_in_flight(problem, structure, priced, state, in_flight) - empty
         ) / in_flight

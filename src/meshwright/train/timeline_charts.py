@@ -53,7 +53,7 @@ def timeline_charts(line: StepTimeline) -> Iterator[Chart]:
 
 
 def _bars(line: StepTimeline) -> _Bars:
-    """Return passes as one bar each; tasks of a stage outside of passes as they are."""
+    """Return one bar for each pass, and one for each task of a stage outside of passes."""
     is_part = line.in_pass >= 0
     keys = np.stack([line.stage, line.in_pass, line.micro_batch, line.chunk])[:, is_part]
     found, places = np.unique(keys, axis=1, return_inverse=True)

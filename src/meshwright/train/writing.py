@@ -1,8 +1,7 @@
 """Limits of the exports: plans that a framework starts but its files cannot express.
 
-The rules of ``sharding/launching.py`` judge what the framework itself refuses; here stand the
-limits of the files that are written for it, by :data:`WRITTEN`. A plan launches with a framework if
-neither refuses it.
+The rules of ``sharding/launching.py`` are those of the framework itself; :data:`WRITTEN` has the
+limits of the files that are written for it. A plan launches with a framework if neither refuses it.
 """
 
 from __future__ import annotations

@@ -423,7 +423,7 @@ def _changes(
 def _log_times(case: _Case, change: SingleChange, own_s: FloatArray, seed: int) -> FloatArray:
     """Return ln(time) after a change: under the most probable factors, then of each draw.
 
-    Other degrees or micro-batches run other kernels, with an error of their own. Where they stay,
+    Other degrees or micro-batches run other kernels, with a separate error. Where they stay,
     so does the part of the measurement beyond the factors, and only the effect of the change is in
     doubt.
 
