@@ -207,7 +207,7 @@ def test_servers_are_priced_and_planned_only(tmp_path):
         with pytest.raises(SpecError, match="starts a server"):
             verb(str(path), on="2xH100")
     assert mw.plan(from_=str(path), on="2xH100").workload.batch_size == 64
-    with pytest.raises(SpecError, match=r"--on: is needed.*--on 2xH100"):
+    with pytest.raises(SpecError, match=r"--on: is needed.*--on 2xCHIP"):
         mw.estimate(str(path))
 
 
