@@ -941,7 +941,7 @@ def export(args: Namespace, call: Call) -> dict[str, str] | list[Path]:
             name: str(text) for name, text in rendered(found, args.target, args.launcher).items()
         }
     folder = Path(args.out)
-    # Text is written at once; of traces there may be many, and large ones.
+    # Text is written at once; traces may be many and large.
     counted = None if exporter.is_text else call.count("files")
     return list(write(
         found, args.target, folder, launcher=args.launcher, force=args.force, progress=counted

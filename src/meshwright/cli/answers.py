@@ -44,7 +44,7 @@ def plan(args: Namespace) -> int:
     found = api.plan.answer(args, _call(args))
     if isinstance(found, ServingPlan | DisaggregatedPlan):
         return _show_serving(found, args)
-    # The other rooms are of no use to an answer of serving, and take longer to load than it.
+    # An answer of serving needs none of the other rooms, which take longer to load than it.
     from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.linpack import GridRuns, linpack_lines, linpack_record
     from meshwright.train.answer import Deadline, Front, Plan, Replan
@@ -387,7 +387,7 @@ def _show_job(found: Job, args: Namespace) -> int:
     is_named = all(fault.path != "MODEL" for fault in found.missing)
     lacking = [f"{fault.path} ..." for fault in found.missing if fault.path.startswith("--")]
     lacking = [text for text in lacking if not text.startswith("--on")]
-    # What servers leave open are options of plan alone.
+    # Only plan has the options that servers leave open.
     verb = "plan" if found.kind == "serving" and lacking else "estimate"
     words = [f"meshwright {verb}", *([] if is_named else ["MODEL"])]
     is_alone = is_named and len(files) == 1 and is_job_file(args.files[0]) and verb == "estimate"

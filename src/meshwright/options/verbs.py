@@ -3,7 +3,7 @@
 Files that start a server, in place of a model, are typed as training: ask with ``isinstance``.
 """
 
-# Options are keywords of any kind: a call that fits several lines is of the first.
+# Options are keywords of any type: a call that fits several overloads takes the first.
 # mypy: disable-error-code="overload-overlap"
 
 from __future__ import annotations

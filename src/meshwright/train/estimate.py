@@ -324,7 +324,7 @@ def nothing_fits(problem: Problem, result: SearchResult) -> str:
             f"{format_bytes(host_of(problem).capacity_bytes)}. Host memory is the limit: it takes "
             f"more of it, more devices, or an optimizer with less state. {counts.summary}"
         )
-    # Of families that cannot fit only bounds are known.
+    # Families that cannot fit have only bounds.
     capacity = system.chip.main_memory.capacity_bytes
     known = (result.least_memory_bytes, counts.least_device_bytes)
     least = min((size for size in known if size > capacity), default=known[0])

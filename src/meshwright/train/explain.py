@@ -1,4 +1,4 @@
-"""Why this plan: its limits, the effect of better hardware, and nearby plans with less memory."""
+"""Reasons for a plan: its limits, the effect of better hardware, nearby plans with less memory."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def what_would_fit(plan: Plan) -> list[Candidate]:
 
 
 def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
-    """Return why this plan: its limits, the plans it beats, and the features that are impossible.
+    """Return the reasons for a plan: its limits, the plans it beats, and impossible features.
 
     Raises
     ------
     SpecError
-        The plan, as a file has it, is not legal for its own model and system.
+        The plan of a file is illegal for its own model and system.
     """
     problem, price = problem_of(plan), plan.best.estimate
     faults = check_problem(problem, plan.best.strategy, plan.best.structure)

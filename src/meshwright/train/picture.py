@@ -25,7 +25,7 @@ from meshwright.train.answer import Plan
 from meshwright.train.timeline import PASSES, TASKS, StageMemory, StepTask, StepTimeline
 
 LEFT, RIGHT, WIDTH, MARGIN = 92.0, 150.0, 1180.0, 24.0
-"""Left edge, right edge, width of the chart; margin around everything [px]."""
+"""Space left of the chart and right of it; width of the chart; margin around everything [px]."""
 LEGEND, LINE = 88.0, 18.0
 """Top of the legend; distance of its lines [px]."""
 ROWS, MOST_ROW, LEAST_ROW = 440.0, 30.0, 7.0
@@ -220,7 +220,7 @@ def _rows(line: StepTimeline, scale: _Scale, top: float, row: float) -> Iterator
     """Yield the row of each stage: idle time, the tasks in one shape each kind, numbers."""
     bar = row - min(3.0, 0.2 * row)
     stages = range(line.num_stages)
-    # The names of low rows need more than one of them.
+    # A name is higher than a low row: only some rows have one.
     named = {*stages[:: max(1, -int(-LINE_LABEL // row))][:-1], stages[-1]}
     shapes = _shapes(line, is_parted=_is_parted(line, scale))
     for stage in stages:

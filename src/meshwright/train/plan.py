@@ -153,7 +153,7 @@ def _answer(
     if factors is not None:
         candidates = [with_measured_interval(problem, entry, factors) for entry in candidates]
     best = candidates[0]
-    # Constants are perturbed on links of its own.
+    # Constants are perturbed without contention.
     placement = best.placement
     slower = best.estimate.step_time_s / placement.closed_form_s if placement else 1.0
     why_not: tuple[WhyNot, ...] = ()

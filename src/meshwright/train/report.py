@@ -147,7 +147,7 @@ def _cost(plan: Plan) -> str:
         return text
     run = f"{format_days(plan.run_s)} for {_count(work.total_tokens)} tokens"
     if price.cost_usd is not None:
-        # devices are rented while they restart, too: by the day, not by the step
+        # devices are rented by the day, restarts included, not by the step
         run += f", {price.cost_usd / price.step_time_s * plan.run_s:,.0f} USD"
     if work.batch_ramp is not None:
         added_s = price.ramp_s / price.goodput_fraction
