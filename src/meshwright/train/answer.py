@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 EXACT = 1e-6
-"""Times that differ by less are equal."""
+"""Largest relative difference of equal times [1]."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class OperatorOption(Brief):
     axes: tuple[str, ...]
     """Axes of more than one device, innermost first."""
     shapes: Mapping[str, tuple[int, ...]]
-    """By axis: the block that its members fill, outermost level first: rows, columns."""
+    """Block that the members of each axis fill, outermost level first: rows, columns."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class OperatorRun(Brief):
 
     operators: tuple[str, ...]
     first_layer: int | None
-    """None for the embedding and the head."""
+    """First layer of the run; None: the embedding or the head."""
     last_layer: int | None
     option: int
     """Number of the option, from 0."""
@@ -110,11 +110,11 @@ class Estimate(Brief):
     tokens_per_s: float
     tokens_per_s_per_device: float
     mfu_causal: float
-    """Model FLOPs with half of the scores under a causal mask, over the dense peak."""
+    """Model FLOPs over the dense peak, with half of the scores under a causal mask."""
     mfu_full: float
-    """Model FLOPs with all s^2 scores."""
+    """Model FLOPs with all s^2 scores, over the dense peak."""
     hfu: float
-    """Executed FLOPs, recomputation included, all scores counted half under a causal mask."""
+    """Executed FLOPs over the dense peak, recomputation included, causal scores counted half."""
     energy_j: float | None
     cost_usd: float | None
     goodput_fraction: float = 1.0
@@ -464,7 +464,7 @@ class SizeTried(Brief):
 
     num_devices: int
     run_s: float | None
-    """None: no plan fits."""
+    """Time of the whole run [s]; None: no plan fits."""
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ class Recipe:
     fixed: Fixed
     mappers: tuple[Mapper, ...] = (Mapper.TMAP,)
     needs_grid: bool = False
-    """It streams tensors between neighbours: left out on systems without any."""
+    """Whether it streams tensors between neighbours; left out on systems without a grid."""
 
 
 recipes: Registry[Recipe] = Registry("recipe")

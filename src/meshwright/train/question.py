@@ -92,8 +92,8 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
 def switched_on(workload: Training) -> Training:
     """Return the work with every free switch of its framework on that is not fixed.
 
-    A switch is free if it costs nothing. Stated fields of the software are fixed, others take the
-    default of the framework. Without a framework nothing changes.
+    A free switch makes no plan slower or larger. Stated fields of the software are fixed,
+    and so are the defaults of the framework. Without a framework nothing changes.
     """
     software = workload.software
     if software.launches is None:
