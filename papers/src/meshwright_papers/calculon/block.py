@@ -48,12 +48,12 @@ class Joint:
     again: Num
     """1 where the transfer is repeated for the backward pass."""
     is_tiled: bool = False
-    """Hidden, tile by tile, behind the matrix product of its layer."""
+    """Whether it hides, tile by tile, behind the matrix product of its layer."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a block: its work, what it keeps, and how it takes part in recomputation."""
+    """One layer of a block: its work, the tensors that it keeps, and its part in recomputation."""
 
     name: str
     forward: Work
@@ -71,7 +71,7 @@ class Layer:
     keeps_input: Num = 1.0
     """0 where the input is recomputed, or kept by another layer."""
     shares_input: bool = False
-    """The input is a buffer that another layer counts."""
+    """Whether the input is a buffer that another layer counts."""
     keeps_output: Num = 1.0
 
 
@@ -93,7 +93,7 @@ def tiled_matrix_layer(
     tp: Num,
     split: Num,
 ) -> Layer:
-    """Return a matrix product whose tensor-parallel transfer hides behind its tiles.
+    """Return a matrix product that hides its tensor-parallel transfer behind its tiles.
 
     ``inner`` and ``outer`` are those of the whole product. With sequence parallelism (``split``)
     one tile of the gathered side is kept; otherwise the identity side keeps nothing and the side
@@ -222,7 +222,7 @@ def fork(name: str, word: float, size: Num, num_users: int) -> Layer:
 
 
 def exposed_joint(name: str, word: float, size: Num, tp: Num, joint: Joint, split: Num) -> Layer:
-    """Return a joint of its own: the transfer, and the additions of its reduction.
+    """Return a separate joint: the transfer, and the additions of its reduction.
 
     Nothing at all without tensor parallelism. ``split``: sequence parallelism, where both sides
     move data; otherwise only the side of the all-reduce touches and keeps it.
@@ -249,7 +249,7 @@ class BlockStructure:
 
     is_multiquery: bool = False
     is_tiled: bool = False
-    """Tensor-parallel transfers hide behind the tiles of the matrix products."""
+    """Whether tensor-parallel transfers hide behind the tiles of the matrix products."""
     is_training: bool = True
 
 
@@ -263,7 +263,7 @@ class BlockChoices:
     """The network of the tensor axis."""
     recomputes_all: Column
     recomputes_attention: Column
-    """Also 1 where all is recomputed."""
+    """1 where attention or the whole block is recomputed."""
     gather_again: Column
     is_split: Column
     """Sequence parallelism: reduce-scatter and all-gather in place of all-reduce."""
@@ -386,7 +386,7 @@ def _exit(part: str, sizes: _Sizes, choices: BlockChoices) -> Iterator[Layer]:
 
 
 def _sharing(layer: Layer, recomputed: Num) -> Layer:
-    """Return a layer whose input is counted elsewhere."""
+    """Return a layer with an input that is counted elsewhere."""
     return replace(layer, recomputed=recomputed, keeps_input=0.0, shares_input=True)
 
 

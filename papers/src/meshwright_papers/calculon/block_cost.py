@@ -90,7 +90,7 @@ class BlockCost:
     they only enter the window in which gradients may be summed.
     """
     useful_flops: Num
-    """Without recomputation and optimizer [FLOP]."""
+    """Work without recomputation and optimizer [FLOP]."""
     weights: tuple[Num, ...]
     """Weights of each layer [elements]."""
     weight_bytes: Num
@@ -109,7 +109,7 @@ class BlockCost:
 
 
 def _each_column(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a nested record whose every column has been changed; numbers stay."""
+    """Return a nested record with every column changed; numbers stay."""
     if isinstance(value, np.ndarray):
         return change(value) if value.ndim else value
     if isinstance(value, tuple):
@@ -222,7 +222,7 @@ class _LayerClock:
         return self._pass(layer, layer.forward, gathers=_opens(layer))
 
     def input_gradient(self, layer: Layer) -> PassCost:
-        """Return the backward pass to the input, whose transfers are the conjugates."""
+        """Return the backward pass to the input; its transfers are the conjugates."""
         return self._pass(layer, layer.input_gradient, gathers=not _opens(layer))
 
     def weight_gradient(self, layer: Layer) -> PassCost:
@@ -235,7 +235,7 @@ class _LayerClock:
         return PassCost(cost.compute_s, cost.memory_s, busy_s)
 
     def repeated(self, layer: Layer, forward: PassCost) -> PassCost:
-        """Return the transfers that are repeated; a tiled one exposes what forward exposed."""
+        """Return the repeated transfers; a tiled one has the exposed time of the forward pass."""
         joint = layer.joint
         if joint is None:
             return PassCost()
@@ -272,7 +272,7 @@ class _LayerClock:
         return PassCost(cost.compute_s, cost.memory_s, busy_s, link, Pair(exposed_s, exposed_s))
 
     def _tiled(self, cost: PassCost, link_s: Num) -> tuple[Num, Num]:
-        """Return busy and exposed time of a product behind whose tiles a transfer hides [s].
+        """Return busy and exposed time of a product with a transfer hidden behind its tiles [s].
 
         One tile per peer. While a tile is in flight the transfer takes ``processor_usage`` of
         the engine. A transfer longer than its product leaves the excess of every tile but one;
@@ -313,7 +313,7 @@ class OptimizerCost:
 
 
 def optimizer_cost(machine: Machine, weights: Sequence[Num], num_shards: Num) -> OptimizerCost:
-    """Return the optimizer step of one block, whose layers have these weights [elements].
+    """Return the optimizer step of one block with layers of these weights [elements].
 
     Two moments in full precision, and a master copy where the weights themselves are smaller.
     ``num_shards`` is the data-parallel degree with a sharded optimizer, 1 without.

@@ -43,11 +43,11 @@ class Executions:
     num_virtual_stages: FloatArray
     shard_optimizer: BoolArray
     communication: IntArray
-    """How the tensor-parallel results are summed: whole, split at stage ends, or always split."""
+    """Sums of tensor-parallel results: whole, split at stage ends, or always split."""
     overlap: IntArray
-    """How tensor-parallel transfers hide behind matrix products."""
+    """Overlap of tensor-parallel transfers with matrix products."""
     gather_again: BoolArray
-    """The gathered activations are not kept for the backward pass (sequence parallelism)."""
+    """Whether activations are gathered again for the backward pass (sequence parallelism)."""
     overlap_gradients: BoolArray
     offload_weights: BoolArray
     offload_activations: BoolArray
@@ -134,7 +134,7 @@ def check_executions(executions: Executions, application: Application, num_netwo
 
 
 def _rules(e: Executions, app: Application, num_networks: int) -> list[tuple[str, BoolArray, str]]:
-    """Return the rules of a well-formed plan: field, rows that break it, what it says."""
+    """Return the rules of a well-formed plan: field, rows that break it, message."""
     local_batch = e.global_batch_size / e.dp
     return [
         ("num_procs", e.tp * e.pp * e.dp != e.num_processors, "must be tensor * pipeline * data"),
@@ -162,7 +162,7 @@ def _rules(e: Executions, app: Application, num_networks: int) -> list[tuple[str
 
 
 def _not_dividing(tp: FloatArray, app: Application) -> BoolArray:
-    """Tell where the tensor degree does not divide what it splits."""
+    """Return the rows with a tensor degree that does not divide the dims that it splits."""
     split = (app.hidden_size % tp) + (app.feedforward_size % tp) + (app.num_heads % tp)
     return np.asarray(split != 0)
 

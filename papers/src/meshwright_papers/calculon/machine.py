@@ -88,7 +88,7 @@ class MemoryTier(Declaration):
     """A memory: capacity, bandwidth, and efficiency by the size of the access."""
 
     capacity_bytes: MessageBytes
-    """Zero: the tier is absent."""
+    """Capacity of the tier [B]; 0: the tier is absent."""
     bandwidth_bytes_per_s: BytesPerSecond
     steps: tuple[BytesStep, ...]
 
@@ -106,7 +106,7 @@ class OperationCost(Declaration):
 
 
 class NetworkTier(Declaration):
-    """One network tier: its size, its rate, and what a collective moves on it."""
+    """One network tier: its size, its rate, and the volume of collectives on it."""
 
     bandwidth_bytes_per_s: BytesPerSecond
     efficiency: Fraction
@@ -126,11 +126,11 @@ class System(Declaration):
     memory: MemoryTier
     host_memory: MemoryTier
     processing: Literal["no_overlap", "roofline"]
-    """Compute and memory time of a layer are added, or the larger one counts."""
+    """Whether compute and memory time of a layer are added, or the larger one counts."""
     networks: tuple[NetworkTier, ...]
 
     def without_host_memory(self) -> System:
-        """Return the same system whose host-memory tier is absent."""
+        """Return the system without its host-memory tier."""
         absent = self.host_memory.model_copy(update={"capacity_bytes": 0.0})
         return self.model_copy(update={"host_memory": absent})
 
@@ -244,7 +244,7 @@ class Machine:
         )
 
     def busy_s(self, compute_s: Num, memory_s: Num) -> Num:
-        """Return the time of a layer whose compute and memory times are known [s]."""
+        """Return the time of a layer from its compute and memory times [s]."""
         return larger(compute_s, memory_s) if self.is_roofline else compute_s + memory_s
 
 

@@ -2,7 +2,7 @@
 
 The cost of a block is priced once per tensor degree and network (a small table), then gathered and
 composed: the interleaving of a division runs along one side of an array, all other choices along
-the other. Networks are refused first, memory second; time is priced for what is left. The formulas
+the other. Networks are refused first, memory second; time is priced for the rest. The formulas
 are those of :mod:`step`, so any row evaluated alone gives the same numbers.
 """
 
@@ -60,7 +60,7 @@ from meshwright_papers.calculon.step import (
 
 @dataclass(frozen=True)
 class Space:
-    """Every plan that the peer's search looks at: float types, activation fused, training."""
+    """Every plan of the peer's search: float types, activation fused, training."""
 
     application: Application
     system: System
@@ -69,7 +69,7 @@ class Space:
     """The batch of a division is the largest multiple of its data degree up to this."""
     data_type: str = "float16"
     tensor_overlap: bool = True
-    """Also plans whose tensor-parallel transfers hide behind tiles."""
+    """Whether plans that hide tensor-parallel transfers behind tiles are included."""
 
     @property
     def has_host_memory(self) -> bool:
@@ -79,7 +79,7 @@ class Space:
 
 @dataclass(frozen=True)
 class Division:
-    """The degrees of the axes, and what follows from them."""
+    """Degrees of the axes, and quantities derived from them."""
 
     tp: int
     pp: int
@@ -217,7 +217,7 @@ def yes_and_no(allowed: bool) -> tuple[bool, ...]:
 
 @dataclass(frozen=True)
 class Counts:
-    """Plans of a space, by what became of them."""
+    """Numbers of plans of a space by outcome."""
 
     configurations: int = 0
     network_refused: int = 0
@@ -342,7 +342,7 @@ class Portion:
     counts: Counts
 
     def blocks(self) -> Iterator[PricedBlock]:
-        """Yield the time of each plan whose memory fits, in rectangles."""
+        """Yield the time of each plan that fits in memory, in rectangles."""
         across = np.flatnonzero(self.fits.any(axis=0))
         if not across.size:
             return
@@ -398,7 +398,7 @@ def _layout(space: Space, part: Division, micro_batch_size: FloatArray) -> Layou
 
 
 def portions(space: Space) -> Iterator[Portion]:
-    """Yield the space in portions whose memory is priced and whose plans are counted."""
+    """Yield the space in portions with priced memory and counted plans."""
     parts = list(divisions(space))
     tables = _tables(space, parts)
     for part in parts:
@@ -459,7 +459,7 @@ class Ranked:
     total_s: float
     near_bytes: float
     order: int
-    """Its turn in the enumeration; settles equal rates."""
+    """Place in the enumeration, which orders equal rates."""
     block: PricedBlock
     place: int
 
@@ -483,9 +483,9 @@ def search(space: Space, num_best: int = 20) -> SearchResult:
     Parameters
     ----------
     space
-        What to search.
+        Space to search.
     num_best
-        How many plans to return; equal rates in the order of the enumeration.
+        Number of plans to return; equal rates in the order of the enumeration.
     """
     counts, order = Counts(), 0
     best: list[Ranked] = []

@@ -44,13 +44,13 @@ from meshwright_papers.calculon.machine import (
 
 @dataclass(frozen=True)
 class Layout:
-    """How the blocks are dealt out; every count is a column."""
+    """Layout of the blocks over stages; every count is a column."""
 
     pp: Num
     num_blocks: Num
     """Blocks of one stage, the largest one."""
     num_missing_blocks: Num
-    """Blocks that the other stages have fewer, together."""
+    """Blocks that all other stages lack together."""
     num_virtual_stages: Num
     num_micro_batches: Num
 
@@ -61,7 +61,7 @@ class Layout:
 
     @property
     def micro_batches_in_flight(self) -> Num:
-        """Micro-batches whose activations are held, of one stage, one forward one backward.
+        """Micro-batches with activations held in one stage, one forward one backward.
 
         Interleaving holds (pp - 1) / (v * pp) more of each.
         """
@@ -86,7 +86,7 @@ class Offload:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one processor by use; the two sums say what is held where."""
+    """Bytes of one processor by use; the two sums are those of each memory."""
 
     weight_bytes: Num
     activation_bytes: Num
@@ -108,7 +108,7 @@ def memory_of(
 ) -> Memory:
     """Return the memory of a plan [B].
 
-    What is offloaded keeps two blocks in the near memory: one at work, one on its way.
+    Offloaded tensors keep two blocks in the near memory: one in use, one in transfer.
     Source: Calculon 0.1.0 (commit caa4b11). Embedding, logits and loss are not counted there.
     """
     blocks, trains = layout.num_blocks, float(is_training)
@@ -243,7 +243,8 @@ def bubble_s(stage: StageTime, layout: Layout) -> Num:
     """Return the idle time of the first stage [s].
 
     pp - 1 chunks; with v chunks per stage and a last group of micro-batches that does not fill
-    the pipeline, (v - 1) chunks more for each missing micro-batch; less what uneven stages lack.
+    the pipeline, (v - 1) chunks more for each missing micro-batch; less the blocks that uneven
+    stages lack.
     """
     chunk_s = stage.forward_chunk_s(layout) + stage.backward_chunk_s(layout)
     left = layout.num_micro_batches % layout.pp
@@ -261,7 +262,7 @@ def step_time(
     block: BlockCost, optimizer: OptimizerCost, stage: StageTime, layout: Layout, data_s: Num,
     *, is_training: bool,
 ) -> StepTime:  # fmt: skip
-    """Return one step; ``data_s`` is what the sum of gradients leaves exposed."""
+    """Return one step; ``data_s`` is the exposed time of the sum of gradients."""
     passes = layout.num_blocks * layout.num_micro_batches
     chunks = layout.num_virtual_stages * layout.num_micro_batches
     in_chunk = layout.blocks_per_chunk
@@ -382,7 +383,7 @@ LEAST_OFFLOAD_BLOCKS = 3
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Plans and what they cost, as columns; a refused plan has its numbers too."""
+    """Plans and their costs, as columns; a refused plan has its numbers too."""
 
     time: StepTime
     memory: Memory
@@ -508,7 +509,7 @@ def _useful_flops(block: BlockCost, optimizer: OptimizerCost, is_training: bool)
 
 
 def _full(record: Any, num_rows: int) -> Any:
-    """Return a record whose every entry is a column."""
+    """Return a record with a column in every entry."""
     return type(record)(
         **{f.name: getattr(record, f.name) + np.zeros(num_rows) for f in fields(record)}
     )

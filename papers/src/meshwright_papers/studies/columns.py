@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SHARE, RATIO, SAVED = "share", "ratio", "saved"
-"""Units of what has none: a share of one; one over another; percent saved, of which the ratio that
-is left is drawn."""
+"""Units of numbers without one: a share of one; a ratio; percent saved, drawn as the ratio that is
+left."""
 
 
 @dataclass(frozen=True)

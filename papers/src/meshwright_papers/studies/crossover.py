@@ -166,7 +166,7 @@ def _device_claims() -> list[Claim]:
 
 
 def _model_claim() -> Claim:
-    """Return whether a larger model brings more axes, on as many devices."""
+    """Return whether a larger model brings more axes, on the same number of devices."""
     small, large = SETUPS[:2]
     pairs = [
         (number, *(len(axes_of(best_in(setup, number, "with cp ep"))) for setup in (small, large)))

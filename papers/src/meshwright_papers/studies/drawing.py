@@ -14,7 +14,7 @@ from meshwright.report.svg import INK, svg_of
 from meshwright_papers.studies.columns import RATIO, SAVED, SHARE, unit_of, words_of
 
 Mark = Literal["bars", "stack", "dots", "lines", "pairs"]
-"""Bars start at zero; parts are stacked; dots are for ratios and for what spans decades; lines run
+"""Bars start at zero; parts are stacked; dots are for ratios and for values over decades; lines run
 over a numeric axis; pairs set the second column of numbers over the first."""
 
 
@@ -32,13 +32,13 @@ class Drawing:
     along: str
     """Column of the other axis."""
     colour: str = ""
-    """Column whose entries colours tell apart."""
+    """Column with entries in different colours."""
     panels: str = ""
     """Column with a panel for each of its entries."""
     across: int = 3
     """Panels beside each other."""
     apart: Literal["", "x", "y"] = ""
-    """An axis that each panel has of its own."""
+    """Axis that is separate for each panel."""
     is_offset: bool = True
     """Whether colours of one row lie one below another."""
     measure: str = ""
@@ -48,9 +48,9 @@ class Drawing:
     published: str = ""
     """Column of published numbers, drawn beside ours."""
     limit: tuple[float, str] | None = None
-    """Where a line lies, in the unit of the numbers, and what it is."""
+    """Position of a line, in the unit of the numbers, and its name."""
     fits: Mapping[str, str] = field(default_factory=dict)
-    """By column of numbers the one that says which of them do not fit after all."""
+    """Column of flags of each column of numbers: false where the number does not fit."""
     misfit: str = "does not fit"
     """Meaning of a cell without a number."""
 
@@ -72,11 +72,11 @@ WIDE = 8.0
 LARGE = 1e4
 """Numbers from which an axis has prefixes, such as 20k."""
 MANY = 16
-"""Bars beyond which none has its number beside it."""
+"""Most bars with their numbers beside them."""
 LEGEND = 110
 """Letters of the names in a line of a legend, at most."""
 EDGE = 8
-"""From the end of an axis to the crosses of what has no number [px]."""
+"""Distance from the end of an axis to the crosses of rows without a number [px]."""
 DIGITS = (
     (1.5, (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5)),
     (4.0, (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)),
@@ -85,7 +85,7 @@ DIGITS = (
 """First digits of the ticks of a logarithmic axis, by its last over its first number at most."""
 SAID = ("case", "configuration", "figure", "form", "hbm", "kind", "machine", "memory", "model",
         "network", "reading", "run", "setting", "switching", "system", "wafer")  # fmt: skip
-"""Columns whose entries say what they are, so that their axis needs no title."""
+"""Columns with entries that explain themselves, so that their axis needs no title."""
 
 Entry = dict[str, Any]
 
@@ -145,7 +145,7 @@ def drawing_spec(columns: Sequence[str], rows: Sequence[Sequence[Any]], how: Dra
 
 
 def _entries(record: Mapping[str, Any], how: Drawing) -> Iterator[Entry]:
-    """Yield what is drawn of a row: an entry for each column of numbers."""
+    """Yield the drawn entries of a row: one for each column of numbers."""
     base = _number(record, how.over) if how.over else 1.0
     for order, name in enumerate(how.values):
         value = _number(record, name)
@@ -208,7 +208,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _panel(entries: Sequence[Entry], how: Drawing, measure: Measure, width: int) -> Spec:
-    """Return one panel: marks, what has no number, what is published, and lines."""
+    """Return one panel: marks, missing numbers, published numbers, and lines."""
     value, along = ("y", "x") if how.mark == "lines" else ("x", "y")
     series = list(dict.fromkeys(entry["series"] for entry in entries))
     place: Spec = {along: _along(entries, how)}
@@ -284,7 +284,7 @@ def _lines(how: Drawing, measure: Measure, channel: str) -> Iterator[Spec]:
 def _others(
     entries: Sequence[Entry], how: Drawing, place: Spec, number: Spec, width: int
 ) -> Iterator[Spec]:
-    """Yield hollow marks for what is published, and crosses for what does not fit.
+    """Yield hollow marks for published numbers, and crosses for rows that do not fit.
 
     A cross is at its number, or at the end of the axis where there is none.
     """

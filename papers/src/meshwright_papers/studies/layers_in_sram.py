@@ -1,4 +1,4 @@
-"""A table of four layers kept in the caches of 16 H100: what it would take for it to hold."""
+"""A table of four layers kept in the caches of 16 H100: the conditions for it to hold."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Kind:
         return WORD_BYTES * (self.num_experts * hidden**2 + 2 * tokens * hidden)
 
     def largest_hidden(self, tokens: float, room: float) -> int:
-        """Return the largest size whose layer fits a room: a root of the line above."""
+        """Return the largest size of a layer that fits a room: a root of the line above."""
         weights = self.num_experts
         root = math.sqrt(tokens**2 + weights * room / WORD_BYTES)
         return int((root - tokens) / weights)
@@ -144,14 +144,14 @@ def longest_pass(kind: Kind, least_gain: float) -> int:
 
 @studies.register("layers-in-sram")
 class LayersInSram:
-    """Arithmetic of the table, the roofline of what fits, the cut itself, and what is missing."""
+    """Arithmetic of the table, the roofline of layers that fit, the cut, and missing inputs."""
 
     title = "a table of four layers in the caches of 16 H100: what it takes to hold"
     source = "proposal of a layer-wise deployment in SRAM or L2, section Experiments"
 
     @staticmethod
     def run() -> StudyResult:
-        """Check each number of the table against what the hardware allows."""
+        """Check each number of the table against the limits of the hardware."""
         columns = ("kind", "hidden", "pass_tokens", "held", "fits", "l2_tokens_per_s",
                    "hbm_tokens_per_s", "gain")  # fmt: skip
         rows = tuple(_row(kind, hidden, tokens) for kind in (DENSE, *MOE)
@@ -178,7 +178,7 @@ class LayersInSram:
 
 
 def _row(kind: Kind, hidden: int, tokens: int) -> tuple[object, ...]:
-    """Return a row of the table of what hardware allows."""
+    """Return a row of the table of hardware limits."""
     held = kind.held_bytes(hidden, tokens)
     rates = [kind.tokens_per_s(hidden, tokens, rates_at(level)) for level in (0, 1)]
     fits = "yes" if held <= cache_room_bytes() else "no"
@@ -186,7 +186,7 @@ def _row(kind: Kind, hidden: int, tokens: int) -> tuple[object, ...]:
 
 
 def _arithmetic_claims() -> list[Claim]:
-    """Return whether the numbers of the table agree with each other, and what they mean."""
+    """Return the claims on the agreement of the numbers of the table, and their meaning."""
     is_inverse = all(round(1e3 / row.tokens_per_s, 3) == row.token_ms for row in PRINTED)
     users = ", ".join(f"{1e3 * BATCH / row.tokens_per_s:.1f}" for row in PRINTED)
     claims = [
@@ -216,7 +216,7 @@ def _arithmetic_claims() -> list[Claim]:
 
 
 def _level_claims() -> list[Claim]:
-    """Return the throughput of what fits, and the size of what is as slow as the table."""
+    """Return the throughput of layers that fit, and the size that is as slow as the table."""
     tokens = PASSES[0]
     hidden = DENSE.largest_hidden(tokens, cache_room_bytes())
     bound = DENSE.tokens_per_s(hidden, tokens, rates_at(0))

@@ -72,7 +72,7 @@ class Row:
 
     @property
     def cells(self) -> tuple[str, float, float, float, float, str]:
-        """Seconds of a step, samples/s, and that over what was measured and over the peer."""
+        """Seconds of a step, samples/s, and their ratios to the measurement and the peer."""
         rate = self.samples_per_s
         return (self.name, RUN.batch / rate, rate, rate / RUN.measured_samples_per_s,
                 rate / RUN.peer_samples_per_s, self.plan)  # fmt: skip
@@ -96,7 +96,7 @@ def rows() -> list[Row]:
 
 
 def claims(found: list[Row]) -> tuple[Claim, ...]:
-    """Return the verdicts on what was measured, and on the peer's log."""
+    """Return the verdicts on the measurement, and on the peer's log."""
     by_name = {row.name: row.samples_per_s for row in found}
     measured, peer = RUN.measured_samples_per_s, RUN.peer_samples_per_s
     plain, rules = by_name["ours: as published, 1F1B"], by_name["its rules, solved here"]
@@ -115,7 +115,7 @@ def claims(found: list[Row]) -> tuple[Claim, ...]:
 
 @studies.register("gpt-145.6b")
 class Megatron145B:
-    """The largest run of which measurement, DFModel's log and our own plans are all known."""
+    """The largest run with a measurement, a log of DFModel and our own plans."""
 
     title = "GPT 145.6B on 1,536 A100: measured, DFModel's log, our plans"
     source = "Narayanan et al. 2021, arXiv 2104.04473, table 1; DFModel, arXiv 2412.16432"

@@ -25,7 +25,7 @@ GAIN_WITHIN = 0.5
 
 
 class Verdict(StrEnum):
-    """How a claim stands."""
+    """Verdict on a claim."""
 
     AGREES = "agrees"
     UNDER_A_SETTING = "agrees under a setting"
@@ -49,12 +49,12 @@ class Claim:
     why: str
     """The mechanism, where the two differ."""
     described: str | None = None
-    """Our result where all systems may only do what the publication describes."""
+    """Our result where all systems are limited to the description in the publication."""
     described_verdict: Verdict | None = None
 
     @property
     def differs(self) -> bool:
-        """Whether a reading differs from what is published."""
+        """Whether a reading differs from the published value."""
         return Verdict.DIFFERS in (self.verdict, self.described_verdict)
 
 
@@ -85,7 +85,7 @@ def judged(ours: float | None, published: float | None) -> Verdict:
 
 
 def judged_gain(ours: float | None, published: float, neutral: float = 1.0) -> Verdict:
-    """Return whether a gain agrees: as a figure, and what it has over nothing within half of it.
+    """Return whether a gain agrees: as a figure, and in its excess over no gain within half of it.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     drawing: Drawing | None = None
-    """How it is drawn, where it is."""
+    """Chart of the table, if any."""
 
     @property
     def is_drawn(self) -> bool:
@@ -139,7 +139,7 @@ def claim_lines(claims: Iterable[Claim]) -> Iterator[str]:
 
 
 def shown(value: Any) -> str:
-    """Return an entry of a table as text: four figures, nothing for what is not there."""
+    """Return an entry of a table as text: four figures, nothing for a missing one."""
     if value is None:
         return ""
     return f"{value + 0.0:.4g}" if isinstance(value, float) else str(value)
@@ -155,7 +155,7 @@ class StudyResult:
     claims: tuple[Claim, ...] = ()
     assumptions: str = ""
     machine: SystemSpec | None = None
-    """Whose assumed values are told."""
+    """System with assumed values that are reported."""
 
 
 class Study(Protocol):
@@ -163,15 +163,15 @@ class Study(Protocol):
 
     title: str
     source: str
-    """The publication whose figure or question it is."""
+    """Publication of the figure or question."""
 
     @staticmethod
     def run() -> StudyResult:
-        """Compute it."""
+        """Compute the study."""
 
 
 studies: Registry[type[Study]] = Registry("study")
-"""Keyed by the name on the command line."""
+"""Studies by the name on the command line."""
 
 
 def table_csv(table: Table) -> str:

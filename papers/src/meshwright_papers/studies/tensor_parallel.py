@@ -38,7 +38,7 @@ ACTIVATIONS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One way through a block: what is called, and what a ring sends on each rank."""
+    """One way through a block: its collectives, and the bytes that a ring sends on each rank."""
 
     scheme: str
     direction: str
@@ -50,7 +50,7 @@ class Row:
 
 @studies.register("tensor-parallel")
 class TensorParallel:
-    """Two all-reduces each way, or as many gathers and scatters of equal volume."""
+    """Two all-reduces each way, or two gathers and two scatters of equal volume."""
 
     title = "collectives and activation bytes of a block under TP and TP + SP"
     source = "Korthikanti et al. 2022 (arXiv 2205.05198), sections 3 and 4"
@@ -74,7 +74,7 @@ def block() -> LayerGraph:
 
 
 def rows_of(layer: LayerGraph, scheme: str, sequence_parallel: bool) -> list[Row]:
-    """Return the collectives of one scheme over tp: forward, backward, and what is gathered again.
+    """Return the collectives of one scheme over tp: forward, backward, and repeated gathers.
 
     Sums of small gradients once per step are left out, as in the published table.
     """

@@ -39,7 +39,7 @@ GRIDS_BESIDE = ((1, 8, 8), (2, 4, 8), ANECDOTE_GRID)
 
 @studies.register("textbook-3d")
 class Textbook3D:
-    """A search over 28 grids, and what its own numbers say about the text around it."""
+    """A search over 28 grids, and the text around it checked against its own numbers."""
 
     title = "the 3D grid search of a textbook: its output, exercises and anecdote"
     source = "section 16.9, Code 16.9.1, https://scalablebook.apartsin.com"
@@ -291,7 +291,7 @@ def data_bandwidth_to_tie(ranked: Sequence[PricedGrid]) -> tuple[float, tuple[in
 
 
 def first_genuine_3d(ranked: Sequence[PricedGrid]) -> PricedGrid:
-    """Return the cheapest grid whose three degrees all exceed one."""
+    """Return the cheapest grid with all three degrees above one."""
     return next(row for row in ranked if min(row.grid) > 1)
 
 

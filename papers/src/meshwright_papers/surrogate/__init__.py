@@ -1,4 +1,4 @@
-"""The learned cost model: what a simulation adds to the closed form, at the cost of a look-up.
+"""The learned cost model: the correction of the closed form to a simulation, at little cost.
 
 It is trained on simulated steps of drawn systems, models and plans; see
 ``docs/explanation/surrogate.md``.

@@ -46,7 +46,7 @@ FIRST_LEARNED = 1
 
 @dataclass(frozen=True)
 class Row:
-    """One plan: what is known of it at once, and what the simulation says."""
+    """One plan: its features and closed form, and the results of the simulation."""
 
     features: FloatArray
     closed_form: FloatArray
@@ -233,7 +233,7 @@ def rows_of(seed: int, number: int, indices: Sequence[int] | None = None) -> Row
 
 
 def joined_rows(parts: Sequence[Rows], provenance: dict[str, Any]) -> Rows:
-    """Return rows put after one another; what was rejected is summed."""
+    """Return rows put after one another; counts of rejected ones are summed."""
     rejected = sum((Counter(part.provenance["rejected"]) for part in parts), Counter())
     columns = {
         name: np.concatenate([getattr(part, name) for part in parts])

@@ -112,7 +112,7 @@ class Score:
 
 
 def predicted(rows: Rows, network: Network | None, *, where_kept: bool = False) -> FloatArray:
-    """Return each quantity of each row: closed form times what a network says; None: unchanged.
+    """Return each quantity of each row: closed form times the network's factor; None: unchanged.
 
     Parameters
     ----------
@@ -155,12 +155,12 @@ def tuned_scores(
 ) -> tuple[dict[str, Score], dict[str, Score], int]:
     """Return scores before and after fine-tuning each group on its first rows, on its others.
 
-    Also returns how many rows the scores are of. Groups with too few rows are left out.
+    Also returns the number of rows scored. Groups with too few rows are left out.
 
     Parameters
     ----------
     num_rows
-        Simulated rows of a group that its network is tuned on; at least as many are left to score.
+        Simulated rows of a group to tune its network on; at least the same number is left to score.
     """
     kept, values = [], []
     for group in np.unique(rows.group).tolist():

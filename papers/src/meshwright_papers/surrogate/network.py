@@ -33,7 +33,7 @@ class Network:
     """Standard deviation of each feature in training; 1 of a feature that never changed."""
     lowest: FloatArray
     highest: FloatArray
-    """Range of each feature in training: what lies beyond it counts as its edge."""
+    """Range of each feature in training: values beyond it count as its edge."""
     weights: tuple[FloatArray, ...]
     biases: tuple[FloatArray, ...]
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -192,9 +192,9 @@ def tuned(
     log_ratio: FloatArray,
     shrinkage: float = TUNING_SHRINKAGE,
 ) -> Network:
-    """Return a network whose last layer is changed to fit some rows, and no more than they need.
+    """Return a network with its last layer changed to fit some rows, as little as possible.
 
-    Ridge regression of what the network leaves over, on what its last layer reads: the change C
+    Ridge regression of the residual of the network on the inputs of its last layer: the change C
     minimises |r - H C|^2 + shrinkage |C|^2. No change is a choice, so the squared error of the
     rows never grows.
 

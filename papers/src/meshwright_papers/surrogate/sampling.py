@@ -33,7 +33,7 @@ from meshwright.spec.system import DType, SystemSpec
 from meshwright.spec.workload import Training
 
 BASE = "wafer-4x8"
-"""The wafer whose die, energies and power stand for all."""
+"""Wafer that gives the die, energies and power of all drawn systems."""
 ROWS, COLUMNS = (2, 3, 4, 6), (4, 6, 8)
 TORUS_SHARE = 1.0 / 3.0
 BANDWIDTH_BYTES_PER_S = (0.5e12, 4e12)
@@ -75,7 +75,7 @@ def draw_problem(rng: np.random.Generator) -> Problem:
 def draw_system(rng: np.random.Generator) -> SystemSpec:
     """Return a grid of dies with drawn sides, links, HBM and SRAM.
 
-    What feeds the cores is left out: large products reach a share of the peak there.
+    The feed of the cores is left out: large products reach a share of the peak there.
     """
     base = load_system(BASE)
     rows, columns = _one(rng, ROWS), _one(rng, COLUMNS)
@@ -206,12 +206,12 @@ def draw_candidates(
     """Return drawn plans, at most so many: fewer where the space has no more.
 
     Fast strategies are drawn more often: with a chance in proportion to their speed in closed
-    form. Ways to lay them are all as likely.
+    form. All of their layouts are equally likely.
 
     Parameters
     ----------
     rejected
-        Counts what was drawn and left out, by reason; added to.
+        Numbers of plans drawn and left out, by reason; added to.
     """
     grid = Grid(
         num_devices=problem.system.num_devices,

@@ -63,7 +63,7 @@ def vendor(tile: int) -> Mapping:
 
 @cache
 def by_kernel(tp: int) -> Mapping:
-    """Return one kernel after the other, whose tensors always pass through DRAM.
+    """Return one kernel after the other, with tensors that always pass through DRAM.
 
     The public run sets no limit on SRAM here, so the tile is the whole sequence.
     """
@@ -121,7 +121,7 @@ class Run:
 
     @property
     def measured_samples_per_s(self) -> float:
-        """From the rate that was measured."""
+        """Samples each second, from the measured rate."""
         return self.chips * self.measured_flops_per_s / self.executed_flops
 
 

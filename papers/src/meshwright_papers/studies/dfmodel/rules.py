@@ -1,10 +1,10 @@
 """A layer on a design under the rules of DFModel (Ko et al. 2024, arXiv 2412.16432), beside ours.
 
 Cores are those that the published runs enter, memories and links those of the point. There each
-dimension of the network serves one of tp, pp and dp whole, a ring takes half of what it takes,
-nothing has latency, and memories and links run at their full rate. GPUs and TPUs run kernel by
-kernel, with no limit on what is held on the chip. Weights are read once for all sequences that
-pass at a time, of which there are as many as serve best.
+dimension of the network serves one of tp, pp and dp whole, an all-reduce on a ring takes half of
+its usual time, nothing has latency, and memories and links run at their full rate. GPUs and TPUs
+run kernel by kernel, without a limit on the bytes held on the chip. Weights are read once for all
+sequences that pass at a time; their number is the best one.
 """
 
 from __future__ import annotations

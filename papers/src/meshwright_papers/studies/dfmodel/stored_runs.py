@@ -1,4 +1,4 @@
-"""The 29 runs whose results the public repository of DFModel stores, each beside ours.
+"""The 29 runs with results in the public repository of DFModel, each beside ours.
 
 Figures are those that its logs print (kosho2013/DFModel, commit d395b285). Where its inputs are
 known, the run is priced here under its rules; where they are not, a reason stands for the figure.
@@ -38,7 +38,7 @@ SIZES = (
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run, what its log prints, and what comes of it here."""
+    """A run, the figures in its log, and ours."""
 
     name: str
     unit: str
@@ -140,9 +140,10 @@ TOPOLOGIES = {
 }
 """Sizes of the dimensions, samples/s and price.
 
-What the logs do not name follows from what they print. Links of 25 GB/s and these prices leave 200
-GB/s of DRAM a chip, the same for all six. Utilisation, peak and samples/s make 1.2535e16 FLOP a
-sample: 128 layers of hidden 25,600. Those of the sweeps make 1.1558e16: hidden 24,576.
+Inputs that the logs do not name follow from the numbers that they print. Links of 25 GB/s and these
+prices leave 200 GB/s of DRAM a chip, the same for all six. Utilisation, peak and samples/s make
+1.2535e16 FLOP a sample: 128 layers of hidden 25,600. Those of the sweeps make 1.1558e16: hidden
+24,576.
 """
 BATCH = 8192
 """Global batch of the models of 1T parameters [sequences]; not in their logs."""
@@ -238,7 +239,7 @@ class Factorisation:
     """Linpack on a grid of chips under the peer's rules: links or arithmetic, whichever is more.
 
     In each iteration a panel is sent on along a row of the grid, columns - 1 times, and the rows
-    that change places along a column, rows - 1 times. A chip updates its part of what is left,
+    that change places along a column, rows - 1 times. A chip updates its part of the rest,
     panel included, and its part of the panel, both as products.
     """
 

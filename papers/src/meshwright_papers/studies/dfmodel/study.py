@@ -190,7 +190,7 @@ class Dfmodel:
 
     @staticmethod
     def run() -> StudyResult:
-        """Rebuild what is public, and judge it."""
+        """Rebuild the public results, and judge them."""
         layer, networks = mappings(), [by_network(name) for name in NETWORKS]
         faster, cheaper = gains()
         runs = [predicted(run) for run in RUNS]
@@ -273,14 +273,14 @@ def _stored_table(runs: list[StoredRun]) -> Table:
 
 
 def _stored_lines(table: Table) -> list[str]:
-    """Return the figures of the stored runs, then what is said of them."""
+    """Return the lines of the figures of the stored runs, then those of their notes."""
     figures = replace(table, columns=table.columns[:5], rows=tuple(row[:5] for row in table.rows))
     notes = [f"{name}: {note}" for name, *_, note in table.rows if note]
     return [*_lines(figures), *(line for text in notes for line in wrapped("  ", text))]
 
 
 def _lines(table: Table) -> list[str]:
-    """Return a table in columns as wide as what they hold."""
+    """Return a table in columns as wide as their content."""
     texts = [table.columns, *(tuple(shown(value) for value in row) for row in table.rows)]
     heads = [column.replace("_per_s", "/s").replace("_", " ") for column in table.columns]
     widths = [max(len(head), *(len(row[n]) for row in texts[1:])) for n, head in enumerate(heads)]

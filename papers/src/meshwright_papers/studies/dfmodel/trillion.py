@@ -92,7 +92,7 @@ class Found:
     utilisation: float
     num_cases: int
     num_fused: int
-    """Layers whose partitions were worked out."""
+    """Layers with known partitions."""
     search_s: float
     """CPU time of one core [s]."""
 
@@ -113,7 +113,7 @@ def cases(network: str | None, *, by_kernel: bool) -> Iterator[Case]:
 
 
 def _degrees(num_dims: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the ways to divide the chips: no head is cut, dp has a dimension of its own."""
+    """Yield the ways to divide the chips: no head is cut, dp has a separate dimension."""
     for tp, pp in product(POWERS, POWERS):
         dp = NUM_CHIPS // (tp * pp)
         fits = tp * pp * dp == NUM_CHIPS and tp <= HEADS and pp <= LAYERS
@@ -166,7 +166,7 @@ def search(
 
 
 class _Layers:
-    """The layer on one chip: what degrees, tiles, networks and micro-batches share is kept."""
+    """The layer on one chip; keeps the results that several cases share."""
 
     def __init__(self, *, by_kernel: bool, dram_bytes_per_s: float | None) -> None:
         self.by_kernel = by_kernel
@@ -184,7 +184,7 @@ class _Layers:
         )
 
     def base(self, case: Case) -> FusionProblem:
-        """Return the layer of a chip on a ring, as many of them as a stage has."""
+        """Return the layer of a chip on a ring, repeated for the layers of a stage."""
         key = case.tp, case.pp, case.tile
         if key not in self._base:
             asked = FusionQuestion(

@@ -47,15 +47,15 @@ class LinkFaults:
     connected: float
     """Share of the maps in which all devices reach each other."""
     fixed_groups: float
-    """Share of the groups whose own devices still have a path."""
+    """Share of the groups with a path through their own devices."""
     fixed: float
-    """Share of the maps in which all groups do."""
+    """Share of the maps in which all groups have such a path."""
     regrouped: float
-    """Share of the maps in which as many groups of that size have paths, of whatever devices."""
+    """Share of the maps in which the same number of groups of any devices have paths."""
     undecided: float
     """Share of the maps in which the search for those hit its limit: ``regrouped`` may be more."""
     throughput: Spread
-    """Over all maps."""
+    """Throughput over all maps."""
     throughput_if_connected: Spread
 
 
@@ -112,7 +112,7 @@ def _link_point(
 
 
 def _groups_with_path(network: Network, groups: IntArray) -> float:
-    """Return the share of the groups whose own devices have a Hamiltonian path."""
+    """Return the share of the groups with a Hamiltonian path through their own devices."""
     region = make_region(network)
     parts = (region.of(group) for group in groups.tolist())
     size = groups.shape[1]

@@ -118,7 +118,7 @@ def mean_ratio(rows: list[tuple[float | None, ...]], over: int, under: int) -> f
 
 @studies.register("temp-gpus")
 class Gpus:
-    """Dies of 312 TFLOP/s on a wafer against as many A100."""
+    """Dies of 312 TFLOP/s on a wafer against the same number of A100."""
 
     title = "TEMP Fig. 15: a wafer and a GPU cluster of equal peak"
     source = SOURCE

@@ -46,10 +46,10 @@ PUBLISHED_POINTS = {
     "megatron-1 smap": 11.0, "megatron-1 gmap": 5.0, "megatron-3 smap": 6.0,
     "megatron-3 gmap": 3.0, "fsdp smap": 5.0, "fsdp gmap": 2.0,
 }  # fmt: skip
-"""By which the power of communication is lower, in points of the baseline's total [%]."""
+"""Reduction of the power of communication, in points of the baseline's total [%]."""
 PUBLISHED_GAIN = (1.2, 1.85)
 PUBLISHED_COMPUTE = 50.0
-"""Computing is more than this of the power [%]."""
+"""Least share of computing in the power [%]."""
 OPERATIONS = ("compute_j", "memory_j", "links_j")
 ALL = (*OPERATIONS, "idle_j", "overhead_j")
 READINGS = {"idle power on": ALL, "operations only": OPERATIONS}
@@ -100,7 +100,7 @@ class Ratios:
 
     power: float
     energy: float
-    """For each token."""
+    """Energy for each token."""
     time: float
     energy_points: Mapping[str, float]
     """Change of each part over the baseline's whole energy."""
@@ -232,7 +232,7 @@ def _rows(found: Table14) -> Iterator[tuple[object, ...]]:
 
 
 def _saved_rows(found: Table14) -> Iterator[tuple[object, ...]]:
-    """Yield what TEMP saves over each baseline and honest alternative, by part."""
+    """Yield the savings of TEMP over each baseline and honest alternative, by part."""
     for reading, parts in READINGS.items():
         for name in next(iter(found.values())):
             over = ratios(found, name, parts)

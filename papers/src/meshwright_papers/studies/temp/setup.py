@@ -1,4 +1,4 @@
-"""The models and the wafer of the evaluation of TEMP, and what the paper leaves open."""
+"""The models and the wafer of the evaluation of TEMP, and the points that the paper leaves open."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def wafer(*, with_hbm: bool = True) -> SystemSpec:
 
 
 def with_memory_rate(chip: ChipSpec, bytes_per_s: float | None) -> ChipSpec:
-    """Return a chip whose main memory has another rate; the same one where that is None."""
+    """Return a chip with another rate of main memory; unchanged where that is None."""
     if bytes_per_s is None:
         return chip
     main = chip.main_memory
@@ -125,7 +125,7 @@ NO_PIPELINE: Fixed = (("pp", (1,)),)
 
 @dataclass(frozen=True)
 class Setting:
-    """One reading of what the paper leaves open."""
+    """One reading of the points that the paper leaves open."""
 
     name: str
     machine: Machine = AS_ELSEWHERE
@@ -140,7 +140,7 @@ class Setting:
 SEARCHED = Setting("all searched")
 DESCRIBED = Setting("as described", fixed=(*NO_PIPELINE, *PLAIN))
 READINGS = (SEARCHED, DESCRIBED)
-"""Both readings of the evaluation: what is not excluded may be done, or only what is described."""
+"""Both readings of the evaluation: anything not excluded, or only described options."""
 
 
 def work_of(case: Case, system: SystemSpec) -> Training:

@@ -112,7 +112,7 @@ def mix_of(candidate: Candidate | None) -> Mix | None:
 
 @studies.register("temp-strategies")
 class Strategies:
-    """The best mix of dp, cp, tp and tatp, and what the published one costs."""
+    """The best mix of dp, cp, tp and tatp, and the cost of the published one."""
 
     title = "TEMP Figs. 17 and 18: the best mix of dp, cp, tp and tensor streams"
     source = SOURCE
@@ -269,7 +269,7 @@ def _mix_claim(
     best: dict[tuple[str, int], Mix | None], group: str, is_small: bool, is_long: bool,
     published: str, test: Test,
 ) -> Claim:  # fmt: skip
-    """Return whether the best mixes of one group are what the paper prefers there."""
+    """Return whether the best mixes of one group are those that the paper prefers."""
     found = [
         mix
         for (model, length), mix in best.items()

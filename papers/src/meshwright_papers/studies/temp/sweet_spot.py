@@ -103,8 +103,8 @@ class Curve:
 def layer_curve(tokens: float, *, with_hbm: bool) -> Curve:
     """Return a square layer, forward, its tokens split over one group of N dies.
 
-    The smaller of inputs and weights travels on a line; what stays and the buffers share the room
-    on chip.
+    The smaller of inputs and weights travels on a line; the other tensor and the buffers share the
+    room on chip.
     """
     system, num = wafer(), MEMBERS
     chip, level = system.chip, system.levels[0]

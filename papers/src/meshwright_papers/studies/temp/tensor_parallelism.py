@@ -1,4 +1,4 @@
-"""Fig. 4: what tensor parallelism costs a wafer in collectives, idle links and copies."""
+"""Fig. 4: cost of tensor parallelism on a wafer in collectives, idle links and copies."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class TensorParallelism:
 
     @staticmethod
     def run() -> StudyResult:
-        """Price and simulate a step at each rate, and count what a die holds."""
+        """Price and simulate a step at each rate, and sum the memory of a die."""
         times = [time_of(case, machine) for case in MODELS for machine in MACHINES]
         held = [memory_of(case) for case in (*MODELS, *SHORT_OF_MEMORY)]
         tables = (_time_table(times), _memory_table(held))

@@ -396,7 +396,7 @@ def savings(
 
 
 def saved(pairs: list[tuple[Communication, Communication]]) -> float | None:
-    """Return the mean share that the first of each pair saves of what shows [%]."""
+    """Return the mean share of exposed communication saved by the first of each pair [%]."""
     cuts = [1.0 - ours.shown_s / theirs.shown_s for ours, theirs in pairs if theirs.shown_s]
     return 100.0 * sum(cuts) / len(cuts) if cuts else None
 
@@ -485,7 +485,7 @@ class Ablation:
 
 
 def _steps(found: Mapping[str, Mapping[str, Entry]]) -> list[tuple[Any, ...]]:
-    """Return by model the times of the three systems, and what each step brings."""
+    """Return by model the times of the three systems, and the gain of each step."""
     return [
         (case, *(step_s(entries[name]) for name in ("fsdp smap", f"{OURS} smap", OURS)),
          *(gain(step_s(entries[a]), step_s(entries[b])) for _, a, b, _ in STEPS))
@@ -517,7 +517,7 @@ def _gain_claim(what: str, published: float, gains: list[float | None]) -> Claim
 
 
 def _trend_claims(rows: list[tuple[Any, ...]]) -> Iterator[Claim]:
-    """Yield what the paper says of the gains beside each other, by model size, and of FSDP."""
+    """Yield the claims of the paper on gains side by side, by model size, and on FSDP."""
     for number, (what, _, _, _) in enumerate(STEPS):
         gains = [row[4 + number] for row in rows if row[4 + number]]
         half = len(gains) // 2
