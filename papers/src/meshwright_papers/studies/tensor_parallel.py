@@ -44,7 +44,7 @@ class Row:
     direction: str
     calls: dict[str, int]
     ring_bytes: float
-    """Sent by one rank for one micro-batch [bytes]."""
+    """Bytes sent by one rank for one micro-batch."""
     sites: tuple[str, ...]
 
 

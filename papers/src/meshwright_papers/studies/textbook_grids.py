@@ -43,13 +43,13 @@ class TextbookSetting:
     devices_per_host: int = 8
     num_micro_batches: int = 16
     stage_s: float = 8e-3
-    """Computation of one stage for one micro-batch, whatever its size."""
+    """Computation of one stage for one micro-batch of any size."""
     fast_bytes_per_s: float = 600e9
-    """Inside a host."""
+    """Bandwidth inside a host."""
     pipeline_bytes_per_s: float = 100e9
-    """Between hosts."""
+    """Bandwidth between hosts."""
     data_bytes_per_s: float = 25e9
-    """Between racks."""
+    """Bandwidth between racks."""
 
     @property
     def state_bytes(self) -> float:

@@ -33,7 +33,7 @@ SHOWN_PARTS = (
     TimePart.OPTIMIZER,
 )  # fmt: skip
 LEAST_SHARE = 1e-4
-"""Smaller shares of a step are all the same."""
+"""Least share of a step that counts; smaller ones are equal to it."""
 DEGREES = (*AXES, "num_virtual_stages", "micro_batch_size")
 SIDES = ("columns", "rows")
 
@@ -180,7 +180,7 @@ def _blocks(network: AxisNetwork) -> list[Any]:
 
 
 def _cycles(problem: Problem, network: AxisNetwork) -> list[Any]:
-    """Return which axes have a cycle of neighbours: in their block, or around a torus."""
+    """Return flags of the axes with a cycle of neighbours: in their block, or around a torus."""
     across, along = problem.system.levels
     is_torus = across.kind == "torus"
     found = []

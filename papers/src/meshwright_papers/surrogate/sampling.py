@@ -49,7 +49,7 @@ VOCABULARIES = (32_000, 51_200, 128_256)
 SEQUENCES = (1024, 2048, 4096, 8192)
 BATCHES = (8, 16, 32, 64)
 INSTANT = 1e9
-"""How much faster than a chip one is that computes in no time."""
+"""Speed of a chip that computes in no time, over that of a chip."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _scaled(rates: Mapping[DType, float]) -> dict[DType, float]:
 
 
 def _one(rng: np.random.Generator, values: tuple[int, ...]) -> int:
-    """Return one of some values, each as likely."""
+    """Return one of some values, all equally likely."""
     return values[int(rng.integers(len(values)))]
 
 
@@ -203,7 +203,7 @@ class Drawn:
 def draw_candidates(
     problem: Problem, rng: np.random.Generator, num: int, rejected: Counter[str]
 ) -> list[Drawn]:
-    """Return drawn plans, at most so many: fewer where the space has no more.
+    """Return drawn plans, at most ``num``: fewer where the space has no more.
 
     Fast strategies are drawn more often: with a chance in proportion to their speed in closed
     form. All of their layouts are equally likely.
@@ -255,7 +255,7 @@ def _priced(
     problem: Problem, structure: PlanOptions, degrees: StrategyColumns, rng: np.random.Generator,
     rejected: Counter[str],
 ) -> tuple[StrategyColumns, FloatArray]:  # fmt: skip
-    """Return legal strategies of a structure that fit, and how fast each is in closed form."""
+    """Return legal strategies of a structure that fit, and the speed of each in closed form."""
     columns = _with_shards(structure, degrees, rng)
     chip = problem.system.chip
     refused = np.zeros(len(columns.tp), dtype=bool)
@@ -301,7 +301,7 @@ def _with_shards(
 def _choice(
     problem: Problem, structure: PlanOptions, strategy: Strategy, rng: np.random.Generator
 ) -> Choice:
-    """Return one way to lay a strategy."""
+    """Return one layout of a strategy."""
     ways: Sequence[Choice] = choices_of(problem, structure, strategy)
     return ways[int(rng.integers(len(ways)))]
 

@@ -1,4 +1,4 @@
-"""Figs. 5, 7 and 8: rings that are not there, how relays switch, and the order of a stream."""
+"""Figs. 5, 7 and 8: missing rings, switching of relays, and the order of a stream."""
 
 from __future__ import annotations
 

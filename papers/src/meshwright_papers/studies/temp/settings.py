@@ -106,10 +106,10 @@ SETTINGS = (
     ),
 )
 BASELINES_ALONE = f"baselines alone: {SIMPLEST.name}"
-"""Ours as elsewhere, over baselines of the simplest setting."""
+"""Our plans as elsewhere, over baselines of the simplest setting."""
 MODELS = ("GPT-3 6.7B", "Llama3 70B")
 Found = Mapping[str, Mapping[str, Entry]]
-"""By model, then by system."""
+"""Entries by model, then by system."""
 
 
 SPEEDUP_CHART = Drawing(
@@ -206,14 +206,14 @@ Figures = tuple[float, ...] | None
 
 @dataclass(frozen=True)
 class Indicator:
-    """One published result, and how to read it off a setting."""
+    """One published result, and its reader for the results of a setting."""
 
     figure: str
     what: str
     published: str
     status: str
     near: tuple[float, ...]
-    """The published figure, or both ends of a range."""
+    """Published figure, or both ends of a range."""
     read: Callable[[Found], Figures]
     verdict: Callable[[tuple[float, ...]], Verdict]
     form: str = "{:.3g}x"
@@ -377,7 +377,7 @@ class WaferSettings:
 
 
 def _claim(indicator: Indicator, figures: Mapping[str, Figures]) -> Claim:
-    """Return under which settings a published result holds."""
+    """Return the claim with the settings under which a published result holds."""
     claim = Claim(indicator.figure, f"{indicator.what}, under a setting", indicator.published,
                   indicator.status, "", Verdict.DIFFERS, "")  # fmt: skip
     return claim_under(
@@ -390,7 +390,7 @@ def _claim(indicator: Indicator, figures: Mapping[str, Figures]) -> Claim:
 
 
 def _memory_claim(by_setting: Mapping[str, Found]) -> Claim:
-    """Return under which settings the same models are short of memory."""
+    """Return the claim with the settings under which the same models are short of memory."""
     models = next(iter(by_setting.values()))
     expected = tuple(name for name in models if name in SHORT_OF_MEMORY)
     agreeing = [name for name, found in by_setting.items() if short_of_memory(found) == expected]
@@ -450,7 +450,7 @@ def _best(case: Case, setting: Setting, fixed: Mapping[str, Sequence[object]]) -
 
 
 def slower_by(entry: Published, setting: Setting) -> float | None:
-    """Return by which share the published mix is slower than the best one."""
+    """Return the share by which the published mix is slower than the best one."""
     ours, theirs = best_under(entry.case, setting), best_under(entry.case, setting, entry.mix)
     if ours is None or theirs is None:
         return None
@@ -487,7 +487,7 @@ class MixSettings:
 
 
 def _mix_claim(entry: Published) -> Claim:
-    """Return under which settings a published mix is as good as the best one."""
+    """Return the claim with the settings under which a published mix equals the best one."""
     slower = {setting.name: slower_by(entry, setting) for setting in MIX_SETTINGS}
     claim = Claim(entry.figure, f"best mix for {entry.case.name}, under a setting", str(entry.mix),
                   "seed", "", Verdict.DIFFERS, "")  # fmt: skip
@@ -540,7 +540,7 @@ class GpuSettings:
 
 
 def _gpu_claim(what: str, published: float, means: dict[str, float | None]) -> Claim:
-    """Return with which memories a published ratio holds."""
+    """Return the claim with the memories under which a published ratio holds."""
     claim = Claim("Fig. 15", f"{what}, under a setting", f"{published}x", "second-hand", "",
                   Verdict.DIFFERS, "")  # fmt: skip
     return claim_under(

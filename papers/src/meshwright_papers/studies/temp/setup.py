@@ -85,10 +85,10 @@ class Machine:
     """Rates that Table I states in more than one way, or not at all; ours where None."""
 
     link_bytes_per_s: float | None = None
-    """One direction of one die-to-die link."""
+    """Bandwidth of one direction of one die-to-die link [bytes/s]."""
     hbm_bytes_per_s: float | None = None
     message_half_bytes: float | None = None
-    """Message size that reaches half of the bandwidth of a link."""
+    """Message size that reaches half of the bandwidth of a link [bytes]."""
 
     @property
     def text(self) -> str:

@@ -42,7 +42,7 @@ PUBLISHED_SEARCH_S = 180.0
 PUBLISHED_SPEEDUP = 200.0
 PUBLISHED_PROGRAM_S = {"wafer-8x8": 40 * 3600.0, "wafer-8x10": 1000 * 3600.0}
 BRACKETS_S = (1.0, 10.0, 60.0, 180.0, 3600.0)
-"""Times are told as the next one of these: seconds of a shared machine say no more."""
+"""Steps to which times are rounded up, as the machine is shared [s]."""
 
 
 GAP_CHART = Drawing(
@@ -65,7 +65,7 @@ GROUP_CHART = Drawing(
 
 @dataclass(frozen=True)
 class Searched:
-    """One wafer: the plan with its gaps, and how long it and the program took."""
+    """One wafer: the plan with its gaps, and the times of the search and the program."""
 
     wafer: str
     found: Planned
@@ -198,7 +198,7 @@ PUBLISHED_CORRELATION = 0.99
 PUBLISHED_REGRESSION = (0.98, 10.0)
 """Correlation below it, errors up to it [1, %]."""
 FRESH_SEED, FRESH_GROUPS, FRESH_ROWS = 2, 4, (0, 1, 2, 3)
-"""Simulated anew by the study: of another seed than the shipped rows."""
+"""Seed, groups and rows that the study simulates anew, unlike the shipped rows."""
 REASONS = {
     "compute_s": "computation is priced by the same formulas in closed form and in the simulator, "
     "so nothing is learned; the paper's simulator has operator times of its own",

@@ -71,7 +71,7 @@ class Curve:
     with_hbm: bool
     members: FloatArray
     tokens_per_s: FloatArray
-    """0 where no plan fits."""
+    """Tokens per second by group size; 0 where no plan fits."""
     tokens_per_j: FloatArray
 
     def best(self, score: FloatArray) -> int:

@@ -77,7 +77,7 @@ MEMORY_CHART = Drawing(
 
 @dataclass(frozen=True)
 class Time:
-    """How a step with tensor parallelism spends its time and its links."""
+    """Time and link use of a step with tensor parallelism."""
 
     model: str
     machine: Machine
@@ -95,14 +95,14 @@ class Memory:
 
     model: str
     replicated: float
-    """Every member of tp has the activations between blocks."""
+    """Memory where every member of tp holds all activations between blocks [bytes]."""
     split: float
-    """They are split over tp, and nothing else changes."""
+    """Memory where these are split over tp, and nothing else changes [bytes]."""
     sharded: float
-    """States are split over all dies as well."""
+    """Memory where states are split over all dies as well [bytes]."""
     fits_replicated: bool
     fits_split: bool
-    """Margin and buffers included."""
+    """Whether the split plan fits, margin and buffers included."""
 
 
 def estimated(case: Case, system: SystemSpec, strategy: Strategy, structure: PlanOptions) -> Plan:

@@ -331,7 +331,7 @@ def at_equal_degrees(name: str, recipe: str) -> Communication | None:
 
 @studies.register("temp-collectives")
 class Collectives:
-    """Collective seconds that show, those that links take, and those at equal degrees."""
+    """Exposed collective time, busy time of links, and both at equal degrees."""
 
     title = "TEMP Fig. 13: the time of collectives, and why it differs"
     source = SOURCE

@@ -120,7 +120,7 @@ def system_name(entry: Entry) -> str:
 
 @studies.register("temp-wafers")
 class SeveralWafers:
-    """Plans with streams against the baselines, and how much they wait in the pipeline."""
+    """Plans with streams against the baselines, and their bubble times."""
 
     title = "TEMP Fig. 19: several wafers and their bubbles"
     source = SOURCE
