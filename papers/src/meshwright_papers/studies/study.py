@@ -297,7 +297,7 @@ class Collection:
         ----------
         one_document
             Whether all verdicts go into ``studies.md`` and tables into a folder ``studies``, rather
-            than each study into a document of its own name.
+            than each study into a separate document with its name.
         """
         found: dict[str, str] = {}
         folder = FOLDER if one_document else ""

@@ -105,7 +105,7 @@ class Exchange:
     dims: str
     """Dims of the full tensor: ``tokens x hidden``."""
     change: str
-    """Layout before and after, where each is one layout: ``tokens to whole``."""
+    """Layout before and after, where each is one layout: ``split by tokens to whole``."""
     num_bytes: float
     """Size of the full tensor on one rank, as :class:`CollectiveKind` counts [bytes]."""
     sent_bytes: float

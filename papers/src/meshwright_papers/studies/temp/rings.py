@@ -35,7 +35,7 @@ SWITCHING = {"store and forward": True, "cut through": False}
 PUBLISHED_HOPS, PUBLISHED_TAIL = 7, 7.0
 MODEL, LENGTH, BATCH = "llama2-7b", 4096, 128
 WAFERS = (("wafer-4x8", 8), ("wafer-6x8", 8), ("wafer-8x8", 8))
-"""With the members of a stream."""
+"""Wafers, each with the members of a stream."""
 PUBLISHED_LOSS = 0.3
 LONG, PUBLISHED_RATIO = 14_000, 3.0
 
