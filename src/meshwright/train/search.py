@@ -97,7 +97,7 @@ def search(
     top
         Candidates with a proven order; more are kept where they tie with the best.
     prune
-        Leave out families whose bound is above the best ones. Without it every legal candidate
+        Leave out families with a bound above the best ones. Without it every legal candidate
         that fits is priced: for benchmarks and fronts.
     progress
         Called after each block with counts, the best so far, and the bound of the rest [s].
