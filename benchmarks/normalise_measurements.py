@@ -124,6 +124,8 @@ def dated(row: dict[str, Any]) -> dict[str, Any]:
     plan = row.get("parallelism") or {}
     if plan.get("moe_tp"):
         row = row | {"parallelism": plan | {"etp": plan["moe_tp"]}}
+    if "TF32" in (row.get("reasons") or {}).get("precision", ""):
+        row = row | {"precision": row["precision"] | {"matmul": "tf32"}}
     if version:
         found["framework_version"] = next(text for text in version.groups() if text)
     folder = row.get("source", {}).get("path", "").rpartition("/")[0]
