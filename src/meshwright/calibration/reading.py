@@ -99,11 +99,11 @@ def read_rows(path: Path) -> list[Row]:
 
 
 TABLES = (".csv", ".csv.gz", ".tsv")
-"""Of files that are no JSON by their name."""
+"""Suffixes of tables, which are no JSON."""
 
 
 def rows_file(path: Path) -> Any:
-    """Return what a file of measured rows holds."""
+    """Return the content of a file of measured rows."""
     if path.name.lower().endswith(TABLES):
         fix = "--kernels reads times of single kernels; rows of steps are a JSON array"
         raise SpecError(Fault("", "is a table, not rows of steps", fix), origin=str(path))

@@ -86,7 +86,7 @@ def faults_of(error: ValidationError) -> list[Fault]:
 
 
 def message_of(wrong: Any) -> str:
-    """Return what one error of pydantic says, without its prefix."""
+    """Return the message of one error of pydantic, without its prefix."""
     if wrong["type"] == "missing":
         return "is missing"
     message: str = wrong["msg"].removeprefix("Value error, ")
