@@ -378,18 +378,18 @@ def _refuse_idle_of_plan(reading: Reading, args: Namespace) -> None:
         refuse_idle(reading, args, names, "says nothing about a graph")
         return
     refuse_idle(reading, args, ("training", "overlap", "dim", "input", "process_grid"),
-                "is of use with --graph only")  # fmt: skip
+                "applies only with --graph")  # fmt: skip
     if args.origin is not None:
         names = [*ASKED, *FIXED, *SERVING_ONLY, "decode", "prefill", "top", *SEARCH_ONLY, "graph",
                  "measured", "within"]  # fmt: skip
         refuse_idle(reading, args, names, "with --from, the earlier plan states this")
         return
-    refuse_idle(reading, args, ("without",), "is of use with --from PLAN.json only")
+    refuse_idle(reading, args, ("without",), "applies only with --from PLAN.json")
     if is_serving(args):
         names = ["within", "simulated", *SEARCH_ONLY]
-        refuse_idle(reading, args, names, "is of use in training only")
+        refuse_idle(reading, args, names, "applies only to training")
     else:
-        refuse_idle(reading, args, SERVING_ONLY, "is of use with --decode or --prefill only")
+        refuse_idle(reading, args, SERVING_ONLY, "applies only with --decode or --prefill")
     if args.pareto:
         names = ["out", "top", "per_operator", "within", "fastest"]
         refuse_idle(reading, args, names, "a front is no single plan, and is always whole")
@@ -478,7 +478,7 @@ def _serving(
     from meshwright.serve.serve import disaggregate
     from meshwright.serve.serve import serve as best_serving
 
-    refuse_idle(reading, args, TRAINING_ONLY, "is of use in training only")
+    refuse_idle(reading, args, TRAINING_ONLY, "applies only to training")
     model, system = read_model_and_system(reading, args)
     workload = reading.value(serving_workload, args, system)
     share = reading.value(memory_share_of, args)
@@ -540,7 +540,9 @@ def estimate(args: Namespace, call: Call) -> Plan | ServingPlan | DisaggregatedP
             vars(asked).update({name: vars(asked)[name] or "1" for name in ("tp", "pp")})
         everything = vars(options_from_keywords("plan", {})) | vars(asked)
         return _serving(Reading(), Namespace(**everything), call, path, 1)
-    refuse_idle(reading := Reading(), asked, SERVING_ONLY, "is of use with --decode or --prefill")
+    refuse_idle(
+        reading := Reading(), asked, SERVING_ONLY, "applies only with --decode or --prefill"
+    )
     reading.done()
     return _saved(_priced(asked, call), path, args)
 
@@ -653,14 +655,14 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
     is_job = bool(files_of(args))
     if args.on is None and not is_job:
         stated = [name for name in (*ASKED, *FIXED, "set") if name not in ("model", "on")]
-        refuse_idle(reading, args, stated, "is of use with --on only: the plan file states this")
+        refuse_idle(reading, args, stated, "applies only with --on: the plan file states this")
     if args.picture is None:
-        refuse_idle(reading, args, ("colors",), "is of use with --picture only")
+        refuse_idle(reading, args, ("colors",), "applies only with --picture")
     if args.trace is not None:
         reading_alone = ("measured", "picture", "report")
         refuse_idle(reading, args, reading_alone, "with --trace a trace says what is measured")
     if args.measured is None:
-        refuse_idle(reading, args, ("measured_memory",), "is of use with --measured only")
+        refuse_idle(reading, args, ("measured_memory",), "applies only with --measured")
     else:
         refuse_idle(reading, args, ("picture", "report"), "with --measured nothing is drawn")
     found = reading.value(_explained_plan, args, call)
@@ -674,7 +676,7 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
     if args.measured is None:
         if path is not None and found.best.placement is None:
             if args.colors is not None:
-                raise UsageError("--colors: is of use on grids of devices only")
+                raise UsageError("--colors: applies only on grids of devices")
             _draw_stages(found, path, args)
         elif path is not None:
             from meshwright.base.files import write_whole
@@ -761,7 +763,7 @@ def simulate(
         step: StepTimeline | SimulatedPlan = _played(args)[1]
         return step
     if args.picture is not None:
-        raise UsageError("--picture: is of use with a plan only")
+        raise UsageError("--picture: applies only with a plan")
     if args.file is None:
         raise UsageError("a file is missing: simulate flows FILE.json")
     from meshwright.catalog.flow_files import read_flow_file
@@ -800,7 +802,7 @@ def route(args: Namespace, call: Call) -> list[RoutedFlows]:
         for name, default, most in (("paths", 1, MOST_PATHS), ("seed", 0, LARGEST))
     )  # fmt: skip
     if args.on is None and args.network is not None:
-        reading.fault("--network", "is of use with --on only")
+        reading.fault("--network", "applies only with --on")
     network = None if args.on is None else reading.value(lambda: network_of(system_of(args)))
     reading.done()
     links = [] if network is None else links_of(network)
@@ -956,7 +958,7 @@ def _served(args: Namespace) -> dict[str, str] | list[Path]:
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan, load_serving
 
     if args.launcher is not None:
-        raise UsageError("--launcher is of use with training frameworks only")
+        raise UsageError("--launcher applies only with training frameworks")
     found: ServingPlan | DisaggregatedPlan
     if isinstance(args.plan, ServingPlan | DisaggregatedPlan):
         found = args.plan
@@ -1016,11 +1018,11 @@ def _measured_layers(reading: Reading, args: Namespace, call: Call) -> Partition
     from meshwright.options.question import refuse_idle, system_of
     from meshwright.sram.partition import partition_measured
 
-    refuse_idle(reading, args, _MODEL_ONLY, "is of use with a model only")
+    refuse_idle(reading, args, _MODEL_ONLY, "applies only with a model")
     if args.on is None and args.capacity is None:
         reading.fault("--capacity", "is needed", "or --on SYSTEM")
     if args.level is not None and (args.on is None or args.capacity is not None):
-        reading.fault("--level", "is of use with --on and without --capacity")
+        reading.fault("--level", "applies only with --on and without --capacity")
     file = reading.value(load_footprints, args.layers)
     system = None
     if args.on:
@@ -1153,7 +1155,7 @@ def read(args: Namespace, call: Call) -> Job | DataflowGraph:
 
     reading = Reading()
     names = ("dim", "input", "precision", "repeats", "training", "out")
-    refuse_idle(reading, args, names, "is of use with a program only")
+    refuse_idle(reading, args, names, "applies only with a program")
     found = reading.value(read_files, args.files, vars(args))
     reading.done()
     return found
@@ -1174,7 +1176,7 @@ def _read_program(args: Namespace) -> DataflowGraph:
     )
 
     reading = Reading()
-    refuse_idle(reading, args, ("on", "set"), "is of use with files that start a job only")
+    refuse_idle(reading, args, ("on", "set"), "applies only with files that start a job")
     path = reading.value(output_file, args, "out", ".yaml")
     program = reading.value(program_of, args)
     numbers = given_numbers(reading, args, ("repeats",))

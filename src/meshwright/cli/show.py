@@ -313,7 +313,7 @@ def _refuse_options(args: argparse.Namespace, name: str) -> None:
 
     reading = Reading()
     options = [one.target for one in COMMANDS[f"show {name}"].options if one.kind != "argument"]
-    refuse_idle(reading, args, options, f"is of use with a {name} only")
+    refuse_idle(reading, args, options, f"applies only with a {name}")
     reading.done()
 
 

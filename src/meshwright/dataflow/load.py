@@ -85,14 +85,14 @@ def load_graph(
     else:
         graph = _stated(text, sizes or {})
         idle = {"--input": inputs, "--repeats": repeats > 1, "--dim": sizes if not graph else ()}
-        faults = [Fault(name, "is of use with a program only") for name in idle if idle[name]]
+        faults = [Fault(name, "applies only with a program") for name in idle if idle[name]]
         if faults:
             raise SpecError(faults, origin=text)
     if graph is None:
         graph = _of_model(text, TOKENS if tokens is None else tokens)
     elif tokens is not None:
         message = f"{graph.name} states its own sizes"
-        raise SpecError(Fault("length of the sequence", message, "it is of use with a model only"))
+        raise SpecError(Fault("length of the sequence", message, "it applies only with a model"))
     if precision is not None:
         graph = replace(graph, word_bytes=BYTES_OF[precision] * graph.numbers_per_word)
     return with_backward(graph) if training else graph

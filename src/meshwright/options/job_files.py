@@ -66,7 +66,7 @@ def with_job(
     files = files_of(args)
     if not files:
         if getattr(args, "set", None):
-            raise SpecError(Fault("--set", "is of use with files that start a job only"))
+            raise SpecError(Fault("--set", "applies only with files that start a job"))
         return args, None
     given = dict(vars(args))
     if is_job_file(given["model"]):

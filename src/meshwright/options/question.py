@@ -739,7 +739,7 @@ def _refuse_other_kinds(
     for name in sorted({name for names in _OF_SERVING.values() for name in names}):
         if name not in _OF_SERVING[kind]:
             kinds = [flags[other] for other, names in _OF_SERVING.items() if name in names]
-            refuse_idle(reading, args, (name,), f"is of use with {' or '.join(kinds)} only")
+            refuse_idle(reading, args, (name,), f"applies only with {' or '.join(kinds)}")
 
 
 def process_grid(text: str) -> tuple[int, int] | None:

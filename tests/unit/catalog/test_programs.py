@@ -224,7 +224,7 @@ def test_dims_of_graph_files_are_bound_too(folder) -> None:
     assert 2 * product_flops(small) == product_flops(large) > 0
     with pytest.raises(SpecError, match=r"--dim sample: .*did you mean samples"):
         load_graph("dlrm-a", sizes={"sample": 8})
-    with pytest.raises(SpecError, match="--dim: is of use with a program only"):
+    with pytest.raises(SpecError, match="--dim: applies only with a program"):
         load_graph("llama3-8b", sizes={"tokens": 8})
-    with pytest.raises(SpecError, match="--input: is of use with a program only"):
+    with pytest.raises(SpecError, match="--input: applies only with a program"):
         load_graph("dlrm-a", inputs=["8x8"])

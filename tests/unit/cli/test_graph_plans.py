@@ -75,7 +75,7 @@ def test_a_graph_that_is_cut_shows_its_stages(capsys):
         (("--graph", "hpl-4096", "--on", "8xA100"), "such as hpl-1024x128"),
         (("--graph", "hpl-4096x1024", "--on", "8xSN10"), "SN10 has no rate for fp64"),
         (("--graph", "dlrm-a", "--on", "8xA100", "--optimizer", "megatron-adam"), "--optimizer"),
-        (("llama3-8b", "--on", "8xA100", "--overlap"), "--overlap: is of use with --graph only"),
+        (("llama3-8b", "--on", "8xA100", "--overlap"), "--overlap: applies only with --graph"),
     ],
 )
 def test_what_cannot_be_asked(capsys, words, complaint):

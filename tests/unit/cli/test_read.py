@@ -75,7 +75,10 @@ def test_half_the_word_halves_the_bytes_and_not_the_work(capsys, program) -> Non
         (["read", "nets.py:layers", "--dim", "batch"], "--dim: found 'batch' (such as batch=8)"),
         (["read", "nets.py:layers", "--dim", "batch=none"], "--dim batch: found 'none'"),
         (["read", "nets.py:layers", "--precision", "bf61"], "--precision: found 'bf61'"),
-        (["plan", "llama3-8b", "--on", "8xH100", "--dim", "a=1"], "--dim: is of use with --graph"),
+        (
+            ["plan", "llama3-8b", "--on", "8xH100", "--dim", "a=1"],
+            "--dim: applies only with --graph",
+        ),
     ],
 )
 def test_bad_options_are_named(capsys, words, message) -> None:

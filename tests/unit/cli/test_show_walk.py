@@ -112,7 +112,7 @@ def test_options_without_a_name_are_refused(capsys, words, options):
     assert main(["show", *words]) == 2
     error = capsys.readouterr().err
     assert [line.split()[1] for line in error.splitlines()[1:]] == [f"{name}:" for name in options]
-    assert f"is of use with a {words[0]} only" in error
+    assert f"applies only with a {words[0]}" in error
 
 
 def test_a_page_that_is_there_stays_unless_it_is_forced(capsys, tmp_path):

@@ -226,7 +226,7 @@ def test_what_no_worker_keeps_is_named():
         ({"speculative_model": "llama3-8b", "speculative_tokens": 2, "acceptance": 0.7},
          "drafts are not priced"),
         ({"prefill": False, "prompt": None, "answer": None, "max_ttft": None, "max_tpot": None,
-          "context": "4k"}, "--disaggregated: is of use with --decode and --prefill"),
+          "context": "4k"}, "--disaggregated: applies only with --decode and --prefill"),
     ],
 )  # fmt: skip
 def test_options_that_mean_nothing_are_refused(options, message):

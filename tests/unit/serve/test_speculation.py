@@ -157,7 +157,7 @@ def test_a_prediction_layer_is_written_for_vllm():
         ({"acceptance": 1.2}, "--acceptance: found 1.2"),
         ({"speculative_model": "mtp"}, "llama3-70b has no layer of multi-token prediction"),
         ({"decode": False, "prefill": True, "context": None, "prompt": "1k"},
-         "--acceptance: is of use with --decode"),
+         "--acceptance: applies only with --decode"),
     ],
 )  # fmt: skip
 def test_nothing_is_taken_for_granted(options, message):

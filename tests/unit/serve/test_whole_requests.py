@@ -167,14 +167,14 @@ def test_both_flags_ask_for_requests():
         ({"decode": True, "prefill": True, "prompt": "1k"}, "--answer: is needed"),
         (
             {"decode": True, "prefill": True, "prompt": "1k", "answer": 8, "context": "1k"},
-            "--context: is of use with --decode only",
+            "--context: applies only with --decode",
         ),
         (
             {"decode": True, "prefill": True, "prompt": 8, "answer": 8, "max_latency": "1s"},
-            "--max-latency: is of use with --decode or --prefill only",
+            "--max-latency: applies only with --decode or --prefill",
         ),
         ({"decode": True, "context": "1k", "answer": 8}, "with --decode and --prefill together"),
-        ({"prefill": True, "prompt": "1k", "max_tpot": "1s"}, "--max-tpot: is of use with"),
+        ({"prefill": True, "prompt": "1k", "max_tpot": "1s"}, "--max-tpot: applies only with"),
         ({"decode": True, "context": "1k", "framework": "megatron"}, "megatron trains"),
     ],
 )
