@@ -759,7 +759,7 @@ def simulate(
     """Return the played step of a plan, or the end of each flow of each scenario of a file."""
     if args.what != "flows":
         if args.file is not None:
-            raise UsageError(f"{args.file!r} is one too many: simulate PLAN.json")
+            raise UsageError(f"unexpected argument {args.file!r}: simulate PLAN.json")
         step: StepTimeline | SimulatedPlan = _played(args)[1]
         return step
     if args.picture is not None:

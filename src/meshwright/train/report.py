@@ -170,7 +170,7 @@ def launches_in_words(plan: Plan) -> str:
             how += ", but no file can say it (export names why)"
         return f"with {stated}, as asked{how}" + (f"; also {', '.join(others)}" if others else "")
     text = f"with {', '.join(names)}" if names else "with no framework of the catalog"
-    return f"{text}; priced for none (--framework)"
+    return f"{text}; no framework assumed (set --framework)"
 
 
 def switches_in_words(plan: Plan) -> list[str]:
@@ -261,7 +261,7 @@ def _add_alternatives(screen: Screen, best: Candidate, others: Sequence[Candidat
     by_memory = sorted(others, key=lambda entry: entry.estimate.memory_bytes)
     chosen = list(dict.fromkeys(map(others.index, (*by_time[:1], *by_memory[:1], *others))))[:2]
     screen.gap()
-    rows = [(_difference(best, entry), *_trade(best.estimate, entry.estimate))
+    rows = [(difference(best, entry), *_trade(best.estimate, entry.estimate))
             for entry in map(others.__getitem__, sorted(chosen))]  # fmt: skip
     screen.add("instead", Table(("", "", ""), rows), spare=1)
 
@@ -277,14 +277,15 @@ def _trade(ours: Estimate, theirs: Estimate) -> tuple[str, str]:
     )
 
 
-def _difference(best: Candidate, other: Candidate) -> str:
+def difference(best: Candidate, other: Candidate) -> str:
     """Return the features of another plan that this one lacks: ``vpp10, interleaved, no sp``."""
     ours, theirs = (
         {_kind(word): word for word in entry.text.replace(",", "").split()}
         for entry in (best, other)
     )
     has = [word for kind, word in theirs.items() if ours.get(kind) != word]
-    lacks = [f"no {word}" for kind, word in ours.items() if kind not in theirs]
+    lacks = [f"no {word}".removeprefix("no no-") for kind, word in ours.items()
+             if kind not in theirs]  # fmt: skip
     return ", ".join(has + lacks) or other.text
 
 
@@ -324,7 +325,7 @@ def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str 
     screen.add("", Bars(parts, format_bytes, most=8, whole=price.memory_capacity_bytes), spare=1)
     if would_fit:
         screen.gap()
-        rows = [(_difference(plan.best, entry), f"{_gib(entry.estimate.memory_bytes)} GiB")
+        rows = [(difference(plan.best, entry), f"{_gib(entry.estimate.memory_bytes)} GiB")
                 for entry in would_fit]  # fmt: skip
         screen.add("fits with", Table(("", ">"), rows))
     elif not price.fits:

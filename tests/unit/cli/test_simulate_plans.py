@@ -188,7 +188,7 @@ def test_missing_and_broken_files_are_told(capsys, plan_file, tmp_path):
 
 
 def test_words_that_do_not_belong_are_told(capsys, plan_file, tmp_path):
-    assert "one too many" in refused(capsys, 2, "simulate", str(plan_file), "more.json")
+    assert "unexpected argument" in refused(capsys, 2, "simulate", str(plan_file), "more.json")
     nowhere = str(tmp_path / "no" / "trace.json")
     assert "--trace" in refused(capsys, 2, "simulate", str(plan_file), "--trace", nowhere)
     one = {"links": [], "flows": [{"id": 1, "bytes": 0, "route": []}]}

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +10,7 @@ from meshwright.base.units import format_seconds
 from meshwright.report.screen import Bars, Screen
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train.question import training
-from meshwright.train.report import plan_screen
+from meshwright.train.report import difference, plan_screen
 from meshwright.train.report_detail import plan_lines, proof_lines
 from meshwright.wafer.training import estimate
 from meshwright.wafer.training import plan as plan_training
@@ -140,3 +141,8 @@ def test_a_family_never_measured_says_how_much_wider_its_interval_is():
     hopper = estimate("gpt2-medium", "8xH100", work, make_strategy(dp_shard=8),
                          PlanOptions(sequence_parallel=False)).best.estimate  # fmt: skip
     assert price.step_time_s / price.interval_s[0] > hopper.step_time_s / hopper.interval_s[0]
+
+
+def test_another_plan_says_what_it_adds_to_the_leader():
+    leader = SimpleNamespace(text="dp8, zero3, no-reshard, sp")
+    assert difference(leader, SimpleNamespace(text="dp8, zero2")) == "zero2, reshard, no sp"
