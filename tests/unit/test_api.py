@@ -71,8 +71,8 @@ def test_files_are_written_and_read_by_string_paths(found, tmp_path):
         ({"tp": "two"}, "--tp: found 'two', expected a whole number"),
         ({"on": "8xH10"}, "did you mean H100"),
         ({"pareto": "yes"}, "expected True or False"),
-        ({"max_ttft": "1s"}, "of use with --decode or --prefill only"),
-        ({"context": "1k"}, "of use with --decode or --prefill only"),
+        ({"max_ttft": "1s"}, "applies only with --decode or --prefill"),
+        ({"context": "1k"}, "applies only with --decode or --prefill"),
         ({"model": "gpt2-xl"}, "is given twice"),
     ],
 )

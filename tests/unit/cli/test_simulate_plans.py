@@ -141,9 +141,9 @@ def test_a_placed_plan_has_a_pipeline_chart_too(plan_file, tmp_path):
 def test_what_has_no_grid_has_no_groups_and_flows_have_no_stages(capsys, flat_file, tmp_path):
     picture = tmp_path / "flat.svg"
     words = ["explain", str(flat_file), "--picture", str(picture), "--colors", "tp"]
-    assert "on grids of devices only" in refused(capsys, 2, *words)
+    assert "only on grids of devices" in refused(capsys, 2, *words)
     words = ["simulate", "flows", str(flat_file), "--picture", str(picture)]
-    assert "of use with a plan only" in refused(capsys, 2, *words)
+    assert "applies only with a plan" in refused(capsys, 2, *words)
     assert not picture.exists()
 
 
