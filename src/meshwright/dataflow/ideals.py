@@ -10,6 +10,7 @@ which kernels can run, so each is found once, and a set that is not kept is neve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -59,25 +60,68 @@ def larger_ideals(
     TooWideError
         When there are more: too many branches lie side by side.
     """
-    numbers = np.arange(len(needs))
-    missing = needs.T.astype(np.float32)
-    origin, rows, latest = np.arange(len(start)), start, np.full(len(start), -1)
-    count = 0
+    numbers, order = np.arange(len(needs)), _Order.of(needs)
+    origin, rows = np.arange(len(start)), start
+    ready = ~start & np.array(~start @ needs.T.astype(np.float32) == 0.0)
+    latest, count = np.full(len(start), -1), 0
     while len(rows):
-        can_join = ~rows & ((~rows).astype(np.float32) @ missing == 0)
-        row, kernel = np.nonzero(can_join & (numbers > latest[:, None]))
-        rows, origin = rows[row], origin[row]
+        row, kernel = np.nonzero(ready & (numbers > latest[:, None]))
+        rows, ready, origin = rows[row], ready[row], origin[row]
         rows[np.arange(len(rows)), kernel] = True
         if kept is not None:
             stay = kept(start[origin], rows, kernel)
-            rows, origin, kernel = rows[stay], origin[stay], kernel[stay]
+            rows, ready, origin, kernel = rows[stay], ready[stay], origin[stay], kernel[stay]
         latest = kernel
         count += len(rows)
         if count > most:
             message = f"more than {most} sets of kernels: too many branches lie side by side"
             raise TooWideError(message)
         if len(rows):
+            order.mark_ready(ready, rows, kernel)
             yield origin, rows
+
+
+@dataclass(frozen=True)
+class _Order:
+    """Kernels next to each one, padded to a common number with what marks nothing."""
+
+    before: IntArray
+    """Shape (kernels, most): kernels that it needs directly; padded with the first of them."""
+    after: IntArray
+    """Shape (kernels, most): kernels that need it directly; padded with -1."""
+
+    @classmethod
+    def of(cls, needs: BoolArray) -> _Order:
+        """Return the order of direct needs: those that no other need implies."""
+        every = all_needs(needs).astype(np.float32)
+        direct = needs & (needs.astype(np.float32) @ every == 0.0)
+        return cls(_listed(direct, None), _listed(direct.T, -1))
+
+    def mark_ready(self, ready: BoolArray, rows: BoolArray, joined: IntArray) -> None:
+        """Mark the kernels that can run now that one joined each row, which no longer can."""
+        numbers = np.arange(len(rows))
+        ready[numbers, joined] = False
+        for following in self.after[joined].T:
+            found = np.flatnonzero(following >= 0)
+            kernel = following[found]
+            ready[found, kernel] = rows[found[:, None], self.before[kernel]].all(axis=1)
+
+
+def _listed(pairs: BoolArray, pad: int | None) -> IntArray:
+    """Return the columns that are marked in each row, padded; with their first where None."""
+    size = pairs.sum(axis=1)
+    most = int(size.max(initial=0))
+    found = np.argsort(~pairs, axis=1, kind="stable")[:, :most]
+    padding = found[:, :1] if pad is None else pad
+    return np.where(np.arange(most) < size[:, None], found, padding)
+
+
+def all_needs(needs: BoolArray) -> BoolArray:
+    """Return whether each kernel depends on each other one, directly or through others."""
+    found = needs.copy()
+    for kernel in range(len(found)):  # what it needs stands before it
+        found[kernel] |= found[found[kernel]].any(axis=0)
+    return found
 
 
 def as_bits(rows: BoolArray) -> tuple[int, ...]:

@@ -55,6 +55,25 @@ def test_every_ideal_holds_what_its_members_read():
         assert not (reads[row] & ~row).any()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_ideals_are_the_sets_that_hold_all_that_their_members_need(seed):
+    random = np.random.default_rng(seed)
+    needs = np.tril(random.random((9, 9)) < random.choice([0.1, 0.3, 0.6]), -1)
+    need = [sum(1 << place for place in np.flatnonzero(row)) for row in needs.tolist()]
+    closed = [bits for bits in range(1 << 9) if all(need[k] & ~bits == 0 for k in members(bits))]
+    assert sorted(as_bits(order_ideals(needs, MOST))) == closed
+    rows = order_ideals(needs, MOST)
+    nested = {(a, b) for a in closed for b in closed if a != b and a & ~b == 0}
+    grown = larger_ideals(rows, needs, 2**20)
+    pairs = [
+        pair
+        for origin, after in grown
+        for pair in zip(as_bits(rows[origin]), as_bits(after), strict=True)
+    ]
+    assert len(pairs) == len(nested)
+    assert set(pairs) == nested
+
+
 def test_what_is_not_kept_is_not_grown_further():
     found = order_ideals(
         np.zeros((4, 4), bool), MOST, kept=lambda before, after, kernel: kernel > 1

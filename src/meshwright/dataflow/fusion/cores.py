@@ -297,18 +297,40 @@ def least_cycles(choices: Sequence[CoreChoices], num_cores: int, members: BoolAr
         Shape (sets,) [cycles]; infinite where there are more kernels than cores.
     """
     kinds, kind_of = _kinds(choices)
-    cycles = np.unique(np.concatenate([cycles for _, cycles in kinds]))
-    need = np.stack([cores_needed(kind, cycles, num_cores) for kind in kinds], axis=1)
-    counts = np.stack(
-        [members[:, kind_of == kind].sum(axis=1) for kind in range(len(kinds))], axis=1
-    ).astype(np.float64)
-    low, high = np.zeros(len(members), np.int64), np.full(len(members), len(cycles))
-    need = np.append(need, need[-1:], axis=0)
-    while np.any(low < high):
-        middle = (low + high) // 2
-        fits = np.einsum("sk,sk->s", need[middle], counts) <= num_cores
-        low = np.where(fits, low, np.minimum(middle + 1, high))
-        high = np.where(fits, middle, high)
+    fastest, size = np.array([taken[-1] for _, taken in kinds]), members.sum(axis=1)
+    found, is_alone = np.full(len(members), fastest.min()), size == 1
+    found[is_alone] = fastest[kind_of[members[is_alone].argmax(axis=1)]]
+    several = np.flatnonzero(size > 1)
+    for first in range(0, len(several), TOGETHER):
+        rows = several[first : first + TOGETHER]
+        counts = _counted(members[rows], kind_of)
+        here = np.flatnonzero(counts.any(axis=0))
+        found[rows] = _bisected([kinds[kind] for kind in here], counts[:, here], num_cores)
+    return found
+
+
+TOGETHER = 4096
+"""Sets whose cycles are bisected together."""
+
+
+def _counted(members: BoolArray, kind_of: IntArray) -> FloatArray:
+    """Return the kernels of each kind in each set, shape (sets, kinds)."""
+    order = np.argsort(kind_of, kind="stable")
+    starts = np.flatnonzero(np.diff(kind_of[order], prepend=-1))
+    return np.add.reduceat(members[:, order].astype(np.float64), starts, axis=1)
+
+
+def _bisected(kinds: Sequence[CoreChoices], counts: FloatArray, num_cores: int) -> FloatArray:
+    """Return the least cycles within which each set fits; needs are found where they are asked."""
+    cycles = np.unique(np.concatenate([taken for _, taken in kinds]))
+    low, high = np.zeros(len(counts), np.int64), np.full(len(counts), len(cycles))
+    while len(rows := np.flatnonzero(low < high)):
+        middle = (low[rows] + high[rows]) // 2
+        asked, place = np.unique(middle, return_inverse=True)
+        need = np.stack([cores_needed(kind, cycles[asked], num_cores) for kind in kinds], axis=1)
+        fits = np.einsum("sk,sk->s", need[place], counts[rows]) <= num_cores
+        low[rows] = np.where(fits, low[rows], middle + 1)
+        high[rows] = np.where(fits, middle, high[rows])
     return np.append(cycles, np.inf)[low]
 
 

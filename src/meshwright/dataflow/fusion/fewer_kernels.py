@@ -28,7 +28,7 @@ from meshwright.dataflow.fusion.price import (
     price_partitions,
 )
 from meshwright.dataflow.fusion.problem import FusionProblem, Tensors
-from meshwright.dataflow.ideals import TooWideError
+from meshwright.dataflow.ideals import TooWideError, all_needs
 
 MOST_IDEALS = 10_000
 """Most ideals of the kernels that are kept."""
@@ -86,7 +86,7 @@ def least_prices(
     """
     found = price_partitions(rest, sets)
     rows = np.flatnonzero(found.fits)
-    after, members = _all_needs(problem.needs).astype(np.float32), sets[rows].astype(np.float32)
+    after, members = all_needs(problem.needs).astype(np.float32), sets[rows].astype(np.float32)
     whole = (members @ after[kept] > 0.0) & (members @ after[:, kept].T > 0.0)
     whole[:, kept] = sets[rows]
     fits, compute = found.fits.copy(), found.compute_s.copy()
@@ -117,7 +117,7 @@ def _leaving(problem: FusionProblem) -> list[int]:
         + problem.network_s
     )
     share = seconds / bound_s(problem) + (problem.held_bytes + buffers[:-1]) / grid.sram_bytes
-    after = _all_needs(problem.needs)
+    after = all_needs(problem.needs)
     is_beside = ~(after | after.T | np.eye(len(after), dtype=bool))
     beside = LEAST_SHARE + is_beside.sum(axis=1)
     for phase in np.unique(problem.phase):
@@ -132,14 +132,6 @@ def _leaving(problem: FusionProblem) -> list[int]:
         found.append(int(np.argmax(beside / worth)))
         beside -= is_beside[found[-1]]
         beside[found] = -np.inf
-    return found
-
-
-def _all_needs(needs: BoolArray) -> BoolArray:
-    """Return whether each kernel depends on each other one, directly or through others."""
-    found = needs.copy()
-    for kernel in range(len(found)):  # what it needs stands before it
-        found[kernel] |= found[found[kernel]].any(axis=0)
     return found
 
 
@@ -267,7 +259,7 @@ def put_back(problem: FusionProblem, fewer: FewerKernels, *, late: bool) -> Latt
     with none of them in its phase runs at the other end of its range.
     """
     kept, lattice = fewer.kept, fewer.lattice
-    after, phase = _all_needs(problem.needs), problem.phase
+    after, phase = all_needs(problem.needs), problem.phase
     is_same = phase[:, None] == phase
     is_needed = (after & is_same)[kept].any(axis=0)
     # a kernel is ready when the kept ones that it needs have run, and its phase has begun

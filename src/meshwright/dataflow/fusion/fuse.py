@@ -292,6 +292,7 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
         return None
     grid = grid_of(chip, float(system.calibration.launch_s))
     bounds: dict[tuple[int, int, int, int], float] = {}
+    known: dict[tuple[object, ...], StagePrice | None] = {}
 
     def problems(work: StageWork, split: DeviceShare) -> list[FusionProblem]:
         """Return the problem of each tile; micro-batches are powers of two, and all passes."""
@@ -304,6 +305,15 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
         ]
 
     def price(work: StageWork) -> StagePrice | None:
+        """Return the price of a stage; a stage that was priced before is looked up."""
+        split = DeviceShare(splits=work.sharding.dims, network_s=work.network_s)
+        ways = (tuple(split.splits.items()), tuple(split.network_s.items()))
+        asked = (id(work.graph), work.tp, work.layers, work.num_passes, work.most_s, ways)
+        if asked not in known:
+            known[asked] = priced(work, split)
+        return known[asked]
+
+    def priced(work: StageWork, split: DeviceShare) -> StagePrice | None:
         key = (id(work.graph), work.tp, work.layers, work.num_passes)
         if key not in bounds:
             open_dims = {
@@ -312,7 +322,6 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
             }
             relaxed = problems(work, DeviceShare(open_splits=open_dims))
             bounds[key] = work.layers * min(map(bound_s, relaxed))
-        split = DeviceShare(splits=work.sharding.dims, network_s=work.network_s)
         useful = [p for p in problems(work, split) if work.layers * bound_s(p) < work.most_s]
         if not useful:
             return StagePrice(inf, bounds[key])

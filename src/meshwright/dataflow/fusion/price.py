@@ -11,6 +11,7 @@ Bounds hold for all partitions of a problem, in any order: for pruning and for w
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -65,9 +66,22 @@ class PartitionPrices:
 
     def rows(self, chosen: BoolArray) -> PartitionPrices:
         """Return the entries of some sets."""
-        columns = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        del columns["launch_s"]
-        return replace(self, **{name: column[chosen] for name, column in columns.items()})
+        columns: dict[str, Any] = {name: column[chosen] for name, column in self._columns.items()}
+        return replace(self, **columns)
+
+    def spread(self, places: BoolArray) -> PartitionPrices:
+        """Return entries for more sets: these at some places; others do not fit and are endless."""
+        columns: dict[str, Any] = {}
+        for name, column in self._columns.items():
+            nothing = False if name == "fits" else np.inf
+            columns[name] = np.full(len(places), nothing, column.dtype)
+            columns[name][places] = column
+        return replace(self, **columns)
+
+    @property
+    def _columns(self) -> dict[str, Any]:
+        names = [entry.name for entry in fields(self) if entry.name != "launch_s"]
+        return {name: getattr(self, name) for name in names}
 
 
 ROUNDING = 1e-9
@@ -87,7 +101,35 @@ class _Flows:
 
 
 def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices:
-    """Return the price of each set of kernels, shape (sets, kernels), as a partition."""
+    """Return the price of each set of kernels, shape (sets, kernels), as a partition.
+
+    Sets whose least bytes exceed the SRAM are not priced: their entries are infinite.
+    """
+    may_fit = _may_fit(problem, sets)
+    if may_fit.all():
+        return _priced(problem, sets)
+    return _priced(problem, sets[may_fit]).spread(may_fit)
+
+
+def _may_fit(problem: FusionProblem, sets: BoolArray) -> BoolArray:
+    """Return the sets of one kernel, and those whose weights and own outputs may fit the SRAM.
+
+    A tensor that a set makes has at least the smaller buffer of a reader inside or of its writer.
+    """
+    tensors, least = problem.tensors, problem.held_bytes.copy()
+    inside = tensors.inside_bytes.min(axis=1, initial=np.inf)
+    made = np.minimum(inside, tensors.written_bytes)
+    is_made = tensors.writer < problem.num_kernels
+    np.add.at(least, tensors.writer[is_made], made[is_made])
+    counted = np.column_stack([least, np.ones(len(least))])
+    parts = np.split(sets, range(TOGETHER, len(sets), TOGETHER))
+    num_bytes, size = np.concatenate([part @ counted for part in parts]).T
+    found: BoolArray = (num_bytes <= problem.grid.sram_bytes * (1.0 + ROUNDING)) | (size == 1.0)
+    return found
+
+
+def _priced(problem: FusionProblem, sets: BoolArray) -> PartitionPrices:
+    """Return the price of each set of kernels; computation is infinite where SRAM is too small."""
     grid, tiles = problem.grid, float(problem.num_tiles)
     flows = _flows(problem.tensors, sets)
     held = sets @ problem.held_bytes
@@ -96,13 +138,16 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
     passes = parts if problem.rules.rereads else np.ones(len(sets))
     tables = sets @ problem.looked_up_bytes
     moved = passes * flows.read_bytes + flows.written_bytes + tables
-    cycles = least_cycles(problem.choices, grid.num_cores, sets)
+    is_held = sram <= grid.sram_bytes
+    asked = is_held | (sets.sum(axis=1) == 1)
+    cycles = np.full(len(sets), np.inf)
+    cycles[asked] = least_cycles(problem.choices, grid.num_cores, sets[asked])
     compute, dram = tiles * cycles / grid.frequency_hz, moved / grid.dram_bytes_per_s
     network = sets @ problem.network_s
     busy = larger(compute, larger(dram, network))
     rows = _kernels_in_a_row(problem, sets) if problem.rules.counts_fill else np.ones(len(sets))
     return PartitionPrices(
-        fits=(sram <= grid.sram_bytes) & np.isfinite(cycles),
+        fits=is_held & np.isfinite(cycles),
         tile_cycles=cycles,
         compute_s=compute,
         dram_s=dram,

@@ -102,6 +102,20 @@ def test_the_division_of_cores_is_the_best_of_all(seed):
     assert found.tolist() == by_hand
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_kernels_of_equal_shape_are_divided_alike_with_and_without_sharing(seed):
+    random = np.random.default_rng(seed)
+    problem = random_problem(seed, 5)
+    shared = [problem.choices[kind] for kind in random.integers(0, 3, 40)]
+    apart = [(cores.copy(), cycles.copy()) for cores, cycles in shared]
+    members = random.random((300, 40)) < random.choice([0.02, 0.05, 0.2], (300, 1))
+    found = least_cycles(shared, GRID.num_cores, members)
+    assert found.tolist() == least_cycles(apart, GRID.num_cores, members).tolist()
+    # many at once, and each by itself
+    each = [least_cycles(shared, GRID.num_cores, row[None])[0] for row in members[:40]]
+    assert found[:40].tolist() == each
+
+
 def test_more_kernels_than_cores_fit_nowhere():
     choices = core_choices(TileShape(4, 1, 4, Unit.VECTOR), GRID)
     cycles = least_cycles([choices] * 3, 2, np.array([[True, True, True], [True, True, False]]))

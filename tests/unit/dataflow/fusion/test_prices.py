@@ -194,3 +194,19 @@ def test_what_does_not_fit_says_what_it_needs():
 def test_members_are_in_the_order_of_the_kernels():
     problem = fusion_problem(network(), GRID, DeviceShare(tile=8), DFMODEL)
     assert np.array_equal(problem.sets_of([("down", "up")]), [[True, False, True]])
+
+
+def test_sets_that_cannot_fit_leave_the_prices_of_all_others_as_they_are():
+    tight = replace(GRID, sram_bytes=1500.0)
+    problem = fusion_problem(network(), tight, DeviceShare(tile=8), OWN)
+    sets = (np.arange(1, 8)[:, None] >> np.arange(3) & 1).astype(bool)
+    together = price_partitions(problem, sets)
+    apart = [price_partitions(problem, row[None]) for row in sets]
+    roomy = price_partitions(replace(problem, grid=replace(tight, sram_bytes=1e6)), sets)
+    assert together.fits.tolist() == [bool(one.fits[0]) for one in apart]
+    assert together.fits.tolist() == ((roomy.sram_bytes <= 1500.0) | (sets.sum(1) == 1)).tolist()
+    assert 0 < together.fits.sum() < len(sets)
+    for column in ("compute_s", "dram_s", "sram_bytes", "moved_bytes"):
+        several = together.fits & (sets.sum(axis=1) > 1)
+        expected = getattr(roomy, column)[several].tolist()
+        assert getattr(together, column)[several].tolist() == expected
