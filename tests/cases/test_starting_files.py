@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 from meshwright.base.errors import SpecError
+from meshwright.catalog.models import load_model
 from meshwright.frameworks.reading.files import read_job
+from meshwright.graph.parameters import count_parameters
 
 JOBS = Path(__file__).parents[1] / "data" / "jobs"
 AXOLOTL = {
@@ -63,6 +65,11 @@ AXOLOTL_READ = {
          "cut_cross_entropy": False}, {"software": {}}),
     "context": ({"sequence_parallel_degree": 2,
                  "fsdp_config": {"fsdp_version": 2}}, {"cp": 2, "global_batch": 16}),
+    # TRL, models/activation_offloading.py: saved tensors go to the host, with checkpoints or not
+    "activations": ({"gradient_checkpointing": True, "activation_offloading": "legacy"},
+                    {"offload": "activations", "recompute": "full"}),
+    "old name": ({"gradient_checkpointing": "offload"},
+                 {"offload": "activations", "recompute": "full"}),
     "without effect": (
         {"eot_tokens": ["<|im_end|>"], "processor_type": "AutoProcessor",
          "loss_watchdog_patience": 3,
@@ -85,7 +92,15 @@ def test_axolotl_is_read(tmp_path, name):
         ({"rl": "dpo"}, "preferences"),
         ({"qat": {"weight_dtype": "int4", "group_size": 32}}, "rounded"),
         ({"unfrozen_parameters": ["lm_head"]}, "some weights"),
-        ({"gradient_checkpointing": "offload"}, "host"),
+        ({"gradient_checkpointing": "offload_disk"}, "disk"),
+        # Offload.ALL leaves gradients on the device, and FSDP takes them to the host
+        (
+            {
+                "activation_offloading": True,
+                "fsdp_config": {"fsdp_version": 2, "offload_params": True},
+            },
+            "beside state",
+        ),
         ({"expert_parallel_size": 4}, "expert parallelism"),
         ({"lora_modules_to_save": ["embed_tokens"], "adapter": "lora"}, "whole"),
         ({"optimizer": "muon"}, "is not read"),
@@ -129,10 +144,93 @@ def test_llama_factory_is_read(tmp_path, name):
         ({"quantization_bit": 4}, "under training"),
         ({"infer_backend": "vllm", "do_train": None}, "answers"),
         ({"finetuning_type": "lora", "quantization_bit": 3}, "3 bits"),
+        # Megatron-Core by keys of its own, in a file of LLaMA-Factory
+        ({"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 4}, "Megatron-Core"),
     ],
 )
 def test_what_llama_factory_does_and_no_price_shows_is_one_fault(tmp_path, added, word):
     faults = faults_of(tmp_path, FACTORY | added)
+    assert len(faults) == 1
+    assert word in str(faults[0])
+
+
+CHECKPOINTS = {
+    # fine-tuned by others: the dims of the model that they start from
+    "agentica-org/DeepCoder-14B-Preview": ("qwen2.5-14b", None),
+    "EleutherAI/pythia-12b-deduped": ("pythia-12b", None),
+    "mistralai/Magistral-Small-2507": ("mistral-small-24b", None),
+    # experts as separate products, in NF4; and the 4 bits of the publisher undone
+    "axolotl-quants/Llama-4-Scout-17B-16E-Linearized-bnb-nf4-bf16":
+        ("llama4-scout", "bitsandbytes nf4"),
+    "axolotl-ai-co/gpt-oss-120b-dequantized": ("gpt-oss-120b", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_checkpoint_has_the_dims_of_its_base(tmp_path, name):
+    model = job_of(tmp_path, AXOLOTL | {"base_model": name}).options["model"]
+    stored = model.weight_format and model.weight_format.name
+    assert (model.name, stored) == CHECKPOINTS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("Qwen/Qwen3-VL-4B-Instruct", "qwen3-4b"),
+     ("Qwen/Qwen3-VL-30B-A3B-Instruct", "qwen3-30b-a3b"),
+     ("mistralai/Mistral-Small-3.1-24B-Instruct-2503", "mistral-small-24b")],
+)  # fmt: skip
+def test_of_a_model_of_images_the_text_is_priced(tmp_path, name, text):
+    model = job_of(tmp_path, FACTORY | {"model_name_or_path": name}).options["model"]
+    assert count_parameters(model).num_params == count_parameters(load_model(text)).num_params
+    assert "vision tower" in model.conventions[0]
+
+
+RECIPE = {
+    "model": {"_component_": "torchtune.models.phi3.phi3_mini"}, "batch_size": 2,
+    "tokenizer": {"max_seq_len": 2048}, "dtype": "bf16", "enable_activation_checkpointing": True,
+    "optimizer": {"_component_": "torch.optim.AdamW"},
+}  # fmt: skip
+"""torchtune 0.6.1, ``recipes``: our own files of its recipes."""
+
+
+@pytest.mark.parametrize(
+    ("component", "model"),
+    [("phi3.phi3_mini", "phi3-mini"), ("phi4.lora_phi4_14b", "phi4-14b"),
+     ("code_llama2.qlora_code_llama2_7b", "codellama-7b"),
+     ("qwen2_5.lora_qwen2_5_14b_base", "qwen2.5-14b"),
+     ("llama3_1.qlora_llama3_1_405b", "llama3.1-405b")],
+)  # fmt: skip
+def test_a_builder_of_torchtune_names_its_model(tmp_path, component, model):
+    tree = RECIPE | {"model": {"_component_": f"torchtune.models.{component}"}}
+    # fsdp.cpu_offload is a key that no recipe asks for: they ask for fsdp_cpu_offload
+    job = job_of(tmp_path, tree | {"fsdp": {"cpu_offload": False}})
+    assert (job.options["model"], job.options.get("offload")) == (model, None)
+
+
+def test_torchtune_takes_activations_to_the_host(tmp_path):
+    job = job_of(tmp_path, RECIPE | {"enable_activation_offloading": True})
+    assert (job.options["offload"], job.options["recompute"]) == ("activations", "full")
+
+
+@pytest.mark.parametrize(
+    ("added", "word"),
+    [
+        (
+            {
+                "teacher_model": {"_component_": "torchtune.models.phi4.phi4_14b"},
+                "kd_ratio": 0.5,
+                "teacher_checkpointer": {"checkpoint_dir": "x"},
+                "kd_loss": {"_component_": "x"},
+            },
+            "teacher",
+        ),
+        ({"max_new_tokens": 300, "prompt": {"system": None, "user": "Hi"}}, "trains nothing"),
+        ({"tensor_parallel_dim": 4, "tensor_parallel_plan": {"_component_": "x"}}, "tensor"),
+        ({"policy_model": {}, "reward_and_value_model": {}, "model": None}, "PPO"),
+    ],
+)
+def test_a_recipe_that_is_not_priced_is_one_fault(tmp_path, added, word):
+    faults = faults_of(tmp_path, RECIPE | added)
     assert len(faults) == 1
     assert word in str(faults[0])
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 _TUNED: Final = frozenset((
     "instruct", "chat", "it", "hf", "base", "pt", "thinking", "nonthinking", "meta", "terminus",
-    "preview", "unsloth", "orig", "original",
+    "preview", "unsloth", "orig", "original", "deduped", "linearized",
 ))  # fmt: skip
 """Words on the training or the publisher of a checkpoint, which say nothing about its dims."""
 _SPECIAL: Final = frozenset(("coder", "code", "math"))
@@ -27,7 +27,7 @@ _W8: Final = {"quant_method": "compressed-tensors", "config_groups": {
     "0": {"targets": ["Linear"], "weights": _W8A8}}}  # fmt: skip
 _GPTQ: Final = {"quant_method": "gptq", "group_size": 128}
 _FORMATS: Final[Mapping[str, Mapping[str, Any] | str | None]] = {
-    "bf16": None, "fp16": None, "f16": None,
+    "bf16": None, "fp16": None, "f16": None, "dequantized": None,
     "fp8": {"quant_method": "fp8"},
     "int4": "int4", "w4a16": "int4", "awq": "awq", "gptq": "gptq", "autoround": "gptq",
     "int8": _W8, "w8a16": _W8,

@@ -19,6 +19,12 @@ CONFIGS = {
     for family, sizes in FAMILIES.items() for size in sizes
 }  # fmt: skip
 """Configuration of each model of the catalog."""
+READ = CONFIGS | {
+    "phi3-mini": "phi3/mini_lora", "phi4-14b": "phi4/14B_lora",
+    "qwen2.5-14b": "qwen2_5/14B_lora", "codellama-7b": "code_llama2/7B_lora",
+    "llama3.1-405b": "llama3_1/405B_lora",
+}  # fmt: skip
+"""The same, with models that only other recipes have a configuration of."""
 
 
 def model_of(config: str) -> str | None:
@@ -26,12 +32,12 @@ def model_of(config: str) -> str | None:
     stem = (
         config.removesuffix("_single_device").replace("_qlora", "_lora").replace("_full", "_lora")
     )
-    return next((model for model, name in CONFIGS.items() if name == stem), None)
+    return next((model for model, name in READ.items() if name == stem), None)
 
 
 def model_of_builder(component: str) -> str | None:
     """Return the model of the catalog that ``torchtune.models.FAMILY.lora_NAME`` builds."""
     name = component.rpartition(".")[2].removeprefix("qlora_").removeprefix("lora_")
     name = name.removesuffix("_base").removesuffix("_instruct")
-    builders = {model.replace(".", "_").replace("-", "_"): model for model in CONFIGS}
-    return builders.get(name)
+    builders = {model.replace(".", "_").replace("-", "_"): model for model in READ}
+    return builders.get(name.replace("code_llama2", "codellama"))

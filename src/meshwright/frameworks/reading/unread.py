@@ -56,6 +56,8 @@ UNREAD = (
     Unread("NeMo AutoModel", r"(^|[ /])automodel \w+|nemo_automodel", (), "automodel"),
     Unread("ColossalAI", r"(^|[ /])colossalai run\b"),
     Unread("Levanter", r"\blevanter[./]"),
+    Unread("PPO in torchtune", r"\bppo_full_finetune",
+           (frozenset({"policy_model", "reward_and_value_model"}),)),
 )  # fmt: skip
 
 

@@ -32,6 +32,10 @@ from meshwright.catalog.huggingface.family import (
 from meshwright.spec.model import LayerSpec, ModelSpec
 
 _AMONG_EXPERTS: Rule = ("at_most", "num_experts")
+_VISION = """
+    vision_config tie_word_embeddings image_token_id image_token_index video_token_id
+    vision_token_id vision_start_token_id vision_end_token_id
+    """
 GRANITE_SCALES = "embedding_multiplier logits_scaling residual_multiplier attention_multiplier"
 """Constant factors: each is one with a product or a sum that is there anyway."""
 
@@ -58,7 +62,11 @@ def read_llama(fields: Fields) -> ModelSpec:
 @family(
     "mistral",
     "MistralForCausalLM",
+    "Mistral3ForConditionalGeneration",
+    nested_types=("mistral3",),
     keys=STATED_KV_KEYS | {"sliding_window": window_or_none(default=4096)},
+    outer_harmless=f"{_VISION} multimodal_projector_bias projector_hidden_act spatial_merge_size "
+    "vision_feature_layer",
 )
 @family(
     "phi3",
@@ -177,10 +185,7 @@ _QWEN3_BIAS = {"attention_bias": flag(False)}
     model_types=("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
     nested_types=("qwen2_vl", "qwen2_5_vl"),
     keys=_QWEN_KEYS | {"max_window_layers": count_or_zero(80)},
-    outer_harmless="""
-        vision_config tie_word_embeddings image_token_id video_token_id vision_token_id
-        vision_start_token_id vision_end_token_id
-        """,
+    outer_harmless=_VISION,
 )
 @family(
     "qwen2_moe",
@@ -197,15 +202,27 @@ def read_qwen2(fields: Fields) -> ModelSpec:
     return model_of(fields, qwen_layers(fields, qkv_bias=has_bias))
 
 
-@family("qwen3", "Qwen3ForCausalLM", keys=_QWEN_KEYS | _QWEN3_BIAS | {"head_dim": count(128)})
+@family(
+    "qwen3",
+    "Qwen3ForCausalLM",
+    "Qwen3VLForConditionalGeneration",
+    model_types=("qwen3", "qwen3_vl_text"),
+    nested_types=("qwen3_vl",),
+    keys=_QWEN_KEYS | _QWEN3_BIAS | {"head_dim": count(128)},
+    outer_harmless=_VISION,
+)
 @family(
     "qwen3_moe",
     "Qwen3MoeForCausalLM",
+    "Qwen3VLMoeForConditionalGeneration",
+    model_types=("qwen3_moe", "qwen3_vl_moe_text"),
+    nested_types=("qwen3_vl_moe",),
     keys=QWEN_MOE_KEYS | _QWEN3_BIAS | {"head_dim": count_or_none()},
     harmless="norm_topk_prob",
+    outer_harmless=_VISION,
 )
 def read_qwen3(fields: Fields) -> ModelSpec:
-    """Return Qwen3: norms on the heads of queries and keys; no shared expert."""
+    """Return Qwen3 or the text model of Qwen3-VL: norms on the heads of queries and keys."""
     bias = fields.flag("attention_bias")
     return model_of(fields, qwen_layers(fields, bias=bias, qk_norm="head"))
 

@@ -170,7 +170,8 @@ class Megatron:
         model = tree.get("model")
         is_bridge = isinstance(model, Mapping) and "tensor_model_parallel_size" in model
         is_bridge |= bool(_recipe_of(of_tree(tree))) or "recipe" in tree
-        return bool(sections & set(tree)) or is_bridge or "tensor_model_parallel_size" in tree
+        is_own = "tensor_model_parallel_size" in tree and "model_name_or_path" not in tree
+        return bool(sections & set(tree)) or is_bridge or is_own
 
     @staticmethod
     def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
