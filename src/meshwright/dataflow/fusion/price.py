@@ -121,9 +121,15 @@ def _may_fit(problem: FusionProblem, sets: BoolArray) -> BoolArray:
     made = np.minimum(inside, tensors.written_bytes)
     is_made = tensors.writer < problem.num_kernels
     np.add.at(least, tensors.writer[is_made], made[is_made])
-    counted = np.column_stack([least, np.ones(len(least))])
-    parts = np.split(sets, range(TOGETHER, len(sets), TOGETHER))
-    num_bytes, size = np.concatenate([part @ counted for part in parts]).T
+    # sums of eight kernels at once are looked up: sets are many, and few of them fit
+    counted = np.zeros((-(-len(least) // 8) * 8, 2))
+    counted[: len(least)] = np.column_stack([least, np.ones(len(least))])
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
+    sums = bits.astype(np.float64) @ counted.reshape(-1, 8, 2)
+    num_bytes, size = np.zeros((2, len(sets)))
+    for eight, column in zip(sums, np.packbits(sets, axis=1).T, strict=True):
+        num_bytes += eight[column, 0]
+        size += eight[column, 1]
     found: BoolArray = (num_bytes <= problem.grid.sram_bytes * (1.0 + ROUNDING)) | (size == 1.0)
     return found
 

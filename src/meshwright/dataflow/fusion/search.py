@@ -26,7 +26,7 @@ from meshwright.dataflow.fusion.lattice import Lattice, chain_of, lattice_of, li
 from meshwright.dataflow.fusion.paths import Finish, Steps, best_path
 from meshwright.dataflow.fusion.price import PartitionPrices, bound_s, price_partitions
 from meshwright.dataflow.fusion.problem import FusionProblem
-from meshwright.dataflow.fusion.wide_graphs import search_all_orders
+from meshwright.dataflow.fusion.wide_graphs import ROUNDING, search_all_orders
 from meshwright.dataflow.ideals import TooWideError
 
 KnownLattices = dict[tuple[object, ...], Lattice | None]
@@ -70,7 +70,9 @@ def orders_of(problem: FusionProblem, known: KnownLattices | None = None) -> Ord
     return Orders(None, max(least_s, found.time_s), fewer)
 
 
-def fuse(problem: FusionProblem, orders: Orders | None = None) -> Fusion:
+def fuse(
+    problem: FusionProblem, orders: Orders | None = None, *, enough_s: float = np.inf
+) -> Fusion:
     """Return the best partitions of a problem.
 
     Parameters
@@ -79,6 +81,8 @@ def fuse(problem: FusionProblem, orders: Orders | None = None) -> Fusion:
         Kernels to fuse; kernel by kernel there is one answer.
     orders
         Those of the problem, where they are known.
+    enough_s
+        Seconds of another answer: in a wide graph only faster partitions are looked for.
 
     Raises
     ------
@@ -87,7 +91,9 @@ def fuse(problem: FusionProblem, orders: Orders | None = None) -> Fusion:
     """
     orders = orders_of(problem) if orders is None else orders
     if orders.fewer is not None:
-        return _looked_beyond(problem, _put_together(problem, orders.fewer), orders.least_s)
+        return _looked_beyond(
+            problem, _put_together(problem, orders.fewer), orders.least_s, enough_s
+        )
     if orders.lattice is not None:
         return _best([_solve(problem, orders.lattice)], problem)
     return evaluate(problem, np.eye(problem.num_kernels, dtype=bool))
@@ -109,14 +115,20 @@ def _put_together(problem: FusionProblem, fewer: FewerKernels) -> Fusion:
     return replace(best, counts=replace(best.counts, num_kept=len(fewer.kept)))
 
 
-def _looked_beyond(problem: FusionProblem, found: Fusion, least_s: float) -> Fusion:
+def _looked_beyond(
+    problem: FusionProblem, found: Fusion, least_s: float, enough_s: float
+) -> Fusion:
     """Return the answer of a wide graph with a bound of all orders, or a better one that it shows.
 
-    A better path is taken at the micro-batch that DRAM holds for it.
+    A better path is taken at the micro-batch that DRAM holds for it. Of an answer that is slower
+    than another one, only paths faster than that one are looked for.
     """
     if found.time_s <= least_s:
         return found
-    beyond = search_all_orders(problem, limits_of(problem), found.time_s)
+    known_s = min(found.time_s, enough_s)
+    beyond = search_all_orders(problem, limits_of(problem), known_s)
+    if beyond.sets is None and known_s < found.time_s and beyond.bound_s >= known_s * ROUNDING:
+        return replace(found, bound_s=max(known_s, least_s))
     if beyond.sets is not None:
         try:
             shown = evaluate(problem, beyond.sets)
@@ -360,7 +372,8 @@ def best_of(
                     wide[number] = orders
                     heappush(waiting, (entry.weight * orders.least_s, number))
                     continue
-            fusion = fuse(entry.problem, orders)
+            enough_s = np.inf if best is None else best[0] / entry.weight
+            fusion = fuse(entry.problem, orders, enough_s=enough_s)
         except InfeasibleError as error:
             refused[number] = str(error)
             if orders is not None and orders.fewer is not None:
