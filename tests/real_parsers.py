@@ -150,6 +150,7 @@ def _trainer(plan) -> dict[str, object]:
 def _deepspeed(plan) -> dict[str, object]:
     structure, sizes = plan.best.structure, degrees(plan)
     return _trainer(plan) | {
+        "tp": sizes["tp"],
         "cp": sizes["cp"],
         "global_batch_size": plan.workload.global_batch_size,
         "zero_stage": structure.zero_stage,

@@ -1,12 +1,15 @@
 """DeepSpeed's own configuration, beside the Trainer's options and Accelerate's groups."""
 
+import json
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import deepspeed.runtime.config
 from accelerate import ParallelismConfig
 from answering import answer_all
 from deepspeed.runtime.config import DeepSpeedConfig
+from deepspeed.runtime.tensor_parallel.config import get_tensor_parallel_config
 from trainer import read_options
 
 
@@ -20,7 +23,10 @@ def read(case):
     deepspeed.runtime.config.dist = SimpleNamespace(
         get_rank=lambda: 0, get_world_size=lambda: case["num_devices"]
     )
-    groups = SimpleNamespace(get_data_parallel_world_size=lambda: case["num_devices"] // cp)
+    told_config = json.loads(Path(args.deepspeed).read_text(encoding="utf-8"))
+    tp = get_tensor_parallel_config(told_config).autotp_size or 1
+    copies = case["num_devices"] // (tp * cp)
+    groups = SimpleNamespace(get_data_parallel_world_size=lambda: copies)
     config = DeepSpeedConfig(args.deepspeed, groups)
     zero = config.zero_config
     precision = "bf16" if config.bfloat16_config.enabled else "fp16"
@@ -30,6 +36,7 @@ def read(case):
     assert config.train_micro_batch_size_per_gpu == told["micro_batch_size"]
     assert config.gradient_accumulation_steps == told["num_micro_batches"]
     return told | {
+        "tp": tp,
         "cp": cp,
         "global_batch_size": config.train_batch_size,
         "zero_stage": int(config.zero_optimization_stage),

@@ -76,7 +76,7 @@ COMMON = ("megatron", "torch", "torchtitan")
 def product_in(target: str, text: str) -> int:
     """Return the product of the written degrees over all axes of the mesh."""
     if target == "deepspeed":
-        return int(text.partition("_SP_SIZE=")[2].partition("\n")[0] or 1)
+        return prod(map(int, re.findall(r"(?:_SP_SIZE=|\"autotp_size\": )(\d+)", text)))
     if target == "accelerate":
         sizes = re.findall(r"parallelism_config_\w+_size: (\d+)", text)
         return prod(map(int, sizes)) if sizes else processes_in(text)

@@ -102,8 +102,9 @@ BIAS = {"qkv_bias": True, "output_bias": True}
 WITH_BIAS = PLAIN.model_copy(update={"attention": PLAIN.attention.model_copy(update=BIAS)})
 BIASED = load_model("llama3.2-1b").model_copy(update={"layer_kinds": (WITH_BIAS,)})
 FEWER_AXES = [
-    (("deepspeed",), {"tp": 2}, {"sequence_parallel": False}, {}, "strategy.tp",
-     "DeepSpeed has no tensor parallelism: tp 2", "tp=1"),
+    # DeepSpeed 0.19 runtime/engine.py, _configure_tensor_parallel_states: ZeRO up to 2 beside tp
+    (("deepspeed",), {"tp": 2, "dp_shard": 4}, {"sequence_parallel": False, "zero_stage": 3}, {},
+     "structure.zero_stage", "has no ZeRO stage 3 with pp 1, cp 1, tp 2", "zero_stage=2"),
     (("deepspeed", "accelerate"), {"pp": 2}, {}, {}, "strategy.pp",
      "has no pipeline parallelism: pp 2", "pp=1"),
     (("deepspeed",), {"cp": 2}, {"zero_stage": 1}, {}, "structure.context_kind",

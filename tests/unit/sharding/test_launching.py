@@ -165,6 +165,11 @@ def test_a_rule_refuses_in_words_and_holds_without_a_framework(name):
         ("torchtitan", PlanOptions(zero_stage=3, head_layers=2), {"pp": 4}),
         ("torchtitan", PLAIN, {"tp": 2, "cp": 2, "dp_shard": 4}),
         ("deepspeed", PlanOptions(zero_stage=3, offload=Offload.WEIGHTS), {"dp_shard": 8}),
+        # DeepSpeed 0.19 runtime/tensor_parallel/config.py: autotp_size
+        (
+            "deepspeed", PlanOptions(zero_stage=2, sequence_parallel=False),
+            {"tp": 4, "dp_shard": 2},
+        ),
         (
             "maxtext", PlanOptions(zero_stage=3, overlap_tensor_parallel=True),
             {"tp": 2, "dp_shard": 4},

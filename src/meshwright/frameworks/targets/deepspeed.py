@@ -2,8 +2,9 @@
 
 Ulysses groups are those of Accelerate, which the Trainer makes from the environment.
 
-Source: DeepSpeed 0.19, ``runtime/config.py``, ``runtime/zero/config.py``; Accelerate 1.15,
-``ParallelismConfig``.
+Source: DeepSpeed 0.19, ``runtime/config.py``, ``runtime/zero/config.py``,
+``runtime/tensor_parallel/config.py``; Accelerate 1.15, ``ParallelismConfig``; transformers 5.23,
+``integrations/deepspeed.py``, which splits the layers of a model by ``autotp_size``.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def _config(plan: Plan) -> dict[str, object]:
         "gradient_accumulation_steps": micro_batches(plan),
         "optimizer": {"type": "AdamW", "params": dict.fromkeys(ADAM_PARAMS, "auto")},
     }
-    if sizes["cp"] == 1:  # the Trainer counts every rank of a Ulysses group
+    if sizes["tp"] > 1:
+        config["tensor_parallel"] = {"autotp_size": sizes["tp"]}
+    if sizes["tp"] * sizes["cp"] == 1:  # the Trainer counts every rank that shares a batch
         config["train_batch_size"] = work.global_batch_size
     if work.precision.matmul not in ("fp32", "tf32"):
         config[work.precision.matmul] = {"enabled": True}

@@ -100,7 +100,8 @@ class Transformers:
         ds.zero_optimization.offload_*.pipeline*
         ds.zero_optimization.offload_*.max_in_cpu
         ds.zero_optimization.offload_*.nvme_path ds.zero_optimization.log_trace*
-        ds.zero_optimization.use_multi* ds.checkpoint.*
+        ds.zero_optimization.use_multi* ds.zero_optimization.leaf_module.* ds.checkpoint.*
+        ds.tensor_parallel.preset_model ds.tensor_parallel.dtype
         ds.activation_checkpointing.contiguous* ds.activation_checkpointing.profile
         ds.activation_checkpointing.synchronize*
         ds.activation_checkpointing.number_checkpoints ds.zero_allow_untested_optimizer
@@ -265,6 +266,13 @@ def _engine(given: Given, setting: Setting) -> dict[str, Any]:
 
 
 def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
+    """Return the ZeRO stage, degrees and offload of the file of DeepSpeed.
+
+    Leaf modules, which are gathered as one, and presets of layer names change no price.
+
+    Source: DeepSpeed 0.19 ``runtime/zero/config.py``, ``runtime/tensor_parallel/config.py``,
+    ``runtime/zero/mics.py``; transformers 5.23 makes weights under ``zero.Init`` alone.
+    """
     at = "ds.zero_optimization."
     stage = given.text(f"{at}stage", "deepspeed_config.zero_stage", "zero_stage")
     if stage not in (None, "auto", "0", "1", "2", "3"):
@@ -291,8 +299,11 @@ def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
         given.refuse(f"{at}offload_optimizer.ratio", "a part of it is not read", "1.0")
     overlap = given.value(f"{at}overlap_comm")
     overlaps = stage == "3" if overlap in (None, "auto") else given.flag(f"{at}overlap_comm")
-    for name in ("zero_hpz_partition_size", "mics_shard_size"):
-        given.refuse_unless(f"{at}{name}", "1", "-1", why="secondary shards are not read", fix="1")
+    given.refuse_unless(f"{at}zero_hpz_partition_size", "0", "1", why="a second copy of the "
+                        "weights on each host is not priced", fix="1")  # fmt: skip
+    given.refuse_unless(f"{at}mics_shard_size", "-1", "0", why="replicas of shards are not read: "
+                        "the Trainer shards over all ranks", fix="-1")  # fmt: skip
+    given.flag(f"{at}mics_hierarchical_params_gather")
     for name in ("zero_quantized_weights", "zero_quantized_gradients",
                  "zero_quantized_nontrainable_weights"):  # fmt: skip
         given.refuse_unless(
@@ -305,10 +316,14 @@ def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
     for name in ("backend", "seq_length", "seq_length_is_variable", "attn_implementation"):
         given.value(f"{sp}_{name}")
     tp = given.whole("ds.tensor_parallel.autotp_size", least=0) or 1
+    given.refuse_unless("ds.tensor_parallel.tp_overlap_comm", "false", why="overlapped sums of tp "
+                        "are not priced", fix="false")  # fmt: skip
     found: dict[str, Any] = {
         "framework": "deepspeed", "zero_stage": stage, "offload": offload, "tp": tp, "cp": ulysses,
         "overlap_data_parallel": "on" if overlaps else "off",
     }  # fmt: skip
+    if (dp := given.whole("ds.data_parallel_size")) is not None:
+        found["dp"] = dp
     if ulysses > 1:
         found["context_kind"] = "ulysses"
     given.refuse_unless("ds.activation_checkpointing.partition_activations", "false",
