@@ -65,11 +65,6 @@ AXOLOTL_READ = {
          "cut_cross_entropy": False}, {"software": {}}),
     "context": ({"sequence_parallel_degree": 2,
                  "fsdp_config": {"fsdp_version": 2}}, {"cp": 2, "global_batch": 16}),
-    # TRL, models/activation_offloading.py: saved tensors go to the host, with checkpoints or not
-    "activations": ({"gradient_checkpointing": True, "activation_offloading": "legacy"},
-                    {"offload": "activations", "recompute": "full"}),
-    "old name": ({"gradient_checkpointing": "offload"},
-                 {"offload": "activations", "recompute": "full"}),
     "without effect": (
         {"eot_tokens": ["<|im_end|>"], "processor_type": "AutoProcessor",
          "loss_watchdog_patience": 3,
@@ -92,15 +87,7 @@ def test_axolotl_is_read(tmp_path, name):
         ({"rl": "dpo"}, "preferences"),
         ({"qat": {"weight_dtype": "int4", "group_size": 32}}, "rounded"),
         ({"unfrozen_parameters": ["lm_head"]}, "some weights"),
-        ({"gradient_checkpointing": "offload_disk"}, "disk"),
-        # Offload.ALL leaves gradients on the device, and FSDP takes them to the host
-        (
-            {
-                "activation_offloading": True,
-                "fsdp_config": {"fsdp_version": 2, "offload_params": True},
-            },
-            "beside state",
-        ),
+        ({"gradient_checkpointing": "offload"}, "host"),
         ({"expert_parallel_size": 4}, "expert parallelism"),
         ({"lora_modules_to_save": ["embed_tokens"], "adapter": "lora"}, "whole"),
         ({"optimizer": "muon"}, "is not read"),
@@ -207,11 +194,6 @@ def test_a_builder_of_torchtune_names_its_model(tmp_path, component, model):
     assert (job.options["model"], job.options.get("offload")) == (model, None)
 
 
-def test_torchtune_takes_activations_to_the_host(tmp_path):
-    job = job_of(tmp_path, RECIPE | {"enable_activation_offloading": True})
-    assert (job.options["offload"], job.options["recompute"]) == ("activations", "full")
-
-
 @pytest.mark.parametrize(
     ("added", "word"),
     [
@@ -225,6 +207,7 @@ def test_torchtune_takes_activations_to_the_host(tmp_path):
             "teacher",
         ),
         ({"max_new_tokens": 300, "prompt": {"system": None, "user": "Hi"}}, "trains nothing"),
+        ({"enable_activation_offloading": True}, "host"),
         ({"tensor_parallel_dim": 4, "tensor_parallel_plan": {"_component_": "x"}}, "tensor"),
         ({"policy_model": {}, "reward_and_value_model": {}, "model": None}, "PPO"),
     ],

@@ -108,15 +108,6 @@ _NEEDED = {
 readers: Registry[type[Reader]] = Registry("reader")
 
 
-def host_of(given: Given, name: str, other: str | None) -> str | None:
-    """Return what the host holds: activations where a switch is on, beside what it has anyway."""
-    if not given.flag(name):
-        return other
-    if other in ("weights", "optimizer", "gradients", "state"):
-        given.refuse(name, f"activations on the host beside {other} are not read", "false")
-    return "activations"
-
-
 def job_of(name: str, given: Given, setting: Setting, origin: str) -> Job:
     """Return the job that a reader makes of the options of a program.
 

@@ -12,7 +12,7 @@ from meshwright.base.files import TREES
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.frameworks.reading.adapters import adapter_options
 from meshwright.frameworks.reading.given import Given, names, of_tree
-from meshwright.frameworks.reading.job import Setting, host_of, readers
+from meshwright.frameworks.reading.job import Setting, readers
 from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.reading.models import known_model
 from meshwright.frameworks.torchtune_models import model_of, model_of_builder
@@ -25,6 +25,7 @@ REFUSED = {
     "teacher_*": ("a teacher beside the model is not read", "a *_finetune_* recipe"),
     "ref_checkpointer.*": ("training on preferences is not read", "a *_finetune_* recipe"),
     "model.fusion_trainable": ("towers of other inputs are not read", "a model of text alone"),
+    "enable_activation_offloading": ("activations on the host are not read", "False"),
     "tensor_parallel_dim": ("tensor parallelism of torchtune is not read", "1"),
     "model.apply_lora_to_output": ("adapters of the logits are not read", "False"),
     "model.use_dora": ("directions and magnitudes apart are not read", "False"),
@@ -87,11 +88,7 @@ class Torchtune:
             "precision": given.word("dtype", among=("bf16", "fp32")),
             "recompute": "full" if given.flag("enable_activation_checkpointing") else "none",
             "zero_stage": "0" if alone else "3",
-            "offload": host_of(
-                given,
-                "enable_activation_offloading",
-                "state" if given.flag("fsdp_cpu_offload") else None,
-            ),
+            "offload": "state" if given.flag("fsdp_cpu_offload") else None,
             "software": {"compiled": True} if given.flag("compile") else {},
         }
         if not given.flag("fsdp_reshard_after_forward", default=True):

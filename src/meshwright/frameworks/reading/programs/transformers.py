@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from meshwright.frameworks.reading.adapters import adapter_options
 from meshwright.frameworks.reading.given import Given, Statement, names, of_tree
-from meshwright.frameworks.reading.job import Setting, host_of, readers
+from meshwright.frameworks.reading.job import Setting, readers
 from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.frameworks.reading.models import known_model
 
@@ -153,7 +153,6 @@ def read_gathered(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
     """Return the framework, and options of this program, of all files of a job together."""
     options = _engine(given, setting)
     framework = options.pop("framework")
-    options["offload"] = host_of(given, "activation_offloading", options.get("offload"))
     options |= _types(given, setting, options)
     options |= _batch(given, setting, options)
     options["optimizer"] = _optimizer(given, framework)
@@ -591,7 +590,8 @@ def _refuse(given: Given) -> None:
     for name in ("beta", "max_prompt_length", "num_generations", "precompute_ref_log_probs",
                  "ref_model", "rpo_alpha"):  # fmt: skip
         given.refuse(name, *PREFERENCES)
-    given.refuse_unless("use_unsloth", "false", why="is not read", fix="false")
+    for name in ("activation_offloading", "use_unsloth"):
+        given.refuse_unless(name, "false", why="is not read", fix="false")
     used = "bf16" if given.peek("ds.bf16.enabled") in (True, "true") else "fp16"
     given.refuse_unless("ds.communication_data_type", used, why="messages of another type are not "
                         "read", fix=used)  # fmt: skip

@@ -122,13 +122,9 @@ class Axolotl(Transformers):
         for name in KERNELS:
             given.note_if(name, "priced without these kernels")
         given.refuse_each(REFUSED)
-        if str(kept := given.peek("gradient_checkpointing")).startswith("offload"):  # its old name
+        if str(given.peek("gradient_checkpointing")).startswith("offload"):
+            given.refuse("gradient_checkpointing", "checkpoints on the host are not read", "true")
             given.restate("gradient_checkpointing", True)
-            given.restate("activation_offloading", str(kept).replace("offload_disk", "disk"))
-        if given.peek("activation_offloading") == "disk":
-            given.refuse("activation_offloading", "checkpoints on a disk are not read", "true")
-        if given.peek("activation_offloading") in ("legacy", "offload", "disk"):
-            given.restate("activation_offloading", True)  # legacy: without streams
         if given.flag("fp8"):
             given.restate("mixed_precision", "fp8")
         plugins = " ".join(map(str, given.value("plugins") or ()))
