@@ -156,13 +156,9 @@ def _answer(
     # Constants are perturbed without contention.
     placement = best.placement
     slower = best.estimate.step_time_s / placement.closed_form_s if placement else 1.0
-    why_not: tuple[WhyNot, ...] = ()
-    if best.strategy.tatp <= 1 and problem.has_grid and leaders.coverage.is_complete:
-        space = leaders.result.families.space
-        streams = Choices({**space.choices.allowed, "tatp": leaders.result.families.streams})
-        other = placer.best(replace(space, choices=streams), among=leaders.result.families)
-        if other.placed:
-            why_not = (compared("tensor streams (tatp)", best, other.best),)
+    is_asked = best.strategy.tatp <= 1 and problem.has_grid and leaders.coverage.is_complete
+    streams = _best_of_streams(placer, leaders) if is_asked else None
+    why_not = () if streams is None else (compared("tensor streams (tatp)", best, streams),)
     return Plan(
         model=problem.model,
         system=problem.system,
@@ -178,6 +174,16 @@ def _answer(
         warnings=(*_changed_order(candidates), *warnings(problem, best)),
         version=version(),
     )
+
+
+def _best_of_streams(placer: Placer, leaders: Leaders) -> Candidate | None:
+    """Return the best plan with tensor streams: the fastest of all plans, where that has them."""
+    every, fastest = leaders.result.families, leaders.fastest
+    if fastest is not None and fastest.candidate.strategy.tatp > 1:
+        return fastest.candidate
+    choices = Choices({**every.space.choices.allowed, "tatp": every.streams})
+    other = placer.best(replace(every.space, choices=choices), among=every)
+    return other.best if other.placed else None
 
 
 def _changed_order(candidates: Sequence[Candidate]) -> list[str]:
