@@ -23,7 +23,7 @@ from meshwright.sharding.strategy import plan_string, row
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.train.answer import Candidate, Estimate, Front, Plan, Replan, Robustness, WhyNot
+from meshwright.train.answer import Candidate, Estimate, Front, Plan, Replan, Robustness
 from meshwright.train.audited import facts_of
 from meshwright.train.estimate import (
     CLOSED_FORM,
