@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.catalog.megatron_models import VANILLA, bridge_recipe
 from meshwright.frameworks.launch import degrees, micro_batches, plan_launch
 from meshwright.frameworks.registry import TARGETS, export
 from meshwright.frameworks.targets.jax import mesh_axes
@@ -180,7 +181,7 @@ def _accelerate(plan) -> dict[str, object]:
 def _bridge(plan) -> dict[str, object]:
     sizes, structure, work = degrees(plan), plan.best.structure, plan.workload
     named = ("tp", "pp", "cp", "ep", "etp", "num_virtual_stages", "micro_batch_size")
-    latent = any(kind.attention.kind == "mla" for kind in plan.model.layer_kinds)
+    brings_its_model = bridge_recipe(plan.model) != VANILLA
     model = {"num_layers": plan.model.num_layers, "hidden_size": plan.model.hidden_size}
     return (
         {name: sizes[name] for name in named}
@@ -192,7 +193,7 @@ def _bridge(plan) -> dict[str, object]:
             "sums_in_fp32": work.optimizer.gradient_bytes_per_param > 2,
             "is_bf16": work.precision.matmul != "fp16",
         }
-        | ({} if latent else model)
+        | ({} if brings_its_model else model)
     )
 
 

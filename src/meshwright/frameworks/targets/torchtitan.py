@@ -154,5 +154,5 @@ def _compile_options(plan: Plan) -> Iterator[Words]:
     overlaps = plan.best.structure.overlap_tensor_parallel and degrees(plan)["tp"] > 1
     yield (f"--compile.{'' if parts else 'no-'}enable",)
     if parts:
-        yield "--compile.components", *parts
+        yield "--compile.components", ",".join(parts)
     yield (f"--compile.{'' if overlaps else 'no-'}enable_async_tensor_parallel",)
