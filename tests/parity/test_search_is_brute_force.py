@@ -94,14 +94,18 @@ def factors_of(problem, number):
                 yield tp, tatp, cp, pp, number // (tp * tatp * cp * pp)
 
 
-def degrees_of(problem, keeps):
-    """Yield every assignment of degrees as a dict, dp not yet divided into shards."""
+def degrees_of(problem, allowed, keeps):
+    """Yield every assignment of degrees as a dict, dp not yet divided into shards.
+
+    Experts are whole or split over tp, unless some degrees of etp are stated.
+    """
     batch, layers = problem.workload.global_batch_size, problem.model.num_layers
     for number in device_counts(problem.system.num_alive, problem.system.levels[0].size):
         for tp, tatp, cp, pp, dp in factors_of(problem, number):
             experts = [(1, 1)]
             if problem.num_experts:
-                pairs = product(divisors(problem.num_experts), {1, tp})
+                inside = allowed.get("etp", {1, tp})
+                pairs = product(divisors(problem.num_experts), inside)
                 experts = [(ep, etp) for ep, etp in pairs if dp * cp * tp % (ep * etp) == 0]
             chunks = divisors(-(-layers // pp)) if pp > 1 else [1]
             sizes = [b for b in MICRO_BATCH_SIZES if b == 1 or b <= -(-batch // dp)]
@@ -179,7 +183,7 @@ def plans_of(problem, allowed):
         for head in allowed.get("head_layers", (0,))
         for overlaps in allowed.get("overlap_expert_parallel", (False,))
     ]
-    for degrees in degrees_of(problem, keeps):
+    for degrees in degrees_of(problem, allowed, keeps):
         seen = set()
         for order in orders_of_axes(problem):
             axes = {"dp" if axis.startswith("dp") else axis: None for axis in order}

@@ -238,13 +238,17 @@ def comm_cost(
         if is_overlapped(call, overlaps_tensor_parallel=overlaps)
     ]  # fmt: skip
     num_sharing = Counter(_window(call) for call in beside)
-    num_in_forward = sum(call.phase is Phase.FORWARD for call in beside)
+    # Transfers of a phase share its launches; a group of one device sends nothing.
+    num_sent: dict[bool, Num] = {True: 0.0, False: 0.0}
+    for call in beside:
+        is_first = call.phase is Phase.FORWARD
+        num_sent[is_first] = num_sent[is_first] + (degree_of(_axis(call), strategy) > 1)
     wait_of = {
-        True: windows.launch_forward_s / max(num_in_forward, 1),
-        False: windows.launch_backward_s / max(len(beside) - num_in_forward, 1),
+        True: windows.launch_forward_s / larger(num_sent[True], 1.0),
+        False: windows.launch_backward_s / larger(num_sent[False], 1.0),
     }
     for call in calls:
-        axis = call.axis.split("/")[0].split("*")[0]
+        axis = _axis(call)
         if axis not in _PART_OF_AXIS or (call.streamed and call.of_weight):
             continue
         word = word_bytes if call.tensor.word_bytes is None else call.tensor.word_bytes
@@ -285,6 +289,11 @@ def is_overlapped(call: CollectiveCall, *, overlaps_tensor_parallel: bool) -> bo
     cut = call.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
     decomposed = call.axis == "tp" and overlaps_tensor_parallel and cut
     return call.streamed or call.is_regather or decomposed
+
+
+def _axis(call: CollectiveCall) -> str:
+    """Return the first axis of the group of a call."""
+    return call.axis.split("/")[0].split("*")[0]
 
 
 def _window(call: CollectiveCall) -> tuple[str, Phase, bool]:
