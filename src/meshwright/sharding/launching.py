@@ -14,7 +14,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, IntArray
 from meshwright.sharding.rules import Case, Rule
-from meshwright.sharding.strategy import AXES, Offload, PlanOptions, StrategyColumns
+from meshwright.sharding.strategy import AXES, ContextKind, Offload, PlanOptions, StrategyColumns
 from meshwright.spec.workload import AxisName, Launches, Training, Workload
 
 Value = TypeVar("Value")
@@ -285,6 +285,16 @@ DEGREES: tuple[Rule, ...] = (
             (case.s.cp > 1) & (case.model.architecture in known.whole_sequences)
         ),
         "does not split sequences of {architecture}: cp {cp}", ("cp",),
+    ),
+    _rule(
+        "context-sinks", "structure.context_kind",
+        "the framework sends keys and values of attention with sinks in this way",
+        lambda case, known: (
+            (case.s.cp > 1) & known.sinks_need_ulysses
+            & any(attention.sinks for attention in case.model.attentions)
+            & (case.structure.context_kind is ContextKind.RING)
+        ),
+        "has attention sinks under all-to-all only", (), "context_kind=ulysses",
     ),
     _rule(
         "vocabulary", "structure.vocabulary_parallel",

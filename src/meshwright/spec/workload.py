@@ -218,6 +218,8 @@ class Launches(Declaration):
     experts_fill_tensor: bool = False
     """Whether experts are spread over all of tp before they are over other axes."""
     context_kinds: tuple[Literal["ring", "ulysses"], ...] = ()
+    sinks_need_ulysses: bool = False
+    """Whether attention sinks are split over cp by all-to-all only."""
     whole_sequences: tuple[str, ...] = ()
     """Architectures with attention that it does not split over cp."""
     recompute: tuple[Literal["none", "selective", "full"], ...]

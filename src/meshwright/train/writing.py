@@ -13,7 +13,7 @@ from functools import partial
 from meshwright.base.errors import Fault
 from meshwright.catalog import maxtext_models, megatron_models, torchtitan_models
 from meshwright.catalog.config_json import config_of
-from meshwright.sharding.strategy import ContextKind, Offload, PlanOptions, Recompute, Strategy
+from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strategy
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
@@ -149,10 +149,6 @@ def _bridge_faults(asked: Written) -> Iterator[Fault]:
     recipe = megatron_models.bridge_recipe(model)
     if recipe == megatron_models.VANILLA:
         yield from _gpt_faults(asked)
-    has_sinks = any(attention.sinks for attention in model.attentions)
-    if has_sinks and asked.strategy.cp > 1 and asked.structure.context_kind is ContextKind.RING:
-        reason = "ring: Transformer Engine has attention sinks under all-to-all (gpt_oss.py) only"
-        yield Fault("structure.context_kind", reason, "context_kind=ulysses")
     if not recipe:
         message = "latent attention is in recipes of DeepSeek only, not of this size"
         yield Fault("model.attention", message, "plan with --framework megatron")

@@ -66,6 +66,8 @@ BREAKING = {
     ),
     "launch-adapters": ("torchtitan", PLAIN, {}, ADAPTERS),
     "launch-whole-sequences": ("torchtitan", PLAIN, {"cp": 2}, "gpt-oss-20b"),
+    # Megatron-Bridge, models/gpt_oss: cp_comm_type "a2a" for the learned softmax.
+    "launch-context-sinks": ("megatron-bridge", PLAIN, {"cp": 2}, "gpt-oss-20b"),
     # parallel_dims.py of torchtitan 0.3.0: efsdp = dp_shard 1 * cp 1 * tp 1 // ep 8 = 0
     "launch-experts": ("torchtitan", ONE, {"dp_replicate": 32, "ep": 8}, "qwen3-30b-a3b"),
     "launch-vocabulary": ("megatron", PlanOptions(zero_stage=0, vocabulary_parallel=True), {}),
