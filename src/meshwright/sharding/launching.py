@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, IntArray
-from meshwright.sharding.rules import Case, Rule
+from meshwright.sharding.rules import Case, Rule, any_of
 from meshwright.sharding.strategy import AXES, ContextKind, Offload, PlanOptions, StrategyColumns
 from meshwright.spec.workload import AxisName, Launches, Training, Workload
 
@@ -285,6 +285,13 @@ DEGREES: tuple[Rule, ...] = (
             (case.s.cp > 1) & (case.model.architecture in known.whole_sequences)
         ),
         "does not split sequences of {architecture}: cp {cp}", ("cp",),
+    ),
+    _rule(
+        "kv-heads", "strategy.tp",
+        "tp divides the heads of keys and values, where the framework shares none",
+        lambda case, known: known.whole_kv_heads
+        & any_of((each.num_kv_heads % case.s.tp != 0 for each in case.model.attentions), case),
+        "shares no heads of keys and values: tp {tp}", ("tp",),
     ),
     _rule(
         "context-sinks", "structure.context_kind",

@@ -217,6 +217,8 @@ class Launches(Declaration):
     whole."""
     experts_fill_tensor: bool = False
     """Whether experts are spread over all of tp before they are over other axes."""
+    whole_kv_heads: bool = False
+    """Whether tp divides the heads of keys and values; otherwise ranks may share one."""
     context_kinds: tuple[Literal["ring", "ulysses"], ...] = ()
     sinks_need_ulysses: bool = False
     """Whether attention sinks are split over cp by all-to-all only."""
