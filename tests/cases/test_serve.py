@@ -336,7 +336,7 @@ tiiuae/falcon-40b-instruct falcon-40b -
 /models/Qwen3-Coder-480B-A35B-Instruct-FP8 qwen3-coder-480b-a35b fp8
 unsloth/Qwen3-8B-GGUF - -
 deepseek-ai/DeepSeek-V3.2-Exp - -
-mistralai/Mistral-7B-Instruct-v0.2 - -
+mistralai/Mistral-7B-Instruct-v0.2 mistral-7b-v0.2 -
 Qwen/Qwen3-4B-Instruct-2507-FP8 qwen3-4b fp8
 """
 """Published checkpoints, the model with their dims, and the word for their format; -: none."""

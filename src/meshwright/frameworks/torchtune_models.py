@@ -24,7 +24,7 @@ READ = CONFIGS | {
     "qwen2.5-14b": "qwen2_5/14B_lora", "codellama-7b": "code_llama2/7B_lora",
     "llama3.1-405b": "llama3_1/405B_lora",
 }  # fmt: skip
-"""The same, with models that only other recipes have a configuration of."""
+"""Configurations that are read: those, and models that only other recipes have."""
 
 
 def model_of(config: str) -> str | None:
