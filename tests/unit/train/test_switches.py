@@ -80,9 +80,10 @@ def test_without_a_framework_nothing_is_on():
     assert not any(on)
 
 
-def test_the_screen_says_what_is_on(capsys):
+def test_the_screen_says_what_is_on(capsys, monkeypatch):
     from meshwright.cli.main import main
 
+    monkeypatch.setenv("COLUMNS", "100")
     words = ["llama3-70b", "--on", "64xH100", "--seq", "8k", "--global-batch", "512"]
     assert main(["plan", *words, "--framework", "megatron"]) == 0
     assert "with megatron==0.19.2, as asked, async TP on" in capsys.readouterr().out
