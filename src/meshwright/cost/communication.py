@@ -161,7 +161,7 @@ class Windows(NamedTuple):
     core_backward_s: Num
     matmul_forward_s: Num
     launch_forward_s: Num = 0.0
-    """The device waits for kernel launches."""
+    """Wait of the device for kernel launches."""
     launch_backward_s: Num = 0.0
 
 

@@ -288,10 +288,10 @@ DEGREES: tuple[Rule, ...] = (
     ),
     _rule(
         "kv-heads", "strategy.tp",
-        "tp divides the heads of keys and values, where the framework shares none",
+        "tp divides the key/value heads, where the framework shares none between ranks",
         lambda case, known: known.whole_kv_heads
         & any_of((each.num_kv_heads % case.s.tp != 0 for each in case.model.attentions), case),
-        "shares no heads of keys and values: tp {tp}", ("tp",),
+        "shares no key/value head between ranks: tp {tp}", ("tp",),
     ),
     _rule(
         "context-sinks", "structure.context_kind",
