@@ -9,8 +9,8 @@ from pathlib import Path
 
 from meshwright.catalog.megatron_models import VANILLA, bridge_recipe
 from meshwright.frameworks.launch import degrees, micro_batches, plan_launch
+from meshwright.frameworks.programs.jax import mesh_axes
 from meshwright.frameworks.registry import TARGETS, export
-from meshwright.frameworks.targets.jax import mesh_axes
 from meshwright.graph.parameters import count_parameters
 
 READERS = Path(__file__).parent / "frameworks" / "readers"

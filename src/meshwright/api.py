@@ -924,7 +924,7 @@ def export(args: Namespace, call: Call) -> dict[str, str] | list[Path]:
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
 
-    titles = {name: exporters[name].title for name in exporters}
+    titles = {name: exporters[name].written for name in exporters}
     titles |= {name: command.title for name, command in SERVERS.items()}
     if args.plan is None:
         return titles
@@ -936,7 +936,7 @@ def export(args: Namespace, call: Call) -> dict[str, str] | list[Path]:
         raise UnknownNameError("export target", args.target, titles)
     exporter = exporters[args.target]
     if args.print and not exporter.is_text:
-        raise UsageError(f"{exporter.title} are no text: --out FOLDER")
+        raise UsageError(f"{exporter.written} are no text: --out FOLDER")
     found = needed("PLAN.json", args.plan, lambda text: load_plan(Path(text)), Plan)
     if args.print:
         return {

@@ -157,7 +157,7 @@ def catalog(start: Start) -> dict[str, Any]:
     from meshwright.frameworks.registry import exporters
 
     targets = [
-        {"name": name, "title": target.title} for name, target in exporters.items()
+        {"name": name, "title": target.written} for name, target in exporters.items()
         if target.is_text
     ]  # fmt: skip
     return {"options": listed, "start": dict(start.options), "notes": list(start.notes),

@@ -1,5 +1,5 @@
-"""Plans as files that frameworks read: one target per file, with its limits."""
+"""Frameworks: their files are read and written by one table each, with its limits."""
 
-from meshwright.frameworks import targets as targets
+from meshwright.frameworks import programs as programs
 from meshwright.frameworks.registry import export as export
 from meshwright.frameworks.registry import rendered as rendered

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from meshwright.base.units import format_bytes, format_seconds
+from meshwright.frameworks.table import Words
 from meshwright.sharding.dealing import chunk_lengths
 from meshwright.sharding.strategy import DEGREES
 from meshwright.train.answer import Plan
@@ -62,10 +63,6 @@ def num_experts(plan: Plan) -> int:
     return max((kind.experts.num_experts for kind in kinds if kind.experts), default=0)
 
 
-Words = tuple[str, ...]
-"""One option of a command line with its values."""
-
-
 @dataclass(frozen=True)
 class Launch:
     """Hosts of a job, and processes on each: one for each device."""
@@ -81,9 +78,13 @@ def plan_launch(plan: Plan) -> Launch:
 
 
 def torchrun_words(launch: Launch) -> list[str]:
-    """Return the start of a torchrun command; the address of the first host is left to the user."""
-    words = ["torchrun", f"--nnodes={launch.num_hosts}"]
-    words.append(f"--nproc-per-node={launch.devices_per_host}")
+    """Return the start of a torchrun command."""
+    return ["torchrun", *host_words(launch)]
+
+
+def host_words(launch: Launch) -> list[str]:
+    """Return hosts and processes; the address of the first host is left to the user."""
+    words = [f"--nnodes={launch.num_hosts}", f"--nproc-per-node={launch.devices_per_host}"]
     if launch.num_hosts > 1:
         words += ["--rdzv-backend=c10d", '--rdzv-endpoint="${HEAD_ADDRESS:?the first host}:29500"']
     return words

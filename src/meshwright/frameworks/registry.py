@@ -4,36 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from meshwright.base.errors import Fault, UnsupportedError
 from meshwright.base.files import write_all
-from meshwright.base.registry import Registry
+from meshwright.frameworks.framework import Files, exporters
 from meshwright.frameworks.launchers import with_launcher
 from meshwright.train.answer import Plan
-
-Files = Mapping[str, str] | Mapping[str, bytes]
-"""Content of files by name; large files are made on access."""
-
-
-class Exporter(Protocol):
-    """One framework or simulator: the refusals of plans, and the files of the others."""
-
-    title: str
-    """Program that reads the files, with the version of the names written."""
-    is_text: bool
-    """Whether the files can be shown."""
-
-    @staticmethod
-    def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return everything that this target cannot express, with the nearest fix."""
-
-    @staticmethod
-    def render(plan: Plan) -> Files:
-        """Return the files by name, for a plan that is not refused."""
-
-
-exporters: Registry[type[Exporter]] = Registry("export target")
 
 TARGETS = {
     "megatron": "megatron",
@@ -76,11 +52,11 @@ def rendered(plan: Plan, target: str, launcher: str | None = None) -> Files:
     faults = refusals(plan, target)
     if faults:
         lines = "\n".join(f"  - {fault}" for fault in faults)
-        raise UnsupportedError(f"{exporter.title} cannot express this plan\n{lines}", faults)
+        raise UnsupportedError(f"{exporter.written} cannot express this plan\n{lines}", faults)
     if launcher is None:
         return exporter.render(plan)
     if not exporter.is_text:
-        raise UnsupportedError(f"--launcher {launcher} starts scripts; {exporter.title} are none")
+        raise UnsupportedError(f"--launcher {launcher} starts scripts; {exporter.written} are none")
     texts = {name: str(text) for name, text in exporter.render(plan).items()}
     return with_launcher(plan, texts, launcher)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.frameworks import targets
+from meshwright.frameworks import programs
 from meshwright.frameworks.launch import layers_of_chunks
 from meshwright.frameworks.reading.stages import pipeline_layout
 from meshwright.frameworks.registry import exporters, rendered
-from meshwright.frameworks.targets.torchtitan import edge_weights
+from meshwright.frameworks.programs.torchtitan import edge_weights
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
 from meshwright.spec.workload import Precision, SoftwareStack
 
@@ -119,9 +119,12 @@ def test_golden_text(make_plan, target):
         assert content == (DATA / "export" / f"{name}.txt").read_text("utf-8")
 
 
-def test_every_target_is_found_by_itself_and_has_a_golden_plan():
-    modules = {path.stem for path in Path(targets.__file__).parent.glob("*.py")} - {"__init__"}
-    assert {name.replace("-", "_") for name in exporters} == modules
+def test_every_framework_is_found_by_itself_and_has_a_golden_plan():
+    folder = Path(programs.__file__).parent
+    for path in folder.glob("*.py"):
+        assert path.stem == "__init__" or path.stem == "serving" or (
+            folder / f"{path.stem}.yaml"
+        ).is_file(), path
     assert set(CASES) == set(FRAMEWORKS) - {"axolotl", "torchtune"}  # tests/cases/test_adapters.py
 
 
@@ -198,9 +201,8 @@ def test_option_names_are_those_of_the_target(written, target):
 
 
 def test_every_option_in_the_source_is_known():
-    folder = Path(__file__).parents[3] / "src" / "meshwright" / "frameworks"
-    source = (folder / "targets" / "megatron.py").read_text("utf-8")
-    used = set(re.findall(r'"(--[a-z0-9-]+)"', source))
+    source = Path(programs.__file__).with_name("megatron.py").read_text("utf-8")
+    used = set(re.findall(r'"(--[a-z0-9-]+)"', source.partition("FILE_NAME = ")[2]))
     assert len(used) > 60
     assert used <= set(NAMES["megatron"]["options"])
 

@@ -11,9 +11,9 @@ from meshwright.base.budget import Budget
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import PYTHON, SCRIPTS, TREES
 from meshwright.catalog.files import read_text
-from meshwright.frameworks.reading import programs  # noqa: F401 - fills the registry
+from meshwright.frameworks.framework import readers
 from meshwright.frameworks.reading.given import Given, Statement, canonical, of_tree, of_words
-from meshwright.frameworks.reading.job import Job, Setting, job_of, readers
+from meshwright.frameworks.reading.job import Job, Setting, job_of
 from meshwright.frameworks.reading.launchers import (
     Devices,
     Launch,
@@ -88,7 +88,7 @@ def read_job(
     else:
         name, given = _tree_job(files, known, origin)
         setting = _setting(files, Script(), Devices(), num_devices, None, asked)
-    job = job_of(name, given, setting, origin)
+    job = job_of(readers[name], given, setting, origin)
     unused = sorted({*files.trees, *files.modules} - files.used)
     if unused and found:
         fault = Fault("", f"no option of {origin} names it", "leave it out")
@@ -197,12 +197,16 @@ def _reader_of(launch: Launch, given: Given) -> str | None:
 
 def _own(names: Sequence[str]) -> str | None:
     """Return the reader of a program rather than that of the program under it."""
-    kinds = {name: readers[name] for name in names}
+    kinds = {name: type(readers[name]) for name in sorted(names, key=_is_general)}
     return next(
         (name for name, kind in kinds.items()
          if not any(issubclass(other, kind) for other in kinds.values() if other is not kind)),
         None,
     )  # fmt: skip
+
+
+def _is_general(name: str) -> bool:
+    return readers[name].is_general
 
 
 def _options_of(launch: Launch, files: _Files) -> tuple[Given, tuple[str, ...]]:
@@ -265,7 +269,7 @@ def _tree_job(files: _Files, variables: Mapping[str, str], origin: str) -> tuple
             given = of_tree(_plain(tree), file)
             found.setdefault(reader, Given()).add(given)
     own = _own(list(found))
-    if own and all(issubclass(readers[own], readers[other]) for other in found):
+    if own and all(isinstance(readers[own], type(readers[other])) for other in found):
         for given in found.values():
             found[own].add(given)
         return own, found[own]

@@ -23,7 +23,7 @@ _TRUE = ("", "true", "1", "yes", "on", "y", "t")
 _FALSE = ("false", "0", "no", "off", "n", "f", "none", "null")
 
 
-_OFF: tuple[Any, ...] = (None, False, 0, "", "none", "null", "false", "off", "0", [], {})
+_OFF: tuple[Any, ...] = (None, False, 0, "none", "null", "false", "off", "0", [], {})
 """Values with which an option asks for nothing."""
 _LIKE = 0.8
 """Least similarity of a misspelled name to the right one."""
@@ -58,11 +58,6 @@ def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
 def canonical(option: str) -> str:
     """Return the name under which an option is looked up: no dashes in front, underscores."""
     return option.lstrip("-+").replace("-", "_")
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Return the names of a list that is written as text."""
-    return tuple(text.split())
 
 
 class Given:
@@ -257,32 +252,34 @@ class Given:
             one = self._statements[name]
             self.faults.append(Fault(_where(one), why, fix))
 
-    def refuse_unless(self, name: str, *values: object, why: str, fix: str = "") -> None:
-        """Refuse an option unless its value is one of those that leave the price unchanged."""
-        if name in self._statements:
-            found = self.value(name)
-            if not any(str(found).lower() == str(value).lower() for value in values):
-                self.refuse(name, why, fix)
-
-    def refuse_each(self, refused: Mapping[str, tuple[str, str]]) -> None:
+    def refuse_each(
+        self, patterns: Iterable[str], why: str, fix: str = "", unless: Iterable[str] = ()
+    ) -> None:
         """Refuse options that ask for something that is not priced, one fault for each pattern.
 
         Parameters
         ----------
-        refused
-            Reason and fix by name or pattern. An option that asks for nothing is taken.
+        patterns
+            Names or patterns. An option that asks for nothing is taken.
+        unless
+            Further values that leave the price unchanged.
         """
-        for pattern, (why, fix) in refused.items():
+        for pattern in patterns:
             named = fnmatch.filter(self._statements, pattern)
             self._taken |= {name: self._statements[name] for name in named}
-            asked = [name for name in named if not self.asks_nothing(name)]
+            asked = [name for name in named if not self.asks_nothing(name, unless)]
             if asked:
                 self.refuse(asked[0], why, fix)
 
-    def asks_nothing(self, name: str) -> bool:
-        """Return whether an option has no value, or is off."""
+    def refuse_unless(self, name: str, *values: str, why: str, fix: str = "") -> None:
+        """Refuse an option unless it asks for nothing, or has one of these values."""
+        self.refuse_each((name,), why, fix, values)
+
+    def asks_nothing(self, name: str, others: Iterable[str] = ()) -> bool:
+        """Return whether an option has no value, is off, or has one of other values."""
         value = self._statements[name].value
-        return (value.lower() if isinstance(value, str) else value) in _OFF
+        is_off = (value.lower() if isinstance(value, str) else value) in _OFF
+        return is_off or str(value).lower() in {other.lower() for other in others}
 
     def note_if(self, name: str, text: str) -> None:
         """Note the effect of an option that is on and that the price does not include."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.records import Listed, Rows
-from meshwright.base.registry import Registry
 from meshwright.frameworks.reading.given import Given, Statement
 from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.spec.declaration import faults_of
+
+if TYPE_CHECKING:
+    from meshwright.frameworks.framework import Framework
 
 
 @dataclass(frozen=True)
@@ -68,27 +70,6 @@ class Setting:
         return self.num_devices
 
 
-class Reader(Protocol):
-    """One program with options that are read."""
-
-    title: str
-    kind: Literal["training", "serving"]
-    ignored: tuple[str, ...]
-    """Names, or patterns of names, of options that change no price."""
-
-    @staticmethod
-    def starts(launch: Launch, given: Given) -> bool:
-        """Return whether a command is this program."""
-
-    @staticmethod
-    def holds(tree: Mapping[str, Any]) -> bool:
-        """Return whether a tree is a file of this program."""
-
-    @staticmethod
-    def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
-        """Return the framework, and options of this program; faults are kept in ``given``."""
-
-
 def _as_libraries_are_told(precision: str, variables: Mapping[str, str]) -> str:
     """Return fp32 or tf32, by the variables that override a program in the libraries of NVIDIA.
 
@@ -105,10 +86,8 @@ _NEEDED = {
 }
 """Options without which nothing is priced, by their names."""
 
-readers: Registry[type[Reader]] = Registry("reader")
 
-
-def job_of(name: str, given: Given, setting: Setting, origin: str) -> Job:
+def job_of(reader: Framework, given: Given, setting: Setting, origin: str) -> Job:
     """Return the job that a reader makes of the options of a program.
 
     Raises
@@ -116,7 +95,6 @@ def job_of(name: str, given: Given, setting: Setting, origin: str) -> Job:
     SpecError
         Every option that is wrong, not read, or missing.
     """
-    reader = readers[name]
     try:
         framework, options = reader.read(given, setting)
     except ValidationError as error:  # no model has these sizes

@@ -7,7 +7,8 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from meshwright.frameworks.reading.job import Job, readers
+from meshwright.frameworks.framework import readers
+from meshwright.frameworks.reading.job import Job
 from meshwright.report.screen import Screen, counted
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.workload import OptimizerPreset, Precision

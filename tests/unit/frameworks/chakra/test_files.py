@@ -12,7 +12,7 @@ from meshwright.cli.main import main
 from meshwright.frameworks.chakra.step_program import StepProgram
 from meshwright.frameworks.chakra.wire import encoded_trace
 from meshwright.frameworks.registry import export, rendered
-from meshwright.frameworks.targets.chakra import _problem
+from meshwright.frameworks.programs.chakra import _problem
 from meshwright.sharding.strategy import Offload, Recompute, Streamed
 from meshwright.train.plan_file import save
 

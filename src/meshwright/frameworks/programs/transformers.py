@@ -13,17 +13,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.reading.adapters import adapter_options
-from meshwright.frameworks.reading.given import Given, Statement, names, of_tree
-from meshwright.frameworks.reading.job import Setting, readers
+from meshwright.frameworks.reading.given import Given, Statement, of_tree
+from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.frameworks.reading.models import known_model
+from meshwright.frameworks.table import load_table
 
-PREFERENCES = ("training on preferences or rewards, with a second model or batches of its own, is "
-               "not read", "the supervised job before it")  # fmt: skip
-"""Reason why such jobs are refused, and the fix."""
 SIZES = ("max_seq_length", "max_seq_len", "max_length", "block_size", "cutoff_len",
          "model_max_length", "sequence_len", "max_source_length", "seq_length",
          "seq_len", "max_len")  # fmt: skip
@@ -41,93 +40,13 @@ OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused"
               "adamw_torch_8bit", "lamb", "fusedlamb")  # fmt: skip
 
 
-@readers.register("transformers")
-class Transformers:
+@framework("transformers", reads="transformers")
+class Transformers(Framework):
     """A training job of Hugging Face's Trainer, under accelerate or DeepSpeed."""
 
-    title = "Hugging Face Trainer, accelerate, DeepSpeed"
-    kind: Literal["training", "serving"] = "training"
-    ignored = names(
-        """
-        output_dir overwrite_output_dir num_train_epochs num_warmup_steps data_split epochs
-        learning_rate lr lr_* warmup_* weight_decay adam_* max_grad_norm grad_clip*
-        label_smoothing* seed data_seed logging_* log_* report_to run_name project trackio* eval_*
-        evaluation_strategy per_device_eval* prediction_loss_only do_* save_*
-        push_to_hub hub_* load_best* metric* greater_is_better ignore_data_skip
-        restore_callback* full_determinism dataloader_* remove_unused* label_names ddp_*
-        debug skip_memory* resume_from* local_rank disable_tqdm dataset* train_file
-        validation_* test_file data_path data_dir preprocessing* max_samples
-        max_train_samples plot_loss
-        max_eval* streaming trust_remote_code cache_dir use_fast* token use_auth*
-        model_revision config_name tokenizer_name* chat_template template
-        overwrite_cache num_workers num_proc *_per_second wandb* tracker* include_*
-        neftune* average_tokens* optim_args torch_empty_cache* use_cache push_*
-        train_sampling* length_column* group_by_length torchdynamo bf16_full_eval
-        fp16_full_eval use_cpu no_cuda lora_alpha lora_dropout lora_r lora_rank
-        lora_target* lora_modules* lora_bias lora_task_type add_eos* add_special*
-        special_tokens* response_template instruction* text_field
-        gradient_checkpointing_kwargs.* accelerator_config.* torch_compile_backend
-        torch_compile_mode dataset_text_field packing_strategy
-        eos_token mask_history compute_environment downcast_bf16 enable_cpu_affinity
-        gpu_ids machine_rank main_* rdzv_* same_network tpu_* commands command_file
-        deepspeed_config.gradient_clipping deepspeed_config.zero3_init_flag
-        deepspeed_config.zero3_save_16bit_model
-        deepspeed_config.deepspeed_multinode_launcher
-        deepspeed_config.deepspeed_hostfile
-        deepspeed_config.deepspeed_moe_layer_cls_names
-        deepspeed_config.deepspeed_inclusion_filter
-        deepspeed_config.deepspeed_exclusion_filter fsdp_config.*auto_wrap_policy
-        fsdp_config.*backward_prefetch* fsdp_config.*forward_prefetch
-        fsdp_config.*state_dict_type fsdp_config.*sync_module_states
-        fsdp_config.*use_orig_params fsdp_config.*cpu_ram_efficient_loading
-        fsdp_config.*transformer_layer_cls_to_wrap fsdp_config.*min_num_params
-        fsdp_config.*limit_all_gathers fsdp_config.xla* dynamo_config.dynamo_mode
-        dynamo_config.dynamo_use* fp8_config.*
-        parallelism_config.parallelism_config_cp_comm_strategy ds.gradient_clipping
-        ds.steps_per_print ds.wall_clock_breakdown ds.prescale_gradients ds.scheduler.*
-        ds.optimizer.params.* ds.fp16.* ds.bf16.auto_cast ds.bf16.immediate_grad_update
-        ds.dump_state ds.tensorboard.* ds.wandb.* ds.csv_monitor.* ds.comms_logger.*
-        ds.flops_profiler.* ds.zero_optimization.contiguous_gradients
-        ds.zero_optimization.reduce_scatter ds.zero_optimization.allgather_partitions
-        ds.zero_optimization.*bucket_size ds.zero_optimization.sub_group_size
-        ds.zero_optimization.*max_live* ds.zero_optimization.*max_reuse*
-        ds.zero_optimization.*prefetch* ds.zero_optimization.*persistence*
-        ds.zero_optimization.*gather_*weights_on_model_save
-        ds.zero_optimization.round_robin* ds.zero_optimization.load_from*
-        ds.zero_optimization.elastic* ds.zero_optimization.ignore_unused*
-        ds.zero_optimization.offload_*.pin_memory ds.zero_optimization.offload_*.buffer*
-        ds.zero_optimization.offload_*.fast_init
-        ds.zero_optimization.offload_*.pipeline*
-        ds.zero_optimization.offload_*.max_in_cpu
-        ds.zero_optimization.offload_*.nvme_path ds.zero_optimization.log_trace*
-        ds.zero_optimization.use_multi* ds.zero_optimization.leaf_module.* ds.checkpoint.*
-        ds.tensor_parallel.preset_model ds.tensor_parallel.dtype
-        ds.activation_checkpointing.contiguous* ds.activation_checkpointing.profile
-        ds.activation_checkpointing.synchronize*
-        ds.activation_checkpointing.number_checkpoints ds.zero_allow_untested_optimizer
-        ds.zero_force_ds_cpu_optimizer ds.aio.* ds.memory_breakdown
-        ds.elasticity.enabled ds.train_steps ds.seed ds.disable_allgather
-        ds.comms_config.* ds.monitor_config.*
-        fsdp_transformer_layer_cls_to_wrap
-        ds.autotuning.* assistant_only_loss completion_only_loss columns data_files aux_loss*
-        apply_chat_template input_key output_key input_template save_path ckpt_path max_epochs
-        model_type tokenizer_type strict val_set_size train_on_inputs early_stopping*
-        evals_per_epoch num_epochs
-        saves_per_epoch pad_to_sequence_len pad_to_multiple_of padding_free pad_token plugins
-        liger_rope liger_rms_norm liger_glu* liger_layer_norm flex_attn* cosine_* shuffle_dataset
-        truncation_mode router_aux_loss_coef use_dora use_rslora bnb_4bit_* model_init_kwargs.*
-        optim_target_modules test_split_size disable_dropout liger_kernel_config.*
+    is_general = True
 
-        hf_use_auth*
-        xformers_attention sdp_attention flex_attention batch_eval_metrics bench_* tokenized_path
-        preprocessing_* ref_model_* lora_fan* lora_on_cpu preprocess* tensorboard* use_swanlab
-        swanlab* is_preprocess* roles_to_train ddp field_* conversation* accelerator_config
-        gradient_checkpointing_kwargs fsdp_config
-        """
-    )
-
-    @staticmethod
-    def starts(launch: Launch, given: Given) -> bool:
+    def starts(self, launch: Launch, given: Given) -> bool:
         """Return whether a command is this program."""
         is_deepspeed = launch.launcher == "deepspeed" or "deepspeed" in given
         is_trainer = "per_device_train_batch_size" in given or "per_device_batch_size" in given
@@ -137,13 +56,11 @@ class Transformers:
         is_trainer |= launch.program == "trl"
         return is_trainer or is_deepspeed or launch.launcher == "accelerate"
 
-    @staticmethod
-    def holds(tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Mapping[str, Any]) -> bool:
         """Return whether a tree is of a trainer, of accelerate or of DeepSpeed."""
         return bool(_part(tree))
 
-    @staticmethod
-    def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
         """Return the framework, and options of this program."""
         gather(given, setting)
         return read_gathered(given, setting)
@@ -168,7 +85,10 @@ def read_gathered(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
         options["model"] = _model(given)
     else:
         given.text(*NAMES)
-    _refuse(given)
+    load_table("transformers").judge(given)
+    used = "bf16" if given.peek("ds.bf16.enabled") in (True, "true") else "fp16"
+    given.refuse_unless("ds.communication_data_type", used, why="messages of another type are not "
+                        "read", fix=used)  # fmt: skip
     return framework, options
 
 
@@ -298,16 +218,9 @@ def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
         given.refuse(f"{at}offload_optimizer.ratio", "a part of it is not read", "1.0")
     overlap = given.value(f"{at}overlap_comm")
     overlaps = stage == "3" if overlap in (None, "auto") else given.flag(f"{at}overlap_comm")
-    given.refuse_unless(f"{at}zero_hpz_partition_size", "0", "1", why="a second copy of the "
-                        "weights on each host is not priced", fix="1")  # fmt: skip
     given.refuse_unless(f"{at}mics_shard_size", "-1", "0", why="replicas of shards are not read: "
                         "the Trainer shards over all ranks", fix="-1")  # fmt: skip
     given.flag(f"{at}mics_hierarchical_params_gather")
-    for name in ("zero_quantized_weights", "zero_quantized_gradients",
-                 "zero_quantized_nontrainable_weights"):  # fmt: skip
-        given.refuse_unless(
-            f"{at}{name}", "false", why="quantized messages are not read", fix="false"
-        )
     given.refuse_unless(f"{AT}cp_size", "1", why="ring attention under DeepSpeed is not read",
                         fix="FSDP")  # fmt: skip
     sp = "parallelism_config.parallelism_config_sp"
@@ -315,8 +228,6 @@ def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
     for name in ("backend", "seq_length", "seq_length_is_variable", "attn_implementation"):
         given.value(f"{sp}_{name}")
     tp = given.whole("ds.tensor_parallel.autotp_size", least=0) or 1
-    given.refuse_unless("ds.tensor_parallel.tp_overlap_comm", "false", why="overlapped sums of tp "
-                        "are not priced", fix="false")  # fmt: skip
     found: dict[str, Any] = {
         "framework": "deepspeed", "zero_stage": stage, "offload": offload, "tp": tp, "cp": ulysses,
         "overlap_data_parallel": "on" if overlaps else "off",
@@ -325,10 +236,6 @@ def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
         found["dp"] = dp
     if ulysses > 1:
         found["context_kind"] = "ulysses"
-    given.refuse_unless("ds.activation_checkpointing.partition_activations", "false",
-                        why="split activations are not read", fix="false")  # fmt: skip
-    given.refuse_unless("ds.activation_checkpointing.cpu_checkpointing", "false",
-                        why="activations on the host are not read", fix="false")  # fmt: skip
     return found
 
 
@@ -385,7 +292,6 @@ def _parallelism(given: Given, setting: Setting, has_fsdp: bool) -> dict[str, An
     at = AT
     given.flag("use_parallelism_config")
     found = {"tp": given.whole(f"{at}tp_size") or 1, "cp": given.whole(f"{at}cp_size") or 1}
-    given.refuse_unless(f"{at}cp_backend", "torch", why="is not read", fix="torch")
     given.refuse_unless(f"{at}sp_size", "1", why="is not read", fix="1")
     given.value(f"{at}sp_backend")
     shards, replicas = given.whole(f"{at}dp_shard_size"), given.whole(f"{at}dp_replicate_size")
@@ -581,20 +487,3 @@ def _model(given: Given) -> Any:
             option, f"{name!r} is no model of the catalog", "name the model beside the file"
         )
     return model
-
-
-def _refuse(given: Given) -> None:
-    given.refuse_each(
-        {"kt_config.*": ("experts on the CPU (KTransformers) are not read", "leave it out")}
-    )
-    for name in ("beta", "max_prompt_length", "num_generations", "precompute_ref_log_probs",
-                 "ref_model", "rpo_alpha"):  # fmt: skip
-        given.refuse(name, *PREFERENCES)
-    for name in ("activation_offloading", "use_unsloth"):
-        given.refuse_unless(name, "false", why="is not read", fix="false")
-    used = "bf16" if given.peek("ds.bf16.enabled") in (True, "true") else "fp16"
-    given.refuse_unless("ds.communication_data_type", used, why="messages of another type are not "
-                        "read", fix=used)  # fmt: skip
-    given.refuse_unless("auto_find_batch_size", "false", why="the batch is not known", fix="false")
-    for name, default in (("ds.pipeline", "{}"), ("ds.autotuning.enabled", "false")):
-        given.refuse_unless(name, default, why="is not read")

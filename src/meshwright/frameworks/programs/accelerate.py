@@ -6,19 +6,17 @@ Source: Accelerate 1.15, ``commands/config/config_args.py``, ``commands/launch.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import yaml
 
-from meshwright.base.errors import Fault
+from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.hugging_face import (
     notes,
     program_of,
     trainer_options,
 )
 from meshwright.frameworks.launch import degrees, header, plan_launch, shell_script
-from meshwright.frameworks.refusals import framework_refusals
-from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import Offload, Recompute
 from meshwright.train.answer import Plan
 
@@ -29,24 +27,17 @@ PRECISIONS = {"fp32": "no", "tf32": "no", "bf16": "bf16", "fp16": "fp16", "fp8":
 Settings = dict[str, object]
 
 
-@exporters.register("accelerate")
-class AccelerateFiles:
+@framework("accelerate", writes="accelerate")
+class AccelerateFiles(Framework):
     """The configuration, and a shell script for ``accelerate launch``."""
 
-    title = "Accelerate 1.15 with the Trainer of transformers 5"
-    is_text = True
+    catalog = "accelerate"
 
-    @staticmethod
-    def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return the faults of a plan that the configuration cannot express."""
-        return framework_refusals(plan, "accelerate")
-
-    @staticmethod
-    def render(plan: Plan) -> dict[str, str]:
+    def render(self, plan: Plan) -> dict[str, str]:
         """Return the script and the configuration."""
         recomputes = plan.best.structure.recompute is Recompute.FULL
         options = trainer_options(plan, recomputes=recomputes and not _is_sharded(plan))
-        comments = header(plan, AccelerateFiles.title, notes(plan, FILE_NAME))
+        comments = header(plan, self.written, notes(plan, FILE_NAME))
         program = [*_launch_words(plan), program_of(plan)]
         script = shell_script(comments, ['cd "$(dirname "$0")"'], program, options)
         return {FILE_NAME: script, CONFIG_NAME: yaml.safe_dump(_config(plan), sort_keys=False)}

@@ -1,15 +1,16 @@
 """PyTorch: a script that builds the device mesh, its groups, and wraps a model as planned.
 
-The script is fixed functions below constants that come from the plan.
+The script is fixed functions below constants that come from the plan; they are read back.
 
 Source: PyTorch 2.13, ``init_device_mesh``, ``fully_shard``, ``torch.distributed.pipelining``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from meshwright.base.errors import Fault
+from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.launch import (
     GRADIENT_AXES,
     SHARD_AXES,
@@ -17,14 +18,86 @@ from meshwright.frameworks.launch import (
     header,
     layers_of_chunks,
     mesh_dims,
-    micro_batches,
     plan_launch,
     torchrun_words,
 )
-from meshwright.frameworks.refusals import framework_refusals
-from meshwright.frameworks.registry import exporters
-from meshwright.sharding.strategy import Recompute, ScheduleKind
+from meshwright.frameworks.reading.given import Given
+from meshwright.frameworks.reading.job import Setting
+from meshwright.frameworks.reading.launchers import Devices, Launch
+from meshwright.frameworks.reading.stages import stage_choices
+from meshwright.frameworks.words import words_of
+from meshwright.sharding.space import order_name
+from meshwright.sharding.strategy import Recompute
 from meshwright.train.answer import Plan
+from meshwright.train.writing import MESH_AXES
+
+
+@framework("fsdp", reads="fsdp", writes="torch")
+class Fsdp(Framework):
+    """A script for ``torchrun``: mesh, groups, wrappers, recomputation, pipeline."""
+
+    catalog = "fsdp"
+
+    def starts(self, launch: Launch, given: Given) -> bool:
+        """Return whether a command is this program."""
+        return {"NUM_DEVICES", "ZERO_STAGE"} <= set(given)
+
+    def holds(self, tree: Mapping[str, Any]) -> bool:
+        """Return whether a tree has the constants of such a script."""
+        return {"NUM_DEVICES", "ZERO_STAGE", "MESH"} <= set(tree)
+
+    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+        """Return the framework, and options of this program."""
+        found: dict[str, Any] = self.table.read(given)
+        total = found.pop("num_devices")
+        setting.devices = Devices(setting.devices.num_hosts, total=total, chip=setting.devices.chip)
+        sizes = {axis: given.whole(f"MESH.{axis}") or 1 for axis in MESH_AXES}
+        order = [name.removeprefix("MESH.") for name in given if name.startswith("MESH.")]
+        found |= {
+            "tp": sizes["tp"], "cp": sizes["cp"], "pp": sizes["pp"],
+            "dp": sizes["dp_shard"] * sizes["dp_replicate"], "dp_shard": sizes["dp_shard"],
+            "axis_order": order_name(tuple(reversed(order))),
+        }  # fmt: skip
+        if not found.pop("drops_weights") and found["zero_stage"] == "3":
+            found["reshard_after_forward"] = "off"
+        if found.pop("allows_tf32") and found["precision"] == "fp32":
+            found["precision"] = "tf32"
+        if "model" not in setting.stated:
+            given.needs("MODEL", "the script names no model", "name it")
+        if sizes["pp"] > 1:
+            lengths = [int(length) for length in given.value("LAYERS_OF_STAGE") or ()]
+            found |= stage_choices(lengths, sum(lengths)) or {}
+        return "fsdp", found
+
+    def render(self, plan: Plan) -> dict[str, str]:
+        """Return the script."""
+        start = " ".join([*torchrun_words(plan_launch(plan)), FILE_NAME])
+        notes = [f"start on each host: {start}", *_notes(plan)]
+        parts = [*_functions(plan), _main(plan)]
+        head = ["#!/usr/bin/env python3", *header(plan, self.written, notes), ""]
+        body = "\n\n".join([IMPORTS + self._constants(plan), *parts])
+        return {FILE_NAME: "\n".join(head) + "\n" + body}
+
+    def _constants(self, plan: Plan) -> str:
+        """Return the numbers of the plan as constants."""
+        sizes, is_tf32 = degrees(plan), plan.workload.precision.matmul == "tf32"
+        words = words_of(plan)
+        words |= {
+            "precision": "fp32" if is_tf32 else words["precision"],
+            "allows_tf32": is_tf32 or None,
+            "num_devices": int(plan.best.strategy.num_devices),
+            "drops_weights": _drops_weights(plan),
+            "has_experts": sizes["ep"] * sizes["etp"] > 1,
+        }
+        values: dict[str, object] = dict(self.table.write(words))
+        lines = [f"DTYPE = {values.pop('DTYPE')}"]
+        values["MESH"] = mesh_dims(plan)
+        if sizes["pp"] > 1:
+            values["LAYERS_OF_STAGE"] = layers_of_chunks(plan)
+        lines += [f"{name} = {_written(value)}" for name, value in values.items()]
+        lines += ['torch.set_float32_matmul_precision("high")'] * is_tf32
+        return "\n".join(lines) + "\n"
+
 
 IMPORTS = """\
 import itertools
@@ -194,46 +267,11 @@ if __name__ == "__main__":
 
 
 FILE_NAME = "device_mesh.py"
-SCHEDULES = {
-    ScheduleKind.GPIPE: "GPipe",
-    ScheduleKind.ONE_F_ONE_B: "1F1B",
-    ScheduleKind.INTERLEAVED: "Interleaved1F1B",
-    ScheduleKind.ZERO_BUBBLE: "InterleavedZeroBubble",
-}
 RECOMPUTE = {
     Recompute.NONE: NO_RECOMPUTE,
     Recompute.SELECTIVE: SELECTIVE_RECOMPUTE,
     Recompute.FULL: FULL_RECOMPUTE,
 }
-DTYPES = {
-    "bf16": "torch.bfloat16",
-    "fp16": "torch.float16",
-    "fp32": "torch.float32",
-    "tf32": "torch.float32",
-}
-
-
-@exporters.register("torch")
-class TorchScript:
-    """A script for ``torchrun``: mesh, groups, data-parallel wrapper, recomputation, pipeline."""
-
-    title = "PyTorch 2.13 device mesh"
-    is_text = True
-
-    @staticmethod
-    def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return the faults of a plan that the script cannot express."""
-        return framework_refusals(plan, "fsdp")
-
-    @staticmethod
-    def render(plan: Plan) -> dict[str, str]:
-        """Return the script."""
-        start = " ".join([*torchrun_words(plan_launch(plan)), FILE_NAME])
-        notes = [f"start on each host: {start}", *_notes(plan)]
-        parts = [*_functions(plan), _main(plan)]
-        head = ["#!/usr/bin/env python3", *header(plan, TorchScript.title, notes), ""]
-        body = "\n\n".join([IMPORTS + _constants(plan), *parts])
-        return {FILE_NAME: "\n".join(head) + "\n" + body}
 
 
 def is_hybrid(plan: Plan) -> bool:
@@ -258,37 +296,6 @@ def _notes(plan: Plan) -> Iterable[str]:
     if degrees(plan)["tp"] > 1:
         split = "with" if plan.best.structure.sequence_parallel else "without"
         yield f"tp: parallelize_module(block, groups['tp'], ...), {split} SequenceParallel norms"
-
-
-def _constants(plan: Plan) -> str:
-    """Return the numbers of the plan as constants."""
-    work, sizes = plan.workload, degrees(plan)
-    values: dict[str, object] = {
-        "NUM_DEVICES": int(plan.best.strategy.num_devices),
-        "GLOBAL_BATCH_SIZE": work.global_batch_size,
-        "MICRO_BATCH_SIZE": sizes["micro_batch_size"],
-        "NUM_MICRO_BATCHES": micro_batches(plan),
-        "SEQUENCE_LENGTH": work.sequence_length,
-        "SEQUENCE_PARALLEL": plan.best.structure.sequence_parallel,
-        "MESH": mesh_dims(plan),
-        "ZERO_STAGE": plan.best.structure.zero_stage,
-        "RESHARD_AFTER_FORWARD": _drops_weights(plan),
-        "RECOMPUTE": str(plan.best.structure.recompute),
-        "OFFLOAD": str(plan.best.structure.offload),
-    }
-    if sizes["ep"] * sizes["etp"] > 1:
-        values |= {"EXPERT_PARALLEL": sizes["ep"], "EXPERT_TENSOR_PARALLEL": sizes["etp"]}
-    if sizes["pp"] > 1:
-        values |= {
-            "NUM_VIRTUAL_STAGES": sizes["num_virtual_stages"],
-            "PIPELINE_SCHEDULE": SCHEDULES[plan.best.structure.schedule],
-            "LAYERS_OF_STAGE": layers_of_chunks(plan),
-        }
-    dtype = DTYPES[work.precision.matmul]
-    lines = [f"DTYPE = {dtype}", *(f"{name} = {_written(value)}" for name, value in values.items())]
-    if work.precision.matmul == "tf32":
-        lines += ["ALLOWS_TF32 = True", 'torch.set_float32_matmul_precision("high")']
-    return "\n".join(lines) + "\n"
 
 
 def _functions(plan: Plan) -> Iterable[str]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
-from meshwright.frameworks.reading.given import Given, names, of_tree
-from meshwright.frameworks.reading.job import Setting, readers
+from meshwright.frameworks.framework import Framework, framework
+from meshwright.frameworks.reading.given import Given, of_tree
+from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.frameworks.reading.models import known_model
 
@@ -168,73 +169,17 @@ def _drafts(given: Given) -> dict[str, Any]:
     return {"speculative_model": model.name if model else "mtp", "speculative_tokens": number}
 
 
-_EVERYWHERE = names(
-    """
-    host port uvicorn* served_model_name model_name api_key* chat_template* trust_remote_code log_*
-    disable_log* enable_log* download_dir tokenizer* seed revision code_revision load_format
-    model_loader* tool_call* reasoning_parser* enable_auto_tool* enable_reasoning ssl*
-    allow_credentials allowed_* response_role lora_* max_loras hf_* generation_config*
-    override_generation* guided_decoding* limit_mm* mm_* disable_fastapi* root_path
-    middleware return_tokens* enable_prompt_tokens* enable_server_load* enable_metrics
-    metrics* collect_* show_time_cost watchdog* dist_* nccl_* master_* node_rank random_seed
-    stream_* decode_log* skip_server* warmups skip_tokenizer* otlp* prometheus*
-    api_server_count distributed_executor_backend worker_* ray_* max_parallel_loading*
-    swap_space block_size page_size use_v2* enable_sleep* enable_prefix_caching
-    no_enable_prefix_caching prefix_caching* enable_chunked_prefill
-    no_enable_chunked_prefill disable_radix_cache schedule_policy scheduling_policy
-    schedule_conservativeness crash_dump* file_storage* enable_cache_report allow_auto*
-    grammar_backend constrained_json* sampling_backend cuda_graph_* compilation_config
-    disable_custom_all_reduce attention_backend sampling_defaults prefill_attention_backend
-    decode_attention_backend mm_attention* enable_nccl* data_parallel_address
-    data_parallel_rpc* data_parallel_start_rank data_parallel_rank headless
-    data_parallel_backend data_parallel_size_local data_parallel_*_lb enable_request*
-    fail_fast* metadata* disagg_* disaggregation_* server_role extra_encoder* num_postprocess*
-    custom_tokenizer gpus_per_node max_beam_width guided* cuda_graph_config.*
-    print_iter* enable_iter* scheduler_config.* stream_interval perf_metrics* return_perf*
-    log_level disable_flashinfer* triton_attention_num* flashinfer_* init_expert* bucket_*
-    delete_ckpt* batching_wait* allow_long* async_scheduling enable_return*
-    structured_outputs* logits_processors eplb_*
-    compilation_config.* detokenizer_worker_num model_impl json_model_override* rl_quant*
-    enable_priority* disable_priority* priority_* default_priority* retraction_policy
-    radix_* scheduler_recv* enable_mixed_chunk load_balance_method
-    enable_p2p_check device base_gpu_id gpu_id_step soft_watchdog* sleep_on_idle use_ray
-    custom_sigquit* numa_node gc_* fastapi_root_path admin_api_key weight_version
-    completion_template tool_server preferred_sampling* incremental_streaming* *_tokens_buckets
-    kv_events_config export_metrics* fp8_gemm* fp4_gemm* bf16_gemm* disable_cuda_graph_padding
-    enable_profile_cuda_graph enable_cudagraph_gc enable_layerwise* enable_symm_mem
-    triton_attention* enable_mscclpp pre_warm* moe_runner_backend deepep_mode deepep_config
-    moe_dense_tp_size ep_num_redundant* ep_dispatch* expert_distribution* mooncake_*
-    hicache_* image_processor* disable_fast_image* enable_lora max_lora* max_loaded_loras
-    disable_shared_experts_fusion disable_chunked_prefix_cache
-    weight_loader* enable_memory_saver enable_custom_logit* disable_outlines* shm_*
-    language_model_only max_queued_requests num_gpu_blocks_override max_seq_len_to_capture
-    long_prefill* max_num_partial* max_long_partial* enable_log_outputs disable_hybrid_kv*
-    cudagraph_capture_sizes max_cudagraph* optimization_level O O1 O2 O3 safetensors_*
-    use_tqdm* io_processor* pooler* runner convert skip_mm* interleave_mm* video_pruning*
-    mamba_cache_dtype kv_sharing* limit_mm_per_prompt.* hf_overrides.* kv_cache_config.event*
-    kv_cache_config.enable_partial* kv_cache_config.copy_on* kv_cache_config.sink*
-    scheduler_config scheduler_config.* moe_config.* torch_compile_config.* allreduce_strategy
-    use_cuda_graph* max_draft_len enable_layerwise_nvtx* garbage_collection* num_serve*
-    reasoning_parser postprocess* trust_remote* enable_padding sampler_type
-    """
-)
-
-
-@readers.register("vllm")
-class Vllm:
+@framework("vllm", reads="vllm")
+class Vllm(Framework):
     """A server of vLLM."""
 
-    title = "vLLM"
-    kind: Literal["training", "serving"] = "serving"
-    ignored = _EVERYWHERE
+    kind = "serving"
 
-    @staticmethod
-    def starts(launch: Launch, given: Given) -> bool:
+    def starts(self, launch: Launch, given: Given) -> bool:
         """Return whether a command is this program."""
         return launch.program == "vllm" or launch.program.startswith("vllm.")
 
-    @staticmethod
-    def holds(tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Mapping[str, Any]) -> bool:
         """Return whether a tree is a file of ``vllm serve --config``."""
         return (
             "max_model_len" in tree
@@ -242,13 +187,9 @@ class Vllm:
             or ({"max-model-len", "gpu-memory-utilization"} & set(tree) != set())
         )
 
-    @staticmethod
-    def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
         """Return the server, and options of this program."""
-        given.renamed({"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
-                       "dp": "data_parallel_size", "ep": "enable_expert_parallel",
-                       "q": "quantization", "tensor_parallel": "tensor_parallel_size",
-                       "n": "nnodes", "asc": "async_scheduling"})  # fmt: skip
+        given.renamed(self.table.renamed)
         _config(given, setting, "config")
         found = _common(given, setting, "vllm")
         tp = given.whole("tensor_parallel_size") or 1
@@ -260,52 +201,38 @@ class Vllm:
             # FusedMoEParallelConfig.make (vLLM 0.33, fused_moe/config.py): experts are split inside
             found["etp"] = tp * dp
         found |= {"batch": given.whole("max_num_seqs"), "context": given.whole("max_model_len")}
-        given.whole("max_num_batched_tokens"), given.whole("nnodes")
         _world(given, setting, found)
         _share(given, found, "gpu_memory_utilization")
         _graphs(given, found, "enforce_eager")
-        given.note_if("enable_eplb", "experts are priced as loaded alike")
         if given.text("all2all_backend") is not None:
             given.notes.append("all2all_backend: tokens are priced as the default sends them")
         found |= _drafts(given)
         _transfer(given, setting, found)
-        for name in ("decode_context_parallel_size", "prefill_context_parallel_size",
-                     "cpu_offload_gb", "enable_dbo",
-                     "kv_offloading_size", "spec_method", "num_redundant_experts"):  # fmt: skip
-            given.refuse_unless(name, "1", "0", "false", why="is not read")
+        self.table.judge(given)
         return "vllm", found
 
 
-@readers.register("sglang")
-class Sglang:
+@framework("sglang", reads="sglang")
+class Sglang(Framework):
     """A server of SGLang."""
 
-    title = "SGLang"
-    kind: Literal["training", "serving"] = "serving"
-    ignored = _EVERYWHERE
+    kind = "serving"
 
-    @staticmethod
-    def starts(launch: Launch, given: Given) -> bool:
+    def starts(self, launch: Launch, given: Given) -> bool:
         """Return whether a command is this program."""
         return launch.program.startswith("sglang")
 
-    @staticmethod
-    def holds(tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Mapping[str, Any]) -> bool:
         """Return whether a tree is a file of ``launch_server --config``."""
         return "mem_fraction_static" in tree or "mem-fraction-static" in tree
 
-    @staticmethod
-    def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
         """Return the server, and options of this program."""
-        given.renamed({"tp": "tp_size", "tensor_parallel_size": "tp_size", "pp": "pp_size",
-                       "pipeline_parallel_size": "pp_size", "dp": "dp_size",
-                       "data_parallel_size": "dp_size", "ep": "ep_size",
-                       "expert_parallel_size": "ep_size"})  # fmt: skip
+        given.renamed(self.table.renamed)
         _config(given, setting, "config")
         found = _common(given, setting, "sglang")
         tp, pp = given.whole("tp_size") or 1, given.whole("pp_size") or 1
         dp, ep = given.whole("dp_size") or 1, given.whole("ep_size") or 1
-        given.whole("nnodes")
         batch = given.whole("max_running_requests")
         if given.flag("enable_dp_attention") and dp > 1:
             if tp % dp or ep not in (tp, dp):
@@ -317,56 +244,34 @@ class Sglang:
             given.notes.append(note)
         found |= {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
         found |= {"batch": batch, "context": given.whole("context_length")}
-        given.whole("chunked_prefill_size", least=-1), given.whole("max_prefill_tokens")
         _world(given, setting, found)
         _share(given, found, "mem_fraction_static")
         _graphs(given, found, "disable_cuda_graph")
         role = given.word("disaggregation_mode", among=("null", "prefill", "decode"))
         if role not in (None, "null"):
             _worker(given, found, "disaggregation_mode", role)
-        for name in ("speculative_algorithm", "enable_two_batch_overlap",
-                     "cpu_offload_gb", "moe_a2a_backend", "dcp_size", "attn_cp_size"):  # fmt: skip
-            given.refuse_unless(name, "null", "none", "0", "1", "false", why="is not read")
-        given.note_if(
-            "disable_overlap_schedule", "the time of the host is that of servers that hide it"
-        )
-        for name in ("speculative_num_steps", "speculative_eagle_topk",
-                     "speculative_draft_model_path",
-                     "speculative_num_draft_tokens", "torch_compile_max_bs"):  # fmt: skip
-            given.value(name)
-        given.flag("enable_torch_compile")
+        self.table.judge(given)
         return "sglang", found
 
 
-@readers.register("tensorrt-llm")
-class TensorRtLlm:
+@framework("tensorrt_llm", reads="tensorrt-llm")
+class TensorRtLlm(Framework):
     """A server of TensorRT-LLM."""
 
-    title = "TensorRT-LLM"
-    kind: Literal["training", "serving"] = "serving"
-    ignored = _EVERYWHERE
+    kind = "serving"
 
-    @staticmethod
-    def starts(launch: Launch, given: Given) -> bool:
+    def starts(self, launch: Launch, given: Given) -> bool:
         """Return whether a command is this program."""
         return launch.program == "trtllm-serve" or launch.program.startswith("tensorrt_llm")
 
-    @staticmethod
-    def holds(tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Mapping[str, Any]) -> bool:
         """Return whether a tree has options of its LLM API."""
         return "kv_cache_config" in tree
 
-    @staticmethod
-    def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
         """Return the server, and options of this program."""
         _config(given, setting, "extra_llm_api_options", "config")
-        given.renamed({"tensor_parallel_size": "tp_size", "pipeline_parallel_size": "pp_size",
-                       "moe_expert_parallel_size": "ep_size",
-                       "kv_cache_free_gpu_memory_fraction": "free_gpu_memory_fraction",
-                       "kv_cache_config.free_gpu_memory_fraction": "free_gpu_memory_fraction",
-                       "kv_cache_config.dtype": "kv_cache_dtype",
-                       "context_parallel_size": "cp_size",
-                       "moe_cluster_parallel_size": "cluster_size"})  # fmt: skip
+        given.renamed(self.table.renamed)
         backend = given.word("backend", among=("pytorch", "tensorrt", "_autodeploy")) or "pytorch"
         server = "tensorrt-llm" if backend == "tensorrt" else "tensorrt-llm-pytorch"
         found = _common(given, setting, server)
@@ -374,17 +279,9 @@ class TensorRtLlm:
         ep = given.whole("ep_size") or 1
         found |= {"tp": tp, "pp": pp, "dp": 1, "ep": ep}
         found |= {"batch": given.whole("max_batch_size"), "context": given.whole("max_seq_len")}
-        given.whole("max_num_tokens"), given.whole("max_input_len")
         _world(given, setting, found)
         _share(given, found, "free_gpu_memory_fraction")
-        for name in ("cp_size", "cluster_size", "speculative_config", "enable_attention_dp",
-                     "moe_tensor_parallel_size", "cp_config",
-            "kv_cache_config.host_cache_size"):  # fmt: skip
-            given.refuse_unless(name, "1", "0", "false", why="is not read")
-        for name in ("kv_cache_config.enable_block_reuse", "kv_cache_config.tokens_per_block",
-                     "moe_config.backend", "kv_cache_config.max_tokens", "use_cuda_graph",
-                     "attn_backend", "disable_overlap_scheduler"):  # fmt: skip
-            given.value(name)
+        self.table.judge(given)
         return "tensorrt-llm", found
 
 

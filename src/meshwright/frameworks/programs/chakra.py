@@ -9,26 +9,23 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.cost.layer import streamed_blocks
 from meshwright.cost.problem import Problem
 from meshwright.frameworks.chakra.step_program import StepProgram, TraceFiles
+from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.refusals import choice_refusal, offload_refusals, plan_refusals
-from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import Streamed, stack
 from meshwright.train.answer import Plan
 
 
-@exporters.register("chakra")
-class ChakraTraces:
+@framework("chakra", writes="chakra")
+class ChakraTraces(Framework):
     """Traces in the schema of mlcommons/chakra, and the groups of ranks that they name."""
 
-    title = "Chakra execution traces, schema 0.0.4"
     is_text = False
 
-    @staticmethod
-    def refusals(plan: Plan) -> Sequence[Fault]:
+    def refusals(self, plan: Plan) -> Sequence[Fault]:
         """Return the faults of a plan that traces cannot express."""
         return [*plan_refusals(plan), *offload_refusals(plan), *_stream_refusals(plan)]
 
-    @staticmethod
-    def render(plan: Plan) -> Mapping[str, bytes]:
+    def render(self, plan: Plan) -> Mapping[str, bytes]:
         """Return the files; ranks are those of the axis order, wherever they are placed."""
         return TraceFiles(StepProgram(_problem(plan), plan.best.structure, plan.best.strategy))
 

@@ -1,21 +1,42 @@
 """MaxText: its YAML file, and ``key=value`` options behind it.
 
 Source: AI-Hypercomputer/maxtext ``src/maxtext/configs/base.yml`` and its documentation.
+
+MaxText: keys of its base configuration, as a command for each host.
+
+Degrees are divided into those within a slice (``ici``) and those over slices (``dcn``), innermost
+axes first. A slice is a pod of TPUs, or the devices of one scale-up domain of GPUs.
+
+Source: MaxText 0.2.5, ``maxtext/configs/base.yml``, ``configs/types.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from math import gcd
+from typing import Any
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.maxtext_models import BLOCKS, MODELS, config_of_keys
+from meshwright.catalog.maxtext_models import BLOCKS, MODELS, config_of_keys, model_keys
 from meshwright.catalog.models import read_config
-from meshwright.frameworks.reading.given import Given, names, of_tree
-from meshwright.frameworks.reading.job import Setting, readers
+from meshwright.frameworks.framework import Framework, framework
+from meshwright.frameworks.launch import (
+    degrees,
+    header,
+    layers_of_chunks,
+    micro_batches,
+    plan_launch,
+    shell_script,
+)
+from meshwright.frameworks.reading.given import Given, of_tree
+from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.frameworks.reading.models import catalog_twin, known_model
+from meshwright.frameworks.table import Value, assigned
+from meshwright.frameworks.words import words_of
 from meshwright.graph.recompute import LAYER_INPUT, TENSORS
+from meshwright.train.answer import Plan
 
 AXES = {
     "data": "dp_replicate", "fsdp": "dp_shard", "fsdp_transpose": "dp_shard", "tensor": "tp",
@@ -23,15 +44,12 @@ AXES = {
     "pipeline": "pp", "expert": "ep",
 }  # fmt: skip
 """Axis of this program for each axis of its mesh; experts borrow ranks of data parallelism."""
-MATMUL_PRECISIONS = {"default": "tf32", "high": "tf32", "highest": "fp32"}
-"""Precision of products of FP32 numbers. Source: JAX 0.10, ``docs/201/precision.md``."""
-UNREAD = ("autoregressive", "diloco", "context_autoregressive", "context_usp_ulysses")
 REMAT = {
-    "none": "full", "full": "full", "minimal": "selective", "minimal_with_context": "none",
+    "minimal_with_context": "none", "minimal": "selective", "full": "full", "none": "full",
     "minimal_flash": "none", "minimal_with_quantization": "selective",
     "minimal_with_context_and_quantization": "none", "custom": "full",
 }  # fmt: skip
-"""Policies of recomputation, except those that keep single tensors.
+"""Policies of recomputation, except those that keep single tensors; the first of each is written.
 
 Each layer is checkpointed: ``none`` gives it no policy, which keeps as little as ``full``. Source:
 AI-Hypercomputer/maxtext 0.2.5 ``layers/nnx_decoders.py``, ``get_remat_policy``.
@@ -52,69 +70,25 @@ CUSTOM = {
 """Keys of ``remat_policy: custom``, and the tensors that they place."""
 
 
-SWITCHES = ("enable_diloco", "enable_rampup_batch_size", "use_dpo", "shard_optimizer_over_data",
-            "use_2d_fsdp_sharding", "use_batch_split_schedule")  # fmt: skip
-"""Switches that change the price where they are on, and are not read."""
+@framework("maxtext", reads="maxtext", writes="maxtext")
+class MaxText(Framework):
+    """A training job of MaxText, and a shell script that starts it on one host."""
 
+    catalog = "maxtext"
 
-@readers.register("maxtext")
-class MaxText:
-    """A training job of MaxText."""
-
-    title = "MaxText"
-    kind: Literal["training", "serving"] = "training"
-    ignored = names(
-        """
-        base_config run_name base_output_directory dataset* tokenizer* hf_* grain_*
-        tfds_* eval_* load_* checkpoint* enable_checkpointing async_checkpointing
-        save_config* learning_rate* adam_* gradient_clipping* warmup* cosine* log_*
-        enable_tensorboard use_vertex* tensorboard* vertex* upload* profiler* profile*
-        skip_first_n* reuse_example* hardware jax_* metrics_* gcs_* enable_goodput*
-        goodput* monitor_* enable_pathways* init_weights_seed data_shuffle_seed
-        enable_data_shuffling packing xprof* dump_* compiled_trainstep* rope_*
-        logits_via* normalize_embedding* cast_logits* z_loss* stack_trace*
-        collect_stack* collective_timeout* sa_block* sa_use* sa_q* sa_k* use_iota_embed
-        scan_layers param_scan_axis inhomogeneous* allow_split_physical_axes custom_mesh
-        mesh_axes data_sharding logical_axis_rules record_* attention use_ragged*
-        megablox sparse_matmul enable_emergency* local_checkpoint* word max_checkify
-        elastic* managed_* decoder_block shard_mode num_epoch
-        decode_sampling* per_device_eval* use_dmscan dtype_mm enable_nnx allow_split*
-        enable_single_controller use_multimodal model_call_mode quantize_kvcache
-        internal_compile* force_unroll capacity_* model_fsdp* logits_dot_in_fp32
-        enable_profiler shardy sharding_tolerance mtp_loss_scaling* float32_* activations_in_float32
-        local_sa_* use_splash* use_tokamax* use_jax_splash cost_estimate* add_bos add_eos
-        chat_template* mmap_* blend_* train_split train_data_columns train_image* max_segments*
-        context_parallel_load_balance context_parallel_reorder* debug_sharding enable_wandb wandb_*
-        enable_jax_profiler enable_gcp* enable_mllog mllog_* heartbeat* report_* hide_profiler*
-        max_num_checkpoints* multi_tier* mtc_* enable_multi_tier* enable_continuous* enable_orbax*
-        enable_autocheckpoint enable_single_replica* source_checkpoint* save_quantized*
-        prometheus* inference_* prefill_* decode_* autoregressive_decode* prompt max_prefill*
-        abort_on_* skip_step* skip_jax* step_deviation* target_eval_loss tokenize_* lr_schedule*
-        wsd_* muon_* adamw_mask enable_dropout routed_bias_update* use_chat_template use_sft
-        sft_train_on* tpu_num* compile_xla_flags optimize_mesh* custom_mesh* override_logical*
-        remove_size_one* input_data_sharding* scan_pipeline* scan_layers_per_stage
-        set_remat_policy_on* wi_tile* wo_tile* ar_cache* compute_axis* prefix_caching*
-        use_gmm_v2* ragged_* dense_init_scale norm_topk_prob use_random_routing
-        load_balance_loss_weight shuffle_buffer* warm_input* write_estimator*
-        """
-    )
-
-    @staticmethod
-    def starts(launch: Launch, given: Given) -> bool:
+    def starts(self, launch: Launch, given: Given) -> bool:
         """Return whether a command is this program."""
         return "maxtext" in launch.program.lower() or any(
             name.startswith(("ici_", "dcn_")) for name in given
         )
 
-    @staticmethod
-    def holds(tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Mapping[str, Any]) -> bool:
         """Return whether a tree has names of MaxText."""
         return "per_device_batch_size" in tree or any(
             key.startswith(("ici_", "dcn_")) for key in tree
         )
 
-    @staticmethod
-    def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
         """Return the framework, and options of this program."""
         words = given.value("(word)") or []
         for path in (word for word in words if str(word).endswith((".yml", ".yaml"))):
@@ -125,16 +99,28 @@ class MaxText:
             except SpecError as error:
                 given.faults += error.faults
         _devices(given, setting)
-        options: dict[str, Any] = _degrees(given, setting)
-        options |= _batch(given, setting, options)
-        options |= _types(given)
+        found: dict[str, Any] = self.table.read(given)
+        options = _degrees(given, setting, found)
+        options |= _batch(given, setting, found, options)
+        options |= _types(given, found)
         if "model" not in setting.stated:
             options["model"] = _model(given)
         else:
             for key in ("model_name", *_DIMS):
                 given.value(key)
-        _refuse(given)
         return "maxtext", options
+
+    def render(self, plan: Plan) -> dict[str, str]:
+        """Return the script."""
+        notes = (
+            "start on each host; add what a plan does not hold (data, learning rate), as in",
+            f"  {FILE_NAME} run_name=first base_output_directory=out dataset_type=synthetic",
+        )
+        keys = {**model_keys(plan.model), **dict(self.table.write(_words(plan))), **_mesh(plan)}
+        options = assigned((keys | _policy(plan)).items())
+        comments = header(plan, self.written, notes)
+        program = ["python3", "-m", PROGRAM]
+        return {FILE_NAME: shell_script(comments, _variables(plan), program, options)}
 
 
 def _devices(given: Given, setting: Setting) -> None:
@@ -150,7 +136,7 @@ def _devices(given: Given, setting: Setting) -> None:
         setting.num_devices = setting.num_devices or total
 
 
-def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
+def _degrees(given: Given, setting: Setting, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return degrees: each axis inside of a slice times that between slices."""
     sizes: dict[str, int] = {"tp": 1, "cp": 1, "pp": 1, "ep": 1, "dp_shard": 1, "dp_replicate": 1}
     rest: list[str] = []
@@ -164,8 +150,6 @@ def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
                 rest.append(ours)
             else:
                 sizes[ours] *= size
-        for axis in UNREAD:
-            given.refuse_unless(f"{where}_{axis}_parallelism", "1", why="is not read", fix="1")
     world = setting.num_devices
     known = 1
     for size in sizes.values():
@@ -184,49 +168,43 @@ def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
     found["zero_stage"] = "3" if is_sharded else "0"
     if not is_sharded:
         found["dp_shard"] = found["dp"]
-    kind = given.text("context_parallel_strategy")
-    if sizes["cp"] > 1 and kind not in (None, "ring"):
+    if sizes["cp"] > 1 and stated["context_strategy"] not in (None, "ring"):
         given.notes.append("keys and values of cp are priced as passed round, not gathered")
     if sizes["pp"] > 1:
-        found |= _pipeline(given, sizes["pp"])
+        found["schedule"] = "gpipe"
+        if (repeats := stated["pipeline_repeats"]) and repeats > 1:
+            message = f"{repeats} rounds of a pipeline are not read"
+            given.refuse("num_pipeline_repeats", message, "1")
     return found
 
 
-def _pipeline(given: Given, pp: int) -> dict[str, Any]:
-    repeats = given.whole("num_pipeline_repeats", least=-1)
-    given.whole("num_layers_per_pipeline_stage")
-    if repeats and repeats > 1:
-        given.refuse("num_pipeline_repeats", f"{repeats} rounds of a pipeline are not read", "1")
-    return {"schedule": "gpipe"}
-
-
-def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[str, Any]:
+def _batch(
+    given: Given, setting: Setting, stated: Mapping[str, Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the batch: that of a device times devices, with accumulation."""
-    each = given.real("per_device_batch_size")
-    each = 12.0 if each is None else each
-    again = given.whole("gradient_accumulation_steps") or 1
-    length = given.whole("max_target_length") or 2048
+    each, again, length = stated["device_batch"], stated["accumulation"], stated["seq"]
     found: dict[str, Any] = {"seq": length}
-    if world := setting.world(given, "the batch of a step is that of a device times devices"):
-        whole = round(each * world * again)
-        micro = each * world / options["dp"]
-        if micro < 1 or micro != int(micro):
-            given.refuse("per_device_batch_size",
-                         f"{each:g} a device are {micro:g} sequences on each "
-                         f"of dp {options['dp']}", "a whole number")  # fmt: skip
-        parts = _pipeline_parts(given, options, micro)
-        if again > 1 and parts > 1:
-            given.notes.append("accumulated batches are priced as one pass through the pipeline")
-        found |= {"global_batch": whole, "micro_batch_size": max(1, int(micro) // parts)}
-        if (steps := given.whole("steps", least=-1)) and steps > 0:
-            found["tokens"] = steps * whole * length
-    else:
-        _pipeline_parts(given, options, 0)
-    given.value("steps")
+    world = setting.world(given, "the batch of a step is that of a device times devices")
+    if not world:
+        _pipeline_parts(given, stated["pipeline_parts"], options, 0)
+        return found
+    whole = round(each * world * again)
+    micro = each * world / options["dp"]
+    if micro < 1 or micro != int(micro):
+        message = f"{each:g} a device are {micro:g} sequences on each of dp {options['dp']}"
+        given.refuse("per_device_batch_size", message, "a whole number")
+    parts = _pipeline_parts(given, stated["pipeline_parts"], options, micro)
+    if again > 1 and parts > 1:
+        given.notes.append("accumulated batches are priced as one pass through the pipeline")
+    found |= {"global_batch": whole, "micro_batch_size": max(1, int(micro) // parts)}
+    if (steps := stated["steps"]) and steps > 0:
+        found["tokens"] = steps * whole * length
     return found
 
 
-def _pipeline_parts(given: Given, options: Mapping[str, Any], sequences: float) -> int:
+def _pipeline_parts(
+    given: Given, count: int | None, options: Mapping[str, Any], sequences: float
+) -> int:
     """Return the micro-batches into which a pipeline cuts the sequences of a rank; 1 without one.
 
     0 sequences: their number is not known yet.
@@ -236,10 +214,9 @@ def _pipeline_parts(given: Given, options: Mapping[str, Any], sequences: float) 
     """
     late = given.flag("pipeline_delay_activation_forwarding")
     name, stages = "num_pipeline_microbatches", options.get("pp") or 1
-    count = given.whole(name, least=-1) or -1
     if stages == 1:
         return 1
-    count = count if count > 0 else stages * (1 + late)
+    count = count if count and count > 0 else stages * (1 + late)
     if count % stages:
         nearest = -(-count // stages) * stages
         given.refuse(name, f"{count} are no multiple of {stages} stages", f"{nearest}")
@@ -251,30 +228,25 @@ def _pipeline_parts(given: Given, options: Mapping[str, Any], sequences: float) 
     return count
 
 
-def _types(given: Given) -> dict[str, Any]:
-    """Return precisions, recomputation, and offload to the host."""
-    kinds = {"bfloat16": "bf16", "float32": "fp32"}
-    precision = kinds[given.word("dtype", among=kinds) or "bfloat16"]
-    kept = given.word("matmul_precision", among=MATMUL_PRECISIONS) or "default"
+def _types(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return precisions, recomputation, and offload to the host.
+
+    Products of FP32 numbers are in TF32 by default: JAX 0.10, ``docs/201/precision.md``.
+    """
+    precision = stated["dtype"]
     if precision == "fp32":
-        precision = MATMUL_PRECISIONS[kept]
-        if kept == "default":
+        wide = stated["wide_precision"] or "default"
+        precision = "tf32" if wide == "default" else wide
+        if wide == "default":
             given.notes.append("products of FP32 are priced in TF32; TPUs round them to bf16")
-    weights = given.word("weight_dtype", among=kinds)
     given.word("grad_dtype", among=("float32", "bfloat16"))
-    quantized = given.word("quantization", among=("", "int8", "fp8", "fp8_full", "nanoo_fp8",
-                                                  "fp8_gpu", "te_fp8_delayedscaling"))  # fmt: skip
-    if quantized:
+    if quantized := stated["quantization"]:
         precision = "int8" if quantized == "int8" else "fp8"
-    for name in ("use_qwix_quantization", "quantization_local_shard_count"):
-        given.value(name)
-    offload = "optimizer" if given.flag("optimizer_memory_host_offload") else None
-    given.refuse_unless("parameter_memory_host_offload", "false", why="is not read", fix="false")
     optimizer = given.word("opt_type", among=("adamw", "adam_pax", "sgd"))
     if optimizer != "sgd":
-        optimizer = "adam-bf16" if weights == "bfloat16" else None
-    tiles = given.whole("num_vocab_tiling") or 1
-    return {"precision": precision, **_recomputation(given), "offload": offload,
+        optimizer = "adam-bf16" if stated["weight_dtype"] == "bf16" else None
+    tiles = stated["logit_tiles"]
+    return {"precision": precision, **_recomputation(given), "offload": stated["offload"],
             "optimizer": optimizer, "dropout": bool(given.real("dropout_rate")),
             "software": {"logit_tiles": tiles} if tiles > 1 else {}}  # fmt: skip
 
@@ -350,11 +322,85 @@ def _value(word: str) -> object:
     return int(word) if word.lstrip("-").isdigit() else word
 
 
-def _refuse(given: Given) -> None:
-    given.refuse_unless("mu_dtype", "", "float32", why="is not read", fix="float32")
-    given.refuse_unless("mtp_num_layers", "0", why="layers for multi-token prediction are not read",
-                        fix="0")  # fmt: skip
-    for name in SWITCHES:
-        given.refuse_unless(name, "false", why="is not read", fix="false")
-    for name in ("global_parameter_scale", "override_model_config"):
-        given.refuse_unless(name, "1", "false", why="is not read", fix="a config.json of the model")
+FILE_NAME = "maxtext.sh"
+PROGRAM = "maxtext.trainers.pre_train.train"
+INNERMOST = ("expert", "tensor", "context", "fsdp", "pipeline", "data")
+"""Axes that are written, innermost first."""
+
+
+def _variables(plan: Plan) -> Iterator[str]:
+    """Yield the address of the first host; hosts of TPUs find each other."""
+    if plan_launch(plan).num_hosts > 1 and plan.system.chip.vendor != "Google":
+        yield 'export JAX_COORDINATOR_IP="${HEAD_ADDRESS:?the first host}"'
+        yield f"export JAX_COORDINATOR_PORT=29500 NNODES={plan_launch(plan).num_hosts}"
+        yield 'export NODE_RANK="${NODE_RANK:?the number of this host}"'
+
+
+def axis_degrees(plan: Plan) -> dict[str, int]:
+    """Return the degree of each axis of MaxText's mesh: experts take a part of the data axes."""
+    sizes, is_sharded = degrees(plan), plan.best.structure.zero_stage > 0
+    shards = sizes["dp_shard"] if is_sharded else 1
+    copies = sizes["dp_replicate"] if is_sharded else sizes["dp"]
+    shards, copies = (shards // sizes["ep"], copies) if is_sharded else (1, copies // sizes["ep"])
+    return {
+        "expert": sizes["ep"], "tensor": sizes["tp"], "context": sizes["cp"], "fsdp": shards,
+        "pipeline": sizes["pp"], "data": copies,
+    }  # fmt: skip
+
+
+def _words(plan: Plan) -> dict[str, Value]:
+    """Return the plan in words of MaxText.
+
+    Gradients accumulate, or a pipeline cuts the batch of a device. By default products are in bf16
+    on TPUs.
+    """
+    sizes, work, used = degrees(plan), plan.workload, int(plan.best.strategy.num_devices)
+    is_tpu, vendor = plan.system.chip.vendor == "Google", plan.system.chip.vendor
+    precision, count = work.precision.matmul, micro_batches(plan)
+    is_wide = precision in ("fp32", "tf32")
+    words = words_of(plan) | {
+        "hardware": "tpu" if is_tpu else "gpu",
+        "attention": "flash" if is_tpu else "cudnn_flash_te",
+        "device_batch": float(Fraction(sizes["micro_batch_size"] * sizes["dp"], used)),
+        "context_strategy": "ring",
+        "logit_tiles": work.software.logit_tiles,
+        "weight_dtype": "bf16" if work.optimizer.name == "adam-bf16" else None,
+        "dtype": "fp32" if is_wide else "bf16",
+        "wide_precision": precision if is_wide else None,
+        "quantization": precision if precision in ("fp8", "int8") else None,
+    }
+    if vendor == "AMD" and precision == "fp8":
+        words["quantization"] = "nanoo_fp8"
+    if sizes["pp"] > 1:
+        words |= {
+            "accumulation": None, "device_batch": float(Fraction(work.global_batch_size, used)),
+            "pipeline_parts": count, "layers_per_stage": layers_of_chunks(plan)[0],
+            "pipeline_repeats": sizes["num_virtual_stages"], "scans_layers": False,
+        }  # fmt: skip
+    return words
+
+
+def _policy(plan: Plan) -> dict[str, str]:
+    """Return the recomputation, with the place of each tensor where the plan names some."""
+    structure = plan.best.structure
+    if structure.stored_tensors:
+        places = dict.fromkeys(structure.kept_tensors, "device")
+        places |= dict.fromkeys(structure.offloaded_tensors, "offload")
+        halves = {"mlpwi": ("mlpwi", "mlpwi_0", "mlpwi_1")}
+        keys = {key: place for name, place in places.items() for key in halves.get(name, (name,))}
+        return {"remat_policy": "custom", **keys}
+    known = (policy for policy, kept in REMAT.items() if kept == structure.recompute)
+    return {"remat_policy": next(known)}
+
+
+def _mesh(plan: Plan) -> dict[str, int]:
+    """Return the degrees within a slice, then those over slices."""
+    used, inside, outside = int(plan.best.strategy.num_devices), {}, {}
+    is_pod = plan.system.chip.vendor == "Google" or not plan.system.levels
+    room = used if is_pod else min(used, plan.system.levels[0].size)
+    sizes = axis_degrees(plan)
+    for axis in INNERMOST:
+        inside[f"ici_{axis}_parallelism"] = within = gcd(sizes[axis], room)
+        outside[f"dcn_{axis}_parallelism"] = sizes[axis] // within
+        room //= within
+    return {**inside, **outside}

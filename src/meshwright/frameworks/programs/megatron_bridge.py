@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from meshwright.base.errors import Fault
 from meshwright.catalog.megatron_models import VANILLA, bridge_recipe
 from meshwright.catalog.recipes import recipes
+from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.hugging_face import adapters_of
 from meshwright.frameworks.launch import (
     Words,
@@ -27,9 +27,7 @@ from meshwright.frameworks.launch import (
     shell_script,
     torchrun_words,
 )
-from meshwright.frameworks.refusals import framework_refusals
-from meshwright.frameworks.registry import exporters
-from meshwright.frameworks.targets.megatron import (
+from meshwright.frameworks.programs.megatron import (
     arguments,
     model_options,
     variables,
@@ -94,20 +92,13 @@ ADAPTED = {"q": "linear_q", "k": "linear_k", "v": "linear_v", "o": "linear_proj"
 BFLOAT16 = "{_call_:false,_target_:torch.bfloat16}"
 
 
-@exporters.register("megatron-bridge")
-class BridgeOverrides:
+@framework("megatron_bridge", writes="megatron-bridge")
+class BridgeOverrides(Framework):
     """A shell script that starts ``run_recipe.py``."""
 
-    title = "Megatron Bridge 0.6.2"
-    is_text = True
+    catalog = "megatron-bridge"
 
-    @staticmethod
-    def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return the faults of a plan that the overrides cannot express."""
-        return framework_refusals(plan, "megatron-bridge")
-
-    @staticmethod
-    def render(plan: Plan) -> dict[str, str]:
+    def render(self, plan: Plan) -> dict[str, str]:
         """Return the script."""
         notes = (
             "run_recipe.py is scripts/training/run_recipe.py of Megatron Bridge;",
@@ -116,7 +107,7 @@ class BridgeOverrides:
         )
         frozen = "name the frozen weights: checkpoint.pretrained_checkpoint=FOLDER"
         own = () if adapters_of(plan) is None else (frozen,)
-        comments = header(plan, BridgeOverrides.title, (*notes, *own))
+        comments = header(plan, self.written, (*notes, *own))
         program = [*torchrun_words(plan_launch(plan)), "run_recipe.py"]
         recipe = bridge_recipe(plan.model)
         options: list[Words] = [("--recipe", recipe)]

@@ -5,31 +5,53 @@ configuration with underscores.
 
 Source: megatron-core 0.19.2, ``megatron/training/arguments.py``, ``TransformerConfig``,
 ``ModelParallelConfig``, ``OptimizerConfig``.
+
+Megatron-LM: the arguments of ``pretrain_gpt.py``, as a script for torchrun.
+
+Models that its GPT cannot express and plans that its arguments cannot express are refused.
+
+Source: megatron-core 0.19.2, ``megatron/training/arguments.py`` and ``TransformerConfig``; rank
+order of ``parallel_state``.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any
 
 from meshwright.base.budget import Budget, as_mapping
 from meshwright.base.errors import Fault, SpecError, nearest
 from meshwright.base.units import whole_number
 from meshwright.catalog.huggingface.family import MOST_LAYERS
+from meshwright.catalog.megatron_models import biases
 from meshwright.catalog.recipes import recipes
 from meshwright.catalog.workloads import load_optimizer
+from meshwright.frameworks.framework import Framework, framework
+from meshwright.frameworks.launch import (
+    Words,
+    degrees,
+    header,
+    layers_of_chunks,
+    num_experts,
+    ordered_as,
+    plan_launch,
+    shell_script,
+    torchrun_words,
+)
 from meshwright.frameworks.reading.adapters import adapter_options
-from meshwright.frameworks.reading.given import Given, names, of_tree
-from meshwright.frameworks.reading.job import Setting, readers
+from meshwright.frameworks.reading.given import Given, of_tree
+from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.reading.models import catalog_twin, known_model, tokenizer_size
 from meshwright.frameworks.reading.shell import base_name
 from meshwright.frameworks.reading.stages import lengths_of, pipeline_layout, stage_choices
+from meshwright.frameworks.table import load_table
 from meshwright.graph.recompute import MODULES
 from meshwright.sharding.dealing import dealt
-from meshwright.sharding.strategy import lengths_text
+from meshwright.sharding.strategy import ContextKind, Offload, Recompute, lengths_text
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,
@@ -38,6 +60,8 @@ from meshwright.spec.model import (
     ModelSpec,
 )
 from meshwright.spec.workload import OptimizerPreset
+from meshwright.train.answer import Plan
+from meshwright.train.writing import MESH_AXES, RACK_DOMAIN, has_short_gradients
 
 COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
@@ -48,20 +72,6 @@ Source: NVIDIA/Megatron-LM 0.19.2 ``megatron/core/optimizer``, ``emerging_optimi
 """
 OPTIMIZERS = ("adam", "adamw", "distributed_fused_adam", *ONE_MOMENT)
 SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
-BRIDGE_NAMES = {
-    "num_moe_experts": "num_experts",
-    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
-    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
-    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
-    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
-    "fp8": "fp8_format",
-    "gated_linear_unit": "swiglu",
-    "max_sequence_length": "max_position_embeddings",
-    "sequence_parallelism": "sequence_parallel",
-    "num_key_value_heads": "num_query_groups",
-    "pad_vocab_size_to": "padded_vocab_size",
-}
-"""Fields of the configuration, and options of Megatron-DeepSpeed, with other names."""
 
 
 OF_DIST = ("use_megatron_fsdp", "use_torch_fsdp2", "use_tp_pp_dp_mapping",
@@ -76,85 +86,13 @@ DIMS = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "
         "num_experts", "moe_ffn_hidden_size", "moe_router_topk", "vocab_size")  # fmt: skip
 
 
-@readers.register("megatron")
-class Megatron:
-    """A training job of Megatron-LM's GPT."""
+@framework("megatron", reads="megatron", writes="megatron")
+class Megatron(Framework):
+    """A training job of Megatron-LM's GPT, and a shell script that starts it."""
 
-    title = "Megatron-LM"
-    kind: Literal["training", "serving"] = "training"
-    ignored = names(
-        """
-        AFTER_SCRIPT BEFORE_SCRIPT ENV_VARS.* METRICS MODE TEST_TYPE adam_* adlr_* align_*
-        app_tag* apply_layernorm_1p apply_query_key_layer_scaling apply_wd_to_qk_layernorm
-        async_ckpt* async_save async_strategy attention_softmax_in_fp32 attr
-        auto_detect_ckpt* average_in_collective barrier_with* batch_p2p* beta_* beta_fast
-        beta_slow bias_*_fusion no_bias_*_fusion bucket_size cache_mla_latents
-        calculate_per_token_loss check_for_* check_for_nan* check_weight_hash*
-        checkpoint.* ckpt_* clip_grad config_logger* create_all_gather* cuda_graph_modules
-        cuda_graph_scope cuda_graph_warmup* data.* data_* data_parallel_random_init
-        dataloader_* dataloader_type dataset.* ddp_* ddp_bucket_size decoupled_lr
-        decoupled_min_lr decrease_batch_size* deprecated_use_mcore_models
-        deterministic_mode disable_bf16_reduced* disable_gloo* disable_jit* disable_msc
-        disable_straggler* disable_symmetric* dist.* dist_ckpt* distributed_backend
-        distributed_timeout* dump_param* embedding_init* empty_unused_memory_level
-        enable_experimental enable_ft* enable_msc enable_one_logger end_weight_decay eod_*
-        eod_mask_loss error_injection* eval_* exit_* exit_on* filter_warnings fim_*
-        finetune flash_attention_version flight_recorder* fp8_amax* fp8_interval
-        fp8_margin fp8_recipe ft.* ft_* full_validation fully_parallel_* goodput*
-        gpu_sniff* grad_norm_skip* gradient_reduce_div_fusion hetereogenous*
-        high_priority* hysteresis inference_rng_tracker init_method* init_model_with_meta*
-        initial_loss_scale inprocess_* inprocess_restart.* iterations_to_skip
-        layernorm_epsilon layernorm_zero* lazy_mpu_init lion_* load load_* local_rank
-        log_* logger* logger.* logging_* loss_scale* lr lr_*
-        manual_gc* mask_* masked_softmax_fusion max_tokens_to_oom
-        memory_efficient_layer_norm memory_keys memory_snapshot* merge_file metadata_path
-        mid_level* min_loss_scale min_lr mock_data moe_aux_loss_coeff moe_deepep_num_sms
-        moe_hybridep_num_sms moe_input_jitter_eps moe_per_layer_logging moe_permute_fusion
-        moe_router_bias_update_rate moe_router_dtype moe_router_force_load_balancing
-        moe_router_fusion moe_router_load_balancing_type moe_router_padding_for_*
-        moe_router_pre_softmax moe_router_score_function moe_router_topk_scaling_factor
-        moe_routing_trace* moe_token_drop_policy moe_use_legacy_grouped_gemm
-        moe_z_loss_coeff mscale* multiple_validation* muon_* mup_* name nccl_comm*
-        nccl_communicator* no_align_* no_check_for_nan* no_create_attention_mask*
-        no_data_sharding no_gradient_reduce_div_fusion no_initialization no_load_*
-        no_masked_softmax_fusion no_mmap* no_one_logger* no_persist_layer_norm
-        no_query_key_layer_scaling no_rope_fusion no_save_* no_use_tokenizer*
-        no_weight_decay_cond_type no_yarn_correction* non_persistent* norm_epsilon
-        null_tokenizer* num_dataset* num_epochs num_workers nvrx_straggler.* nvtx_ranges
-        object_storage* one_logger* original_max_position_embeddings
-        output_layer_init_method overlap_p2p_comm override_* override_opt* per_dataset*
-        per_split* perform_initialization persist_layer_norm position_embedding_base
-        pretrained_checkpoint profile* profiling.* pytorch_profiler* qk_clip* record_*
-        replication* rerun_* rerun_state_machine.* reset_position_ids rng.* rope_*
-        rope_type rotary_* run_name run_workload* save* scheduler.* seed set_level*
-        sft_tokenizer* sgd_momentum short_seq_prob skip_train soap_* softmax_scale split
-        start_eval_at_iter start_weight_decay straggler* straggler.* stream_ckpt*
-        strict_fsdp* te_rng_tracker tensor_inspect.* tensorboard_* test_data*
-        throughput_window* tiktoken_* timing_* tokenizer.* tokenizer_* tp_comm_bootstrap*
-        tp_comm_overlap_cfg train_data* train_sync* train_sync_interval trust_remote_code
-        use_checkpoint_* use_cpu_initialization use_dist_ckpt* use_gloo* use_legacy_models
-        use_mcore_models use_mp_args* use_nccl_ub use_one_sent* use_persistent*
-        use_pytorch_profiler use_rope_scaling use_same* use_te_rng* use_te_rng_tracker
-        use_tokenizer_model* valid_data* validation.* validation_set* verify_integrity
-        vocab_extra_ids vocab_file wandb_* warmup weight_decay* weight_decay_method
-        wgrad_deferral* yarn_* LAUNCHER DDP_impl abort_on_unmet* apply_rope_fusion chat_template
-        clone_scatter_output* cpu_offloading_* data_impl ddp_num_buckets delay_grad_reduce
-        distrib_optim_fully* embed_layernorm fsdp_* grpo_* head_lr_mult high_priority* inference_*
-        is_hybrid_model kill_switch_path moe_apply_probs_on_input moe_enable_routing_replay
-        moe_flex_dispatcher_num_sms moe_hybridep_* moe_permute_fusion_into_hybridep moe_ncclep_*
-        moe_upcycling* moe_use_upcycling mrope_section mtp_detach_heads mtp_loss_scaling_factor
-        nccl_ub no_async_tensor_model_parallel_allreduce no_ckpt_* no_pin_cpu_* no_rope_freq
-        num_buckets onnx_safe openai_gelu pad_buckets_for_high* perform_rl_step
-        phase_transition* pipeline_model_parallel_comm_backend pp_partition_method rl_* runtime_*
-        sample_rate sft special_tokens step_func test_mode train_weighted* use_flashinfer*
-        use_mamba_mem_eff_path use_mup use_nsys_profiler use_te use_te_activation_func
-        use_one_sent* valid_num_workers valid_weighted* variable_seq_lengths vision_*
-        wd_incr_steps wsd_* universal_checkpoint optimizer_cuda_graph
-        """
-    )
+    catalog = "megatron"
 
-    @staticmethod
-    def starts(launch: Launch, given: Given) -> bool:
+    def starts(self, launch: Launch, given: Given) -> bool:
         """Return whether a command is this program."""
         name = base_name(launch.program)
         if {"model.tensor_model_parallel_size", "recipe"} & set(given) or _recipe_of(given):
@@ -163,8 +101,7 @@ class Megatron:
             name.startswith(("pretrain_gpt", "pretrain_mamba", "pretrain_llama")) and len(given) > 4
         )
 
-    @staticmethod
-    def holds(tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Mapping[str, Any]) -> bool:
         """Return whether a tree has the sections or the words of Megatron."""
         sections = {"MODEL_ARGS", "language_model", "model_parallel"}
         model = tree.get("model")
@@ -173,8 +110,7 @@ class Megatron:
         is_own = "tensor_model_parallel_size" in tree and "model_name_or_path" not in tree
         return bool(sections & set(tree)) or is_bridge or is_own
 
-    @staticmethod
-    def read(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
         """Return the framework, and options of this program."""
         if (path := given.path("config_file", "yaml_cfg")) is not None:
             given.add(of_tree(setting.config_files(path), path))
@@ -200,13 +136,12 @@ class Megatron:
         given.flatten(("model", "train", "ddp", "optimizer", "comm_overlap", "language_model",
                        "model_parallel", "MODEL_ARGS", "training", "cfg"))  # fmt: skip
         given.flatten(("mixed_precision",))
-        given.renamed(BRIDGE_NAMES)
+        given.renamed(load_table("megatron").renamed)
         if recipe:
             _start_from(given, recipe)
         elif is_bridge and "num_layers" not in given:
             given.notes.append("overrides of a recipe that the files do not name (recipe: NAME): "
                                "what they leave open is priced as Megatron starts it")  # fmt: skip
-        given.value("activation_func")
         options: dict[str, Any] = {}
         options |= _degrees(given, setting)
         options |= _batch(given)
@@ -224,6 +159,17 @@ class Megatron:
         _refuse(given)
         return "megatron-bridge" if is_bridge else "megatron", options
 
+    def render(self, plan: Plan) -> dict[str, str]:
+        """Return the script."""
+        notes = (
+            "add what a plan does not hold (data, learning rate, rotary base, epsilon), as in",
+            f"  {FILE_NAME} --mock-data --tokenizer-type NullTokenizer --lr 1e-4 --train-iters 50",
+        )
+        comments = header(plan, self.written, notes)
+        program = [*torchrun_words(plan_launch(plan)), "pretrain_gpt.py"]
+        script = shell_script(comments, variables(plan), program, arguments(plan))
+        return {FILE_NAME: script}
+
 
 def _recipe_of(given: Given) -> str:
     """Return the recipe that a Python file calls; empty: it calls none."""
@@ -240,7 +186,7 @@ def _start_from(given: Given, recipe: str) -> None:
         given.renamed({"model": "hf_model"})
         given.add(of_tree({"hf_model": stated.pop("model")}, recipe))
         own = of_tree(stated, recipe)
-        own.renamed(BRIDGE_NAMES)
+        own.renamed(load_table("megatron").renamed)
         if "bf16" in given or "fp16" in given:
             own.without("mixed_precision")
         given.add(own)
@@ -299,12 +245,6 @@ def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
         str(found["pp"]),
         "none",
         why=f"rounds of another length than pp {found['pp']} are not read",
-    )
-    given.refuse_unless(
-        "deallocate_pipeline_outputs",
-        "true",
-        "none",
-        why="stages that keep what they sent are not read",
     )
     splits = given.flag("sequence_parallel") and found["tp"] > 1  # Megatron turns it off with tp 1
     found["sequence_parallel"] = "on" if splits else "off"
@@ -503,9 +443,6 @@ def _memory(given: Given) -> dict[str, Any]:
         if fraction not in (None, 1.0):
             given.refuse("optimizer_offload_fraction", f"a part ({fraction}) is not read", "1.0")
         found["offload"] = "optimizer"
-    for name in ("overlap_cpu_optimizer_d2h_h2d", "use_torch_optimizer_for_cpu_offload",
-                 "pin_cpu_grads", "pin_cpu_params", "optimizer_offload_fraction"):  # fmt: skip
-        given.value(name)
     return found
 
 
@@ -561,9 +498,6 @@ def _types(given: Given) -> dict[str, Any]:
         ("fp4", given.word("fp4_format", among=("e2m1",)) is not None or "fp4" in mixed),
     ):
         precision = name if is_on else precision
-    for name in ("params_dtype", "pipeline_dtype", "autocast_dtype", "enable_autocast",
-                 "autocast_enabled"):  # fmt: skip
-        given.value(name)
     if "current_scaling" in mixed or "nvfp4" in mixed:
         given.notes.append("the first and the last layer are priced in the type of the others")
     is_local = given.peek("transformer_impl") == "local"
@@ -573,8 +507,6 @@ def _types(given: Given) -> dict[str, Any]:
     dropout = [given.real(name) for name in ("hidden_dropout", "attention_dropout")]
     has_dropout = any(0.1 if rate is None else rate for rate in dropout)
     overlaps = given.flag("tp_comm_overlap")
-    for name in ("accumulate_allreduce_grads_in_fp32", "cross_entropy_fusion_impl"):
-        given.value(name)
     return {"precision": precision, "cuda_graphs": graphs, "async_tp": overlaps,
             "dropout": has_dropout, "software": _software(given)}  # fmt: skip
 
@@ -646,10 +578,6 @@ def _optimizer(given: Given, options: Mapping[str, Any]) -> OptimizerPreset | st
             for field in ("main_grads", "main_params", "exp_avg", "exp_avg_sq")}  # fmt: skip
     fp8_weights = given.flag("fp8_param_gather", "fp8_param")
     fp8_weights |= any(name in mixed for name in ("delayed_scaling", "mxfp8"))
-    for flag in ("store_param_remainders", "fp32_residual_connection"):
-        given.value(flag)
-    if given.flag("fp32_residual_connection"):
-        given.refuse("fp32_residual_connection", "a residual stream in FP32 is not read")
     preset = load_optimizer(name)
     changes: dict[str, Any] = {}
     if is_precise:
@@ -729,42 +657,10 @@ def _predict(given: Given, options: dict[str, Any]) -> None:
 
 def _refuse(given: Given) -> None:
     """Refuse options that change the price and have no counterpart."""
-    for name, why in (
-        ("cpu_offloading_num_layers", "layers whose activations live on the host are not read"),
-        ("num_layers_at_start_in_bf16", "layers in another precision are not read"),
-        ("num_layers_at_end_in_bf16", "layers in another precision are not read"),
-    ):
-        given.refuse_unless(name, "0", "none", why=why)
-    for name, why in (
-        ("fine_grained_activation_offloading", "activations on the host are not read"),
-        ("cpu_offloading", "activations on the host are not read"),
-        ("first_last_layers_bf16", "layers in another precision are not read"),
-        ("hybrid_context_parallel", "cp by the length of each sequence is not read"),
-        ("fp8_dot_product_attention", "attention in FP8 is not read"),
-        ("fp8_multi_head_attention", "attention in FP8 is not read"),
-        ("fp16_lm_cross_entropy", "a loss in FP16 is not read"),
-        ("keep_fp8_transpose_cache", "weights kept twice are not read"),
-        ("reduce_scatter_with_fp32_accumulation", "is not read"),
-        ("enable_full_sharding_in_hsdp", "is not read"),
-        ("use_sharp", "sums inside of switches are not read from here"),
-        ("quick_geglu", "is not read"),
-        ("use_ring_exchange_p2p", "is not read"),
-    ):
-        given.refuse_unless(name, "false", "none", why=why)
+    load_table("megatron").judge(given)
     if given.flag("distribute_saved_activations") and given.is_on("sequence_parallel"):
         given.refuse("distribute_saved_activations", "sequence parallelism splits them already",
                      "without it")  # fmt: skip
-    for name, text in (
-        ("distribute_saved_activations", "each rank of tp is priced with all that is kept"),
-        ("moe_shared_expert_overlap", "shared experts are priced beside communication, not behind"),
-        ("overlap_param_gather_with_optimizer_step", "priced as with --overlap-param-gather alone"),
-        ("overlap_p2p_comm_warmup_flush", "priced as with --overlap-p2p-comm alone"),
-        ("delay_wgrad_compute", "the gradients of weights are priced where they stand"),
-        ("overlap_dispatch_backward_with_experts_wgrad", "priced without that overlap"),
-        ("defer_embedding_wgrad_compute", "that gradient is priced where it stands"),
-        ("reuse_grad_buf_for_mxfp8_param_ag", "priced with a buffer of its own"),
-    ):
-        given.note_if(name, text)
 
 
 MODEL_WORDS = ("make_vocab_size_divisible_by",
@@ -967,3 +863,260 @@ def _vocabulary(given: Given) -> int | None:
             "MODEL", "no --vocab-size, and a tokenizer of no model of the catalog", "name it"
         )
     return size
+
+
+FILE_NAME = "pretrain_gpt.sh"
+PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
+"""Order of the axes under ``--use-tp-pp-dp-mapping``."""
+PRECISIONS: dict[str, tuple[Words, ...]] = {
+    "fp32": (),
+    "tf32": (),
+    "bf16": (("--bf16",),),
+    "fp16": (("--fp16",),),
+    "fp8": (("--bf16",), ("--fp8-format", "hybrid")),
+    "fp4": (("--bf16",),),
+}
+FSDP_STRATEGY = {2: "optim_grads", 3: "optim_grads_params"}
+
+
+def arguments(plan: Plan) -> list[Words]:
+    """Return the arguments of a plan, its model included."""
+    return [
+        *_parallel_options(plan),
+        *_pipeline_options(plan),
+        *_state_options(plan),
+        *_memory_options(plan),
+        *_workload_options(plan),
+        *model_options(plan),
+    ]
+
+
+def _uses_fsdp(plan: Plan) -> bool:
+    return plan.best.structure.zero_stage >= 2
+
+
+def _has_data_axes(plan: Plan) -> bool:
+    sizes = degrees(plan)
+    return sizes["dp"] * sizes["cp"] > 1
+
+
+def variables(plan: Plan) -> Iterator[str]:
+    """Yield the environment: several hardware queues for Megatron-FSDP, otherwise one.
+
+    Transformer Engine computes products of FP32 in TF32 unless libraries are told not to.
+
+    Source: NVIDIA/TransformerEngine, ``common/gemm/cublaslt_gemm.cu``; CUDA, ``cuBLAS``.
+    """
+    fsdp = _uses_fsdp(plan)
+    if plan.workload.precision.matmul == "fp32":
+        yield "export NVIDIA_TF32_OVERRIDE=0"
+    yield "unset CUDA_DEVICE_MAX_CONNECTIONS" if fsdp else "export CUDA_DEVICE_MAX_CONNECTIONS=1"
+
+
+def _parallel_options(plan: Plan) -> Iterator[Words]:
+    sizes, structure = degrees(plan), plan.best.structure
+    yield "--tensor-model-parallel-size", f"{sizes['tp']}"
+    yield "--pipeline-model-parallel-size", f"{sizes['pp']}"
+    yield "--context-parallel-size", f"{sizes['cp']}"
+    if sizes["cp"] > 1:
+        ulysses = structure.context_kind is ContextKind.ULYSSES
+        yield "--cp-comm-type", "a2a" if ulysses else "p2p"
+    if num_experts(plan):
+        yield "--expert-model-parallel-size", f"{sizes['ep']}"
+        yield "--expert-tensor-parallel-size", f"{sizes['etp']}"
+    if structure.overlap_expert_parallel:
+        yield ("--overlap-moe-expert-parallel-comm",)
+    if structure.sequence_parallel:
+        yield ("--sequence-parallel",)
+    if structure.overlap_tensor_parallel and sizes["tp"] > 1:
+        yield ("--tp-comm-overlap",)
+    if not ordered_as(plan, MESH_AXES):
+        yield ("--use-tp-pp-dp-mapping",)
+
+
+def _pipeline_options(plan: Plan) -> Iterator[Words]:
+    """Yield virtual stages, and the layers of each chunk where they differ.
+
+    Interleaved chunks hold one layer less at the ends, or follow a layout, which also gives their
+    number.
+    """
+    chunks, lengths = degrees(plan)["num_virtual_stages"], layers_of_chunks(plan)
+    first, last, middle, usual = lengths[0], lengths[-1], set(lengths[1:-1]), max(lengths)
+    counts_edges = middle == {usual} and min(first, last) >= usual - 1
+    if len(middle) > 1 or (chunks > 1 and not counts_edges):
+        yield "--pipeline-model-parallel-layout", pipeline_layout(lengths)
+        return
+    if chunks > 1:
+        yield "--num-virtual-stages-per-pipeline-rank", f"{chunks}"
+        if first < usual:
+            yield ("--account-for-embedding-in-pipeline-split",)
+        if last < usual:
+            yield ("--account-for-loss-in-pipeline-split",)
+        return
+    if middle and first not in middle:
+        yield "--decoder-first-pipeline-num-layers", f"{first}"
+    if len(set(lengths)) > 1:
+        yield "--decoder-last-pipeline-num-layers", f"{last}"
+
+
+def _state_options(plan: Plan) -> Iterator[Words]:
+    """Yield the arguments of sharding and sums of weights, gradients and optimizer state."""
+    structure, replicas = plan.best.structure, degrees(plan)["dp_replicate"]
+    if structure.zero_stage:
+        yield ("--use-distributed-optimizer",)
+        if replicas > 1:
+            yield "--num-distributed-optimizer-instances", f"{replicas}"
+    if _uses_fsdp(plan):
+        yield ("--use-megatron-fsdp",)
+        yield "--data-parallel-sharding-strategy", FSDP_STRATEGY[structure.zero_stage]
+        yield "--ckpt-format", "fsdp_dtensor"
+    if structure.overlap_data_parallel and _has_data_axes(plan):
+        yield ("--overlap-grad-reduce",)
+        if structure.zero_stage:
+            yield ("--overlap-param-gather",)
+    if has_short_gradients(plan.workload):
+        yield ("--grad-reduce-in-bf16",)
+
+
+def _memory_options(plan: Plan) -> Iterator[Words]:
+    structure = plan.best.structure
+    if structure.recompute is Recompute.FULL:
+        yield "--recompute-granularity", "full"
+        yield "--recompute-method", "block" if structure.recomputes_some else "uniform"
+        number = structure.recompute_layers or structure.recompute_run
+        yield "--recompute-num-layers", f"{number}"
+    elif structure.recompute is Recompute.SELECTIVE:
+        yield "--recompute-granularity", "selective"
+        yield "--recompute-modules", *(structure.recompute_modules or ("core_attn",))
+    if structure.offload is Offload.OPTIMIZER:
+        yield ("--optimizer-cpu-offload",)
+        yield ("--use-precision-aware-optimizer",)
+
+
+def _workload_options(plan: Plan) -> Iterable[Words]:
+    work, software = plan.workload, plan.workload.software
+    yield "--micro-batch-size", f"{degrees(plan)['micro_batch_size']}"
+    yield "--global-batch-size", f"{work.global_batch_size}"
+    yield "--seq-length", f"{work.sequence_length}"
+    ramp = work.batch_ramp
+    if ramp is not None:
+        yield "--rampup-batch-size", f"{ramp.start}", f"{ramp.increment}", f"{ramp.sequences}"
+    if work.total_tokens is not None and ramp is not None:
+        yield "--train-samples", f"{-(-work.total_tokens // work.sequence_length):.0f}"
+    elif work.total_tokens is not None:
+        yield "--train-iters", f"{-(-work.total_tokens // work.tokens_per_step):.0f}"
+    yield from PRECISIONS[work.precision.matmul]
+    yield "--attention-backend", "flash" if software.flash_attention else "unfused"
+    if not software.dropout:
+        yield "--attention-dropout", "0.0"
+        yield "--hidden-dropout", "0.0"
+    if software.cuda_graphs:
+        yield "--cuda-graph-impl", "local"
+    if software.loss == "compiled":
+        yield ("--cross-entropy-loss-fusion",)
+
+
+def model_options(plan: Plan) -> Iterator[Words]:
+    """Yield the arguments of the model."""
+    model, length = plan.model, plan.workload.sequence_length
+    kind = model.layer_kinds[0]
+    yield "--num-layers", f"{model.num_layers}"
+    yield "--hidden-size", f"{model.hidden_size}"
+    yield "--ffn-hidden-size", f"{_dense_width(model)}"
+    yield from _attention_options(model.attentions[0], length)
+    yield "--max-position-embeddings", f"{model.learned_positions or length}"
+    rotary = not model.learned_positions
+    yield "--position-embedding-type", "rope" if rotary else "learned_absolute"
+    yield "--normalization", "RMSNorm" if model.norm == "rms" else "LayerNorm"
+    if _is_gated(kind):
+        yield ("--swiglu",)
+    if biases(kind) != "all":
+        yield ("--disable-bias-linear",)
+    if biases(kind) == "qkv":
+        yield ("--add-qkv-bias",)
+    if not model.tied_embeddings:
+        yield ("--untie-embeddings-and-output-weights",)
+    yield "--vocab-size", f"{model.vocab_size}"
+    yield from _expert_options(plan)
+
+
+def _is_gated(kind: LayerSpec) -> bool:
+    network = kind.feed_forward or kind.experts
+    return network is not None and network.gated
+
+
+def _dense_width(model: ModelSpec) -> int:
+    """Return the width of dense layers; that of an expert where there are none."""
+    dense = [kind.feed_forward.ffn_size for kind in model.layer_kinds if kind.feed_forward]
+    experts = [kind.experts.ffn_size for kind in model.layer_kinds if kind.experts]
+    return (dense or experts)[0]
+
+
+def _attention_options(attention: AttentionSpec, sequence_length: int) -> Iterator[Words]:
+    yield "--num-attention-heads", f"{attention.num_heads}"
+    if attention.kind == "mla":
+        yield ("--multi-latent-attention",)
+        if attention.query_rank is not None:
+            yield "--q-lora-rank", f"{attention.query_rank}"
+        yield "--kv-lora-rank", f"{attention.kv_rank}"
+        yield "--qk-head-dim", f"{attention.head_size}"
+        yield "--qk-pos-emb-head-dim", f"{attention.rope_head_size}"
+        yield "--v-head-dim", f"{attention.value_head_size}"
+    else:
+        yield "--kv-channels", f"{attention.head_size}"
+        if attention.num_kv_heads != attention.num_heads:
+            yield ("--group-query-attention",)
+            yield "--num-query-groups", f"{attention.num_kv_heads}"
+    if attention.qk_norm == "head" or attention.kind == "mla":
+        yield ("--qk-layernorm",)
+    if attention.window is not None and attention.window < sequence_length:
+        yield "--window-size", f"{attention.window - 1},0"
+
+
+def _expert_options(plan: Plan) -> Iterator[Words]:
+    """Yield the arguments of a mixture of experts, where there is one."""
+    model = plan.model
+    experts = next((kind.experts for kind in model.layer_kinds if kind.experts), None)
+    if experts is None:
+        return
+    yield "--num-experts", f"{experts.num_experts}"
+    yield "--moe-router-topk", f"{experts.top_k}"
+    yield "--moe-ffn-hidden-size", f"{experts.ffn_size}"
+    yield "--moe-layer-freq", layer_frequency(model)
+    yield ("--moe-grouped-gemm",)
+    yield from _dispatcher_options(plan)
+    yield from _router_options(experts)
+
+
+def _dispatcher_options(plan: Plan) -> Iterator[Words]:
+    """Yield the dispatcher of tokens: all-to-all sends each copy, the others one to a host.
+
+    Source: Megatron Bridge, ``flex_dispatcher_backend``: HybridEP for racks of one NVLink domain.
+    """
+    sizes, domain = degrees(plan), plan.system.levels[0].size
+    crosses_hosts = sizes["ep"] * sizes["etp"] > domain
+    if not crosses_hosts or not plan.workload.software.deduplicated_dispatch:
+        yield "--moe-token-dispatcher-type", "alltoall"
+        return
+    yield "--moe-token-dispatcher-type", "flex"
+    yield "--moe-flex-dispatcher-backend", "hybridep" if domain >= RACK_DOMAIN else "deepep"
+
+
+def _router_options(experts: ExpertSpec) -> Iterator[Words]:
+    if experts.shared_ffn_size:
+        yield "--moe-shared-expert-intermediate-size", f"{experts.shared_ffn_size}"
+    if experts.shared_gate:
+        yield ("--moe-shared-expert-gate",)
+    if experts.num_groups > 1:
+        yield "--moe-router-num-groups", f"{experts.num_groups}"
+        yield "--moe-router-group-topk", f"{experts.top_groups}"
+    if experts.router_bias:
+        yield ("--moe-router-enable-expert-bias",)
+        yield "--moe-router-score-function", "sigmoid"
+
+
+def layer_frequency(model: ModelSpec) -> str:
+    """Return which layers hold experts, as a list of ones and zeros: ``([0]*3+[1]*58)``."""
+    holds = [int(model.layer_kinds[kind].experts is not None) for kind in model.layer_pattern]
+    runs = [(value, len(list(run))) for value, run in groupby(holds)]
+    return "(" + "+".join(f"[{value}]*{count}" for value, count in runs) + ")"

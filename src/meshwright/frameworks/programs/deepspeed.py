@@ -10,9 +10,9 @@ Source: DeepSpeed 0.19, ``runtime/config.py``, ``runtime/zero/config.py``,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from meshwright.base.errors import Fault
+from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.hugging_face import (
     notes,
     program_of,
@@ -26,8 +26,6 @@ from meshwright.frameworks.launch import (
     shell_script,
     torchrun_words,
 )
-from meshwright.frameworks.refusals import framework_refusals
-from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import Recompute
 from meshwright.train.answer import Plan
 
@@ -40,27 +38,20 @@ ADAM_PARAMS = ("lr", "betas", "eps", "weight_decay")
 ON_HOST = {"device": "cpu", "pin_memory": True}
 
 
-@exporters.register("deepspeed")
-class DeepSpeedFiles:
+@framework("deepspeed", writes="deepspeed")
+class DeepSpeedFiles(Framework):
     """The configuration, and a shell script for torchrun."""
 
-    title = "DeepSpeed 0.19 with the Trainer of transformers 5"
-    is_text = True
+    catalog = "deepspeed"
 
-    @staticmethod
-    def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return the faults of a plan that the configuration cannot express."""
-        return framework_refusals(plan, "deepspeed")
-
-    @staticmethod
-    def render(plan: Plan) -> dict[str, str]:
+    def render(self, plan: Plan) -> dict[str, str]:
         """Return the script and the configuration."""
         recomputes = plan.best.structure.recompute is Recompute.FULL
         options = [
             ("--deepspeed", CONFIG_NAME),
             *trainer_options(plan, recomputes=recomputes),
         ]
-        comments = header(plan, DeepSpeedFiles.title, notes(plan, FILE_NAME))
+        comments = header(plan, self.written, notes(plan, FILE_NAME))
         program = [*torchrun_words(plan_launch(plan)), program_of(plan)]
         script = shell_script(comments, _variables(plan), program, options)
         return {FILE_NAME: script, CONFIG_NAME: json.dumps(_config(plan), indent=2) + "\n"}

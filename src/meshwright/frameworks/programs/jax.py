@@ -1,49 +1,80 @@
-"""JAX: a program that builds the mesh, splits a transformer over it, and trains.
+"""The program that the target ``jax`` writes: its numbers stand in two tables.
+
+Source: ``frameworks/targets/jax.py``.
+
+JAX: a program that builds the mesh, splits a transformer over it, and trains.
 
 Source: JAX 0.10, ``jax.sharding.Mesh``, ``jax.sharding.NamedSharding``, ``jax.distributed``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import gcd
 from typing import Any
 
-from meshwright.base.errors import Fault
 from meshwright.catalog.config_json import config_of
+from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.jax_program import PROGRAM
 from meshwright.frameworks.launch import degrees, header, plan_launch, shell_script
-from meshwright.frameworks.refusals import framework_refusals
-from meshwright.frameworks.registry import exporters
+from meshwright.frameworks.reading.given import Given
+from meshwright.frameworks.reading.job import Setting
+from meshwright.frameworks.reading.launchers import Launch
+from meshwright.frameworks.reading.models import stated_model
 from meshwright.train.answer import Plan
 
-FILE_NAME = "jax.sh"
-PROGRAM_NAME = "jax_train.py"
 
+@framework("jax", reads="jax", writes="jax")
+class Jax(Framework):
+    """A training program of JAX, and a shell script that starts it on one host."""
 
-@exporters.register("jax")
-class JaxProgram:
-    """The program, and a shell script that starts it on one host."""
+    catalog = "jax"
 
-    title = "JAX 0.10"
-    is_text = True
+    def starts(self, launch: Launch, given: Given) -> bool:
+        """Return whether a command is this program."""
+        return launch.program.endswith("jax_train.py")
 
-    @staticmethod
-    def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return the faults of a plan that the program cannot run."""
-        return framework_refusals(plan, "jax")
+    def holds(self, tree: Mapping[str, Any]) -> bool:
+        """Return whether a tree has both tables."""
+        plan = tree.get("PLAN")
+        return isinstance(plan, Mapping) and "mesh" in plan and "MODEL" in tree
 
-    @staticmethod
-    def render(plan: Plan) -> dict[str, str]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+        """Return the framework, and options of this program."""
+        size = {
+            axis: given.whole(f"PLAN.mesh.{axis}") or 1
+            for axis in ("dp_replicate", "dp_shard", "ep", "tp")
+        }
+        shards, ep = size["dp_shard"] * size["ep"], given.whole("PLAN.ep") or 1
+        options: dict[str, Any] = {
+            "model": stated_model(given),
+            "tp": size["tp"],
+            "dp": size["dp_replicate"] * shards,
+            "dp_shard": shards,
+            "zero_stage": given.text("PLAN.zero_stage"),
+            "sequence_parallel": "on" if given.flag("PLAN.sequence_parallel") else "off",
+            "recompute": given.word("PLAN.recompute", among=("none", "selective", "full")),
+            "precision": given.word("PLAN.precision", among=("bf16", "fp32", "tf32")),
+            "micro_batch_size": given.whole("PLAN.micro_batch_size"),
+            "global_batch": given.whole("PLAN.global_batch_size"),
+            "seq": given.whole("PLAN.sequence_length"),
+        } | ({"ep": ep, "etp": 1} if ep > 1 else {})  # fmt: skip
+        return "jax", options
+
+    def render(self, plan: Plan) -> dict[str, str]:
         """Return the script and the program."""
         notes = (
             "start on each host; without --tokens FILE.npy it trains on drawn ones, as in",
             f"  {FILE_NAME} --steps 100 --learning-rate 3e-4",
         )
-        comments = header(plan, JaxProgram.title, notes)
+        comments = header(plan, self.written, notes)
         program = ["python3", f'"$(dirname "$0")"/{PROGRAM_NAME}']
         script = shell_script(comments, _variables(plan), program, [])
         return {FILE_NAME: script, PROGRAM_NAME: _program(plan)}
+
+
+FILE_NAME = "jax.sh"
+PROGRAM_NAME = "jax_train.py"
 
 
 def _program(plan: Plan) -> str:

@@ -1,0 +1,93 @@
+"""A framework: its table, and the irregular rules of reading and writing its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal, TypeVar
+
+from meshwright.base.errors import Fault
+from meshwright.base.registry import Registry
+from meshwright.frameworks.reading.given import Given
+from meshwright.frameworks.reading.job import Setting
+from meshwright.frameworks.reading.launchers import Launch
+from meshwright.frameworks.refusals import framework_refusals
+from meshwright.frameworks.table import Table, load_table
+from meshwright.train.answer import Plan
+
+Files = Mapping[str, str] | Mapping[str, bytes]
+"""Content of files by name; large files are made on access."""
+
+
+class Framework:
+    """One program: files of its users are read, files that start plans are written, or both."""
+
+    kind: Literal["training", "serving"] = "training"
+    is_text = True
+    """Whether the files that are written can be shown."""
+    catalog = ""
+    """The framework of the catalog whose limits a plan must keep."""
+    table_name = ""
+    is_general = False
+    """Whether it claims commands of other programs too, as launchers do: those come first."""
+
+    @cached_property
+    def table(self) -> Table:
+        """The options of the program."""
+        return load_table(self.table_name)
+
+    @cached_property
+    def title(self) -> str:
+        """Name of the program whose files are read."""
+        return self.table.title
+
+    @cached_property
+    def written(self) -> str:
+        """Name of the program whose files are written, with the version of the names."""
+        return self.table.written
+
+    @cached_property
+    def ignored(self) -> tuple[str, ...]:
+        """Names, or patterns of names, of options that change no price."""
+        return self.table.ignored
+
+    def starts(self, launch: Launch, given: Given) -> bool:
+        """Return whether a command is this program."""
+        return False
+
+    def holds(self, tree: Mapping[str, Any]) -> bool:
+        """Return whether a tree is a file of this program."""
+        return False
+
+    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+        """Return the framework, and options of this program; faults are kept in ``given``."""
+        raise NotImplementedError
+
+    def refusals(self, plan: Plan) -> Sequence[Fault]:
+        """Return everything of a plan that the files cannot express, with the nearest fix."""
+        return framework_refusals(plan, self.catalog)
+
+    def render(self, plan: Plan) -> Files:
+        """Return the files by name, for a plan that is not refused."""
+        raise NotImplementedError
+
+
+F = TypeVar("F", bound=Framework)
+readers: Registry[Framework] = Registry("reader")
+"""Programs whose files are read."""
+exporters: Registry[Framework] = Registry("export target")
+"""Programs for which files are written."""
+
+
+def framework(table: str, *, reads: str = "", writes: str = "") -> Callable[[type[F]], type[F]]:
+    """Return a decorator that adds a framework under the names by which it is read and written."""
+
+    def add(kind: type[F]) -> type[F]:
+        one = kind()
+        one.table_name = table
+        for registry, name in ((readers, reads), (exporters, writes)):
+            if name:
+                registry.register(name)(one)
+        return kind
+
+    return add
