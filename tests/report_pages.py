@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
-from meshwright.report.page import charts
-from meshwright.report.page.html import html_of
-from meshwright.report.page.parts import Chart, Folded, Page, Part, Table
+from meshwright.view import charts
+from meshwright.view.html import html_of
+from meshwright.view.parts import Chart, Folded, Page, Part, Table
 
 EVIL = '<img src=x onerror="alert(1)">&\'</script><script>alert(2)</script> is a name'
 

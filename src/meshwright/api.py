@@ -150,7 +150,7 @@ def _report_file(args: Namespace) -> Path | None:
 
 def _report(found: Any, path: Path, args: Namespace) -> None:
     """Write the report of an answer."""
-    from meshwright.report.page.html import write_page
+    from meshwright.view.html import write_page
 
     write_page(found.page(**_beside(found)), path, force=args.force)
 
@@ -204,7 +204,7 @@ def _server_launch(found: ServingPlan | DisaggregatedPlan) -> dict[str, Any]:
 
 def report_of(found: Plan) -> str:
     """Return the report of a plan as HTML, with the parts of other rooms."""
-    from meshwright.report.page.html import html_of
+    from meshwright.view.html import html_of
 
     return html_of(found.page(**_beside(found)))
 
@@ -688,7 +688,7 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
 
         answer = why(found, _placer(found.system))
         if report is not None:
-            from meshwright.report.page.html import write_page
+            from meshwright.view.html import write_page
 
             page = found.page(explanation=answer, **_beside(found))
             write_page(page, report, force=args.force)
@@ -812,7 +812,7 @@ def route(args: Namespace, call: Call) -> list[RoutedFlows]:
         import json
 
         from meshwright.catalog.flow_files import SCHEMA
-        from meshwright.report.flows import routed_record
+        from meshwright.show.flows import routed_record
 
         records = [routed_record(routed) for routed in found]
         text = json.dumps({"schema": SCHEMA, "scenarios": records}, indent=1) + "\n"
@@ -1198,14 +1198,14 @@ def sweep(args: Namespace, call: Call) -> SweepAnswer:
     from meshwright.base.files import write_all, write_whole
     from meshwright.base.registry import version
     from meshwright.options.question import Reading, output_file
-    from meshwright.report.heat_map import heat_svg
-    from meshwright.report.svg import check_drawable
     from meshwright.sweep.answer import SweepAnswer
     from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.questions import QUESTIONS, checked
     from meshwright.sweep.report import cells_of, records, sweep_csv
     from meshwright.sweep.run import Store, load_sweep, state_of_code
     from meshwright.sweep.run import run as run_points
+    from meshwright.view.heat_map import heat_svg
+    from meshwright.view.svg import check_drawable
 
     reading = Reading()
     asked = reading.value(load_sweep, Path(args.file))
@@ -1278,7 +1278,7 @@ def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
     from meshwright.calibration.report import Validation, documents
     from meshwright.calibration.serving import predict_all
     from meshwright.options.question import output_file
-    from meshwright.report.svg import check_drawable
+    from meshwright.view.svg import check_drawable
 
     target = output_file(args, "document", ".md")
     if target is not None:

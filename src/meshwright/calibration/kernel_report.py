@@ -17,13 +17,13 @@ from meshwright.calibration.fit.report import text_table
 from meshwright.calibration.kernel_rows import FOLDER, KINDS
 from meshwright.calibration.kernels import Timings, groups_of, place_of, predicted_s
 from meshwright.catalog.kernels import KernelCurves
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
-from meshwright.report.screen import percent
+from meshwright.view.notebook import figure
+from meshwright.view.shown import Shown
+from meshwright.view.terminal import percent
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 
 @dataclass(frozen=True)

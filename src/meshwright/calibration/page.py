@@ -36,10 +36,10 @@ from meshwright.catalog.calibration import (
     fit_record,
     serving_record,
 )
-from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart, Page, Part, Section, Table, Text, Tile
-from meshwright.report.page.pieces import GIB, count_chart
-from meshwright.report.screen import counted, percent
+from meshwright.view import charts
+from meshwright.view.parts import Chart, Page, Part, Section, Table, Text, Tile
+from meshwright.view.pieces import GIB, count_chart
+from meshwright.view.terminal import counted, percent
 
 NUM_MISSES = 20
 """Rows that are listed as misses, and drawn as such: of few rows one in ten."""

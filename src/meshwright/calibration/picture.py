@@ -9,10 +9,10 @@ from meshwright.calibration.errors import SHARE, Errors, by_group, errors_of
 from meshwright.calibration.prediction import Prediction
 from meshwright.calibration.rows import FROZEN, is_frozen
 from meshwright.catalog.calibration import GroupRecord
-from meshwright.report.page import charts
-from meshwright.report.page.charts import Spec
-from meshwright.report.screen import counted, percent
-from meshwright.report.svg import svg_of
+from meshwright.view import charts
+from meshwright.view.charts import Spec
+from meshwright.view.svg import svg_of
+from meshwright.view.terminal import counted, percent
 
 FITTED, LEFT_OUT = "predicted", "source left out"
 SEEN, UNSEEN = "in the fit", "frozen"

@@ -53,14 +53,14 @@ from meshwright.catalog.calibration import (
 from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.workloads import load_server, server_names
 from meshwright.cost.parts import MemoryPart
-from meshwright.report.markdown import markdown_table
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
-from meshwright.report.screen import counted, percent
+from meshwright.view.markdown import markdown_table
+from meshwright.view.notebook import figure
+from meshwright.view.shown import Shown
+from meshwright.view.terminal import counted, percent
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 GIB = 2.0**30
 NUM_WORST = 20

@@ -125,7 +125,7 @@ def _show_front(found: Front, args: Namespace) -> int:
 
 
 def _show_replan(found: Any, args: Namespace) -> int:
-    from meshwright.report.answer_file import plain_data
+    from meshwright.catalog.answer_file import plain_data
     from meshwright.train.explain import what_would_change
     from meshwright.train.report import replan_screen
     from meshwright.train.report_detail import plan_lines
@@ -139,7 +139,7 @@ def _show_replan(found: Any, args: Namespace) -> int:
 
 
 def _show_deadline(found: Deadline, args: Namespace) -> int:
-    from meshwright.report.answer_file import plain_data
+    from meshwright.catalog.answer_file import plain_data
     from meshwright.train.explain import what_would_change
     from meshwright.train.report import deadline_screen
     from meshwright.train.report_detail import plan_lines
@@ -268,7 +268,7 @@ def _map_lines(found: Plan, args: Namespace) -> list[str]:
 def simulate(args: Namespace) -> int:
     """Print the simulated step of a plan, or the end of each flow of each scenario."""
     if args.what == "flows" or args.file is not None:
-        from meshwright.report.flows import flow_lines, flow_record
+        from meshwright.show.flows import flow_lines, flow_record
 
         runs: Any = api.simulate.answer(args, _call(args))
         lines = [line for scenario, timeline in runs for line in flow_lines(scenario, timeline)]
@@ -292,7 +292,7 @@ def simulate(args: Namespace) -> int:
 
 def route(args: Namespace) -> int:
     """Print the quality of routes of flows, and the links with the most traffic."""
-    from meshwright.report.flows import routed_lines, routed_record
+    from meshwright.show.flows import routed_lines, routed_record
 
     found = api.route.answer(args, _call(args))
     data = {"scenarios": [routed_record(routed) for routed in found]} if args.json else None

@@ -33,7 +33,7 @@ from meshwright.options.table import COMMANDS, FAMILIES, PYTHON_ONLY, Command
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from meshwright.report.screen import Screen
+    from meshwright.view.terminal import Screen
 
 
 BROKEN_PIPE, INTERRUPTED = 141, 130
@@ -227,7 +227,7 @@ def show(lines: Iterable[str], data: object, as_json: bool, *, is_file: bool = F
     if as_json:
         import json
 
-        from meshwright.report.answer_file import plain_data
+        from meshwright.catalog.answer_file import plain_data
 
         print(json.dumps(plain_data(data, with_defaults=True), indent=2))
     else:
@@ -318,7 +318,7 @@ def report_failure(error: Exception, *, as_json: bool) -> None:
     """Print an error for a person, at the width of a terminal, or for a program."""
     wipe()
     if as_json:
-        from meshwright.report.failure import failure
+        from meshwright.show.failure import failure
 
         show((), failure(error), as_json=True)
         return
@@ -327,7 +327,7 @@ def report_failure(error: Exception, *, as_json: bool) -> None:
     if sys.stderr.isatty():
         import textwrap
 
-        from meshwright.report.screen import screen_width
+        from meshwright.view.terminal import screen_width
 
         width = screen_width(sys.stderr)
         text = "\n".join(

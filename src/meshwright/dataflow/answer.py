@@ -18,13 +18,13 @@ from meshwright.dataflow.sharding import GraphSharding
 from meshwright.dataflow.stages import Stage
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, factors
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
-from meshwright.report.screen import counted
+from meshwright.view.notebook import figure
+from meshwright.view.shown import Shown
+from meshwright.view.terminal import counted
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 SLOWER = "slower by its bound"
 

@@ -11,7 +11,7 @@ from meshwright.base.units import format_si
 from meshwright.dataflow.layouts import splits_of
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Dims, Kernel, Unit, num_elements
-from meshwright.report.screen import Bars, Screen, counted
+from meshwright.view.terminal import Bars, Screen, counted
 
 COLUMNS = 100
 MOST_INPUTS = 4

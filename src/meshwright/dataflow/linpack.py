@@ -29,14 +29,14 @@ from meshwright.cost.operator import matmul_compute_s
 from meshwright.dataflow.roofline import CalibratedSystem, Links
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.workloads import hpl
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
-from meshwright.report.screen import memory_lines, time_lines
 from meshwright.spec.collective import CollectiveKind
+from meshwright.view.notebook import figure
+from meshwright.view.shown import Shown
+from meshwright.view.terminal import memory_lines, time_lines
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 WORD_BYTES = 8.0
 """Bytes of a number: Linpack runs in double precision."""

@@ -15,9 +15,9 @@ from meshwright.dataflow.energy import total_w
 from meshwright.dataflow.linpack import GridRun, GridRuns
 from meshwright.dataflow.report import degrees
 from meshwright.dataflow.roofline import CalibratedSystem
-from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
-from meshwright.report.page.pieces import (
+from meshwright.view import charts
+from meshwright.view.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
+from meshwright.view.pieces import (
     GIB,
     constants,
     count_chart,
@@ -27,7 +27,7 @@ from meshwright.report.page.pieces import (
     ranked,
     time_chart,
 )
-from meshwright.report.screen import counted, rent_rate, words
+from meshwright.view.terminal import counted, rent_rate, words
 
 MOST_KERNELS = 24
 """Kernels that have a bar."""

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwright.base.records import Brief, Listed, Rows, Scalar, scalars
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.answer_file import FORMAT, AnswerFile
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
+from meshwright.catalog.answer_file import FORMAT, AnswerFile
 from meshwright.search.exhaustive import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
+from meshwright.view.notebook import figure
+from meshwright.view.shown import Shown
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from meshwright.base.units import format_bytes, format_number, format_seconds
-from meshwright.report.page.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
-from meshwright.report.page.pieces import (
+from meshwright.serve.answer import Deployment, DisaggregatedPlan, WorkerPool
+from meshwright.serve.report import question_line, verdict
+from meshwright.view.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
+from meshwright.view.pieces import (
     count_chart,
     launch_parts,
     memory_chart,
     provenance,
     time_chart,
 )
-from meshwright.report.screen import counted, per_million_tokens, rent_rate
-from meshwright.serve.answer import Deployment, DisaggregatedPlan, WorkerPool
-from meshwright.serve.report import question_line, verdict
+from meshwright.view.terminal import counted, per_million_tokens, rent_rate
 
 
 def disaggregated_page(

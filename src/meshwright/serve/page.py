@@ -11,9 +11,17 @@ from meshwright.base.arrays import column
 from meshwright.base.errors import UnknownNameError
 from meshwright.base.units import format_bytes, format_number, format_seconds
 from meshwright.catalog.calibration import serving_record
-from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
-from meshwright.report.page.pieces import (
+from meshwright.serve.answer import ServingCandidate, ServingPlan
+from meshwright.serve.passes import ServingProblem
+from meshwright.serve.price import price_serving
+from meshwright.serve.report import REMEDIES, launches_text, question_line
+from meshwright.serve.serve import serving_problem
+from meshwright.sharding.strategy import stack
+from meshwright.spec.doubled import doubled
+from meshwright.spec.workload import Decode
+from meshwright.view import charts
+from meshwright.view.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
+from meshwright.view.pieces import (
     GIB,
     Gains,
     constants,
@@ -27,15 +35,7 @@ from meshwright.report.page.pieces import (
     provenance,
     time_chart,
 )
-from meshwright.report.screen import counted, per_million_tokens, percent, rent_rate
-from meshwright.serve.answer import ServingCandidate, ServingPlan
-from meshwright.serve.passes import ServingProblem
-from meshwright.serve.price import price_serving
-from meshwright.serve.report import REMEDIES, launches_text, question_line
-from meshwright.serve.serve import serving_problem
-from meshwright.sharding.strategy import stack
-from meshwright.spec.doubled import doubled
-from meshwright.spec.workload import Decode
+from meshwright.view.terminal import counted, per_million_tokens, percent, rent_rate
 
 MILLI = 1e3
 

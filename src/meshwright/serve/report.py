@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from meshwright.base.units import format_bytes, format_number, format_seconds
-from meshwright.report.screen import (
+from meshwright.serve.answer import (
+    Deployment,
+    DisaggregatedPlan,
+    ServingFront,
+    ServingPlan,
+    WorkerPool,
+)
+from meshwright.serve.speculation import tokens_per_step
+from meshwright.spec.workload import Decode
+from meshwright.view.terminal import (
     Bars,
     Screen,
     Stacked,
@@ -18,15 +27,6 @@ from meshwright.report.screen import (
     words,
     wrapped,
 )
-from meshwright.serve.answer import (
-    Deployment,
-    DisaggregatedPlan,
-    ServingFront,
-    ServingPlan,
-    WorkerPool,
-)
-from meshwright.serve.speculation import tokens_per_step
-from meshwright.spec.workload import Decode
 
 FRONT_LINES = 8
 """Points of the front that a screen shows."""

@@ -11,15 +11,15 @@ from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 from meshwright.base.records import Brief, Rows, scalars
-from meshwright.report.answer_file import FORMAT
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
+from meshwright.catalog.answer_file import FORMAT
 from meshwright.spec.workload import Decode, Prefill, Training
 from meshwright.sram.rates import Rates
+from meshwright.view.notebook import figure
+from meshwright.view.shown import Shown
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 
 @dataclass(frozen=True)

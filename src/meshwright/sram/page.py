@@ -5,21 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.page import charts
-from meshwright.report.page.parts import (
-    Chart,
-    Folded,
-    Page,
-    Part,
-    Picture,
-    Section,
-    Table,
-    Text,
-    Tile,
-)
-from meshwright.report.page.pieces import GIB, largest, time_chart
-from meshwright.report.screen import Table as ScreenTable
-from meshwright.report.screen import counted, words
 from meshwright.sram.answer import PartitionPlan
 from meshwright.sram.picture import MOST_ROWS, partition_svg
 from meshwright.sram.report import (
@@ -36,6 +21,21 @@ from meshwright.sram.report import (
     stages_table,
     verdict,
 )
+from meshwright.view import charts
+from meshwright.view.parts import (
+    Chart,
+    Folded,
+    Page,
+    Part,
+    Picture,
+    Section,
+    Table,
+    Text,
+    Tile,
+)
+from meshwright.view.pieces import GIB, largest, time_chart
+from meshwright.view.terminal import Table as ScreenTable
+from meshwright.view.terminal import counted, words
 
 MOST_LETTERS = 30
 """Most letters for the layers of a stage, beside its bar."""

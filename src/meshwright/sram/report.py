@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.screen import (
+from meshwright.spec.workload import Prefill, Training
+from meshwright.sram.answer import (
+    PartitionBatch,
+    PartitionLevel,
+    PartitionPlan,
+    PartitionStage,
+    Proposal,
+)
+from meshwright.sram.rates import Rates
+from meshwright.view.terminal import (
     Bars,
     Row,
     Screen,
@@ -19,15 +28,6 @@ from meshwright.report.screen import (
     words,
     wrapped,
 )
-from meshwright.spec.workload import Prefill, Training
-from meshwright.sram.answer import (
-    PartitionBatch,
-    PartitionLevel,
-    PartitionPlan,
-    PartitionStage,
-    Proposal,
-)
-from meshwright.sram.rates import Rates
 
 
 @dataclass(frozen=True)

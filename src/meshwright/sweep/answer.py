@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshwright.base.records import Rows
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
 from meshwright.spec.sweep import SweepSpec
 from meshwright.sweep.choice import Choice
 from meshwright.sweep.report import counts_of, records
 from meshwright.sweep.run import Point, Result, Swept
+from meshwright.view.notebook import figure
+from meshwright.view.shown import Shown
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 
 @dataclass(frozen=True)

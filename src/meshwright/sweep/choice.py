@@ -11,9 +11,9 @@ from typing_extensions import TypedDict
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.records import Brief
 from meshwright.base.units import format_si
-from meshwright.report.screen import counted, wrapped
 from meshwright.spec.sweep import Objective, SweepSpec
 from meshwright.sweep.quantities import QUANTITIES
+from meshwright.view.terminal import counted, wrapped
 
 Record = Mapping[str, Any]
 

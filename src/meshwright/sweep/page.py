@@ -6,11 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from meshwright.base.errors import UnknownNameError
 from meshwright.base.units import format_si
-from meshwright.report.heat_map import heat_spec
-from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart, Folded, Page, Part, Section, Table, Text, Tile
-from meshwright.report.page.pieces import count_chart
-from meshwright.report.screen import counted
 from meshwright.spec.sweep import Better, HeatMap, SweepSpec
 from meshwright.sweep.choice import Choice, Record, choices, has_value, text_of, with_unit
 from meshwright.sweep.quantities import QUANTITIES, field_of
@@ -25,6 +20,11 @@ from meshwright.sweep.report import (
     records,
 )
 from meshwright.sweep.run import Swept
+from meshwright.view import charts
+from meshwright.view.heat_map import heat_spec
+from meshwright.view.parts import Chart, Folded, Page, Part, Section, Table, Text, Tile
+from meshwright.view.pieces import count_chart
+from meshwright.view.terminal import counted
 
 MOST_ROWS = 1000
 """Most points in a table."""

@@ -15,9 +15,6 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from meshwright.base.units import format_seconds, format_si
-from meshwright.report.heat_map import HeatCells, heat_lines, heat_svg
-from meshwright.report.markdown import markdown_table
-from meshwright.report.screen import wrapped
 from meshwright.spec.sweep import Compared, HeatMap, Objective, SweepReport, SweepSpec
 from meshwright.sweep.choice import (
     Choice,
@@ -30,6 +27,9 @@ from meshwright.sweep.choice import (
 )
 from meshwright.sweep.quantities import QUANTITIES, field_of
 from meshwright.sweep.run import Swept
+from meshwright.view.heat_map import HeatCells, heat_lines, heat_svg
+from meshwright.view.markdown import markdown_table
+from meshwright.view.terminal import wrapped
 
 WAITING = "not asked yet"
 

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from meshwright.base.errors import UnsupportedError
 from meshwright.base.records import Brief, Rows, Scalar, scalars
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.answer_file import FORMAT
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
+from meshwright.catalog.answer_file import FORMAT
 from meshwright.search.exhaustive import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
+from meshwright.view.notebook import figure
+from meshwright.view.shown import Shown
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
     from meshwright.train.timeline import StepTimeline
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 
 EXACT = 1e-6

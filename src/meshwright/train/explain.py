@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.base.records import Rows, scalars
 from meshwright.cost.problem import Problem
-from meshwright.report.page.shown import Shown
 from meshwright.search.exhaustive import Counts
 from meshwright.sharding.space import Choices, divisors
 from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strategy
@@ -25,10 +24,11 @@ from meshwright.train.question import check_problem, problem_of
 from meshwright.train.robustness import Change, changes
 from meshwright.train.search import priced_families
 from meshwright.train.space import SearchSpace
+from meshwright.view.shown import Shown
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 
 def what_would_change(plan: Plan) -> list[Change]:

@@ -8,8 +8,21 @@ from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_days, format_seconds, format_si
 from meshwright.cost.problem import Problem
-from meshwright.report.page import charts
-from meshwright.report.page.parts import (
+from meshwright.train.answer import Candidate, HotLink, Placement, Plan, WhyNot
+from meshwright.train.question import problem_of
+from meshwright.train.report import (
+    blocks_in_words,
+    launches_in_words,
+    plan_in_words,
+    question_line,
+    shortage,
+)
+from meshwright.train.report_detail import BUSY, bound_in_words, node_name
+from meshwright.train.robustness import changes
+from meshwright.train.timeline import StepTimeline, plan_timeline
+from meshwright.train.timeline_charts import memory_charts, timeline_charts
+from meshwright.view import charts
+from meshwright.view.parts import (
     Chart,
     Code,
     Page,
@@ -20,7 +33,7 @@ from meshwright.report.page.parts import (
     Text,
     Tile,
 )
-from meshwright.report.page.pieces import (
+from meshwright.view.pieces import (
     GIB,
     Gains,
     constants,
@@ -35,20 +48,7 @@ from meshwright.report.page.pieces import (
     ranked,
     time_chart,
 )
-from meshwright.report.screen import JOULES_PER_KWH, rent_rate, words
-from meshwright.train.answer import Candidate, HotLink, Placement, Plan, WhyNot
-from meshwright.train.question import problem_of
-from meshwright.train.report import (
-    blocks_in_words,
-    launches_in_words,
-    plan_in_words,
-    question_line,
-    shortage,
-)
-from meshwright.train.report_detail import BUSY, bound_in_words, node_name
-from meshwright.train.robustness import changes
-from meshwright.train.timeline import StepTimeline, plan_timeline
-from meshwright.train.timeline_charts import memory_charts, timeline_charts
+from meshwright.view.terminal import JOULES_PER_KWH, rent_rate, words
 
 if TYPE_CHECKING:
     from meshwright.train.explain import Explanation

@@ -7,8 +7,8 @@ from math import prod
 from typing import Any
 
 from meshwright.base.errors import Fault
+from meshwright.catalog.answer_file import AnswerFile
 from meshwright.cost.parts import MemoryPart, TimePart
-from meshwright.report.answer_file import AnswerFile
 from meshwright.sharding.dealing import chunk_lengths, is_dealt
 from meshwright.sharding.strategy import AXES
 from meshwright.spec.system import SystemSpec

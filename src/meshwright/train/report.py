@@ -7,20 +7,6 @@ from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_days, format_seconds
 from meshwright.cost.problem import UNCALIBRATED_NOTE
-from meshwright.report.page.pieces import largest
-from meshwright.report.screen import (
-    JOULES_PER_KWH,
-    Bars,
-    Row,
-    Screen,
-    Stacked,
-    Table,
-    counted,
-    named_type,
-    per_million_tokens,
-    rent_rate,
-    words,
-)
 from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.workload import Training
@@ -35,6 +21,20 @@ from meshwright.train.answer import (
 )
 from meshwright.train.question import frameworks_on
 from meshwright.train.writing import WRITTEN
+from meshwright.view.pieces import largest
+from meshwright.view.terminal import (
+    JOULES_PER_KWH,
+    Bars,
+    Row,
+    Screen,
+    Stacked,
+    Table,
+    counted,
+    named_type,
+    per_million_tokens,
+    rent_rate,
+    words,
+)
 
 if TYPE_CHECKING:
     from meshwright.train.compare import Comparison

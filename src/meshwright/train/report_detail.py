@@ -8,14 +8,6 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.report.screen import (
-    JOULES_PER_KWH,
-    counted,
-    memory_lines,
-    time_lines,
-    words,
-    wrapped,
-)
 from meshwright.search.exhaustive import TIE, Coverage
 from meshwright.train.answer import (
     Candidate,
@@ -29,6 +21,14 @@ from meshwright.train.answer import (
 )
 from meshwright.train.measured.factors import PLAN_ERROR
 from meshwright.train.report import blocks_in_words
+from meshwright.view.terminal import (
+    JOULES_PER_KWH,
+    counted,
+    memory_lines,
+    time_lines,
+    words,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from meshwright.train.compare import Comparison, Entry

@@ -33,17 +33,17 @@ from meshwright.cost.parts import TimePart, number_at
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import GradientSync, Priced, price_one, step_collectives, step_sync
-from meshwright.report.page.notebook import figure
-from meshwright.report.screen import counted
 from meshwright.schedule.pipeline_schedules import TaskKind, schedules
 from meshwright.schedule.timeline import KINDS, PassTimeline, StageTimes, build_timeline
 from meshwright.sharding.dealing import chunk_lengths, dealt_kinds
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind
 from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
+from meshwright.view.notebook import figure
+from meshwright.view.terminal import counted
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
+    from meshwright.view.notebook import AltairChart
 
 
 class StepTask(StrEnum):

@@ -32,8 +32,6 @@ from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.tasks import NONE, TaskGraph, TaskGraphBuilder
 from meshwright.network.simulation.timeline import Timeline, critical_path, seconds_by_track
 from meshwright.network.traffic import Demands, placed
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.pieces import largest, time_chart
 from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
 from meshwright.sharding.dealing import chunk_lengths, dealt_kinds
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, Strategy, stack
@@ -42,6 +40,8 @@ from meshwright.streams.forms import TensorStream, streams
 from meshwright.topology.network import Network
 from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
+from meshwright.view.notebook import figure
+from meshwright.view.pieces import largest, time_chart
 from meshwright.wafer.contention import (
     joins_grids,
     message_pattern,
@@ -75,7 +75,7 @@ _PART_OF_TRACK = {"tp": "tp_comm_s", "etp": "tp_comm_s", "cp": "cp_comm_s", "ep"
                   "tatp": "tatp_stream_s", "pp": "pp_comm_s", "dp": "dp_comm_s"}  # fmt: skip
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
+    from meshwright.view.notebook import AltairChart
 
 
 @dataclass(frozen=True)

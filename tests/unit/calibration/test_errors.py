@@ -10,8 +10,8 @@ from meshwright.calibration.jobs import Reason, job_of
 from meshwright.calibration.prediction import Counting, Prediction, RowMemory, predict
 from meshwright.calibration.reading import rows_of
 from meshwright.calibration.report import Validation, validation_lines, validation_record
+from meshwright.catalog.answer_file import plain_data
 from meshwright.cost.parts import MemoryPart, MemoryUse
-from meshwright.report.answer_file import plain_data
 
 ROW = {
     "id": "a", "group": "lab", "precision": "bf16", "global_batch": 64,

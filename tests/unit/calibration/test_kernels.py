@@ -24,10 +24,10 @@ from meshwright.calibration.kernel_rows import (
     read_timings,
 )
 from meshwright.calibration.kernels import KERNELS, groups_of, place_of, predicted_s
+from meshwright.catalog.answer_file import plain_data
 from meshwright.catalog.kernels import KernelCurves, load_curves, mean_curve
 from meshwright.catalog.systems import load_chip
 from meshwright.cli.main import main
-from meshwright.report.answer_file import plain_data
 from meshwright.spec.kernels import DecodeCurve, GemmCurve, range_of
 
 HEAD = "chip,dtype,m,n,k,latency_us\n"

@@ -17,8 +17,8 @@ from meshwright.calibration.jobs import job_of
 from meshwright.calibration.prediction import Counting, RowMemory, predict
 from meshwright.calibration.reading import rows_of
 from meshwright.calibration.report import Validation, memory_data, validation_lines
+from meshwright.catalog.answer_file import plain_data
 from meshwright.cost.parts import MemoryPart, MemoryUse
-from meshwright.report.answer_file import plain_data
 
 LLAMA = {"layers": 32, "hidden": 4096, "ffn": 14336, "ffn_gated": True, "heads": 32,
          "kv_heads": 8, "head_dim": 128, "vocab": 128256, "seq": 8192}  # fmt: skip

@@ -26,9 +26,9 @@ from meshwright.calibration.rows import (
     published_serving_rows,
 )
 from meshwright.calibration.serving import predict_all
+from meshwright.catalog.answer_file import plain_data
 from meshwright.catalog.calibration import fit_record, serving_record
 from meshwright.cli.main import main
-from meshwright.report.answer_file import plain_data
 
 
 def test_what_is_not_stated_is_none():

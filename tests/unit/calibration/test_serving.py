@@ -19,10 +19,10 @@ from meshwright.calibration.serving import (
     serving_jobs,
     serving_precision,
 )
+from meshwright.catalog.answer_file import plain_data
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_chip
 from meshwright.catalog.workloads import load_server
-from meshwright.report.answer_file import plain_data
 
 RECORD = json.loads(Path(__file__).with_name("recorded_serving.json").read_text("utf-8"))
 ALLOWED = 0.01

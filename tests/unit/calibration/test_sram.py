@@ -17,9 +17,9 @@ from meshwright.calibration.report import Validation, documents, validation_line
 from meshwright.calibration.rows import SoftwareFields, published_sram_rows
 from meshwright.calibration.serving import predict_all
 from meshwright.calibration.sram import predict_sram, sram_job, token_s
+from meshwright.catalog.answer_file import plain_data
 from meshwright.catalog.calibration import load_sram, sram_part
 from meshwright.catalog.systems import load_chip
-from meshwright.report.answer_file import plain_data
 from meshwright.spec.calibration import FREE_SUMS
 
 FACTOR = math.log(1.5)

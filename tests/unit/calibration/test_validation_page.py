@@ -13,7 +13,7 @@ from meshwright.calibration.picture import per_chip
 from meshwright.calibration.report import Validation, worst
 from meshwright.calibration.rows import published_rows, published_serving_rows, published_sram_rows
 from meshwright.calibration.serving import predict_all
-from meshwright.report.page.parts import Table
+from meshwright.view.parts import Table
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,9 @@ import pytest
 from report_pages import EVIL, charts_of, check_names_are_text, check_page, parts_of, values_of
 
 from meshwright import serve
-from meshwright.report.page.parts import Code
 from meshwright.serve.page import problem_of
 from meshwright.spec.model import ModelSpec
+from meshwright.view.parts import Code
 
 ASKED = {"on": "8xH100", "batch": 64, "decode": True}
 

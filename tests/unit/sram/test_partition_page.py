@@ -14,8 +14,8 @@ from report_pages import (
 
 from meshwright import partition
 from meshwright.catalog.footprint_files import FootprintFile, LayerFootprint
-from meshwright.report.page.parts import Picture
 from meshwright.sram.partition import Cut, partition_measured
+from meshwright.view.parts import Picture
 
 
 def cut(name: str, *sizes: float, capacity: float = 2e6):

@@ -8,11 +8,11 @@ import pytest
 from tests.oracles.decode_groups import decode_schedule, measured_rates
 
 from meshwright.base.errors import SpecError
+from meshwright.catalog.answer_file import plain_data
 from meshwright.catalog.footprint_files import FootprintFile, LayerFootprint
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.cost.problem import UNCALIBRATED_NOTE
-from meshwright.report.answer_file import plain_data
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.sram.partition import Cut, partition, partition_measured
 from meshwright.sram.report import partition_screen

@@ -4,12 +4,12 @@ import pytest
 from report_pages import EVIL, charts_of, check_names_are_text, check_page, values_of
 
 from meshwright.api import sweep
-from meshwright.report.page import charts
 from meshwright.spec.sweep import HeatMap, Objective, SweepReport, SweepSpec
 from meshwright.sweep.page import map_of, sweep_page
 from meshwright.sweep.quantities import QUANTITIES
 from meshwright.sweep.questions import QUESTIONS
 from meshwright.sweep.run import Store, points_of, run
+from meshwright.view import charts
 
 SWEEP = SweepSpec(
     name="sizes",

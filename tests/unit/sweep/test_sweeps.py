@@ -13,11 +13,11 @@ import pytest
 
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.cli.main import main
-from meshwright.report.heat_map import heat_spec, heat_svg
 from meshwright.spec.sweep import HeatMap, SweepSpec
 from meshwright.sweep.questions import QUESTIONS, checked
 from meshwright.sweep.report import cells_of, counts_of, records, sweep_csv
 from meshwright.sweep.run import Store, key_of, points_of, run, state_of_code
+from meshwright.view.heat_map import heat_spec, heat_svg
 
 FIXED = {"model": "gpt2-medium", "seq": 512, "on": "8xA100"}
 SWEEP = SweepSpec(

@@ -48,8 +48,8 @@ from meshwright.catalog.calibration import (
     SramRecord,
     load_calibration,
 )
-from meshwright.report.screen import percent, screen_width
 from meshwright.spec.calibration import Spread
+from meshwright.view.terminal import percent, screen_width
 
 
 class FittedRecord(TypedDict, total=False):

@@ -16,13 +16,13 @@ from meshwright.dataflow.fusion.cores import CoreGrid, passing_dims
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import single_dims
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
 from meshwright.spec.system import DType
+from meshwright.view.notebook import figure
+from meshwright.view.shown import Shown
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 
 @dataclass(frozen=True)

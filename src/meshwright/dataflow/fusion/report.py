@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
-from meshwright.report.screen import Bars, Screen, Table, counted, words, wrapped
 from meshwright.spec.workload import BYTES_OF
+from meshwright.view.terminal import Bars, Screen, Table, counted, words, wrapped
 
 SHOWN_GAP = 0.0005
 """A smaller one would be printed as nothing."""

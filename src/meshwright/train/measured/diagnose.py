@@ -15,7 +15,6 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.base.records import Brief, Listed, Rows, scalars
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.cost.problem import Problem
-from meshwright.report.screen import WIDTH, screen_width, words, wrapped
 from meshwright.search.robustness import with_plan_errors
 from meshwright.sharding.space import virtual_stage_counts
 from meshwright.sharding.strategy import (
@@ -45,6 +44,7 @@ from meshwright.train.question import check_problem, make_problem
 from meshwright.train.report import question_line
 from meshwright.train.report_detail import trial_lines
 from meshwright.train.robustness import NUM_DRAWS, SEED
+from meshwright.view.terminal import WIDTH, screen_width, words, wrapped
 
 
 @dataclass(frozen=True)

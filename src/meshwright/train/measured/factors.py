@@ -19,9 +19,9 @@ from meshwright.base.arrays import FloatArray, Num
 from meshwright.base.records import Brief, Listed, Rows, scalars
 from meshwright.cost.problem import Distances, Problem
 from meshwright.cost.step import price_columns
-from meshwright.report.screen import counted, words
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.calibration import Calibration, CalibrationOf, calibration_columns
+from meshwright.view.terminal import counted, words
 
 
 @dataclass(frozen=True)

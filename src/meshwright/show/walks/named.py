@@ -11,20 +11,20 @@ from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.graph.op import LayerGraph, OpKind
 from meshwright.graph.transformer import build_graph
-from meshwright.report.screen import counted
-from meshwright.report.walks.block import KNOWN_KINDS, block_walk
-from meshwright.report.walks.collective import (
+from meshwright.sharding.strategy import Streamed
+from meshwright.show.walks.block import KNOWN_KINDS, block_walk
+from meshwright.show.walks.collective import (
     TRIED,
     can_be_followed,
     collective_walk,
     runs_on,
     spoken,
 )
-from meshwright.report.walks.stream import Layer, stream_walk
-from meshwright.report.walks.walk import Walk
-from meshwright.sharding.strategy import Streamed
+from meshwright.show.walks.stream import Layer, stream_walk
+from meshwright.show.walks.walk import Walk
 from meshwright.spec.model import ModelSpec
 from meshwright.streams.forms import streams
+from meshwright.view.terminal import counted
 
 BLOCKS = {"tp": False, "tp-sp": True}
 """Names of the walks of a transformer block, and whether tokens are split."""

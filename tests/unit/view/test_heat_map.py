@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from meshwright.report.heat_map import HeatCells, heat_spec, heat_svg
+from meshwright.view.heat_map import HeatCells, heat_spec, heat_svg
 
 INK = "{http://www.w3.org/2000/svg}"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from meshwright.base.units import format_si
-from meshwright.report.page import charts
-from meshwright.report.screen import screen_width
-from meshwright.report.svg import svg_of
+from meshwright.view import charts
+from meshwright.view.svg import svg_of
+from meshwright.view.terminal import screen_width
 
 CELL, LEAST = 96, 360
 """Width of a cell, and of a picture at least [px]."""

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.cli.main import main
-from meshwright.report.page import charts
-from meshwright.report.svg import DARK, INK, PAPER, check_drawable, svg_of
+from meshwright.view import charts
+from meshwright.view.svg import DARK, INK, PAPER, check_drawable, svg_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -81,7 +81,7 @@ def test_shapes_that_look_alike_are_one_path():
 
 def test_equal_input_gives_equal_bytes_in_another_process():
     code = (
-        "from meshwright.report.page import charts; from meshwright.report.svg import svg_of;"
+        "from meshwright.view import charts; from meshwright.view.svg import svg_of;"
         "print(svg_of(charts.bars(['a', 'b'], [1, 2], ['1', '2'], 'x'), 'T'), end='')"
     )
     here = svg_of(charts.bars(["a", "b"], [1, 2], ["1", "2"], "x"), "T")

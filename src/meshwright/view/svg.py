@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.report.page.charts import MARK, Spec
+from meshwright.view.charts import MARK, Spec
 
 INK, QUIET, LINE, PAPER = "#1b1f27", "#525a68", "#d6dae1", "#ffffff"
 DARK = {INK: "#e6e9ef", QUIET: "#a9b1c0", LINE: "#343b48", PAPER: "#14171d", MARK: "#3a9fe0"}

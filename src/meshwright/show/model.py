@@ -17,8 +17,8 @@ from meshwright.graph.parameters import (
     recurrent_state_bytes,
     windowed_kv_cache_bytes_per_token,
 )
-from meshwright.report.screen import screen_width
 from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec, RecurrenceSpec
+from meshwright.view.terminal import screen_width
 
 KV_WORD_BYTES: Final = 2.0
 """The cache is stated for 16-bit words."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.declared_values import declared_values, origin_text, unit_of, value_text
-from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart, Code, Folded, Part, Table, Text, Tile
-from meshwright.report.screen import words
 from meshwright.spec.doubled import of_level
+from meshwright.view import charts
+from meshwright.view.declared_values import declared_values, origin_text, unit_of, value_text
+from meshwright.view.parts import Chart, Code, Folded, Part, Table, Text, Tile
+from meshwright.view.terminal import words
 
 if TYPE_CHECKING:
     from meshwright.spec.calibration import Calibration

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import write_whole
-from meshwright.report.page.parts import Chart, Folded, Page, Part, Player
+from meshwright.view.parts import Chart, Folded, Page, Part, Player
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")

@@ -4,7 +4,8 @@ import pytest
 
 from meshwright.catalog.files import load_text
 from meshwright.catalog.systems import load_chip, load_system
-from meshwright.report.declared_values import (
+from meshwright.spec.system import ChipSpec
+from meshwright.view.declared_values import (
     declaration_record,
     declared_values,
     origin_text,
@@ -12,7 +13,6 @@ from meshwright.report.declared_values import (
     value_lines,
     value_text,
 )
-from meshwright.spec.system import ChipSpec
 
 
 @pytest.mark.parametrize(

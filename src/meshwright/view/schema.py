@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import core_schema
 
-from meshwright.report.answer_file import FORMAT
+from meshwright.catalog.answer_file import FORMAT
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -13,11 +13,11 @@ from sampled import slow_where
 import meshwright as mw
 from meshwright.base.errors import UnknownNameError, UnsupportedError
 from meshwright.base.records import Listed
-from meshwright.report.answer_file import plain_data
-from meshwright.report.page import charts
-from meshwright.report.page.notebook import WIDTH, figure
-from meshwright.report.page.parts import Chart
-from meshwright.report.page.shown import Shown
+from meshwright.catalog.answer_file import plain_data
+from meshwright.view import charts
+from meshwright.view.notebook import WIDTH, figure
+from meshwright.view.parts import Chart
+from meshwright.view.shown import Shown
 
 ASKED = {"on": "8xH100", "seq": "1k", "global_batch": 16}
 REQUESTS = {"decode": True, "prefill": True, "batch": 64, "prompt": "2k", "answer": 128,

@@ -7,7 +7,7 @@ import pytest
 from meshwright.catalog.models import load_model, model_names
 from meshwright.cli.main import main
 from meshwright.graph.transformer import build_graph
-from meshwright.report.model import model_lines, model_record
+from meshwright.show.model import model_lines, model_record
 
 
 def record_of(name):

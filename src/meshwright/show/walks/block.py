@@ -14,33 +14,6 @@ from math import gcd, prod
 from meshwright.base.errors import Fault, SpecError
 from meshwright.collectives.registry import collective_algorithms, least_sent_bytes
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
-from meshwright.report.walks.block_words import (
-    backward_caption,
-    change_text,
-    forward_caption,
-    need_caption,
-    opening,
-    site_words,
-    symbol,
-)
-from meshwright.report.walks.collective import (
-    REDUCTIONS,
-    Captions,
-    Steps,
-    group_of,
-    play,
-    steps_of,
-    words_of,
-)
-from meshwright.report.walks.walk import (
-    WORD_BYTES,
-    Exchange,
-    Recorder,
-    Role,
-    Walk,
-    WalkTensor,
-    loop_of,
-)
 from meshwright.sharding.algebra import CollectiveCall, Sharding
 from meshwright.sharding.axes import (
     activation_sharding,
@@ -57,6 +30,33 @@ from meshwright.sharding.derivation import (
     weight_gradients,
 )
 from meshwright.sharding.strategy import PlanOptions
+from meshwright.show.walks.block_words import (
+    backward_caption,
+    change_text,
+    forward_caption,
+    need_caption,
+    opening,
+    site_words,
+    symbol,
+)
+from meshwright.show.walks.collective import (
+    REDUCTIONS,
+    Captions,
+    Steps,
+    group_of,
+    play,
+    steps_of,
+    words_of,
+)
+from meshwright.show.walks.walk import (
+    WORD_BYTES,
+    Exchange,
+    Recorder,
+    Role,
+    Walk,
+    WalkTensor,
+    loop_of,
+)
 from meshwright.spec.collective import CollectiveKind
 
 AXIS = "tp"

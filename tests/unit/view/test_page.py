@@ -10,9 +10,10 @@ from report_pages import EVIL, Seen, charts_of, check_names_are_text, check_page
 
 from meshwright import plan
 from meshwright.base.errors import SpecError
-from meshwright.report.page import charts
-from meshwright.report.page.html import card_of, html_of, write_page
-from meshwright.report.page.parts import (
+from meshwright.spec.model import ModelSpec
+from meshwright.view import charts
+from meshwright.view.html import card_of, html_of, write_page
+from meshwright.view.parts import (
     Chart,
     Code,
     Folded,
@@ -24,7 +25,6 @@ from meshwright.report.page.parts import (
     Text,
     Tile,
 )
-from meshwright.spec.model import ModelSpec
 
 MOST_BYTES = 1.5e6
 

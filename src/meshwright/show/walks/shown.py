@@ -9,8 +9,8 @@ from typing import Any
 
 from meshwright.base.registry import version
 from meshwright.base.units import format_bytes
-from meshwright.report.page.parts import Page, Player, Section, Step, Table, Text, Tile
-from meshwright.report.walks.walk import Exchange, Frame, Held, Message, Walk, WalkTensor
+from meshwright.show.walks.walk import Exchange, Frame, Held, Message, Walk, WalkTensor
+from meshwright.view.parts import Page, Player, Section, Step, Table, Text, Tile
 
 WIDTH = 80
 MOST_NAMED = 8

@@ -7,15 +7,15 @@ import pytest
 from report_pages import EVIL, check_names_are_text, check_page, parts_of
 
 from meshwright.catalog.models import load_model
-from meshwright.report.page.html import html_of
-from meshwright.report.page.parts import Player
-from meshwright.report.walks.block import block_walk
-from meshwright.report.walks.collective import collective_walk
-from meshwright.report.walks.named import dense_layer
-from meshwright.report.walks.shown import walk_page
-from meshwright.report.walks.stream import Layer, stream_walk
-from meshwright.report.walks.walk import Recorder, WalkTensor, loop_of
 from meshwright.sharding.strategy import Streamed
+from meshwright.show.walks.block import block_walk
+from meshwright.show.walks.collective import collective_walk
+from meshwright.show.walks.named import dense_layer
+from meshwright.show.walks.shown import walk_page
+from meshwright.show.walks.stream import Layer, stream_walk
+from meshwright.show.walks.walk import Recorder, WalkTensor, loop_of
+from meshwright.view.html import html_of
+from meshwright.view.parts import Player
 
 
 def block(*, sequence_parallel=True, name="gpt3-175b"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from meshwright.base.records import Listed
 
 if TYPE_CHECKING:
-    from meshwright.report.page.parts import Page
+    from meshwright.view.parts import Page
 
 
 class Shown(Listed):
@@ -21,12 +21,12 @@ class Shown(Listed):
 
     def report(self, path: str | Path, *, force: bool = False) -> None:
         """Write the report as one HTML file; over a file that is there only with ``force``."""
-        from meshwright.report.page.html import write_page
+        from meshwright.view.html import write_page
 
         write_page(self.page(), path, force=force)
 
     def _repr_html_(self) -> str:
         """Return the HTML for a notebook: the first screen of the report."""
-        from meshwright.report.page.html import card_of
+        from meshwright.view.html import card_of
 
         return card_of(self.page())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from meshwright.report.screen import wrapped
 from meshwright.spec.declaration import Declaration, Source
 from meshwright.spec.framework import Framework
 from meshwright.spec.workload import Server
+from meshwright.view.terminal import wrapped
 
 _IN_THE_TITLE = ("name", "title", "version", "why", "sources", "provenance")
 

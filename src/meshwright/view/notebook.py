@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.report.page.parts import Chart
+from meshwright.view.parts import Chart
 
 if TYPE_CHECKING:
     import altair

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from meshwright.base.units import format_bytes
-from meshwright.report.walks.walk import (
+from meshwright.sharding.strategy import Streamed
+from meshwright.show.walks.walk import (
     WORD_BYTES,
     Exchange,
     Recorder,
@@ -17,7 +18,6 @@ from meshwright.report.walks.walk import (
     loop_of,
     row_of,
 )
-from meshwright.sharding.strategy import Streamed
 from meshwright.streams.forms import Send, StreamRounds, enumerate_rounds, reverse, streams
 
 TITLES = {"tspp": "Tensor stream (TSPP)", "tatp": "Topology-aware tensor stream (TATP)"}

@@ -11,7 +11,7 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.base.units import format_bytes
 from meshwright.collectives.group import Group, Span, coordinates_of, group_size, shape_of
 from meshwright.collectives.registry import Algorithm, Transfer, collective_algorithms
-from meshwright.report.walks.walk import (
+from meshwright.show.walks.walk import (
     Exchange,
     Member,
     Recorder,
