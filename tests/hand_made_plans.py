@@ -26,13 +26,13 @@ def hand_made_estimate(num_devices: int) -> Estimate:
 
 
 def build(
-    degrees, structure=None, *, model="llama3-8b", system="64xH100", batch=128, length=8192,
+    degrees, plan_options=None, *, model="llama3-8b", system="64xH100", batch=128, length=8192,
     optimizer="megatron-adam", **workload,
 ):  # fmt: skip
-    """Return the plan of a strategy: degrees and structure as given, the rest plain."""
+    """Return the plan of a strategy: degrees and plan options as given, the rest plain."""
     spec = load_model(model) if isinstance(model, str) else model
     strategy = make_strategy(**degrees)
-    chosen = {"sequence_parallel": strategy.tp > 1, "zero_stage": 0} | (structure or {})
+    chosen = {"sequence_parallel": strategy.tp > 1, "zero_stage": 0} | (plan_options or {})
     work = Training(
         global_batch_size=batch, sequence_length=length, optimizer=load_optimizer(optimizer),
         **workload,

@@ -561,14 +561,14 @@ def _priced(args: Namespace, call: Call, *, is_placed: bool = True) -> Plan:
     from meshwright.options.question import strategy_question
     from meshwright.train.estimate import estimate as price
 
-    asked, strategy, structure = strategy_question(args)
+    asked, strategy, plan_options = strategy_question(args)
     factors = None
     if args.measured is not None:
         from meshwright.options.jobs import factors_of
 
         factors = factors_of(args, asked.system.chip.family)
     return price(
-        asked.model, asked.system, asked.workload, strategy, structure,
+        asked.model, asked.system, asked.workload, strategy, plan_options,
         calibration=args.calibration, factors=factors, is_placed=is_placed,
         placer=_placer(asked.system if is_placed else None),
         command=call.command if is_placed else "",
@@ -600,9 +600,9 @@ def _checked(args: Namespace) -> tuple[str, tuple[Fault, ...]]:
     from meshwright.sharding.strategy import plan_string
     from meshwright.train import question as legality
 
-    asked, strategy, structure = strategy_question(with_job(args)[0])
-    faults = legality.check(asked.model, asked.system, asked.workload, strategy, structure)
-    return plan_string(strategy, structure), tuple(faults)
+    asked, strategy, plan_options = strategy_question(with_job(args)[0])
+    faults = legality.check(asked.model, asked.system, asked.workload, strategy, plan_options)
+    return plan_string(strategy, plan_options), tuple(faults)
 
 
 @verb

@@ -72,7 +72,7 @@ def test_rows_and_plans_are_priced_by_one_function():
             columns = serving._columns(np.array([at_once / groups]))
             shape = serving._shape(job.prompt_tokens + job.answer_tokens / 2.0)
             made = price_requests(
-                serving.problem, serving.structure, columns, *request, shape
+                serving.problem, serving.plan_options, columns, *request, shape
             )  # fmt: skip
             found = price_clients(
                 serving.problem, serving.strategy, made, at_once, request, groups

@@ -97,6 +97,8 @@ PLANS = {
 
 @pytest.mark.parametrize("name", PLANS)
 def test_every_part_is_read_as_it_was_planned(make_plan, tmp_path, name):
-    plans = [make_plan(degrees, structure, **rest) for degrees, structure, rest in PLANS[name]]
+    plans = [
+        make_plan(degrees, plan_options, **rest) for degrees, plan_options, rest in PLANS[name]
+    ]
     cases = [told(name, plan, tmp_path / f"{number}") for number, plan in enumerate(plans)]
     assert read(name, cases) == [meant(name, plan) for plan in plans]

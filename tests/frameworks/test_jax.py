@@ -60,19 +60,19 @@ def alone(make_plan, tmp_path_factory):
     }
 
 
-def small(make_plan, model, degrees, structure):
+def small(make_plan, model, degrees, plan_options):
     """Return a plan in FP32 whose numbers do not depend on how it is split."""
     overlaps = {"overlap_tensor_parallel": degrees.get("tp", 1) > 1}
     return make_plan(
-        degrees, structure | overlaps, model=model, system="4xH100", batch=4, length=32,
+        degrees, plan_options | overlaps, model=model, system="4xH100", batch=4, length=32,
         optimizer="fsdp-mixed", precision={"matmul": "fp32"},
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("case", PLANS, ids=["zero3", "zero1", "tp", "experts-tp", "experts"])
 def test_four_devices_train_as_one_does(make_plan, alone, tmp_path, case):
-    model, degrees, structure, shapes = case
-    losses, found = trained(small(make_plan, model, degrees, structure), tmp_path)
+    model, degrees, plan_options, shapes = case
+    losses, found = trained(small(make_plan, model, degrees, plan_options), tmp_path)
     assert losses == pytest.approx(alone[id(model)], abs=2e-3)
     assert losses[-1] < losses[0] - 0.5
     assert {name: found[name] for name in shapes} == shapes

@@ -34,13 +34,13 @@ def test_a_change_that_is_offered_is_legal(
 ):
     system = load_system("64xH100")
     work = training(system, global_batch_size=256, sequence_length=8192, framework=framework)
-    structure = PlanOptions(
+    plan_options = PlanOptions(
         zero_stage=zero_stage, recompute=recompute, schedule=schedule, context_kind=kind,
         sequence_parallel=sequence_parallel,
     )  # fmt: skip
     strategy = make_strategy(**degrees)
-    faults = check(load_model(model), system, work, strategy, structure)
+    faults = check(load_model(model), system, work, strategy, plan_options)
     offers = {fault.fix for fault in faults if "=" in fault.fix}
     for offer in offers:
-        changed = with_change(strategy, structure, offer)
+        changed = with_change(strategy, plan_options, offer)
         assert check(load_model(model), system, work, *changed) == []

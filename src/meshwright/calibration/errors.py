@@ -263,7 +263,7 @@ def _setup_key(entry: Prediction) -> Hashable:
 def _plan_key(entry: Prediction) -> Hashable:
     """Return the plan of a row."""
     job = entry.job
-    return (job.strategy, job.structure) if job else None
+    return (job.strategy, job.plan_options) if job else None
 
 
 def _middle(rows: Sequence[Prediction]) -> Prediction:

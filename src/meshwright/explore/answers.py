@@ -85,7 +85,7 @@ def answer_record(found: Plan) -> Record:
         "answer": to_data(found),
         "page": plain_data(first_screen(found)),
         "plans": [_entry(entry, asked) for entry in (found.best, *found.runners_up)],
-        "texts": strategy_texts(found.best.strategy, found.best.structure),
+        "texts": strategy_texts(found.best.strategy, found.best.plan_options),
         "target": target_for(found.workload.software.framework or "", found.best.launches_with),
     }
 
@@ -98,7 +98,7 @@ def _entry(entry: Candidate, asked: tuple[Any, int, Any]) -> Record:
     price = entry.estimate
     return {
         "plan": entry.text,
-        "options": strategy_options(entry.strategy, entry.structure, *asked),
+        "options": strategy_options(entry.strategy, entry.plan_options, *asked),
         "step_time_s": price.step_time_s,
         "memory_bytes": price.memory_bytes,
         "cells": [format_seconds(price.step_time_s), format_bytes(price.memory_bytes),

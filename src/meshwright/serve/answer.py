@@ -89,7 +89,7 @@ class ServingCandidate(Brief):
 
     DERIVED: ClassVar[Mapping[str, str]] = {"plan": "text"}
     strategy: Strategy
-    structure: PlanOptions
+    plan_options: PlanOptions
     estimate: ServingEstimate
     launches_with: tuple[str, ...] = ()
     """Servers of the catalog that can start it."""
@@ -97,7 +97,7 @@ class ServingCandidate(Brief):
     @property
     def text(self) -> str:
         """The plan string."""
-        return serving_string(self.strategy, self.structure, self.estimate.num_groups)
+        return serving_string(self.strategy, self.plan_options, self.estimate.num_groups)
 
     def brief(self) -> str:
         """Return the plan string and the price."""
@@ -227,7 +227,7 @@ class ServingPlan(Shown):
         return isinstance(self.workload, Decode)
 
 
-def serving_string(strategy: Strategy, structure: PlanOptions, num_groups: int) -> str:
+def serving_string(strategy: Strategy, plan_options: PlanOptions, num_groups: int) -> str:
     """Return a way of serving in the field's words: ``tp8 pp2 dp4, sp, batch 4 x 2 x 90``.
 
     The batch is written as replicas times groups in the pipeline times sequences of a group.
@@ -241,10 +241,10 @@ def serving_string(strategy: Strategy, structure: PlanOptions, num_groups: int) 
     if strategy.etp > 1:
         parts.append(f"etp{strategy.etp:.0f}")
     words = [" ".join(parts)]
-    if structure.sequence_parallel and strategy.tp > 1:
+    if plan_options.sequence_parallel and strategy.tp > 1:
         words.append("sp")
     if strategy.cp > 1:
-        words.append(f"cp={structure.context_kind}")
+        words.append(f"cp={plan_options.context_kind}")
     words.append(f"batch {strategy.dp:.0f} x {num_groups} x {strategy.micro_batch_size:.0f}")
     return ", ".join(words)
 

@@ -100,7 +100,7 @@ def _gains(problem: ServingProblem, best: ServingCandidate) -> Gains:
 
     def latency_s(changed: ServingProblem) -> float:
         groups = np.array([float(best.estimate.num_groups)])
-        price = price_serving(changed, best.structure, stack([best.strategy]), groups)
+        price = price_serving(changed, best.plan_options, stack([best.strategy]), groups)
         return float(column(price.latency_s)[0])
 
     base_s = latency_s(problem)

@@ -56,29 +56,29 @@ FIDELITY = "closed_form"
 
 
 def serving_candidate(
-    problem: ServingProblem, strategy: Strategy, structure: PlanOptions, num_groups: int
+    problem: ServingProblem, strategy: Strategy, plan_options: PlanOptions, num_groups: int
 ) -> ServingCandidate:
     """Return one way of serving with its full price."""
-    return serving_candidates(problem, [(strategy, structure, num_groups)])[0]
+    return serving_candidates(problem, [(strategy, plan_options, num_groups)])[0]
 
 
 def serving_candidates(
     problem: ServingProblem, chosen: Sequence[tuple[Strategy, PlanOptions, int]]
 ) -> list[ServingCandidate]:
-    """Return ways of serving with their full prices; those of one structure are one column."""
+    """Return candidates with their full prices; those of equal plan options are one column."""
     found: dict[int, ServingCandidate] = {}
-    for structure in dict.fromkeys(structure for _, structure, _ in chosen):
-        rows = [index for index, entry in enumerate(chosen) if entry[1] == structure]
+    for plan_options in dict.fromkeys(plan_options for _, plan_options, _ in chosen):
+        rows = [index for index, entry in enumerate(chosen) if entry[1] == plan_options]
         groups = np.array([float(chosen[index][2]) for index in rows])
         columns = stack([chosen[index][0] for index in rows])
-        prices = price_serving(problem, structure, columns, groups)
+        prices = price_serving(problem, plan_options, columns, groups)
         for row, index in enumerate(rows):
             found[index] = _candidate(problem, *chosen[index], take_rows(prices, [row]))
     return [found[index] for index in range(len(chosen))]
 
 
 def _candidate(
-    problem: ServingProblem, strategy: Strategy, structure: PlanOptions, num_groups: int,
+    problem: ServingProblem, strategy: Strategy, plan_options: PlanOptions, num_groups: int,
     price: ServingPrice,
 ) -> ServingCandidate:  # fmt: skip
     """Return one way of serving with its price, a column of one row, as plain numbers."""
@@ -114,7 +114,7 @@ def _candidate(
         cost_usd_per_million_tokens=_known(cost_usd),
         first_token_s=first_s,
     )
-    return ServingCandidate(strategy, structure, estimate, servers_that_start(problem, strategy))
+    return ServingCandidate(strategy, plan_options, estimate, servers_that_start(problem, strategy))
 
 
 def servers_that_start(problem: ServingProblem, strategy: Strategy) -> tuple[str, ...]:

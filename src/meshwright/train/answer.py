@@ -36,7 +36,7 @@ class OperatorOption(Brief):
     text: str
     """The plan string."""
     strategy: Strategy
-    structure: PlanOptions
+    plan_options: PlanOptions
     axes: tuple[str, ...]
     """Axes of more than one device, innermost first."""
     shapes: Mapping[str, tuple[int, ...]]
@@ -173,12 +173,12 @@ class Estimate(Brief):
 
 @dataclass(frozen=True)
 class Segment(Brief):
-    """A run of layers that share one strategy and structure; today one segment is the model."""
+    """A run of layers that share one strategy and plan options; today one segment is the model."""
 
     first_layer: int
     last_layer: int
     strategy: Strategy
-    structure: PlanOptions
+    plan_options: PlanOptions
 
 
 @dataclass(frozen=True)
@@ -245,14 +245,14 @@ class Candidate(Brief):
         return self.segments[0].strategy
 
     @property
-    def structure(self) -> PlanOptions:
+    def plan_options(self) -> PlanOptions:
         """Categorical choices of the (only) segment."""
-        return self.segments[0].structure
+        return self.segments[0].plan_options
 
     @property
     def text(self) -> str:
         """The plan string."""
-        return plan_string(self.strategy, self.structure)
+        return plan_string(self.strategy, self.plan_options)
 
     def brief(self) -> str:
         """Return the plan string and the price."""

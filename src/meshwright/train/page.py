@@ -115,7 +115,7 @@ def gains_of(plan: Plan) -> Chart | None:
 
 def _gains(plan: Plan, problem: Problem) -> Gains:
     """Return the gains of the same plan on better systems, the largest first."""
-    found = changes(problem, plan.best.strategy, plan.best.structure)
+    found = changes(problem, plan.best.strategy, plan.best.plan_options)
     return {change.what: (change.step_time_s, change.faster_by_fraction) for change in found}
 
 

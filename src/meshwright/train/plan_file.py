@@ -77,14 +77,14 @@ def _segment_faults(path: str, segment: Segment) -> Iterator[Fault]:
         if not (1 <= degree <= MOST_DEGREE and degree == int(degree)):
             message = f"found {degree!r}, expected a whole number from 1 to {MOST_DEGREE}"
             yield Fault(f"{path}.strategy.{name}", message)
-    stage, order = segment.structure.zero_stage, segment.structure.axis_order
+    stage, order = segment.plan_options.zero_stage, segment.plan_options.axis_order
     if stage not in range(4):
-        yield Fault(f"{path}.structure.zero_stage", f"found {stage}, expected 0 to 3")
+        yield Fault(f"{path}.plan_options.zero_stage", f"found {stage}, expected 0 to 3")
     for name, least in LEAST.items():
-        if (number := getattr(segment.structure, name)) < least:
-            yield Fault(f"{path}.structure.{name}", f"found {number}, expected {least} or more")
+        if (number := getattr(segment.plan_options, name)) < least:
+            yield Fault(f"{path}.plan_options.{name}", f"found {number}, expected {least} or more")
     if sorted(order) != sorted(AXES):
-        yield Fault(f"{path}.structure.axis_order", f"expected each of {' '.join(AXES)} once")
+        yield Fault(f"{path}.plan_options.axis_order", f"expected each of {' '.join(AXES)} once")
 
 
 LEAST = {"embedding_layers": 0, "head_layers": 0, "recompute_layers": 0, "recompute_run": 1}
@@ -94,10 +94,10 @@ LEAST = {"embedding_layers": 0, "head_layers": 0, "recompute_layers": 0, "recomp
 def run_faults(path: str, candidate: Candidate, num_layers: int) -> Iterator[Fault]:
     """Yield a fault where a candidate cuts the model into more chunks than it has layers."""
     stages, chunks = int(candidate.strategy.pp), int(candidate.strategy.num_virtual_stages)
-    structure = candidate.structure
-    most = num_layers + structure.embedding_layers + structure.head_layers
+    plan_options = candidate.plan_options
+    most = num_layers + plan_options.embedding_layers + plan_options.head_layers
     if stages * chunks > most or not is_dealt(
-        chunk_lengths(num_layers, stages * chunks, structure), stages
+        chunk_lengths(num_layers, stages * chunks, plan_options), stages
     ):
         message = (
             f"{stages * chunks} chunks (pp x num_virtual_stages) are too many for {num_layers} "

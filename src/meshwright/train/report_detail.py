@@ -70,7 +70,7 @@ def plan_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
 
 def efficiency_lines(best: Candidate) -> Iterator[str]:
     """Yield the utilisation of the devices, the energy and its parts, and the order of axes."""
-    price, order = best.estimate, best.structure.axis_order
+    price, order = best.estimate, best.plan_options.axis_order
     axes = tuple(name for name in order if getattr(best.strategy, name) > 1)
     if best.placement is not None:
         axes = best.placement.axes

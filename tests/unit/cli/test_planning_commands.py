@@ -175,14 +175,14 @@ def test_the_verdict_comes_first(capsys):
 
 def test_an_estimate_prices_the_plan_of_a_search(capsys, plan_file):
     best = files.load(plan_file).best
-    s, structure = best.strategy, best.structure
+    s, plan_options = best.strategy, best.plan_options
     words = [
         "--tp", f"{s.tp:.0f}", "--pp", f"{s.pp:.0f}", "--cp", f"{s.cp:.0f}", "--dp", f"{s.dp:.0f}",
         "--dp-shard", f"{s.dp_shard:.0f}", "--vpp", f"{s.num_virtual_stages:.0f}",
-        "--mbs", f"{s.micro_batch_size:.0f}", "--zero", str(structure.zero_stage),
-        "--recompute", structure.recompute, "--schedule", structure.schedule,
-        "--sp", "on" if structure.sequence_parallel and s.tp > 1 else "off",
-        "--offload", structure.offload,
+        "--mbs", f"{s.micro_batch_size:.0f}", "--zero", str(plan_options.zero_stage),
+        "--recompute", plan_options.recompute, "--schedule", plan_options.schedule,
+        "--sp", "on" if plan_options.sequence_parallel and s.tp > 1 else "off",
+        "--offload", plan_options.offload,
     ]  # fmt: skip
     data = json.loads(printed(capsys, 0, "estimate", *QUESTION, *words, "--json"))
     assert data["best"]["plan"] == best.text

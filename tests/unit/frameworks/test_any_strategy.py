@@ -28,7 +28,7 @@ degrees = st.fixed_dictionaries(
         "num_virtual_stages": st.sampled_from([1, 1, 1, 2]), "tatp": st.sampled_from([*[1] * 9, 2]),
     }
 )  # fmt: skip
-structures = st.fixed_dictionaries(
+option_sets = st.fixed_dictionaries(
     {
         "sequence_parallel": st.booleans(),
         "context_kind": st.sampled_from(ContextKind),
@@ -114,10 +114,10 @@ def processes_in(text: str) -> int:
 
 @pytest.mark.slow
 @settings(max_examples=120)
-@given(degrees=degrees, structure=structures, target=st.sampled_from(FRAMEWORKS))
-def test_refused_with_reasons_or_consistent(make_plan, degrees, structure, target):
-    structure = meaningful(degrees, structure)
-    plan = make_plan(degrees, structure, batch=48, system="512xH100")
+@given(degrees=degrees, plan_options=option_sets, target=st.sampled_from(FRAMEWORKS))
+def test_refused_with_reasons_or_consistent(make_plan, degrees, plan_options, target):
+    plan_options = meaningful(degrees, plan_options)
+    plan = make_plan(degrees, plan_options, batch=48, system="512xH100")
     faults = refusals(plan, target)
     if faults:
         assert all(fault.path and fault.message for fault in faults)

@@ -42,8 +42,8 @@ def plan(make_plan):
     """Return a plain plan of 64 devices for a framework."""
 
     def of(name):
-        degrees, structure, rest = PLAIN[name]
-        return make_plan(degrees, structure, **rest)
+        degrees, plan_options, rest = PLAIN[name]
+        return make_plan(degrees, plan_options, **rest)
 
     return of
 

@@ -76,8 +76,8 @@ CASES = {
 def text(make_plan):
     """Return a way to render the files of a target, one behind the other."""
 
-    def render(target, degrees, structure=None, **rest):
-        return "".join(rendered(make_plan(degrees, structure, **rest), target).values())
+    def render(target, degrees, plan_options=None, **rest):
+        return "".join(rendered(make_plan(degrees, plan_options, **rest), target).values())
 
     return render
 
@@ -114,8 +114,8 @@ def mesh_of(script):
 
 @pytest.mark.parametrize("target", CASES)
 def test_golden_text(make_plan, target):
-    degrees, structure, rest = CASES[target]
-    for name, content in rendered(make_plan(degrees, structure, **rest), target).items():
+    degrees, plan_options, rest = CASES[target]
+    for name, content in rendered(make_plan(degrees, plan_options, **rest), target).items():
         assert content == (DATA / "export" / f"{name}.txt").read_text("utf-8")
 
 
@@ -127,8 +127,8 @@ def test_every_target_is_found_by_itself_and_has_a_golden_plan():
 
 @pytest.mark.parametrize("target", CASES)
 def test_header_names_plan_price_and_devices(text, target):
-    degrees, structure, rest = CASES[target]
-    script = text(target, degrees, structure, **rest)
+    degrees, plan_options, rest = CASES[target]
+    script = text(target, degrees, plan_options, **rest)
     assert f"# plan: tp{degrees.get('tp', 1)} pp{degrees.get('pp', 1)} " in script
     assert "# step: 2.5 s (closed_form, uncalibrated), 64.0 GiB on the fullest device" in script
     used = prod(degrees.values()) // degrees.get("num_virtual_stages", 1) // degrees.get("ep", 1)
@@ -179,10 +179,10 @@ def written(make_plan):
     from meshwright.base.errors import UnsupportedError
 
     found = {target: [] for target in FRAMEWORKS}
-    for degrees, structure, rest in [*CASES.values(), *MANY]:
+    for degrees, plan_options, rest in [*CASES.values(), *MANY]:
         for target in FRAMEWORKS:
             try:
-                found[target] += rendered(make_plan(degrees, structure, **rest), target).values()
+                found[target] += rendered(make_plan(degrees, plan_options, **rest), target).values()
             except UnsupportedError:
                 continue
     return found
@@ -255,8 +255,8 @@ def test_experts_see_the_same_ranks_again(text):
 
 def test_megatron_degrees_batch_and_mapping(text):
     degrees = {"tp": 2, "pp": 4, "dp_shard": 4, "dp_replicate": 2, "micro_batch_size": 2}
-    structure = {"zero_stage": 1, "axis_order": PIPELINE_INSIDE}
-    options = options_of(text("megatron", degrees, structure))
+    plan_options = {"zero_stage": 1, "axis_order": PIPELINE_INSIDE}
+    options = options_of(text("megatron", degrees, plan_options))
     assert options["--tensor-model-parallel-size"] == "2"
     assert options["--pipeline-model-parallel-size"] == "4"
     assert options["--num-distributed-optimizer-instances"] == "2"
@@ -303,11 +303,11 @@ def test_megatron_uneven_chunks(text, chunks, head, expected):
 
     With a head for three, 129 are dealt over 8 x 4 chunks: one of five, the others of four.
     """
-    structure = {
+    plan_options = {
         "schedule": ScheduleKind.INTERLEAVED, "zero_stage": 0, "head_layers": head,
     }  # fmt: skip
     degrees = {"tp": 8, "pp": 8, "num_virtual_stages": chunks}
-    script = text("megatron", degrees, structure, model="llama3-405b", length=4096)
+    script = text("megatron", degrees, plan_options, model="llama3-405b", length=4096)
     words = ("pipeline-split", "virtual", "layout", "decoder")
     options = {k: v for k, v in options_of(script).items() if any(word in k for word in words)}
     assert {k: "" if v.startswith("--") else v for k, v in options.items()} == expected
@@ -341,8 +341,8 @@ def test_megatron_sends_a_token_to_a_host_once_as_priced(text, system, ep, dispa
     ],
 )
 def test_megatron_recomputes_all_layers_or_some_of_each_chunk(text, chosen, method, number):
-    structure = {"recompute": Recompute.FULL, "zero_stage": 1, **chosen}
-    options = options_of(text("megatron", {"pp": 4, "dp_shard": 8}, structure))
+    plan_options = {"recompute": Recompute.FULL, "zero_stage": 1, **chosen}
+    options = options_of(text("megatron", {"pp": 4, "dp_shard": 8}, plan_options))
     assert options["--recompute-granularity"] == "full"
     assert options["--recompute-method"] == method
     assert options["--recompute-num-layers"] == number
@@ -359,9 +359,9 @@ def test_megatron_recomputes_all_layers_or_some_of_each_chunk(text, chosen, meth
 )  # fmt: skip
 def test_megatron_takes_the_layers_of_each_stage(text, stages, chunks, lengths, expected):
     kind = ScheduleKind.INTERLEAVED if chunks > 1 else ScheduleKind.ONE_F_ONE_B
-    structure = {"stage_layers": lengths, "zero_stage": 1, "schedule": kind}
+    plan_options = {"stage_layers": lengths, "zero_stage": 1, "schedule": kind}
     degrees = {"pp": stages, "num_virtual_stages": chunks, "dp_shard": 4}
-    options = options_of(text("megatron", degrees, structure))
+    options = options_of(text("megatron", degrees, plan_options))
     found = {k: v for k, v in options.items() if "layout" in k or "decoder" in k or "virtual" in k}
     assert found == expected
 
@@ -384,7 +384,7 @@ def dealt_by_torchtitan(num_layers, num_stages, first, last):
 def test_torchtitan_deals_layers_as_priced(make_plan, num_stages, counted):
     plan = make_plan({"pp": num_stages, "dp_shard": 1}, counted)
     lengths = layers_of_chunks(plan)
-    first, last = edge_weights(lengths, plan.best.structure)
+    first, last = edge_weights(lengths, plan.best.plan_options)
     assert dealt_by_torchtitan(32, num_stages, first, last) == lengths
 
 
@@ -410,8 +410,8 @@ def test_torchtitan_without_zero_replicates(text):
 )
 @pytest.mark.parametrize("target", CASES)
 def test_odd_names_stay_in_their_comment(make_plan, renamed, target, name):
-    degrees, structure, rest = CASES[target]
-    plan = make_plan(degrees, structure, **rest)
+    degrees, plan_options, rest = CASES[target]
+    plan = make_plan(degrees, plan_options, **rest)
     plain = "".join(rendered(plan, target).values())
     odd = "".join(rendered(renamed(plan, name), target).values())
     assert len(odd.splitlines()) == len(plain.splitlines())

@@ -87,8 +87,8 @@ def test_coverage_adds_up(plan):
 
 def test_plan_string():
     strategy = make_strategy(tp=8, pp=2, dp_replicate=4, micro_batch_size=90)
-    structure = PlanOptions(sequence_parallel=False, zero_stage=0)
-    assert serving_string(strategy, structure, 2) == "tp8 pp2 dp4, batch 4 x 2 x 90"
+    plan_options = PlanOptions(sequence_parallel=False, zero_stage=0)
+    assert serving_string(strategy, plan_options, 2) == "tp8 pp2 dp4, batch 4 x 2 x 90"
 
 
 def test_screen(plan):

@@ -45,7 +45,7 @@ def test_the_problem_of_a_plan_prices_it_as_before(found) -> None:
 
     best = found.best
     again = serving_candidate(
-        problem_of(found), best.strategy, best.structure, best.estimate.num_groups
+        problem_of(found), best.strategy, best.plan_options, best.estimate.num_groups
     )
     assert again == best
 

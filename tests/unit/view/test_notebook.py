@@ -280,7 +280,7 @@ def test_a_diagnosis_leads_with_a_change_that_gains_or_with_none(made):
 def test_inner_records_are_short_too(made):
     found = made("plan")
     inner = (found.best, found.best.estimate, found.coverage, found.robustness, found.model,
-             found.system, found.workload, found.best.structure)  # fmt: skip
+             found.system, found.workload, found.best.plan_options)  # fmt: skip
     assert [type(one).__name__ for one in inner if len(repr(one)) > 330] == []
 
 

@@ -58,14 +58,16 @@ class Row:
 
 def measure(asked: Configuration, drawn: Drawn, physical: Network) -> Row | None:
     """Return the row of a drawn plan; None where its step is too long to be played whole."""
-    problem, structure, strategy = asked.problem, drawn.structure, drawn.strategy
+    problem, plan_options, strategy = asked.problem, drawn.plan_options, drawn.strategy
     network = choice_network(problem, [(strategy, [drawn.choice])])
-    alone = price_columns(problem, structure, network.strategy, network)
-    bare = price_columns(asked.bare, structure, network.strategy, network)
-    (price,) = price_placed(problem, [(structure, strategy, drawn.choice)], physical, alone=[alone])
+    alone = price_columns(problem, plan_options, network.strategy, network)
+    bare = price_columns(asked.bare, plan_options, network.strategy, network)
+    (price,) = price_placed(
+        problem, [(plan_options, strategy, drawn.choice)], physical, alone=[alone]
+    )
     if price is None:
         return None
-    step = simulate_step(problem, structure, strategy, price, physical)
+    step = simulate_step(problem, plan_options, strategy, price, physical)
     if step.num_micro_batches < only(alone.pipeline.num_micro_batches):
         return None
     return Row(
@@ -126,7 +128,7 @@ def _power_w(
     time, work, engine = alone.step.time, alone.pipeline.mean, problem.rates
     assert work is not None
     if link_j is None:
-        link_j = least_link_j(problem, alone.structure, alone.strategy, alone.pipeline)
+        link_j = least_link_j(problem, alone.plan_options, alone.strategy, alone.pipeline)
     update_bytes = time[TimePart.OPTIMIZER] * engine.memory_bytes_per_s
     dynamic_j = dynamic_parts_j(
         problem.system.chip, work.busy_s + time[TimePart.OPTIMIZER], work.flops,

@@ -62,13 +62,13 @@ def _literal(values: Mapping[str, Any]) -> str:
 
 def _settings(plan: Plan) -> dict[str, Any]:
     """Return the settings: axes outermost first, batch, sharding, recomputation, precision."""
-    sizes, structure, work = degrees(plan), plan.best.structure, plan.workload
+    sizes, plan_options, work = degrees(plan), plan.best.plan_options, plan.workload
     return {
         "mesh": mesh_axes(plan),
         "ep": sizes["ep"],
-        "zero_stage": structure.zero_stage,
-        "sequence_parallel": structure.sequence_parallel,
-        "recompute": str(structure.recompute),
+        "zero_stage": plan_options.zero_stage,
+        "sequence_parallel": plan_options.sequence_parallel,
+        "recompute": str(plan_options.recompute),
         "precision": work.precision.matmul,
         "micro_batch_size": sizes["micro_batch_size"],
         "global_batch_size": work.global_batch_size,

@@ -76,7 +76,7 @@ def _variables(plan: Plan) -> Iterator[str]:
 
 def axis_degrees(plan: Plan) -> dict[str, int]:
     """Return the degree of each axis of MaxText's mesh: experts take a part of the data axes."""
-    sizes, is_sharded = degrees(plan), plan.best.structure.zero_stage > 0
+    sizes, is_sharded = degrees(plan), plan.best.plan_options.zero_stage > 0
     shards = sizes["dp_shard"] if is_sharded else 1
     copies = sizes["dp_replicate"] if is_sharded else sizes["dp"]
     shards, copies = (shards // sizes["ep"], copies) if is_sharded else (1, copies // sizes["ep"])
@@ -88,7 +88,7 @@ def axis_degrees(plan: Plan) -> dict[str, int]:
 
 def _keys(plan: Plan) -> dict[str, object]:
     """Return every key that differs from the base configuration, or that affects the price."""
-    sizes, structure, work = degrees(plan), plan.best.structure, plan.workload
+    sizes, plan_options, work = degrees(plan), plan.best.plan_options, plan.workload
     is_tpu = plan.system.chip.vendor == "Google"
     keys: dict[str, object] = {
         **model_keys(plan.model),
@@ -102,7 +102,7 @@ def _keys(plan: Plan) -> dict[str, object]:
     if sizes["cp"] > 1:
         keys["context_parallel_strategy"] = "ring"
     keys |= _recomputation(plan)
-    if structure.offload is Offload.OPTIMIZER:
+    if plan_options.offload is Offload.OPTIMIZER:
         keys["optimizer_memory_host_offload"] = "true"
     if work.software.logit_tiles > 1:
         keys["num_vocab_tiling"] = work.software.logit_tiles
@@ -121,14 +121,14 @@ def _keys(plan: Plan) -> dict[str, object]:
 
 def _recomputation(plan: Plan) -> dict[str, object]:
     """Return the policy, with the place of each tensor where the plan names some."""
-    structure = plan.best.structure
-    if structure.stored_tensors:
-        places: dict[str, object] = dict.fromkeys(structure.kept_tensors, "device")
-        places |= dict.fromkeys(structure.offloaded_tensors, "offload")
+    plan_options = plan.best.plan_options
+    if plan_options.stored_tensors:
+        places: dict[str, object] = dict.fromkeys(plan_options.kept_tensors, "device")
+        places |= dict.fromkeys(plan_options.offloaded_tensors, "offload")
         halves = {"mlpwi": ("mlpwi", "mlpwi_0", "mlpwi_1")}
         keys = {key: place for name, place in places.items() for key in halves.get(name, (name,))}
         return {"remat_policy": "custom", **keys}
-    return {"remat_policy": REMAT[structure.recompute]}
+    return {"remat_policy": REMAT[plan_options.recompute]}
 
 
 def _batch(plan: Plan) -> dict[str, object]:

@@ -238,25 +238,25 @@ class TorchScript:
 
 def is_hybrid(plan: Plan) -> bool:
     """Return whether FSDP shards within replicas."""
-    return plan.best.structure.zero_stage >= 2 and degrees(plan)["dp_replicate"] > 1
+    return plan.best.plan_options.zero_stage >= 2 and degrees(plan)["dp_replicate"] > 1
 
 
 def _drops_weights(plan: Plan) -> bool:
     """Return whether weights are gathered again for the backward pass."""
-    structure = plan.best.structure
-    return structure.zero_stage == 3 and structure.reshard_after_forward
+    plan_options = plan.best.plan_options
+    return plan_options.zero_stage == 3 and plan_options.reshard_after_forward
 
 
 def _notes(plan: Plan) -> Iterable[str]:
     """Yield notes on how PyTorch runs the plan."""
-    if plan.best.structure.zero_stage == 2:
+    if plan.best.plan_options.zero_stage == 2:
         yield "ZeRO 2 is FSDP that keeps the gathered weights from the forward to the backward pass"
-    if plan.best.structure.zero_stage < 2:
+    if plan.best.plan_options.zero_stage < 2:
         yield "precision: run the forward pass under torch.autocast(DEVICE, dtype=DTYPE)"
     if plan.workload.precision.matmul == "fp16":
         yield "precision: scale the loss with torch.amp.GradScaler(DEVICE)"
     if degrees(plan)["tp"] > 1:
-        split = "with" if plan.best.structure.sequence_parallel else "without"
+        split = "with" if plan.best.plan_options.sequence_parallel else "without"
         yield f"tp: parallelize_module(block, groups['tp'], ...), {split} SequenceParallel norms"
 
 
@@ -269,19 +269,19 @@ def _constants(plan: Plan) -> str:
         "MICRO_BATCH_SIZE": sizes["micro_batch_size"],
         "NUM_MICRO_BATCHES": micro_batches(plan),
         "SEQUENCE_LENGTH": work.sequence_length,
-        "SEQUENCE_PARALLEL": plan.best.structure.sequence_parallel,
+        "SEQUENCE_PARALLEL": plan.best.plan_options.sequence_parallel,
         "MESH": mesh_dims(plan),
-        "ZERO_STAGE": plan.best.structure.zero_stage,
+        "ZERO_STAGE": plan.best.plan_options.zero_stage,
         "RESHARD_AFTER_FORWARD": _drops_weights(plan),
-        "RECOMPUTE": str(plan.best.structure.recompute),
-        "OFFLOAD": str(plan.best.structure.offload),
+        "RECOMPUTE": str(plan.best.plan_options.recompute),
+        "OFFLOAD": str(plan.best.plan_options.offload),
     }
     if sizes["ep"] * sizes["etp"] > 1:
         values |= {"EXPERT_PARALLEL": sizes["ep"], "EXPERT_TENSOR_PARALLEL": sizes["etp"]}
     if sizes["pp"] > 1:
         values |= {
             "NUM_VIRTUAL_STAGES": sizes["num_virtual_stages"],
-            "PIPELINE_SCHEDULE": SCHEDULES[plan.best.structure.schedule],
+            "PIPELINE_SCHEDULE": SCHEDULES[plan.best.plan_options.schedule],
             "LAYERS_OF_STAGE": layers_of_chunks(plan),
         }
     dtype = DTYPES[work.precision.matmul]
@@ -293,13 +293,13 @@ def _constants(plan: Plan) -> str:
 
 def _functions(plan: Plan) -> Iterable[str]:
     """Yield the functions that this plan needs."""
-    sizes, structure = degrees(plan), plan.best.structure
+    sizes, plan_options = degrees(plan), plan.best.plan_options
     yield _mesh(plan)
     if sizes["ep"] * sizes["etp"] > 1:
         yield _expert_mesh(sizes)
     yield from _data_parallel(plan)
-    yield RECOMPUTE[structure.recompute]
-    if structure.offload.has_activations:
+    yield RECOMPUTE[plan_options.recompute]
+    if plan_options.offload.has_activations:
         yield SAVE_ON_CPU
     if sizes["pp"] > 1:
         yield PIPELINE
@@ -328,14 +328,14 @@ def _expert_mesh(sizes: dict[str, int]) -> str:
 
 def _data_parallel(plan: Plan) -> Iterable[str]:
     """Yield the wrapper and the optimizer of the ZeRO stage."""
-    structure = plan.best.structure
-    if structure.zero_stage < 2:
+    plan_options = plan.best.plan_options
+    if plan_options.zero_stage < 2:
         yield DISTRIBUTED_DATA_PARALLEL
-        yield ZERO_OPTIMIZER if structure.zero_stage else PLAIN_OPTIMIZER
+        yield ZERO_OPTIMIZER if plan_options.zero_stage else PLAIN_OPTIMIZER
         return
-    on_host = structure.offload.has_weights
+    on_host = plan_options.offload.has_weights
     yield FULLY_SHARD.format(
-        stage=structure.zero_stage,
+        stage=plan_options.zero_stage,
         mesh='mesh["dp_replicate", "shards"]' if is_hybrid(plan) else 'groups["shards"]',
         offload="CPUOffloadPolicy" if on_host else "OffloadPolicy",
         pin='pin_memory=DEVICE == "cuda"' if on_host else "",

@@ -63,7 +63,7 @@ class TorchtitanOptions:
             *_training_options(plan),
             *_compile_options(plan),
         ]
-        recompute = (f"activation-checkpoint:{plan.best.structure.recompute}",)
+        recompute = (f"activation-checkpoint:{plan.best.plan_options.recompute}",)
         comments = header(plan, TorchtitanOptions.title, list(_notes(plan)))
         program = [*torchrun_words(plan_launch(plan)), "-m torchtitan.train"]
         variables = [OWN_PATH] if own else []
@@ -76,7 +76,7 @@ class TorchtitanOptions:
 def data_degrees(plan: Plan) -> tuple[int, int]:
     """Return replicas and shards: without ZeRO every rank of dp is a replica."""
     sizes = degrees(plan)
-    if plan.best.structure.zero_stage == 0:
+    if plan.best.plan_options.zero_stage == 0:
         return sizes["dp"], 1
     return sizes["dp_replicate"], sizes["dp_shard"]
 
@@ -84,20 +84,20 @@ def data_degrees(plan: Plan) -> tuple[int, int]:
 def _notes(plan: Plan) -> Iterator[str]:
     """Yield notes on how torchtitan runs the plan."""
     yield "tokenizer, data, learning rate and steps are those of the configuration"
-    if plan.best.structure.zero_stage == 2:
+    if plan.best.plan_options.zero_stage == 2:
         yield "ZeRO 2 is FSDP that keeps the gathered weights from the forward to the backward pass"
 
 
 def _parallel_options(plan: Plan) -> Iterator[Words]:
-    sizes, structure = degrees(plan), plan.best.structure
+    sizes, plan_options = degrees(plan), plan.best.plan_options
     replicas, shards = data_degrees(plan)
-    drops = structure.zero_stage == 3 and structure.reshard_after_forward
+    drops = plan_options.zero_stage == 3 and plan_options.reshard_after_forward
     yield "--parallelism.data_parallel_replicate_degree", f"{replicas}"
     yield "--parallelism.data_parallel_shard_degree", f"{shards}"
     yield "--parallelism.fsdp_reshard_after_forward", "always" if drops else "never"
     yield "--parallelism.tensor_parallel_degree", f"{sizes['tp']}"
     if sizes["tp"] > 1:
-        prefix = "" if structure.sequence_parallel else "no-"
+        prefix = "" if plan_options.sequence_parallel else "no-"
         yield (f"--parallelism.{prefix}enable_sequence_parallel",)
     yield "--parallelism.context_parallel_degree", f"{sizes['cp']}"
     yield "--parallelism.expert_parallel_degree", f"{sizes['ep']}"
@@ -109,23 +109,23 @@ def _pipeline_options(plan: Plan) -> Iterator[Words]:
     if sizes["pp"] == 1:
         return
     lengths = layers_of_chunks(plan)
-    schedule = SCHEDULES[plan.best.structure.schedule]
+    schedule = SCHEDULES[plan.best.plan_options.schedule]
     yield "--parallelism.pipeline_parallel_schedule", schedule
     yield "--parallelism.pipeline_parallel_microbatch_size", f"{sizes['micro_batch_size']}"
-    first, last = edge_weights(lengths, plan.best.structure)
+    first, last = edge_weights(lengths, plan.best.plan_options)
     yield "--parallelism.pipeline_parallel_first_stage_less_layers", f"{first}"
     yield "--parallelism.pipeline_parallel_last_stage_less_layers", f"{last}"
     if sizes["num_virtual_stages"] > 1:
         yield "--parallelism.pipeline_parallel_layers_per_stage", f"{max(lengths)}"
 
 
-def edge_weights(lengths: Sequence[int], structure: PlanOptions) -> tuple[int, int]:
+def edge_weights(lengths: Sequence[int], plan_options: PlanOptions) -> tuple[int, int]:
     """Return the layers that the first and the last stage get less, before layers are dealt.
 
     torchtitan deals layers plus weights evenly, the rest to the first stages. A single short stage
     is the last one, without any weight; of several short stages the first one is one.
     """
-    embedding, head = structure.embedding_layers, structure.head_layers
+    embedding, head = plan_options.embedding_layers, plan_options.head_layers
     is_short = (sum(lengths) + embedding + head) % len(lengths) not in (0, len(lengths) - 1)
     return embedding + is_short, head
 
@@ -140,7 +140,7 @@ def _training_options(plan: Plan) -> Iterator[Words]:
     yield "--training.seq_len", f"{work.sequence_length}"
     if work.total_tokens is not None:
         yield "--training.steps", f"{-(-work.total_tokens // work.tokens_per_step):.0f}"
-    if plan.best.structure.offload is Offload.STATE:
+    if plan.best.plan_options.offload is Offload.STATE:
         yield ("--training.enable_cpu_offload",)
     yield "--training.mixed_precision_param", DTYPES[work.precision.matmul]
     if not work.software.cuda_graphs:
@@ -151,7 +151,7 @@ def _compile_options(plan: Plan) -> Iterator[Words]:
     """Yield the compile options: configurations of DeepSeek compile their loss alone."""
     software = plan.workload.software
     parts = ["model"] * software.compiled + ["loss"] * (software.loss == "compiled")
-    overlaps = plan.best.structure.overlap_tensor_parallel and degrees(plan)["tp"] > 1
+    overlaps = plan.best.plan_options.overlap_tensor_parallel and degrees(plan)["tp"] > 1
     yield (f"--compile.{'' if parts else 'no-'}enable",)
     if parts:
         yield "--compile.components", ",".join(parts)

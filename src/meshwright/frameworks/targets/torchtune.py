@@ -60,7 +60,7 @@ class TorchtuneOverrides:
 
 
 def _own_refusals(plan: Plan) -> Iterator[Fault]:
-    work, structure, sizes = plan.workload, plan.best.structure, degrees(plan)
+    work, plan_options, sizes = plan.workload, plan.best.plan_options, degrees(plan)
     adapters = adapters_of(plan)
     if adapters is None:
         yield Fault("workload.optimizer", f"{RECIPE} trains adapters", "--optimizer adapters")
@@ -75,14 +75,14 @@ def _own_refusals(plan: Plan) -> Iterator[Fault]:
     if work.precision.weight_format is not None:
         message = "its NF4 is that of torchao, not of bitsandbytes"
         yield Fault("workload.precision.weight_format", message, "plan without --weights")
-    if structure.zero_stage != 3 or sizes["tp"] * sizes["cp"] * sizes["dp_replicate"] > 1:
+    if plan_options.zero_stage != 3 or sizes["tp"] * sizes["cp"] * sizes["dp_replicate"] > 1:
         message = f"{RECIPE} shards over all devices by FSDP2, and splits nothing else"
         yield Fault("strategy", message, "zero_stage=3, tp=1, cp=1, dp_shard=dp")
 
 
 def _overrides(plan: Plan) -> Iterator[str]:
     """Yield ``field=value`` of all that the plan states."""
-    work, structure = plan.workload, plan.best.structure
+    work, plan_options = plan.workload, plan.best.plan_options
     adapters = adapters_of(plan)
     assert adapters is not None
     modules = [OF_ATTENTION[target] for target in adapters.targets if target in OF_ATTENTION]
@@ -96,9 +96,9 @@ def _overrides(plan: Plan) -> Iterator[str]:
     yield f"tokenizer.max_seq_len={work.sequence_length}"
     yield "dataset.packed=True"
     yield f"dtype={work.precision.matmul}"
-    yield f"enable_activation_checkpointing={structure.recompute is Recompute.FULL}"
+    yield f"enable_activation_checkpointing={plan_options.recompute is Recompute.FULL}"
     yield "enable_activation_offloading=False"
-    yield f"fsdp_reshard_after_forward={structure.reshard_after_forward}"
-    yield f"fsdp_cpu_offload={structure.offload is Offload.STATE}"
+    yield f"fsdp_reshard_after_forward={plan_options.reshard_after_forward}"
+    yield f"fsdp_cpu_offload={plan_options.offload is Offload.STATE}"
     yield f"compile={work.software.compiled}"
     yield "loss._component_=torch.nn.CrossEntropyLoss"

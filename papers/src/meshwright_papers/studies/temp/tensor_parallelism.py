@@ -105,10 +105,12 @@ class Memory:
     """Whether the split plan fits, margin and buffers included."""
 
 
-def estimated(case: Case, system: SystemSpec, strategy: Strategy, structure: PlanOptions) -> Plan:
+def estimated(
+    case: Case, system: SystemSpec, strategy: Strategy, plan_options: PlanOptions
+) -> Plan:
     """Return the price of a strategy on a case."""
     work = work_of(case, system)
-    return estimate(model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED)
+    return estimate(model_of(case), system, work, strategy, plan_options, calibration=UNCALIBRATED)
 
 
 @cache
@@ -130,8 +132,8 @@ def time_of(case: Case, machine: Machine) -> Time:
 def memory_of(case: Case) -> Memory:
     """Return the memory of a die with and without copies [bytes]."""
     prices = [
-        estimated(case, wafer(), STRATEGY, structure).best.estimate
-        for structure in (REPLICATED, SPLIT, SHARDED)
+        estimated(case, wafer(), STRATEGY, plan_options).best.estimate
+        for plan_options in (REPLICATED, SPLIT, SHARDED)
     ]
     replicated, split, sharded = (
         sum(size for name, size in price.memory_parts_bytes.items() if name not in NOT_COUNTED)
