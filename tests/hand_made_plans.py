@@ -6,7 +6,7 @@ from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Training
-from meshwright.train.answer import Candidate, Estimate, Plan, Segment
+from meshwright.train.answer import Candidate, Estimate, Plan
 
 
 def hand_made_estimate(num_devices: int) -> Estimate:
@@ -37,9 +37,8 @@ def build(
         global_batch_size=batch, sequence_length=length, optimizer=load_optimizer(optimizer),
         **workload,
     )  # fmt: skip
-    segment = Segment(0, spec.num_layers - 1, strategy, PlanOptions(**chosen))
     estimate = hand_made_estimate(int(strategy.num_devices))
-    best = Candidate((segment,), estimate)
+    best = Candidate(strategy, PlanOptions(**chosen), estimate)
     return Plan(
         spec, load_system(system), work, "uncalibrated", best, fastest_s=2.5, version="0.1.0"
     )

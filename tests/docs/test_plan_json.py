@@ -28,7 +28,6 @@ from meshwright.train.answer import (
     Plan,
     Replan,
     Robustness,
-    Segment,
     SizeTried,
     Trials,
     WhyNot,
@@ -56,7 +55,6 @@ DECLARED = {
     "Candidate": (Candidate, "plan"),
     "Placement": Placement,
     "Hot link": HotLink,
-    "Segment": Segment,
     "Strategy": StrategyOf,
     "PlanOptions": PlanOptions,
     "Estimate": Estimate,
@@ -197,7 +195,7 @@ def test_plan_has_all_fields_and_no_others(printed):
     assert status == 0
     assert faults_of(data, "Plan", "plan", seen) == []
     always = (
-        "Plan", "Candidate", "Segment", "Strategy", "PlanOptions", "Estimate", "Time parts",
+        "Plan", "Candidate", "Strategy", "PlanOptions", "Estimate", "Time parts",
         "Memory parts", "Coverage", "Robustness",
     )  # fmt: skip
     for section in always:

@@ -2,10 +2,10 @@
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from offered_changes import with_change
 
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.sharding.fixes import with_change
 from meshwright.sharding.strategy import (
     ContextKind,
     PlanOptions,

@@ -172,7 +172,7 @@ def test_what_is_no_path_is_not_loaded(path):
 def test_a_file_with_a_number_below_its_least_is_refused(found, tmp_path, name):
     path = tmp_path / "plan.json"
     data = json.loads(files.to_json(found))
-    data["best"]["segments"][0]["plan_options"][name] = files.LEAST[name] - 1
+    data["best"]["plan_options"][name] = files.LEAST[name] - 1
     path.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(mw.MeshwrightError, match=f"{name}: found .*, expected"):
         mw.explain(str(path))

@@ -27,12 +27,9 @@ def framework_refusals(plan: Plan, name: str, *, is_written: bool = True) -> lis
     is_written
         Whether the framework's own files are written; otherwise those of a program on top of it.
     """
-    found = [fault for check in (_segments, _devices) for fault in check(plan)]
-    if plan.best.segments:
-        written = asked(plan)
-        limits = written_faults(name, written) if is_written else launched_faults(written)
-        found += [*limits, *_launching(plan, load_framework(name))]
-    return found
+    written = asked(plan)
+    limits = written_faults(name, written) if is_written else launched_faults(written)
+    return [*_devices(plan), *limits, *_launching(plan, load_framework(name))]
 
 
 def asked(plan: Plan) -> Written:
@@ -62,16 +59,8 @@ def _launching(plan: Plan, framework: Framework) -> Iterator[Fault]:
 
 def plan_refusals(plan: Plan) -> list[Fault]:
     """Return the faults of a plan that no target can express: its shape, batch, legality."""
-    return [
-        fault for check in (_segments, _vocabulary, _not_written, _rules) for fault in check(plan)
-    ] + list(batch_faults(asked(plan)))
-
-
-def _segments(plan: Plan) -> Iterator[Fault]:
-    count = len(plan.best.segments)
-    if count != 1:
-        message = f"{count} segments of layers with strategies of their own; one can be written"
-        yield Fault("best.segments", message, "plan with one segment")
+    checks = (_vocabulary, _not_written, _rules)
+    return [fault for check in checks for fault in check(plan)] + list(batch_faults(asked(plan)))
 
 
 def _vocabulary(plan: Plan) -> Iterator[Fault]:

@@ -111,20 +111,6 @@ def _plainest(plan_options: PlanOptions, broken: Sequence[Rule]) -> Variant:
     return replace(plan_options, **known), written, ones  # type: ignore[arg-type]
 
 
-def with_change(
-    strategy: Strategy, plan_options: PlanOptions, change: str
-) -> tuple[Strategy, PlanOptions]:
-    """Return a strategy after a change that :func:`nearest_legal` offers."""
-    pairs = dict(word.split("=") for word in change.split())
-    degrees = {name: float(text) for name, text in pairs.items() if name in DEGREES}
-    choices = {
-        name: _value(getattr(plan_options, name), text)
-        for name, text in pairs.items()
-        if name not in degrees
-    }
-    return replace(strategy, **degrees), replace(plan_options, **choices)  # type: ignore[arg-type]
-
-
 Variant = tuple[PlanOptions, tuple[str, ...], dict[str, float]]
 """Plan options, the words that change them, and the degrees to set with them."""
 

@@ -172,16 +172,6 @@ class Estimate(Brief):
 
 
 @dataclass(frozen=True)
-class Segment(Brief):
-    """A run of layers that share one strategy and plan options; today one segment is the model."""
-
-    first_layer: int
-    last_layer: int
-    strategy: Strategy
-    plan_options: PlanOptions
-
-
-@dataclass(frozen=True)
 class HotLink(Brief):
     """A link with much traffic, and the axes that load it in the backward pass of a micro-batch."""
 
@@ -230,7 +220,8 @@ class Candidate(Brief):
     """One way to do the work, priced."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {"plan": "text"}
-    segments: tuple[Segment, ...]
+    strategy: Strategy
+    plan_options: PlanOptions
     estimate: Estimate
     placement: Placement | None = None
     """Placement on a grid; None elsewhere, and where the axes fit no blocks."""
@@ -238,16 +229,6 @@ class Candidate(Brief):
     """Step time of a simulation in which messages share links [s]; None: not simulated."""
     launches_with: tuple[str, ...] = ()
     """Frameworks of the catalog, in their usual version, that can start it."""
-
-    @property
-    def strategy(self) -> Strategy:
-        """Degrees of the (only) segment."""
-        return self.segments[0].strategy
-
-    @property
-    def plan_options(self) -> PlanOptions:
-        """Categorical choices of the (only) segment."""
-        return self.segments[0].plan_options
 
     @property
     def text(self) -> str:
@@ -336,8 +317,6 @@ class Plan(Shown):
     version: str = ""
     format: int = FORMAT
     command: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """Room for placement, routes and timelines."""
 
     @property
     def proof(self) -> str:

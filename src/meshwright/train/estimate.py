@@ -40,7 +40,6 @@ from meshwright.train.answer import (
     OperatorPlan,
     Placement,
     Plan,
-    Segment,
     WhyNot,
 )
 from meshwright.train.audited import facts_of
@@ -72,11 +71,10 @@ def candidate_of(
     problem: Problem, strategy: Strategy, priced: Priced, row: int = 0,
     fidelity: str = "closed_form",
 ) -> Candidate:  # fmt: skip
-    """Return one row of priced columns as a candidate of a plan: one segment, all layers."""
-    segment = Segment(0, problem.model.num_layers - 1, strategy, priced.plan_options)
+    """Return one row of priced columns as a candidate of a plan."""
     frameworks = launches_with(problem, strategy, priced.plan_options)
     price = estimate_of(problem, priced, row, fidelity)
-    return Candidate((segment,), price, launches_with=frameworks)
+    return Candidate(strategy, priced.plan_options, price, launches_with=frameworks)
 
 
 def estimate_of(

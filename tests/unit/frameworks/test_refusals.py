@@ -187,15 +187,6 @@ def test_estimate_that_belongs_to_other_degrees(make_plan):
         rendered(replace(plan, best=replace(plan.best, estimate=wrong)), "torch")
 
 
-def test_segments_with_strategies_of_their_own(make_plan):
-    from dataclasses import replace
-
-    plan = make_plan({"tp": 4})
-    best = replace(plan.best, segments=plan.best.segments * 2)
-    with pytest.raises(UnsupportedError, match="2 segments of layers"):
-        rendered(replace(plan, best=best), "megatron")
-
-
 def test_unknown_target(make_plan):
     with pytest.raises(UnknownNameError, match="did you mean megatron"):
         rendered(make_plan({"tp": 4}), "megatorn")

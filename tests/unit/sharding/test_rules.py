@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from offered_changes import with_change
 
 from meshwright.sharding import launching
 from meshwright.sharding.axes import all_refusals, all_rules, axis_rules, refusals
-from meshwright.sharding.fixes import found_faults, with_change
+from meshwright.sharding.fixes import found_faults
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import (
     ContextKind,

@@ -23,7 +23,7 @@ from meshwright.cost.energy import (
 from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
-from meshwright.network.simulation.timeline import busy_fractions
+from meshwright.network.simulation.timeline import Timeline
 from meshwright.topology.network import Network
 from meshwright.wafer.messages import only
 from meshwright.wafer.price import PlacedPrice, choice_network, physical_network, price_placed
@@ -104,7 +104,7 @@ def _simulated(problem: Problem, price: PlacedPrice, step: SimulatedStep) -> Flo
     Bytes count on every link that they take.
     """
     timeline, graph = step.timeline, step.graph
-    busy_s = busy_fractions(timeline, problem.system.num_devices) * timeline.makespan_s
+    busy_s = busy_seconds(timeline, problem.system.num_devices)
     computes = timeline.tracks.index(COMPUTE)
     messages_s = busy_s.sum(axis=1) - busy_s[:, computes]
     carried_bytes = float((graph.num_bytes * graph.routes.num_hops).sum())
@@ -113,6 +113,32 @@ def _simulated(problem: Problem, price: PlacedPrice, step: SimulatedStep) -> Flo
     return np.array(
         [busy_s[:, computes].max(), messages_s.max(), step.step_time_s, float(power[0])]
     )
+
+
+def busy_seconds(timeline: Timeline, num_devices: int) -> FloatArray:
+    """Return the seconds in which each track of each device has a task under way [s].
+
+    Tasks that overlap count once. Shape (devices, tracks).
+    """
+    num_tracks = len(timeline.tracks)
+    row = timeline.device * num_tracks + timeline.track
+    order = np.lexsort((timeline.start_s, row))
+    row, start_s, end_s = row[order], timeline.start_s[order], timeline.end_s[order]
+    busy_s = np.zeros(num_devices * num_tracks)
+    for first, last in zip(*_runs(row), strict=True):
+        done_s = np.maximum.accumulate(end_s[first:last])
+        free_s = np.concatenate(([0.0], done_s[:-1]))
+        busy_s[row[first]] = np.clip(
+            end_s[first:last] - np.maximum(start_s[first:last], free_s), 0.0, None
+        ).sum()
+    return busy_s.reshape(num_devices, num_tracks)
+
+
+def _runs(row: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the start and the end of each run of equal values."""
+    changes = np.flatnonzero(np.diff(row)) + 1
+    ends = np.append(changes, len(row)) if len(row) else changes
+    return np.concatenate(([0], changes))[: len(ends)], ends
 
 
 def _power_w(

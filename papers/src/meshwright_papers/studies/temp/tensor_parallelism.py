@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
+import numpy as np
+
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.network.simulation.timeline import link_utilisation, sending_fraction
+from meshwright.network.simulation.timeline import Timeline, link_utilisation
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import Plan
@@ -126,6 +128,19 @@ def time_of(case: Case, machine: Machine) -> Time:
         use,
         use / sending_fraction(played.step.timeline),
     )
+
+
+def sending_fraction(timeline: Timeline) -> float:
+    """Return the share of a run in which at least one link carries something [1]."""
+    num_busy, rates = [], dict[int, float]()
+    for link, rate in zip(timeline.link.tolist(), timeline.rate_bytes_per_s.tolist(), strict=True):
+        rates[link] = rate
+        if not rate:
+            del rates[link]
+        num_busy.append(len(rates))
+    until_s = np.append(timeline.change_s, timeline.makespan_s)
+    sending_s = np.diff(until_s)[np.array(num_busy, dtype=np.int64) > 0].sum()
+    return float(sending_s / (timeline.makespan_s or 1.0))
 
 
 @cache

@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 from grid_networks import grid
 
-from meshwright.network.embeddings import block_embedding, hop_distances
 from meshwright.network.faults import (
-    Action,
     FaultRates,
     balanced_rows,
-    classify,
+    connected_parts,
     random_faults,
-    recover,
 )
+from meshwright_papers.studies.temp.grid_groups import hop_distances, nested_blocks
+from meshwright_papers.studies.temp.recovery import Action, recover
 
 pytestmark = pytest.mark.slow
 
@@ -23,8 +22,7 @@ LIMIT = 2_000
 
 def blocks(shape):
     tiles = {"tatp": (2, 4), "dp": (shape[0] // 2, shape[1] // 4)}
-    degrees = {axis: rows * columns for axis, (rows, columns) in tiles.items()}
-    return block_embedding(tiles).placement(degrees, NETWORKS[shape]).groups("tatp")
+    return nested_blocks(tiles, NETWORKS[shape]).groups("tatp")
 
 
 def rates_of(seed):
@@ -44,7 +42,7 @@ def rates_of(seed):
 def check_groups(network, groups, found):
     used = found.groups.ravel()
     assert len(set(used.tolist())) == used.size
-    assert np.isin(used, classify(network).parts[0]).all()
+    assert np.isin(used, connected_parts(network)[0]).all()
     assert used.size + found.idle.size == len(network.alive)
     if found.action is Action.IMPOSSIBLE:
         assert len(found.groups) < len(groups)

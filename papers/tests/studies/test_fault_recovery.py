@@ -4,19 +4,12 @@ import numpy as np
 import pytest
 from grid_networks import grid, star
 
-from meshwright.network.embeddings import block_embedding, hop_distances
-from meshwright.network.faults import Action, recover
 from meshwright_papers.studies.temp.fault_curves import stream_throughput
-
-
-def tiles(network, shape, outer):
-    degrees = {"tatp": shape[0] * shape[1], "dp": outer[0] * outer[1]}
-    placement = block_embedding({"tatp": shape, "dp": outer}).placement(degrees, network)
-    return placement.groups("tatp")
-
+from meshwright_papers.studies.temp.grid_groups import hop_distances, nested_blocks
+from meshwright_papers.studies.temp.recovery import Action, recover
 
 WHOLE = grid(4, 8)
-LINES = tiles(WHOLE, (2, 4), (2, 2))
+LINES = nested_blocks({"tatp": (2, 4), "dp": (2, 2)}, WHOLE).groups("tatp")
 
 
 def test_nothing_is_broken():
@@ -118,11 +111,3 @@ def test_devices_on_a_switch(dead, action, shape):
     found = recover(star(8).without(dead), np.array([[0, 1, 2], [3, 4, 5]]))
     assert found.action is action
     assert found.groups.shape == shape
-
-
-def test_a_placement_of_what_is_left():
-    found = recover(WHOLE.without([0]), LINES)
-    placement = found.placement({"tatp": 8, "dp": 4})
-    assert placement.degrees == {"tatp": 7, "dp": 4}
-    assert np.array_equal(placement.groups("tatp"), found.groups)
-    assert placement.are_lines("tatp", hop_distances(WHOLE)).all()
