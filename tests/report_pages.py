@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 
 from meshwright.view import charts
+from meshwright.view.drawn import drawn_page
 from meshwright.view.html import html_of
 from meshwright.view.parts import Chart, Folded, Page, Part, Table
 
@@ -40,7 +41,7 @@ def parts_of(page: Page) -> Iterator[Part]:
             if isinstance(part, Folded):
                 yield from inside(part.parts)
 
-    for section in page.sections:
+    for section in drawn_page(page).sections:
         yield from inside(section.parts)
 
 

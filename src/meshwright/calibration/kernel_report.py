@@ -12,14 +12,13 @@ from typing_extensions import TypedDict
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import UnknownNameError
-from meshwright.base.records import Brief, Rows, Scalar
+from meshwright.base.records import Brief, Rows, Scalar, Shown
 from meshwright.calibration.fit.report import text_table
 from meshwright.calibration.kernel_rows import FOLDER, KINDS
 from meshwright.calibration.kernels import Timings, groups_of, place_of, predicted_s
 from meshwright.catalog.kernels import KernelCurves
 from meshwright.view.notebook import figure
-from meshwright.view.shown import Shown
-from meshwright.view.terminal import percent
+from meshwright.view.words import percent
 
 if TYPE_CHECKING:
     from meshwright.view.notebook import AltairChart

@@ -39,7 +39,7 @@ from meshwright.catalog.calibration import (
 from meshwright.view import charts
 from meshwright.view.parts import Chart, Page, Part, Section, Table, Text, Tile
 from meshwright.view.pieces import GIB, count_chart
-from meshwright.view.terminal import counted, percent
+from meshwright.view.words import counted, percent
 
 NUM_MISSES = 20
 """Rows that are listed as misses, and drawn as such: of few rows one in ten."""

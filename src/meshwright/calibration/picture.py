@@ -12,7 +12,7 @@ from meshwright.catalog.calibration import GroupRecord
 from meshwright.view import charts
 from meshwright.view.charts import Spec
 from meshwright.view.svg import svg_of
-from meshwright.view.terminal import counted, percent
+from meshwright.view.words import counted, percent
 
 FITTED, LEFT_OUT = "predicted", "source left out"
 SEEN, UNSEEN = "in the fit", "frozen"

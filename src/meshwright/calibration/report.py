@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, NotRequired, Protocol
 from typing_extensions import TypedDict
 
 from meshwright.base.errors import Fault
-from meshwright.base.records import Rows
+from meshwright.base.records import Rows, Shown
 from meshwright.calibration.errors import (
     Errors,
     Family,
@@ -55,8 +55,7 @@ from meshwright.catalog.workloads import load_server, server_names
 from meshwright.cost.parts import MemoryPart
 from meshwright.view.markdown import markdown_table
 from meshwright.view.notebook import figure
-from meshwright.view.shown import Shown
-from meshwright.view.terminal import counted, percent
+from meshwright.view.words import counted, percent
 
 if TYPE_CHECKING:
     from meshwright.view.notebook import AltairChart

@@ -20,7 +20,7 @@ from meshwright.calibration.serving import (
     server_name_of,
 )
 from meshwright.catalog.calibration import ServingRecord
-from meshwright.view.terminal import percent
+from meshwright.view.words import percent
 
 UNDER_LOAD = """Clients in a closed loop state two times: the mean time to the first token (TTFT)
 and the mean time per output token (TPOT), errors of which are told apart from those of throughputs.

@@ -22,6 +22,7 @@ from meshwright.cli.main import (
     picture_command,
     question_line,
     show,
+    show_answer,
     show_screen,
 )
 
@@ -332,15 +333,8 @@ def export(args: Namespace) -> int:
 
 def partition(args: Namespace) -> int:
     """Print layers cut into stages; 3 where they do not fit."""
-    from meshwright.sram.report import partition_lines, partition_screen
-
     found = api.partition.answer(args, _call(args))
-    show_screen(
-        lambda: partition_screen(
-            found, next_command=picture_command(args, "stages.svg", fits=found.fits)
-        ),
-        lambda: partition_lines(found), lambda: found, args,
-    )  # fmt: skip
+    show_answer(found, args, after=picture_command(args, "stages.svg", fits=found.fits))
     return 0 if found.fits else NOTHING_FITS
 
 

@@ -33,7 +33,7 @@ from meshwright.options.table import COMMANDS, FAMILIES, PYTHON_ONLY, Command
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from meshwright.view.terminal import Screen
+    from meshwright.view.screen import Screen
 
 
 BROKEN_PIPE, INTERRUPTED = 141, 130
@@ -234,6 +234,25 @@ def show(lines: Iterable[str], data: object, as_json: bool, *, is_file: bool = F
         print(printable("\n".join(lines), is_whole=is_file))
 
 
+def show_answer(answer: object, args: argparse.Namespace, *, after: str = "") -> None:
+    """Print an answer by its view, or as data for a program.
+
+    Parameters
+    ----------
+    after
+        Command that a user may ask next.
+    """
+    if args.json:
+        show((), answer, as_json=True)
+        return
+    from meshwright.view.registry import page_of
+    from meshwright.view.terminal import draw
+
+    page = page_of(answer)
+    wipe()
+    draw(page, detail=args.detail, after=after)
+
+
 def show_screen(
     screen: Callable[[], Screen], detail: Callable[[], Iterable[str]],
     data: Callable[[], object], args: argparse.Namespace,
@@ -327,7 +346,7 @@ def report_failure(error: Exception, *, as_json: bool) -> None:
     if sys.stderr.isatty():
         import textwrap
 
-        from meshwright.view.terminal import screen_width
+        from meshwright.view.screen import screen_width
 
         width = screen_width(sys.stderr)
         text = "\n".join(

@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 
 from meshwright.base.arrays import FloatArray, ceil_div
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
-from meshwright.base.records import Brief, Rows
+from meshwright.base.records import Brief, Rows, Shown
 from meshwright.base.registry import version
 from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.cost.operator import matmul_compute_s
@@ -31,8 +31,7 @@ from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.workloads import hpl
 from meshwright.spec.collective import CollectiveKind
 from meshwright.view.notebook import figure
-from meshwright.view.shown import Shown
-from meshwright.view.terminal import memory_lines, time_lines
+from meshwright.view.screen import memory_lines, time_lines
 
 if TYPE_CHECKING:
     from meshwright.view.notebook import AltairChart

@@ -27,7 +27,7 @@ from meshwright.view.pieces import (
     ranked,
     time_chart,
 )
-from meshwright.view.terminal import counted, rent_rate, words
+from meshwright.view.words import counted, rent_rate, words
 
 MOST_KERNELS = 24
 """Kernels that have a bar."""

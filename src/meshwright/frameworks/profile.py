@@ -27,7 +27,7 @@ from meshwright.base.records import Listed, Rows
 from meshwright.base.units import format_seconds
 from meshwright.catalog.files import shown
 from meshwright.view.pieces import largest
-from meshwright.view.terminal import counted
+from meshwright.view.words import counted
 
 
 class Work(StrEnum):

@@ -12,7 +12,7 @@ from meshwright.cost.parts import TimePart
 from meshwright.frameworks.profile import COMMUNICATION, COMPUTATION, Profile, Work
 from meshwright.train.answer import Plan
 from meshwright.train.report import question_line
-from meshwright.view.terminal import counted, words
+from meshwright.view.words import counted, words
 
 
 @dataclass(frozen=True)

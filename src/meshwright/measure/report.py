@@ -19,7 +19,8 @@ from meshwright.measure.constants import (
 from meshwright.measure.run import MeasuredMachine
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.measured import Machine, Timing
-from meshwright.view.terminal import Screen, Table, counted
+from meshwright.view.screen import Screen, Table
+from meshwright.view.words import counted
 
 
 def measured_screen(found: MeasuredMachine) -> Screen:

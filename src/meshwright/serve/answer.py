@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from meshwright.base.records import Brief, Listed, Rows, Scalar, scalars
+from meshwright.base.records import Brief, Listed, Rows, Scalar, Shown, scalars
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.catalog.answer_file import FORMAT, AnswerFile
 from meshwright.search.exhaustive import Coverage
@@ -20,7 +20,6 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
 from meshwright.view.notebook import figure
-from meshwright.view.shown import Shown
 
 if TYPE_CHECKING:
     from meshwright.view.notebook import AltairChart

@@ -15,7 +15,7 @@ from meshwright.view.pieces import (
     provenance,
     time_chart,
 )
-from meshwright.view.terminal import counted, per_million_tokens, rent_rate
+from meshwright.view.words import counted, per_million_tokens, rent_rate
 
 
 def disaggregated_page(

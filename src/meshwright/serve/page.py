@@ -35,7 +35,12 @@ from meshwright.view.pieces import (
     provenance,
     time_chart,
 )
-from meshwright.view.terminal import counted, per_million_tokens, percent, rent_rate
+from meshwright.view.words import (
+    counted,
+    per_million_tokens,
+    percent,
+    rent_rate,
+)
 
 MILLI = 1e3
 

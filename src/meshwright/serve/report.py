@@ -14,18 +14,20 @@ from meshwright.serve.answer import (
 )
 from meshwright.serve.speculation import tokens_per_step
 from meshwright.spec.workload import Decode
-from meshwright.view.terminal import (
+from meshwright.view.screen import (
     Bars,
     Screen,
     Stacked,
     Table,
     memory_lines,
+    time_lines,
+    wrapped,
+)
+from meshwright.view.words import (
     named_type,
     per_million_tokens,
     rent_rate,
-    time_lines,
     words,
-    wrapped,
 )
 
 FRONT_LINES = 8

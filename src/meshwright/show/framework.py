@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from meshwright.spec.declaration import Declaration, Source
 from meshwright.spec.framework import Framework
 from meshwright.spec.workload import Server
-from meshwright.view.terminal import wrapped
+from meshwright.view.screen import wrapped
 
 _IN_THE_TITLE = ("name", "title", "version", "why", "sources", "provenance")
 

@@ -18,7 +18,7 @@ from meshwright.graph.parameters import (
     windowed_kv_cache_bytes_per_token,
 )
 from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec, RecurrenceSpec
-from meshwright.view.terminal import screen_width
+from meshwright.view.screen import screen_width
 
 KV_WORD_BYTES: Final = 2.0
 """The cache is stated for 16-bit words."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from meshwright.base.records import Rows
+from meshwright.base.records import Rows, Shown
 from meshwright.spec.sweep import SweepSpec
 from meshwright.sweep.choice import Choice
 from meshwright.sweep.report import counts_of, records
 from meshwright.sweep.run import Point, Result, Swept
 from meshwright.view.notebook import figure
-from meshwright.view.shown import Shown
 
 if TYPE_CHECKING:
     from meshwright.view.notebook import AltairChart

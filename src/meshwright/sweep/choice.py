@@ -13,7 +13,8 @@ from meshwright.base.records import Brief
 from meshwright.base.units import format_si
 from meshwright.spec.sweep import Objective, SweepSpec
 from meshwright.sweep.quantities import QUANTITIES
-from meshwright.view.terminal import counted, wrapped
+from meshwright.view.screen import wrapped
+from meshwright.view.words import counted
 
 Record = Mapping[str, Any]
 

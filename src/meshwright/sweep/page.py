@@ -24,7 +24,7 @@ from meshwright.view import charts
 from meshwright.view.heat_map import heat_spec
 from meshwright.view.parts import Chart, Folded, Page, Part, Section, Table, Text, Tile
 from meshwright.view.pieces import count_chart
-from meshwright.view.terminal import counted
+from meshwright.view.words import counted
 
 MOST_ROWS = 1000
 """Most points in a table."""

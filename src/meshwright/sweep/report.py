@@ -29,7 +29,7 @@ from meshwright.sweep.quantities import QUANTITIES, field_of
 from meshwright.sweep.run import Swept
 from meshwright.view.heat_map import HeatCells, heat_lines, heat_svg
 from meshwright.view.markdown import markdown_table
-from meshwright.view.terminal import wrapped
+from meshwright.view.screen import wrapped
 
 WAITING = "not asked yet"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.base.records import Brief, Rows, Scalar, scalars
+from meshwright.base.records import Brief, Rows, Scalar, Shown, scalars
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.catalog.answer_file import FORMAT
 from meshwright.search.exhaustive import Coverage
@@ -17,7 +17,6 @@ from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.view.notebook import figure
-from meshwright.view.shown import Shown
 
 if TYPE_CHECKING:
     from meshwright.train.timeline import StepTimeline

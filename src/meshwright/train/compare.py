@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import TypedDict
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.base.records import Brief, Rows
+from meshwright.base.records import Brief, Rows, Shown
 from meshwright.base.registry import Registry, version
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Mapper, Problem
@@ -29,7 +29,6 @@ from meshwright.train.leading import lead
 from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_fixed, make_problem, switched_on
 from meshwright.view.notebook import figure
-from meshwright.view.shown import Shown
 
 if TYPE_CHECKING:
     from meshwright.view.notebook import AltairChart

@@ -11,7 +11,7 @@ from meshwright.train.report import plan_in_words, question_line
 from meshwright.view import charts
 from meshwright.view.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
 from meshwright.view.pieces import GIB, provenance, ranked
-from meshwright.view.terminal import JOULES_PER_KWH
+from meshwright.view.words import JOULES_PER_KWH
 
 SAME = 0.005
 """Largest relative difference of times that are equal in words."""

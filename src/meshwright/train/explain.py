@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from meshwright.base.errors import InfeasibleError, SpecError
-from meshwright.base.records import Rows, scalars
+from meshwright.base.records import Rows, Shown, scalars
 from meshwright.cost.problem import Problem
 from meshwright.search.exhaustive import Counts
 from meshwright.sharding.space import Choices, divisors
@@ -24,7 +24,6 @@ from meshwright.train.question import check_problem, problem_of
 from meshwright.train.robustness import Change, changes
 from meshwright.train.search import priced_families
 from meshwright.train.space import SearchSpace
-from meshwright.view.shown import Shown
 
 if TYPE_CHECKING:
     from meshwright.view.notebook import AltairChart

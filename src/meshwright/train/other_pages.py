@@ -14,7 +14,7 @@ from meshwright.train.report import question_line, slower_in_words
 from meshwright.view import charts
 from meshwright.view.parts import Chart, Page, Part, Section, Table, Text, Tile
 from meshwright.view.pieces import GIB, provenance
-from meshwright.view.terminal import JOULES_PER_KWH, counted, words
+from meshwright.view.words import JOULES_PER_KWH, counted, words
 
 DAY_S = 86_400.0
 

@@ -48,7 +48,7 @@ from meshwright.view.pieces import (
     ranked,
     time_chart,
 )
-from meshwright.view.terminal import JOULES_PER_KWH, rent_rate, words
+from meshwright.view.words import JOULES_PER_KWH, rent_rate, words
 
 if TYPE_CHECKING:
     from meshwright.train.explain import Explanation

@@ -22,13 +22,15 @@ from meshwright.train.answer import (
 from meshwright.train.question import frameworks_on
 from meshwright.train.writing import WRITTEN
 from meshwright.view.pieces import largest
-from meshwright.view.terminal import (
-    JOULES_PER_KWH,
+from meshwright.view.screen import (
     Bars,
     Row,
     Screen,
     Stacked,
     Table,
+)
+from meshwright.view.words import (
+    JOULES_PER_KWH,
     counted,
     named_type,
     per_million_tokens,

@@ -21,14 +21,8 @@ from meshwright.train.answer import (
 )
 from meshwright.train.measured.factors import PLAN_ERROR
 from meshwright.train.report import blocks_in_words
-from meshwright.view.terminal import (
-    JOULES_PER_KWH,
-    counted,
-    memory_lines,
-    time_lines,
-    words,
-    wrapped,
-)
+from meshwright.view.screen import memory_lines, time_lines, wrapped
+from meshwright.view.words import JOULES_PER_KWH, counted, words
 
 if TYPE_CHECKING:
     from meshwright.train.compare import Comparison, Entry

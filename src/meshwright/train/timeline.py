@@ -40,7 +40,7 @@ from meshwright.sharding.strategy import PlanOptions, ScheduleKind
 from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
 from meshwright.view.notebook import figure
-from meshwright.view.terminal import counted
+from meshwright.view.words import counted
 
 if TYPE_CHECKING:
     from meshwright.view.notebook import AltairChart

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.spec.declaration import Declaration, Provenance, Source, file_key
-from meshwright.view.terminal import screen_width
+from meshwright.view.screen import screen_width
 
 _UNITS: Final = {
     "_bytes_per_param": "B/parameter", "_bytes_per_s": "B/s", "_flops_per_s": "FLOP/s",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from meshwright.base.units import format_si
 from meshwright.view import charts
+from meshwright.view.screen import screen_width
 from meshwright.view.svg import svg_of
-from meshwright.view.terminal import screen_width
 
 CELL, LEAST = 96, 360
 """Width of a cell, and of a picture at least [px]."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
+from os import PathLike
 from pathlib import Path
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import write_whole
+from meshwright.view.drawn import drawn_page
 from meshwright.view.parts import Chart, Folded, Page, Part, Player
 
 FOLDER = Path(__file__).parent
@@ -32,11 +34,12 @@ def _drawn(template: str, page: Page, **more: object) -> str:
 
 def card_of(page: Page) -> str:
     """Return the first screen of a report as a piece of HTML: for notebooks."""
-    return _drawn("card.html", page)
+    return _drawn("card.html", drawn_page(page))
 
 
 def html_of(page: Page) -> str:
     """Return a report as HTML."""
+    page = drawn_page(page)
     kinds = {type(part) for part in _all_parts(page)}
     drawn = [name for kind, name in ((Chart, "page"), (Player, "player")) if kind in kinds]
     return _drawn(
@@ -49,7 +52,7 @@ def html_of(page: Page) -> str:
     )
 
 
-def write_page(page: Page, path: str | Path, *, force: bool = False) -> None:
+def write_page(page: Page, path: str | PathLike[str], *, force: bool = False) -> None:
     """Write a report, whole or not at all; over a file that is there only with ``force``.
 
     Raises

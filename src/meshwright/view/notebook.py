@@ -5,8 +5,9 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from meshwright.base.errors import UnsupportedError
-from meshwright.view.parts import Chart
+from meshwright.base.errors import UnknownNameError, UnsupportedError
+from meshwright.view.drawn import drawn_section
+from meshwright.view.parts import Chart, Page
 
 if TYPE_CHECKING:
     import altair
@@ -20,6 +21,25 @@ INK, GRID = "#757575", "#75757540"
 """Colours of text and lines that are legible on white and on black."""
 OF_WHOLES = ("$schema", "autosize", "config")
 """Keys that Vega-Lite allows in a whole chart only, not in one beside others."""
+
+
+def plot_of(page: Page, name: str) -> AltairChart:
+    """Return a chart of a page by its title, or the first chart of a section by its key.
+
+    Raises
+    ------
+    UnknownNameError, UnsupportedError
+        The page has no such chart, or Altair is not installed.
+    """
+    found: dict[str, Chart] = {}
+    for section in map(drawn_section, page.sections):
+        for part in section.parts:
+            if isinstance(part, Chart):
+                found.setdefault(section.key, part)
+                found[part.title] = part
+    if name not in found:
+        raise UnknownNameError("chart of this answer", name, found)
+    return figure(found[name])
 
 
 def figure(chart: Chart | None, why_none: str = "") -> AltairChart:

@@ -1,15 +1,27 @@
-"""Parts of a report: questions with short answers, sections of facts, tables and charts.
+"""Parts of a view: tiles, rows, parts of a whole, plots, code and text.
 
-Everything here is data. Each room builds the pages of its answers (``train/page.py`` and siblings);
-``page/html.py`` draws them. Text is text: nothing in a part is HTML, so that a name from an input
-can never become markup.
+Everything here is data: names, numbers and units, without glyphs of any medium. The ``view.py`` of
+a room makes the page of an answer of them (:mod:`meshwright.view.registry`), and one file per
+medium draws every page: ``terminal.py``, ``html.py``, ``notebook.py``. Text is text: nothing in a
+part is markup, so that a name from an input can never become markup.
+
+A name may end in its unit: ``"time [s]"``, ``"memory [bytes]"``, ``"faster [%]"``. Numbers under it
+are SI values (a share is a fraction), and each medium writes them as its readers expect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
+
+Cell = str | int | float | None
+Form = Literal["bars", "stacked", "points", "lines", "spans"]
+"""Forms of a plot, each with its columns:
+
+``bars``: name, amount. ``stacked``: name, then one column for each part. ``points``: name, kind, x,
+y. ``lines``: series, x, y. ``spans``: name, low, middle, high.
+"""
 
 
 class Kind:
@@ -19,7 +31,7 @@ class Kind:
 
     @property
     def kind(self) -> str:
-        """Name of the part for renderers."""
+        """Name of the part for media."""
         return type(self).__name__.lower()
 
 
@@ -40,16 +52,48 @@ class Code(Kind):
 
 @dataclass(frozen=True)
 class Table(Kind):
-    """Rows of cells under headings; a heading that ends in ``>`` marks a column of numbers."""
+    """Rows of cells under names; a name with a unit, or one that ends in ``>``, is of numbers."""
 
     head: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[Cell]]
     caption: str = ""
 
 
 @dataclass(frozen=True)
+class Whole(Kind):
+    """Parts of a whole, the largest first; against a capacity where there is one."""
+
+    title: str
+    parts: Mapping[str, float]
+    """Amount of each part, by its name; a field name such as ``tp_comm_s`` is put in words."""
+    unit: str
+    whole: float | None = None
+    """Whole of the shares; None: the sum of the parts."""
+    capacity: float | None = None
+    """Amount that there is room for; None: no limit."""
+    says: str = ""
+    """Content in a sentence; empty: the largest parts and their shares."""
+
+
+@dataclass(frozen=True)
+class Plot(Kind):
+    """Columns of numbers under a form that every medium can draw."""
+
+    title: str
+    says: str
+    """Content of the plot in a sentence, for screen readers."""
+    form: Form
+    data: Table
+    limit: float | None = None
+    """Amount of a line across the plot: of the parts, or of x where there are points."""
+    limit_name: str = "limit"
+    is_brushed: bool = False
+    """Whether a reader can select points by drawing an area."""
+
+
+@dataclass(frozen=True)
 class Chart(Kind):
-    """A Vega-Lite chart, with its content in words and in numbers for those who cannot see it."""
+    """A Vega-Lite chart of another form, with its content in words and in numbers."""
 
     title: str
     says: str
@@ -65,6 +109,8 @@ class Picture(Kind):
     title: str
     says: str
     svg: str
+    text: str = ""
+    """Drawing in characters, for a terminal; empty: there is none."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +136,13 @@ class Player(Kind):
 
 @dataclass(frozen=True)
 class Folded(Kind):
-    """Collapsed parts behind a summary line."""
+    """Collapsed parts behind a summary line; a terminal shows the summary alone."""
 
     summary: str
     parts: Sequence[Part]
 
 
-Part = Text | Code | Table | Chart | Picture | Player | Folded
+Part = Text | Code | Table | Whole | Plot | Chart | Picture | Player | Folded
 
 
 @dataclass(frozen=True)
@@ -116,19 +162,27 @@ class Tile:
     question: str
     answer: str
     note: str = ""
+    """Further lines, separated by line breaks."""
     section: str = ""
     mood: Literal["", "good", "bad"] = ""
+    label: str = ""
+    """Name at the left of a terminal, at most nine letters; empty: pages alone show the tile."""
+    part: Whole | Table | None = None
+    """Part that a terminal draws in place of the answer and the note (against a capacity: beside
+    them); pages have it in the section."""
+    spare: int = 0
+    """Tiles of the largest number are left out first where a screen is too long; 0: never."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """A whole report."""
+    """A whole answer: its title, its first screen, and its sections."""
 
     title: str
     subtitle: str
     """The question, in a line."""
     tiles: Sequence[Tile]
-    sections: Sequence[Section]
+    sections: Sequence[Section] = field(default=())
     warnings: Sequence[str] = ()
     command: str = ""
     """Command that computed the answer."""

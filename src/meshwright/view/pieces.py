@@ -10,7 +10,7 @@ from meshwright.spec.doubled import of_level
 from meshwright.view import charts
 from meshwright.view.declared_values import declared_values, origin_text, unit_of, value_text
 from meshwright.view.parts import Chart, Code, Folded, Part, Table, Text, Tile
-from meshwright.view.terminal import words
+from meshwright.view.words import words
 
 if TYPE_CHECKING:
     from meshwright.spec.calibration import Calibration

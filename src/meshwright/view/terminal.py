@@ -1,40 +1,58 @@
-"""Output of a terminal: a screen that leads with the answer, and plain lines for the detail.
+"""Pages on a terminal: the tiles that lead with the answer, and on request every section.
 
-A :class:`Screen` is a list of labelled rows (a sentence, bars, a table). ``rich`` draws it at the
-width of the terminal, in colour on a terminal only; it is imported when a screen is drawn. Rows of
-least importance are left out until the screen has at most ``MOST_LINES`` lines.
+``rich`` draws at the width of the terminal, in colour on a terminal only; it is imported when a
+page is drawn. Rows of least importance are left out until the tiles have at most ``MOST_LINES``
+lines.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
 
-from meshwright.base.units import format_bytes, format_number, format_seconds, printable
+from meshwright.base.units import printable
+from meshwright.view.drawn import ranked, told
+from meshwright.view.parts import (
+    Chart,
+    Code,
+    Folded,
+    Page,
+    Part,
+    Picture,
+    Player,
+    Plot,
+    Section,
+    Table,
+    Text,
+    Tile,
+    Whole,
+)
+from meshwright.view.values import named, shown, written
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.text import Text
-
-    from meshwright.spec.system import ChipSpec
+    from rich.text import Text as Words
 
 LEAST_WIDTH, WIDTH, MOST_WIDTH = 80, 100, 160
 """Columns of a screen: the least, the default outside of terminals, and the most."""
-JOULES_PER_KWH = 3.6e6
 MOST_LINES = 24
 """Lines of a default screen."""
 LABEL = 10
 """Columns of the labels at the left."""
 BAR = 40
 """Columns of the longest bar."""
+MOST_BARS, MOST_SEGMENTS = 4, 5
+"""Bars and segments on the first screen; the rest is joined."""
 LEAST_SHARE, SMALL_SHARE = 0.001, 0.02
 """Least share of the whole with a separate bar, and that where room is short."""
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 """Segments of a stacked bar, in turn."""
+MOODS = {"good": "bold green", "bad": "bold red", "": ""}
+NEVER, OF_NOTE, OF_BARS, OF_GAP = 0, 3, 7, 9
+"""Turn of a row to be left out where a screen is too long; the largest goes first."""
 
 
 def screen_width(file: IO[str] | None = None) -> int:
@@ -50,142 +68,125 @@ def screen_width(file: IO[str] | None = None) -> int:
     return min(max(columns, LEAST_WIDTH), MOST_WIDTH)
 
 
-def named_type(name: str, chip: ChipSpec) -> str:
-    """Return the name of a type of numbers, with the reason where a chip has no bf16."""
-    return f"{name} ({chip.name} has no bf16)" if name == chip.word != "bf16" else name
+def draw(
+    page: Page, *, detail: bool = False, after: str = "", file: IO[str] | None = None
+) -> None:  # fmt: skip
+    """Print the first screen of a page.
+
+    Parameters
+    ----------
+    detail
+        Whether the sections follow, and nothing is left out.
+    after
+        Command that a user may ask next.
+    """
+    console = console_of(file)
+    rows = list(_rows(page, detail=detail, after=after))
+    if not detail:
+        rows = _cut(page.subtitle, rows, console)
+    console.print(_screen(page.subtitle, rows, console))
+    if detail:
+        for section in page.sections:
+            console.print(_Stripped(_section(section, console)))
+        for warning in page.warnings[1:]:
+            console.print(_Stripped(_words(f"warning: {warning}", style="yellow")))
 
 
-@dataclass(frozen=True)
-class Row:
-    """One labelled row of a screen."""
+def text_of(page: Page, *, detail: bool = False, after: str = "", width: int = WIDTH) -> str:
+    """Return a page as plain text of a width."""
+    from io import StringIO
 
-    label: str
-    content: str | Bars | Table | Stacked
-    style: str = ""
-    """Colour of a sentence on a terminal, in the words of rich."""
-    spare: int = 0
-    """Rows of the largest number are left out first where a screen is too long; 0: never."""
-
-    def shorter(self) -> tuple[int, Row | None]:
-        """Return its turn to be shortened, as ``spare``, and the shorter row; None: no row."""
-        if isinstance(self.content, Bars) and self.content.spare > self.spare:
-            joined = replace(self.content, least=SMALL_SHARE)
-            if len(joined.shown()) < len(self.content.shown()):
-                return self.content.spare, replace(self, content=joined)
-        return self.spare, None
+    file, before = StringIO(), os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(width)
+    try:
+        draw(page, detail=detail, after=after, file=file)
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
+    return file.getvalue()
 
 
-@dataclass(frozen=True)
-class Bars:
-    """Parts of a whole: name, amount, share and a bar each; the small ones together."""
-
-    parts: Mapping[str, float]
-    show: Callable[[float], str]
-    most: int = 4
-    """Most bars; the rest is one line more."""
-    whole: float | None = None
-    """Whole of the shares; None: the sum of the parts."""
-    least: float = LEAST_SHARE
-    """Share of the whole below which parts are joined with the rest."""
-    spare: int = 0
-    """When bars below ``SMALL_SHARE`` are joined where a screen is too long, as of rows."""
-
-    @property
-    def total(self) -> float:
-        """Whole of the shares."""
-        return sum(self.parts.values()) if self.whole is None else self.whole
-
-    def shown(self) -> list[tuple[str, float]]:
-        """Return name and amount of each bar, the longest first and the rest at the end."""
-        ranked = sorted(self.parts.items(), key=lambda item: -item[1])
-        shown = [entry for entry in ranked[: self.most] if entry[1] >= self.least * self.total]
-        rest = sum(self.parts.values()) - sum(amount for _, amount in shown)
-        return [*shown, ("other", rest)] if rest > LEAST_SHARE * self.total else shown
+def lead_of(page: Page) -> str:
+    """Return the question and the first answer: the record at a prompt."""
+    first = page.tiles[0]
+    label = first.label or first.question
+    return "\n".join([page.subtitle, f"{label}: {first.answer}", *first.note.splitlines()[:1]])
 
 
-@dataclass(frozen=True)
-class Stacked:
-    """A bar of segments within a capacity, and its segments in words."""
-
-    head: str
-    parts: Mapping[str, float]
-    capacity: float
-    show: Callable[[float], str]
-    most: int = 5
-    """Most named segments; the rest is called other; 0: the bar alone."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; a heading that ends in ``>`` aligns its column to the right."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-@dataclass
-class Screen:
-    """Rows under a title; at most ``MOST_LINES`` lines when drawn, unless ``is_whole``."""
-
-    title: str
-    rows: list[Row] = field(default_factory=list)
-    is_whole: bool = False
-
-    def add(
-        self, label: str, content: str | Bars | Table | Stacked, *, style: str = "", spare: int = 0
-    ) -> None:
-        """Add a row."""
-        self.rows.append(Row(label, content, style, spare))
-
-    def gap(self) -> None:
-        """Add an empty line, which is left out first."""
-        self.rows.append(Row("", "", spare=9))
-
-    @property
-    def lead(self) -> str:
-        """The title and the sentences set in bold: the answer, without the next command."""
-        bold = [row for row in self.rows if "bold" in row.style and row.label != "next"]
-        return "\n".join([self.title, *(f"{row.label}: {row.content}" for row in bold)])
-
-    def draw(self, file: IO[str] | None = None) -> None:
-        """Print the screen."""
-        console = _console(file)
-        rows = list(self.rows)
-        while True:
-            lines = console.render_lines(_grid(self.title, rows, console), pad=False)
-            turns = [row.shorter() for row in rows]
-            first = max((turn for turn, _ in turns), default=0)
-            if self.is_whole or len(lines) <= MOST_LINES or not first:
-                break
-            last = max(index for index, (turn, _) in enumerate(turns) if turn == first)
-            left = turns[last][1]
-            rows[last : last + 1] = [] if left is None else [left]
-        console.print(_grid(self.title, rows, console))
-
-    def text(self, width: int = WIDTH) -> str:
-        """Return the screen as plain text of a width."""
-        from io import StringIO
-
-        file, before = StringIO(), os.environ.get("COLUMNS")
-        os.environ["COLUMNS"] = str(width)
-        try:
-            self.draw(file)
-        finally:
-            if before is None:
-                del os.environ["COLUMNS"]
-            else:
-                os.environ["COLUMNS"] = before
-        return file.getvalue()
-
-
-def _console(file: IO[str] | None) -> Console:
+def console_of(file: IO[str] | None = None) -> Console:
     """Return the console of screens: without colour outside of terminals, or under NO_COLOR."""
     from rich.console import Console
 
     return Console(file=file, width=screen_width(file), highlight=False, markup=False, emoji=False)
 
 
-def _grid(title: str, rows: Sequence[Row], console: Console) -> RenderableType:
+@dataclass(frozen=True)
+class _Row:
+    """One labelled row of a screen."""
+
+    label: str
+    content: str | Whole | Table
+    style: str = ""
+    spare: int = NEVER
+    least: float = LEAST_SHARE
+    """Share of the whole below which bars are joined."""
+    head: str = ""
+    """Words before a bar against a capacity."""
+
+    def shorter(self) -> tuple[int, _Row | None]:
+        """Return its turn to be shortened, and the shorter row; None: no row."""
+        content = self.content
+        if isinstance(content, Whole) and content.capacity is None and self.least != SMALL_SHARE:
+            joined = replace(self, least=SMALL_SHARE)
+            if len(_bars_of(content, SMALL_SHARE)) < len(_bars_of(content, self.least)):
+                return OF_BARS, joined
+        return self.spare, None
+
+
+def _rows(page: Page, *, detail: bool, after: str) -> Iterator[_Row]:
+    """Yield the rows of the tiles that a terminal shows, of the warnings and the next command."""
+    tiles = [tile for tile in page.tiles if tile.label]
+    for number, tile in enumerate(tiles):
+        if number == 0 or tile.part is not None:
+            yield _Row("", "", spare=OF_GAP)
+        yield from _tile(tile, is_first=number == 0)
+    if page.warnings:
+        left = len(page.warnings) - 1
+        more = f" ({left} more with --detail)" if left and not detail else ""
+        yield _Row("warning", page.warnings[0] + more, "yellow", spare=1)
+    if after:
+        yield _Row("next", after, "bold")
+
+
+def _tile(tile: Tile, *, is_first: bool) -> Iterator[_Row]:
+    style = MOODS[tile.mood] or ("bold" if is_first else "")
+    if isinstance(tile.part, Whole) and tile.part.capacity is not None:
+        yield _Row(tile.label, tile.part, spare=tile.spare, head=tile.answer)
+    elif tile.part is not None:
+        yield _Row(tile.label, tile.part, spare=tile.spare)
+        return
+    else:
+        yield _Row(tile.label, tile.answer, style, tile.spare)
+    for number, line in enumerate(tile.note.splitlines()):
+        yield _Row("", line, spare=max(tile.spare, OF_NOTE + min(number, 3)))
+
+
+def _cut(title: str, rows: list[_Row], console: Console) -> list[_Row]:
+    """Return the rows that fit the screen, the least important left out."""
+    while len(console.render_lines(_screen(title, rows, console), pad=False)) > MOST_LINES:
+        turns = [row.shorter() for row in rows]
+        first = max(turn for turn, _ in turns)
+        if first == NEVER:
+            break
+        last = max(index for index, (turn, _) in enumerate(turns) if turn == first)
+        left = turns[last][1]
+        rows[last : last + 1] = [] if left is None else [left]
+    return rows
+
+
+def _screen(title: str, rows: Sequence[_Row], console: Console) -> RenderableType:
     """Return the rows with their labels, under the title."""
     from rich.console import Group
     from rich.table import Table as Grid
@@ -194,8 +195,19 @@ def _grid(title: str, rows: Sequence[Row], console: Console) -> RenderableType:
     grid.add_column(width=LABEL - 1, no_wrap=True)
     grid.add_column(overflow="fold")
     for row in rows:
-        grid.add_row(_words(row.label, style="bold"), _drawn(row, console))
+        grid.add_row(_words(row.label, style="bold"), _row(row, console))
     return _Stripped(Group(_words(title), grid))
+
+
+def _row(row: _Row, console: Console) -> RenderableType:
+    if isinstance(row.content, Whole):
+        room = console.width - LABEL
+        if row.content.capacity is None:
+            return _bars(_bars_of(row.content, row.least), row.content, room, console)
+        return _stacked(row.content, row.head, room, console)
+    if isinstance(row.content, Table):
+        return _table(row.content)
+    return _words(row.content, style=row.style, is_whole=row.label == "next")
 
 
 class _Stripped:
@@ -217,197 +229,170 @@ class _Stripped:
             yield Segments([*kept, Segment.line()])
 
 
-def _words(text: str, *, style: str = "", is_whole: bool = False) -> Text:
+# -------------------------------------------------------------------------------- parts, one by one
+
+
+def _section(section: Section, console: Console) -> RenderableType:
+    """Return a section below its title."""
+    from rich.console import Group
+
+    parts = [found for part in section.parts for found in _part(part, console)]
+    return Group(_words(""), _words(section.title, style="bold underline"), *parts)
+
+
+def _part(part: Part, console: Console) -> Iterator[RenderableType]:
+    """Yield a part of a section below its name."""
+    yield from DRAWN[type(part)](part, console)
+
+
+def _whole_part(part: Whole, console: Console) -> Iterator[RenderableType]:
+    yield _words(f"{part.title}: {told(part)}")
+    whole = part if part.capacity is None else replace(part, whole=part.capacity)
+    yield _indented(_bars(_bars_of(whole, LEAST_SHARE, most=99), whole, console.width, console))
+
+
+def _plot_part(part: Plot, console: Console) -> Iterator[RenderableType]:
+    yield _words(f"{part.title}: {part.says}")
+    if part.form == "bars":
+        unit = named(part.data.head[1])[1]
+        amounts = {str(row[0]): row[1] for row in part.data.rows if isinstance(row[1], int | float)}
+        whole = Whole(part.title, amounts, unit, max(amounts.values(), default=0.0))
+        yield _indented(_bars(list(amounts.items()), whole, console.width, console, shares=False))
+    else:
+        yield _indented(_table(part.data))
+
+
+def _chart_part(part: Chart, console: Console) -> Iterator[RenderableType]:
+    yield _words(f"{part.title}: {part.says}")
+    if part.table is not None:
+        yield _indented(_table(part.table))
+
+
+def _table_part(part: Table, console: Console) -> Iterator[RenderableType]:
+    if part.caption:
+        yield _words(part.caption)
+    yield _indented(_table(part))
+
+
+def _picture_part(part: Picture, console: Console) -> Iterator[RenderableType]:
+    yield _words(part.text or f"{part.title}: {part.says}", is_whole=bool(part.text))
+
+
+def _player_part(part: Player, console: Console) -> Iterator[RenderableType]:
+    yield _words(f"{part.title}: {part.says}")
+    for step in part.steps:
+        yield _indented(_words(" ".join(filter(None, (step.title, step.text, step.sent)))))
+
+
+DRAWN: dict[type, Callable[..., Iterator[RenderableType]]] = {
+    Text: lambda part, console: iter([_words(part.text)]),
+    Code: lambda part, console: iter([_indented(_words(part.text, is_whole=True))]),
+    Table: _table_part,
+    Whole: _whole_part,
+    Plot: _plot_part,
+    Chart: _chart_part,
+    Picture: _picture_part,
+    Player: _player_part,
+    Folded: lambda part, console: iter([_words(f"{part.summary}: in the report", style="dim")]),
+}
+"""Function of each kind of part."""
+
+
+def _indented(drawn: RenderableType) -> RenderableType:
+    from rich.padding import Padding
+
+    return Padding(drawn, (0, 0, 0, 2))
+
+
+def _words(text: str, *, style: str = "", is_whole: bool = False) -> Words:
     """Return words as rich draws them, a command whole."""
-    from rich.text import Text
+    from rich.text import Text as Words
 
-    return Text(printable(text, is_whole=is_whole), style=style)
-
-
-def _drawn(row: Row, console: Console) -> RenderableType:
-    """Return the content of a row as rich draws it."""
-    if isinstance(row.content, str):
-        return _words(row.content, style=row.style, is_whole=row.label == "next")
-    if isinstance(row.content, Bars):
-        return _bars(row.content, console)
-    if isinstance(row.content, Stacked):
-        return _stacked(row.content, console)
-    return _table(row.content)
+    return Words(printable(text, is_whole=is_whole), style=style)
 
 
-def _block(console: Console) -> str:
+def _block(encoding: str) -> str:
     """Return the character of bars: a block where the output can carry it."""
     try:
-        "█".encode(console.encoding)
+        "█".encode(encoding)
     except (UnicodeError, LookupError):
         return "#"
     return "█"
 
 
-def _bars(bars: Bars, console: Console) -> RenderableType:
-    from rich.table import Table as Grid
-    from rich.text import Text
+def _bars_of(part: Whole, least: float, *, most: int = MOST_BARS) -> list[tuple[str, float]]:
+    """Return name and amount of each bar, the longest first and the rest at the end."""
+    total = part.whole or sum(part.parts.values())
+    shown = [entry for entry in list(ranked(part.parts).items())[:most]
+             if entry[1] >= least * total]  # fmt: skip
+    rest = sum(part.parts.values()) - sum(amount for _, amount in shown)
+    return [*shown, ("other", rest)] if rest > LEAST_SHARE * total else shown
 
-    grid, block = Grid.grid(padding=(0, 2)), _block(console)
-    longest = min(BAR, console.width - LABEL - 44)
+
+def _bars(
+    bars: Sequence[tuple[str, float]], part: Whole, room: int, console: Console, *,
+    shares: bool = True,
+) -> RenderableType:  # fmt: skip
+    """Return a row for each bar: name, amount, share of the whole, bar."""
+    from rich.table import Table as Grid
+    from rich.text import Text as Words
+
+    grid, block = Grid.grid(padding=(0, 2)), _block(console.encoding)
+    longest = min(BAR, room - 44)
+    total = part.whole or sum(part.parts.values())
     grid.add_column(min_width=16)
-    grid.add_column(justify="right")
-    grid.add_column(justify="right")
+    for _ in range(1 + shares):
+        grid.add_column(justify="right")
     grid.add_column()
-    for name, amount in bars.shown():
-        share = amount / bars.total if bars.total else 0.0
-        bar = block * min(max(round(share * longest), 1), longest)
-        grid.add_row(_words(name), bars.show(amount), f"{share:.1%}", Text(bar, style="cyan"))
+    for name, amount in bars:
+        share = amount / total if total else 0.0
+        bar = Words(block * min(max(round(share * longest), 1), longest), style="cyan")
+        told_share = [f"{share:.1%}"] if shares else []
+        grid.add_row(_words(name), shown(amount, part.unit), *told_share, bar)
     return grid
 
 
-def _stacked(stack: Stacked, console: Console) -> RenderableType:
+def _stacked(part: Whole, head: str, room: int, console: Console) -> RenderableType:
+    """Return one bar of segments within a capacity, and its segments in words."""
     from rich.console import Group
-    from rich.text import Text
+    from rich.text import Text as Words
 
-    used = sum(stack.parts.values())
-    ranked = sorted(stack.parts.items(), key=lambda item: -item[1])
-    least = stack.capacity / 1000
-    named = [(name, amount) for name, amount in ranked[: stack.most or None] if amount > least]
-    rest = used - sum(amount for _, amount in named)
+    assert part.capacity is not None
+    used, least = sum(part.parts.values()), part.capacity / 1000
+    entries = [entry for entry in list(ranked(part.parts).items())[:MOST_SEGMENTS]
+               if entry[1] > least]  # fmt: skip
+    rest = used - sum(amount for _, amount in entries)
     if rest > least:
-        named.append(("other", rest))
-    width = max(min(BAR, console.width - LABEL - len(stack.head) - 10), 10)
-    bar = _words(f"{stack.head}  ")
-    block, filled, run = _block(console), 0, 0.0
-    legend = Text()
-    for index, (name, amount) in enumerate(named):
+        entries.append(("other", rest))
+    width = max(min(BAR, room - len(head) - 10), 10)
+    bar, legend = _words(f"{head}  "), Words()
+    block, filled, run = _block(console.encoding), 0, 0.0
+    for index, (name, amount) in enumerate(entries):
         run += amount
         colour = COLOURS[index % len(COLOURS)]
-        cells = min(round(run / stack.capacity * width), width) - filled
+        cells = min(round(run / part.capacity * width), width) - filled
         bar.append(block * cells, style=colour)
         filled += cells
         legend.append(", " if index else "").append(_words(name, style=colour))
-        legend.append(f" {stack.show(amount)}")
-    bar.append("·" * (width - filled) if block != "#" else "." * (width - filled), style="dim")
-    bar.append(f"  {used / stack.capacity:.0%}", style="red" if used > stack.capacity else "")
-    return Group(bar, legend) if stack.most else bar
+        legend.append(f" {shown(amount, part.unit)}")
+    bar.append(("·" if block != "#" else ".") * (width - filled), style="dim")
+    bar.append(f"  {used / part.capacity:.0%}", style="red" if used > part.capacity else "")
+    return Group(bar, legend)
 
 
 def _table(table: Table) -> RenderableType:
-    from rich.table import Table as Drawn
+    from rich.table import Table as Grid
 
-    has_head = any(name.strip(">") for name in table.head)
-    drawn = Drawn(
+    told_table = written(table)
+    has_head = any(name.strip(">") for name in told_table.head)
+    grid = Grid(
         box=None, padding=(0, 2, 0, 0), show_header=has_head, header_style="dim", pad_edge=False
     )
-    for name in table.head:
+    for name in told_table.head:
         is_number = name.endswith(">")
-        drawn.add_column(
+        grid.add_column(
             name.rstrip(">"), justify="right" if is_number else "left", no_wrap=is_number
         )
-    for cells in table.rows:
-        drawn.add_row(*map(_words, cells))
-    return drawn
-
-
-def bar_lines(
-    parts: Mapping[str, float], show: Callable[[float], str], *, whole: float | None = None
-) -> Iterator[str]:
-    """Yield a line for each part: name, amount, share of the whole, bar.
-
-    Parts below a thousandth of the whole are joined in one line. A part beyond the whole has a
-    bar of full length that ends in ``>``.
-    """
-    total = sum(parts.values()) if whole is None else whole
-    small = 0.0
-    for name, amount in sorted(parts.items(), key=lambda item: -item[1]):
-        if amount < total / 1000:
-            small += amount
-            continue
-        yield _line(name, show(amount), amount / total)
-    if small > 0:
-        yield _line("smaller parts", show(small), small / total)
-
-
-def _line(name: str, amount: str, share: float) -> str:
-    bar = "#" * min(max(round(share * BAR), 1 if share > 0 else 0), BAR)
-    bar += ">" * (share > 1)
-    return f"  {name:<20} {amount:>10} {share:>7.1%}  {bar}".rstrip()
-
-
-_FIELD_WORDS = {
-    "tp_comm": "TP communication", "pp_comm": "PP communication", "cp_comm": "CP communication",
-    "ep_comm": "EP communication", "dp_comm": "DP communication", "tatp_comm": "TATP streams",
-    "hbm": "HBM", "d2d": "die-to-die links",
-}  # fmt: skip
-
-
-def words(name: str) -> str:
-    """Return the name of a part without its unit: ``tp_comm_s`` is ``TP communication``."""
-    for suffix in ("_bytes", "_s", "_j"):
-        name = name.removesuffix(suffix)
-    return _FIELD_WORDS.get(name, name.replace("_", " "))
-
-
-def counted(number: float, thing: str, things: str = "") -> str:
-    """Return a number of things in words: ``1 stage``, ``2 stages``, ``2 passes``."""
-    return f"{number:,.0f} {thing if number == 1 else things or thing + 's'}"
-
-
-def memory_lines(
-    parts: Mapping[str, float], needed_bytes: float, capacity_bytes: float, where: str
-) -> Iterator[str]:
-    """Yield the memory of the fullest device, part by part."""
-    used, room = format_bytes(needed_bytes), format_bytes(capacity_bytes)
-    yield f"memory of the fullest device ({where}): {used} of {room}"
-    named = {words(name): size for name, size in parts.items() if size}
-    yield from bar_lines(named, format_bytes, whole=capacity_bytes)
-
-
-def time_lines(what: str, parts: Mapping[str, float], total_s: float) -> Iterator[str]:
-    """Yield a time, part by part."""
-    yield f"{what}: {format_seconds(total_s)}"
-    named = {words(name): seconds for name, seconds in parts.items() if seconds}
-    yield from bar_lines(named, format_seconds)
-
-
-def wrapped(head: str, text: str, *, hang: int = 24) -> Iterator[str]:
-    """Yield a text behind a head, wrapped under it at the width of the screen."""
-    yield from textwrap.wrap(
-        text, screen_width(), initial_indent=head, subsequent_indent=" " * min(len(head), hang),
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
-
-
-def per_million_tokens(usd: float | None, joules: float | None) -> str:
-    """Return money and energy for a million tokens; unknown where unknown."""
-    known = [
-        *([] if usd is None else [f"{usd:.3g} USD"]),
-        *([] if joules is None else [f"{joules / JOULES_PER_KWH:.3g} kWh"]),
-    ]
-    unknown = [name for name, value in (("price", usd), ("energy", joules)) if value is None]
-    parts = [f"{' and '.join(known)} per million tokens"] if known else []
-    return "; ".join([*parts, *([f"{' and '.join(unknown)} unknown"] if unknown else [])])
-
-
-def rent_rate(chip: ChipSpec, num_devices: int) -> str:
-    """Return the price of a device hour, and its source; empty where unknown."""
-    rent = chip.rent_usd_per_hour
-    if rent is None:
-        return ""
-    origin = chip.provenance.get("rent")
-    is_assumed = origin is not None and origin.kind == "assumed"
-    source = chip.sources.get(origin.source or "") if origin and not is_assumed else None
-    why = source.title if source else origin.note if origin else "no source stated"
-    each = f"{rent:.4g} USD/h a device"
-    every = ""
-    if num_devices > 1:
-        every = f", {format_number(rent * num_devices, digits=4)} USD/h for {num_devices:,}"
-    span = ""
-    if origin and origin.low is not None and origin.high is not None:
-        word = "somewhere" if is_assumed else "listed"
-        span = f"; {word} from {origin.low:.4g} to {origin.high:.4g}"
-    return f"{each}{every} ({'assumed: ' if is_assumed else ''}{why}{span})"
-
-
-def percent(value: float | None, *, sign: bool = False) -> str:
-    """Return a share in per cent; a dash where it is not known."""
-    if value is None:
-        return "-"
-    return f"{value:+.1%}" if sign else f"{value:.1%}"
+    for cells in told_table.rows:
+        grid.add_row(*(_words(str(cell)) for cell in cells))
+    return grid

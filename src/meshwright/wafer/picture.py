@@ -16,7 +16,7 @@ from meshwright.base.units import format_seconds
 from meshwright.topology.network import Network
 from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
-from meshwright.view.terminal import WIDTH
+from meshwright.view.screen import WIDTH
 from meshwright.wafer.placing import price_as_placed
 from meshwright.wafer.price import physical_network, step_links
 

@@ -15,7 +15,7 @@ from meshwright.train.answer import Placement, Plan
 from meshwright.train.report import question_line
 from meshwright.view import charts
 from meshwright.view.parts import Chart
-from meshwright.view.terminal import time_lines, wrapped
+from meshwright.view.screen import time_lines, wrapped
 from meshwright.wafer.simulation import SimulatedStep
 
 NUM_SHOWN = 6

@@ -13,7 +13,7 @@ from meshwright.base.units import format_seconds
 from meshwright.spec.flows import PlacementFile
 from meshwright.train.answer import Candidate, Placement, Plan
 from meshwright.train.question import problem_of
-from meshwright.view.terminal import wrapped
+from meshwright.view.screen import wrapped
 from meshwright.wafer.placing import Placing, placed_candidate, price_as_placed
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.simulation import SimulatedPlan

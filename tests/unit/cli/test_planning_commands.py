@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.cli.main import main
 from meshwright.train import plan_file as files
-from meshwright.view.terminal import bar_lines
+from meshwright.view.screen import bar_lines
 
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
 TOO_LARGE = ["llama3-70b", "--on", "8xH100", "--seq", "8k", "--global-batch", "8"]

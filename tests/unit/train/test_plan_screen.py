@@ -11,7 +11,7 @@ from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train.question import training
 from meshwright.train.report import difference, plan_screen
 from meshwright.train.report_detail import plan_lines, proof_lines
-from meshwright.view.terminal import Bars, Screen
+from meshwright.view.screen import Bars, Screen
 from meshwright.wafer.training import estimate
 from meshwright.wafer.training import plan as plan_training
 

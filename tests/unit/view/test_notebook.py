@@ -4,7 +4,7 @@ import inspect
 import json
 import sys
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 from report_pages import charts_of
@@ -12,12 +12,11 @@ from sampled import slow_where
 
 import meshwright as mw
 from meshwright.base.errors import UnknownNameError, UnsupportedError
-from meshwright.base.records import Listed
+from meshwright.base.records import Listed, Shown
 from meshwright.catalog.answer_file import plain_data
 from meshwright.view import charts
 from meshwright.view.notebook import WIDTH, figure
 from meshwright.view.parts import Chart
-from meshwright.view.shown import Shown
 
 ASKED = {"on": "8xH100", "seq": "1k", "global_batch": 16}
 REQUESTS = {"decode": True, "prefill": True, "batch": 64, "prompt": "2k", "answer": 128,
@@ -126,8 +125,15 @@ def answer(request, made):
 
 
 def plots_of(answer):
-    """The plots that an answer offers: functions by name."""
-    return {name: getattr(answer, name) for name in dir(answer) if name.startswith("plot_")}
+    """The charts of an answer: those of its view by their titles, and methods that draw one."""
+    found = {
+        name: method
+        for name, method in inspect.getmembers(answer, inspect.ismethod)
+        if name.startswith("plot_")
+    }
+    if not found and isinstance(answer, Shown):
+        found = {title: partial(answer.plot, title) for title in charts_of(answer.page())}
+    return found
 
 
 def test_an_answer_is_a_few_lines(answer):
@@ -172,7 +178,7 @@ def test_plots_are_the_charts_of_the_report(name, made):
     answer = made(name)
     drawn, refused = {}, {}
     for plot_name, plot in plots_of(answer).items():
-        assert inspect.getdoc(plot)
+        assert inspect.getdoc(getattr(plot, "func", plot))
         try:
             drawn[plot_name] = plot().to_dict(validate=False)
         except UnsupportedError as error:

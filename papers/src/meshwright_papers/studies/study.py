@@ -13,7 +13,7 @@ from meshwright.base.registry import Registry
 from meshwright.spec.system import SystemSpec
 from meshwright.view.declared_values import declared_values, origin_text, value_text
 from meshwright.view.markdown import markdown_table
-from meshwright.view.terminal import wrapped
+from meshwright.view.screen import wrapped
 from meshwright_papers.studies.drawing import Drawing, drawing_spec, drawing_svg
 
 AGREE_WITHIN = 0.15

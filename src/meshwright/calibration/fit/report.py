@@ -49,7 +49,8 @@ from meshwright.catalog.calibration import (
     load_calibration,
 )
 from meshwright.spec.calibration import Spread
-from meshwright.view.terminal import percent, screen_width
+from meshwright.view.screen import screen_width
+from meshwright.view.words import percent
 
 
 class FittedRecord(TypedDict, total=False):

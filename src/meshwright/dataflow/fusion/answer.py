@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import TypedDict
 
-from meshwright.base.records import Brief, Rows, scalars
+from meshwright.base.records import Brief, Rows, Shown, scalars
 from meshwright.dataflow.fusion.cores import CoreGrid, passing_dims
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import single_dims
 from meshwright.spec.system import DType
 from meshwright.view.notebook import figure
-from meshwright.view.shown import Shown
 
 if TYPE_CHECKING:
     from meshwright.view.notebook import AltairChart

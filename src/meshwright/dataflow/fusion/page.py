@@ -11,7 +11,7 @@ from meshwright.dataflow.fusion.report import pass_of, proof_lines, speed_line, 
 from meshwright.view import charts
 from meshwright.view.parts import Chart, Page, Part, Picture, Section, Table, Text, Tile
 from meshwright.view.pieces import count_chart, largest, time_chart
-from meshwright.view.terminal import counted, words
+from meshwright.view.words import counted, words
 
 MIB = 2.0**20
 

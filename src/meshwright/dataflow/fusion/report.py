@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
 from meshwright.spec.workload import BYTES_OF
-from meshwright.view.terminal import Bars, Screen, Table, counted, words, wrapped
+from meshwright.view.screen import (
+    Bars,
+    Screen,
+    Table,
+    wrapped,
+)
+from meshwright.view.words import counted, words
 
 SHOWN_GAP = 0.0005
 """A smaller one would be printed as nothing."""

@@ -24,7 +24,7 @@ from meshwright.show.walks.stream import Layer, stream_walk
 from meshwright.show.walks.walk import Walk
 from meshwright.spec.model import ModelSpec
 from meshwright.streams.forms import streams
-from meshwright.view.terminal import counted
+from meshwright.view.words import counted
 
 BLOCKS = {"tp": False, "tp-sp": True}
 """Names of the walks of a transformer block, and whether tokens are split."""

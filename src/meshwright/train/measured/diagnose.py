@@ -44,7 +44,8 @@ from meshwright.train.question import check_problem, make_problem
 from meshwright.train.report import question_line
 from meshwright.train.report_detail import trial_lines
 from meshwright.train.robustness import NUM_DRAWS, SEED
-from meshwright.view.terminal import WIDTH, screen_width, words, wrapped
+from meshwright.view.screen import WIDTH, screen_width, wrapped
+from meshwright.view.words import words
 
 
 @dataclass(frozen=True)

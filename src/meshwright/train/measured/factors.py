@@ -21,7 +21,7 @@ from meshwright.cost.problem import Distances, Problem
 from meshwright.cost.step import price_columns
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.calibration import Calibration, CalibrationOf, calibration_columns
-from meshwright.view.terminal import counted, words
+from meshwright.view.words import counted, words
 
 
 @dataclass(frozen=True)
