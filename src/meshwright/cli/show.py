@@ -30,8 +30,8 @@ SCHEMAS = {
     "simulation": ("wafer.report", "SimulationRecord"),
     "placement": ("wafer.stated", "PlacementRecord"),
     "placements": ("wafer.stated", "PlacementsRecord"),
-    "flows": ("report.flows", "FlowsRecord"),
-    "routes": ("report.flows", "RoutesRecord"),
+    "flows": ("show.flows", "FlowsRecord"),
+    "routes": ("show.flows", "RoutesRecord"),
     "partition-plan": ("sram.answer", "PartitionPlan"),
     "fusion": ("dataflow.fusion.answer", "FusionRecord"),
     "job": ("frameworks.reading.report", "JobRecord"),
@@ -41,10 +41,10 @@ SCHEMAS = {
     "kernel-validation": ("calibration.kernel_report", "KernelValidationRecord"),
     "calibration": ("calibration.fit.report", "FittedRecord"),
     "measurement": ("measure.report", "MeasuredRecord"),
-    "collectives": ("report.collectives", "CollectivesRecord"),
-    "topologies": ("report.topologies", "TopologiesRecord"),
-    "walk": ("report.walks.walk", "Walk"),
-    "failure": ("report.failure", "Failure"),
+    "collectives": ("show.collectives", "CollectivesRecord"),
+    "topologies": ("show.topologies", "TopologiesRecord"),
+    "walk": ("show.walks.walk", "Walk"),
+    "failure": ("show.failure", "Failure"),
 }
 """Module and name of the record of each answer, by schema."""
 STREAMED = ("weights", "inputs")
