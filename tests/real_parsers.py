@@ -10,7 +10,6 @@ from pathlib import Path
 from meshwright.catalog.megatron_models import VANILLA, bridge_recipe
 from meshwright.frameworks.launch import degrees, micro_batches, plan_launch
 from meshwright.frameworks.registry import TARGETS, export
-from meshwright.frameworks.targets.jax import mesh_axes
 from meshwright.graph.parameters import count_parameters
 
 READERS = Path(__file__).parent / "frameworks" / "readers"
@@ -229,20 +228,7 @@ def _maxtext(plan) -> dict[str, object]:
     }
 
 
-def _jax(plan) -> dict[str, object]:
-    sizes, plan_options = degrees(plan), plan.best.plan_options
-    return {
-        "axes": mesh_axes(plan),
-        "num_params": count_parameters(plan.model).num_params,
-        "splits_state_alone": plan_options.zero_stage == 1 and sizes["dp_shard"] > 1,
-        "num_micro_batches": micro_batches(plan),
-        "global_batch_size": plan.workload.global_batch_size,
-        "sequence_length": plan.workload.sequence_length,
-    }
-
-
 MEANT = {
-    "jax": _jax,
     "megatron-bridge": _bridge,
     "maxtext": _maxtext,
     "megatron": _megatron,

@@ -83,15 +83,10 @@ MAXTEXT_PLANS = [
     ),
     ({"dp_shard": 32, "dp_replicate": 2, "ep": 8}, {"zero_stage": 3}, {"model": "mixtral-8x7b"}),
 ]
-JAX_PLANS = [
-    ({"tp": 4, "dp_shard": 4, "dp_replicate": 4}, {"zero_stage": 3} | OVERLAPPED, {}),
-    ({"tp": 2, "dp_shard": 8, "ep": 8}, {"zero_stage": 1} | OVERLAPPED,
-     {"model": "mixtral-8x7b", "system": "16xTPU-v5p", "length": 4096}),
-]  # fmt: skip
 PLANS = {
     "megatron": MEGATRON_PLANS, "torchtitan": TORCHTITAN_PLANS, "fsdp": TORCH_PLANS,
     "deepspeed": DEEPSPEED_PLANS, "accelerate": ACCELERATE_PLANS,
-    "megatron-bridge": MEGATRON_PLANS, "maxtext": MAXTEXT_PLANS, "jax": JAX_PLANS,
+    "megatron-bridge": MEGATRON_PLANS, "maxtext": MAXTEXT_PLANS,
 }  # fmt: skip
 
 

@@ -33,7 +33,6 @@ PLAIN = {
     "deepspeed": ({"dp_shard": 64}, {"zero_stage": 3}, {"optimizer": "deepspeed-adam"}),
     "torchtitan": ({"dp_shard": 64}, {"zero_stage": 3}, {}),
     "megatron-bridge": ({"tp": 8, "dp_shard": 8}, {"zero_stage": 1}, {}),
-    "jax": ({"dp_shard": 64}, {"zero_stage": 3}, {}),
 }
 
 

@@ -58,11 +58,6 @@ CASES = {
         {"zero_stage": 1, "recompute": Recompute.SELECTIVE, "head_layers": 1},
         {"model": "mixtral-8x7b", "optimizer": "megatron-adam-bf16-gradients", "length": 4096},
     ),
-    "jax": (
-        {"tp": 2, "dp_shard": 8, "ep": 8},
-        {"zero_stage": 3, "overlap_tensor_parallel": True},
-        {"model": "mixtral-8x7b", "length": 4096},
-    ),
     "maxtext": (
         {"tp": 2, "dp_shard": 16, "dp_replicate": 2, "ep": 8},
         {"zero_stage": 3, "recompute": Recompute.FULL, "overlap_tensor_parallel": True},
