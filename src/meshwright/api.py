@@ -29,10 +29,10 @@ from meshwright.options.table import COMMANDS, options_from_keywords
 
 if TYPE_CHECKING:
     from meshwright.calibration.fit.report import Fitted
-    from meshwright.calibration.kernel_report import KernelValidation
+    from meshwright.calibration.kernel_validation import KernelValidation
     from meshwright.calibration.kernels import Timings
-    from meshwright.calibration.report import Validation
     from meshwright.calibration.rows import Row
+    from meshwright.calibration.validation import Validation
     from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.fusion.answer import FusionAnswer, FusionQuestion
     from meshwright.dataflow.linpack import GridRuns
@@ -1275,8 +1275,8 @@ def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
     from meshwright.base.files import write_all
     from meshwright.base.registry import version
     from meshwright.calibration.reading import judged, rows_file
-    from meshwright.calibration.report import Validation, documents
     from meshwright.calibration.serving import predict_all
+    from meshwright.calibration.validation import Validation
     from meshwright.options.question import output_file
     from meshwright.view.svg import check_drawable
 
@@ -1291,15 +1291,17 @@ def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
     predictions = tuple(predict_all(rows, args.calibration))
     found = Validation(predictions, args.calibration, tuple(faults), version(), call.command)
     if target is not None:
-        write_all(target.parent, documents(found, rows, target.stem), force=args.force)
+        from meshwright.calibration.view import documents
+
+        write_all(target.parent, documents(found, target.stem), force=args.force)
     return found
 
 
 def _validated_kernels(args: Namespace, call: Call) -> KernelValidation:
     """Return the comparison of the curves of single kernels with measured times."""
-    from meshwright.base.files import write_whole
+    from meshwright.base.files import write_all
     from meshwright.base.registry import version
-    from meshwright.calibration.kernel_report import kernel_document, kernel_validation
+    from meshwright.calibration.kernel_validation import kernel_validation
     from meshwright.catalog.calibration import DEFAULT as STEPS
     from meshwright.catalog.kernels import DEFAULT, load_curves
     from meshwright.options.question import output_file
@@ -1309,7 +1311,10 @@ def _validated_kernels(args: Namespace, call: Call) -> KernelValidation:
     found = kernel_validation(_timings(args.measurements), curves)
     found = replace(found, version=version(), command=call.command)
     if target is not None:
-        write_whole(target, kernel_document(found), force=args.force)
+        from meshwright.view.markdown import markdown_of
+        from meshwright.view.registry import page_of
+
+        write_all(target.parent, markdown_of(page_of(found), target.stem), force=args.force)
     return found
 
 

@@ -32,7 +32,7 @@ def plain_data(value: object, *, with_defaults: bool = False) -> Any:
     """Return declarations, dataclasses and columns as plain data, ready for JSON.
 
     A dataclass may name properties to be written with its fields: ``DERIVED`` holds the property
-    by the name of its entry.
+    by the name of its entry; ``WRITTEN`` holds those that are written in place of all fields.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def plain_data(value: object, *, with_defaults: bool = False) -> Any:
             return value.model_dump(mode="json", exclude_defaults=not with_defaults)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             own = {e.name: e.name for e in dataclasses.fields(value)}
-            named = {**own, **getattr(value, "DERIVED", {})}
+            named = getattr(value, "WRITTEN", {**own, **getattr(value, "DERIVED", {})})
             return {name: plain(getattr(value, source)) for name, source in named.items()}
         if isinstance(value, Mapping):
             return {str(key): plain(entry) for key, entry in value.items()}

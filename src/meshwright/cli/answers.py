@@ -414,19 +414,12 @@ def sweep(args: Namespace) -> int:
 
 def validate(args: Namespace) -> int:
     """Print the errors of predictions; 2 for invalid rows, 3 where none is predicted."""
-    from meshwright.calibration.kernel_report import (
-        KernelValidation,
-        kernel_lines,
-        kernel_validation_record,
-    )
-    from meshwright.calibration.report import validation_lines, validation_record
+    from meshwright.calibration.validation import Validation
 
     found = api.validate.answer(args, _call(args))
-    if isinstance(found, KernelValidation):
-        show(kernel_lines(found, detail=args.detail), kernel_validation_record(found), args.json)
+    show_answer(found, args)
+    if not isinstance(found, Validation):
         return 0
-    data = validation_record(found) if args.json else None
-    show(validation_lines(found, detail=args.detail), data, args.json)
     if all(entry.refused is not None for entry in found.predictions):
         return NOTHING_FITS
     return BAD_INPUT if found.bad_rows else 0
@@ -435,7 +428,7 @@ def validate(args: Namespace) -> int:
 def calibrate(args: Namespace) -> int:
     """Print fitted constants; 3 where no row has a throughput that can be predicted."""
     found = api.calibrate.answer(args, _call(args))
-    show(found.lines, found.data if args.json else None, args.json)
+    show_answer(found, args, data=found.data)
     return 0
 
 

@@ -234,23 +234,27 @@ def show(lines: Iterable[str], data: object, as_json: bool, *, is_file: bool = F
         print(printable("\n".join(lines), is_whole=is_file))
 
 
-def show_answer(answer: object, args: argparse.Namespace, *, after: str = "") -> None:
+def show_answer(
+    answer: object, args: argparse.Namespace, *, after: str = "", data: object = None
+) -> None:  # fmt: skip
     """Print an answer by its view, or as data for a program.
 
     Parameters
     ----------
     after
         Command that a user may ask next.
+    data
+        Data for a program; None: the answer itself.
     """
     if args.json:
-        show((), answer, as_json=True)
+        show((), answer if data is None else data, as_json=True)
         return
     from meshwright.view.registry import page_of
     from meshwright.view.terminal import draw
 
     page = page_of(answer)
     wipe()
-    draw(page, detail=args.detail, after=after)
+    draw(page, detail=getattr(args, "detail", False), after=after)
 
 
 def show_screen(

@@ -17,6 +17,7 @@ SCALES = {
     "bytes": (("GiB", 2.0**30), ("MiB", 2.0**20)),
     "s": (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)),
     "%": (("%", 0.01),),
+    "+%": (("%", 0.01),),
 }
 """Units of axes, the largest first, and their size in the unit of the values."""
 

@@ -79,9 +79,34 @@ def _texts(kind: type) -> dict[str, str]:
     }  # fmt: skip
 
 
+def _printed(kind: type) -> type:
+    """Return the record as printed: one that names its entries (``WRITTEN``) has no other field."""
+    named = getattr(kind, "WRITTEN", None)
+    if named is None:
+        return kind
+    fields = get_type_hints(kind)
+    holds = {
+        name: fields[source]
+        if source in fields
+        else get_type_hints(_getter(getattr(kind, source)))["return"]
+        for name, source in named.items()
+    }
+    printed = dataclasses.make_dataclass(kind.__name__, list(holds.items()))
+    printed.__doc__ = kind.__doc__
+    return printed
+
+
+def _getter(entry: Any) -> Any:
+    """Return the function of a property, cached or not."""
+    return getattr(entry, "fget", None) or entry.func
+
+
 def schema_of(kind: type, name: str) -> dict[str, Any]:
     """Return the JSON Schema of a record as it is printed, of this version of the layout."""
-    found = TypeAdapter(kind).json_schema(
+    found = TypeAdapter(_printed(kind)).json_schema(
         by_alias=False, schema_generator=_Answers, mode="serialization"
     )
+    for entry, source in getattr(kind, "WRITTEN", {}).items():
+        if text := inspect.getdoc(getattr(kind, source, None)):
+            found["properties"][entry].setdefault("description", " ".join(text.split()))
     return {"$id": f"urn:meshwright:{name}:{FORMAT}", **found}

@@ -14,6 +14,7 @@ TOLD: dict[str, Callable[[float], str]] = {
     "s": format_seconds,
     "bytes": format_bytes,
     "%": lambda value: f"{value:.1%}",
+    "+%": lambda value: f"{value:+.1%}",
     "x": lambda value: f"{value:.2f}x",
     "#": lambda value: f"{value:,.0f}",
 }
