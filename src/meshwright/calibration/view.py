@@ -117,8 +117,8 @@ def validation_page(found: Validation, others: Others | None = None) -> Page:
             for tile in _tiles(found, record)
         ],
         sections=shown,
-        warnings=[*map(str, found.bad_rows), *(f"without effect: {one}" for one in
-                                               found.without_effect)],
+        warnings=[*(f"left out: {fault}" for fault in found.bad_rows),
+                  *(f"without effect: {one}" for one in found.without_effect)],
         command=found.command,
         version=found.version,
     )  # fmt: skip
