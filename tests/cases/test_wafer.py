@@ -129,7 +129,7 @@ def test_a_launch_file_of_one_shard_starts_without_zero():
     assert mw.estimate(file, **asked).best.plan_options.zero_stage == 1
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("grid", "model", "sequence", "batch", "found_s"),
     [("links_dead", "llama3-70b", 512, 96, 1.357), ("two_dead", "gpt3-76b", 2048, 128, 2.832)],

@@ -186,8 +186,13 @@ def test_the_last_gradients_of_a_layer_show_by_hand():
     assert layer.forward
 
 
-def of_stages(num_stages, chunks, forward_s, backward_s, send_bytes, schedule, num_micro_batches):
-    """Return the step of a pipeline whose stages take given times, on a snake of a mesh."""
+def of_stages(
+    num_stages, chunks, forward_s, backward_s, send_bytes, schedule, num_micro_batches, later_s=0.0
+):
+    """Return the step of a pipeline whose stages take given times, on a snake of a mesh.
+
+    ``later_s`` is the part of a backward pass that the schedule may put off.
+    """
     sides = {2: (2, 1), 3: (3, 1), 4: (2, 2)}[num_stages]
     asked = grid_problem(*sides)
     strategy = make_strategy(pp=num_stages, num_virtual_stages=chunks)
@@ -201,7 +206,7 @@ def of_stages(num_stages, chunks, forward_s, backward_s, send_bytes, schedule, n
     def runs(stage):
         passes = PiecePasses(
             (Work("forward", forward_s[stage] / chunks),),
-            (Work("backward", backward_s[stage] / chunks),),
+            (Work("backward", backward_s[stage] / chunks, later_s=later_s),),
         )
         return [[Run(passes, 1.0, 0.0)] for _ in range(chunks)]
 
@@ -256,6 +261,17 @@ def test_an_interleaved_pipeline_takes_what_its_timeline_says(seed):
     times = StageTimes(forward_s, backward_s, 0.0, send_s=send_s)
     expected = build_timeline(schedules[kind], stages, chunks, count, times)
     assert found == pytest.approx(expected.makespan_s, **EXACT)
+
+
+def test_weight_gradients_that_are_put_off_are_computed_by_hand():
+    """Two stages, two micro-batches, 1 s for each of F, BI and BW.
+
+    The first stage runs F0 F1 . BI0 BW0 BI1 BW1, the second . F0 BI0 F1 BI1 BW0 BW1: both end
+    after 7 s. 1F1B takes (2 + 1) (1 + 2) = 9 s.
+    """
+    times = ([1.0, 1.0], [2.0, 2.0], 0.0)
+    assert of_stages(2, 1, *times, ScheduleKind.ZERO_BUBBLE, 2, later_s=1.0) == pytest.approx(7.0)
+    assert of_stages(2, 1, *times, ScheduleKind.ONE_F_ONE_B, 2, later_s=1.0) == pytest.approx(9.0)
 
 
 @pytest.mark.parametrize("schedule", [ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B])

@@ -167,11 +167,11 @@ def test_less_of_a_resource_never_makes_the_best_plan_better(resource):
     assert worse_plans(3, [resource]) == []
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_campaign_of_strategies():
     assert [bad for seed in range(500) for bad in worse_strategies(seed)] == []
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_campaign_of_plans():
     assert [bad for seed in range(40) for bad in worse_plans(seed, LESS)] == []

@@ -361,6 +361,14 @@ def test_megatron_takes_the_layers_of_each_stage(text, stages, chunks, lengths, 
     assert found == expected
 
 
+def test_megatron_counts_the_tokens_before_a_token_in_its_window(text):
+    """A window of 4,096 tokens holds a token and 4,095 before it."""
+    mistral = {"model": "mistral-7b"}
+    script = text("megatron", {"tp": 8, "dp_shard": 8}, length=32768, **mistral)
+    assert options_of(script)["--window-size"] == "4095,0"
+    assert "--window-size" not in text("megatron", {"tp": 8, "dp_shard": 8}, length=4096, **mistral)
+
+
 def test_pipeline_layout_counts_every_layer():
     assert pipeline_layout([1, 2, 3]) == "Et*1|t*2|t*3L"
 
