@@ -56,10 +56,10 @@ def test_the_verdict_on_workers_of_one_kind_counts_prompts():
 
 
 def test_rows_and_plans_are_priced_by_one_function():
-    """300 published loads of clients: the figure of ``validate`` is that of the plan's price."""
-    rows = [row for row in published_serving_rows() if row.closed_loop][:300]
+    """30 published loads of clients: the figure of ``validate`` is that of the plan's price."""
+    rows = [row for row in published_serving_rows() if row.closed_loop][:300:10]
     jobs = [job for row in rows for job in serving_jobs(row, "calibrated")]
-    assert len(rows) == 300
+    assert len(rows) == 30
     compared = 0
     for column in columns_of(jobs):
         serving, served_ = column.setting.serving, column.served()
@@ -79,7 +79,7 @@ def test_rows_and_plans_are_priced_by_one_function():
             )  # fmt: skip
             assert found.time.total_s[0] == served_.step_s[index]
             compared += 1
-    assert compared > 100
+    assert compared > 10
 
 
 # ------------------------------------------------------------------------------ room of the cache

@@ -21,7 +21,7 @@ NAMES = ("tp", "cp", "pp", "dp_shard", "ep", "micro_batch_size", "num_virtual_st
 DEGREE = st.sampled_from([1, 2, 3, 4, 5, 6, 8, 12, 16, 64])
 
 
-@settings(max_examples=40, deadline=None, phases=[Phase.generate])
+@settings(max_examples=6, deadline=None, phases=[Phase.generate])
 @given(
     model=st.sampled_from(MODELS), framework=st.sampled_from(FRAMEWORKS),
     degrees=st.fixed_dictionaries(dict.fromkeys(NAMES, DEGREE)),

@@ -40,8 +40,10 @@ def found_faults(
     if not found and row(case.s, 0).num_devices <= num_devices:
         return [], ""
 
+    broken_first = sorted(rules, key=lambda rule: rule not in broken)  # most changes mend nothing
+
     def refused(changed: Case) -> BoolArray:
-        return any_of((rule.breaks(changed) for rule in rules), changed)
+        return any_of((rule.breaks(changed) for rule in broken_first), changed)
 
     return found, nearest_legal(case, broken, refused, num_devices, replicas)
 

@@ -173,8 +173,10 @@ def facts(case: Case, index: int) -> dict[str, int | str]:
 
 
 def any_of(masks: Iterable[BoolArray], case: Case) -> BoolArray:
-    """Return the rows that any of the masks marks."""
+    """Return the rows that any of the masks marks; none is made once all rows are marked."""
     marked = case.no_rows
     for mask in masks:
         marked = marked | mask
+        if marked.all():
+            break
     return marked
