@@ -1201,7 +1201,7 @@ def sweep(args: Namespace, call: Call) -> SweepAnswer:
     from meshwright.sweep.answer import SweepAnswer
     from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.questions import QUESTIONS, checked
-    from meshwright.sweep.report import cells_of, records, sweep_csv
+    from meshwright.sweep.results import cells_of, records, sweep_csv
     from meshwright.sweep.run import Store, load_sweep, state_of_code
     from meshwright.sweep.run import run as run_points
     from meshwright.view.heat_map import heat_svg
@@ -1250,12 +1250,10 @@ def sweep(args: Namespace, call: Call) -> SweepAnswer:
     if report is not None and is_page:
         found.report(report, force=args.force)
     elif report is not None and asked.report is not None:
-        from meshwright.sweep.report import document
+        from meshwright.view.markdown import markdown_of
 
-        again = f"meshwright sweep {args.file} --report {report}"
-        text, pictures = document(asked, asked.report, swept, report.stem, again)
-        files = {f"{report.stem}/{name}": drawn for name, drawn in pictures.items()}
-        write_all(report.parent, files | {report.name: text}, force=args.force)
+        files = markdown_of(found.page(), report.stem, without=("points",))
+        write_all(report.parent, files, force=args.force)
     return found
 
 

@@ -398,18 +398,14 @@ def _show_job(found: Job, args: Namespace) -> int:
 
 def sweep(args: Namespace) -> int:
     """Print a sweep; 3 where no point has a plan or is within limits, 130 where Ctrl-C came."""
-    from meshwright.sweep.choice import choice_lines
-    from meshwright.sweep.report import counts_of, sweep_lines, sweep_record
+    from meshwright.sweep.results import counts_of
 
     found = api.sweep.answer(args, _call(args))
-    asked, swept, chosen = found.asked, found.swept, found.chosen
-    lines = [*sweep_lines(asked, swept), *[""] * bool(chosen)]
-    lines += [line for choice in chosen for line in choice_lines(asked, choice)]
-    show(lines, sweep_record(asked, swept, chosen) if args.json else None, args.json)
-    if not swept.is_complete:
+    show_answer(found, args)
+    if not found.is_complete:
         return INTERRUPTED
-    is_empty = any(not choice.best for choice in chosen)
-    return NOTHING_FITS if is_empty or "found" not in counts_of(swept) else 0
+    is_empty = any(not choice.best for choice in found.chosen)
+    return NOTHING_FITS if is_empty or "found" not in counts_of(found.swept) else 0
 
 
 def validate(args: Namespace) -> int:

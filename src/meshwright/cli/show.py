@@ -36,7 +36,7 @@ SCHEMAS = {
     "fusion": ("dataflow.fusion.answer", "FusionRecord"),
     "job": ("frameworks.reading.report", "JobRecord"),
     "graph": ("dataflow.graph_report", "GraphRecord"),
-    "sweep": ("sweep.report", "SweepRecord"),
+    "sweep": ("sweep.answer", "SweepAnswer"),
     "validation": ("calibration.validation", "Validation"),
     "kernel-validation": ("calibration.kernel_validation", "KernelValidation"),
     "calibration": ("calibration.fit.report", "FittedRecord"),

@@ -1,13 +1,12 @@
-"""A value over two fields: as lines of text, and as a picture."""
+"""A value over two fields, as a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.base.units import format_si
 from meshwright.view import charts
-from meshwright.view.screen import screen_width
 from meshwright.view.svg import svg_of
 
 CELL, LEAST = 96, 360
@@ -65,20 +64,6 @@ class HeatCells:
             return format_si(value, "").strip()
         factor, prefix = next((found for found in PREFIXES if value >= found[0]), PREFIXES[-1])
         return f"{value / factor:.3g} {prefix}"
-
-
-def heat_lines(cells: HeatCells) -> Iterator[str]:
-    """Yield the cells as a table; columns beyond the width of a page follow below."""
-    first = max(len(cells.row_field), *map(len, cells.rows))
-    width = max(6, *(len(column) for column in cells.columns)) + 2
-    each = max((screen_width() - first) // width, 1)
-    yield cells.title + (f" ({cells.subtitle})" if cells.subtitle else "")
-    for start in range(0, len(cells.columns), each):
-        columns = cells.columns[start : start + each]
-        yield f"{cells.row_field:<{first}}" + "".join(f"{name:>{width}}" for name in columns)
-        for row in cells.rows:
-            texts = "".join(f"{cells.text(row, column):>{width}}" for column in columns)
-            yield f"{row:<{first}}{texts}"
 
 
 def heat_spec(cells: HeatCells) -> charts.Spec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from meshwright.view.drawn import drawn_page
 from meshwright.view.parts import (
@@ -105,8 +105,13 @@ def _table(table: Table) -> Iterator[str]:
     yield ""
 
 
-def markdown_of(page: Page, stem: str) -> dict[str, str]:
+def markdown_of(page: Page, stem: str, without: Sequence[str] = ()) -> dict[str, str]:
     """Return a page as ``STEM.md`` and its charts as ``STEM_SECTION.svg``, by file name.
+
+    Parameters
+    ----------
+    without
+        Keys of sections that are left out.
 
     Raises
     ------
@@ -114,6 +119,7 @@ def markdown_of(page: Page, stem: str) -> dict[str, str]:
         Without the package that draws charts as SVG.
     """
     document = _Document(stem)
-    lines = list(document.lines(drawn_page(page)))
+    kept = [section for section in page.sections if section.key not in without]
+    lines = list(document.lines(drawn_page(replace(page, sections=kept))))
     text = "\n".join(lines).rstrip("\n") + "\n"
     return {f"{stem}.md": text, **document.files}

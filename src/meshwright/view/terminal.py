@@ -48,6 +48,8 @@ MOST_BARS, MOST_SEGMENTS = 4, 5
 """Bars and segments on the first screen; the rest is joined."""
 LEAST_SHARE, SMALL_SHARE = 0.001, 0.02
 """Least share of the whole with a separate bar, and that where room is short."""
+GAP, FOLDED = 2, 20
+"""Columns between those of a table, and the least width of a column of words."""
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 """Segments of a stacked bar, in turn."""
 MOODS = {"good": "bold green", "bad": "bold red", "": ""}
@@ -206,7 +208,7 @@ def _row(row: _Row, console: Console) -> RenderableType:
             return _bars(_bars_of(row.content, row.least), row.content, room, console)
         return _stacked(row.content, row.head, room, console)
     if isinstance(row.content, Table):
-        return _table(row.content)
+        return _table(row.content, console.width - LABEL)
     return _words(row.content, style=row.style, is_whole=row.label == "next")
 
 
@@ -259,19 +261,19 @@ def _plot_part(part: Plot, console: Console) -> Iterator[RenderableType]:
         whole = Whole(part.title, amounts, unit, max(amounts.values(), default=0.0))
         yield _indented(_bars(list(amounts.items()), whole, console.width, console, shares=False))
     else:
-        yield _indented(_table(part.data))
+        yield _indented(_table(part.data, console.width - 2))
 
 
 def _chart_part(part: Chart, console: Console) -> Iterator[RenderableType]:
     yield _words(f"{part.title}: {part.says}")
     if part.table is not None:
-        yield _indented(_table(part.table))
+        yield _indented(_table(part.table, console.width - 2))
 
 
 def _table_part(part: Table, console: Console) -> Iterator[RenderableType]:
     if part.caption:
         yield _words(part.caption)
-    yield _indented(_table(part))
+    yield _indented(_table(part, console.width - 2))
 
 
 def _picture_part(part: Picture, console: Console) -> Iterator[RenderableType]:
@@ -380,19 +382,42 @@ def _stacked(part: Whole, head: str, room: int, console: Console) -> RenderableT
     return Group(bar, legend)
 
 
-def _table(table: Table) -> RenderableType:
-    from rich.table import Table as Grid
+def _table(table: Table, room: int) -> RenderableType:
+    """Return a table; columns beyond the room follow below, beside the first one again."""
+    from rich.console import Group
 
     told_table = written(table)
-    has_head = any(name.strip(">") for name in told_table.head)
+    columns = [[str(cell) for cell in column]
+               for column in zip(told_table.head, *told_table.rows, strict=True)]  # fmt: skip
+    blocks, width = [[0]], _least_width(columns[0])
+    for number, column in enumerate(columns[1:], 1):
+        needed = _least_width(column) + GAP
+        if width + needed > room and len(blocks[-1]) > 1:
+            blocks.append([0])
+            width = _least_width(columns[0])
+        blocks[-1].append(number)
+        width += needed
+    return Group(*(_block_of_table([columns[number] for number in block]) for block in blocks))
+
+
+def _least_width(column: Sequence[str]) -> int:
+    """Return the columns of the screen that a column needs; words may be folded."""
+    widest = max(len(cell) for cell in (column[0].removesuffix(">"), *column[1:]))
+    return widest if column[0].endswith(">") else min(widest, FOLDED)
+
+
+def _block_of_table(columns: Sequence[Sequence[str]]) -> RenderableType:
+    from rich.table import Table as Grid
+
+    has_head = any(column[0].strip(">") for column in columns)
     grid = Grid(
-        box=None, padding=(0, 2, 0, 0), show_header=has_head, header_style="dim", pad_edge=False
+        box=None, padding=(0, GAP, 0, 0), show_header=has_head, header_style="dim", pad_edge=False
     )
-    for name in told_table.head:
+    for name, *_ in columns:
         is_number = name.endswith(">")
         grid.add_column(
-            name.rstrip(">"), justify="right" if is_number else "left", no_wrap=is_number
+            name.removesuffix(">"), justify="right" if is_number else "left", no_wrap=is_number
         )
-    for cells in told_table.rows:
-        grid.add_row(*(_words(str(cell)) for cell in cells))
+    for cells in zip(*(column[1:] for column in columns), strict=True):
+        grid.add_row(*map(_words, cells))
     return grid

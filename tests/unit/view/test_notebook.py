@@ -240,8 +240,8 @@ def test_what_cannot_be_drawn_says_why(made):
         made("pipeline").plot_space()
     with pytest.raises(UnknownNameError, match="'latncy'; did you mean latency"):
         made("serving").plot_front("latncy")
-    with pytest.raises(UnknownNameError, match="'step_time'; did you mean step_time_s"):
-        made("sweep").plot_map("step_time")
+    with pytest.raises(UnknownNameError, match="'cuonts'; did you mean counts"):
+        made("sweep").plot("cuonts")
 
 
 def test_drawing_leaves_the_chart_of_the_report_as_it_is():

@@ -1,35 +1,22 @@
-"""A sweep as text, CSV, heat maps and a document: best points, groups compared, ours and others."""
+"""Results of a sweep: CSV, cells of heat maps, best points, groups compared, ours and others."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import exp, log
 from statistics import fmean, median
 from typing import Any
 
-from typing_extensions import TypedDict
-
-from meshwright.base.units import format_seconds, format_si
-from meshwright.spec.sweep import Compared, HeatMap, Objective, SweepReport, SweepSpec
-from meshwright.sweep.choice import (
-    Choice,
-    ChoiceRecord,
-    Record,
-    choice_record,
-    choices,
-    has_value,
-    text_of,
-)
+from meshwright.spec.sweep import Compared, HeatMap, SweepSpec
+from meshwright.sweep.choice import Record, has_value
 from meshwright.sweep.quantities import QUANTITIES, field_of
 from meshwright.sweep.run import Swept
-from meshwright.view.heat_map import HeatCells, heat_lines, heat_svg
-from meshwright.view.markdown import markdown_table
-from meshwright.view.screen import wrapped
+from meshwright.view.heat_map import HeatCells
 
 WAITING = "not asked yet"
 
@@ -40,34 +27,6 @@ def records(swept: Swept) -> list[dict[str, Any]]:
         {**point, **(result if result is not None else {"status": WAITING})}
         for point, result in zip(swept.points, swept.results, strict=True)
     ]
-
-
-class SweepRecord(TypedDict):
-    """A sweep for programs: one question over all combinations of the varied fields."""
-
-    name: str
-    ask: str
-    is_complete: bool
-    num_points: int
-    num_new: int
-    """Number of points asked this time, not read from a file."""
-    points: Sequence[Mapping[str, Any]]
-    """Varied fields and results of each point, by name; ``status`` says whether there is a
-    result."""
-    chosen: Sequence[ChoiceRecord]
-
-
-def sweep_record(sweep: SweepSpec, swept: Swept, chosen: Sequence[Choice]) -> SweepRecord:
-    """Return a sweep for programs."""
-    return {
-        "name": sweep.name,
-        "ask": sweep.ask,
-        "is_complete": swept.is_complete,
-        "num_points": len(swept.points),
-        "num_new": swept.num_new,
-        "points": records(swept),
-        "chosen": [choice_record(choice) for choice in chosen],
-    }
 
 
 def sweep_csv(swept: Swept) -> str:
@@ -169,23 +128,6 @@ def counts_of(swept: Swept) -> Mapping[str, int]:
     for row in records(swept):
         found[row["status"]] = found.get(row["status"], 0) + 1
     return found
-
-
-def sweep_lines(sweep: SweepSpec, swept: Swept) -> Iterator[str]:
-    """Yield the result in lines: the count of each status, and the heat map or all points."""
-    ends = ", ".join(f"{number} {status}" for status, number in counts_of(swept).items())
-    num_reused = sum(result is not None for result in swept.results) - swept.num_new
-    reused = f" and {num_reused} reused" if num_reused else ""
-    yield f"{sweep.name}: {len(swept.points)} points, {swept.num_new} of them new{reused}: {ends}"
-    yield ""
-    if sweep.heat_map is not None:
-        yield from heat_lines(cells_of(sweep, sweep.heat_map, swept))
-        return
-    for row in records(swept):
-        head = " ".join(str(row[name]) for name in sweep.sides)
-        told = row.get("plan", row.get("reason", row["status"]))
-        time_s = f"{format_seconds(row['step_time_s'])}  " if "step_time_s" in row else ""
-        yield from wrapped(f"{head}  ", f"{time_s}{told}")
 
 
 CLOSE = 1e-3
@@ -327,73 +269,6 @@ def by_value(records: Sequence[Record], field: str) -> Iterator[tuple[Any, list[
         yield value, of(records, field, value)
 
 
-Pictures = dict[str, str]
-"""SVG of each picture, by the name of its file."""
-
-
-def document(
-    sweep: SweepSpec, report: SweepReport, swept: Swept, folder: str, command: str
-) -> tuple[str, Pictures]:
-    """Return the Markdown of a sweep and its pictures.
-
-    Parameters
-    ----------
-    folder
-        Folder of the pictures in the links of the document.
-    command
-        Command that writes the document.
-    """
-    found, pictures = records(swept), _pictures(sweep, report, swept)
-    lines = [f"# {sweep.name[:1].upper()}{sweep.name[1:]}", "", f"Written by `{command}`.", ""]
-    if sweep.about:
-        lines += [*sweep.about.strip().splitlines(), ""]
-    lines += [*_points(sweep, report, found), ""]
-    shared = [name for name, value in pictures.items() if value[1] is None]
-    lines += _links(shared, folder)
-    for value in sweep.sides[report.each]:
-        here = of(found, report.each, value)
-        lines += [f"## {value}", "", *_best(sweep, report, here), ""]
-        lines += _links([n for n, entry in pictures.items() if entry[1] == value], folder)
-    for objective in report.choose:
-        lines += [*_chosen(sweep, objective, found), ""]
-    if report.compare is not None:
-        lines += [*_compared(sweep, report, found), ""]
-    if report.beside is not None:
-        lines += [*_beside(sweep, report.beside, found), ""]
-    if report.remarks:
-        lines += ["## What it says", ""]
-        lines += [line for text in report.remarks for line in (*text.strip().splitlines(), "")]
-    text = "\n".join(lines).rstrip() + "\n"
-    return text, {name: svg for name, (svg, _) in pictures.items()}
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield a table as lines of Markdown."""
-    yield from markdown_table(columns, ([_shown(value) for value in row] for row in rows))
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ""
-    return format_si(value, "").strip() if isinstance(value, float) else str(value)
-
-
-def _pictures(sweep: SweepSpec, report: SweepReport, swept: Swept) -> Mapping[str, tuple[str, Any]]:
-    """Return pictures by name, each with its section; None: it belongs to no section."""
-    found: dict[str, tuple[str, Any]] = {}
-    for shown in report.heat_maps:
-        if report.each in (shown.rows, shown.columns):
-            found[f"{shown.shows}.svg"] = heat_svg(cells_of(sweep, shown, swept)), None
-            continue
-        for value in sweep.sides[report.each]:
-            here = part_of(swept, report.each, value)
-            named = sweep.model_copy(update={"name": str(value)})
-            if _is_drawn(here, shown):
-                name = f"{_word(value)}-{shown.shows}-{shown.columns}.svg"
-                found[name] = heat_svg(cells_of(named, shown, here)), value
-    return found
-
-
 def part_of(swept: Swept, field: str, value: object) -> Swept:
     """Return the points with one value of a field."""
     kept = [
@@ -402,119 +277,3 @@ def part_of(swept: Swept, field: str, value: object) -> Swept:
         if point[field] == value
     ]
     return Swept(tuple(point for point, _ in kept), tuple(result for _, result in kept), 0)
-
-
-def _is_drawn(swept: Swept, shown: HeatMap) -> bool:
-    return any(has_value(record, shown.shows) for record in records(swept))
-
-
-def _word(value: object) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in str(value)).lower()
-
-
-def _links(names: Iterable[str], folder: str) -> list[str]:
-    return [line for name in names
-            for line in (f"![{name.removesuffix('.svg')}]({folder}/{name})", "")]  # fmt: skip
-
-
-def _points(sweep: SweepSpec, report: SweepReport, found: Sequence[Record]) -> Iterator[str]:
-    """Yield the number of points of each status, and the reasons for missing results."""
-    varied = " x ".join(f"{len(values)} {name}" for name, values in sweep.sides.items())
-    yield f"{len(found)} points: {varied}."
-    yield ""
-    statuses = list(dict.fromkeys(record["status"] for record in found))
-    rows = []
-    for value, here in by_value(found, report.each):
-        ended = [sum(record["status"] == status for record in here) for status in statuses]
-        rows.append((value, *ended))
-    yield from table((report.each, *statuses), rows)
-    why = reasons(found)
-    if why:
-        yield ""
-        yield "Cells without a value:"
-        yield ""
-        yield from table(("why", "points"), why.items())
-
-
-def _best(sweep: SweepSpec, report: SweepReport, here: Sequence[Record]) -> Iterator[str]:
-    """Yield the best design by each result, with its other results."""
-    sides = [name for name in sweep.sides if name != report.each]
-    rows = []
-    for name in report.shows:
-        best = best_of(here, name)
-        if best is not None:
-            got = (best[other] for other in report.shows)
-            rows.append((name, *(best[side] for side in sides), best["plan"], *got))
-    yield from table(("best by", *sides, "plan", *report.shows), rows)
-
-
-def _chosen(sweep: SweepSpec, objective: Objective, found: Sequence[Record]) -> Iterator[str]:
-    """Yield the best points under limits, ties in a row."""
-    text = text_of(objective)
-    yield f"## {text[:1].upper()}{text[1:]}"
-    yield ""
-    every = list(choices(objective, sweep, found))
-    yield from table(
-        (*sweep.sides, "plan", *objective.names),
-        [
-            (
-                *(one[name] for name in (*sweep.sides, "plan")),
-                *(one[name] for name in objective.names),
-            )
-            for choice in every
-            for one in choice.best
-        ],
-    )
-    yield ""
-    within = ", ".join(f"{c.group} {c.num_within} of {c.num_found}" for c in every)
-    yield f"Points within the limits: {within}."
-
-
-def _compared(sweep: SweepSpec, report: SweepReport, found: Sequence[Record]) -> Iterator[str]:
-    """Yield the gain of one group of chips over another."""
-    compared = report.compare
-    if compared is None:
-        return
-    first, second = compared.groups
-    sides = [name for name in sweep.sides if name not in (compared.field, report.each)]
-    yield f"## {first[:1].upper()}{first[1:]} over {second}"
-    yield ""
-    for name, members in compared.groups.items():
-        yield f"* {name}: {', '.join(map(str, members))}"
-    yield ""
-    yield "Best: the best point of one group over the best of the other. Mean: geometric, over"
-    yield f"designs of equal {', '.join(sides)}." if sides else "designs."
-    yield ""
-    rows = []
-    for value, here in by_value(found, report.each):
-        for name in report.shows:
-            one = gain(here, name, compared, sides)
-            if one.best is not None:
-                rows.append((value, name, one.best, one.mean, one.num_designs))
-    yield from table((report.each, "result", "best", "mean", "designs"), rows)
-
-
-def _beside(sweep: SweepSpec, names: tuple[str, str], found: Sequence[Record]) -> Iterator[str]:
-    """Yield our result over other rules, and the agreement on pairs that differ in one field."""
-    sides = list(sweep.sides)
-    yield f"## {names[0]} beside {names[1]}"
-    yield ""
-    yield "Ours over the other:"
-    yield ""
-    groups = [(f"{side} {value}", here) for side in sides for value, here in by_value(found, side)]
-    rows = [
-        (label, one.least, one.middle, one.most, one.num_points)
-        for label, here in [*groups, ("all", found)]
-        if (one := ratios(here, names)) is not None
-    ]
-    yield from table(("points", "least", "median", "most", "number"), rows)
-    yield ""
-    yield "Pairs of points that differ in one field, as far as ours tells them apart: the share"
-    yield "that the other puts in the same order, and the share that it cannot tell apart."
-    yield ""
-    ordered = [
-        (side, pairs.num_pairs, pairs.alike, pairs.ties)
-        for side in sides
-        if (pairs := orders(found, names, side, sides)) is not None
-    ]
-    yield from table(("field", "pairs", "alike", "ties"), ordered)
