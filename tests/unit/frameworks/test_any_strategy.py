@@ -13,7 +13,7 @@ from meshwright.frameworks.registry import exporters, refusals, rendered
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
 
 OWN_FILES = ("axolotl", "torchtune")
-"""Targets whose files hold no degree of each axis; ``tests/cases/test_adapters`` reads them back."""
+"""Targets with no degree of each axis in their files; see ``tests/cases/test_adapters.py``."""
 FRAMEWORKS = sorted(n for n in exporters if exporters[n].is_text and n not in OWN_FILES)
 DEGREE = st.sampled_from([1, 1, 2, 3, 4, 8])
 ORDERS = (
