@@ -1111,34 +1111,29 @@ def _fusion_question(args: Namespace) -> FusionQuestion:
     """Return the question that the options ask; raises every fault of them."""
     from meshwright.dataflow.fusion.answer import FusionQuestion
     from meshwright.dataflow.fusion.fuse import target_named
-    from meshwright.dataflow.fusion.problem import RULES
     from meshwright.dataflow.load import load_graph
     from meshwright.options.question import (
         Reading,
         given_numbers,
         needed,
-        one_of,
         program_of,
         quantity,
     )
 
     reading = Reading()
     program = reading.value(program_of, args)
-    rules = reading.value(one_of, "--rules", args.rules, RULES)
     link = reading.value(quantity, "--link", args.link, "bytes_per_s") if args.link else None
-    numbers = given_numbers(reading, args, ("tp", "pp", "tile", "micro_batch"))
+    numbers: dict[str, Any] = given_numbers(reading, args, ("tp", "pp", "tile", "micro_batch"))
     lengths = given_numbers(reading, args, ("tokens",), kilo=1024)
     reading.done()
     graph = reading.value(
         load_graph, args.graph, training=args.training, tokens=lengths.get("tokens"), **program
     )
     width = graph.widest_product_bytes if graph is not None else 2.0
-    target = reading.value(
-        needed, "--on", args.on, lambda name: target_named(name, rules, link, width)
-    )
+    target = reading.value(needed, "--on", args.on, lambda name: target_named(name, link, width))
     reading.done()
     return FusionQuestion(
-        graph=graph, target=target, rules=rules, runs_by_kernel=args.kernel_by_kernel, **numbers
+        graph=graph, target=target, runs_by_kernel=args.kernel_by_kernel, **numbers
     )
 
 

@@ -31,7 +31,7 @@ def fusion_screen(answer: FusionAnswer, *, next_command: str = "") -> Screen:
     screen.add("speed", speed_line(answer), style="bold green")
     screen.add("latency", latency_line(answer))
     target, graph = answer.question.target, answer.question.graph
-    if answer.question.rules == "own" and BYTES_OF[target.dtype] != graph.widest_product_bytes:
+    if BYTES_OF[target.dtype] != graph.widest_product_bytes:
         line = f"at its rate of {target.dtype}: {target.name} states none for "
         screen.add(
             "", f"{line}products of {graph.widest_product_bytes:g}-byte numbers (--precision)"
@@ -82,10 +82,9 @@ def title(answer: FusionAnswer) -> str:
     """Return the title: the graph, the chips, degrees and tile."""
     asked = answer.question
     how = "kernel by kernel" if asked.runs_by_kernel else "fused"
-    rules = ", rules of DFModel" if asked.rules == "dfmodel" else ""
     return (
         f"{asked.graph.name} on {asked.target.name}, {how}: tp {asked.tp}, pp {asked.pp}, "
-        f"tiles of {answer.tile} {asked.graph.tiled}{rules}"
+        f"tiles of {answer.tile} {asked.graph.tiled}"
     )
 
 
@@ -143,8 +142,7 @@ def proof_lines(answer: FusionAnswer) -> Iterator[str]:
     else:
         yield f"fidelity closed_form, uncalibrated, proven: gap {gap:.1%} ({looked}){tiles}"
     if answer.sharding_gap >= SHOWN_GAP:
-        of = "the fewest bytes" if answer.question.rules == "dfmodel" else "the best of all splits"
-        yield f"split over tp: at most {answer.sharding_gap:.1%} from {of}"
+        yield f"split over tp: at most {answer.sharding_gap:.1%} from the best of all splits"
 
 
 def _partition_lines(number: int, part: Partition) -> Iterator[str]:

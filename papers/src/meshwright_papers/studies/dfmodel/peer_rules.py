@@ -12,20 +12,34 @@ along the row that it needs whole. Source: the public implementation.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from pydantic import Field
 
-from meshwright.base.errors import UnknownNameError
-from meshwright.catalog.files import data_path, load_file
+from meshwright.base.errors import Fault, SpecError, UnknownNameError
+from meshwright.catalog.files import load_file
+from meshwright.dataflow.fusion.answer import Target
 from meshwright.dataflow.fusion.cores import CoreGrid
-from meshwright.dataflow.layouts import PARTIAL, REPLICATED, KernelSplit, TensorLayout, splits_of
-from meshwright.dataflow.sharding import SplitTables
+from meshwright.dataflow.fusion.problem import Rules, SplitOfRules
+from meshwright.dataflow.fusion.splits import LINKS
+from meshwright.dataflow.layouts import (
+    PARTIAL,
+    REPLICATED,
+    KernelSplit,
+    TensorLayout,
+    payload_bytes,
+    splits_of,
+)
+from meshwright.dataflow.price import ring_bytes
+from meshwright.dataflow.sharding import SplitTables, choose_sharding
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel
+from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.declaration import Bytes, BytesPerSecond, Count, Declaration, Hertz, Source
 
 
@@ -66,7 +80,13 @@ class Accelerators(Declaration):
 @cache
 def accelerators() -> Mapping[str, Accelerator]:
     """Return all accelerators by name."""
-    return load_file(Accelerators, data_path("peers", "peer", "dfmodel")).accelerators
+    return load_file(Accelerators, Path(__file__).with_name("accelerators.yaml")).accelerators
+
+
+def target_named(name: str, link_bytes_per_s: float | None = None) -> Target:
+    """Return an accelerator as the target of a fusion."""
+    found = accelerator_named(name)
+    return Target(name, found.grid, link_bytes_per_s or found.link_bytes_per_s)
 
 
 def accelerator_named(name: str) -> Accelerator:
@@ -112,3 +132,30 @@ def _closed(split: KernelSplit) -> KernelSplit:
 def _change_bytes(num_bytes: float, have: TensorLayout, want: TensorLayout) -> float:
     """Return the bytes of the tensor; 0 if it is in that layout already, or whole."""
     return 0.0 if have in (want, REPLICATED) else num_bytes
+
+
+def fewest_bytes(graph: DataflowGraph, degree: int, link: float) -> SplitOfRules:
+    """Return the split of fewest bytes."""
+    sharding = choose_sharding(peer_tables(graph, degree))
+    if sharding is None:
+        raise SpecError(Fault("--tp", f"{graph.name} cannot be split over {degree} chips"))
+    sent_s: dict[str, float] = defaultdict(float)
+
+    def send(kind: CollectiveKind, kernel: str, num_bytes: float) -> None:
+        sent_s[kernel] += ring_bytes(kind, num_bytes, degree) / (LINKS * link)
+
+    for placed in sharding.changes:
+        if (kind := placed.change.kind) is not None:
+            send(kind, placed.producer, payload_bytes(kind, placed.num_bytes, degree))
+    for kernel, costs, way in zip(graph.kernels, sharding.tables.costs, sharding.ways, strict=True):
+        if costs[way] > 0:
+            send(CollectiveKind.ALL_REDUCE, kernel.name, float(costs[way]))
+    return sharding.dims, sent_s, sharding.gap
+
+
+DFMODEL = Rules(
+    writes_once=False, counts_ends=False, holds_reads=False, frees_tensors=False,
+    counts_fill=False, rereads=False, most_sequences=65_536, uses_all_lanes=False,
+    split=fewest_bytes,
+)  # fmt: skip
+"""The rules of the public implementation of DFModel."""
