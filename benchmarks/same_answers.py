@@ -199,7 +199,8 @@ def kept_answer(tree: Path, commit: str, command: str) -> Any:
 def in_present_words(old: Any) -> Any:
     """Return an answer with the fields that were renamed or moved since under their present names.
 
-    ``structure`` became ``plan_options``; it and ``strategy`` left a list of segments.
+    ``structure`` became ``plan_options``; it and ``strategy`` left a list of segments. Fields that
+    held the same in every answer went.
     """
     if isinstance(old, list):
         return [in_present_words(entry) for entry in old]
@@ -209,8 +210,9 @@ def in_present_words(old: Any) -> Any:
     match found.pop("segments", None):
         case [{"strategy": strategy, "structure": plan_options}]:
             found |= {"strategy": strategy, "plan_options": plan_options}
-    if not found.get("extra"):
-        found.pop("extra", None)
+    for name, value in (("extra", {}), ("rules", "own")):
+        if found.get(name) == value:
+            del found[name]
     return {key: in_present_words(value) for key, value in found.items()}
 
 
