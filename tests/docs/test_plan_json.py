@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.base.errors import Fault
+from meshwright.catalog.calibration import RowsErrorRecord
 from meshwright.cli.main import main
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.search.exhaustive import Coverage
@@ -79,6 +80,7 @@ DECLARED = {
     "Recipe": (comparison.Entry, "speedup_of_ours"),
     "Fault": Fault,
     "Serving plan": serving_plans.ServingPlan,
+    "Errors of rows": RowsErrorRecord,
     "Serving candidate": (serving_plans.ServingCandidate, "plan"),
     "Serving estimate": serving_plans.ServingEstimate,
     "Serving time parts": SERVING_TIME_PARTS,

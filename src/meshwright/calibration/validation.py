@@ -26,7 +26,7 @@ from meshwright.calibration.figures import Figures, figure_errors, figures_of
 from meshwright.calibration.prediction import Prediction
 from meshwright.calibration.rows import FROZEN, Row, passed_over
 from meshwright.calibration.serving import server_name_of
-from meshwright.catalog.calibration import MemoryErrorRecord
+from meshwright.catalog.calibration import RowsErrorRecord
 
 VIEWS: dict[str, Callable[[Row], str]] = {
     "server": server_name_of,
@@ -79,8 +79,8 @@ class MemoryOfRow:
 class MemoryOfRows:
     """Memory of the rows that state it, and errors by source."""
 
-    overall: MemoryErrorRecord
-    groups: Mapping[str, MemoryErrorRecord]
+    overall: RowsErrorRecord
+    groups: Mapping[str, RowsErrorRecord]
     rows: tuple[MemoryOfRow, ...]
 
 

@@ -91,25 +91,7 @@ def _show_plan(found: Plan, args: Namespace, **more: Any) -> None:
 
 
 def _show_serving(found: ServingPlan | DisaggregatedPlan, args: Namespace) -> int:
-    from meshwright.serve.answer import DISAGGREGATED_FILE, DisaggregatedPlan, serving_to_data
-    from meshwright.serve.report import (
-        disaggregated_lines,
-        disaggregated_screen,
-        serving_lines,
-        serving_screen,
-    )
-
-    after = "" if args.out else f"{command_line()} --out plan.json"
-    if isinstance(found, DisaggregatedPlan):
-        show_screen(
-            lambda: disaggregated_screen(found, next_command=after),
-            lambda: disaggregated_lines(found), lambda: DISAGGREGATED_FILE.to_data(found), args,
-        )  # fmt: skip
-        return 0
-    show_screen(
-        lambda: serving_screen(found, next_command=after),
-        lambda: serving_lines(found), lambda: serving_to_data(found), args,
-    )  # fmt: skip
+    show_answer(found, args, after="" if args.out else f"{command_line()} --out plan.json")
     return 0
 
 

@@ -15,6 +15,7 @@ from meshwright.dataflow.energy import total_w
 from meshwright.dataflow.linpack import GridRun, GridRuns
 from meshwright.dataflow.report import degrees
 from meshwright.dataflow.roofline import CalibratedSystem
+from meshwright.spec.calibration import constants_of
 from meshwright.view import charts
 from meshwright.view.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
 from meshwright.view.pieces import (
@@ -258,7 +259,7 @@ def _sure_tile(machine: CalibratedSystem) -> Tile:
 def _sure(machine: CalibratedSystem) -> list[Part]:
     return [Text("Fidelity: closed-form. There is no interval: graphs have no measured rows."),
             provenance(machine.spec),
-            constants(machine.calibration)]  # fmt: skip
+            constants(constants_of(machine.calibration), machine.calibration.source)]  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------- Linpack

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from meshwright.base.records import Brief, Listed, Rows, Scalar, Shown, scalars
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.catalog.answer_file import FORMAT, AnswerFile
+from meshwright.catalog.calibration import RowsErrorRecord
 from meshwright.search.exhaustive import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
-from meshwright.view.notebook import figure
 
-if TYPE_CHECKING:
-    from meshwright.view.notebook import AltairChart
-    from meshwright.view.parts import Page
+EVERY_ROW = "all rows"
+"""Name of the errors of all sources."""
 
 
 @dataclass(frozen=True)
@@ -165,52 +164,17 @@ class ServingPlan(Shown):
     command: str = ""
     memory_share: float | None = None
     """Share of the memory of a device that the server fills; None: not stated [1]."""
-
-    def page(self, **more: Any) -> Page:
-        """Return the report as data; ``more`` as for :func:`meshwright.serve.page.serving_page`."""
-        from meshwright.serve.page import serving_page
-
-        return serving_page(self, **more)
-
-    def brief(self) -> str:
-        """Return the lead of the screen."""
-        from meshwright.serve.report import serving_screen
-
-        return serving_screen(self).lead
+    doubled_latency_s: Mapping[str, float] = field(default_factory=dict)
+    """Latency of the same plan with twice each resource of the system [s]."""
+    constants: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    """Constants of the cost model: each with the least and the greatest plausible value."""
+    errors: Mapping[str, RowsErrorRecord] = field(default_factory=dict)
+    """Errors of the calibration for ``EVERY_ROW``, and by measured figure and by server, each left
+    out of the fit; empty: there are no rows of serving."""
 
     def rows(self) -> Rows:
         """Return the ranking: this plan, then its runners-up."""
         return [entry.as_row() for entry in (self.best, *self.runners_up)]
-
-    def plot_time(self) -> AltairChart:
-        """Draw the parts of the time per output token, or to the first one [s]."""
-        from meshwright.serve.page import time_of
-
-        return figure(time_of(self))
-
-    def plot_memory(self) -> AltairChart:
-        """Draw the memory of the fullest device by part, against its capacity [GiB]."""
-        from meshwright.serve.page import memory_of
-
-        return figure(memory_of(self))
-
-    def plot_front(self, against: str = "latency") -> AltairChart:
-        """Draw the plans that none beats, by throughput of a device and time of a user.
-
-        Parameters
-        ----------
-        against
-            ``latency`` (of a token; of prefill to the first one), or ``first_token``.
-        """
-        from meshwright.serve.page import front_of
-
-        return figure(front_of(self, against), "there is no front of more than one plan in it")
-
-    def plot_gains(self) -> AltairChart:
-        """Draw the gain of the same plan from twice each resource [%]."""
-        from meshwright.serve.page import gains_of
-
-        return figure(gains_of(self), "twice of any one resource gains less than 0.2 %")
 
     @property
     def requests_per_s(self) -> float | None:
@@ -333,31 +297,9 @@ class DisaggregatedPlan(Shown):
     memory_share: float | None = None
     """Share of the memory of a device that the server fills; None: not stated [1]."""
 
-    def page(self, **more: Any) -> Page:
-        """Return the report as data; ``more`` as for ``disaggregated_page``."""
-        from meshwright.serve.disaggregated_page import disaggregated_page
-
-        return disaggregated_page(self, **more)
-
-    def brief(self) -> str:
-        """Return the workers, and their rates."""
-        return f"{self.model.name} on {self.system.name}: {self.best.brief()}"
-
     def rows(self) -> Rows:
         """Return the deployments: this one, then those of other sizes of workers."""
         return [entry.as_row() for entry in (self.best, *self.runners_up)]
-
-    def plot_first_token(self) -> AltairChart:
-        """Draw the parts of the time to the first token [s]."""
-        from meshwright.serve.disaggregated_page import first_token_of
-
-        return figure(first_token_of(self.best))
-
-    def plot_time(self) -> AltairChart:
-        """Draw the parts of the time per output token [s]."""
-        from meshwright.serve.disaggregated_page import time_of
-
-        return figure(time_of(self.best))
 
     @property
     def speedup(self) -> float | None:

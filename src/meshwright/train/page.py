@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_days, format_seconds, format_si
 from meshwright.cost.problem import Problem
+from meshwright.spec.calibration import constants_of
 from meshwright.train.answer import Candidate, HotLink, Placement, Plan, WhyNot
 from meshwright.train.question import problem_of
 from meshwright.train.report import (
@@ -453,7 +454,7 @@ def _sure_parts(plan: Plan, problem: Problem) -> Iterator[Part]:
                         [(text, f"{robust.trials.best_fraction.get(text, 0.0):.0%}")
                          for text in robust.trials.run])  # fmt: skip
     yield provenance(plan.system)
-    yield constants(problem.nominal_calibration, plan.calibration)
+    yield constants(constants_of(problem.nominal_calibration), plan.calibration)
 
 
 def _cost_parts(plan: Plan) -> Iterator[Part]:

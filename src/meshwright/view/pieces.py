@@ -9,11 +9,11 @@ from meshwright.base.units import format_bytes, format_seconds
 from meshwright.spec.doubled import of_level
 from meshwright.view import charts
 from meshwright.view.declared_values import declared_values, origin_text, unit_of, value_text
-from meshwright.view.parts import Chart, Code, Folded, Part, Table, Text, Tile
+from meshwright.view.drawn import drawn
+from meshwright.view.parts import Chart, Code, Folded, Part, Plot, Table, Text, Tile
 from meshwright.view.words import words
 
 if TYPE_CHECKING:
-    from meshwright.spec.calibration import Calibration
     from meshwright.spec.system import SystemSpec
 
 GIB = 2.0**30
@@ -96,27 +96,26 @@ def network_tile(system: SystemSpec, gains: Gains) -> Tile:
     return Tile("What if it had twice the network?", answer, note, "change")
 
 
+def gains_of(times_s: Mapping[str, float], now_s: float) -> Gains:
+    """Return the times with each change of the system and the gains, the largest first."""
+    gains = {what: (time_s, 1.0 - time_s / now_s) for what, time_s in times_s.items()}
+    return dict(sorted(gains.items(), key=lambda item: -item[1][1]))
+
+
 def gain_parts(title: str, gains: Gains) -> Iterator[Part]:
-    """Yield the chart of the gains of the same plan from changes of the system."""
-    yield gain_chart(title, gains) or Text(
-        "Twice of any one resource makes this plan less than 0.2 % faster."
-    )
+    """Yield the gains of the same plan from changes of the system, or their insignificance."""
+    shown = [(what, gain) for what, (_, gain) in gains.items() if gain > SHOWN_GAIN]
+    if not shown:
+        yield Text("Twice of any one resource makes this plan less than 0.2 % faster.")
+        return
+    says = "; ".join(f"{what}: {gain:.1%} faster" for what, gain in shown)
+    yield Plot(title, says, "bars", Table(("change", "faster [%]"), shown))
 
 
 def gain_chart(title: str, gains: Gains) -> Chart | None:
     """Return the gains of the same plan from changes of the system; None: at most 0.2 %."""
-    changed = {what: entry for what, entry in gains.items() if entry[1] > SHOWN_GAIN}
-    if not changed:
-        return None
-    shown = {what: f"{gain:.1%}" for what, (_, gain) in changed.items()}
-    return Chart(
-        title,
-        "; ".join(f"{what}: {gain} faster" for what, gain in shown.items()),
-        charts.bars(list(shown), [100.0 * gain for _, gain in changed.values()],
-                    list(shown.values()), "faster by [%]", colour=charts.COLOURS[2]),
-        Table(("change", "time>", "faster>"),
-              [(what, format_seconds(changed[what][0]), gain) for what, gain in shown.items()]),
-    )  # fmt: skip
+    found = drawn(next(gain_parts(title, gains)))
+    return found if isinstance(found, Chart) else None
 
 
 def launch_parts(
@@ -154,16 +153,12 @@ def _declared(system: SystemSpec) -> Iterator[Table]:
                          for key, one in sources.items()])  # fmt: skip
 
 
-def constants(calibration: Calibration, name: str = "") -> Folded:
-    """Return the constants of the cost model with their intervals."""
+def constants(values: Mapping[str, tuple[float, float, float]], name: str) -> Folded:
+    """Return the constants of a calibration with their intervals."""
     rows = []
-    for key, value in vars(calibration).items():
-        if not isinstance(value, float):
-            continue
-        low, high = calibration.intervals.get(key, (value, value))
+    for key, (value, low, high) in values.items():
         unit = unit_of(key)
         spread = "" if low == high else f"{value_text(low, unit)} to {value_text(high, unit)}"
         rows.append((words(key), value_text(float(f"{value:.4g}"), unit), spread))
-    whose = ", ".join(filter(None, (name, f"family {calibration.family}")))
-    heading = f"Constants of the cost model: {whose}"
+    heading = f"Constants of the cost model: {name}"
     return Folded(heading, [Table(("constant", "value>", "interval>"), rows)])

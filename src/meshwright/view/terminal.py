@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING
 from meshwright.base.units import printable
 from meshwright.view.drawn import ranked, told
 from meshwright.view.parts import (
+    Cell,
     Chart,
     Code,
     Folded,
@@ -46,6 +47,8 @@ BAR = 40
 """Columns of the longest bar."""
 MOST_BARS, MOST_SEGMENTS = 4, 5
 """Bars and segments on the first screen; the rest is joined."""
+MOST_POINTS = 12
+"""Rows of a plot of points or lines; the report has all."""
 LEAST_SHARE, SMALL_SHARE = 0.001, 0.02
 """Least share of the whole with a separate bar, and that where room is short."""
 GAP, FOLDED = 2, 20
@@ -261,7 +264,15 @@ def _plot_part(part: Plot, console: Console) -> Iterator[RenderableType]:
         whole = Whole(part.title, amounts, unit, max(amounts.values(), default=0.0))
         yield _indented(_bars(list(amounts.items()), whole, console.width, console, shares=False))
     else:
-        yield _indented(_table(part.data, console.width - 2))
+        data, most = part.data, MOST_POINTS if part.form in ("points", "lines") else 10**9
+        yield _indented(_table(replace(data, rows=_spread(data.rows, most)), console.width - 2))
+
+
+def _spread(rows: Sequence[Sequence[Cell]], most: int) -> Sequence[Sequence[Cell]]:
+    """Return at most some rows, evenly taken, both ends among them."""
+    if len(rows) <= most:
+        return rows
+    return [rows[round(k * (len(rows) - 1) / (most - 1))] for k in range(most)]
 
 
 def _chart_part(part: Chart, console: Console) -> Iterator[RenderableType]:

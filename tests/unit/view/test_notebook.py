@@ -238,8 +238,8 @@ def test_without_altair_the_error_says_what_installs_it(monkeypatch):
 def test_what_cannot_be_drawn_says_why(made):
     with pytest.raises(UnsupportedError, match="no space was searched"):
         made("pipeline").plot_space()
-    with pytest.raises(UnknownNameError, match="'latncy'; did you mean latency"):
-        made("serving").plot_front("latncy")
+    with pytest.raises(UnknownNameError, match="'tim'; did you mean time"):
+        made("serving").plot("tim")
     with pytest.raises(UnknownNameError, match="'cuonts'; did you mean counts"):
         made("sweep").plot("cuonts")
 
