@@ -48,7 +48,7 @@ def cluster_of(draw: Random) -> str:
     return f"{draw.choice((1, 2, 4, 8, 8, 16, 16, 32, 64))}x{draw.choice(GPUS)}"
 
 
-def structure_of(draw: Random) -> dict[str, Any]:
+def option_set_of(draw: Random) -> dict[str, Any]:
     """Return some structural choices of training, most of them open."""
     choices: dict[str, tuple[Any, ...]] = {
         "recompute": ("none", "selective", "full"), "zero": (0, 1, 2, 3), "reshard": ("on", "off"),
@@ -86,7 +86,7 @@ def training_of(draw: Random) -> dict[str, Any]:
 
 def train(draw: Random) -> Question:
     """Return a search for a plan on a cluster."""
-    asked = training_of(draw) | structure_of(draw)
+    asked = training_of(draw) | option_set_of(draw)
     if draw.random() < 0.4:
         asked["framework"] = draw.choice(FRAMEWORKS)
     model, on = model_of(draw), cluster_of(draw)
@@ -96,7 +96,7 @@ def train(draw: Random) -> Question:
 def estimate(draw: Random) -> Question:
     """Return the price of a stated strategy on a cluster."""
     model, hosts = model_of(draw), draw.choice((1, 1, 2, 4, 16))
-    asked = training_of(draw) | structure_of(draw)
+    asked = training_of(draw) | option_set_of(draw)
     left, on = 8 * hosts, f"{8 * hosts}x{draw.choice(GPUS)}"
     for axis in ("tp", "pp", "cp"):
         degree = draw.choice([d for d in (1, 1, 2, 4, 8) if left % d == 0])
@@ -122,7 +122,7 @@ def grid(draw: Random) -> Question:
     for axis in ("tp", "tatp", "pp"):
         degree = draw.choice([d for d in sizes if left % d == 0])
         asked[axis], left = degree, left // degree
-    asked |= {"dp": left, "mbs": draw.choice((1, 2, 4))} | structure_of(draw)
+    asked |= {"dp": left, "mbs": draw.choice((1, 2, 4))} | option_set_of(draw)
     return lambda weaken: mw.estimate(model, on=weaken(on), **asked)
 
 

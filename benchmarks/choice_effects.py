@@ -42,8 +42,10 @@ def differences(one: Prediction, other: Prediction) -> list[str]:
     assert one.job is not None
     assert other.job is not None
     first, second = one.job, other.job
-    structure = [entry.name for entry in fields(PlanOptions)]
-    found = [n for n in structure if getattr(first.structure, n) != getattr(second.structure, n)]
+    plan_options = [entry.name for entry in fields(PlanOptions)]
+    found = [
+        n for n in plan_options if getattr(first.plan_options, n) != getattr(second.plan_options, n)
+    ]
     ours, theirs = first.problem.workload.software, second.problem.workload.software
     return found + [n for n in type(ours).model_fields if getattr(ours, n) != getattr(theirs, n)]
 

@@ -135,17 +135,17 @@ class Checked:
 
 def own_options(best: Candidate) -> dict[str, Any]:
     """Return the options that state a candidate."""
-    strategy, structure = best.strategy, best.structure
+    strategy, plan_options = best.strategy, best.plan_options
     degrees = {name: int(getattr(strategy, name)) for name in AXES if not name.startswith("dp_")}
     return degrees | {
         "dp": int(strategy.dp), "dp_shard": int(strategy.dp_shard), "ep": int(strategy.ep),
         "vpp": int(strategy.num_virtual_stages), "mbs": int(strategy.micro_batch_size),
-        "recompute": str(structure.recompute), "schedule": str(structure.schedule),
-        "zero": structure.zero_stage, "offload": str(structure.offload),
-        "reshard": "on" if structure.reshard_after_forward else "off",
-        "sp": "on" if structure.sequence_parallel else "off",
-        "cp_kind": str(structure.context_kind),
-        "streamed": str(structure.streamed), "stream_form": str(structure.stream_form),
+        "recompute": str(plan_options.recompute), "schedule": str(plan_options.schedule),
+        "zero": plan_options.zero_stage, "offload": str(plan_options.offload),
+        "reshard": "on" if plan_options.reshard_after_forward else "off",
+        "sp": "on" if plan_options.sequence_parallel else "off",
+        "cp_kind": str(plan_options.context_kind),
+        "streamed": str(plan_options.streamed), "stream_form": str(plan_options.stream_form),
     }  # fmt: skip
 
 

@@ -20,16 +20,18 @@ from fusion_program import FusionProgram
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.dataflow.fusion.answer import FusionQuestion
-from meshwright.dataflow.fusion.fuse import problem_of, target_named
-from meshwright.dataflow.fusion.problem import FusionProblem
+from meshwright.dataflow.fusion.fuse import problem_of
+from meshwright.dataflow.fusion.problem import OWN, FusionProblem, Rules
 from meshwright.dataflow.fusion.search import Candidate, best_of, fuse
 from meshwright.dataflow.load import load_graph
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.workloads import gpt_layer, gpt_training_layer
+from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, target_named
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer, gpt_training_layer
 
 STEPS = 5
 """Partitions that the integer program may use, as in the published run."""
+NAMES = {OWN: "own", DFMODEL: "dfmodel"}
 DEGREES, TILES = (2, 4, 8, 16, 32), (32, 64, 128, 256, 512, 1024, 2048)
 
 
@@ -44,10 +46,10 @@ def best_s(call: Callable[[], object], times: int = 5) -> float:
 
 
 def asked(
-    graph: DataflowGraph, chip: str, tp: int, pp: int, tile: int, rules: str
+    graph: DataflowGraph, chip: str, tp: int, pp: int, tile: int, rules: Rules
 ) -> FusionProblem:
     """Return one problem."""
-    target = target_named(chip, "dfmodel")
+    target = target_named(chip)
     return problem_of(FusionQuestion(graph, target, tp, pp, tile, rules=rules), tile)
 
 
@@ -56,16 +58,17 @@ def single_cases() -> Iterator[str]:
     size = (12288, 96, 128, 2048)
     peer = gpt_training_layer(*size, repeats=96)
     for graph, tp, rules in (
-        (load_graph("gpt3-175b-layer"), 4, "dfmodel"),
-        (load_graph("gpt3-175b-layer"), 4, "own"),
-        (peer, 4, "dfmodel"),
-        (peer, 8, "dfmodel"),
-        (with_backward(gpt_layer(*size, repeats=96)), 8, "own"),
+        (load_graph("gpt3-175b-layer"), 4, DFMODEL),
+        (load_graph("gpt3-175b-layer"), 4, OWN),
+        (peer, 4, DFMODEL),
+        (peer, 8, DFMODEL),
+        (with_backward(gpt_layer(*size, repeats=96)), 8, OWN),
     ):
         problem = asked(graph, "SN10", tp, 8 // tp, 64, rules)
         found, seconds = fuse(problem), best_s(lambda problem=problem: fuse(problem))
         yield (
-            f"{len(graph.kernels)} kernels, tp {tp}, {rules:<7}: {found.time_s * 1e3:8.3f} ms, "
+            f"{len(graph.kernels)} kernels, tp {tp}, {NAMES[rules]:<7}: "
+            f"{found.time_s * 1e3:8.3f} ms, "
             f"gap {found.gap:.1%}, {found.counts.num_ideals} ideals, "
             f"{found.counts.num_steps} steps, {1e3 * seconds:6.1f} ms to find"
         )
@@ -73,7 +76,7 @@ def single_cases() -> Iterator[str]:
 
 def program_case() -> Iterator[str]:
     """Yield the published layer by both ways, in one run."""
-    problem = asked(load_graph("gpt3-175b-layer"), "SN10", 4, 2, 64, "dfmodel")
+    problem = asked(load_graph("gpt3-175b-layer"), "SN10", 4, 2, 64, DFMODEL)
     ours = best_s(lambda: fuse(problem))
     found = fuse(problem)
     start = time.process_time()
@@ -92,7 +95,7 @@ def sweep_case() -> Iterator[str]:
     """Yield a training layer of 1T parameters on 1,024 chips, every degree and tile of it."""
     size = (24576, 128, 192, 2048)
     peer, own = gpt_training_layer(*size, repeats=128), gpt_layer(*size, repeats=128)
-    for rules, graph in (("dfmodel", peer), ("own", with_backward(own))):
+    for rules, graph in ((DFMODEL, peer), (OWN, with_backward(own))):
         start = time.process_time()
         cases = [(tp, tile) for tp in DEGREES for tile in TILES]
         problems = [asked(graph, "SN30", tp, 16, tile, rules) for tp, tile in cases]
@@ -106,7 +109,7 @@ def sweep_case() -> Iterator[str]:
         done = time.process_time()
         tp, tile = cases[choice.number]
         yield (
-            f"{rules:<7}: {len(cases)} pairs, best tp {tp} tile {tile}, gap "
+            f"{NAMES[rules]:<7}: {len(cases)} pairs, best tp {tp} tile {tile}, gap "
             f"{choice.weighted_s / choice.bound_s - 1:.1%}; splits {ready - start:.1f} s, search "
             f"{pruned - ready:.1f} s ({choice.num_fused} fused, {choice.num_pruned} pruned, "
             f"{len(choice.refused)} do not fit); all {len(every)} one by one {done - pruned:.1f} s"

@@ -44,7 +44,7 @@ from meshwright.wafer.training import GRIDS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from placed_problems import EXPERT_MODELS, MODELS, random_structure
+from placed_problems import EXPERT_MODELS, MODELS, random_plan_options
 from small_problems import (
     ADAM,
     MIB,
@@ -147,8 +147,8 @@ def violations(asked: Problem, chance: random.Random, num_plans: int) -> tuple[l
         if num_compared == num_plans:
             break
         strategy = random_degrees(chance, asked)
-        structure = replace(
-            random_structure(chance),
+        plan_options = replace(
+            random_plan_options(chance),
             sequence_parallel=strategy.tp > 1 and chance.random() < 0.7,
             schedule=chance.choice(SCHEDULES) if strategy.pp > 1 else ScheduleKind.ONE_F_ONE_B,
             stream_form=StreamForm.AUTO,
@@ -156,19 +156,19 @@ def violations(asked: Problem, chance: random.Random, num_plans: int) -> tuple[l
             overlap_tensor_parallel=asked.workload.software.async_tensor_parallel,
         )
         columns = stack([strategy])
-        refusals = all_refusals(asked.model, asked.workload, columns, structure, **tile)
+        refusals = all_refusals(asked.model, asked.workload, columns, plan_options, **tile)
         if any(bool(refusal.mask[0]) for refusal in refusals):
             continue
-        placing = place(asked, structure, strategy, physical)
+        placing = place(asked, plan_options, strategy, physical)
         if placing is None or not fits_devices(asked, placing.price.closed_form)[0]:
             continue
         num_compared += 1
         least_s = min(placing.time_s, float(placing.price.closed_form.step.time.total_s[0]))
         if least_s < bound_s * (1 - ROUNDING):
-            found.append(f"{least_s} below the bound {bound_s}: {strategy} {structure}")
+            found.append(f"{least_s} below the bound {bound_s}: {strategy} {plan_options}")
         # The space has overlapped gradients alone; what is not overlapped has the same bound.
-        if structure.overlap_data_parallel and placing.time_s < best_s * (1 - ROUNDING):
-            found.append(f"{placing.time_s} faster than {best_s}: {strategy} {structure}")
+        if plan_options.overlap_data_parallel and placing.time_s < best_s * (1 - ROUNDING):
+            found.append(f"{placing.time_s} faster than {best_s}: {strategy} {plan_options}")
     return found, num_compared
 
 

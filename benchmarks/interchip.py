@@ -16,16 +16,17 @@ from typing import Any, TypeVar
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.dataflow.dfmodel_rules import peer_tables
 from meshwright.dataflow.price import Residency, SplitTimes, volume_tables, weights_split
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.dataflow.search import DegreePricing, plan_graph
 from meshwright.dataflow.sharding import SplitTables
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.workloads import dlrm_a, fft, gpt_layer, gpt_training_layer, hpl
+from meshwright.graph.kernels.workloads import fft, hpl
 from meshwright.search.choices.budget import solve_program
 from meshwright.search.choices.elimination import cheapest
+from meshwright_papers.studies.dfmodel.peer_rules import peer_tables
+from meshwright_papers.studies.dfmodel.workloads import dlrm_a, gpt_layer, gpt_training_layer
 
 Result = TypeVar("Result")
 GPT3 = (12288, 96, 128, 2048)

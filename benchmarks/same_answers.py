@@ -196,6 +196,26 @@ def kept_answer(tree: Path, commit: str, command: str) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
+def in_present_words(old: Any) -> Any:
+    """Return an answer with the fields that were renamed or moved since under their present names.
+
+    ``structure`` became ``plan_options``; it and ``strategy`` left a list of segments. Fields that
+    held the same in every answer went.
+    """
+    if isinstance(old, list):
+        return [in_present_words(entry) for entry in old]
+    if not isinstance(old, dict):
+        return old
+    found = {"plan_options" if key == "structure" else key: old[key] for key in old}
+    match found.pop("segments", None):
+        case [{"strategy": strategy, "structure": plan_options}]:
+            found |= {"strategy": strategy, "plan_options": plan_options}
+    for name, value in (("extra", {}), ("rules", "own")):
+        if found.get(name) == value:
+            del found[name]
+    return {key: in_present_words(value) for key, value in found.items()}
+
+
 def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
     """Yield each place at which two answers differ."""
     if isinstance(old, dict) and isinstance(new, dict):
@@ -232,7 +252,8 @@ def main() -> int:
     with checkout(commit) as tree, ThreadPoolExecutor(asked.workers) as pool:
 
         def compare(command: str) -> list[str]:
-            return list(differences(kept_answer(tree, commit, command), answer(ROOT, command)))
+            old = in_present_words(kept_answer(tree, commit, command))
+            return list(differences(old, answer(ROOT, command)))
 
         for command, found in zip(commands, pool.map(compare, commands), strict=True):
             moved += bool(found)

@@ -67,7 +67,7 @@ def covered(case: Case, *, prune: bool) -> Covered:
     start = time.process_time()
     result = search(SearchSpace(problem, Choices({})), prune=prune)
     cpu_s = time.process_time() - start
-    best = next((plan_string(f.strategy, f.structure) for f in result.found), "nothing fits")
+    best = next((plan_string(f.strategy, f.plan_options) for f in result.found), "nothing fits")
     return Covered(result.counts, cpu_s, best)
 
 

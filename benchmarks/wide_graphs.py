@@ -34,7 +34,7 @@ PROGRAMS = ("swin", "mamba", "qwen3")
 
 def layers() -> Iterator[tuple[str, list[FusionProblem]]]:
     """Yield layers of the catalog: one tile, split over chips."""
-    target = target_named("SN10", "own", LINK)
+    target = target_named("SN10", LINK)
     for name, trains, tp in LAYERS:
         graph = load_graph(name, training=trains)
         tile = min(TILE, graph.sizes[graph.tiled])
@@ -44,7 +44,7 @@ def layers() -> Iterator[tuple[str, list[FusionProblem]]]:
 
 def programs() -> Iterator[tuple[str, list[FusionProblem]]]:
     """Yield programs: all tiles, on one chip."""
-    target = target_named("SN10", "own")
+    target = target_named("SN10")
     for name in PROGRAMS:
         graph = load_graph(f"{Path(__file__).with_name('programs.py')}:{name}")
         yield name, [problem_of(FusionQuestion(graph, target), tile) for tile in tiles_of(graph)]

@@ -6,8 +6,9 @@ from itertools import combinations, product
 import numpy as np
 
 from meshwright.dataflow.fusion.cores import CoreGrid, TileShape, core_choices
-from meshwright.dataflow.fusion.problem import DFMODEL, OWN, FusionProblem, Rules, Tensors
+from meshwright.dataflow.fusion.problem import OWN, FusionProblem, Rules, Tensors
 from meshwright.graph.kernels.kernel import Unit
+from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL
 
 GRID = CoreGrid(
     num_cores=12, array_rows=2, array_columns=2, frequency_hz=1.0, sram_bytes=120.0,

@@ -6,7 +6,7 @@ from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Training
-from meshwright.train.answer import Candidate, Estimate, Plan, Segment
+from meshwright.train.answer import Candidate, Estimate, Plan
 
 
 def hand_made_estimate(num_devices: int) -> Estimate:
@@ -26,20 +26,19 @@ def hand_made_estimate(num_devices: int) -> Estimate:
 
 
 def build(
-    degrees, structure=None, *, model="llama3-8b", system="64xH100", batch=128, length=8192,
+    degrees, plan_options=None, *, model="llama3-8b", system="64xH100", batch=128, length=8192,
     optimizer="megatron-adam", **workload,
 ):  # fmt: skip
-    """Return the plan of a strategy: degrees and structure as given, the rest plain."""
+    """Return the plan of a strategy: degrees and plan options as given, the rest plain."""
     spec = load_model(model) if isinstance(model, str) else model
     strategy = make_strategy(**degrees)
-    chosen = {"sequence_parallel": strategy.tp > 1, "zero_stage": 0} | (structure or {})
+    chosen = {"sequence_parallel": strategy.tp > 1, "zero_stage": 0} | (plan_options or {})
     work = Training(
         global_batch_size=batch, sequence_length=length, optimizer=load_optimizer(optimizer),
         **workload,
     )  # fmt: skip
-    segment = Segment(0, spec.num_layers - 1, strategy, PlanOptions(**chosen))
     estimate = hand_made_estimate(int(strategy.num_devices))
-    best = Candidate((segment,), estimate)
+    best = Candidate(strategy, PlanOptions(**chosen), estimate)
     return Plan(
         spec, load_system(system), work, "uncalibrated", best, fastest_s=2.5, version="0.1.0"
     )

@@ -7,6 +7,6 @@ from meshwright.train.estimate import candidate
 
 def assert_lawful(problem, found):
     """Assert that the full price of what a search found breaks no law of conservation."""
-    priced = candidate(problem, found.strategy, found.structure)
+    priced = candidate(problem, found.strategy, found.plan_options)
     facts = candidate_facts(problem, priced, claims_to_fit=True)
     assert not violations([facts])

@@ -79,29 +79,29 @@ def grid_problem(*sides: int, spec=None, **fields) -> Problem:
     return ideal(problem(spec, grid_system(*sides, **fields), **work))
 
 
-def placed(asked: Problem, strategy: Strategy, structure: PlanOptions) -> PlacedPrice:
+def placed(asked: Problem, strategy: Strategy, plan_options: PlanOptions) -> PlacedPrice:
     """Return the best placement of a strategy."""
-    found = place(asked, structure, strategy, physical_network(asked))
+    found = place(asked, plan_options, strategy, physical_network(asked))
     assert found is not None
     return found.price
 
 
 def every_placement(
-    asked: Problem, strategy: Strategy, structure: PlanOptions
+    asked: Problem, strategy: Strategy, plan_options: PlanOptions
 ) -> list[PlacedPrice]:
     """Return all placements of a strategy, with contention."""
-    choices = list(all_choices(structure, strategy, asked.grid_sides))
-    ways = [(structure, strategy, choice) for choice in choices]
+    choices = list(all_choices(plan_options, strategy, asked.grid_sides))
+    ways = [(plan_options, strategy, choice) for choice in choices]
     found = price_placed(asked, ways, physical_network(asked))
     return [price for price in found if price is not None]
 
 
 def simulated(
-    asked: Problem, strategy: Strategy, structure: PlanOptions, price: PlacedPrice | None = None
+    asked: Problem, strategy: Strategy, plan_options: PlanOptions, price: PlacedPrice | None = None
 ) -> tuple[PlacedPrice, SimulatedStep]:
     """Return a placement (the best one if not given) and its simulated step."""
-    price = price or placed(asked, strategy, structure)
-    return price, simulate_step(asked, structure, strategy, price, physical_network(asked))
+    price = price or placed(asked, strategy, plan_options)
+    return price, simulate_step(asked, plan_options, strategy, price, physical_network(asked))
 
 
 def step_s(priced) -> float:
@@ -148,7 +148,7 @@ def random_grid_problem(chance, models=MODELS):
     )
 
 
-def random_structure(chance):
+def random_plan_options(chance):
     """Return random structural choices."""
     return PlanOptions(
         sequence_parallel=chance.random() < 0.7,
@@ -167,16 +167,16 @@ def drawn(seed, models=MODELS):
     """Return a random problem on a grid with a legal strategy of more than one device."""
     chance = random.Random(seed)
     while True:
-        asked, structure = random_grid_problem(chance, models), random_structure(chance)
+        asked, plan_options = random_grid_problem(chance, models), random_plan_options(chance)
         for _ in range(20):
             strategy = any_strategy(chance, asked)
             if strategy.num_devices == 1:
                 continue
             refusals = all_refusals(
-                asked.model, asked.workload, stack([strategy]), structure,
+                asked.model, asked.workload, stack([strategy]), plan_options,
                 tile_rows=asked.system.chip.tile_rows, tile_columns=asked.system.chip.tile_columns,
             )  # fmt: skip
             if any(bool(refusal.mask[0]) for refusal in refusals):
                 continue
-            if any(True for _ in all_choices(structure, strategy, asked.grid_sides)):
-                return asked, structure, strategy
+            if any(True for _ in all_choices(plan_options, strategy, asked.grid_sides)):
+                return asked, plan_options, strategy

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from meshwright.catalog.megatron_models import VANILLA, bridge_recipe
 from meshwright.frameworks.launch import degrees, micro_batches, plan_launch
-from meshwright.frameworks.programs.jax import mesh_axes
 from meshwright.frameworks.registry import TARGETS, export
 from meshwright.graph.parameters import count_parameters
 
@@ -97,14 +96,14 @@ def used(plan) -> int:
 
 
 def _megatron(plan) -> dict[str, object]:
-    sizes, structure = degrees(plan), plan.best.structure
+    sizes, plan_options = degrees(plan), plan.best.plan_options
     named = ("tp", "pp", "cp", "ep", "etp", "dp", "num_virtual_stages", "micro_batch_size")
     return {name: sizes[name] for name in named} | {
         "global_batch_size": plan.workload.global_batch_size,
         "num_layers": plan.model.num_layers,
         "hidden_size": plan.model.hidden_size,
-        "recompute": str(structure.recompute),
-        "zero": structure.zero_stage > 0,
+        "recompute": str(plan_options.recompute),
+        "zero": plan_options.zero_stage > 0,
     }
 
 
@@ -138,31 +137,31 @@ def _fsdp(plan) -> dict[str, object]:
 
 
 def _trainer(plan) -> dict[str, object]:
-    structure, precision = plan.best.structure, plan.workload.precision.matmul
+    plan_options, precision = plan.best.plan_options, plan.workload.precision.matmul
     return {
         "micro_batch_size": degrees(plan)["micro_batch_size"],
         "num_micro_batches": micro_batches(plan),
         "sequence_length": plan.workload.sequence_length,
         "precision": precision,
-        "recompute": str(structure.recompute),
+        "recompute": str(plan_options.recompute),
     }
 
 
 def _deepspeed(plan) -> dict[str, object]:
-    structure, sizes = plan.best.structure, degrees(plan)
+    plan_options, sizes = plan.best.plan_options, degrees(plan)
     return _trainer(plan) | {
         "tp": sizes["tp"],
         "cp": sizes["cp"],
         "global_batch_size": plan.workload.global_batch_size,
-        "zero_stage": structure.zero_stage,
-        "overlaps": structure.zero_stage > 0 and structure.overlap_data_parallel,
-        "offload": str(structure.offload),
+        "zero_stage": plan_options.zero_stage,
+        "overlaps": plan_options.zero_stage > 0 and plan_options.overlap_data_parallel,
+        "offload": str(plan_options.offload),
     }
 
 
 def _accelerate(plan) -> dict[str, object]:
-    structure, sizes = plan.best.structure, degrees(plan)
-    is_sharded = structure.zero_stage >= 2
+    plan_options, sizes = plan.best.plan_options, degrees(plan)
+    is_sharded = plan_options.zero_stage >= 2
     found = _trainer(plan) | {
         "num_devices": used(plan),
         "num_hosts": plan_launch(plan).num_hosts,
@@ -172,14 +171,14 @@ def _accelerate(plan) -> dict[str, object]:
         found |= {axis: sizes[axis] for axis in ("tp", "cp", "dp_shard", "dp_replicate")}
     if is_sharded:
         found |= {
-            "reshards": structure.zero_stage == 3 and structure.reshard_after_forward,
-            "offload": str(structure.offload),
+            "reshards": plan_options.zero_stage == 3 and plan_options.reshard_after_forward,
+            "offload": str(plan_options.offload),
         }
     return found
 
 
 def _bridge(plan) -> dict[str, object]:
-    sizes, structure, work = degrees(plan), plan.best.structure, plan.workload
+    sizes, plan_options, work = degrees(plan), plan.best.plan_options, plan.workload
     named = ("tp", "pp", "cp", "ep", "etp", "num_virtual_stages", "micro_batch_size")
     brings_its_model = bridge_recipe(plan.model) != VANILLA
     model = {"num_layers": plan.model.num_layers, "hidden_size": plan.model.hidden_size}
@@ -188,8 +187,8 @@ def _bridge(plan) -> dict[str, object]:
         | {
             "global_batch_size": work.global_batch_size,
             "sequence_length": work.sequence_length,
-            "recompute": str(structure.recompute),
-            "zero": structure.zero_stage > 0,
+            "recompute": str(plan_options.recompute),
+            "zero": plan_options.zero_stage > 0,
             "sums_in_fp32": work.optimizer.gradient_bytes_per_param > 2,
             "is_bf16": work.precision.matmul != "fp16",
         }
@@ -198,9 +197,9 @@ def _bridge(plan) -> dict[str, object]:
 
 
 def _maxtext(plan) -> dict[str, object]:
-    sizes, structure = degrees(plan), plan.best.structure
+    sizes, plan_options = degrees(plan), plan.best.plan_options
     data = sizes["dp"] // sizes["ep"]
-    shards = sizes["dp_shard"] // sizes["ep"] if structure.zero_stage else 1
+    shards = sizes["dp_shard"] // sizes["ep"] if plan_options.zero_stage else 1
     last = plan.model.layer_kinds[-1]
     attention, experts = last.attention, last.experts
     policy = {"none": "minimal_with_context", "selective": "minimal", "full": "full"}
@@ -218,8 +217,8 @@ def _maxtext(plan) -> dict[str, object]:
         "num_experts": experts.num_experts if experts else 1,
         "top_k": experts.top_k if experts else 1,
         "vocab_size": plan.model.vocab_size,
-        "remat_policy": "custom" if structure.stored_tensors
-        else policy[str(structure.recompute)],
+        "remat_policy": "custom" if plan_options.stored_tensors
+        else policy[str(plan_options.recompute)],
     }  # fmt: skip
     if sizes["pp"] == 1:
         return found
@@ -229,20 +228,7 @@ def _maxtext(plan) -> dict[str, object]:
     }
 
 
-def _jax(plan) -> dict[str, object]:
-    sizes, structure = degrees(plan), plan.best.structure
-    return {
-        "axes": mesh_axes(plan),
-        "num_params": count_parameters(plan.model).num_params,
-        "splits_state_alone": structure.zero_stage == 1 and sizes["dp_shard"] > 1,
-        "num_micro_batches": micro_batches(plan),
-        "global_batch_size": plan.workload.global_batch_size,
-        "sequence_length": plan.workload.sequence_length,
-    }
-
-
 MEANT = {
-    "jax": _jax,
     "megatron-bridge": _bridge,
     "maxtext": _maxtext,
     "megatron": _megatron,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
-from meshwright.report.page import charts
-from meshwright.report.page.html import html_of
-from meshwright.report.page.parts import Chart, Folded, Page, Part, Table
+from meshwright.view import charts
+from meshwright.view.drawn import drawn_page
+from meshwright.view.html import html_of
+from meshwright.view.parts import Chart, Folded, Page, Part, Table
 
 EVIL = '<img src=x onerror="alert(1)">&\'</script><script>alert(2)</script> is a name'
 
@@ -40,7 +41,7 @@ def parts_of(page: Page) -> Iterator[Part]:
             if isinstance(part, Folded):
                 yield from inside(part.parts)
 
-    for section in page.sections:
+    for section in drawn_page(page).sections:
         yield from inside(section.parts)
 
 

@@ -1,12 +1,12 @@
-"""Long campaigns: all of it in the full run, part of it in the quick one."""
+"""Long campaigns: part of each in the default run, the rest in the nightly one."""
 
 import pytest
 
 
-def sampled(cases, in_quick_run):
+def sampled(cases, number):
     """Return cases for ``parametrize``; those beyond the first few are marked as slow."""
     listed = list(cases)
-    return [*listed[:in_quick_run], *map(_slow, listed[in_quick_run:])]
+    return [*listed[:number], *map(_slow, listed[number:])]
 
 
 def one_in(number, cases):

@@ -222,7 +222,7 @@ def random_problem(chance: random.Random) -> Problem:
     )
 
 
-def structures() -> Iterator[PlanOptions]:
+def option_sets() -> Iterator[PlanOptions]:
     """Yield every combination of the structural choices that the search leaves open."""
     for sp, context, zero, recompute, kind, offload in itertools.product(
         (True, False),
@@ -243,8 +243,8 @@ def structures() -> Iterator[PlanOptions]:
         )
 
 
-def with_numbers(chance: random.Random, structure: PlanOptions) -> PlanOptions:
-    """Return a structure with edges that may count as layers, and some layers recomputed.
+def with_numbers(chance: random.Random, plan_options: PlanOptions) -> PlanOptions:
+    """Return a set of plan options with edges that may count as layers, and some layers recomputed.
 
     Now and then communication of experts hides behind another micro-batch.
     """
@@ -252,7 +252,7 @@ def with_numbers(chance: random.Random, structure: PlanOptions) -> PlanOptions:
     numbers = {name: chance.choice([0, 0, 1, 2]) for name in names}
     if not numbers["recompute_layers"]:
         numbers["recompute_run"] = chance.choice([1, 1, 2, 3])
-    return replace(structure, overlap_expert_parallel=chance.random() < 0.3, **numbers)
+    return replace(plan_options, overlap_expert_parallel=chance.random() < 0.3, **numbers)
 
 
 def random_strategy(chance: random.Random, problem: Problem) -> Strategy:

@@ -21,13 +21,13 @@ from meshwright.catalog.workloads import (
 )
 from meshwright.collectives import collective_algorithms
 from meshwright.graph.parameters import count_parameters
-from meshwright.report.declared_values import declared_values, origin_text, value_text
-from meshwright.report.framework import framework_lines, server_lines
 from meshwright.schedule.pipeline_schedules import schedules
+from meshwright.show.framework import framework_lines, server_lines
 from meshwright.streams import streams
 from meshwright.topology import topologies
 from meshwright.topology.network import LinkSpec
 from meshwright.train.compare import recipes
+from meshwright.view.declared_values import declared_values, origin_text, value_text
 
 FOLDER = "catalog"
 NUM_SHOWN = 16

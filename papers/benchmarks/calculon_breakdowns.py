@@ -50,7 +50,7 @@ from meshwright_papers.calculon.block import NO_WORK, Layer, block_choices, bloc
 from meshwright_papers.calculon.block_cost import block_cost, optimizer_cost
 from meshwright_papers.calculon.executions import executions_from_rows
 from meshwright_papers.calculon.machine import Machine, application_named, machine_of, system_named
-from meshwright_papers.calculon.step import Evaluation, evaluate, layout_of, structure_of
+from meshwright_papers.calculon.step import Evaluation, evaluate, layout_of, option_set_of
 
 ATTENTION_LAYERS = ("attention_scores", "attention_softmax", "attention_mask", "attention_values")
 
@@ -83,20 +83,20 @@ def their_point(point: Point) -> TheirPoint:
     application, system = application_named(point.model), system_named(point.system)
     rows = executions_from_rows([point.execution], application, len(system.networks))
     machine = machine_of(system, point.execution["datatype"])
-    structure = structure_of(rows)
+    plan_options = option_set_of(rows)
     choices = block_choices(rows, rows.tp, machine.links(rows.tp_network), rows.fused_activation)
-    layers = block_layers(application, structure, choices, machine.bytes_per_element)
-    block = block_cost(application, machine, structure, choices)
+    layers = block_layers(application, plan_options, choices, machine.bytes_per_element)
+    block = block_cost(application, machine, plan_options, choices)
     shards = rows.dp if rows.shard_optimizer[0] else 1.0
     update = optimizer_cost(machine, block.weights, shards)
     layout = layout_of(application, rows)
     result = evaluate(application, system, rows)
     sizes = numbers(result.memory)
-    held = number(layout.num_blocks * layout.micro_batches_in_flight) * structure.is_training
+    held = number(layout.num_blocks * layout.micro_batches_in_flight) * plan_options.is_training
     sizes |= {
         "held": held,
         "per_block": number(block.kept_bytes + block.checkpoint_bytes),
-        "working": number(block.working_bytes - block.kept_bytes * structure.is_training)
+        "working": number(block.working_bytes - block.kept_bytes * plan_options.is_training)
         + sizes["activation_gradient_bytes"],
         "weight_pair": 2 * number(block.weight_bytes),
         "state_pair": 2 * number(update.state_bytes),
@@ -104,7 +104,7 @@ def their_point(point: Point) -> TheirPoint:
     }
     return TheirPoint(
         result,
-        _their_block(layers, machine, is_training=structure.is_training),
+        _their_block(layers, machine, is_training=plan_options.is_training),
         number(layout.num_blocks * layout.num_micro_batches),
         sizes,
     )
@@ -215,7 +215,7 @@ def _local(question: Question, graph: Any) -> LocalLayer:
     problem = question.problem
     return LocalLayer(
         sizes=graph.sizes,
-        axes=layer_axes(graph, question.structure),
+        axes=layer_axes(graph, question.plan_options),
         degrees=stack([question.strategy]),
         sequence_length=float(problem.pass_length),
     )
@@ -242,11 +242,13 @@ def _our_layer(question: Question) -> dict[str, float]:
 
 def _layer_price(question: Question) -> LayerCost:
     """Return the price of one of our layers for one micro-batch."""
-    problem, structure = question.problem, question.structure
+    problem, plan_options = question.problem, question.plan_options
     assert isinstance(problem, Problem)
-    network = problem.network(structure.axis_order, stack([question.strategy]))
-    prices = price_layers(problem, structure, network, (structure.recompute,), uses_tatp=False)
-    return prices[structure.recompute][0]
+    network = problem.network(plan_options.axis_order, stack([question.strategy]))
+    prices = price_layers(
+        problem, plan_options, network, (plan_options.recompute,), uses_tatp=False
+    )
+    return prices[plan_options.recompute][0]
 
 
 def our_memory(point: Point, question: Question, priced: Priced, theirs: TheirPoint) -> Breakdown:
@@ -260,7 +262,7 @@ def our_memory(point: Point, question: Question, priced: Priced, theirs: TheirPo
     in_flight, their_in_flight = number(state.in_flight), theirs.memory["held"] / layers
     working = min(number(layer.working_bytes), parts["working_bytes"])
     held = parts["weights_bytes"] + parts["optimizer_bytes"] + parts["gathered_weights_bytes"]
-    if question.structure.offload is not Offload.NONE:
+    if question.plan_options.offload is not Offload.NONE:
         kept, in_flight, their_in_flight = parts["activations_bytes"], 1.0, 1.0
     return Breakdown(
         {
@@ -292,7 +294,7 @@ def our_serving_memory(question: Question, price: ServingPrice) -> Breakdown:
     parts = numbers(fullest_use(price)[0])
     problem = question.problem
     dense, _ = parameters_on_device(
-        problem.graph.layers[0], question.structure, stack([question.strategy])
+        problem.graph.layers[0], question.plan_options, stack([question.strategy])
     )
     word = BYTES_OF[problem.workload.precision.weight]
     of_layers = word * number(dense) * problem.model.num_layers

@@ -67,11 +67,11 @@ class Question:
 
     problem: Problem | ServingProblem
     strategy: Strategy
-    structure: PlanOptions
+    plan_options: PlanOptions
 
 
 def question_of(model: str, system: str, execution: Execution) -> Question:
-    """Return a point of the peer as a problem, a strategy and a structure of ours."""
+    """Return a point of the peer as a problem, a strategy and a set of plan options of ours."""
     peer = system_named(system)
     spec = model_of(application_named(model), model, execution["attention_type"])
     target = system_of(peer, system, execution)
@@ -86,7 +86,7 @@ def question_of(model: str, system: str, execution: Execution) -> Question:
     work = workload_of(execution, application_named(model).sequence_size)
     kind = Problem if isinstance(work, Training) else ServingProblem
     problem = kind(spec, target, work, constants)  # type: ignore[arg-type]
-    return Question(problem, strategy, structure_of(execution))
+    return Question(problem, strategy, option_set_of(execution))
 
 
 def model_of(application: Application, name: str, attention: str) -> ModelSpec:
@@ -240,7 +240,7 @@ def workload_of(execution: Execution, sequence_size: int) -> Training | Prefill:
     )
 
 
-def structure_of(execution: Execution) -> PlanOptions:
+def option_set_of(execution: Execution) -> PlanOptions:
     """Return the categorical choices of a plan; axes on the inner tier come first."""
     tiers = {AXIS_OF_TIER_FIELD[axis]: execution[f"{axis}_net"] for axis in AXIS_OF_TIER_FIELD}
     interleaves = execution["pipeline_interleaving"] > 1
@@ -260,5 +260,5 @@ def _offload_of(execution: Execution) -> Offload:
     """Return what goes to the host; the points have all of it or nothing."""
     parts = [execution[f"{name}_offload"] for name in ("weight", "activations", "optimizer")]
     if any(parts) != all(parts):
-        raise ValueError("a point offloads some but not all; our structure names one or all")
+        raise ValueError("a point offloads some but not all; our plan options name one or all")
     return Offload.ALL if all(parts) else Offload.NONE

@@ -59,12 +59,12 @@ def _reason(what: str, ours: Breakdown, theirs: Breakdown) -> str:
 
 def faults_of(question: Question) -> list[Fault]:
     """Return the rules of ours that a point breaks."""
-    problem, strategy, structure = question.problem, question.strategy, question.structure
+    problem, strategy, plan_options = question.problem, question.strategy, question.plan_options
     if isinstance(problem, Problem):
-        return check_problem(problem, strategy, structure)
+        return check_problem(problem, strategy, plan_options)
     columns = stack([strategy])
-    case = Case(problem.model, problem.workload, structure, columns)
-    found = all_refusals(problem.model, problem.workload, columns, structure)
+    case = Case(problem.model, problem.workload, plan_options, columns)
+    found = all_refusals(problem.model, problem.workload, columns, plan_options)
     return [Fault(refusal.name, refusal.text(case, 0)) for refusal in found]
 
 
@@ -74,10 +74,10 @@ def breakdowns(
     """Return (time, memory) of ours, then of theirs; each breakdown sums to its whole."""
     theirs = their_point(point)
     their_parts = their_time(point, theirs), their_memory(point, theirs)
-    problem, strategy, structure = question.problem, question.strategy, question.structure
+    problem, strategy, plan_options = question.problem, question.strategy, question.plan_options
     if isinstance(problem, Problem):
-        priced = price_one(problem, structure, strategy)
+        priced = price_one(problem, plan_options, strategy)
         ours = our_time(point, question, priced), our_memory(point, question, priced, theirs)
         return ours, their_parts
-    price = price_serving(problem, structure, stack([strategy]), 1.0)
+    price = price_serving(problem, plan_options, stack([strategy]), 1.0)
     return (our_serving_time(question, price), our_serving_memory(question, price)), their_parts

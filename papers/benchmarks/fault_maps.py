@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.arrays import IntArray
-from meshwright.network.embeddings import block_embedding
-from meshwright.network.faults import Action, FaultRates, balanced_rows, random_faults, recover
+from meshwright.network.faults import FaultRates, balanced_rows, random_faults
 from meshwright.topology.grid import mesh
 from meshwright.topology.network import LinkSpec, Network
 from meshwright_papers.studies.temp.fault_curves import (
@@ -25,6 +24,8 @@ from meshwright_papers.studies.temp.fault_curves import (
     link_fault_curve,
     stream_throughput,
 )
+from meshwright_papers.studies.temp.grid_groups import nested_blocks
+from meshwright_papers.studies.temp.recovery import Action, recover
 
 WAFERS = ((4, 8), (6, 8))
 BLOCK = (2, 4)
@@ -51,10 +52,7 @@ def make_case(shape: tuple[int, int]) -> Case:
     """Return a mesh whose groups are blocks of 2x4."""
     network = mesh(shape, LinkSpec(2e12, 200e-9)).build()
     tiles = {"tatp": BLOCK, "dp": (shape[0] // BLOCK[0], shape[1] // BLOCK[1])}
-    degrees = {axis: rows * columns for axis, (rows, columns) in tiles.items()}
-    placement = block_embedding(tiles).placement(degrees, network)
-    assert placement is not None
-    return Case(network, placement.groups("tatp"))
+    return Case(network, nested_blocks(tiles, network).groups("tatp"))
 
 
 def rates_of(seed: int) -> FaultRates:

@@ -136,12 +136,12 @@ def look_up(network: Network) -> None:
 
 def ways_of(surrogate: Surrogate, drawn: Drawn, num: int) -> dict[str, Callable[[], object]]:
     """Return the parts of a look-up of so many placements at once."""
-    problem, structure = surrogate.problem, drawn.structure
+    problem, plan_options = surrogate.problem, drawn.plan_options
     places = choice_network(problem, [(drawn.strategy, [drawn.choice] * num)])
-    alone = price_columns(problem, structure, places.strategy, places)
+    alone = price_columns(problem, plan_options, places.strategy, places)
     table = features(problem, places, alone)
     return {
-        "closed form": partial(price_columns, problem, structure, places.strategy, places),
+        "closed form": partial(price_columns, problem, plan_options, places.strategy, places),
         "features": partial(features, problem, places, alone),
         "network": partial(surrogate.learned.log_ratio, table),
     }

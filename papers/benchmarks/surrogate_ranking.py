@@ -67,16 +67,16 @@ def priced(problem: Problem, num: int) -> Iterator[tuple[float, float, float, fl
     physical, surrogate = physical_network(problem), shipped(problem)
     seen = set()
     for at in found:
-        text = plan_string(at.strategy, at.structure)
+        text = plan_string(at.strategy, at.plan_options)
         if text in seen or len(seen) >= num:
             continue
         seen.add(text)
-        placing = place(problem, at.structure, at.strategy, physical)
+        placing = place(problem, at.plan_options, at.strategy, physical)
         if placing is None:
             continue
         ranks = placing.price.ranks
-        learned = surrogate.step_s(at.structure, at.strategy, [Choice(ranks.axes, ranks.shapes)])
-        step = simulate_step(problem, at.structure, at.strategy, placing.price, physical)
+        learned = surrogate.step_s(at.plan_options, at.strategy, [Choice(ranks.axes, ranks.shapes)])
+        step = simulate_step(problem, at.plan_options, at.strategy, placing.price, physical)
         yield at.time_s, placing.time_s, float(learned[0]), step.step_time_s
 
 

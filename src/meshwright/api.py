@@ -29,10 +29,10 @@ from meshwright.options.table import COMMANDS, options_from_keywords
 
 if TYPE_CHECKING:
     from meshwright.calibration.fit.report import Fitted
-    from meshwright.calibration.kernel_report import KernelValidation
+    from meshwright.calibration.kernel_validation import KernelValidation
     from meshwright.calibration.kernels import Timings
-    from meshwright.calibration.report import Validation
     from meshwright.calibration.rows import Row
+    from meshwright.calibration.validation import Validation
     from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.fusion.answer import FusionAnswer, FusionQuestion
     from meshwright.dataflow.linpack import GridRuns
@@ -150,7 +150,7 @@ def _report_file(args: Namespace) -> Path | None:
 
 def _report(found: Any, path: Path, args: Namespace) -> None:
     """Write the report of an answer."""
-    from meshwright.report.page.html import write_page
+    from meshwright.view.html import write_page
 
     write_page(found.page(**_beside(found)), path, force=args.force)
 
@@ -204,7 +204,7 @@ def _server_launch(found: ServingPlan | DisaggregatedPlan) -> dict[str, Any]:
 
 def report_of(found: Plan) -> str:
     """Return the report of a plan as HTML, with the parts of other rooms."""
-    from meshwright.report.page.html import html_of
+    from meshwright.view.html import html_of
 
     return html_of(found.page(**_beside(found)))
 
@@ -561,14 +561,14 @@ def _priced(args: Namespace, call: Call, *, is_placed: bool = True) -> Plan:
     from meshwright.options.question import strategy_question
     from meshwright.train.estimate import estimate as price
 
-    asked, strategy, structure = strategy_question(args)
+    asked, strategy, plan_options = strategy_question(args)
     factors = None
     if args.measured is not None:
         from meshwright.options.jobs import factors_of
 
         factors = factors_of(args, asked.system.chip.family)
     return price(
-        asked.model, asked.system, asked.workload, strategy, structure,
+        asked.model, asked.system, asked.workload, strategy, plan_options,
         calibration=args.calibration, factors=factors, is_placed=is_placed,
         placer=_placer(asked.system if is_placed else None),
         command=call.command if is_placed else "",
@@ -600,9 +600,9 @@ def _checked(args: Namespace) -> tuple[str, tuple[Fault, ...]]:
     from meshwright.sharding.strategy import plan_string
     from meshwright.train import question as legality
 
-    asked, strategy, structure = strategy_question(with_job(args)[0])
-    faults = legality.check(asked.model, asked.system, asked.workload, strategy, structure)
-    return plan_string(strategy, structure), tuple(faults)
+    asked, strategy, plan_options = strategy_question(with_job(args)[0])
+    faults = legality.check(asked.model, asked.system, asked.workload, strategy, plan_options)
+    return plan_string(strategy, plan_options), tuple(faults)
 
 
 @verb
@@ -688,7 +688,7 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
 
         answer = why(found, _placer(found.system))
         if report is not None:
-            from meshwright.report.page.html import write_page
+            from meshwright.view.html import write_page
 
             page = found.page(explanation=answer, **_beside(found))
             write_page(page, report, force=args.force)
@@ -812,7 +812,7 @@ def route(args: Namespace, call: Call) -> list[RoutedFlows]:
         import json
 
         from meshwright.catalog.flow_files import SCHEMA
-        from meshwright.report.flows import routed_record
+        from meshwright.show.flows import routed_record
 
         records = [routed_record(routed) for routed in found]
         text = json.dumps({"schema": SCHEMA, "scenarios": records}, indent=1) + "\n"
@@ -924,7 +924,7 @@ def export(args: Namespace, call: Call) -> dict[str, str] | list[Path]:
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
 
-    titles = {name: exporters[name].written for name in exporters}
+    titles = {name: exporters[name].written for name in sorted(exporters)}
     titles |= {name: command.title for name, command in SERVERS.items()}
     if args.plan is None:
         return titles
@@ -1111,34 +1111,29 @@ def _fusion_question(args: Namespace) -> FusionQuestion:
     """Return the question that the options ask; raises every fault of them."""
     from meshwright.dataflow.fusion.answer import FusionQuestion
     from meshwright.dataflow.fusion.fuse import target_named
-    from meshwright.dataflow.fusion.problem import RULES
     from meshwright.dataflow.load import load_graph
     from meshwright.options.question import (
         Reading,
         given_numbers,
         needed,
-        one_of,
         program_of,
         quantity,
     )
 
     reading = Reading()
     program = reading.value(program_of, args)
-    rules = reading.value(one_of, "--rules", args.rules, RULES)
     link = reading.value(quantity, "--link", args.link, "bytes_per_s") if args.link else None
-    numbers = given_numbers(reading, args, ("tp", "pp", "tile", "micro_batch"))
+    numbers: dict[str, Any] = given_numbers(reading, args, ("tp", "pp", "tile", "micro_batch"))
     lengths = given_numbers(reading, args, ("tokens",), kilo=1024)
     reading.done()
     graph = reading.value(
         load_graph, args.graph, training=args.training, tokens=lengths.get("tokens"), **program
     )
     width = graph.widest_product_bytes if graph is not None else 2.0
-    target = reading.value(
-        needed, "--on", args.on, lambda name: target_named(name, rules, link, width)
-    )
+    target = reading.value(needed, "--on", args.on, lambda name: target_named(name, link, width))
     reading.done()
     return FusionQuestion(
-        graph=graph, target=target, rules=rules, runs_by_kernel=args.kernel_by_kernel, **numbers
+        graph=graph, target=target, runs_by_kernel=args.kernel_by_kernel, **numbers
     )
 
 
@@ -1198,14 +1193,14 @@ def sweep(args: Namespace, call: Call) -> SweepAnswer:
     from meshwright.base.files import write_all, write_whole
     from meshwright.base.registry import version
     from meshwright.options.question import Reading, output_file
-    from meshwright.report.heat_map import heat_svg
-    from meshwright.report.svg import check_drawable
     from meshwright.sweep.answer import SweepAnswer
     from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.questions import QUESTIONS, checked
-    from meshwright.sweep.report import cells_of, records, sweep_csv
+    from meshwright.sweep.results import cells_of, records, sweep_csv
     from meshwright.sweep.run import Store, load_sweep, state_of_code
     from meshwright.sweep.run import run as run_points
+    from meshwright.view.heat_map import heat_svg
+    from meshwright.view.svg import check_drawable
 
     reading = Reading()
     asked = reading.value(load_sweep, Path(args.file))
@@ -1250,12 +1245,10 @@ def sweep(args: Namespace, call: Call) -> SweepAnswer:
     if report is not None and is_page:
         found.report(report, force=args.force)
     elif report is not None and asked.report is not None:
-        from meshwright.sweep.report import document
+        from meshwright.view.markdown import markdown_of
 
-        again = f"meshwright sweep {args.file} --report {report}"
-        text, pictures = document(asked, asked.report, swept, report.stem, again)
-        files = {f"{report.stem}/{name}": drawn for name, drawn in pictures.items()}
-        write_all(report.parent, files | {report.name: text}, force=args.force)
+        files = markdown_of(found.page(), report.stem, without=("points",))
+        write_all(report.parent, files, force=args.force)
     return found
 
 
@@ -1275,10 +1268,10 @@ def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
     from meshwright.base.files import write_all
     from meshwright.base.registry import version
     from meshwright.calibration.reading import judged, rows_file
-    from meshwright.calibration.report import Validation, documents
     from meshwright.calibration.serving import predict_all
+    from meshwright.calibration.validation import Validation
     from meshwright.options.question import output_file
-    from meshwright.report.svg import check_drawable
+    from meshwright.view.svg import check_drawable
 
     target = output_file(args, "document", ".md")
     if target is not None:
@@ -1291,15 +1284,17 @@ def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
     predictions = tuple(predict_all(rows, args.calibration))
     found = Validation(predictions, args.calibration, tuple(faults), version(), call.command)
     if target is not None:
-        write_all(target.parent, documents(found, rows, target.stem), force=args.force)
+        from meshwright.calibration.view import documents
+
+        write_all(target.parent, documents(found, target.stem), force=args.force)
     return found
 
 
 def _validated_kernels(args: Namespace, call: Call) -> KernelValidation:
     """Return the comparison of the curves of single kernels with measured times."""
-    from meshwright.base.files import write_whole
+    from meshwright.base.files import write_all
     from meshwright.base.registry import version
-    from meshwright.calibration.kernel_report import kernel_document, kernel_validation
+    from meshwright.calibration.kernel_validation import kernel_validation
     from meshwright.catalog.calibration import DEFAULT as STEPS
     from meshwright.catalog.kernels import DEFAULT, load_curves
     from meshwright.options.question import output_file
@@ -1309,7 +1304,10 @@ def _validated_kernels(args: Namespace, call: Call) -> KernelValidation:
     found = kernel_validation(_timings(args.measurements), curves)
     found = replace(found, version=version(), command=call.command)
     if target is not None:
-        write_whole(target, kernel_document(found), force=args.force)
+        from meshwright.view.markdown import markdown_of
+        from meshwright.view.registry import page_of
+
+        write_all(target.parent, markdown_of(page_of(found), target.stem), force=args.force)
     return found
 
 

@@ -84,5 +84,5 @@ def test_a_layout_says_which_stage_predicts(tmp_path):
         "--pipeline-model-parallel-layout 'Et*13|t*10|t*9m|L' --mtp-num-layers 1")  # fmt: skip
     (tmp_path / "job.sh").write_text(text, "utf-8")
     plan = mw.estimate(from_=str(tmp_path / "job.sh"), on="8xH100", set=["RANKS=8", "TP=2"])
-    assert plan.best.structure.stage_layers == (13, 10, 10, 0)
+    assert plan.best.plan_options.stage_layers == (13, 10, 10, 0)
     assert plan.model.num_layers == 33

@@ -125,7 +125,7 @@ def test_gathered_weights_that_are_kept_lie_on_the_device():
 
 def test_what_leads_on_a_small_cluster_keeps_no_weights_that_do_not_fit():
     plan = mw.plan("llama3-70b", on="16xH100", seq=8192, global_batch=64, framework="accelerate")
-    assert plan.best.structure.offload is Offload.STATE
-    assert plan.best.structure.reshard_after_forward
+    assert plan.best.plan_options.offload is Offload.STATE
+    assert plan.best.plan_options.reshard_after_forward
     # 28 bytes of 4.41e9 parameters a device over 76.8 GB/s of host memory.
     assert plan.best.estimate.time_parts_s["offload_s"] > 1.6

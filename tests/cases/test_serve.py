@@ -56,10 +56,10 @@ def test_the_verdict_on_workers_of_one_kind_counts_prompts():
 
 
 def test_rows_and_plans_are_priced_by_one_function():
-    """300 published loads of clients: the figure of ``validate`` is that of the plan's price."""
-    rows = [row for row in published_serving_rows() if row.closed_loop][:300]
+    """30 published loads of clients: the figure of ``validate`` is that of the plan's price."""
+    rows = [row for row in published_serving_rows() if row.closed_loop][:300:10]
     jobs = [job for row in rows for job in serving_jobs(row, "calibrated")]
-    assert len(rows) == 300
+    assert len(rows) == 30
     compared = 0
     for column in columns_of(jobs):
         serving, served_ = column.setting.serving, column.served()
@@ -72,14 +72,14 @@ def test_rows_and_plans_are_priced_by_one_function():
             columns = serving._columns(np.array([at_once / groups]))
             shape = serving._shape(job.prompt_tokens + job.answer_tokens / 2.0)
             made = price_requests(
-                serving.problem, serving.structure, columns, *request, shape
+                serving.problem, serving.plan_options, columns, *request, shape
             )  # fmt: skip
             found = price_clients(
                 serving.problem, serving.strategy, made, at_once, request, groups
             )  # fmt: skip
             assert found.time.total_s[0] == served_.step_s[index]
             compared += 1
-    assert compared > 100
+    assert compared > 10
 
 
 # ------------------------------------------------------------------------------ room of the cache

@@ -161,7 +161,7 @@ def test_no_policy_of_maxtext_recomputes_whole_layers(tmp_path):
     for policy in ("none", "full", "minimal_with_context"):
         script = tmp_path / f"{policy}.sh"
         script.write_text(text.replace("remat_policy=full", f"remat_policy={policy}"), "utf-8")
-        steps.append(str(mw.estimate(str(script), on="tpu-v5e-2x4").best.structure.recompute))
+        steps.append(str(mw.estimate(str(script), on="tpu-v5e-2x4").best.plan_options.recompute))
     assert steps == ["full", "full", "none"]
 
 

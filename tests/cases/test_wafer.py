@@ -115,7 +115,7 @@ def test_zero_over_one_shard_is_refused_where_replicas_are(stage):
     with pytest.raises(SpecError, match=rf"ZeRO {stage} over dp_shard 1 .*\(zero_stage=0\)"):
         mw.estimate("gpt2-medium", dp_shard=1, **asked)
     assert mw.estimate("gpt2-medium", dp_shard=2, **asked).best.estimate.fits
-    assert mw.estimate("gpt2-medium", dp=1, **asked).best.structure.zero_stage == stage
+    assert mw.estimate("gpt2-medium", dp=1, **asked).best.plan_options.zero_stage == stage
 
 
 def test_a_launch_file_of_one_shard_starts_without_zero():
@@ -125,11 +125,11 @@ def test_a_launch_file_of_one_shard_starts_without_zero():
     one = mw.estimate(file, **asked | {"set": [
         *asked["set"][:2], "MORE=--num-distributed-optimizer-instances 4"]}).best  # fmt: skip
     assert one.strategy.dp_shard == 1
-    assert one.structure.zero_stage == 0
-    assert mw.estimate(file, **asked).best.structure.zero_stage == 1
+    assert one.plan_options.zero_stage == 0
+    assert mw.estimate(file, **asked).best.plan_options.zero_stage == 1
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("grid", "model", "sequence", "batch", "found_s"),
     [("links_dead", "llama3-70b", 512, 96, 1.357), ("two_dead", "gpt3-76b", 2048, 128, 2.832)],
@@ -142,7 +142,7 @@ def test_leaders_are_routed_before_they_are_ranked(grid, model, sequence, batch,
     asked = {"on": str(FOLDER / f"{grid}.yaml"), "seq": sequence, "global_batch": batch}
     found = mw.plan(model, **asked)
     best = found.best
-    again = GRIDS.price(problem_of(found), best.strategy, best.structure).estimate
+    again = GRIDS.price(problem_of(found), best.strategy, best.plan_options).estimate
     assert found.fastest_s == pytest.approx(found_s, rel=1e-3)
     assert best.estimate.step_time_s == pytest.approx(again.step_time_s)
     assert found.coverage.lower_bound_s < found.fastest_s

@@ -8,7 +8,7 @@ from meshwright.catalog.networks import with_network
 from meshwright.catalog.systems import chip_names, load_chip, load_system
 from meshwright.options.jobs import measured_step_s
 from meshwright.options.question import rent_of
-from meshwright.report.screen import rent_rate
+from meshwright.view.words import rent_rate
 
 
 @pytest.mark.parametrize(

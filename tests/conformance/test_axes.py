@@ -49,7 +49,7 @@ MODEL = ModelSpec(
 )
 GRAPH = build_graph(MODEL)
 LAYERS = [*GRAPH.layers, GRAPH.embedding, GRAPH.head]
-STRUCTURES = [
+OPTION_SETS = [
     PlanOptions(sequence_parallel=sequence_parallel, context_kind=context_kind, streamed=streamed)
     for sequence_parallel in (True, False)
     for context_kind in ContextKind
@@ -58,10 +58,10 @@ STRUCTURES = [
 NAMED = sorted({degree for name in axes for degree in axes[name].degrees})
 
 
-def weights_held(layer, structure, strategy):
+def weights_held(layer, plan_options, strategy):
     """Return the parameters of one layer on one rank, before data-parallel sharding."""
     weights = [weight for op in layer.ops for weight in op.weights]
-    splits = [weight_sharding(weight, structure).split for weight in weights]
+    splits = [weight_sharding(weight, plan_options).split for weight in weights]
     pairs = zip(weights, splits, strict=True)
     return sum(local_elements(w, split, bound(layer), strategy) for w, split in pairs)
 
@@ -74,48 +74,49 @@ def test_every_axis_is_registered():
     assert {type(axes[name]) for name in axes} == set(Axis.__subclasses__())
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_one_device_needs_no_collective(structure):
+@pytest.mark.parametrize("plan_options", OPTION_SETS)
+def test_one_device_needs_no_collective(plan_options):
     """No call is made for axes that are not in use, and every group is of one device."""
     alone = make_strategy()
     for layer in LAYERS:
-        assert derive_calls(layer, structure, ()) == ()
-        for call in derive_calls(layer, structure):
+        assert derive_calls(layer, plan_options, ()) == ()
+        for call in derive_calls(layer, plan_options):
             assert degree_of(call.axis, alone, bound(layer) | {"kv_heads": 4}) == 1
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_one_device_holds_everything(structure):
+@pytest.mark.parametrize("plan_options", OPTION_SETS)
+def test_one_device_holds_everything(plan_options):
     alone = make_strategy()
     for layer in LAYERS:
         sizes = bound(layer)
         for op in layer.ops:
             for tensor in (*op.inputs, *op.outputs, *op.saved):
                 whole = np.prod([sizes[dim] for dim in tensor.dims])
-                split = activation_sharding(tensor, structure).split
+                split = activation_sharding(tensor, plan_options).split
                 assert local_elements(tensor, split, sizes, alone) == whole
 
 
 @pytest.mark.parametrize("degree", NAMED)
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_weights_of_a_device_never_grow_with_a_degree(degree, structure):
+@pytest.mark.parametrize("plan_options", OPTION_SETS)
+def test_weights_of_a_device_never_grow_with_a_degree(degree, plan_options):
     for layer in LAYERS:
         held = [
-            weights_held(layer, structure, make_strategy(**{degree: n})) for n in (1, 2, 4, 8, 16)
+            weights_held(layer, plan_options, make_strategy(**{degree: n}))
+            for n in (1, 2, 4, 8, 16)
         ]
         assert held == sorted(held, reverse=True)
 
 
 @pytest.mark.parametrize("name", [name for name in axes if name not in ("dp", "edp", "ep", "etp")])
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_shards_tile_each_tensor_or_repeat_it(name, structure):
+@pytest.mark.parametrize("plan_options", OPTION_SETS)
+def test_shards_tile_each_tensor_or_repeat_it(name, plan_options):
     """An axis of n either splits a tensor into n equal parts or leaves it whole on each rank."""
     strategy, alone = make_strategy(**{name: 4}), make_strategy()
     for layer in GRAPH.layers:
         sizes = bound(layer)
         for op in layer.ops:
-            tensors = [(t, activation_sharding(t, structure)) for t in (*op.outputs, *op.saved)]
-            tensors += [(w, weight_sharding(w, structure)) for w in op.weights]
+            tensors = [(t, activation_sharding(t, plan_options)) for t in (*op.outputs, *op.saved)]
+            tensors += [(w, weight_sharding(w, plan_options)) for w in op.weights]
             for tensor, layout in tensors:
                 is_routed = "edp" in layout.axes
                 whole = local_elements(tensor, layout.split, sizes, alone)
@@ -124,23 +125,23 @@ def test_shards_tile_each_tensor_or_repeat_it(name, structure):
                 assert mine == (whole / 4 if splits else whole), tensor
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_an_axis_splits_one_dim_of_a_tensor_at_most(structure):
+@pytest.mark.parametrize("plan_options", OPTION_SETS)
+def test_an_axis_splits_one_dim_of_a_tensor_at_most(plan_options):
     for layer in LAYERS:
         for op in layer.ops:
-            layouts = [activation_sharding(t, structure) for t in op.outputs]
-            layouts += [weight_sharding(w, structure) for w in op.weights]
+            layouts = [activation_sharding(t, plan_options) for t in op.outputs]
+            layouts += [weight_sharding(w, plan_options) for w in op.weights]
             for layout in layouts:
                 assert len(layout.axes) == len(set(layout.axes))
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_a_column_of_strategies_equals_its_rows(structure):
+@pytest.mark.parametrize("plan_options", OPTION_SETS)
+def test_a_column_of_strategies_equals_its_rows(plan_options):
     choices = [{}, {"tp": 4}, {"tp": 2, "cp": 2, "dp_shard": 3}, {"tatp": 4, "pp": 2}]
     choices.append({"tp": 2, "dp_shard": 4, "ep": 4, "etp": 2})
     columns = stack([make_strategy(**choice) for choice in choices])
     for layer in LAYERS:
-        for call in derive_calls(layer, structure):
+        for call in derive_calls(layer, plan_options):
             column = local_elements(call.tensor, call.split, bound(layer), columns)
             column = np.broadcast_to(column, (len(choices),))
             for index, found in enumerate(column):

@@ -16,8 +16,8 @@ from meshwright.catalog.systems import (
     load_system_file,
     system_names,
 )
-from meshwright.report.declared_values import declaration_lines, declared_values
 from meshwright.spec.system import ChipSpec, SystemSpec
+from meshwright.view.declared_values import declaration_lines, declared_values
 
 BANDS = {
     # field name without indices -> lowest and highest plausible value [SI]

@@ -15,8 +15,9 @@ from meshwright.dataflow.sharding import GraphSharding, choose_sharding
 from meshwright.dataflow.stages import StageWork
 from meshwright.graph.kernels.backward import gradient_name, with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.workloads import dlrm_a, gpt_layer, hpl
+from meshwright.graph.kernels.workloads import hpl
 from meshwright.spec.collective import CollectiveKind
+from meshwright_papers.studies.dfmodel.workloads import dlrm_a, gpt_layer
 
 PASSES, LAYERS, DEGREE = 6, 3, 4
 MACHINE, GPUS = calibrated_system("8xSN10"), calibrated_system("8xA100")

@@ -35,13 +35,13 @@ def way_of(num_rows, num_columns, *, closes=False, **fields):
     sides = (level(size, kind, latency_s=0.0) for size in (num_columns, num_rows))
     fast = chip(matmul_flops_per_s={"bf16": 1e12}, **fields)
     form = StreamForm.AUTO if closes else StreamForm.LINE_HOLD
-    structure = PlanOptions(streamed=Streamed.BOTH, stream_form=form)
+    plan_options = PlanOptions(streamed=Streamed.BOTH, stream_form=form)
     what = problem(model(LAYER), system(*sides, chip=fast), sequence_length=TOKENS)
     strategy = make_strategy(tp=num_columns, tatp=num_rows)
-    network = what.network(structure.axis_order, stack([strategy]))
-    (links,) = stream_links(network, structure)
-    (rows,) = stream_links(network, structure, "tp")
-    return PricedPiece(what, structure, Collectives(network, 0.0), 0, links, rows)
+    network = what.network(plan_options.axis_order, stack([strategy]))
+    (links,) = stream_links(network, plan_options)
+    (rows,) = stream_links(network, plan_options, "tp")
+    return PricedPiece(what, plan_options, Collectives(network, 0.0), 0, links, rows)
 
 
 def only(column):

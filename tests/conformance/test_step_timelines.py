@@ -33,18 +33,18 @@ def played(draw, name):
     strategy = make_strategy(
         pp=stages, num_virtual_stages=chunks, tp=draw(st.sampled_from((1, 2))), dp_shard=2
     )
-    structure = PlanOptions(
+    plan_options = PlanOptions(
         schedule=ScheduleKind(name),
         zero_stage=draw(st.integers(0, 3)),
         recompute=draw(st.sampled_from(Recompute)),
         embedding_layers=draw(st.integers(0, 1)),
         head_layers=draw(st.integers(0, 1)),
     )
-    layers = 3 * stages * chunks - structure.embedding_layers - structure.head_layers
+    layers = 3 * stages * chunks - plan_options.embedding_layers - plan_options.head_layers
     spec = draw(st.sampled_from(MODELS))(layers)
     asked = problem(spec, system(level(4), level(4, bandwidth=1e10)), global_batch_size=2 * count)
-    priced = price_one(asked, structure, strategy)
-    network = asked.network(structure.axis_order, priced.strategy)
+    priced = price_one(asked, plan_options, strategy)
+    network = asked.network(plan_options.axis_order, priced.strategy)
     return step_timeline(asked, priced, network, fidelity="closed_form"), priced, chunks, count
 
 

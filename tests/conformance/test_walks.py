@@ -14,17 +14,17 @@ from sampled import one_in, sampled
 
 from meshwright.catalog.models import load_model
 from meshwright.collectives.registry import collective_algorithms, least_sent_bytes
-from meshwright.report.walks.block import block_walk
-from meshwright.report.walks.collective import (
+from meshwright.sharding.derivation import derive_calls
+from meshwright.sharding.strategy import PlanOptions, Streamed
+from meshwright.show.walks.block import block_walk
+from meshwright.show.walks.collective import (
     can_be_followed,
     collective_walk,
     group_of,
     runs_on,
 )
-from meshwright.report.walks.named import dense_layer, usual_shape
-from meshwright.report.walks.stream import Layer, stream_walk
-from meshwright.sharding.derivation import derive_calls
-from meshwright.sharding.strategy import PlanOptions, Streamed
+from meshwright.show.walks.named import dense_layer, usual_shape
+from meshwright.show.walks.stream import Layer, stream_walk
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import streams
 

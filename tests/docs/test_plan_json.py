@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.base.errors import Fault
+from meshwright.catalog.calibration import RowsErrorRecord
 from meshwright.cli.main import main
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.search.exhaustive import Coverage
@@ -28,7 +29,6 @@ from meshwright.train.answer import (
     Plan,
     Replan,
     Robustness,
-    Segment,
     SizeTried,
     Trials,
     WhyNot,
@@ -56,7 +56,6 @@ DECLARED = {
     "Candidate": (Candidate, "plan"),
     "Placement": Placement,
     "Hot link": HotLink,
-    "Segment": Segment,
     "Strategy": StrategyOf,
     "PlanOptions": PlanOptions,
     "Estimate": Estimate,
@@ -81,6 +80,7 @@ DECLARED = {
     "Recipe": (comparison.Entry, "speedup_of_ours"),
     "Fault": Fault,
     "Serving plan": serving_plans.ServingPlan,
+    "Errors of rows": RowsErrorRecord,
     "Serving candidate": (serving_plans.ServingCandidate, "plan"),
     "Serving estimate": serving_plans.ServingEstimate,
     "Serving time parts": SERVING_TIME_PARTS,
@@ -197,7 +197,7 @@ def test_plan_has_all_fields_and_no_others(printed):
     assert status == 0
     assert faults_of(data, "Plan", "plan", seen) == []
     always = (
-        "Plan", "Candidate", "Segment", "Strategy", "PlanOptions", "Estimate", "Time parts",
+        "Plan", "Candidate", "Strategy", "PlanOptions", "Estimate", "Time parts",
         "Memory parts", "Coverage", "Robustness",
     )  # fmt: skip
     for section in always:

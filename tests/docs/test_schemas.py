@@ -8,15 +8,15 @@ import jsonschema
 import pytest
 from sampled import one_in
 
+from meshwright.catalog.answer_file import FORMAT, plain_data
 from meshwright.catalog.systems import load_system
 from meshwright.cli.main import main
 from meshwright.cli.show import SCHEMAS
 from meshwright.measure.constants import Constant
 from meshwright.measure.report import measured_record
 from meshwright.measure.run import MeasuredMachine
-from meshwright.report.answer_file import FORMAT, plain_data
-from meshwright.report.schema import schema_of
 from meshwright.spec.measured import Machine, Measured, Timing
+from meshwright.view.schema import schema_of
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 ON_GPUS = "--on 8xH100 --seq 1024 --global-batch 64"

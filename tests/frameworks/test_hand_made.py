@@ -83,20 +83,17 @@ MAXTEXT_PLANS = [
     ),
     ({"dp_shard": 32, "dp_replicate": 2, "ep": 8}, {"zero_stage": 3}, {"model": "mixtral-8x7b"}),
 ]
-JAX_PLANS = [
-    ({"tp": 4, "dp_shard": 4, "dp_replicate": 4}, {"zero_stage": 3} | OVERLAPPED, {}),
-    ({"tp": 2, "dp_shard": 8, "ep": 8}, {"zero_stage": 1} | OVERLAPPED,
-     {"model": "mixtral-8x7b", "system": "16xTPU-v5p", "length": 4096}),
-]  # fmt: skip
 PLANS = {
     "megatron": MEGATRON_PLANS, "torchtitan": TORCHTITAN_PLANS, "fsdp": TORCH_PLANS,
     "deepspeed": DEEPSPEED_PLANS, "accelerate": ACCELERATE_PLANS,
-    "megatron-bridge": MEGATRON_PLANS, "maxtext": MAXTEXT_PLANS, "jax": JAX_PLANS,
+    "megatron-bridge": MEGATRON_PLANS, "maxtext": MAXTEXT_PLANS,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_every_part_is_read_as_it_was_planned(make_plan, tmp_path, name):
-    plans = [make_plan(degrees, structure, **rest) for degrees, structure, rest in PLANS[name]]
+    plans = [
+        make_plan(degrees, plan_options, **rest) for degrees, plan_options, rest in PLANS[name]
+    ]
     cases = [told(name, plan, tmp_path / f"{number}") for number, plan in enumerate(plans)]
     assert read(name, cases) == [meant(name, plan) for plan in plans]

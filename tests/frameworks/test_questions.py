@@ -13,7 +13,7 @@ from meshwright.frameworks.registry import TARGETS, exporters
 WHEELS = {
     "megatron": "megatron-core", "torchtitan": "torchtitan", "fsdp": "torch",
     "deepspeed": "deepspeed", "accelerate": "accelerate", "megatron-bridge": "megatron-bridge",
-    "maxtext": "maxtext", "jax": "jax",
+    "maxtext": "maxtext",
 }  # fmt: skip
 """The distribution that holds the parser of each framework."""
 

@@ -47,8 +47,8 @@ def test_pytorch_builds_every_group(make_plan, tmp_path, case):
 
 @pytest.mark.parametrize("case", PLANS, ids=["tp-dp", "pp-cp", "ep"])
 def test_megatron_builds_every_group(make_plan, tmp_path, case):
-    structure = case[1] | {"sequence_parallel": case[0].get("tp", 1) > 1}
-    plan = make_plan(case[0], structure, system="4xH100", **case[2])
+    plan_options = case[1] | {"sequence_parallel": case[0].get("tp", 1) > 1}
+    plan = make_plan(case[0], plan_options, system="4xH100", **case[2])
     (script,) = export(plan, "megatron", tmp_path)
     shutil.copy(READERS / "pretrain_gpt.py", tmp_path)
     found = answered(["bash", str(script), *ADDED["megatron"]], tmp_path)
@@ -57,7 +57,7 @@ def test_megatron_builds_every_group(make_plan, tmp_path, case):
 
 
 @pytest.mark.parametrize(
-    ("target", "degrees", "structure", "groups"),
+    ("target", "degrees", "plan_options", "groups"),
     [
         (
             "accelerate", {"tp": 2, "dp_shard": 2}, {"sequence_parallel": False},
@@ -70,8 +70,8 @@ def test_megatron_builds_every_group(make_plan, tmp_path, case):
         ),
     ],
 )  # fmt: skip
-def test_the_trainer_builds_every_group(make_plan, tmp_path, target, degrees, structure, groups):
-    plan = make_plan(degrees, structure | {"zero_stage": 3}, system="4xH100")
+def test_the_trainer_builds_every_group(make_plan, tmp_path, target, degrees, plan_options, groups):
+    plan = make_plan(degrees, plan_options | {"zero_stage": 3}, system="4xH100")
     (script, _) = export(plan, target, tmp_path)
     shutil.copy(READERS / "run_clm.py", tmp_path)
     found = answered(["bash", str(script)], tmp_path)

@@ -35,7 +35,6 @@ that framework on a machine without devices. How far that code goes differs:
 * The PyTorch script builds its mesh and its groups.
 * DeepSpeed reads its configuration and checks the batch against the ranks, MaxText reads its
   configuration and checks it against the devices; neither builds groups.
-* JAX traces a whole step of the program over an abstract mesh.
 
 Kernels, weights and networks take no part: a plan of this list can still fail where they do.
 

@@ -15,7 +15,7 @@ def test_damaged_inputs_of_a_sample_end_as_they_may(tmp_path):
     assert kinds.total() == 90
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_damaged_inputs_end_as_they_may(tmp_path):
     """Seeds from ``FUZZED_FROM`` on, as many as ``FUZZED``."""
     first, number = (int(os.environ.get(n, d)) for n, d in (("FUZZED_FROM", 0), ("FUZZED", 10**5)))

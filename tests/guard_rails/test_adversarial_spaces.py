@@ -47,28 +47,28 @@ def winner(task, **allowed):
     return found
 
 
-def step(task, structure, **degrees):
+def step(task, plan_options, **degrees):
     """Return the parts of the time of one plan, which no rule may refuse [s]."""
-    assert not rules_broken(task, structure, **degrees)
-    time = price_one(task, structure, make_strategy(**degrees)).step.time
+    assert not rules_broken(task, plan_options, **degrees)
+    time = price_one(task, plan_options, make_strategy(**degrees)).step.time
     return {name: float((time[name] + 0.0 * time.total_s)[0]) for name in TimePart}
 
 
-def rules_broken(task, structure, **degrees):
+def rules_broken(task, plan_options, **degrees):
     """Return the names of the rules that refuse a plan."""
-    return {fault.path for fault in check_problem(task, make_strategy(**degrees), structure)}
+    return {fault.path for fault in check_problem(task, make_strategy(**degrees), plan_options)}
 
 
 def total_s(parts):
     return sum(parts.values())
 
 
-def fits(task, structure, **degrees):
+def fits(task, plan_options, **degrees):
     """Return whether a plan fits."""
     strategy = make_strategy(**degrees)
-    priced = price_one(task, structure, strategy)
+    priced = price_one(task, plan_options, strategy)
     shards = shard_degrees(task, priced.strategy)
-    return bool(room_for(task, structure, shards, priced.pipeline.states).fits[0])
+    return bool(room_for(task, plan_options, shards, priced.pipeline.states).fits[0])
 
 
 def test_01_tensor_parallelism_over_all_hosts():
@@ -148,7 +148,7 @@ def test_07_weights_sharded_over_a_slow_network():
     sharded = replace(whole, zero_stage=3)
     thrice, once = step(task, sharded, dp_shard=4), step(task, whole, dp_replicate=4)
     assert thrice["dp_comm_s"] > 16 * once["dp_comm_s"]
-    assert winner(task, dp=4, micro_batch_size=1).structure.zero_stage < 2
+    assert winner(task, dp=4, micro_batch_size=1).plan_options.zero_stage < 2
 
 
 def test_08_everything_offloaded():
@@ -157,7 +157,7 @@ def test_08_everything_offloaded():
     task = problem(model(), host)
     everything = step(task, replace(PLAIN, offload=Offload.ALL), dp_replicate=4)
     assert everything["offload_s"] > everything["compute_s"]
-    assert winner(task).structure.offload is Offload.NONE
+    assert winner(task).plan_options.offload is Offload.NONE
 
 
 def test_09_full_overlap():
@@ -260,7 +260,7 @@ def test_18_recomputation_for_nothing():
     again = step(task, replace(PLAIN, recompute=Recompute.FULL), dp_replicate=4)
     assert kept["recompute_s"] == 0
     assert again["recompute_s"] > 0.25 * kept["compute_s"]
-    assert winner(task, recompute=tuple(Recompute)).structure.recompute is Recompute.NONE
+    assert winner(task, recompute=tuple(Recompute)).plan_options.recompute is Recompute.NONE
 
 
 def test_19_pipelines_without_micro_batches():

@@ -30,7 +30,7 @@ def test_stated_strategies_and_ways_to_serve_break_no_law():
     assert broken(range(1, 10), "serve") == {}
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 1000, 100))
 def test_random_questions_break_no_law(start):
     assert broken(range(10_000 + start, 10_100 + start)) == {}

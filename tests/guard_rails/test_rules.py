@@ -24,8 +24,8 @@ from meshwright.wafer.training import plan
 PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 
 
-def parts(task, structure, **degrees):
-    time = price_one(task, structure, make_strategy(**degrees)).step.time
+def parts(task, plan_options, **degrees):
+    time = price_one(task, plan_options, make_strategy(**degrees)).step.time
     return {name: float((time[name] + 0.0 * time.total_s)[0]) for name in TimePart}
 
 
@@ -62,7 +62,7 @@ def test_2_products_pay_whole_waves():
 
 
 @pytest.mark.parametrize(
-    ("structure", "degrees", "part"),
+    ("plan_options", "degrees", "part"),
     [
         (PLAIN, {"tp": 2}, "tp_comm_s"),
         (replace(PLAIN, sequence_parallel=True), {"tp": 2}, "tp_comm_s"),
@@ -72,15 +72,15 @@ def test_2_products_pay_whole_waves():
         (replace(PLAIN, zero_stage=3), {"dp_shard": 2}, "dp_comm_s"),
     ],
 )
-def test_3_no_transfer_is_free(structure, degrees, part):
+def test_3_no_transfer_is_free(plan_options, degrees, part):
     """At unlimited bandwidth every axis still pays latency and start for each of its messages."""
     fast = system(level(8, bandwidth=1e30))
     task = problem(model(), fast)
     start_s = task.calibration.collective_launch_s + 1e-6
     num_micro_batches = 8 / degrees.get("dp_replicate", 1) / degrees.get("dp_shard", 1)
     least = start_s if part == "dp_comm_s" else num_micro_batches * start_s
-    assert parts(task, structure, **degrees)[part] >= least
-    assert parts(task, structure)[part] == 0
+    assert parts(task, plan_options, **degrees)[part] >= least
+    assert parts(task, plan_options)[part] == 0
 
 
 def test_3_virtual_stages_pay_activations():

@@ -19,7 +19,7 @@ from meshwright.sram.contiguous import (
 )
 
 INSTANCES = 500
-BATCHES = sampled(range(0, INSTANCES, 50), in_quick_run=1)
+BATCHES = sampled(range(0, INSTANCES, 50), 1)
 
 
 def instance(seed):

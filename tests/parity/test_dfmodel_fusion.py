@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.dataflow.dfmodel_rules import accelerator_named
 from meshwright.dataflow.fusion.cores import TileShape, core_choices
 from meshwright.dataflow.fusion.lattice import Branches, lattice_of, limits_of
 from meshwright.dataflow.fusion.problem import (
-    DFMODEL,
     OWN,
     DeviceShare,
     FusionProblem,
@@ -20,7 +18,8 @@ from meshwright.dataflow.fusion.problem import (
 )
 from meshwright.dataflow.fusion.search import Candidate, best_of, evaluate, fuse
 from meshwright.graph.kernels.kernel import Unit
-from meshwright.graph.kernels.workloads import gpt_layer
+from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, accelerator_named
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 LAYERS = 96
 STREAM_BYTES = 2048 * 12288 * 2

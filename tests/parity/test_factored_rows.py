@@ -43,16 +43,16 @@ class Sample:
         self.num_seen += number
         kept = np.flatnonzero(self.chance.random(number) * self.every < 1.0)
         for index in kept.tolist():
-            family = families.structure_of[block.family_rows[index]]
-            structure = replace(
-                families.structures[int(family)],
-                zero_stage=block.structure.zero_stage,
-                reshard_after_forward=block.structure.reshard_after_forward,
-                offload=block.structure.offload,
+            family = families.option_set_of[block.family_rows[index]]
+            plan_options = replace(
+                families.option_sets[int(family)],
+                zero_stage=block.plan_options.zero_stage,
+                reshard_after_forward=block.plan_options.reshard_after_forward,
+                offload=block.plan_options.offload,
             )
             parts = [np.broadcast_to(block.time[n], number)[index] for n in TimePart]
             found = (row(block.strategy, index), (*parts, block.memory_bytes[index]))
-            self.rows[structure].append(found)
+            self.rows[plan_options].append(found)
 
 
 def columns_of(strategies):
@@ -60,9 +60,9 @@ def columns_of(strategies):
     return StrategyOf(**{n: np.array([getattr(s, n) for s in strategies]) for n in names})
 
 
-def priced_whole(problem, structure, strategies):
+def priced_whole(problem, plan_options, strategies):
     """Return time parts and memory of some strategies, through the chain that prices one."""
-    step = price_columns(problem, structure, columns_of(strategies)).step
+    step = price_columns(problem, plan_options, columns_of(strategies)).step
     number = len(strategies)
     parts = [np.broadcast_to(step.time[name], number) for name in TimePart]
     return np.stack([*parts, np.broadcast_to(step.memory_bytes, number)], axis=1)
@@ -71,10 +71,10 @@ def priced_whole(problem, structure, strategies):
 def compare(problem, sample):
     """Return the number of rows compared; fails at the first part that differs."""
     compared = 0
-    for structure, found in sample.rows.items():
-        whole = priced_whole(problem, structure, [strategy for strategy, _ in found])
+    for plan_options, found in sample.rows.items():
+        whole = priced_whole(problem, plan_options, [strategy for strategy, _ in found])
         factored = np.array([numbers for _, numbers in found])
-        np.testing.assert_allclose(factored, whole, rtol=1e-12, atol=0.0, err_msg=str(structure))
+        np.testing.assert_allclose(factored, whole, rtol=1e-12, atol=0.0, err_msg=str(plan_options))
         compared += len(found)
     return compared
 

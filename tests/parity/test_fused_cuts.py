@@ -122,7 +122,7 @@ def test_cuts_through_fused_kernels_are_the_best_of_all(seed, num_stages):
     assert found.lower_bound == pytest.approx(found.cost, rel=1e-12)
 
 
-TARGET = target_named("SN10", "own")
+TARGET = target_named("SN10")
 
 
 @pytest.mark.parametrize("seed", sampled(range(40), 2))

@@ -6,8 +6,9 @@ from fusion_problems import best_by_hand, random_problem
 from sampled import sampled
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.fusion.problem import DFMODEL, OWN
+from meshwright.dataflow.fusion.problem import OWN
 from meshwright.dataflow.fusion.search import fuse
+from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL
 
 CASES = [(seed, 3 + seed % 4, rules) for seed in range(200) for rules in ("dfmodel", "own")]
 

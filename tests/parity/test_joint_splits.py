@@ -13,7 +13,8 @@ from meshwright.dataflow.fusion.search import fuse
 from meshwright.dataflow.fusion.splits import LINKS_ONLY, ChipRing
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.workloads import fft, gpt_layer
+from meshwright.graph.kernels.workloads import fft
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 GRID = CoreGrid(
     num_cores=16, array_rows=4, array_columns=2, frequency_hz=1e9, sram_bytes=1e6,

@@ -121,9 +121,9 @@ class Ranks:
         return self.run(held, reshard(held.layout, self.active(want)), name, is_forward=is_forward)
 
 
-def weight_sharding(weight, structure):
+def weight_sharding(weight, plan_options):
     """Return where a weight lies; one that is cut anywhere is cut along its columns here."""
-    layout = derived_weight_home(weight, structure)
+    layout = derived_weight_home(weight, plan_options)
     for axis in layout.split.get(FLAT, ()):
         layout = layout.along(axis, weight.dims[-1])
     return layout
@@ -157,14 +157,14 @@ def squash(x):
 class Layer:
     """Forward and backward pass of one layer on ranks."""
 
-    def __init__(self, graph, structure, names, rng, calls):
-        self.graph, self.structure = graph, structure
+    def __init__(self, graph, plan_options, names, rng, calls):
+        self.graph, self.plan_options = graph, plan_options
         self.on = Ranks(names, calls)
         self.sizes = graph.bind(TOKENS, TOKENS)
         weights = {w.name: w for op in graph.ops for w in op.weights}
         self.full = {n: rng.normal(size=self.shape(w.dims)) for n, w in sorted(weights.items())}
         self.weights = {
-            n: self.on.lay(self.full[n], w.dims, weight_sharding(w, structure))
+            n: self.on.lay(self.full[n], w.dims, weight_sharding(w, plan_options))
             for n, w in weights.items()
         }
         stream = rng.normal(size=self.shape(graph.input.dims))
@@ -178,7 +178,7 @@ class Layer:
         return [n for dim in dims for n in digits(self.sizes[dim])]
 
     def rest(self, tensor):
-        return activation_sharding(tensor, self.structure)
+        return activation_sharding(tensor, self.plan_options)
 
     def resting(self, tensor):
         held = self.values[tensor.name]
@@ -248,7 +248,7 @@ class Layer:
                 Operand(x.dims, x.layout),
                 Operand(w.dims, w.layout),
                 output.dims,
-                arbiter=arbiter(self.structure),
+                arbiter=arbiter(self.plan_options),
             )
             left = self.on.run(x, rule.left_moves, source.name, is_forward=True)
             right = self.on.run(w, rule.right_moves, weight.name, is_forward=True)
@@ -266,7 +266,7 @@ class Layer:
             dy, w = self.settled(output), self.weights[weight.name]
             name = self.gradient_name(output)
             on_y, on_w = Operand(dy.dims, dy.layout), Operand(w.dims, w.layout)
-            rule = matmul(on_y, on_w, x.dims, arbiter=arbiter(self.structure))
+            rule = matmul(on_y, on_w, x.dims, arbiter=arbiter(self.plan_options))
             left = self.on.run(dy, rule.left_moves, name, is_forward=False)
             right = self.on.run(w, rule.right_moves, weight.name, is_forward=False)
             self.gradients[source.name].append(self.times(left, right, x.dims, rule.local))
@@ -277,7 +277,7 @@ class Layer:
 
     def keep(self, weight, made):
         """Sum a weight gradient over all axes that leave it open: dp*cp together, others apart."""
-        want, name = weight_sharding(weight, self.structure), f"{weight.name}.gradient"
+        want, name = weight_sharding(weight, self.plan_options), f"{weight.name}.gradient"
         for move in reshard(made.layout, self.on.active(want)):
             group = Move(move.kind, "dp*cp") if move.axis == "cp" else move
             self.on.book(name, group, is_forward=False)
@@ -339,7 +339,7 @@ class Layer:
                 dx.append(step.reshape(s.shape))
                 dw.append(np.sum(grads * values * r, axis=0).reshape(w.shape))
             self.gradients[source.name].append(Held(x.dims, x.layout, dx))
-            rest = self.on.active(weight_sharding(weight, self.structure))
+            rest = self.on.active(weight_sharding(weight, self.plan_options))
             open_axes = tuple(a for a in dy.layout.axes if a not in rest.axes)
             self.keep(weight, Held(weight.dims, Sharding(rest.split, open_axes), dw))
 
@@ -347,7 +347,7 @@ class Layer:
 
     def read(self, op, source):
         held = self.resting(source)
-        want = elementwise_input(op, source, self.structure)
+        want = elementwise_input(op, source, self.plan_options)
         return self.on.bring(held, want, source.name, is_forward=True)
 
     def add_open_branches(self, op):
@@ -406,7 +406,7 @@ class Layer:
         outputs = [self.settled(output) for output in op.outputs]
         out = self.on.active(self.rest(op.output))
         for place, source in enumerate(op.inputs):
-            layout = self.on.active(elementwise_input(op, source, self.structure))
+            layout = self.on.active(elementwise_input(op, source, self.plan_options))
             made = []
             for rank in range(len(self.on.ranks)):
                 local = [flat(held.shards[rank], held.dims) for held in outputs]
@@ -442,12 +442,12 @@ class Layer:
     def attend(self, op):
         self.cores = {}
         for tensor in op.inputs:
-            want = attention_layout(tensor, self.structure)
+            want = attention_layout(tensor, self.plan_options)
             held = self.on.bring(self.resting(tensor), want, tensor.name, is_forward=True)
             self.cores[tensor.name] = held
         made = []
         gathered = [self.sent_round(t, is_forward=True) for t in op.inputs[1:]]
-        layout = self.on.active(attention_layout(op.output, self.structure))
+        layout = self.on.active(attention_layout(op.output, self.plan_options))
         for rank in range(len(self.on.ranks)):
             q, k, v = self.local_heads(op, gathered, rank)
             y = np.einsum("hts,shd->thd", self.scores(q, k), v)
@@ -455,7 +455,7 @@ class Layer:
         self.values[op.output.name] = Held(op.output.dims, layout, made)
 
     def sent_round(self, tensor, *, is_forward):
-        travels = traveling_axes(tensor, self.structure)
+        travels = traveling_axes(tensor, self.plan_options)
         active = [axis for axis in travels if axis in self.on.names]
         moves = [Move(Kind.ALL_GATHER, axis, "tokens") for axis in active]
         return self.on.run(self.cores[tensor.name], moves, tensor.name, is_forward=is_forward)
@@ -474,7 +474,7 @@ class Layer:
 
     def attend_back(self, op):
         dy = self.settled(op.output)
-        want = attention_layout(op.output, self.structure)
+        want = attention_layout(op.output, self.plan_options)
         dy = self.on.bring(dy, want, f"{op.output.name}.gradient", is_forward=False)
         gathered = [self.sent_round(t, is_forward=False) for t in op.inputs[1:]]
         found = [[], [], []]
@@ -495,7 +495,7 @@ class Layer:
     def leave(self, op, tensor, grads):
         layout = self.cores[tensor.name].layout
         if tensor is not op.inputs[0]:
-            travels = traveling_axes(tensor, self.structure)
+            travels = traveling_axes(tensor, self.plan_options)
             for axis in [a for a in travels if a in self.on.names]:
                 layout = Sharding(layout.without(axis).split, (*layout.partial, axis))
         made = [g.reshape(self.local_shape(tensor.dims, layout)) for g in grads]
@@ -534,7 +534,7 @@ class Layer:
 
     def keep_vector(self, weight, made, layout):
         """Keep the gradient of a weight that is not multiplied, open over all other axes."""
-        rest = self.on.active(weight_sharding(weight, self.structure))
+        rest = self.on.active(weight_sharding(weight, self.plan_options))
         open_axes = tuple(axis for axis in layout.axes if axis not in rest.axes)
         shape = self.local_shape(weight.dims, rest)
         shards = [np.reshape(part, shape) for part in made]
@@ -572,10 +572,10 @@ class Layer:
         """Read by the queries of a head what all its tokens have written, times its weights."""
         self.cores = {}
         for tensor in op.inputs:
-            want = scan_layout(tensor, self.structure)
+            want = scan_layout(tensor, self.plan_options)
             held = self.on.bring(self.resting(tensor), want, tensor.name, is_forward=True)
             self.cores[tensor.name] = held
-        layout = self.on.active(scan_layout(op.output, self.structure))
+        layout = self.on.active(scan_layout(op.output, self.plan_options))
         made = []
         for rank in range(len(self.on.ranks)):
             q, _, _, _, a, state = self.of_scan(op, rank)
@@ -604,7 +604,7 @@ class Layer:
 
     def scan_back(self, op):
         dy = self.settled(op.output)
-        want = scan_layout(op.output, self.structure)
+        want = scan_layout(op.output, self.plan_options)
         dy = self.on.bring(dy, want, f"{op.output.name}.gradient", is_forward=False)
         found, of_weights = [[] for _ in op.inputs], [[] for _ in op.weights]
         for rank in range(len(self.on.ranks)):
@@ -672,7 +672,7 @@ KINDS = {
     "states": {"recurrence": STATES},
     "delta-rule": {"recurrence": STATES.model_copy(update={"kind": "gated_delta"})},
 }
-STRUCTURES = {
+OPTION_SETS = {
     "plain": PlanOptions(sequence_parallel=False, zero_stage=0, streamed=Streamed.WEIGHTS),
     "split": PlanOptions(sequence_parallel=True, zero_stage=0, streamed=Streamed.INPUTS),
     "ulysses": PlanOptions(zero_stage=0, context_kind=ContextKind.ULYSSES),
@@ -703,12 +703,12 @@ def close(split, alone, ranks, dims):
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids="-".join)
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("plan_options", OPTION_SETS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_layer_on_ranks_equals_the_layer_on_one_rank(kind, structure, mesh):
+def test_a_layer_on_ranks_equals_the_layer_on_one_rank(kind, plan_options, mesh):
     if "recurrence" in KINDS[kind] and "tatp" in mesh:
         mesh = tuple(axis for axis in mesh if axis != "tatp")  # which is refused
-    graph, choice = layer_graph(kind), STRUCTURES[structure]
+    graph, choice = layer_graph(kind), OPTION_SETS[plan_options]
     calls = derive_calls(graph, choice, mesh)
     many = Layer(graph, choice, mesh, np.random.default_rng(5), calls)
     alone = Layer(graph, choice, (), np.random.default_rng(5), ())
@@ -730,7 +730,7 @@ def test_the_gradient_on_one_rank_is_the_slope(kind):
     direction = np.random.default_rng(6)
 
     def fresh():
-        return Layer(graph, STRUCTURES["plain"], (), np.random.default_rng(5), ())
+        return Layer(graph, OPTION_SETS["plain"], (), np.random.default_rng(5), ())
 
     base = fresh()
     base.forward()
@@ -746,7 +746,7 @@ def test_the_gradient_on_one_rank_is_the_slope(kind):
 
 @pytest.mark.parametrize("left_out", range(4))
 def test_a_collective_that_is_left_out_is_noticed(left_out):
-    graph, choice = layer_graph("grouped"), STRUCTURES["plain"]
+    graph, choice = layer_graph("grouped"), OPTION_SETS["plain"]
     calls = [c for c in derive_calls(graph, choice, ("tp",)) if not c.of_weight]
     fewer = [call for index, call in enumerate(calls) if index != left_out]
     layer = Layer(graph, choice, ("tp", "cp"), np.random.default_rng(5), fewer)

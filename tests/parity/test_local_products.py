@@ -45,10 +45,10 @@ MODEL = ModelSpec(
 GRAPH = build_graph(MODEL)
 
 
-def derived_shape(op, structure, sizes, strategy):
+def derived_shape(op, plan_options, sizes, strategy):
     """Return rows, inner size and columns of a product as its operands meet on a rank."""
     columns = 0.0
-    for _, output, made in forward_products(op, structure):
+    for _, output, made in forward_products(op, plan_options):
         split = made.local.split
         rows = local_elements(replace(output, dims=output.dims[:1]), split, sizes, strategy)
         last = output.dims[-1]
@@ -73,13 +73,13 @@ def derived_shape(op, structure, sizes, strategy):
     ],
 )
 def test_priced_products_are_the_derived_ones(degrees, sequence_parallel, streamed):
-    structure = PlanOptions(sequence_parallel=sequence_parallel, streamed=streamed)
+    plan_options = PlanOptions(sequence_parallel=sequence_parallel, streamed=streamed)
     strategy = make_strategy(**degrees)
     for layer in (*GRAPH.layers, GRAPH.head):
         sizes = layer.bind(SEQUENCE * strategy.micro_batch_size, SEQUENCE)
-        local = LocalLayer(layer.sizes, layer_axes(layer, structure), strategy, SEQUENCE)
+        local = LocalLayer(layer.sizes, layer_axes(layer, plan_options), strategy, SEQUENCE)
         for op in layer.ops:
             if op.kind is OpKind.MATMUL:
                 count, rows, inner, columns = matmul_shape(op, local)
-                derived = derived_shape(op, structure, sizes, strategy)
+                derived = derived_shape(op, plan_options, sizes, strategy)
                 assert (count * rows, inner, columns) == derived, op.name

@@ -28,8 +28,8 @@ def asked(spec=SMALL, capacity_bytes=4e9, **fields):
 
 
 def graph_of(what, num_sequences=8, **choices):
-    structure = PlanOptions(**({"zero_stage": 1} | choices))
-    frame = Frame(structure, what.system.num_devices, num_sequences)
+    plan_options = PlanOptions(**({"zero_stage": 1} | choices))
+    frame = Frame(plan_options, what.system.num_devices, num_sequences)
     return model_graph(what, frame, physical_network(what))
 
 
@@ -43,9 +43,9 @@ def test_one_option_for_all_is_the_strategy(spec, zero_stage, recompute):
     options = graph.prices.options
     for index in range(0, len(options), 5):
         found = graph.price((index,) * len(graph.places))
-        strategy, structure = options.strategy(index), options.structures[index]
+        strategy, plan_options = options.strategy(index), options.option_sets[index]
         laid = choice_network(what, [(strategy, [options.choices[index]])])
-        alone = price_columns(what, structure, stack([strategy]), laid)
+        alone = price_columns(what, plan_options, stack([strategy]), laid)
         for name in TimePart:
             expected = np.asarray(alone.step.time[name]).reshape(-1)[0]
             assert found.time[name][0] == pytest.approx(expected, rel=1e-9, abs=1e-15)

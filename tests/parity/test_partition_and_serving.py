@@ -11,7 +11,7 @@ from meshwright.serve.serve import serving_candidate
 from meshwright.sharding.strategy import make_strategy, stack
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.sram.partition import Cut, partition
-from meshwright.sram.problem import STRUCTURE
+from meshwright.sram.problem import PLAN_OPTIONS
 
 RECORDED = SoftwareStack(cuda_graphs=True)
 WORK = {
@@ -31,7 +31,7 @@ def test_both_routes_price_a_wafer_alike():
     constants = load_serving("wafer-engine", load_server("generic"), DEFAULT)
     chips = load_calibration("wafer-engine", DEFAULT)
     problem = ServingProblem(load_model("llama3-8b"), system, work, chips, constants=constants)
-    known = serving_candidate(problem, make_strategy(), STRUCTURE, 1).estimate
+    known = serving_candidate(problem, make_strategy(), PLAN_OPTIONS, 1).estimate
     assert known.latency_s == pytest.approx(cut.rates.latency_s, rel=2e-3)
     parts = cut.rates.time_parts_s["reduction_s"], known.time_parts_s["reduction_s"]
     assert parts[0] == pytest.approx(parts[1], rel=1e-12)
@@ -51,7 +51,7 @@ def test_one_stage_is_one_replica(kind, model, tp, batch):
     problem = ServingProblem(load_model(model), system, work, constants)
     etp = tp if problem.num_experts else 1
     strategy = make_strategy(tp=tp, etp=etp, micro_batch_size=batch)
-    known = serving_candidate(problem, strategy, STRUCTURE, 1).estimate
+    known = serving_candidate(problem, strategy, PLAN_OPTIONS, 1).estimate
     assert plan.rates.latency_s == pytest.approx(known.latency_s, rel=1e-12)
     assert plan.rates.tokens_per_s == pytest.approx(known.tokens_per_s, rel=1e-12)
     (stage,) = plan.stages
@@ -61,7 +61,7 @@ def test_one_stage_is_one_replica(kind, model, tp, batch):
     held = stage.reserved_parts_bytes
     assert held["kv_cache"] == known.memory_parts_bytes["kv_cache_bytes"]
     # A server reserves its largest pass besides; a partition holds what its own pass needs.
-    own = price_passes(problem, STRUCTURE, stack([strategy])).held[0].working_bytes
+    own = price_passes(problem, PLAN_OPTIONS, stack([strategy])).held[0].working_bytes
     assert held["activations"] == own[0] <= known.memory_parts_bytes["working_bytes"]
     for name, seconds in known.time_parts_s.items():
         assert plan.rates.time_parts_s.get(name, 0.0) == pytest.approx(seconds, rel=1e-9, abs=1e-18)

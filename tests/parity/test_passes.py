@@ -56,22 +56,22 @@ PROBLEMS = {name: problem(spec, GRID, sequence_length=256) for name, spec in MOD
 
 
 def case_of(name, spec, streamed, recompute):
-    """Return the problem, its structure and strategy, and the groups of the strategy."""
+    """Return the problem, its plan options and strategy, and the groups of the strategy."""
     degrees, choices = CASES[name]
     known = {"sequence_parallel": False, "streamed": streamed, "recompute": recompute}
-    structure = PlanOptions(**(known | choices))
+    plan_options = PlanOptions(**(known | choices))
     what, strategy = PROBLEMS[spec], make_strategy(**degrees)
-    return what, structure, strategy, what.network(structure.axis_order, stack([strategy]))
+    return what, plan_options, strategy, what.network(plan_options.axis_order, stack([strategy]))
 
 
 @cache
 def both_ways(name, spec, streamed, recompute):
     """Return each piece as it is priced, and as it runs."""
-    what, structure, strategy, network = case_of(name, spec, streamed, recompute)
+    what, plan_options, strategy, network = case_of(name, spec, streamed, recompute)
     prices = price_layers(
-        what, structure, network, (structure.recompute,), uses_tatp=strategy.tatp > 1
-    )[structure.recompute]
-    passes = piece_passes(what, structure, network)
+        what, plan_options, network, (plan_options.recompute,), uses_tatp=strategy.tatp > 1
+    )[plan_options.recompute]
+    passes = piece_passes(what, plan_options, network)
     return list(zip(prices, passes, strict=True))
 
 
@@ -89,11 +89,13 @@ def test_computation_adds_up_to_the_price(name, spec, streamed, recompute):
         assert launches_s == pytest.approx(cost.launch_s.item(), rel=1e-9)
 
 
-def sends_of(structure, network, members):
+def sends_of(plan_options, network, members):
     """Return how many sub-tensors a member sends in a pass, as the rounds enumerate it."""
     has_cycle = sum(float(span.size[0]) > 1 for span in network.group("tatp").spans) > 1
     open_form = "cycle" if has_cycle else "stream"
-    form = open_form if structure.stream_form is StreamForm.AUTO else str(structure.stream_form)
+    form = (
+        open_form if plan_options.stream_form is StreamForm.AUTO else str(plan_options.stream_form)
+    )
     rounds = enumerate_rounds(streams[form], members)
     return len(rounds.sends) / rounds.num_parts / members
 
@@ -107,9 +109,9 @@ def test_bytes_add_up_to_those_of_the_price(name, spec, streamed, recompute):
 
     The tokens of the logits are gathered whole, as by any collective.
     """
-    what, structure, strategy, network = case_of(name, spec, streamed, recompute)
+    what, plan_options, strategy, network = case_of(name, spec, streamed, recompute)
     members = int(strategy.tatp)
-    in_rounds = sends_of(structure, network, members) / members
+    in_rounds = sends_of(plan_options, network, members) / members
 
     def sent(message, is_layer):
         if is_layer and message.axis == "tatp":
@@ -131,19 +133,19 @@ def test_each_block_streams_its_own_tensor():
     """Slow links: keys and values of long sequences are dear, weights of a narrow network cheap."""
     on = system(level(4, "mesh", bandwidth=1e10), level(4, "mesh", bandwidth=1e10))
     strategy = make_strategy(tatp=4)
-    structure = PlanOptions(sequence_parallel=False)
+    plan_options = PlanOptions(sequence_parallel=False)
     graphs = SoftwareStack(cuda_graphs=True)  # launches would hide what streams cost
     spec = model(dense(gqa(8, 8), ffn=64))
     what = problem(spec, on, sequence_length=1024, software=graphs)
-    network = what.network(structure.axis_order, stack([strategy]))
-    layer = streamed_blocks(what, structure, network)[0]
-    tensors = [way.structure.streamed for way, *_ in layer]
+    network = what.network(plan_options.axis_order, stack([strategy]))
+    layer = streamed_blocks(what, plan_options, network)[0]
+    tensors = [way.plan_options.streamed for way, *_ in layer]
     assert set(tensors) == {Streamed.WEIGHTS, Streamed.INPUTS}
     fixed = {
-        tensor: piece_passes(what, replace(structure, streamed=tensor), network)[0]
+        tensor: piece_passes(what, replace(plan_options, streamed=tensor), network)[0]
         for tensor in tensors
     }
-    chosen = piece_passes(what, structure, network)[0].forward
-    names = [way.structure.streamed for way, block, _ in layer for _ in block.ops]
+    chosen = piece_passes(what, plan_options, network)[0].forward
+    names = [way.plan_options.streamed for way, block, _ in layer for _ in block.ops]
     for number, tensor in enumerate(names):
         assert chosen[number] == fixed[tensor].forward[number]

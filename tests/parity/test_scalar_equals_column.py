@@ -8,14 +8,14 @@ from functools import cache
 import numpy as np
 import pytest
 from sampled import sampled
-from small_problems import random_problem, random_strategy, structures, with_numbers
+from small_problems import option_sets, random_problem, random_strategy, with_numbers
 
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.step import price_columns, price_one
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import Offload, row, stack
 
-STRUCTURES = tuple(structures())
+OPTION_SETS = tuple(option_sets())
 SEEDS = range(40)
 ROWS = 6
 
@@ -35,12 +35,12 @@ def numbers_of(record, path=""):
         yield path, np.asarray(record, dtype=float)
 
 
-def legal_strategies(chance, problem, structure):
+def legal_strategies(chance, problem, plan_options):
     """Return random rows that no rule refuses."""
     tried = list(dict.fromkeys(random_strategy(chance, problem) for _ in range(100)))
     chip, illegal = problem.system.chip, np.zeros(len(tried), dtype=bool)
     for refusal in all_refusals(
-        problem.model, problem.workload, stack(tried), structure,
+        problem.model, problem.workload, stack(tried), plan_options,
         tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
     ):  # fmt: skip
         illegal |= refusal.mask
@@ -49,27 +49,27 @@ def legal_strategies(chance, problem, structure):
 
 @cache
 def drawn(seed):
-    """Return a random problem, a structure, and legal strategies under it."""
+    """Return a random problem, a set of plan options, and legal strategies under it."""
     chance = random.Random(seed)
     while True:
         problem = random_problem(chance)
-        structure = chance.choice(STRUCTURES)
+        plan_options = chance.choice(OPTION_SETS)
         if problem.system.host is None:
-            structure = replace(structure, offload=Offload.NONE)
+            plan_options = replace(plan_options, offload=Offload.NONE)
         if chance.random() < 0.3:
-            structure = with_numbers(chance, structure)
-        found = legal_strategies(chance, problem, structure)
+            plan_options = with_numbers(chance, plan_options)
+        found = legal_strategies(chance, problem, plan_options)
         if len(found) > 1:
-            return problem, structure, found
+            return problem, plan_options, found
 
 
 @pytest.mark.parametrize("seed", sampled(SEEDS, 15))
 def test_each_row_is_its_own_price_bit_for_bit(seed):
-    problem, structure, found = drawn(seed)
+    problem, plan_options, found = drawn(seed)
     columns = stack(found)
-    many = price_columns(problem, structure, columns)
+    many = price_columns(problem, plan_options, columns)
     for index in range(len(found)):
-        one = price_one(problem, structure, row(columns, index))
+        one = price_one(problem, plan_options, row(columns, index))
         alone = dict(numbers_of((one.step, one.pipeline)))
         for path, column in numbers_of((many.step, many.pipeline)):
             value = column.reshape(-1)[index if column.size > 1 else 0]
@@ -78,8 +78,8 @@ def test_each_row_is_its_own_price_bit_for_bit(seed):
 
 @pytest.mark.parametrize("seed", sampled(SEEDS, 15))
 def test_parts_sum_to_the_whole_and_none_is_negative(seed):
-    problem, structure, found = drawn(seed)
-    step = price_columns(problem, structure, stack(found)).step
+    problem, plan_options, found = drawn(seed)
+    step = price_columns(problem, plan_options, stack(found)).step
     total = np.zeros(len(found))
     for name in TimePart:
         part = step.time[name] + np.zeros(len(found))
@@ -97,8 +97,8 @@ def test_parts_sum_to_the_whole_and_none_is_negative(seed):
 
 
 def test_only_energy_and_money_may_be_unknown():
-    problem, structure, found = drawn(1)
-    priced = price_columns(problem, structure, stack(found))
+    problem, plan_options, found = drawn(1)
+    priced = price_columns(problem, plan_options, stack(found))
     unknown = {path for path, value in numbers_of(priced.step) if not np.isfinite(value).all()}
     assert unknown == {".energy_j", ".cost_usd"}
     assert math.isnan(np.asarray(priced.step.energy_j)[0])

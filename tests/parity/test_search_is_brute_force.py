@@ -41,8 +41,8 @@ from meshwright.train.space import SearchSpace
 
 SEEDS = range(200)
 LARGE_SEEDS = range(1000, 1010)
-MOST_PLANS, MOST_STRUCTURES = 1_000, 6
-MOST_PLANS_OF_LARGE, MOST_STRUCTURES_OF_LARGE = 12_000, 600
+MOST_PLANS, MOST_OPTION_SETS = 1_000, 6
+MOST_PLANS_OF_LARGE, MOST_OPTION_SETS_OF_LARGE = 12_000, 600
 IDLE_W, PEAK_W = 2.0, 20.0
 OVERHEAD = 0.5
 CAPPED_SEEDS = range(2000, 2060)
@@ -153,15 +153,15 @@ def distinct(plans):
     On one shard all ZeRO stages are the same plan: that of the lowest stage stands for it.
     """
     found = {}
-    for strategy, structure in plans:
+    for strategy, plan_options in plans:
         is_one = strategy.dp * strategy.cp == 1
-        same = replace(structure, zero_stage=0, reshard_after_forward=True)
-        found.setdefault((strategy, same if is_one else structure), (strategy, structure))
+        same = replace(plan_options, zero_stage=0, reshard_after_forward=True)
+        found.setdefault((strategy, same if is_one else plan_options), (strategy, plan_options))
     return list(found.values())
 
 
 def plans_of(problem, allowed):
-    """Yield every plan of a space: degrees and structure."""
+    """Yield every plan of a space: degrees and plan options."""
 
     def keeps(name, value):
         return name not in allowed or value in allowed[name]
@@ -203,12 +203,12 @@ def _plan(degrees, order, pipeline, shards, overlap, choices):
     shard, stage, reshard = shards
     rest = {name: value for name, value in degrees.items() if name != "dp"}
     strategy = make_strategy(**rest, dp_shard=shard, dp_replicate=degrees["dp"] // shard)
-    structure = PlanOptions(
+    plan_options = PlanOptions(
         sequence_parallel=pipeline[0], context_kind=pipeline[1], schedule=pipeline[2],
         zero_stage=stage, reshard_after_forward=reshard, axis_order=order,
         overlap_tensor_parallel=overlap, streamed=pipeline[3], **choices,
     )  # fmt: skip
-    return strategy, structure
+    return strategy, plan_options
 
 
 @dataclass
@@ -223,11 +223,11 @@ class Truth:
     fastest: list = field(default_factory=list)
 
 
-def is_refused(problem, structure, columns):
+def is_refused(problem, plan_options, columns):
     """Return which rows any rule refuses."""
     chip, mask = problem.system.chip, np.zeros(len(columns.tp), dtype=bool)
     for refusal in all_refusals(
-        problem.model, problem.workload, columns, structure,
+        problem.model, problem.workload, columns, plan_options,
         tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
     ):  # fmt: skip
         mask |= refusal.mask
@@ -235,40 +235,40 @@ def is_refused(problem, structure, columns):
 
 
 def grouped(plans):
-    """Return (structure, columns of its strategies), plans without offload first."""
+    """Return (plan options, columns of its strategies), plans without offload first."""
     groups = defaultdict(list)
-    for strategy, structure in plans:
-        groups[structure].append(strategy)
-    order = sorted(groups, key=lambda structure: structure.offload is not Offload.NONE)
-    return [(structure, stack(groups[structure])) for structure in order]
+    for strategy, plan_options in plans:
+        groups[plan_options].append(strategy)
+    order = sorted(groups, key=lambda plan_options: plan_options.offload is not Offload.NONE)
+    return [(plan_options, stack(groups[plan_options])) for plan_options in order]
 
 
 def brute_force(problem, plans, top):
-    """Price every plan of a list, one structure at a time."""
+    """Price every plan of a list, one set of plan options at a time."""
     truth, fits_plainly = Truth(total=len(plans)), set()
-    for structure, tried in grouped(plans):
-        legal = np.flatnonzero(~is_refused(problem, structure, tried))
+    for plan_options, tried in grouped(plans):
+        legal = np.flatnonzero(~is_refused(problem, plan_options, tried))
         truth.refused += len(tried.tp) - len(legal)
         if not len(legal):
             continue
         columns = take(tried, legal)
         chosen = [row(columns, index) for index in range(len(legal))]
-        priced = price_columns(problem, structure, columns)
+        priced = price_columns(problem, plan_options, columns)
         shards = shard_degrees(problem, columns)
-        fits = room_for(problem, structure, shards, priced.pipeline.states).fits
-        plain = replace(structure, offload=Offload.NONE)
+        fits = room_for(problem, plan_options, shards, priced.pipeline.states).fits
+        plain = replace(plan_options, offload=Offload.NONE)
         for index, (strategy, time_s) in enumerate(
             zip(chosen, priced.step.time.total_s.tolist(), strict=True)
         ):
-            if structure.offload is not Offload.NONE and (strategy, plain) in fits_plainly:
+            if plan_options.offload is not Offload.NONE and (strategy, plain) in fits_plainly:
                 truth.dominated += 1
             elif not fits[index]:
                 truth.over_memory += 1
             else:
                 truth.priced += 1
-                truth.fastest.append((time_s, strategy, structure))
-                if structure.offload is Offload.NONE:
-                    fits_plainly.add((strategy, structure))
+                truth.fastest.append((time_s, strategy, plan_options))
+                if plan_options.offload is Offload.NONE:
+                    fits_plainly.add((strategy, plan_options))
     truth.fastest = sorted(truth.fastest, key=lambda entry: entry[0])[:top]
     return truth
 
@@ -282,25 +282,25 @@ def random_choices(chance):
     return allowed
 
 
-def is_small(plans, most_plans, most_structures):
-    """Return the plans as a list, or None where there are too many, or of too many structures."""
-    kept, structures = [], set()
-    for strategy, structure in plans:
-        kept.append((strategy, structure))
-        structures.add(structure)
-        if len(kept) > most_plans or len(structures) > most_structures:
+def is_small(plans, most_plans, most_option_sets):
+    """Return the plans as a list, or None for too many plans or too many sets of options."""
+    kept, option_sets = [], set()
+    for strategy, plan_options in plans:
+        kept.append((strategy, plan_options))
+        option_sets.add(plan_options)
+        if len(kept) > most_plans or len(option_sets) > most_option_sets:
             return None
     return kept
 
 
-def space_of(seed, most_plans=MOST_PLANS, most_structures=MOST_STRUCTURES):
+def space_of(seed, most_plans=MOST_PLANS, most_option_sets=MOST_OPTION_SETS):
     """Return a random problem, choices that leave few plans, one of them legal, and these plans."""
     chance = random.Random(seed)
     problem = random_problem(chance)
     for attempt in count():
         problem = random_problem(chance) if attempt % 20 == 19 else problem
         allowed = random_choices(chance)
-        plans = is_small(plans_of(problem, allowed), most_plans, most_structures)
+        plans = is_small(plans_of(problem, allowed), most_plans, most_option_sets)
         if plans and any(not is_refused(problem, *group).all() for group in grouped(plans)):
             return problem, allowed, plans
 
@@ -325,9 +325,9 @@ def agree(problem, allowed, plans):
     for result in (pruned, everything):
         np.testing.assert_allclose([f.time_s for f in result.found[:5]], times, rtol=1e-12)
     for found in pruned.found[:1]:
-        again = price_one(problem, found.structure, found.strategy)
+        again = price_one(problem, found.plan_options, found.strategy)
         assert again.step.time.total_s[0] == pytest.approx(times[0], rel=1e-12)
-        assert not is_refused(problem, found.structure, stack([found.strategy])).any()
+        assert not is_refused(problem, found.plan_options, stack([found.strategy])).any()
 
 
 @pytest.mark.parametrize("seed", sampled(SEEDS, 5))
@@ -377,7 +377,7 @@ def test_search_below_a_cap_returns_the_optimum_of_a_plain_loop(seed):
         np.testing.assert_allclose([f.time_s for f in found.found[:5]], times_s, rtol=1e-12)
         assert found.gap == 0.0 or not found.found
         for best in found.found[:1]:
-            step = price_one(problem, best.structure, best.strategy).step
+            step = price_one(problem, best.plan_options, best.strategy).step
             power_w = float(step.energy_j[0] / step.time.total_s[0])
             assert power_w <= system.max_power_w * (1 + 1e-12)
 
@@ -385,7 +385,7 @@ def test_search_below_a_cap_returns_the_optimum_of_a_plain_loop(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", LARGE_SEEDS)
 def test_search_returns_the_optimum_of_a_larger_plain_loop(seed):
-    agree(*space_of(seed, MOST_PLANS_OF_LARGE, MOST_STRUCTURES_OF_LARGE))
+    agree(*space_of(seed, MOST_PLANS_OF_LARGE, MOST_OPTION_SETS_OF_LARGE))
 
 
 LAUNCHED_SEEDS = range(3000, 3080)
@@ -429,9 +429,9 @@ def launches_of(chance):
     )
 
 
-def starts(problem, strategy, structure):
+def starts(problem, strategy, plan_options):
     """Return whether no rule on what the framework starts is broken."""
-    case = Case(problem.model, problem.workload, structure, stack([strategy]))
+    case = Case(problem.model, problem.workload, plan_options, stack([strategy]))
     return not any(rule.breaks(case).any() for rule in launching.rules())
 
 
@@ -458,7 +458,7 @@ def test_search_under_a_framework_returns_the_best_that_it_starts(seed):
     np.testing.assert_allclose([f.time_s for f in found.found[:5]], times_s, rtol=1e-12)
     assert found.gap == 0.0 or not found.found
     for best in found.found[:5]:
-        assert starts(asked, best.strategy, best.structure)
+        assert starts(asked, best.strategy, best.plan_options)
 
 
 def test_a_lone_replica_is_no_way_out_of_the_shards_that_are_asked_for():
@@ -468,5 +468,5 @@ def test_a_lone_replica_is_no_way_out_of_the_shards_that_are_asked_for():
     found = search(SearchSpace(problem, fixed), top=50, prune=False)
     assert {entry.strategy.dp_shard for entry in found.found} == {2.0}
     lone = Choices({"dp": (1,), "cp": (1,), "zero_stage": (2, 3)})
-    stages = {f.structure.zero_stage for f in search(SearchSpace(problem, lone)).found}
+    stages = {f.plan_options.zero_stage for f in search(SearchSpace(problem, lone)).found}
     assert stages == {2}  # ZeRO 3 of one shard is the same plan

@@ -74,7 +74,7 @@ def every_strategy(question):
                     yield make_strategy(**degrees), groups
 
 
-def every_structure(question):
+def every_plan_options(question):
     orders = (AXES,) if question.num_experts else (PIPELINE_INSIDE, CONTEXT_OUTSIDE)
     for order, kind, split in product(orders, ContextKind, (False, True)):
         if not (split and question.is_decode):
@@ -90,17 +90,17 @@ def brute_force(question):
     groups = np.array([float(m) for _, m in rows])
     chip, batch = question.system.chip, question.workload.batch_size
     found = []
-    for structure in every_structure(question):
+    for plan_options in every_plan_options(question):
         legal = np.ones(len(rows), dtype=bool)
         for refusal in all_refusals(
-            question.model, question.workload, columns, structure,
+            question.model, question.workload, columns, plan_options,
             tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
         ):  # fmt: skip
             legal &= ~refusal.mask
         kept = np.flatnonzero(legal)
         if not len(kept):
             continue
-        price = price_serving(question, structure, take(columns, kept), groups[kept])
+        price = price_serving(question, plan_options, take(columns, kept), groups[kept])
         fits = price.memory_bytes <= chip.main_memory.capacity_bytes
         held = price.strategy.micro_batch_size * (price.num_groups if question.is_decode else 1.0)
         whole = held >= np.floor(batch / price.strategy.dp)
@@ -150,11 +150,11 @@ def test_one_row_is_its_row_of_the_column(seed):
     rows = list(every_strategy(question))
     columns = stack([strategy for strategy, _ in rows])
     groups = np.array([float(m) for _, m in rows])
-    structure = next(every_structure(question))
-    whole = list(columns_of(price_serving(question, structure, columns, groups)))
+    plan_options = next(every_plan_options(question))
+    whole = list(columns_of(price_serving(question, plan_options, columns, groups)))
     for index in random.Random(seed).sample(range(len(rows)), min(len(rows), 6)):
         one = stack([rows[index][0]])
-        alone = list(columns_of(price_serving(question, structure, one, groups[[index]])))
+        alone = list(columns_of(price_serving(question, plan_options, one, groups[[index]])))
         assert len(alone) == len(whole)
         for part, column in zip(alone, whole, strict=True):
             if len(column) == len(rows):

@@ -52,8 +52,8 @@ def real_problem(*sides, **fields):
     return problem(on=grid_system(*sides, latency_s=1e-6), **fields)
 
 
-def agrees(asked, strategy, structure):
-    price, step = simulated(asked, strategy, structure)
+def agrees(asked, strategy, plan_options):
+    price, step = simulated(asked, strategy, plan_options)
     assert step.step_time_s == pytest.approx(step_s(price.contended), **EXACT)
     return price, step
 
@@ -70,9 +70,9 @@ def test_one_device_takes_what_it_computes(make, recompute):
 def test_collectives_that_are_waited_for_take_their_closed_form(sides):
     """tp without sequence parallelism: sums of activations before the next operator."""
     tp = sides[0] * sides[1]
-    structure = PlanOptions(sequence_parallel=False)
-    agrees(real_problem(*sides), make_strategy(tp=tp), structure)
-    agrees(grid_problem(*sides), make_strategy(tp=tp), structure)
+    plan_options = PlanOptions(sequence_parallel=False)
+    agrees(real_problem(*sides), make_strategy(tp=tp), plan_options)
+    agrees(grid_problem(*sides), make_strategy(tp=tp), plan_options)
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
@@ -80,8 +80,8 @@ def test_collectives_that_are_waited_for_take_their_closed_form(sides):
 def test_data_parallel_messages_that_are_waited_for_take_their_closed_form(
     sides, degree, zero_stage
 ):
-    structure = replace(WAITS, zero_stage=zero_stage)
-    agrees(grid_problem(*sides), make_strategy(dp_shard=degree), structure)
+    plan_options = replace(WAITS, zero_stage=zero_stage)
+    agrees(grid_problem(*sides), make_strategy(dp_shard=degree), plan_options)
 
 
 @pytest.mark.parametrize("bandwidth", [1e10, 1e11])
@@ -100,9 +100,9 @@ def test_input_streams_on_a_cycle_take_their_rounds(sides, bandwidth):
 def test_streams_agree_within_a_seventh(sides, streamed, form):
     """Faster: rounds that wait for memory are not played. Slower: waits of items and of sums on a
     ring follow each other."""
-    structure = PlanOptions(streamed=streamed, stream_form=form)
+    plan_options = PlanOptions(streamed=streamed, stream_form=form)
     strategy = make_strategy(tatp=sides[0] * sides[1])
-    price, step = simulated(grid_problem(*sides), strategy, structure)
+    price, step = simulated(grid_problem(*sides), strategy, plan_options)
     assert 0.86 < step.step_time_s / step_s(price.contended) < 1.07
 
 
@@ -112,21 +112,21 @@ def test_streams_agree_within_a_seventh(sides, streamed, form):
 def test_both_streams_agree_within_a_ninth(sides, tp, tatp, bandwidth):
     """Faster for the reasons above; rows and columns share no link, in either."""
     asked = grid_problem(*sides, bandwidth=bandwidth)
-    strategy, structure = make_strategy(tp=tp, tatp=tatp), PlanOptions(streamed=Streamed.BOTH)
-    price, step = simulated(asked, strategy, structure)
+    strategy, plan_options = make_strategy(tp=tp, tatp=tatp), PlanOptions(streamed=Streamed.BOTH)
+    price, step = simulated(asked, strategy, plan_options)
     assert set(price.contention.slowdown) >= {"tp", "tatp"}
     assert max(price.contention.slowdown.values()) == pytest.approx(1.0)
     assert 0.89 < step.step_time_s / step_s(price.contended) <= 1.0
 
 
-def beside_s(asked, strategy, structure, price):
+def beside_s(asked, strategy, plan_options, price):
     """Return the seconds of all messages that run beside operators, if nothing hid them [s]."""
     groups = groups_of(asked, strategy, price)
     physical = physical_network(asked)
-    exchanges = Exchanges(structure, groups, price.ranks, physical, 0.0)
+    exchanges = Exchanges(plan_options, groups, price.ranks, physical, 0.0)
     total_s = 0.0
     pattern = asked.model.layer_pattern
-    passes = piece_passes(asked, structure, groups)
+    passes = piece_passes(asked, plan_options, groups)
     for index, piece in enumerate(passes):
         times = pattern.count(index) if index < len(passes) - 2 else 1
         for work in (*piece.forward, *piece.backward):
@@ -145,9 +145,9 @@ def beside_s(asked, strategy, structure, price):
 def test_sequence_parallelism_differs_by_what_runs_beside_at_most(sides, overlaps):
     """A gathered input hides under its own operator; the price gives it a share of the layer."""
     asked, strategy = grid_problem(*sides), make_strategy(tp=sides[0] * sides[1])
-    structure = PlanOptions(overlap_tensor_parallel=overlaps)
-    price, step = simulated(asked, strategy, structure)
-    beside = beside_s(asked, strategy, structure, price)
+    plan_options = PlanOptions(overlap_tensor_parallel=overlaps)
+    price, step = simulated(asked, strategy, plan_options)
+    beside = beside_s(asked, strategy, plan_options, price)
     assert beside > 0.0
     assert abs(step.step_time_s - step_s(price.contended)) <= beside
     assert step.step_time_s == pytest.approx(step_s(price.contended), rel=0.08)
@@ -176,9 +176,9 @@ def test_the_last_gradients_of_a_layer_show_by_hand():
     """Two replicas without ZeRO, one layer: its gradients leave when the whole layer is done, and
     the embedding, which comes last, hides what it takes to compute."""
     asked = grid_problem(2, 1, spec=model(num_layers=1), global_batch_size=2)
-    strategy, structure = make_strategy(dp_shard=2), PlanOptions(zero_stage=0)
-    price, step = simulated(asked, strategy, structure)
-    layer, embedding, _ = piece_passes(asked, structure, groups_of(asked, strategy, price))
+    strategy, plan_options = make_strategy(dp_shard=2), PlanOptions(zero_stage=0)
+    price, step = simulated(asked, strategy, plan_options)
+    layer, embedding, _ = piece_passes(asked, plan_options, groups_of(asked, strategy, price))
     hidden_s = sum(work.compute_s for work in embedding.backward)
     params = only(price.closed_form.pipeline.heaviest.dense_params)
     sent_s = params * asked.workload.optimizer.reduced_gradient_bytes_per_param / 1e11
@@ -186,20 +186,27 @@ def test_the_last_gradients_of_a_layer_show_by_hand():
     assert layer.forward
 
 
-def of_stages(num_stages, chunks, forward_s, backward_s, send_bytes, schedule, num_micro_batches):
-    """Return the step of a pipeline whose stages take given times, on a snake of a mesh."""
+def of_stages(
+    num_stages, chunks, forward_s, backward_s, send_bytes, schedule, num_micro_batches, later_s=0.0
+):
+    """Return the step of a pipeline whose stages take given times, on a snake of a mesh.
+
+    ``later_s`` is the part of a backward pass that the schedule may put off.
+    """
     sides = {2: (2, 1), 3: (3, 1), 4: (2, 2)}[num_stages]
     asked = grid_problem(*sides)
     strategy = make_strategy(pp=num_stages, num_virtual_stages=chunks)
-    structure = PlanOptions(schedule=schedule)
-    price = placed(asked, strategy, structure)
+    plan_options = PlanOptions(schedule=schedule)
+    price = placed(asked, strategy, plan_options)
     physical = physical_network(asked)
-    exchanges = Exchanges(structure, groups_of(asked, strategy, price), price.ranks, physical, 0.0)
+    exchanges = Exchanges(
+        plan_options, groups_of(asked, strategy, price), price.ranks, physical, 0.0
+    )
 
     def runs(stage):
         passes = PiecePasses(
             (Work("forward", forward_s[stage] / chunks),),
-            (Work("backward", backward_s[stage] / chunks),),
+            (Work("backward", backward_s[stage] / chunks, later_s=later_s),),
         )
         return [[Run(passes, 1.0, 0.0)] for _ in range(chunks)]
 
@@ -256,18 +263,29 @@ def test_an_interleaved_pipeline_takes_what_its_timeline_says(seed):
     assert found == pytest.approx(expected.makespan_s, **EXACT)
 
 
+def test_weight_gradients_that_are_put_off_are_computed_by_hand():
+    """Two stages, two micro-batches, 1 s for each of F, BI and BW.
+
+    The first stage runs F0 F1 . BI0 BW0 BI1 BW1, the second . F0 BI0 F1 BI1 BW0 BW1: both end
+    after 7 s. 1F1B takes (2 + 1) (1 + 2) = 9 s.
+    """
+    times = ([1.0, 1.0], [2.0, 2.0], 0.0)
+    assert of_stages(2, 1, *times, ScheduleKind.ZERO_BUBBLE, 2, later_s=1.0) == pytest.approx(7.0)
+    assert of_stages(2, 1, *times, ScheduleKind.ONE_F_ONE_B, 2, later_s=1.0) == pytest.approx(9.0)
+
+
 @pytest.mark.parametrize("schedule", [ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B])
 @pytest.mark.parametrize("speeds", [{}, {1: 0.5}, {0: 0.5, 1: 0.8}])
 def test_the_pipeline_of_a_plan_with_slow_devices(speeds, schedule):
     """A stage computes at the rate of its own device; the price lets the slowest set the pace."""
     asked = grid_problem(2, 1, speed_factors=speeds)
-    strategy, structure = make_strategy(pp=2), PlanOptions(schedule=schedule)
-    price, step = simulated(asked, strategy, structure)
+    strategy, plan_options = make_strategy(pp=2), PlanOptions(schedule=schedule)
+    price, step = simulated(asked, strategy, plan_options)
     groups = groups_of(asked, strategy, price)
 
     def stage_s(direction, stage):
         rates = asked.rates_at(speeds.get(stage, 1.0))
-        layer, *edges = piece_passes(asked, structure, groups, rates)
+        layer, *edges = piece_passes(asked, plan_options, groups, rates)
         works = [*getattr(layer, direction) * 2, *getattr(edges[stage], direction)]
         return sum(work.compute_s for work in works)
 
@@ -287,18 +305,18 @@ def test_the_pipeline_of_a_plan_with_slow_devices(speeds, schedule):
 
 def test_members_of_a_group_wait_for_the_slow_one():
     """tp on two devices of which one runs at half rate: the same as if both did."""
-    structure = PlanOptions(sequence_parallel=False)
-    one = agrees(grid_problem(2, 1, speed_factors={1: 0.5}), make_strategy(tp=2), structure)
+    plan_options = PlanOptions(sequence_parallel=False)
+    one = agrees(grid_problem(2, 1, speed_factors={1: 0.5}), make_strategy(tp=2), plan_options)
     both = agrees(
-        grid_problem(2, 1, speed_factors={0: 0.5, 1: 0.5}), make_strategy(tp=2), structure
+        grid_problem(2, 1, speed_factors={0: 0.5, 1: 0.5}), make_strategy(tp=2), plan_options
     )
     assert one[1].step_time_s == pytest.approx(both[1].step_time_s, **EXACT)
 
 
 def test_a_slow_device_that_no_rank_runs_on_slows_nothing_that_is_played():
-    structure, strategy = PlanOptions(sequence_parallel=False), make_strategy(tp=2)
-    slow = simulated(grid_problem(3, 1, speed_factors={2: 0.25}), strategy, structure)[1]
-    fast = simulated(grid_problem(3, 1), strategy, structure)[1]
+    plan_options, strategy = PlanOptions(sequence_parallel=False), make_strategy(tp=2)
+    slow = simulated(grid_problem(3, 1, speed_factors={2: 0.25}), strategy, plan_options)[1]
+    fast = simulated(grid_problem(3, 1), strategy, plan_options)[1]
     assert slow.timeline.makespan_s == pytest.approx(fast.timeline.makespan_s, **EXACT)
     assert sum(slow.time_parts_s.values()) == pytest.approx(slow.step_time_s, **EXACT)
     assert slow.step_time_s == pytest.approx(fast.step_time_s, **EXACT)
@@ -316,10 +334,10 @@ MIXED = [
 
 @pytest.fixture(params=range(len(MIXED)), scope="module")
 def played(request):
-    degrees, structure = MIXED[request.param]
+    degrees, plan_options = MIXED[request.param]
     spec = model(num_layers=8)
     asked = grid_problem(4, 2, spec=spec, global_batch_size=8, speed_factors={3: 0.7})
-    return (asked, *simulated(asked, make_strategy(**degrees), structure))
+    return (asked, *simulated(asked, make_strategy(**degrees), plan_options))
 
 
 def test_links_carry_every_message_over_all_of_its_hops(played):
@@ -362,7 +380,7 @@ def test_parts_sum_to_the_step_and_none_is_negative(played):
     assert 0.6 < step.step_time_s / step_s(price.contended) < 1.2
 
 
-@pytest.mark.parametrize(("degrees", "structure", "rel"), [
+@pytest.mark.parametrize(("degrees", "plan_options", "rel"), [
     ({"tp": 4}, PlanOptions(sequence_parallel=False), 1e-9),
     ({"tp": 4}, PlanOptions(), 1e-9),
     ({"pp": 2}, PlanOptions(sequence_parallel=False), 1e-9),
@@ -372,14 +390,14 @@ def test_parts_sum_to_the_step_and_none_is_negative(played):
     ({"pp": 2, "dp_shard": 2}, PlanOptions(sequence_parallel=False), 0.02),
     ({"dp_shard": 2, "tp": 2}, PlanOptions(zero_stage=3, sequence_parallel=False), 0.02),
 ])  # fmt: skip
-def test_few_micro_batches_stand_for_all_of_them(monkeypatch, degrees, structure, rel):
+def test_few_micro_batches_stand_for_all_of_them(monkeypatch, degrees, plan_options, rel):
     """Each one that is left out repeats the last ones; layers of a stage pass as one run then, so
     what travels layer by layer hides a little less or more."""
     asked = grid_problem(2, 2, global_batch_size=24)
     strategy = make_strategy(**degrees)
-    price, everything = simulated(asked, strategy, structure)
+    price, everything = simulated(asked, strategy, plan_options)
     monkeypatch.setattr(simulated_module, "MOST_TASKS", 1)
-    few = simulated(asked, strategy, structure, price)[1]
+    few = simulated(asked, strategy, plan_options, price)[1]
     assert few.num_micro_batches < everything.num_micro_batches
     assert everything.num_micro_batches == 24 / strategy.dp
     assert few.step_time_s == pytest.approx(everything.step_time_s, rel=rel)
@@ -409,9 +427,9 @@ def test_what_streams_is_sent_in_its_rounds_by_hand():
 
 def test_a_dead_link_makes_a_step_longer():
     """Four replicas on 2x2 whose wire 0-1 is dead: messages go round, and share the others."""
-    strategy, structure = make_strategy(dp_shard=4), replace(WAITS, zero_stage=1)
-    whole = simulated(grid_problem(2, 2), strategy, structure)
-    cut = simulated(grid_problem(2, 2, dead_links=((0, 1),)), strategy, structure)
+    strategy, plan_options = make_strategy(dp_shard=4), replace(WAITS, zero_stage=1)
+    whole = simulated(grid_problem(2, 2), strategy, plan_options)
+    cut = simulated(grid_problem(2, 2, dead_links=((0, 1),)), strategy, plan_options)
     assert cut[1].step_time_s > whole[1].step_time_s
     assert cut[0].contention.num_rerouted > 0
     assert max(cut[0].contention.slowdown.values()) > 1.0

@@ -9,7 +9,7 @@ from oracles.assignment_matrices import assignment_matrices
 from meshwright.base.errors import SpecError
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
-from meshwright.graph.kernels.workloads import gpt_layer
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 DIMS = ("rows",)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from placed_problems import drawn, every_placement, grid_problem
-from small_problems import problem, random_problem, random_strategy, structures
+from small_problems import option_sets, problem, random_problem, random_strategy
 
 from meshwright.cost.parts import TimePart
 from meshwright.cost.step import price_one
@@ -43,27 +43,27 @@ def energy_j(priced):
     return only(priced.step.energy_j)
 
 
-def by_hop(asked, structure, strategy, price):
+def by_hop(asked, plan_options, strategy, price):
     """Return a placed price with the energy of the links that its messages cross."""
-    links = step_links(asked, structure, strategy, price, physical_network(asked))
-    return with_energy(asked, structure, price, links)
+    links = step_links(asked, plan_options, strategy, price, physical_network(asked))
+    return with_energy(asked, plan_options, price, links)
 
 
-def laid(asked, structure, strategy, axes, shapes):
+def laid(asked, plan_options, strategy, axes, shapes):
     """Return the placed price of a strategy in one way to lay it."""
-    unused = tuple(axis for axis in structure.axis_order if axis not in axes)
+    unused = tuple(axis for axis in plan_options.axis_order if axis not in axes)
     choice = Choice((*axes, *unused), (*shapes, *((1, 1) for _ in unused)))
-    (price,) = price_placed(asked, [(structure, strategy, choice)], physical_network(asked))
+    (price,) = price_placed(asked, [(plan_options, strategy, choice)], physical_network(asked))
     return price
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(300, 316))
 def test_placed_plans_take_no_less_energy_than_their_closed_form(seed):
-    asked, structure, strategy = drawn(seed)
+    asked, plan_options, strategy = drawn(seed)
     asked = with_energies(asked)
-    for price in every_placement(asked, strategy, structure)[:3]:
-        alone, together = price.closed_form, by_hop(asked, structure, strategy, price)
+    for price in every_placement(asked, strategy, plan_options)[:3]:
+        alone, together = price.closed_form, by_hop(asked, plan_options, strategy, price)
         for name, part in alone.step.energy_parts_j.items():
             assert only(together.step.energy_parts_j[name]) >= only(part) * (1 - 1e-12), name
         for priced in (alone, together):
@@ -76,12 +76,12 @@ def test_placed_plans_take_no_less_energy_than_their_closed_form(seed):
 def test_streams_between_neighbours_cross_one_link_each(form):
     """A block of 2x2 has a cycle; forms that send nothing twice send what any gather needs."""
     asked = with_energies(grid_problem(2, 2, global_batch_size=8, sequence_length=64))
-    structure, strategy = (
+    plan_options, strategy = (
         PlanOptions(stream_form=form, sequence_parallel=False),
         make_strategy(tatp=4),
     )
-    price = laid(asked, structure, strategy, ("tatp",), ((2, 2),))
-    alone, together = price.closed_form.step, by_hop(asked, structure, strategy, price).step
+    price = laid(asked, plan_options, strategy, ("tatp",), ((2, 2),))
+    alone, together = price.closed_form.step, by_hop(asked, plan_options, strategy, price).step
     for name, part in alone.energy_parts_j.items():
         assert only(together.energy_parts_j[name]) == pytest.approx(only(part), rel=1e-12), name
 
@@ -92,18 +92,18 @@ def test_a_message_between_devices_apart_pays_for_each_link():
     ZeRO-1 over two devices: each sends half of the gradients (4 bytes) and of the weights (2).
     """
     asked = with_energies(grid_problem(4, 2, global_batch_size=8, sequence_length=64))
-    structure = PlanOptions(sequence_parallel=False, zero_stage=1)
+    plan_options = PlanOptions(sequence_parallel=False, zero_stage=1)
     strategy = make_strategy(dp_shard=2, tatp=3)
     lone = make_strategy(dp_shard=2)
-    beside = laid(asked, structure, lone, ("dp_shard",), ((2, 1),))
+    beside = laid(asked, plan_options, lone, ("dp_shard",), ((2, 1),))
     params = only(beside.closed_form.pipeline.mean.dense_params)
     expected = params * (4 + 2) / 2 * LINK_J_PER_BYTE * 2
-    for step in (beside.closed_form.step, by_hop(asked, structure, lone, beside).step):
+    for step in (beside.closed_form.step, by_hop(asked, plan_options, lone, beside).step):
         assert only(step.energy_parts_j["links_j"]) == pytest.approx(expected, rel=1e-12)
     asked = with_energies(grid_problem(6, 2, global_batch_size=8, sequence_length=64))
-    inner = laid(asked, structure, strategy, ("tatp", "dp_shard"), ((3, 1), (2, 1)))
-    outer = laid(asked, structure, strategy, ("tatp", "dp_shard"), ((3, 1), (1, 2)))
-    near, far = (by_hop(asked, structure, strategy, price).step for price in (outer, inner))
+    inner = laid(asked, plan_options, strategy, ("tatp", "dp_shard"), ((3, 1), (2, 1)))
+    outer = laid(asked, plan_options, strategy, ("tatp", "dp_shard"), ((3, 1), (1, 2)))
+    near, far = (by_hop(asked, plan_options, strategy, price).step for price in (outer, inner))
     params = only(inner.closed_form.pipeline.mean.dense_params)
     moved = params * (4 + 2) / 2 * LINK_J_PER_BYTE * 6
     rise = only(far.energy_parts_j["links_j"]) - only(near.energy_parts_j["links_j"])
@@ -112,8 +112,8 @@ def test_a_message_between_devices_apart_pays_for_each_link():
 
 def test_the_same_work_takes_the_same_energy_on_any_stage():
     asked = with_energies(problem(global_batch_size=8))
-    structure = PlanOptions(sequence_parallel=False, zero_stage=0)
-    one, two = (price_one(asked, structure, make_strategy(pp=pp)).step for pp in (1, 2))
+    plan_options = PlanOptions(sequence_parallel=False, zero_stage=0)
+    one, two = (price_one(asked, plan_options, make_strategy(pp=pp)).step for pp in (1, 2))
     assert only(two.energy_parts_j["compute_j"]) == pytest.approx(
         only(one.energy_parts_j["compute_j"]), rel=1e-12
     )
@@ -123,8 +123,8 @@ def test_the_same_work_takes_the_same_energy_on_any_stage():
 def test_idle_power_is_a_switch():
     asked = with_energies(problem(global_batch_size=8))
     off = replace(asked, system=with_powers(asked.system, idle_power_w=0.0))
-    structure, strategy = PlanOptions(sequence_parallel=False), make_strategy(dp_shard=4)
-    on, counted = (price_one(what, structure, strategy).step for what in (asked, off))
+    plan_options, strategy = PlanOptions(sequence_parallel=False), make_strategy(dp_shard=4)
+    on, counted = (price_one(what, plan_options, strategy).step for what in (asked, off))
     assert only(on.time.total_s) == only(counted.time.total_s)
     assert only(counted.energy_parts_j["idle_j"]) == 0.0
     idle_j = 4 * IDLE_W * only(on.time.total_s)
@@ -140,15 +140,15 @@ def energy_j_of(step):
 def test_below_a_cap_a_plan_draws_the_cap_or_what_it_drew(seed):
     chance = random.Random(seed)
     asked = with_energies(random_problem(chance))
-    strategy, structure = random_strategy(chance, asked), chance.choice(tuple(structures()))
-    structure = replace(structure, offload=Offload.NONE)
-    free = price_one(asked, structure, strategy)
+    strategy, plan_options = random_strategy(chance, asked), chance.choice(tuple(option_sets()))
+    plan_options = replace(plan_options, offload=Offload.NONE)
+    free = price_one(asked, plan_options, strategy)
     drawn_w = energy_j(free) / only(free.step.time.total_s)
     idle_w = strategy.num_devices * IDLE_W * 1.25
     for share in (0.2, 0.7, 1.1):
         cap_w = idle_w + share * (drawn_w - idle_w)
         capped = with_energies(asked, max_power_w=cap_w)
-        held = price_one(capped, structure, strategy).step
+        held = price_one(capped, plan_options, strategy).step
         parts = [only(held.time[name]) for name in TimePart]
         assert sum(parts) == pytest.approx(only(held.time.total_s), rel=1e-12)
         power_w = only(held.energy_j) / only(held.time.total_s)
@@ -159,17 +159,17 @@ def test_below_a_cap_a_plan_draws_the_cap_or_what_it_drew(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(400, 404))
 def test_the_best_placement_below_a_cap_is_that_of_brute_force(seed):
-    asked, structure, strategy = drawn(seed)
+    asked, plan_options, strategy = drawn(seed)
     asked = with_energies(asked)
-    first = every_placement(asked, strategy, structure)[0].closed_form
+    first = every_placement(asked, strategy, plan_options)[0].closed_form
     power_w = energy_j(first) / only(first.step.time.total_s)
     idle_w = strategy.num_devices * IDLE_W * 1.25
     asked = with_energies(asked, max_power_w=idle_w + 0.6 * (power_w - idle_w))
     physical = physical_network(asked)
-    found = place(asked, structure, strategy, physical)
+    found = place(asked, plan_options, strategy, physical)
     ways = [
-        (structure, strategy, Choice(price.ranks.axes, price.ranks.shapes))
-        for price in every_placement(asked, strategy, structure)
+        (plan_options, strategy, Choice(price.ranks.axes, price.ranks.shapes))
+        for price in every_placement(asked, strategy, plan_options)
     ]
     times_s = []
     for price in price_placed(asked, ways, physical):

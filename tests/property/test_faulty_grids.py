@@ -39,7 +39,7 @@ def test_a_bound_that_is_too_high_is_noticed(compared, monkeypatch):
     assert "above the answer" in compared(20, 3).faults[0]
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 300, 20))
 def test_300_grids_hold_against_50_strategies_each(compared, start):
     assert {seed: compared(seed, 50).faults for seed in range(start, start + 20)} == {

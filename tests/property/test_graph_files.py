@@ -9,7 +9,8 @@ from meshwright.base.errors import SpecError
 from meshwright.catalog.graphs.files import checked, graph_of_text, graph_yaml
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.declared import to_graph, to_spec
-from meshwright.graph.kernels.workloads import gpt_layer, hpl
+from meshwright.graph.kernels.workloads import hpl
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 TEXTS = [graph_yaml(to_spec(gpt_layer(64, 4, 16, 32))), graph_yaml(to_spec(hpl(16, 8)))]
 WORDS = [

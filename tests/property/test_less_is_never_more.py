@@ -100,7 +100,7 @@ def random_plan(chance, task):
         num_virtual_stages=chunks, micro_batch_size=chance.choice([1, 2]),
         ep=chance.choice([1, 2, 4]) if task.num_experts else 1,
     )  # fmt: skip
-    structure = PlanOptions(
+    plan_options = PlanOptions(
         sequence_parallel=tp > 1,
         zero_stage=chance.choice([0, 1, 2, 3]),
         reshard_after_forward=chance.random() < 0.6,
@@ -108,7 +108,7 @@ def random_plan(chance, task):
         schedule=ScheduleKind.INTERLEAVED if chunks > 1 else schedule,
         offload=chance.choice([Offload.NONE, Offload.NONE, Offload.NONE, *Offload]),
     )
-    return None if strategy.dp_shard < 1 else (strategy, structure)
+    return None if strategy.dp_shard < 1 else (strategy, plan_options)
 
 
 def legal_question(chance):
@@ -124,16 +124,16 @@ def legal_question(chance):
 
 def worse_strategies(seed):
     """Return what less of a resource makes faster, of a plan of a random question."""
-    task, strategy, structure = legal_question(random.Random(seed))
+    task, strategy, plan_options = legal_question(random.Random(seed))
 
     def step_s(asked):
-        return number_at(price_one(asked, structure, strategy).step.time.total_s)
+        return number_at(price_one(asked, plan_options, strategy).step.time.total_s)
 
     whole_s, found = step_s(task), []
     for resource in LESS:
         less_s = step_s(lesser(task, resource))
         if whole_s > less_s * TOLERANCE:
-            found.append((seed, resource, whole_s / less_s, plan_string(strategy, structure)))
+            found.append((seed, resource, whole_s / less_s, plan_string(strategy, plan_options)))
     return found
 
 
@@ -167,11 +167,11 @@ def test_less_of_a_resource_never_makes_the_best_plan_better(resource):
     assert worse_plans(3, [resource]) == []
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_campaign_of_strategies():
     assert [bad for seed in range(500) for bad in worse_strategies(seed)] == []
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_campaign_of_plans():
     assert [bad for seed in range(40) for bad in worse_plans(seed, LESS)] == []

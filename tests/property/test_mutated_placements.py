@@ -25,8 +25,8 @@ VALUES = st.one_of(
 @pytest.fixture(scope="module")
 def original():
     work = training("wafer-2x2", sequence_length=128, global_batch_size=8)
-    structure = PlanOptions(sequence_parallel=False, zero_stage=1)
-    plan = estimate("gpt2-medium", "wafer-2x2", work, make_strategy(tp=2, dp_shard=2), structure)
+    plan_options = PlanOptions(sequence_parallel=False, zero_stage=1)
+    plan = estimate("gpt2-medium", "wafer-2x2", work, make_strategy(tp=2, dp_shard=2), plan_options)
     return json.loads(files.to_json(plan))
 
 

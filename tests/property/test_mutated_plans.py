@@ -106,9 +106,9 @@ def test_a_cut_plan_is_refused(original, cut, junk):
 @given(data=st.data())
 def test_a_mutated_plan_that_is_read_is_explained_or_refused(original, data):
     changed = copy.deepcopy(original)
-    segment = changed["best"]["segments"][0]
-    for part in ("strategy", "structure"):
-        name = data.draw(st.sampled_from(sorted(segment[part])))
-        segment[part][name] = data.draw(VALUES)
+    best = changed["best"]
+    for part in ("strategy", "plan_options"):
+        name = data.draw(st.sampled_from(sorted(best[part])))
+        best[part][name] = data.draw(VALUES)
     with contextlib.suppress(MeshwrightError):
         assert explain(files.from_json(json.dumps(changed))).shares

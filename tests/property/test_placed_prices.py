@@ -19,8 +19,8 @@ from meshwright.wafer.price import physical_network, price_placed
     "seed", [*range(4), *(pytest.param(s, marks=pytest.mark.slow) for s in range(4, 40))]
 )
 def test_contention_costs_time_and_no_memory(seed, models):
-    asked, structure, strategy = drawn(seed, models)
-    for price in every_placement(asked, strategy, structure)[:6]:
+    asked, plan_options, strategy = drawn(seed, models)
+    for price in every_placement(asked, strategy, plan_options)[:6]:
         alone, together = price.closed_form, price.contended
         assert step_s(together) >= step_s(alone) * (1 - 1e-12)
         for priced in (alone, together):
@@ -41,11 +41,11 @@ def test_contention_costs_time_and_no_memory(seed, models):
 def test_what_travels_beside_computation_never_shows_longer(seed, models):
     """Gradients that share links with streams are slower meanwhile, but show no longer than if they
     had waited; computation pays for the time that they are under way."""
-    asked, structure, strategy = drawn(seed, models)
+    asked, plan_options, strategy = drawn(seed, models)
     strategy = replace(strategy, pp=1.0, dp_replicate=strategy.dp_replicate * strategy.pp)
-    structure = replace(structure, schedule=ScheduleKind.ONE_F_ONE_B)
+    plan_options = replace(plan_options, schedule=ScheduleKind.ONE_F_ONE_B)
     beside, after = (
-        every_placement(asked, strategy, replace(structure, overlap_data_parallel=overlaps))
+        every_placement(asked, strategy, replace(plan_options, overlap_data_parallel=overlaps))
         for overlaps in (True, False)
     )
     for one, other in zip(beside[:6], after[:6], strict=True):
@@ -56,30 +56,30 @@ def test_what_travels_beside_computation_never_shows_longer(seed, models):
 
 @pytest.mark.parametrize("seed", range(100, 105))
 def test_the_best_placement_is_that_of_brute_force(seed):
-    asked, structure, strategy = drawn(seed)
+    asked, plan_options, strategy = drawn(seed)
     physical = physical_network(asked)
-    found = place(asked, structure, strategy, physical)
-    everything = every_placement(asked, strategy, structure)
+    found = place(asked, plan_options, strategy, physical)
+    everything = every_placement(asked, strategy, plan_options)
     assert found is not None
     assert found.time_s == pytest.approx(min(step_s(p.contended) for p in everything), rel=1e-12)
     assert found.num_choices == len(everything)
     assert 0 < found.num_priced <= found.num_choices
     assert found.lower_bound_s <= found.time_s * (1 + 1e-12)
     assert found.lower_bound_s == pytest.approx(found.time_s, rel=1e-12)
-    anew = routed(asked, structure, strategy, found, physical)
+    anew = routed(asked, plan_options, strategy, found, physical)
     assert anew.lower_bound_s <= anew.time_s <= found.time_s
 
 
 @pytest.mark.parametrize("seed", range(200, 203))
 def test_a_placement_costs_the_same_alone_and_among_others(seed):
     """Ways to lay a strategy are priced as columns; one row is one way."""
-    asked, structure, strategy = drawn(seed)
+    asked, plan_options, strategy = drawn(seed)
     physical = physical_network(asked)
-    choices = list(all_choices(structure, strategy, asked.grid_sides))
-    ways = [(structure, strategy, choice) for choice in choices]
+    choices = list(all_choices(plan_options, strategy, asked.grid_sides))
+    ways = [(plan_options, strategy, choice) for choice in choices]
     together = price_placed(asked, ways, physical)
     for choice, price in list(zip(choices, together, strict=True))[:4]:
-        (alone,) = price_placed(asked, [(structure, strategy, choice)], physical)
+        (alone,) = price_placed(asked, [(plan_options, strategy, choice)], physical)
         assert step_s(alone.contended) == pytest.approx(step_s(price.contended), rel=1e-12)
         assert alone.contention.slowdown == pytest.approx(price.contention.slowdown)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_problems import random_problem, random_strategy, structures
+from small_problems import option_sets, random_problem, random_strategy
 
 from meshwright.base.errors import SpecError
 from meshwright.cost.parts import MemoryPart, TimePart
@@ -25,7 +25,7 @@ from meshwright.sharding.strategy import (
     take,
 )
 
-STRUCTURES = tuple(structures())
+OPTION_SETS = tuple(option_sets())
 FEW = settings(max_examples=8, derandomize=True)
 SEEDS = st.integers(0, 10**9)
 TOLERANCE = 1.0 + 1e-12
@@ -33,11 +33,11 @@ ALONE = {"overlap_data_parallel": False, "offload": Offload.NONE}
 """Layers hide their own communication, and nothing else hides."""
 
 
-def legal_rows(task, structure, columns):
+def legal_rows(task, plan_options, columns):
     """Return which rows no rule refuses."""
     chip, legal = task.system.chip, np.ones(len(columns.tp), dtype=bool)
     for refusal in all_refusals(
-        task.model, task.workload, columns, structure,
+        task.model, task.workload, columns, plan_options,
         tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
     ):  # fmt: skip
         legal &= ~refusal.mask
@@ -45,25 +45,25 @@ def legal_rows(task, structure, columns):
 
 
 def drawn(seed, **fixed):
-    """Return a random problem, a structure with some choices fixed, and a few legal plans."""
+    """Return a random problem, plan options with some choices fixed, and a few legal plans."""
     chance = random.Random(seed)
     while True:
         task = random_problem(chance)
-        structure = replace(chance.choice(STRUCTURES), **fixed)
+        plan_options = replace(chance.choice(OPTION_SETS), **fixed)
         if task.system.host is None:
-            structure = replace(structure, offload=Offload.NONE)
+            plan_options = replace(plan_options, offload=Offload.NONE)
         columns = stack([random_strategy(chance, task) for _ in range(40)])
-        legal = np.flatnonzero(legal_rows(task, structure, columns))
+        legal = np.flatnonzero(legal_rows(task, plan_options, columns))
         if len(legal):
-            return task, structure, take(columns, legal[:8])
+            return task, plan_options, take(columns, legal[:8])
 
 
-def times_s(task, structure, columns):
-    return price_columns(task, structure, columns).step.time.total_s + np.zeros(len(columns.tp))
+def times_s(task, plan_options, columns):
+    return price_columns(task, plan_options, columns).step.time.total_s + np.zeros(len(columns.tp))
 
 
-def memory(task, structure, columns):
-    return price_columns(task, structure, columns).step.memory_bytes + np.zeros(len(columns.tp))
+def memory(task, plan_options, columns):
+    return price_columns(task, plan_options, columns).step.memory_bytes + np.zeros(len(columns.tp))
 
 
 def with_system(task, chip=None, level=None, host=None):
@@ -109,7 +109,7 @@ def times_bandwidth(factor, latency=1.0):
 @given(SEEDS)
 def test_everything_twice_as_fast_takes_half_the_time(seed):
     """All rates doubled and all fixed times halved: time is homogeneous of degree -1."""
-    task, structure, columns = drawn(seed)
+    task, plan_options, columns = drawn(seed)
     constants = task.calibration
     halved = replace(
         constants,
@@ -120,7 +120,7 @@ def test_everything_twice_as_fast_takes_half_the_time(seed):
     fast = with_system(task, (2.0, 2.0), times_bandwidth(2.0, 0.5), 2.0)
     fast = replace(fast, calibration=halved)
     np.testing.assert_allclose(
-        times_s(fast, structure, columns), times_s(task, structure, columns) / 2, rtol=1e-12
+        times_s(fast, plan_options, columns), times_s(task, plan_options, columns) / 2, rtol=1e-12
     )
 
 
@@ -128,7 +128,7 @@ def test_everything_twice_as_fast_takes_half_the_time(seed):
 @given(SEEDS, st.sampled_from(["flops", "memory", "network", "latency", "host"]))
 def test_faster_parts_never_make_a_step_slower(seed, part):
     """Of what hides behind computation only one thing is left: several see one window shrink."""
-    task, structure, columns = drawn(seed, **ALONE)
+    task, plan_options, columns = drawn(seed, **ALONE)
     task = without_launches(task)
     fast = {
         "flops": lambda: with_system(task, (1.7, 1.0)),
@@ -137,22 +137,22 @@ def test_faster_parts_never_make_a_step_slower(seed, part):
         "latency": lambda: with_system(task, level=times_bandwidth(1.0, 0.3)),
         "host": lambda: with_system(task, host=1.7),
     }[part]()
-    before, after = times_s(task, structure, columns), times_s(fast, structure, columns)
+    before, after = times_s(task, plan_options, columns), times_s(fast, plan_options, columns)
     assert (after <= before * TOLERANCE).all()
 
 
 @FEW
 @given(SEEDS)
 def test_capacity_changes_the_margin_alone(seed):
-    task, structure, columns = drawn(seed)
+    task, plan_options, columns = drawn(seed)
     main = task.system.chip.main_memory
     larger = main.model_copy(update={"capacity_bytes": main.capacity_bytes * 2})
     chip = task.system.chip.model_copy(update={"memories": (larger,)})
     roomy = replace(task, system=task.system.model_copy(update={"chip": chip}))
     np.testing.assert_array_equal(
-        times_s(roomy, structure, columns), times_s(task, structure, columns)
+        times_s(roomy, plan_options, columns), times_s(task, plan_options, columns)
     )
-    more = memory(roomy, structure, columns) - memory(task, structure, columns)
+    more = memory(roomy, plan_options, columns) - memory(task, plan_options, columns)
     margin = task.calibration.memory_margin_fraction * main.capacity_bytes
     np.testing.assert_allclose(more, margin, rtol=1e-9)
 
@@ -160,13 +160,13 @@ def test_capacity_changes_the_margin_alone(seed):
 @FEW
 @given(SEEDS)
 def test_the_place_of_axes_of_one_device_changes_nothing(seed):
-    task, structure, columns = drawn(seed)
-    prices = times_s(task, structure, columns)
+    task, plan_options, columns = drawn(seed)
+    prices = times_s(task, plan_options, columns)
     for index in range(len(columns.tp)):
         alone = row(columns, index)
-        idle = [name for name in structure.axis_order if getattr(alone, name) == 1]
-        used = [name for name in structure.axis_order if getattr(alone, name) > 1]
-        moved = replace(structure, axis_order=(*idle, *used))
+        idle = [name for name in plan_options.axis_order if getattr(alone, name) == 1]
+        used = [name for name in plan_options.axis_order if getattr(alone, name) > 1]
+        moved = replace(plan_options, axis_order=(*idle, *used))
         assert times_s(task, moved, stack([alone]))[0] == prices[index]
 
 
@@ -174,7 +174,7 @@ def test_the_place_of_axes_of_one_device_changes_nothing(seed):
 @given(SEEDS)
 def test_replicas_without_zero_are_one_axis(seed):
     """On one level, splitting replicas over dp_replicate and dp_shard is the same plan."""
-    task, structure, columns = drawn(seed, zero_stage=0, offload=Offload.NONE)
+    task, plan_options, columns = drawn(seed, zero_stage=0, offload=Offload.NONE)
     if len(task.system.levels) > 1 or task.num_experts:
         task = replace(
             task, system=task.system.model_copy(update={"levels": task.system.levels[:1]})
@@ -183,16 +183,18 @@ def test_replicas_without_zero_are_one_axis(seed):
     merged = StrategyOf(**{n: getattr(columns, n) for n in fields} | {
         "dp_shard": columns.dp, "dp_replicate": np.ones(len(columns.tp)),
     })  # fmt: skip
-    np.testing.assert_array_equal(memory(task, structure, merged), memory(task, structure, columns))
+    np.testing.assert_array_equal(
+        memory(task, plan_options, merged), memory(task, plan_options, columns)
+    )
 
 
 @FEW
 @given(SEEDS)
 def test_recomputation_never_keeps_more_nor_computes_less(seed):
-    task, structure, columns = drawn(seed, offload=Offload.NONE)
+    task, plan_options, columns = drawn(seed, offload=Offload.NONE)
     kept, computed = [], []
     for kind in (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL):
-        priced = price_columns(task, replace(structure, recompute=kind), columns)
+        priced = price_columns(task, replace(plan_options, recompute=kind), columns)
         kept.append(max(use[MemoryPart.ACTIVATIONS].max() for use in priced.step.memory))
         computed.append(
             (priced.step.time[TimePart.COMPUTE] + priced.step.time[TimePart.RECOMPUTE]).max()
@@ -209,15 +211,15 @@ def test_each_zero_stage_holds_no_more_state_than_the_one_before(seed):
 
     Nor what it keeps in a pipeline when it does not give them back: the gradients whole.
     """
-    task, structure, columns = drawn(seed, zero_stage=0, offload=Offload.NONE)
-    structure = replace(structure, reshard_after_forward=True)
+    task, plan_options, columns = drawn(seed, zero_stage=0, offload=Offload.NONE)
+    plan_options = replace(plan_options, reshard_after_forward=True)
     sharded = columns.dp_shard * columns.cp > 1
     if not sharded.any():
         return
     columns = take(columns, np.flatnonzero(sharded))
     held = []
     for stage in range(4):
-        uses = price_columns(task, replace(structure, zero_stage=stage), columns).step.memory
+        uses = price_columns(task, replace(plan_options, zero_stage=stage), columns).step.memory
         totals = [use.total_bytes - use[MemoryPart.GATHERED_WEIGHTS] for use in uses]
         held.append(np.maximum.reduce(totals))
     for more, less in pairwise(held):
@@ -227,25 +229,25 @@ def test_each_zero_stage_holds_no_more_state_than_the_one_before(seed):
 @FEW
 @given(SEEDS)
 def test_gpipe_holds_at_least_what_1f1b_holds_in_the_same_time(seed):
-    task, structure, columns = drawn(seed, schedule=ScheduleKind.ONE_F_ONE_B)
-    gpipe = replace(structure, schedule=ScheduleKind.GPIPE)
-    assert (memory(task, gpipe, columns) * TOLERANCE >= memory(task, structure, columns)).all()
-    zero_bubble = replace(structure, schedule=ScheduleKind.ZERO_BUBBLE)
+    task, plan_options, columns = drawn(seed, schedule=ScheduleKind.ONE_F_ONE_B)
+    gpipe = replace(plan_options, schedule=ScheduleKind.GPIPE)
+    assert (memory(task, gpipe, columns) * TOLERANCE >= memory(task, plan_options, columns)).all()
+    zero_bubble = replace(plan_options, schedule=ScheduleKind.ZERO_BUBBLE)
     faster = price_columns(task, zero_bubble, columns).step.time[TimePart.BUBBLE]
     assert (
-        faster <= price_columns(task, structure, columns).step.time[TimePart.BUBBLE] * TOLERANCE
+        faster <= price_columns(task, plan_options, columns).step.time[TimePart.BUBBLE] * TOLERANCE
     ).all()
 
 
 @FEW
 @given(SEEDS)
 def test_more_balanced_experts_never_make_a_step_slower(seed):
-    task, structure, columns = drawn(seed, **ALONE)
+    task, plan_options, columns = drawn(seed, **ALONE)
     task = without_launches(task)
     loaded = task.workload.model_copy(update={"expert_load_imbalance": 1.5})
     even = task.workload.model_copy(update={"expert_load_imbalance": 1.0})
-    slow = times_s(replace(task, workload=loaded), structure, columns)
-    fast = times_s(replace(task, workload=even), structure, columns)
+    slow = times_s(replace(task, workload=loaded), plan_options, columns)
+    fast = times_s(replace(task, workload=even), plan_options, columns)
     assert (fast <= slow * TOLERANCE).all()
     if not task.num_experts:
         np.testing.assert_array_equal(fast, slow)
@@ -254,11 +256,11 @@ def test_more_balanced_experts_never_make_a_step_slower(seed):
 @FEW
 @given(SEEDS)
 def test_a_batch_of_twice_the_sequences_takes_longer_but_no_more_than_twice(seed):
-    task, structure, columns = drawn(seed, schedule=ScheduleKind.ONE_F_ONE_B)
+    task, plan_options, columns = drawn(seed, schedule=ScheduleKind.ONE_F_ONE_B)
     batch = task.workload.global_batch_size
     double = task.workload.model_copy(update={"global_batch_size": 2 * batch})
-    once = times_s(task, structure, columns)
-    twice = times_s(replace(task, workload=double), structure, columns)
+    once = times_s(task, plan_options, columns)
+    twice = times_s(replace(task, workload=double), plan_options, columns)
     assert (twice * TOLERANCE >= once).all()
     assert (twice <= 2 * once * TOLERANCE).all()
 

@@ -35,7 +35,7 @@ tensors = st.sampled_from([(), ("context",), ("query_proj", "mlpwo")])
 
 
 @st.composite
-def structures(draw):
+def option_sets(draw):
     covered = draw(st.sampled_from(Recompute))
     choices = {
         "recompute": covered,
@@ -75,26 +75,26 @@ DEGREES = ("tp", "cp", "pp", "ep", "etp", "tatp", "num_virtual_stages", "micro_b
 @pytest.mark.slow
 @given(
     st.fixed_dictionaries(dict.fromkeys(DEGREES, degree)),
-    structures(),
+    option_sets(),
     st.sampled_from([8, 64, 96]),
     st.sampled_from(SOFTWARE),
 )
-def test_options_state_their_strategy(degrees, structure, num_devices, software):
+def test_options_state_their_strategy(degrees, plan_options, num_devices, software):
     strategy = make_strategy(**degrees)
-    structure = replace(structure, overlap_tensor_parallel=software.async_tensor_parallel)
-    options = strategy_options(strategy, structure, MODEL, num_devices, software)
-    assert says(options, num_devices, software) == (strategy, structure)
-    assert options.items() <= strategy_texts(strategy, structure).items()
+    plan_options = replace(plan_options, overlap_tensor_parallel=software.async_tensor_parallel)
+    options = strategy_options(strategy, plan_options, MODEL, num_devices, software)
+    assert says(options, num_devices, software) == (strategy, plan_options)
+    assert options.items() <= strategy_texts(strategy, plan_options).items()
 
 
 def test_what_follows_from_the_rest_is_left_out():
     strategy = make_strategy(tp=8, pp=4, dp_shard=2)
-    structure = PlanOptions()
-    assert strategy_options(strategy, structure, MODEL, 64, SoftwareStack()) == {
+    plan_options = PlanOptions()
+    assert strategy_options(strategy, plan_options, MODEL, 64, SoftwareStack()) == {
         "tp": "8",
         "pp": "4",
     }
-    idle = strategy_options(strategy, structure, MODEL, 128, SoftwareStack())
+    idle = strategy_options(strategy, plan_options, MODEL, 128, SoftwareStack())
     assert idle == {"tp": "8", "pp": "4", "dp": "2"}  # half of the devices are idle
 
 
@@ -105,7 +105,7 @@ def test_plans_of_a_search_are_stated_with_their_price():
     found = plan("llama3-8b", **question)
     software = found.workload.software
     for entry in (found.best, *found.runners_up):
-        options = strategy_options(entry.strategy, entry.structure, found.model, 8, software)
+        options = strategy_options(entry.strategy, entry.plan_options, found.model, 8, software)
         again = estimate("llama3-8b", **question, **options).best
-        assert (again.strategy, again.structure) == (entry.strategy, entry.structure)
+        assert (again.strategy, again.plan_options) == (entry.strategy, entry.plan_options)
         assert again.estimate.step_time_s == entry.estimate.step_time_s

@@ -22,7 +22,7 @@ GRIDS = SYSTEMS[4:6]
 
 
 def random_case(seed):
-    """Return a problem on a grid, a structure, and columns of strategies, some without tatp."""
+    """Return a problem on a grid, plan options, and columns of strategies, some without tatp."""
     chance = random.Random(seed)
     what = problem(
         chance.choice(MODELS)(2),
@@ -32,18 +32,18 @@ def random_case(seed):
         causal=chance.random() < 0.8,
     )
     strategies = [random_strategy(chance, what) for _ in range(6)]
-    structure = PlanOptions(
+    plan_options = PlanOptions(
         sequence_parallel=chance.random() < 0.5,
         context_kind=chance.choice(list(ContextKind)),
         recompute=chance.choice(list(Recompute)),
         stream_form=chance.choice(list(StreamForm)),
     )
-    return what, structure, strategies
+    return what, plan_options, strategies
 
 
-def layers_of(what, structure, columns, streamed):
+def layers_of(what, plan_options, columns, streamed):
     """Return the prices of the kinds of layers with one tensor streamed, or the choice open."""
-    chosen = PlanOptions(**(vars(structure) | {"streamed": streamed}))
+    chosen = PlanOptions(**(vars(plan_options) | {"streamed": streamed}))
     network = what.network(chosen.axis_order, columns)
     recompute = chosen.recompute
     return price_layers(what, chosen, network, (recompute,), uses_tatp=True)[recompute][:-2]
@@ -53,12 +53,12 @@ def layers_of(what, structure, columns, streamed):
 @pytest.mark.parametrize("seed", range(20))
 def test_an_open_choice_is_never_dearer(seed):
     """Without launches, which bound a layer as a whole, the price is a sum over blocks."""
-    what, structure, strategies = random_case(seed)
+    what, plan_options, strategies = random_case(seed)
     columns = stack(strategies)
-    found = {tensor: layers_of(what, structure, columns, tensor) for tensor in Streamed}
+    found = {tensor: layers_of(what, plan_options, columns, tensor) for tensor in Streamed}
     for kind, layer in enumerate(what.graph.layers):
         attentions = [op.attention for op in layer.ops if op.attention is not None]
-        legal = may_stream_inputs(attentions, columns, structure)
+        legal = may_stream_inputs(attentions, columns, plan_options)
         open_s = found[Streamed.AUTO][kind].total_s
         weights_s = found[Streamed.WEIGHTS][kind].total_s
         inputs_s = found[Streamed.INPUTS][kind].total_s
@@ -70,10 +70,10 @@ def test_an_open_choice_is_never_dearer(seed):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_row_chooses_as_it_would_alone(seed):
-    what, structure, strategies = random_case(seed)
-    together = layers_of(what, structure, stack(strategies), Streamed.AUTO)
+    what, plan_options, strategies = random_case(seed)
+    together = layers_of(what, plan_options, stack(strategies), Streamed.AUTO)
     for row, strategy in enumerate(strategies):
-        alone = layers_of(what, structure, stack([strategy]), Streamed.AUTO)
+        alone = layers_of(what, plan_options, stack([strategy]), Streamed.AUTO)
         for kind, cost in enumerate(alone):
             for name, value in vars(cost).items():
                 assert getattr(together[kind], name)[row] == value[0], name

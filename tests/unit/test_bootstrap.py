@@ -127,8 +127,8 @@ def test_any_other_word_becomes_the_meshwright_command(mw, monkeypatch):
     ("words", "tools", "pytest_words"),
     [
         ([], ["ruff", "ruff", "mypy"], ALL_CORES),
-        (["--quick"], ["ruff", "ruff"], ["-m", "not slow and not nightly", *ALL_CORES]),
-        (["--nightly"], [], ["-m", "nightly", *ALL_CORES]),
+        (["--quick"], ["ruff", "ruff"], ALL_CORES),
+        (["--nightly"], [], ["-m", "slow", *ALL_CORES]),
         (["tests/unit", "-k", "bubble"], [], ["tests/unit", "-k", "bubble"]),
     ],
 )

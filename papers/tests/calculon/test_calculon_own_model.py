@@ -50,7 +50,7 @@ def test_terms_sum_to_both_prices(script, own):
             continue
         question = mapping.question_of(point.model, point.system, point.execution)
         ours, theirs = model.breakdowns(point, question)
-        priced = model.price_one(question.problem, question.structure, question.strategy)
+        priced = model.price_one(question.problem, question.plan_options, question.strategy)
         assert ours[0].total == pytest.approx(float(priced.step.time.total_s[0]), rel=1e-9)
         assert ours[1].total == pytest.approx(float(priced.step.memory_bytes[0]), rel=1e-9)
         assert theirs[0].total == pytest.approx(point.step_s, rel=1e-9)

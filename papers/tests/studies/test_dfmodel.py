@@ -5,7 +5,6 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from meshwright.graph.kernels.workloads import gpt_training_layer
 from meshwright.sweep.systems import DimKind, NetworkDim
 from meshwright_papers.studies.dfmodel import trillion
 from meshwright_papers.studies.dfmodel.published_runs import (
@@ -21,6 +20,7 @@ from meshwright_papers.studies.dfmodel.stored_runs import (
     Training,
     stored_runs,
 )
+from meshwright_papers.studies.dfmodel.workloads import gpt_training_layer
 
 pytestmark = pytest.mark.slow
 

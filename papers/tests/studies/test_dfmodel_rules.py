@@ -2,13 +2,17 @@
 
 import pytest
 
+from meshwright.base.errors import UnknownNameError
 from meshwright.catalog.design import Design, build
+from meshwright.dataflow.fusion.answer import FusionQuestion, fusion_record
+from meshwright.dataflow.fusion.fuse import fuse_graph
 from meshwright.dataflow.load import load_graph
 from meshwright.dataflow.price import ring_bytes
-from meshwright.graph.kernels.workloads import gpt_layer
 from meshwright.spec.collective import CollectiveKind
 from meshwright.sweep.systems import DimKind, NetworkDim
+from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, target_named
 from meshwright_papers.studies.dfmodel.rules import all_reduce_s, peer_passes_per_s, send_s
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 LAYER = gpt_layer(2048, 16, 128, 512, repeats=8)
 
@@ -49,3 +53,39 @@ def test_a_ring_takes_half_of_what_it_sends():
 def test_fully_connected_members_send_side_by_side():
     full = NetworkDim(DimKind.FULL, 8, 1e9)
     assert all_reduce_s(1e6, full) == pytest.approx(2 * 1e6 / 8 / 1e9)
+
+
+def fused(*degrees, chips=None, **limits):
+    """Return the fused published layer on eight SN10 under the rules of the peer."""
+    graph, target = load_graph("gpt3-175b-layer"), target_named("SN10")
+    question = FusionQuestion(graph, target, *degrees, rules=DFMODEL, **limits)
+    return fuse_graph(question, chips=chips)
+
+
+def test_the_published_layer_over_all_tiles():
+    data = fusion_record(fused(4, 2))
+    assert data["tile"] == 64
+    assert data["time_s"] == pytest.approx(7_323_254.784e-9, rel=1e-12)
+    assert data["sequences_per_s"] == pytest.approx(2.8448, abs=1e-4)
+    assert data["compute_share"] == pytest.approx(0.84777, abs=1e-5)
+    assert (data["micro_batch"], data["gap"], data["fidelity"]) == (60, 0.0, "closed_form")
+    assert sum(data["parts_s"].values()) == pytest.approx(data["time_s"], rel=1e-12)
+    assert data["splits"]["ffn1"] == "ffn"
+    parts = data["partitions"]
+    assert sum(part["time_s"] for part in parts) == pytest.approx(data["time_s"], rel=1e-12)
+    assert len([kernel for part in parts for kernel in part["kernels"]]) == 18
+    assert all(sum(k["cores"] for k in part["kernels"]) <= 640 for part in parts)
+
+
+def test_the_best_division_of_eight_chips_is_the_published_one():
+    data = fusion_record(fused(chips=8))
+    assert (data["tp"], data["pp"], data["tile"], data["gap"]) == (4, 2, 64, 0.0)
+    assert data["bound_s"] == pytest.approx(data["time_s"], rel=1e-12)
+    alone = fusion_record(fused(chips=8, runs_by_kernel=True))
+    assert (alone["tp"], alone["pp"]) == (1, 8)
+    assert data["sequences_per_s"] / alone["sequences_per_s"] == pytest.approx(3.098, abs=1e-3)
+
+
+def test_an_accelerator_of_no_published_run_is_named():
+    with pytest.raises(UnknownNameError, match="did you mean SN10"):
+        target_named("SN1")

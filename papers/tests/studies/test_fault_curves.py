@@ -6,22 +6,20 @@ import numpy as np
 import pytest
 from grid_networks import grid
 
-from meshwright.network.embeddings import block_embedding
-from meshwright.network.faults import Action, recover, wires
+from meshwright.network.faults import balanced_rows, wires
 from meshwright.network.regions import hamiltonian_path, make_region
 from meshwright_papers.studies.temp.fault_curves import (
     core_fault_curve,
     link_fault_curve,
+    relative_rate,
     spread,
     stream_throughput,
 )
+from meshwright_papers.studies.temp.grid_groups import nested_blocks
+from meshwright_papers.studies.temp.recovery import Action, recover
 
 NETWORK = grid(4, 8)
-GROUPS = (
-    block_embedding({"tatp": (2, 4), "dp": (2, 2)})
-    .placement({"tatp": 8, "dp": 4}, NETWORK)
-    .groups("tatp")
-)
+GROUPS = nested_blocks({"tatp": (2, 4), "dp": (2, 2)}, NETWORK).groups("tatp")
 NUM_MAPS = 60
 
 
@@ -127,3 +125,11 @@ def test_spread():
     assert spread([0.0] * 10 + [1.0] * 90).percentile_5 == 0.0
     assert spread([1.0, 3.0]).mean == 2.0
     assert np.isnan(spread([]).mean)
+
+
+def test_relative_rate_by_hand():
+    """75 % of the cores in all: rows by speed give 0.75 of the rate, equal rows 0.5."""
+    speed = np.array([1.0, 1.0, 0.5, 0.5])
+    assert relative_rate(balanced_rows(300, speed), speed) == 0.75
+    assert relative_rate(np.full(4, 75), speed) == 0.5
+    assert relative_rate(np.zeros(2), np.ones(2)) == 0.0

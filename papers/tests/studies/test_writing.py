@@ -8,7 +8,7 @@ import altair
 import pytest
 
 from meshwright.cli.main import main
-from meshwright.report.page.charts import COLOURS
+from meshwright.view.charts import COLOURS
 from meshwright_papers.studies.columns import COLUMNS
 from meshwright_papers.studies.drawing import Drawing, drawing_spec, drawing_svg
 from meshwright_papers.studies.study import Table, table_svg

@@ -28,16 +28,16 @@ def test_a_look_up_is_the_prediction_of_its_row(rows):
     for line, index in enumerate(own.index.tolist()):
         drawn = group.drawn[index]
         network = choice_network(group.asked.problem, [(drawn.strategy, [drawn.choice])])
-        found = surrogate.quantities(drawn.structure, network)
+        found = surrogate.quantities(drawn.plan_options, network)
         assert found[0] == pytest.approx(expected[line], rel=1e-9)
 
 
 def test_many_ways_at_once_are_each_way_alone():
     group = draw_group(7, 0)
     surrogate, drawn = shipped(group.asked.problem), group.drawn[0]
-    ways = list(choices_of(group.asked.problem, drawn.structure, drawn.strategy))[:4]
-    together = surrogate.step_s(drawn.structure, drawn.strategy, ways)
-    alone = [surrogate.step_s(drawn.structure, drawn.strategy, [way])[0] for way in ways]
+    ways = list(choices_of(group.asked.problem, drawn.plan_options, drawn.strategy))[:4]
+    together = surrogate.step_s(drawn.plan_options, drawn.strategy, ways)
+    alone = [surrogate.step_s(drawn.plan_options, drawn.strategy, [way])[0] for way in ways]
     assert together == pytest.approx(alone, rel=1e-9)
 
 

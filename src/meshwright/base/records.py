@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from html import escape
 from importlib import import_module
+from os import PathLike
 from textwrap import shorten
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from meshwright.base.errors import UnknownNameError, UnsupportedError
@@ -165,3 +167,46 @@ def scalars(record: Any) -> dict[str, Scalar]:
 
 def _is_pair(value: object) -> bool:
     return isinstance(value, tuple) and [type(part) for part in value] == [float, float]
+
+
+class Shown(Listed):
+    """An answer with a view: its room registers the page, and the media draw it."""
+
+    def page(self, **beside: Any) -> Any:
+        """Return the view as data (:class:`meshwright.view.parts.Page`).
+
+        Parameters
+        ----------
+        beside
+            Parts that other rooms add, such as launch files.
+        """
+        return _media().page_of(self, **beside)
+
+    def report(self, path: str | PathLike[str], *, force: bool = False) -> None:
+        """Write the report as one HTML file; over a file that is there only with ``force``."""
+        _media().write_page(self.page(), path, force=force)
+
+    def plot(self, name: str) -> Any:
+        """Return a chart of the report as a chart of Altair.
+
+        Parameters
+        ----------
+        name
+            Title of the chart, or name of its section, such as ``memory`` or ``time``.
+        """
+        return _media().plot_of(self.page(), name)
+
+    def brief(self) -> str:
+        """Return the question and the first answer."""
+        lead: str = _media().lead_of(self.page())
+        return lead
+
+    def _repr_html_(self) -> str:
+        """Return the HTML for a notebook: the first screen of the report."""
+        card: str = _media().card_of(self.page())
+        return card
+
+
+def _media() -> ModuleType:
+    """Return the media by name: an answer knows no view."""
+    return import_module("meshwright.view.media")

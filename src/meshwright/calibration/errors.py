@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from meshwright.base.arrays import FloatArray
 from meshwright.calibration.prediction import DID_NOT_FIT, Prediction
-from meshwright.catalog.calibration import ErrorRecord, MemoryErrorRecord, PooledErrorRecord
+from meshwright.catalog.calibration import ErrorRecord, PooledErrorRecord, RowsErrorRecord
 
 TIE = 0.05
 """Measured plans that differ by less are equally good."""
@@ -177,14 +177,14 @@ def pooled_error_record(errors: FloatArray, groups: NDArray[np.str_]) -> PooledE
     return PooledErrorRecord(median_of_medians=_rounded(np.median(medians)), **pooled)
 
 
-def memory_error_record(errors: FloatArray) -> MemoryErrorRecord:
+def memory_error_record(errors: FloatArray) -> RowsErrorRecord:
     """Return the errors of memory as files state them; NaN rows are left out."""
     known = errors[~np.isnan(errors)]
     found = error_record(known if len(known) else np.array([np.nan])).model_dump()
-    return MemoryErrorRecord(rows=len(known), **found)
+    return RowsErrorRecord(rows=len(known), **found)
 
 
-def memory_errors_by_group(predictions: Sequence[Prediction]) -> dict[str, MemoryErrorRecord]:
+def memory_errors_by_group(predictions: Sequence[Prediction]) -> dict[str, RowsErrorRecord]:
     """Return the errors of each source that states memory, and of all rows as ``all rows``."""
     found: dict[str, list[float]] = {}
     for entry in predictions:
@@ -263,7 +263,7 @@ def _setup_key(entry: Prediction) -> Hashable:
 def _plan_key(entry: Prediction) -> Hashable:
     """Return the plan of a row."""
     job = entry.job
-    return (job.strategy, job.structure) if job else None
+    return (job.strategy, job.plan_options) if job else None
 
 
 def _middle(rows: Sequence[Prediction]) -> Prediction:

@@ -1,4 +1,4 @@
-"""From a row to a job that can be priced: its model, system, problem, strategy and structure.
+"""From a row to a job that can be priced: its model, system, problem, strategy and plan options.
 
 A value that a row does not state has one default, of its framework or of its chip; a row that
 cannot be priced is refused for one of a closed list of reasons.
@@ -91,7 +91,7 @@ class Job:
     habits: Habits
     problem: Problem
     strategy: Strategy
-    structure: PlanOptions
+    plan_options: PlanOptions
 
 
 @dataclass(frozen=True)
@@ -136,12 +136,12 @@ def job_of(row: Row, calibration: str, *, is_named: bool = True) -> Job:
     workload = _workload(row, habits, degrees, system)
     one = _stated(row, habits, degrees)
     try:
-        strategy, structure = stated_strategy(one, model, system.num_devices, workload.software)
+        strategy, plan_options = stated_strategy(one, model, system.num_devices, workload.software)
         problem = make_problem(model, system, workload, calibration)
-        _check(problem, strategy, structure)
+        _check(problem, strategy, plan_options)
     except SpecError as error:
         raise RefusedError(Reason.PLAN, str(error.faults[0])) from error
-    return Job(row, habits, problem, strategy, structure)
+    return Job(row, habits, problem, strategy, plan_options)
 
 
 def degrees_of(row: Row, num_devices: int, model: ModelSpec) -> Degrees:
@@ -300,11 +300,11 @@ def _software(row: Row, habits: Habits) -> SoftwareStack:
     return SoftwareStack(**{name: value for name, value in found.items() if value is not None})
 
 
-def _check(problem: Problem, strategy: Strategy, structure: PlanOptions) -> None:
+def _check(problem: Problem, strategy: Strategy, plan_options: PlanOptions) -> None:
     """Refuse a plan that breaks a rule, except for rules that only limit the search."""
     faults = [
         fault
-        for fault in check_problem(problem, strategy, structure)
+        for fault in check_problem(problem, strategy, plan_options)
         if fault.path not in (*_OF_THE_SEARCH, *_LAUNCHING)
     ]
     if faults:

@@ -9,10 +9,9 @@ from meshwright.calibration.errors import SHARE, Errors, by_group, errors_of
 from meshwright.calibration.prediction import Prediction
 from meshwright.calibration.rows import FROZEN, is_frozen
 from meshwright.catalog.calibration import GroupRecord
-from meshwright.report.page import charts
-from meshwright.report.page.charts import Spec
-from meshwright.report.screen import counted, percent
-from meshwright.report.svg import svg_of
+from meshwright.view import charts
+from meshwright.view.charts import Spec
+from meshwright.view.words import percent
 
 FITTED, LEFT_OUT = "predicted", "source left out"
 SEEN, UNSEEN = "in the fit", "frozen"
@@ -88,37 +87,3 @@ def _by_error(errors: Mapping[str, Errors]) -> list[str]:
     known = {name: one.median_abs_log_error for name, one in errors.items()}
     return sorted((name for name in known if known[name] is not None),
                   key=lambda name: known[name] or 0.0)  # fmt: skip
-
-
-def ratio_svg(predictions: Sequence[Prediction]) -> str:
-    """Return predicted over measured throughput by source as SVG; empty where no row has both."""
-    known = [entry for entry in predictions if entry.log_error is not None]
-    if not known:
-        return ""
-    inside = sum(abs(entry.log_error or 0.0) <= math.log(1.2) for entry in known) / len(known)
-    return svg_of(
-        ratio_spec(known), "How far are predictions from measured throughput?",
-        f"{counted(len(known), 'row')} of training, a thin stroke each, by source (rows); grey: "
-        f"the middle half; thick: the median; frozen: seen by no fit; {percent(inside)} of all are "
-        "within a factor of 1.2",
-    )  # fmt: skip
-
-
-def error_svg(errors: Mapping[str, Errors], groups: Mapping[str, GroupRecord]) -> str:
-    """Return errors by source, fitted and left out, as SVG; empty where no source has one."""
-    if not _by_error(errors):
-        return ""
-    return svg_of(
-        error_spec(errors, groups), "How large are errors, also where a source is new?",
-        "|ln(predicted / measured)| of each source (rows), under the constants and under constants "
-        "fitted without it; alone: no other source has its chips; frozen: no fit has seen it",
-    )  # fmt: skip
-
-
-def coverage_svg(groups: Mapping[str, GroupRecord]) -> str:
-    """Return the coverage of intervals by source as SVG."""
-    return svg_of(
-        coverage_spec(groups), "Do intervals hold what was measured?",
-        f"Rows of each source inside intervals that know nothing of it; dashed: {SHARE:.0%}, as "
-        "meant",
-    )  # fmt: skip

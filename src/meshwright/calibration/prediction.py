@@ -180,7 +180,7 @@ def _fits(job: Job, use: MemoryUse) -> bool:
     capacity = job.problem.system.chip.main_memory.capacity_bytes
     if used_bytes(use) <= capacity or job.row.recompute is not None:
         return used_bytes(use) <= capacity
-    leaner = replace(job.structure, recompute=Recompute.FULL)
+    leaner = replace(job.plan_options, recompute=Recompute.FULL)
     again = price_one(job.problem, leaner, job.strategy)
     return used_bytes(_fullest(again)) <= capacity
 
@@ -290,9 +290,9 @@ def _predicted(row: Row, calibration: str, is_named: bool, is_placed: bool) -> P
 
 def compared(job: Job, *, is_placed: bool = True) -> Prediction:
     """Return the prediction of a job with its measurement."""
-    problem, priced = job.problem, price_one(job.problem, job.structure, job.strategy)
+    problem, priced = job.problem, price_one(job.problem, job.plan_options, job.strategy)
     if is_placed and problem.has_grid:
-        estimate = GRIDS.price(problem, job.strategy, job.structure).estimate
+        estimate = GRIDS.price(problem, job.strategy, job.plan_options).estimate
     else:
         estimate = estimate_of(problem, priced)
     row, work = job.row, job.problem.workload
@@ -341,7 +341,7 @@ def measurement(entry: Prediction) -> Measurement:
     assert job is not None
     assert tokens_per_s is not None
     step_s = job.problem.workload.tokens_per_step / tokens_per_s
-    return Measurement(entry.row.id, job.problem, job.strategy, job.structure, step_s)
+    return Measurement(entry.row.id, job.problem, job.strategy, job.plan_options, step_s)
 
 
 def _why_not(entry: Prediction) -> tuple[str, str]:

@@ -85,8 +85,8 @@ class PooledErrorRecord(ErrorRecord):
     median_of_medians: float | None = None
 
 
-class MemoryErrorRecord(ErrorRecord):
-    """The errors of the memory of some rows."""
+class RowsErrorRecord(ErrorRecord):
+    """Errors of some rows, and their number."""
 
     rows: int
 
@@ -128,8 +128,8 @@ class MemoryGroupRecord(Declaration):
     """Errors of the memory of one source: with its rows in the fit, and without them."""
 
     rows: int
-    fitted: MemoryErrorRecord
-    left_out: MemoryErrorRecord
+    fitted: RowsErrorRecord
+    left_out: RowsErrorRecord
 
 
 class MemoryRecord(MemoryGroupRecord):

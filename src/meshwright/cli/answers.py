@@ -22,6 +22,7 @@ from meshwright.cli.main import (
     picture_command,
     question_line,
     show,
+    show_answer,
     show_screen,
 )
 
@@ -90,25 +91,7 @@ def _show_plan(found: Plan, args: Namespace, **more: Any) -> None:
 
 
 def _show_serving(found: ServingPlan | DisaggregatedPlan, args: Namespace) -> int:
-    from meshwright.serve.answer import DISAGGREGATED_FILE, DisaggregatedPlan, serving_to_data
-    from meshwright.serve.report import (
-        disaggregated_lines,
-        disaggregated_screen,
-        serving_lines,
-        serving_screen,
-    )
-
-    after = "" if args.out else f"{command_line()} --out plan.json"
-    if isinstance(found, DisaggregatedPlan):
-        show_screen(
-            lambda: disaggregated_screen(found, next_command=after),
-            lambda: disaggregated_lines(found), lambda: DISAGGREGATED_FILE.to_data(found), args,
-        )  # fmt: skip
-        return 0
-    show_screen(
-        lambda: serving_screen(found, next_command=after),
-        lambda: serving_lines(found), lambda: serving_to_data(found), args,
-    )  # fmt: skip
+    show_answer(found, args, after="" if args.out else f"{command_line()} --out plan.json")
     return 0
 
 
@@ -125,7 +108,7 @@ def _show_front(found: Front, args: Namespace) -> int:
 
 
 def _show_replan(found: Any, args: Namespace) -> int:
-    from meshwright.report.answer_file import plain_data
+    from meshwright.catalog.answer_file import plain_data
     from meshwright.train.explain import what_would_change
     from meshwright.train.report import replan_screen
     from meshwright.train.report_detail import plan_lines
@@ -139,7 +122,7 @@ def _show_replan(found: Any, args: Namespace) -> int:
 
 
 def _show_deadline(found: Deadline, args: Namespace) -> int:
-    from meshwright.report.answer_file import plain_data
+    from meshwright.catalog.answer_file import plain_data
     from meshwright.train.explain import what_would_change
     from meshwright.train.report import deadline_screen
     from meshwright.train.report_detail import plan_lines
@@ -268,7 +251,7 @@ def _map_lines(found: Plan, args: Namespace) -> list[str]:
 def simulate(args: Namespace) -> int:
     """Print the simulated step of a plan, or the end of each flow of each scenario."""
     if args.what == "flows" or args.file is not None:
-        from meshwright.report.flows import flow_lines, flow_record
+        from meshwright.show.flows import flow_lines, flow_record
 
         runs: Any = api.simulate.answer(args, _call(args))
         lines = [line for scenario, timeline in runs for line in flow_lines(scenario, timeline)]
@@ -292,7 +275,7 @@ def simulate(args: Namespace) -> int:
 
 def route(args: Namespace) -> int:
     """Print the quality of routes of flows, and the links with the most traffic."""
-    from meshwright.report.flows import routed_lines, routed_record
+    from meshwright.show.flows import routed_lines, routed_record
 
     found = api.route.answer(args, _call(args))
     data = {"scenarios": [routed_record(routed) for routed in found]} if args.json else None
@@ -332,15 +315,8 @@ def export(args: Namespace) -> int:
 
 def partition(args: Namespace) -> int:
     """Print layers cut into stages; 3 where they do not fit."""
-    from meshwright.sram.report import partition_lines, partition_screen
-
     found = api.partition.answer(args, _call(args))
-    show_screen(
-        lambda: partition_screen(
-            found, next_command=picture_command(args, "stages.svg", fits=found.fits)
-        ),
-        lambda: partition_lines(found), lambda: found, args,
-    )  # fmt: skip
+    show_answer(found, args, after=picture_command(args, "stages.svg", fits=found.fits))
     return 0 if found.fits else NOTHING_FITS
 
 
@@ -404,35 +380,24 @@ def _show_job(found: Job, args: Namespace) -> int:
 
 def sweep(args: Namespace) -> int:
     """Print a sweep; 3 where no point has a plan or is within limits, 130 where Ctrl-C came."""
-    from meshwright.sweep.choice import choice_lines
-    from meshwright.sweep.report import counts_of, sweep_lines, sweep_record
+    from meshwright.sweep.results import counts_of
 
     found = api.sweep.answer(args, _call(args))
-    asked, swept, chosen = found.asked, found.swept, found.chosen
-    lines = [*sweep_lines(asked, swept), *[""] * bool(chosen)]
-    lines += [line for choice in chosen for line in choice_lines(asked, choice)]
-    show(lines, sweep_record(asked, swept, chosen) if args.json else None, args.json)
-    if not swept.is_complete:
+    show_answer(found, args)
+    if not found.is_complete:
         return INTERRUPTED
-    is_empty = any(not choice.best for choice in chosen)
-    return NOTHING_FITS if is_empty or "found" not in counts_of(swept) else 0
+    is_empty = any(not choice.best for choice in found.chosen)
+    return NOTHING_FITS if is_empty or "found" not in counts_of(found.swept) else 0
 
 
 def validate(args: Namespace) -> int:
     """Print the errors of predictions; 2 for invalid rows, 3 where none is predicted."""
-    from meshwright.calibration.kernel_report import (
-        KernelValidation,
-        kernel_lines,
-        kernel_validation_record,
-    )
-    from meshwright.calibration.report import validation_lines, validation_record
+    from meshwright.calibration.validation import Validation
 
     found = api.validate.answer(args, _call(args))
-    if isinstance(found, KernelValidation):
-        show(kernel_lines(found, detail=args.detail), kernel_validation_record(found), args.json)
+    show_answer(found, args)
+    if not isinstance(found, Validation):
         return 0
-    data = validation_record(found) if args.json else None
-    show(validation_lines(found, detail=args.detail), data, args.json)
     if all(entry.refused is not None for entry in found.predictions):
         return NOTHING_FITS
     return BAD_INPUT if found.bad_rows else 0
@@ -441,7 +406,7 @@ def validate(args: Namespace) -> int:
 def calibrate(args: Namespace) -> int:
     """Print fitted constants; 3 where no row has a throughput that can be predicted."""
     found = api.calibrate.answer(args, _call(args))
-    show(found.lines, found.data if args.json else None, args.json)
+    show_answer(found, args, data=found.data)
     return 0
 
 

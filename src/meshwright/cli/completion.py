@@ -114,7 +114,7 @@ def names_of(kind: str) -> Sequence[str]:
     from meshwright.cli.show import SCHEMAS
     from meshwright.frameworks.registry import exporters
     from meshwright.frameworks.servers import SERVERS
-    from meshwright.report.walks.named import walk_names
+    from meshwright.show.walks.named import walk_names
     from meshwright.streams.forms import streams
 
     if kind == "system":

@@ -33,7 +33,7 @@ from meshwright.options.table import COMMANDS, FAMILIES, PYTHON_ONLY, Command
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from meshwright.report.screen import Screen
+    from meshwright.view.screen import Screen
 
 
 BROKEN_PIPE, INTERRUPTED = 141, 130
@@ -227,11 +227,34 @@ def show(lines: Iterable[str], data: object, as_json: bool, *, is_file: bool = F
     if as_json:
         import json
 
-        from meshwright.report.answer_file import plain_data
+        from meshwright.catalog.answer_file import plain_data
 
         print(json.dumps(plain_data(data, with_defaults=True), indent=2))
     else:
         print(printable("\n".join(lines), is_whole=is_file))
+
+
+def show_answer(
+    answer: object, args: argparse.Namespace, *, after: str = "", data: object = None
+) -> None:  # fmt: skip
+    """Print an answer by its view, or as data for a program.
+
+    Parameters
+    ----------
+    after
+        Command that a user may ask next.
+    data
+        Data for a program; None: the answer itself.
+    """
+    if args.json:
+        show((), answer if data is None else data, as_json=True)
+        return
+    from meshwright.view.registry import page_of
+    from meshwright.view.terminal import draw
+
+    page = page_of(answer)
+    wipe()
+    draw(page, detail=getattr(args, "detail", False), after=after)
 
 
 def show_screen(
@@ -318,7 +341,7 @@ def report_failure(error: Exception, *, as_json: bool) -> None:
     """Print an error for a person, at the width of a terminal, or for a program."""
     wipe()
     if as_json:
-        from meshwright.report.failure import failure
+        from meshwright.show.failure import failure
 
         show((), failure(error), as_json=True)
         return
@@ -327,7 +350,7 @@ def report_failure(error: Exception, *, as_json: bool) -> None:
     if sys.stderr.isatty():
         import textwrap
 
-        from meshwright.report.screen import screen_width
+        from meshwright.view.screen import screen_width
 
         width = screen_width(sys.stderr)
         text = "\n".join(

@@ -30,21 +30,21 @@ SCHEMAS = {
     "simulation": ("wafer.report", "SimulationRecord"),
     "placement": ("wafer.stated", "PlacementRecord"),
     "placements": ("wafer.stated", "PlacementsRecord"),
-    "flows": ("report.flows", "FlowsRecord"),
-    "routes": ("report.flows", "RoutesRecord"),
+    "flows": ("show.flows", "FlowsRecord"),
+    "routes": ("show.flows", "RoutesRecord"),
     "partition-plan": ("sram.answer", "PartitionPlan"),
     "fusion": ("dataflow.fusion.answer", "FusionRecord"),
     "job": ("frameworks.reading.report", "JobRecord"),
     "graph": ("dataflow.graph_report", "GraphRecord"),
-    "sweep": ("sweep.report", "SweepRecord"),
-    "validation": ("calibration.report", "ValidationRecord"),
-    "kernel-validation": ("calibration.kernel_report", "KernelValidationRecord"),
+    "sweep": ("sweep.answer", "SweepAnswer"),
+    "validation": ("calibration.validation", "Validation"),
+    "kernel-validation": ("calibration.kernel_validation", "KernelValidation"),
     "calibration": ("calibration.fit.report", "FittedRecord"),
     "measurement": ("measure.report", "MeasuredRecord"),
-    "collectives": ("report.collectives", "CollectivesRecord"),
-    "topologies": ("report.topologies", "TopologiesRecord"),
-    "walk": ("report.walks.walk", "Walk"),
-    "failure": ("report.failure", "Failure"),
+    "collectives": ("show.collectives", "CollectivesRecord"),
+    "topologies": ("show.topologies", "TopologiesRecord"),
+    "walk": ("show.walks.walk", "Walk"),
+    "failure": ("show.failure", "Failure"),
 }
 """Module and name of the record of each answer, by schema."""
 STREAMED = ("weights", "inputs")
@@ -61,7 +61,7 @@ def show_model(args: argparse.Namespace) -> int:
         return 0
     from meshwright.catalog.models import load_model
     from meshwright.graph.transformer import build_graph
-    from meshwright.report.model import model_lines, model_record
+    from meshwright.show.model import model_lines, model_record
 
     model = load_model(args.model)
     record = model_record(model, build_graph(model))
@@ -72,7 +72,7 @@ def show_model(args: argparse.Namespace) -> int:
 def show_chip(args: argparse.Namespace) -> int:
     """Print one chip, or the names of the catalog."""
     from meshwright.catalog.systems import chip_names, load_chip
-    from meshwright.report.declared_values import declaration_lines, declaration_record
+    from meshwright.view.declared_values import declaration_lines, declaration_record
 
     if args.chip is None:
         show(chip_names(), list(chip_names()), args.json)
@@ -89,9 +89,9 @@ def show_chip(args: argparse.Namespace) -> int:
 def show_system(args: argparse.Namespace) -> int:
     """Print one system, or the names of the catalog."""
     from meshwright.catalog.systems import load_system, system_names
-    from meshwright.report.declared_values import declaration_lines, declaration_record
-    from meshwright.report.topologies import network_line, network_record
+    from meshwright.show.topologies import network_line, network_record
     from meshwright.topology.levels import topology_of
+    from meshwright.view.declared_values import declaration_lines, declaration_record
 
     if args.system is None:
         show(system_names(), list(system_names()), args.json)
@@ -113,7 +113,7 @@ def show_system(args: argparse.Namespace) -> int:
 def show_optimizer(args: argparse.Namespace) -> int:
     """Print one preset, or the names of all."""
     from meshwright.catalog.workloads import load_optimizer, optimizer_names, preset_file
-    from meshwright.report.declared_values import declared_values, value_lines, value_record
+    from meshwright.view.declared_values import declared_values, value_lines, value_record
 
     if args.optimizer is None:
         show(optimizer_names(), list(optimizer_names()), args.json)
@@ -132,7 +132,7 @@ def show_framework(args: argparse.Namespace) -> int:
     from meshwright.catalog.files import find_name
     from meshwright.catalog.frameworks import framework_names, framework_versions, load_framework
     from meshwright.catalog.workloads import load_server, server_names, server_sources
-    from meshwright.report.framework import framework_lines, server_lines
+    from meshwright.show.framework import framework_lines, server_lines
 
     if args.framework is None:
         versions = {name: framework_versions(name) for name in framework_names()}
@@ -156,7 +156,7 @@ def show_schema(args: argparse.Namespace) -> int:
     """Print the JSON Schema of an answer, or the names of all."""
     from importlib import import_module
 
-    from meshwright.report.schema import schema_of
+    from meshwright.view.schema import schema_of
 
     if args.schema is None:
         show(SCHEMAS, list(SCHEMAS), args.json)
@@ -179,7 +179,7 @@ def show_collectives(args: argparse.Namespace) -> int:
     from meshwright.collectives.group import is_block, make_group
     from meshwright.network.placed_collectives import placed_algorithms
     from meshwright.options.question import system_of
-    from meshwright.report.collectives import collectives_lines, collectives_record
+    from meshwright.show.collectives import collectives_lines, collectives_record
     from meshwright.spec.collective import CollectiveKind
     from meshwright.topology.levels import network_of
 
@@ -262,7 +262,7 @@ def _faults_of_list(listed: tuple[int, ...], num_devices: int) -> list[Fault]:
 
 def show_walk(args: argparse.Namespace) -> int:
     """Print a walk frame by frame, or the names of all; write its page."""
-    from meshwright.report.walks.named import walk_names
+    from meshwright.show.walks.named import walk_names
 
     if args.walk is None:
         _refuse_options(args, "walk")
@@ -271,8 +271,7 @@ def show_walk(args: argparse.Namespace) -> int:
         return 0
     from meshwright.catalog.models import load_model
     from meshwright.options.question import Reading, output_file, quantity, whole_number
-    from meshwright.report.page.html import write_page
-    from meshwright.report.walks.named import (
+    from meshwright.show.walks.named import (
         WalkQuestion,
         form_of,
         idle_options,
@@ -280,7 +279,8 @@ def show_walk(args: argparse.Namespace) -> int:
         walk_of,
         walks_beside,
     )
-    from meshwright.report.walks.shown import walk_lines, walk_page
+    from meshwright.show.walks.shown import walk_lines, walk_page
+    from meshwright.view.html import write_page
 
     if args.walk not in walk_names():
         raise UnknownNameError("walk", args.walk, walk_names())
@@ -350,7 +350,7 @@ def show_graph(args: argparse.Namespace) -> int:
 
 def show_topologies(args: argparse.Namespace) -> int:
     """Print every topology in its usual shape for a number of devices."""
-    from meshwright.report.topologies import topologies_lines, topologies_record
+    from meshwright.show.topologies import topologies_lines, topologies_record
     from meshwright.topology.network import LinkSpec, topologies
 
     if not 1 <= args.devices <= MOST_DEVICES:

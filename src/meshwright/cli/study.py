@@ -48,7 +48,7 @@ def study(args: argparse.Namespace) -> int:
     from meshwright.base.errors import Fault, SpecError, UnknownNameError
     from meshwright.base.files import write_all
     from meshwright.cli.main import show
-    from meshwright.report.svg import check_drawable
+    from meshwright.view.svg import check_drawable
 
     folder = None if args.out is None else Path(args.out)
     if folder is not None and folder.exists() and not folder.is_dir():

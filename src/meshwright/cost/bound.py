@@ -116,7 +116,7 @@ def least_of(bounds: Sequence[LayerBound], are_legal: Sequence[Mask]) -> LayerBo
 
 
 def layer_bounds(
-    problem: Problem, structure: PlanOptions, network: AxisNetwork,
+    problem: Problem, plan_options: PlanOptions, network: AxisNetwork,
     recomputes: Sequence[Recompute], *, uses_tatp: bool,
 ) -> dict[Recompute, tuple[LayerBound, ...]]:  # fmt: skip
     """Return the lower bound of each piece of the model, for each kind of recomputation.
@@ -146,7 +146,7 @@ def layer_bounds(
         for number in range(len(pieces[0].parts)):
             costs = [layer_cost([p.blocks(recompute)[number]], problem.rates, zero) for p in pieces]
             are_legal = [
-                p.may_stream_inputs[number] if p.structure.streamed is Streamed.INPUTS else True
+                p.may_stream_inputs[number] if p.plan_options.streamed is Streamed.INPUTS else True
                 for p in pieces
             ]
             blocks.append(least_of([LayerBound.of(cost) for cost in costs], are_legal))
@@ -156,7 +156,7 @@ def layer_bounds(
 
     found: dict[Recompute, list[LayerBound]] = {recompute: [] for recompute in recomputes}
     for index in range(len(problem.pieces)):
-        pieces = priced_pieces(problem, structure, collectives, index, uses_tatp=uses_tatp)
+        pieces = priced_pieces(problem, plan_options, collectives, index, uses_tatp=uses_tatp)
         for recompute in recomputes:
             is_edge = index >= len(problem.graph.layers)
             piece = bound(pieces, Recompute.NONE if is_edge else recompute)
@@ -199,7 +199,7 @@ def slowest_bound(costs: Sequence[LayerBound], layout: StageLayout) -> tuple[Lay
 
 
 def pipeline_bound(
-    problem: Problem, structure: PlanOptions, strategy: StrategyColumns,
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyColumns,
     costs: Sequence[LayerBound], send_s: Num,
 ) -> PipelinePrice:  # fmt: skip
     """Return the lower bound of all micro-batches through the pipeline.
@@ -213,20 +213,20 @@ def pipeline_bound(
     """
     layout = stage_layout(
         problem.model.layer_pattern, problem.layer_weights, strategy.pp,
-        strategy.num_virtual_stages, structure,
+        strategy.num_virtual_stages, plan_options,
     )  # fmt: skip
     slowest, num_layers = slowest_bound(costs, layout)
     p, v, m = strategy.pp, strategy.num_virtual_stages, micro_batches(problem, strategy)
-    sends_s = exposed_sends_s(problem, structure, slowest.total_s, send_s, p, v, m)
+    sends_s = exposed_sends_s(problem, plan_options, slowest.total_s, send_s, p, v, m)
     # One micro-batch through the mean of the other stages. The more of it is weight gradient, and
     # the more equal the rest of both passes, the more of a bubble they fill.
     whole_s = weighted_part(costs, layout.total, "total_s") - slowest.total_s
     others_s = whole_s / larger(p - 1.0, 1.0)
     delayed_s = slowest.weight_gradient_s
     half_s = 0.5 * (others_s - delayed_s)
-    bubble_s = schedules[structure.schedule].bubble_s(half_s, half_s, delayed_s, send_s, p, v, m)
-    states = stage_states(problem, structure, strategy, costs, layout, m)
-    paired_s = slowest.paired_s * num_paired(structure, v, m)
+    bubble_s = schedules[plan_options.schedule].bubble_s(half_s, half_s, delayed_s, send_s, p, v, m)
+    states = stage_states(problem, plan_options, strategy, costs, layout, m)
+    paired_s = slowest.paired_s * num_paired(plan_options, v, m)
     flops_per_s = problem.rates.matmul_flops_per_s
     computation_s = m * slowest.flops / flops_per_s
     mean_flops = m * weighted_part(costs, layout.total, "flops") / p
@@ -241,12 +241,12 @@ def pipeline_bound(
         forward_window_s=slowest.forward_window_s,
         backward_window_s=slowest.backward_window_s,
         gradient_window_s=slowest.weight_gradient_s
-        if structure.schedule is ScheduleKind.ZERO_BUBBLE
+        if plan_options.schedule is ScheduleKind.ZERO_BUBBLE
         else slowest.backward_window_s,
         computation_s=computation_s,
         num_micro_batches=m,
         num_layers=num_layers,
-        tied_sync_s=tied_sync_s(problem, structure, strategy, send_s),
+        tied_sync_s=tied_sync_s(problem, plan_options, strategy, send_s),
         hidden_s=m * slowest.hidden_s,
         states=states,
         heaviest=heaviest_of(states),

@@ -213,7 +213,7 @@ _PART_OF_AXIS = {
 
 def comm_cost(
     calls: Sequence[CollectiveCall], windows: Windows, sizes: Mapping[str, Num],
-    strategy: StrategyOf[Num], structure: PlanOptions, call_time: CallTime, word_bytes: float,
+    strategy: StrategyOf[Num], plan_options: PlanOptions, call_time: CallTime, word_bytes: float,
     together: Sequence[CollectiveCall] = (),
 ) -> CommCost:  # fmt: skip
     """Return the communication of a layer, exposed; calls that are sent in rounds left out.
@@ -232,7 +232,7 @@ def comm_cost(
         All calls of the layer, where ``calls`` are those of a block: they share the windows.
     """
     parts: dict[str, Num] = {entry.name: 0.0 for entry in fields(CommCost)}
-    overlaps = structure.overlap_tensor_parallel
+    overlaps = plan_options.overlap_tensor_parallel
     beside = [
         call for call in together or calls
         if is_overlapped(call, overlaps_tensor_parallel=overlaps)

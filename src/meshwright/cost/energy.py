@@ -152,7 +152,7 @@ IDLE_ABOVE_CAP = "power-idle-above-cap"
 
 
 def step_energy_parts_j(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], price: PipelinePrice,
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num], price: PipelinePrice,
     time: StepTime, link_j: Num | None = None, num_devices: Num | None = None,
 ) -> dict[str, Num]:  # fmt: skip
     """Return the energy of a step of all devices in use, by part [J]; empty: not known.
@@ -166,7 +166,7 @@ def step_energy_parts_j(
         Devices in use; if not given, one for each rank. Fewer devices do the work of all ranks.
     """
     if link_j is None:
-        link_j = least_link_j(problem, structure, strategy, price)
+        link_j = least_link_j(problem, plan_options, strategy, price)
     mean_j, _ = _device_parts_j(problem, price, time, link_j)
     num_devices = strategy.num_devices if num_devices is None else num_devices
     own_j = {part: rank_j * strategy.num_devices / num_devices for part, rank_j in mean_j.items()}
@@ -174,7 +174,7 @@ def step_energy_parts_j(
 
 
 def least_link_j(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], price: PipelinePrice
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num], price: PipelinePrice
 ) -> Num | None:
     """Return the energy of the least bytes that a device sends in a step [J]; None: not known.
 
@@ -183,15 +183,15 @@ def least_link_j(
     work, m = mean_work(price), price.num_micro_batches
     optimizer = problem.workload.optimizer
     shards, replicas = strategy.dp_shard * strategy.cp, strategy.dp_replicate
-    sent = synced_bytes(work.dense_params, shards, replicas, m, structure, optimizer)
+    sent = synced_bytes(work.dense_params, shards, replicas, m, plan_options, optimizer)
     if problem.num_experts:
         shards, replicas = (degree_of(f"edp_{name}", strategy) for name in ("shard", "replicate"))
-        sent = sent + synced_bytes(work.expert_params, shards, replicas, m, structure, optimizer)
+        sent = sent + synced_bytes(work.expert_params, shards, replicas, m, plan_options, optimizer)
     return link_energy_j(problem.system, work.link_traffic_bytes + sent)
 
 
 def throttled(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], price: PipelinePrice,
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num], price: PipelinePrice,
     time: StepTime, link_j: Num | None = None, num_devices: Num | None = None,
 ) -> StepTime:  # fmt: skip
     """Return the time of a step that draws no more than the caps of its system.
@@ -204,7 +204,7 @@ def throttled(
     if not problem.system.is_power_capped:
         return time
     if link_j is None:
-        link_j = least_link_j(problem, structure, strategy, price)
+        link_j = least_link_j(problem, plan_options, strategy, price)
     free_s = time.total_s - time[TimePart.THROTTLE]
     least_s = _capped_s(problem, strategy, price, time, link_j, num_devices)
     return time.plus({TimePart.THROTTLE: positive_part(least_s - free_s)})
@@ -272,7 +272,7 @@ def mean_work(price: PipelinePrice) -> MeanWork:
 
 
 def synced_bytes(
-    params: Num, shards: Num, replicas: Num, num_micro_batches: Num, structure: PlanOptions,
+    params: Num, shards: Num, replicas: Num, num_micro_batches: Num, plan_options: PlanOptions,
     optimizer: OptimizerPreset,
 ) -> Num:  # fmt: skip
     """Return the least bytes a rank sends to synchronise parameters in a step [bytes].
@@ -287,7 +287,7 @@ def synced_bytes(
         Ranks that share one copy of the state, and copies [1].
     """
     gradient_bytes = params * optimizer.reduced_gradient_bytes_per_param
-    stage = structure.zero_stage
+    stage = plan_options.zero_stage
     weight_bytes = params * optimizer.gathered_bytes_per_param(stage)
     if stage == 0:
         kind = CollectiveKind.ALL_REDUCE
@@ -297,6 +297,8 @@ def synced_bytes(
     gathered = least_sent_bytes(CollectiveKind.ALL_GATHER, weight_bytes, shards)
     summed = least_sent_bytes(CollectiveKind.ALL_REDUCE, gradient_bytes / shards, replicas)
     num_scatters = num_micro_batches if stage >= 2 else 1.0
-    num_gathers = num_micro_batches * (1.0 + structure.reshard_after_forward) if stage == 3 else 1.0
+    num_gathers = (
+        num_micro_batches * (1.0 + plan_options.reshard_after_forward) if stage == 3 else 1.0
+    )
     result: Num = num_scatters * scattered + num_gathers * gathered + summed
     return result

@@ -258,12 +258,12 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
     return LayerCost(**{name: part + zero for name, part in parts.items()})
 
 
-def split_backward(costs: Sequence[LayerCost], structure: PlanOptions) -> Sequence[LayerCost]:
+def split_backward(costs: Sequence[LayerCost], plan_options: PlanOptions) -> Sequence[LayerCost]:
     """Return prices with a backward pass in two passes where the schedule splits it.
 
     Each pass waits for its own launches.
     """
-    if structure.schedule is not ScheduleKind.ZERO_BUBBLE:
+    if plan_options.schedule is not ScheduleKind.ZERO_BUBBLE:
         return costs
     return [replace(c, backward_launch_s=c.input_launch_s + c.weight_launch_s) for c in costs]
 
@@ -319,7 +319,7 @@ class PricedPiece:
     """One kind of layer, or an edge, that streams one tensor over tatp: weights or inputs."""
 
     problem: Problem
-    structure: PlanOptions
+    plan_options: PlanOptions
     """Its streamed tensor is fixed."""
     collectives: Collectives
     """Collectives over the axes of columns of strategies."""
@@ -377,21 +377,21 @@ class PricedPiece:
             rows = LayerStreams(self.row_links, self._streamed(ROWS))
         private = None
         if self.network.slowdown:
-            (private,) = stream_links(replace(self.network, slowdown={}), self.structure)
+            (private,) = stream_links(replace(self.network, slowdown={}), self.plan_options)
         return LayerStreams(self.links, self._streamed(AXIS), rows, private)
 
     def _streamed(self, axis: str) -> dict[str, StreamedBytes]:
         calls = self.derived_shardings(Recompute.NONE).calls
         gradient = self.problem.workload.optimizer.reduced_gradient_bytes_per_param
         return streamed_bytes(
-            self.piece, calls, self.structure, self.sizes, self.network.strategy,
+            self.piece, calls, self.plan_options, self.sizes, self.network.strategy,
             self.problem.rates, gradient, axis,
         )  # fmt: skip
 
     def derived_shardings(self, recompute: Recompute) -> DerivedShardings:
         """Return the collectives, the tensors kept for the backward pass, and the local axes."""
-        structure = replace(self.structure, recompute=recompute)
-        return self.problem.derived_shardings(structure)[self.index]
+        plan_options = replace(self.plan_options, recompute=recompute)
+        return self.problem.derived_shardings(plan_options)[self.index]
 
     def senders(self, recompute: Recompute) -> list[tuple[CollectiveCall, str, bool]]:
         """Return each call, the operator that needs it, and whether it is sent in its rounds.
@@ -401,7 +401,7 @@ class PricedPiece:
         names = {op.name for op in self.piece.ops}
         calls = self.derived_shardings(recompute).calls
         found = []
-        workers = overlapped_ops(calls, self.piece, self.structure)
+        workers = overlapped_ops(calls, self.piece, self.plan_options)
         for call, worker in zip(calls, workers, strict=True):
             site = call.site.partition(":")[0]
             name = site if site in names else self.piece.ops[0].name
@@ -427,12 +427,12 @@ class PricedPiece:
         """Whether each block can stream its inputs, for each row."""
         heads = [[op.attention for op in b.ops if op.attention is not None] for b in self.parts]
         strategy = self.network.strategy
-        return tuple(may_stream_inputs(each, strategy, self.structure) for each in heads)
+        return tuple(may_stream_inputs(each, strategy, self.plan_options) for each in heads)
 
     @property
     def _stored(self) -> tuple[str, ...]:
         """Names of tensors that selective recomputation keeps."""
-        return replace(self.structure, recompute=Recompute.SELECTIVE).stored_tensors
+        return replace(self.plan_options, recompute=Recompute.SELECTIVE).stored_tensors
 
     @property
     def _remakes_logits(self) -> bool:
@@ -444,11 +444,11 @@ class PricedPiece:
     def _sums(self) -> list[tuple[OpCost, OpCost, Windows]]:
         """Costs of each block: all operators, the part that is recomputed selectively, its windows.
 
-        Selective recomputation repeats the attention core, or the modules that the structure names;
+        Selective recomputation repeats the attention core, or the modules that the options name;
         or all but the producers of the tensors that it names; or half of the products and all
         elementwise operators; or all but the products.
         """
-        modules, stored = self.structure.recompute_modules, self._stored
+        modules, stored = self.plan_options.recompute_modules, self._stored
         again = repeated_ops(self.piece, modules, stored)
         work, found = self.problem.workload, []
         for block in self.parts:
@@ -497,7 +497,7 @@ class PricedPiece:
                         for op in b.ops
                     ],
                 ),
-                *parameters_on_device(b, self.structure, self.network.strategy),
+                *parameters_on_device(b, self.plan_options, self.network.strategy),
             )
             for b in self.parts
         ]
@@ -538,7 +538,7 @@ class PricedPiece:
         )
         # Tensors that a replay of the forward pass restores before the backward pass uses them.
         kept = self._saved_by_block(recompute)
-        modules = self.structure.recompute_modules
+        modules = self.plan_options.recompute_modules
         names_some = bool(modules or self._stored)
         core_alone = not names_some and self.problem.keeping.selective == "attention"
         replays = recompute is Recompute.FULL or (
@@ -555,7 +555,7 @@ class PricedPiece:
                 everything=everything,
                 recomputed=again[number],
                 comm=comm_cost(
-                    calls[number], windows, self.sizes, strategy, self.structure,
+                    calls[number], windows, self.sizes, strategy, self.plan_options,
                     self.collectives.time_s, word, together,
                 ),
                 kept_bytes=kept_bytes(
@@ -574,7 +574,7 @@ class PricedPiece:
 
 
 def priced_pieces(
-    problem: Problem, structure: PlanOptions, collectives: Collectives, index: int, *,
+    problem: Problem, plan_options: PlanOptions, collectives: Collectives, index: int, *,
     uses_tatp: bool, cut: Cut = residual_blocks,
 ) -> tuple[PricedPiece, ...]:  # fmt: skip
     """Return a piece of the model for each tensor that it may stream; weights first.
@@ -589,20 +589,21 @@ def priced_pieces(
     cut
         Blocks that are priced apart: by default each ends at an addition to the residual stream.
     """
-    network, streamed = collectives.network, [structure.streamed]
+    network, streamed = collectives.network, [plan_options.streamed]
     columns: Sequence[StreamLinks | None] = [None]
     rows: Sequence[StreamLinks | None] = [None]
     if uses_tatp:
-        columns = stream_links(network, structure)
-    if structure.streamed is Streamed.BOTH:
-        rows = stream_links(network, structure, ROWS)
-    if structure.streamed is Streamed.AUTO:
+        columns = stream_links(network, plan_options)
+    if plan_options.streamed is Streamed.BOTH:
+        rows = stream_links(network, plan_options, ROWS)
+    if plan_options.streamed is Streamed.AUTO:
         streamed = [Streamed.WEIGHTS, Streamed.INPUTS]
     if index >= len(problem.graph.layers) or not uses_tatp:
         streamed, columns, rows = [Streamed.WEIGHTS], columns[:1], [None]
     return tuple(
         PricedPiece(
-            problem, replace(structure, streamed=tensor), collectives, index, links, row_links, cut
+            problem, replace(plan_options, streamed=tensor), collectives, index, links, row_links,
+            cut,
         )
         for tensor in streamed for links in columns for row_links in rows
     )  # fmt: skip
@@ -620,8 +621,8 @@ def takes_inputs(pieces: Sequence[PricedPiece], recompute: Recompute) -> list[Ma
         return [False] * len(first.parts)
     if first.network.slowdown:
         private = Collectives(replace(first.network, slowdown={}), first.collectives.launch_s)
-        structure = replace(first.structure, streamed=Streamed.AUTO)
-        pieces = priced_pieces(first.problem, structure, private, first.index, uses_tatp=True)
+        plan_options = replace(first.plan_options, streamed=Streamed.AUTO)
+        pieces = priced_pieces(first.problem, plan_options, private, first.index, uses_tatp=True)
     weights_s, inputs_s = (
         [layer_cost([b], first.problem.rates, 0.0).total_s for b in piece.blocks(recompute)]
         for piece in pieces
@@ -631,7 +632,7 @@ def takes_inputs(pieces: Sequence[PricedPiece], recompute: Recompute) -> list[Ma
 
 
 def price_layers(
-    problem: Problem, structure: PlanOptions, network: AxisNetwork,
+    problem: Problem, plan_options: PlanOptions, network: AxisNetwork,
     recomputes: tuple[Recompute, ...], *, uses_tatp: bool,
 ) -> dict[Recompute, tuple[LayerCost, ...]]:  # fmt: skip
     """Return the price of each piece of the model, for each kind of recomputation.
@@ -646,7 +647,7 @@ def price_layers(
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     found: dict[Recompute, list[LayerCost]] = {recompute: [] for recompute in recomputes}
     for index in range(len(problem.pieces)):
-        pieces = priced_pieces(problem, structure, collectives, index, uses_tatp=uses_tatp)
+        pieces = priced_pieces(problem, plan_options, collectives, index, uses_tatp=uses_tatp)
         for recompute in recomputes:
             again = Recompute.NONE if index >= len(problem.graph.layers) else recompute
             blocks = pieces[0].blocks(again)
@@ -665,26 +666,30 @@ def price_layers(
     return {recompute: tuple(costs) for recompute, costs in found.items()}
 
 
-def recomputes_of(structure: PlanOptions) -> tuple[Recompute, ...]:
-    """Return the kinds of recomputation of the layers of a structure."""
-    return (Recompute.FULL, Recompute.NONE) if structure.recomputes_some else (structure.recompute,)
+def recomputes_of(plan_options: PlanOptions) -> tuple[Recompute, ...]:
+    """Return the kinds of recomputation of the layers of a set of plan options."""
+    return (
+        (Recompute.FULL, Recompute.NONE)
+        if plan_options.recomputes_some
+        else (plan_options.recompute,)
+    )
 
 
 Pieces = TypeVar("Pieces", bound=tuple[Any, ...])
 
 
-def prices_of(structure: PlanOptions, tables: Mapping[Recompute, Pieces]) -> Pieces:
-    """Return the price of each piece under a structure: layers that are recomputed, then others.
+def prices_of(plan_options: PlanOptions, tables: Mapping[Recompute, Pieces]) -> Pieces:
+    """Return the price of each piece under plan options: recomputed layers, then others.
 
     Others are those that are not, or those of a run behind its first, which keep no input.
     """
-    if structure.recomputes_some:
+    if plan_options.recomputes_some:
         return cast(Pieces, (*tables[Recompute.FULL][:-2], *tables[Recompute.NONE]))
-    if structure.recomputes_runs:
+    if plan_options.recomputes_runs:
         pieces = tables[Recompute.FULL]
         behind = [replace(piece, kept_bytes=0.0 * piece.kept_bytes) for piece in pieces[:-2]]
         return cast(Pieces, (*pieces[:-2], *behind, *pieces[-2:]))
-    return tables[structure.recompute]
+    return tables[plan_options.recompute]
 
 
 def layer_keys(network: AxisNetwork, layout: PlanOptions) -> tuple[IntArray, IntArray]:
@@ -710,10 +715,11 @@ def numbered(column: Num) -> FloatArray:
     return np.unique(column, return_inverse=True)[1].reshape(-1).astype(np.float64)
 
 
-def layout_of(structure: PlanOptions) -> PlanOptions:
+def layout_of(plan_options: PlanOptions) -> PlanOptions:
     """Return the choices that the price of a layer depends on, recomputation apart."""
     return replace(
-        structure, recompute=Recompute.NONE, recompute_layers=0, recompute_run=1, axis_order=AXES,
+        plan_options, recompute=Recompute.NONE, recompute_layers=0, recompute_run=1,
+        axis_order=AXES,
         **{name: getattr(PlanOptions, name) for name in _NOT_OF_A_LAYER},
     )  # fmt: skip
 
@@ -725,7 +731,7 @@ _NOT_OF_A_LAYER = (
 
 
 def streamed_blocks(
-    problem: Problem, structure: PlanOptions, network: AxisNetwork
+    problem: Problem, plan_options: PlanOptions, network: AxisNetwork
 ) -> list[list[tuple[PricedPiece, LayerGraph, Mask]]]:
     """Return the pieces, blocks and rows of each tensor that streams, for each piece of the model.
 
@@ -735,9 +741,9 @@ def streamed_blocks(
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     found = []
     for index in range(len(problem.pieces)):
-        pieces = priced_pieces(problem, structure, collectives, index, uses_tatp=uses_tatp)
+        pieces = priced_pieces(problem, plan_options, collectives, index, uses_tatp=uses_tatp)
         is_edge = index >= len(problem.graph.layers)
-        takes = takes_inputs(pieces, Recompute.NONE if is_edge else structure.recompute)
+        takes = takes_inputs(pieces, Recompute.NONE if is_edge else plan_options.recompute)
         found.append([
             (piece, block, rows)
             for taken, block in zip(takes, pieces[0].parts, strict=True)

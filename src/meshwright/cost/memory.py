@@ -99,7 +99,7 @@ def resident_bytes(
 
 
 def memory_use(
-    state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset,
+    state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
     *, capacity_bytes: float, margin_fraction: Num, buffer_bytes: Num,
     communicator_bytes: Num = 0.0, allocator_factor: Num = 1.0, workspace_bytes: float = 0.0,
     updates_on_host: bool = True,
@@ -114,7 +114,7 @@ def memory_use(
     too. The allocator holds ``allocator_factor`` times the tensors; each axis of several devices
     has communicators.
     """
-    stage = structure.zero_stage
+    stage = plan_options.zero_stage
 
     def held(bytes_per_param: float, first_sharded: int) -> Num:
         return resident_bytes(state, bytes_per_param, shards, is_sharded=stage >= first_sharded)
@@ -123,7 +123,7 @@ def memory_use(
     weights = held(optimizer.weight_bytes_per_param, 3)
     states = held(optimizer.state_bytes_per_param + optimizer.update_bytes_per_param, 1)
     again = smaller(optimizer.bucket_params, state.all_params) * (shards.dense > 1)
-    if structure.keeps_gathered:
+    if plan_options.keeps_gathered:
         again = again + state.all_params * state.sums_before_scatter
     gradients = held(optimizer.gradient_bytes_per_param, 2)
     messages = again * optimizer.reduced_gradient_bytes_per_param
@@ -133,16 +133,16 @@ def memory_use(
     live = optimizer.live_params * optimizer.gathered_weight_bytes_per_param
     whole_layers = smaller(larger(whole_stage * part_at_work, live), whole_stage)
     gathered = weights * 0.0
-    if stage >= 3 or structure.offload.has_weights:
-        gathered = whole_stage if structure.keeps_gathered else whole_layers
+    if stage >= 3 or plan_options.offload.has_weights:
+        gathered = whole_stage if plan_options.keeps_gathered else whole_layers
     activations = state.kept_bytes * state.in_flight
-    if structure.offload.has_optimizer:
+    if plan_options.offload.has_optimizer:
         states = states * (0.0 if updates_on_host else part_at_work)
-    if structure.offload.has_gradients:
+    if plan_options.offload.has_gradients:
         gradients = state.all_params * optimizer.gradient_bytes_per_param * part_at_work
-    if structure.offload.has_weights:
+    if plan_options.offload.has_weights:
         weights = weights * 0.0
-    if structure.offload.has_activations:
+    if plan_options.offload.has_activations:
         activations = state.kept_bytes * part_at_work
     gradients = gradients + messages
     activations = activations + state.hosted_bytes * part_at_work
@@ -168,7 +168,7 @@ def num_axes(*degrees: Num) -> Num:
 
 
 def host_bytes(
-    state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset,
+    state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
     software: SoftwareStack,
 ) -> Num:  # fmt: skip
     """Return the bytes that one device keeps in the memory of its host [bytes].
@@ -176,7 +176,7 @@ def host_bytes(
     An update on the host reads an FP32 copy of the gradients there. Activations have no buffers
     beside them.
     """
-    stage, offload = structure.zero_stage, structure.offload
+    stage, offload = plan_options.zero_stage, plan_options.offload
     updates = offload.has_optimizer and software.updates_on_host
     gradient = HOST_GRADIENT_BYTES if updates else optimizer.gradient_bytes_per_param
     gradient *= not optimizer.freezes_weights
@@ -242,7 +242,7 @@ def orthogonal_flops(rows: Num, columns: Num, steps: int) -> Num:
 
 
 def orthogonal_work(
-    layer: LayerGraph, structure: PlanOptions, strategy: StrategyOf[Num], steps: int
+    layer: LayerGraph, plan_options: PlanOptions, strategy: StrategyOf[Num], steps: int
 ) -> tuple[Num, Num, Num]:
     """Return the FLOPs of an update of a layer on one device [FLOP].
 
@@ -254,7 +254,7 @@ def orthogonal_work(
     expert: Num = 0.0
     largest: Num = 0.0
     for weight in layer.weights:
-        split = weight_sharding(weight, structure).split
+        split = weight_sharding(weight, plan_options).split
         sides = [local_size(d, split.get(d, ()), layer.sizes, strategy) for d in weight.dims]
         if len(sides) - ("experts" in weight.dims) != 2:
             continue
@@ -268,13 +268,13 @@ def orthogonal_work(
 
 
 def parameters_on_device(
-    layer: LayerGraph, structure: PlanOptions, strategy: StrategyOf[Num]
+    layer: LayerGraph, plan_options: PlanOptions, strategy: StrategyOf[Num]
 ) -> tuple[Num, Num]:
     """Return the parameters of a layer on one device: outside of routed experts, and in them."""
     dense: Num = 0.0
     expert: Num = 0.0
     for weight in layer.weights:
-        split = weight_sharding(weight, structure).split
+        split = weight_sharding(weight, plan_options).split
         elements = local_elements(weight, split, layer.sizes, strategy)
         if "experts" in weight.dims:
             expert = expert + elements
@@ -338,12 +338,12 @@ def workspace_bytes(problem: Problem) -> float:
 
 
 def step_memory(
-    problem: Problem, structure: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
+    problem: Problem, plan_options: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
 ) -> tuple[MemoryUse, ...]:
     """Return the memory of each stage: of the first, the fullest middle and the last one."""
     return tuple(
         memory_use(
-            state, shards, structure, problem.workload.optimizer,
+            state, shards, plan_options, problem.workload.optimizer,
             capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
             margin_fraction=problem.calibration.memory_margin_fraction,
             buffer_bytes=problem.calibration.communication_buffer_bytes,
@@ -357,13 +357,13 @@ def step_memory(
 
 
 def step_host_bytes(
-    problem: Problem, structure: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
+    problem: Problem, plan_options: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
 ) -> Num:
     """Return the bytes that the fullest stage keeps on the host, for one device [bytes]."""
     work = problem.workload
     return reduce(
         larger,
-        [host_bytes(s, shards, structure, work.optimizer, work.software) for s in states],
+        [host_bytes(s, shards, plan_options, work.optimizer, work.software) for s in states],
     )
 
 
@@ -384,14 +384,14 @@ class Room:
 
 
 def room_for(
-    problem: Problem, structure: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
+    problem: Problem, plan_options: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
 ) -> Room:
     """Return the memory of the fullest device and of the fullest host, and whether they hold it."""
-    uses = step_memory(problem, structure, shards, states)
+    uses = step_memory(problem, plan_options, shards, states)
     needed = reduce(larger, [use.total_bytes for use in uses])
-    kept = step_host_bytes(problem, structure, shards, states)
+    kept = step_host_bytes(problem, plan_options, shards, states)
     has_room = problem.system.chip.main_memory.capacity_bytes
-    if not structure.uses_host:
+    if not plan_options.uses_host:
         return Room(needed, kept, needed <= has_room, kept <= 0.0)
     return Room(needed, kept, needed <= has_room, kept <= host_of(problem).capacity_bytes)
 

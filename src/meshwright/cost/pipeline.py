@@ -61,7 +61,7 @@ class StageLayout:
 @lru_cache(maxsize=4096)
 def deal_layers(
     pattern: tuple[int, ...], num_kinds: int, num_stages: int, num_chunks: int,
-    structure: PlanOptions,
+    plan_options: PlanOptions,
 ) -> FloatArray:  # fmt: skip
     """Return the number of layers of each kind in each stage, shape (stages, kinds).
 
@@ -69,17 +69,17 @@ def deal_layers(
     mod ``num_stages``. Kinds are those of :func:`~meshwright.sharding.dealing.dealt_kinds`.
     """
     chunks = num_stages * num_chunks
-    lengths = chunk_lengths(len(pattern), chunks, structure)
+    lengths = chunk_lengths(len(pattern), chunks, plan_options)
     chunk_of_layer = np.repeat(np.arange(chunks), lengths)
-    kinds = dealt_kinds(pattern, num_kinds, lengths, structure)
-    counts = np.zeros((num_stages, num_kinds * structure.kinds_of_recomputation))
+    kinds = dealt_kinds(pattern, num_kinds, lengths, plan_options)
+    counts = np.zeros((num_stages, num_kinds * plan_options.kinds_of_recomputation))
     np.add.at(counts, (chunk_of_layer % num_stages, kinds), 1.0)
     return read_only(counts)
 
 
 def stage_layout(
     pattern: tuple[int, ...], weights: Sequence[float], num_stages: FloatArray,
-    num_chunks: FloatArray, structure: PlanOptions,
+    num_chunks: FloatArray, plan_options: PlanOptions,
 ) -> StageLayout:  # fmt: skip
     """Return the layout of each pair of stages and chunks, as columns.
 
@@ -93,9 +93,9 @@ def stage_layout(
         Parameters of one layer of each kind [1].
     """
     num_kinds = len(weights)
-    has_edges_on_all = structure.vocabulary_parallel
-    dealing = dealing_of(structure)
-    dealt_weights = np.tile(weights, structure.kinds_of_recomputation)
+    has_edges_on_all = plan_options.vocabulary_parallel
+    dealing = dealing_of(plan_options)
+    dealt_weights = np.tile(weights, plan_options.kinds_of_recomputation)
     pairs = np.stack([num_stages, num_chunks]).astype(np.int64)
     distinct, pair_of = groups_of(pairs)
     pairs = pairs[:, distinct]
@@ -103,7 +103,7 @@ def stage_layout(
     longest = np.zeros(pairs.shape[1])
     for place, (stages, chunks) in enumerate(pairs.T.tolist()):
         counts = deal_layers(pattern, num_kinds, stages, chunks, dealing)
-        longest[place] = chunk_lengths(len(pattern), stages * chunks, structure).max()
+        longest[place] = chunk_lengths(len(pattern), stages * chunks, plan_options).max()
         table[0, :, place] = counts[0]
         if stages > 1:
             table[2, :, place] = counts[-1]
@@ -123,19 +123,19 @@ def stage_layout(
         total=(*columns[3], num_edges, num_edges),
         is_last=is_last,
         num_stages=num_stages,
-        run_layers=np.minimum(longest, structure.recompute_run)[pair_of],
+        run_layers=np.minimum(longest, plan_options.recompute_run)[pair_of],
     )
 
 
 def recomputed_shares(
-    problem: Problem, structure: PlanOptions, strategy: Strategy
+    problem: Problem, plan_options: PlanOptions, strategy: Strategy
 ) -> tuple[float, ...]:
     """Return the share of the layers of each kind that are recomputed, as far as any are."""
     pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
-    if not structure.recomputes_some:
+    if not plan_options.recomputes_some:
         return (1.0,) * num_kinds
     stages, chunks = column(strategy.pp), column(strategy.num_virtual_stages)
-    total = stage_layout(pattern, problem.layer_weights, stages, chunks, structure).total
+    total = stage_layout(pattern, problem.layer_weights, stages, chunks, plan_options).total
     return tuple(number_at(total[kind]) / pattern.count(kind) for kind in range(num_kinds))
 
 
@@ -238,7 +238,7 @@ class PipelinePrice:
 
 
 def price_pipeline(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num],
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num],
     costs: Sequence[LayerCost], send_s: Num,
 ) -> PipelinePrice:  # fmt: skip
     """Return the price of the pipeline for columns of strategies, from the prices of pieces.
@@ -248,22 +248,22 @@ def price_pipeline(
     send_s
         Seconds to pass the activations of one micro-batch to the next stage [s].
     """
-    costs = split_backward(costs, structure)
+    costs = split_backward(costs, plan_options)
     layout = stage_layout(
         problem.model.layer_pattern, problem.layer_weights, column(strategy.pp),
-        column(strategy.num_virtual_stages), structure,
+        column(strategy.num_virtual_stages), plan_options,
     )  # fmt: skip
     slowest, num_layers = slowest_stage(
-        costs, layout, overlap_expert_parallel=structure.overlap_expert_parallel
+        costs, layout, overlap_expert_parallel=plan_options.overlap_expert_parallel
     )
     others_s = mean_of_others(costs, layout, slowest)
     p, v, m = strategy.pp, strategy.num_virtual_stages, micro_batches(problem, strategy)
-    sends_s = exposed_sends_s(problem, structure, slowest.total_s, send_s, p, v, m)
+    sends_s = exposed_sends_s(problem, plan_options, slowest.total_s, send_s, p, v, m)
     gradients_s = slowest.input_gradient_s + slowest.weight_gradient_s
     backward_s = gradients_s + slowest.recompute_s
     backward_window_s = backward_s + slowest.backward_launch_s
-    states = stage_states(problem, structure, strategy, costs, layout, m)
-    paired_s = slowest.paired_s * num_paired(structure, v, m)
+    states = stage_states(problem, plan_options, strategy, costs, layout, m)
+    paired_s = slowest.paired_s * num_paired(plan_options, v, m)
     of_axes = {part: m * getattr(slowest, name) for name, part in EXPOSED_PART.items()}
     return PipelinePrice(
         # m micro-batches through the slowest stage, its bubble and its sends.
@@ -275,17 +275,17 @@ def price_pipeline(
             TimePart.EP_COMM: of_axes[TimePart.EP_COMM] - paired_s,
             TimePart.TP_COMM: m * slowest.tp_s + slowest.per_step_s,
             TimePart.PP_COMM: sends_s * (p > 1) + m * slowest.pp_s,
-            TimePart.BUBBLE: schedules[structure.schedule].bubble_s(*others_s, send_s, p, v, m),
+            TimePart.BUBBLE: schedules[plan_options.schedule].bubble_s(*others_s, send_s, p, v, m),
         }),
         forward_window_s=slowest.forward_s + slowest.forward_launch_s,
         backward_window_s=backward_window_s,
         gradient_window_s=slowest.weight_gradient_pass_s
-        if structure.schedule is ScheduleKind.ZERO_BUBBLE
+        if plan_options.schedule is ScheduleKind.ZERO_BUBBLE
         else backward_window_s,
         computation_s=m * (slowest.forward_s + backward_s),
         num_micro_batches=m,
         num_layers=num_layers,
-        tied_sync_s=tied_sync_s(problem, structure, strategy, send_s),
+        tied_sync_s=tied_sync_s(problem, plan_options, strategy, send_s),
         hidden_s=m * slowest.hidden_s + paired_s,
         states=states,
         heaviest=heaviest_of(states),
@@ -293,12 +293,12 @@ def price_pipeline(
         tp_per_step_s=slowest.per_step_s,
         flops=slowest.flops * m,
         memory_traffic_bytes=slowest.memory_traffic_bytes * m,
-        mean=_mean_work(problem, structure, strategy, costs, layout, m),
+        mean=_mean_work(problem, plan_options, strategy, costs, layout, m),
     )  # fmt: skip
 
 
 def _mean_work(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num],
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num],
     costs: Sequence[LayerCost], layout: StageLayout, num_micro_batches: Num,
 ) -> MeanWork:  # fmt: skip
     """Return the work of a device in a step on average: all layers and edges, over the stages.
@@ -310,14 +310,14 @@ def _mean_work(
         return weighted_part(costs, layout.total, name) / strategy.pp
 
     sends = 2.0 * (strategy.pp - 1.0) / strategy.pp * strategy.num_virtual_stages
-    sent = mean("link_traffic_bytes") + sends * send_bytes(problem, structure, strategy)
+    sent = mean("link_traffic_bytes") + sends * send_bytes(problem, plan_options, strategy)
     computation = ("forward_s", "input_gradient_s", "weight_gradient_s", "recompute_s")
     return MeanWork(
         busy_s=num_micro_batches * sum(mean(name) for name in computation),
         flops=num_micro_batches * mean("flops"),
         memory_traffic_bytes=num_micro_batches * mean("memory_traffic_bytes"),
         link_traffic_bytes=num_micro_batches * sent,
-        dense_params=mean("dense_params") - _shared_table_params(problem, structure, strategy),
+        dense_params=mean("dense_params") - _shared_table_params(problem, plan_options, strategy),
         expert_params=mean("expert_params"),
     )
 
@@ -328,7 +328,7 @@ def micro_batches(problem: Problem, strategy: StrategyOf[Num]) -> Num:
     return ceil_div(sequences, strategy.micro_batch_size)
 
 
-def num_paired(structure: PlanOptions, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
+def num_paired(plan_options: PlanOptions, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
     """Return the micro-batches with expert communication that another one hides.
 
     In the steady state each forward pass runs beside the backward pass of an earlier micro-batch;
@@ -337,13 +337,13 @@ def num_paired(structure: PlanOptions, num_virtual_stages: Num, num_micro_batche
     Source: DeepSeek-V3 technical report (arXiv 2412.19437), section 3.2.1; megatron-core,
     ``overlap_moe_expert_parallel_comm``.
     """
-    if not structure.overlap_expert_parallel:
+    if not plan_options.overlap_expert_parallel:
         return 0.0 * num_micro_batches
     return num_micro_batches - 1.0 / num_virtual_stages
 
 
 def exposed_sends_s(
-    problem: Problem, structure: PlanOptions, stage_s: Num, send_s: Num, num_stages: Num,
+    problem: Problem, plan_options: PlanOptions, stage_s: Num, send_s: Num, num_stages: Num,
     num_virtual_stages: Num, num_micro_batches: Num,
 ) -> Num:  # fmt: skip
     """Return the seconds for which the slowest stage waits for its sends in a step [s].
@@ -357,29 +357,29 @@ def exposed_sends_s(
     stage_s
         One micro-batch through the slowest stage, forward and backward [s].
     """
-    schedule, v, m = schedules[structure.schedule], num_virtual_stages, num_micro_batches
+    schedule, v, m = schedules[plan_options.schedule], num_virtual_stages, num_micro_batches
     overlaps = problem.workload.software.overlaps_sends
-    if structure.schedule is ScheduleKind.INTERLEAVED and overlaps:
+    if plan_options.schedule is ScheduleKind.INTERLEAVED and overlaps:
         late_s = m * v * positive_part(send_s - stage_s / (3.0 * v))
         return schedule.num_exposed_sends(num_stages, v, m) * send_s + late_s
     return m * schedule.sends_per_micro_batch(v) * send_s
 
 
 def send_bytes(
-    problem: ProblemOf[Workload], structure: PlanOptions, strategy: StrategyOf[Num]
+    problem: ProblemOf[Workload], plan_options: PlanOptions, strategy: StrategyOf[Num]
 ) -> Num:
     """Return the activations of one micro-batch that pass from stage to stage [bytes]."""
-    whole = boundary_bytes(problem, structure, strategy)
-    if problem.workload.software.scatters_sends and not structure.sequence_parallel:
+    whole = boundary_bytes(problem, plan_options, strategy)
+    if problem.workload.software.scatters_sends and not plan_options.sequence_parallel:
         return whole / strategy.tp
     return whole
 
 
 def boundary_bytes(
-    problem: ProblemOf[Workload], structure: PlanOptions, strategy: StrategyOf[Num]
+    problem: ProblemOf[Workload], plan_options: PlanOptions, strategy: StrategyOf[Num]
 ) -> Num:
     """Return the activations of one micro-batch between two stages, as stored [bytes]."""
-    call = stage_boundary_calls(problem.graph, replace(structure, zero_stage=0))[0]
+    call = stage_boundary_calls(problem.graph, replace(plan_options, zero_stage=0))[0]
     sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
     return problem.rates.activation_bytes * local_elements(call.tensor, call.split, sizes, strategy)
 
@@ -397,7 +397,7 @@ def table_params(problem: Problem, strategy: StrategyOf[Num]) -> Num:
 
 
 def _shared_table_params(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num]
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num]
 ) -> Num:
     """Return the parameters that embedding and head share on one device [1].
 
@@ -405,34 +405,34 @@ def _shared_table_params(
     """
     if not problem.graph.tied:
         return 0.0 * strategy.pp
-    if structure.vocabulary_parallel:
+    if plan_options.vocabulary_parallel:
         return table_params(problem, replace(strategy, tp=strategy.tp * strategy.pp))
     return table_params(problem, strategy) * (strategy.pp == 1)
 
 
 def tied_sync_s(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], send_s: Num
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num], send_s: Num
 ) -> Num:
     """Return the seconds of summing the gradient of a tied embedding over both ends.
 
     Two ranks exchange halves and gather: each sends its part of the table once, as fast as a
     message between stages, and no faster than one.
     """
-    if not problem.graph.tied or structure.vocabulary_parallel:
+    if not problem.graph.tied or plan_options.vocabulary_parallel:
         return 0.0 * send_s
     word = problem.workload.optimizer.reduced_gradient_bytes_per_param
     table_bytes = word * table_params(problem, strategy)
-    messages = larger(table_bytes / send_bytes(problem, structure, strategy), 1.0)
+    messages = larger(table_bytes / send_bytes(problem, plan_options, strategy), 1.0)
     return messages * send_s * (strategy.pp > 1)
 
 
 def stage_states(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], costs: Sequence[Held],
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num], costs: Sequence[Held],
     layout: StageLayout, num_micro_batches: Num,
 ) -> tuple[StageState, ...]:  # fmt: skip
     """Return the memory of the first, the fullest middle and the last stage."""
     return tuple(
-        _stage_state(problem, structure, strategy, costs, layout, position, num_micro_batches)
+        _stage_state(problem, plan_options, strategy, costs, layout, position, num_micro_batches)
         for position in POSITIONS
     )
 
@@ -443,7 +443,7 @@ def heaviest_of(states: Sequence[StageState]) -> StageState:
 
 
 def _stage_state(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], costs: Sequence[Held],
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num], costs: Sequence[Held],
     layout: StageLayout, position: str, num_micro_batches: Num,
 ) -> StageState:  # fmt: skip
     """Return the memory of the stage at a position."""
@@ -453,14 +453,14 @@ def _stage_state(
 
     # Micro-batches in flight at the position, from the closed form of the schedule.
     index = {"first": 0.0, "middle": 1.0}.get(position, strategy.pp - 1.0) + 0.0 * strategy.pp
-    in_flight = schedules[structure.schedule].peak_in_flight(
+    in_flight = schedules[plan_options.schedule].peak_in_flight(
         index, strategy.pp, strategy.num_virtual_stages, num_micro_batches
     )
-    if structure.overlap_expert_parallel:
+    if plan_options.overlap_expert_parallel:
         # A chunk of the next micro-batch goes forward beside the backward pass.
         chunk = 1.0 / strategy.num_virtual_stages
         in_flight = smaller(in_flight + chunk, num_micro_batches)
-    if structure.vocabulary_parallel:
+    if plan_options.vocabulary_parallel:
         # The barrier before the gradient of the logits keeps one micro-batch more (Yeung et al.
         # 2024, figure 10 b).
         in_flight = smaller(in_flight + 1.0, num_micro_batches)
@@ -469,19 +469,19 @@ def _stage_state(
     # A run of layers is brought back as a whole before its last layer goes backward.
     working = held("working_bytes") + (layout.run_layers - 1.0) * held("recomputed_bytes")
     if problem.workload.software.keeps_stage_outputs:
-        sent = strategy.num_virtual_stages * boundary_bytes(problem, structure, strategy)
+        sent = strategy.num_virtual_stages * boundary_bytes(problem, plan_options, strategy)
         kept = kept + sent * (1.0 - is_last)
     params = held("dense_params")
-    if structure.vocabulary_parallel or position == "first":
-        params = params - _shared_table_params(problem, structure, strategy)
+    if plan_options.vocabulary_parallel or position == "first":
+        params = params - _shared_table_params(problem, plan_options, strategy)
     # GPipe runs all forward passes first: their logits wait for the backward passes.
     waiting: Num = 0.0
-    if structure.schedule is ScheduleKind.GPIPE:
+    if plan_options.schedule is ScheduleKind.GPIPE:
         waiting = larger(num_micro_batches - 1.0, 0.0) * (costs[-1].working_bytes * is_last)
     layers = layout.counts[position][:-2]
     num_layers = sum(layers[1:], layers[0])
     return StageState(
-        **_orthogonal_work(problem, structure, strategy, num_layers),
+        **_orthogonal_work(problem, plan_options, strategy, num_layers),
         dense_params=params,
         expert_params=held("expert_params"),
         kept_bytes=kept,
@@ -495,14 +495,14 @@ def _stage_state(
 
 
 def _orthogonal_work(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], num_layers: Num
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num], num_layers: Num
 ) -> dict[str, Num]:
     """Return the FLOPs of an orthogonal update of so many layers of a mean kind [FLOP]."""
     steps = problem.workload.optimizer.orthogonal_steps
     if not steps:
         return {}
     kinds, whole = problem.graph.layers, sum(kind.count for kind in problem.graph.layers)
-    work = [orthogonal_work(kind, structure, strategy, steps) for kind in kinds]
+    work = [orthogonal_work(kind, plan_options, strategy, steps) for kind in kinds]
     dense, expert = (
         sum(kind.count * flops[part] for kind, flops in zip(kinds, work, strict=True)) / whole
         for part in (0, 1)

@@ -89,7 +89,7 @@ HEAD_COUNTS = ("query_heads", "kv_heads", "inner_heads", "state_groups")
 
 @lru_cache(maxsize=1024)
 def _derived(
-    ops: tuple[Op, ...], sizes: tuple[tuple[str, int], ...], structure: PlanOptions,
+    ops: tuple[Op, ...], sizes: tuple[tuple[str, int], ...], plan_options: PlanOptions,
     keeping: CheckpointPolicy,
 ) -> DerivedShardings:  # fmt: skip
     """Return the collectives and kept tensors of a piece of a model; problems share them.
@@ -97,8 +97,8 @@ def _derived(
     Only the sizes of heads matter: whether heads share keys decides which gradients are summed.
     """
     piece = LayerGraph(ops, 1, dict(sizes))
-    calls, saved = derive_calls(piece, structure), saved_elements(piece, structure, keeping)
-    return DerivedShardings(calls, saved, layer_axes(piece, structure))
+    calls, saved = derive_calls(piece, plan_options), saved_elements(piece, plan_options, keeping)
+    return DerivedShardings(calls, saved, layer_axes(piece, plan_options))
 
 
 @dataclass(frozen=True)
@@ -231,13 +231,13 @@ class ProblemOf(ABC, Generic[Work]):
             return {}
         return {"adapted_regions": work.adapters.regions}
 
-    def derived_shardings(self, structure: PlanOptions) -> tuple[DerivedShardings, ...]:
-        """Return the collectives and kept tensors of each piece, under a structure.
+    def derived_shardings(self, plan_options: PlanOptions) -> tuple[DerivedShardings, ...]:
+        """Return the collectives and kept tensors of each piece, under a set of plan options.
 
         Derived once for each combination of the choices on which they depend.
         """
-        streamed = Streamed.INPUTS if streams_inputs(structure) else Streamed.WEIGHTS
-        plain = replace(structure, streamed=streamed, **_NOT_OF_A_LAYER)
+        streamed = Streamed.INPUTS if streams_inputs(plan_options) else Streamed.WEIGHTS
+        plain = replace(plan_options, streamed=streamed, **_NOT_OF_A_LAYER)
         if plain not in self._shardings:
             found = []
             for piece in self.pieces:

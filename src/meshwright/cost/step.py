@@ -69,7 +69,7 @@ from meshwright.spec.workload import OptimizerPreset, Workload
 
 
 def optimizer_step_s(
-    state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset,
+    state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
     rates: DeviceRates,
 ) -> Num:  # fmt: skip
     """Return the seconds of an update on the device: its memory traffic and its products.
@@ -79,7 +79,7 @@ def optimizer_step_s(
 
     Source: megatron-core 0.19.2, ``optimizer/layer_wise_optimizer.py``.
     """
-    is_sharded = structure.zero_stage >= 1
+    is_sharded = plan_options.zero_stage >= 1
     per_param = optimizer.step_traffic_bytes_per_param
     traffic = resident_bytes(state, per_param, shards, is_sharded=is_sharded)
     flops = state.orthogonal_flops + state.expert_orthogonal_flops
@@ -91,7 +91,7 @@ def optimizer_step_s(
 
 
 def host_update_s(
-    state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset,
+    state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
     host: HostLink,
 ) -> Num:  # fmt: skip
     """Return the seconds of an update by the processors of the host, with its copies.
@@ -102,10 +102,10 @@ def host_update_s(
 
     Source: the traffic as on a device (Ren et al. 2021, ZeRO-Offload, section 4.2).
     """
-    offload = structure.offload
+    offload = plan_options.offload
 
     def passed_s(bytes_per_param: float, bytes_per_s: float) -> Num:
-        sharded = structure.zero_stage >= 1
+        sharded = plan_options.zero_stage >= 1
         return resident_bytes(state, bytes_per_param, shards, is_sharded=sharded) / bytes_per_s
 
     copied = optimizer.reduced_gradient_bytes_per_param * (not offload.has_gradients)
@@ -115,7 +115,7 @@ def host_update_s(
 
 
 def offload_step_s(
-    state: StageState, shards: ShardDegrees, pipeline: PipelinePrice, structure: PlanOptions,
+    state: StageState, shards: ShardDegrees, pipeline: PipelinePrice, plan_options: PlanOptions,
     optimizer: OptimizerPreset, host: HostLink, sync: GradientSync | None = None, *,
     updates_on_host: bool = True,
 ) -> Exposure:  # fmt: skip
@@ -129,13 +129,13 @@ def offload_step_s(
     under the exposed part of ``sync`` on other links.
     """
     exposed = pipeline.time[TimePart.COMPUTE] * 0.0
-    stage, offload = structure.zero_stage, structure.offload
+    stage, offload = plan_options.zero_stage, plan_options.offload
 
     def held(bytes_per_param: float, first_sharded: int) -> Num:
         return resident_bytes(state, bytes_per_param, shards, is_sharded=stage >= first_sharded)
 
     if offload.has_optimizer and updates_on_host:
-        exposed = exposed + host_update_s(state, shards, structure, optimizer, host)
+        exposed = exposed + host_update_s(state, shards, plan_options, optimizer, host)
     elif offload.has_optimizer:
         moved = 2.0 * held(optimizer.state_bytes_per_param, 1)
         exposed = exposed + moved / host.bandwidth_bytes_per_s
@@ -147,7 +147,7 @@ def offload_step_s(
     each_pass = each_pass + state.hosted_bytes
     weights = held(optimizer.weight_bytes_per_param, 3) if offload.has_weights else 0.0
     forward_s = (each_pass + weights) / host.bandwidth_bytes_per_s
-    again = 0.0 if structure.keeps_gathered else weights
+    again = 0.0 if plan_options.keeps_gathered else weights
     backward_s = (each_pass + again) / host.bandwidth_bytes_per_s
     m, layers = pipeline.num_micro_batches, larger(pipeline.num_layers, 1.0)
     if offload.has_gradients:
@@ -216,27 +216,27 @@ class StepPrice:
 
 
 def step_times(
-    problem: Problem, structure: PlanOptions, shards: ShardDegrees, price: PipelinePrice,
+    problem: Problem, plan_options: PlanOptions, shards: ShardDegrees, price: PipelinePrice,
     links: SyncLinks,
 ) -> StepTime:  # fmt: skip
     """Return the time of the step, in parts; the states of single stages do not matter."""
     optimizer, heaviest = problem.workload.optimizer, price.heaviest
-    synced = step_sync(problem, structure, price, links)
-    optimizer_s = optimizer_step_s(heaviest, shards, structure, optimizer, problem.rates)
+    synced = step_sync(problem, plan_options, price, links)
+    optimizer_s = optimizer_step_s(heaviest, shards, plan_options, optimizer, problem.rates)
     offloaded = plain(0.0 * optimizer_s)
-    if structure.uses_host:
+    if plan_options.uses_host:
         on_host = problem.workload.software.updates_on_host
         offloaded = offload_step_s(
-            heaviest, shards, price, structure, optimizer, host_of(problem), synced,
+            heaviest, shards, price, plan_options, optimizer, host_of(problem), synced,
             updates_on_host=on_host,
         )  # fmt: skip
-        optimizer_s = optimizer_s * (not (on_host and structure.offload.has_optimizer))
+        optimizer_s = optimizer_s * (not (on_host and plan_options.offload.has_optimizer))
     sigma = problem.calibration.overlap_slowdown
     return step_time(price, synced.total, optimizer_s, offloaded, sigma=sigma)
 
 
 def step_sync(
-    problem: Problem, structure: PlanOptions, price: PipelinePrice, links: SyncLinks
+    problem: Problem, plan_options: PlanOptions, price: PipelinePrice, links: SyncLinks
 ) -> GradientSync:
     """Return the synchronisation of the fullest stage, copies of full sharding included."""
     optimizer, heaviest = problem.workload.optimizer, price.heaviest
@@ -245,11 +245,11 @@ def step_sync(
         kinds.append((heaviest.expert_params, links.expert))
     software = problem.workload.software
     synced = gradient_sync(
-        kinds, price, structure, optimizer, sums_whole=software.sums_whole_gradients
+        kinds, price, plan_options, optimizer, sums_whole=software.sums_whole_gradients
     )
-    if structure.zero_stage == 3 and (software.copies_shards or software.eager):
+    if plan_options.zero_stage == 3 and (software.copies_shards or software.eager):
         copied = sharding_copies_s(
-            heaviest, price, structure, optimizer, problem.rates.elementwise_bytes_per_s
+            heaviest, price, plan_options, optimizer, problem.rates.elementwise_bytes_per_s
         )
         synced = replace(synced, copies=plain(copied))
     return synced
@@ -257,20 +257,20 @@ def step_sync(
 
 @dataclass(frozen=True)
 class Priced:
-    """Strategies under one structure, with the price of each."""
+    """Strategies under one set of plan options, with the price of each."""
 
     strategy: StrategyColumns
-    structure: PlanOptions
+    plan_options: PlanOptions
     step: StepPrice
     pipeline: PipelinePrice
 
 
 def price_columns(
-    problem: Problem, structure: PlanOptions, strategy: StrategyColumns,
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyColumns,
     network: AxisNetwork | None = None, layers: tuple[LayerCost, ...] | None = None,
     links: StepCollectives | None = None,
 ) -> Priced:  # fmt: skip
-    """Return the price of each row of the columns, all under one structure.
+    """Return the price of each row of the columns, all under one set of plan options.
 
     Parameters
     ----------
@@ -280,36 +280,36 @@ def price_columns(
         The price of each piece of the model, and the collectives outside of layers, where they are
         known.
     """
-    network = network or problem.network(structure.axis_order, strategy)
+    network = network or problem.network(plan_options.axis_order, strategy)
     if layers is None:
         tables = price_layers(
-            problem, structure, network, recomputes_of(structure),
+            problem, plan_options, network, recomputes_of(plan_options),
             uses_tatp=bool((strategy.tatp > 1).any()),
         )  # fmt: skip
-        layers = prices_of(structure, tables)
+        layers = prices_of(plan_options, tables)
     if links is None:
         links = step_collectives(problem, network)
-    send_s = links.send.time_s(send_bytes(problem, structure, strategy), 1.0)
-    price = price_pipeline(problem, structure, strategy, layers, send_s)
+    send_s = links.send.time_s(send_bytes(problem, plan_options, strategy), 1.0)
+    price = price_pipeline(problem, plan_options, strategy, layers, send_s)
     shards = shard_degrees(problem, strategy)
-    time = step_times(problem, structure, shards, price, links.sync)
-    time = throttled(problem, structure, strategy, price, time)
-    parts_j = step_energy_parts_j(problem, structure, strategy, price, time)
+    time = step_times(problem, plan_options, shards, price, links.sync)
+    time = throttled(problem, plan_options, strategy, price, time)
+    parts_j = step_energy_parts_j(problem, plan_options, strategy, price, time)
     step = StepPrice(
         time=time,
-        memory=step_memory(problem, structure, shards, price.states),
-        host_bytes=step_host_bytes(problem, structure, shards, price.states),
+        memory=step_memory(problem, plan_options, shards, price.states),
+        host_bytes=step_host_bytes(problem, plan_options, shards, price.states),
         energy_j=total_energy_j(parts_j, time.total_s),
         energy_parts_j=parts_j,
         cost_usd=step_cost_usd(problem.system.chip, time.total_s, strategy.num_devices),
         num_devices=strategy.num_devices,
         flops=price.flops,
     )
-    return Priced(strategy, structure, step, price)
+    return Priced(strategy, plan_options, step, price)
 
 
 def price_each(
-    problem: Problem, structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork
+    problem: Problem, option_sets: Sequence[tuple[PlanOptions, int]], network: AxisNetwork
 ) -> list[tuple[IntArray, Priced]]:
     """Return the price of each row of a network, each under its own plan options.
 
@@ -318,13 +318,13 @@ def price_each(
 
     Parameters
     ----------
-    structures
+    option_sets
         Plan options, each with its number of rows.
     """
     layouts: dict[PlanOptions, dict[PlanOptions, list[int]]] = {}
     start = 0
-    for structure, number in structures:
-        own = layouts.setdefault(layout_of(structure), {}).setdefault(structure, [])
+    for plan_options, number in option_sets:
+        own = layouts.setdefault(layout_of(plan_options), {}).setdefault(plan_options, [])
         own.extend(range(start, start + number))
         start += number
     found = []
@@ -339,31 +339,35 @@ def price_each(
         part = take_rows(network, rows)
         first, equal = layer_keys(part, layout)
         few = take_rows(part, first)
-        recomputes = tuple({r: None for structure in members for r in recomputes_of(structure)})
+        recomputes = tuple(
+            {r: None for plan_options in members for r in recomputes_of(plan_options)}
+        )
         uses_tatp = bool((few.strategy.tatp > 1).any())
         tables = price_layers(problem, layout, few, recomputes, uses_tatp=uses_tatp)
         end = 0
-        for structure, own in members.items():
+        for plan_options, own in members.items():
             start, end = end, end + len(own)
-            layers = take_rows(prices_of(structure, tables), equal[start:end])
+            layers = take_rows(prices_of(plan_options, tables), equal[start:end])
             groups = take_rows(part, slice(start, end))
             own_links = take_rows(links, link_of[rows[start:end]])
-            priced = price_columns(problem, structure, groups.strategy, groups, layers, own_links)
+            priced = price_columns(
+                problem, plan_options, groups.strategy, groups, layers, own_links
+            )
             found.append((rows[start:end], priced))
     return found
 
 
-def price_one(problem: Problem, structure: PlanOptions, strategy: Strategy) -> Priced:
+def price_one(problem: Problem, plan_options: PlanOptions, strategy: Strategy) -> Priced:
     """Return the price of one strategy: a column of one row."""
-    return price_columns(problem, structure, stack([strategy]))
+    return price_columns(problem, plan_options, stack([strategy]))
 
 
 def send_s(
-    problem: ProblemOf[Workload], structure: PlanOptions, strategy: StrategyOf[Num],
+    problem: ProblemOf[Workload], plan_options: PlanOptions, strategy: StrategyOf[Num],
     collectives: Collectives,
 ) -> Num:  # fmt: skip
     """Return the seconds in which one micro-batch passes to the next stage [s]."""
-    num_bytes = send_bytes(problem, structure, strategy)
+    num_bytes = send_bytes(problem, plan_options, strategy)
     return collectives.time_s(CollectiveKind.SEND, "pp", num_bytes)
 
 
@@ -422,7 +426,7 @@ class GradientSync:
 
 
 def gradient_sync(
-    kinds: SyncedKinds, pipeline: PipelinePrice, structure: PlanOptions,
+    kinds: SyncedKinds, pipeline: PipelinePrice, plan_options: PlanOptions,
     optimizer: OptimizerPreset, *, sums_whole: bool = False,
 ) -> GradientSync:  # fmt: skip
     """Return the seconds of synchronising all kinds of parameters in a step.
@@ -446,24 +450,24 @@ def gradient_sync(
     buckets = larger(pipeline.num_layers, 1.0)
 
     def show(sent: _Sent, window_s: Num) -> Exposure:
-        if not structure.overlap_data_parallel:
+        if not plan_options.overlap_data_parallel:
             return plain(sent.shared_s)
         return overlapped(sent.shared_s, window_s, buckets, sent.alone_s)
 
     forward_s, backward_s = pipeline.forward_window_s, pipeline.backward_window_s
     gradient_s = pipeline.gradient_window_s
-    if structure.zero_stage == 0:
+    if plan_options.zero_stage == 0:
         # One all-reduce of all gradients.
         norm_s = sum(links.all_reduce.time_s(0.0, 1.0) for _, links in kinds)
         summed = show(_all_reduce(kinds, buckets, optimizer), gradient_s)
         return GradientSync(last_backward=summed, norm=Exposure(norm_s, 0.0))
     # ZeRO 1 to 3: gradients scattered, weights gathered, one shard summed over its replicas.
     gradient = optimizer.reduced_gradient_bytes_per_param
-    weight = optimizer.gathered_bytes_per_param(structure.zero_stage)
+    weight = optimizer.gathered_bytes_per_param(plan_options.zero_stage)
     reduced = _sent((k.reduce_scatter, n * gradient, buckets) for n, k in kinds)
     gathered = _sent((k.all_gather, n * weight, buckets) for n, k in kinds)
     replicas = _sent((k.replicate_all_reduce, n * gradient / k.degrees, 1.0) for n, k in kinds)
-    if sums_whole and structure.zero_stage == 1:
+    if sums_whole and plan_options.zero_stage == 1:
         reduced, replicas = _all_reduce(kinds, buckets, optimizer), replicas.times(0.0)
     norm_s = sum(
         sum(t.time_s(0.0, 1.0) for t in (k.reduce_scatter, k.all_gather, k.replicate_all_reduce))
@@ -473,14 +477,14 @@ def gradient_sync(
     # ZeRO 2 and 3 scatter after each of m micro-batches; ZeRO 3 also gathers in each pass. What is
     # left of the last backward window hides the sum over replicas.
     m = pipeline.num_micro_batches
-    if structure.zero_stage < 3:
+    if plan_options.zero_stage < 3:
         scattered = show(reduced, gradient_s)
         last = show(replicas, positive_part(gradient_s - reduced.shared_s))
         once = GradientSync(first_forward=show(gathered, forward_s), replicas=last, norm=norm)
-        if structure.zero_stage == 1:
+        if plan_options.zero_stage == 1:
             return replace(once, last_backward=scattered)
         return replace(once, each_backward=scattered, num_micro_batches=m)
-    again = gathered.times(1.0 if structure.reshard_after_forward else 0.0)
+    again = gathered.times(1.0 if plan_options.reshard_after_forward else 0.0)
     # Both kinds of transfers share the backward window; gradients come in the last part of it.
     shared_s = smaller(backward_s, gradient_s + again.shared_s)
     forward, backward = show(gathered, forward_s), show(again + reduced, shared_s)
@@ -529,7 +533,8 @@ def _all_reduce(kinds: SyncedKinds, buckets: Num, optimizer: OptimizerPreset) ->
 
 
 def sharding_copies_s(
-    state: StageState, pipeline: PipelinePrice, structure: PlanOptions, optimizer: OptimizerPreset,
+    state: StageState, pipeline: PipelinePrice, plan_options: PlanOptions,
+    optimizer: OptimizerPreset,
     memory_bytes_per_s: Num,
 ) -> Num:  # fmt: skip
     """Return the seconds in which full sharding copies in a step, where no compiler removes it.
@@ -538,7 +543,7 @@ def sharding_copies_s(
     lays out gradients for the scatter (2 in, 4 out), unless weights are frozen.
     Source: PyTorch FSDP2, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py.
     """
-    per_param = 4.0 * (1.0 + structure.reshard_after_forward) + 6.0 * (
+    per_param = 4.0 * (1.0 + plan_options.reshard_after_forward) + 6.0 * (
         not optimizer.freezes_weights
     )
     params = state.dense_params + state.expert_params

@@ -132,7 +132,7 @@ class LayerStreams:
     None where nothing shares them."""
 
 
-def streamed_tensor_of(op: Op, structure: PlanOptions, axis: str = AXIS) -> StreamedTensor:
+def streamed_tensor_of(op: Op, plan_options: PlanOptions, axis: str = AXIS) -> StreamedTensor:
     """Return the tensor that streams for an operator, by the dim of its weight that an axis splits.
 
     Logits gather their tokens whole: their part of the table is too large to be read in each
@@ -142,7 +142,7 @@ def streamed_tensor_of(op: Op, structure: PlanOptions, axis: str = AXIS) -> Stre
         return StreamedTensor.WEIGHTS
     if op.kind is not OpKind.MATMUL:
         return StreamedTensor.NOTHING
-    dim = weight_sharding(op.weights[0], structure).dim_of(axis)
+    dim = weight_sharding(op.weights[0], plan_options).dim_of(axis)
     if dim in (None, "vocab"):
         return StreamedTensor.NOTHING
     if dim == FLAT:
@@ -151,7 +151,7 @@ def streamed_tensor_of(op: Op, structure: PlanOptions, axis: str = AXIS) -> Stre
 
 
 def overlapped_ops(
-    calls: Sequence[CollectiveCall], layer: LayerGraph, structure: PlanOptions
+    calls: Sequence[CollectiveCall], layer: LayerGraph, plan_options: PlanOptions
 ) -> list[Op | None]:
     """Return for each call the product or attention core that sends it in its rounds, or None.
 
@@ -170,7 +170,7 @@ def overlapped_ops(
     found: list[Op | None] = []
     for call in calls:
         worker = None
-        if _is_cut(call, structure):
+        if _is_cut(call, plan_options):
             if call.kind is CollectiveKind.ALL_GATHER or call.of_weight:
                 worker = named.get(call.site.partition(":")[0])
                 takers.setdefault((call.axis, f"{call.tensor.name}.gradient"), worker)
@@ -180,18 +180,20 @@ def overlapped_ops(
                 worker = takers.get((call.axis, call.tensor.name))
         if call.axis == ROWS and worker is not None:
             is_product = worker.kind is OpKind.MATMUL
-            if not (is_product and streamed_tensor_of(worker, structure) is StreamedTensor.WEIGHTS):
+            if not (
+                is_product and streamed_tensor_of(worker, plan_options) is StreamedTensor.WEIGHTS
+            ):
                 worker = None
         found.append(worker)
     return found
 
 
-def _is_cut(call: CollectiveCall, structure: PlanOptions) -> bool:
+def _is_cut(call: CollectiveCall, plan_options: PlanOptions) -> bool:
     """Return whether a call is cut into pieces, one for each round."""
     if call.axis == AXIS:
         return call.streamed
     is_gather_or_scatter = call.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-    along_rows = structure.streamed is Streamed.BOTH and call.axis == ROWS
+    along_rows = plan_options.streamed is Streamed.BOTH and call.axis == ROWS
     return along_rows and is_gather_or_scatter and not (call.of_weight or call.per_step)
 
 
@@ -208,7 +210,7 @@ def call_word_bytes(call: CollectiveCall, rates: DeviceRates, gradient_bytes: fl
 
 
 def streamed_bytes(
-    layer: LayerGraph, calls: Sequence[CollectiveCall], structure: PlanOptions,
+    layer: LayerGraph, calls: Sequence[CollectiveCall], plan_options: PlanOptions,
     sizes: Mapping[str, Num], strategy: StrategyOf[Num], rates: DeviceRates, gradient_bytes: float,
     axis: str = AXIS,
 ) -> dict[str, StreamedBytes]:  # fmt: skip
@@ -226,13 +228,13 @@ def streamed_bytes(
     transfers: dict[str, StreamedTensor] = {}
     owned_bytes: dict[str, dict[str, Num]] = {}
     for op in layer.ops:
-        transfer = streamed_tensor_of(op, structure, axis)
+        transfer = streamed_tensor_of(op, plan_options, axis)
         if op.kind is OpKind.MATMUL and transfer is not StreamedTensor.NOTHING:
             transfers[op.name] = transfer
-    for call, worker in zip(calls, overlapped_ops(calls, layer, structure), strict=True):
+    for call, worker in zip(calls, overlapped_ops(calls, layer, plan_options), strict=True):
         if worker is None or call.replayed or call.axis != axis:
             continue
-        transfers.setdefault(worker.name, streamed_tensor_of(worker, structure, axis))
+        transfers.setdefault(worker.name, streamed_tensor_of(worker, plan_options, axis))
         parts = owned_bytes.setdefault(worker.name, {})
         direction = "forward" if call.phase is Phase.FORWARD else "backward"
         what = "item" if call.kind is CollectiveKind.ALL_GATHER else "sum"
@@ -244,7 +246,7 @@ def streamed_bytes(
 
 
 def stream_links(
-    network: AxisNetwork, structure: PlanOptions, axis: str = AXIS
+    network: AxisNetwork, plan_options: PlanOptions, axis: str = AXIS
 ) -> list[StreamLinks]:
     """Return the links between neighbours of the streams over an axis.
 
@@ -252,10 +254,10 @@ def stream_links(
     without.
     """
     ways = network.ways(axis)
-    every = [_links_of(group, network, structure, axis) for group in ways]
+    every = [_links_of(group, network, plan_options, axis) for group in ways]
     if len(every) == 1:
         return every
-    cycles = [_may_cycle(structure, axis) & _has_cycle(group) for group in ways]
+    cycles = [_may_cycle(plan_options, axis) & _has_cycle(group) for group in ways]
     return [_best_links(every, cycles), _best_links(every, [~closes for closes in cycles])]
 
 
@@ -282,25 +284,25 @@ def _best_links(every: Sequence[StreamLinks], chosen: Sequence[BoolArray]) -> St
     )
 
 
-def _may_cycle(structure: PlanOptions, axis: str) -> bool:
+def _may_cycle(plan_options: PlanOptions, axis: str) -> bool:
     """Return whether the streams over an axis take a cycle of neighbours where there is one.
 
     Along the rows of blocks arrived tensors stay, so a form that sends nothing twice is right.
     """
-    return axis == ROWS or structure.stream_form in (StreamForm.AUTO, StreamForm.CYCLE)
+    return axis == ROWS or plan_options.stream_form in (StreamForm.AUTO, StreamForm.CYCLE)
 
 
 def _links_of(
-    group: Group[FloatArray], network: AxisNetwork, structure: PlanOptions, axis: str
+    group: Group[FloatArray], network: AxisNetwork, plan_options: PlanOptions, axis: str
 ) -> StreamLinks:
     """Return the links between neighbours of the streams in a group: the slowest that they cross.
 
     On a cycle of neighbours the stream is a cycle, unless the strategy names another form.
     """
     members = degree_of(axis, network.strategy)
-    may_cycle = _may_cycle(structure, axis)
-    other_form = {"auto": "stream", "cycle": "ring"}.get(str(structure.stream_form))
-    other_form = other_form or str(structure.stream_form)
+    may_cycle = _may_cycle(plan_options, axis)
+    other_form = {"auto": "stream", "cycle": "ring"}.get(str(plan_options.stream_form))
+    other_form = other_form or str(plan_options.stream_form)
     cycle, other = streams["cycle"], streams["hold" if axis == ROWS else other_form]
     has_cycle = _has_cycle(group) & may_cycle
 
@@ -328,7 +330,7 @@ def _links_of(
         num_sends=of_form(num_sends) / members,
         num_shared_rounds=of_form(lambda form: form.num_shared_rounds(members)),
         num_exchange_rounds=of_form(lambda form: form.num_exchange_rounds(members)),
-        may_hold=~has_cycle & (axis != ROWS and structure.stream_form is StreamForm.AUTO),
+        may_hold=~has_cycle & (axis != ROWS and plan_options.stream_form is StreamForm.AUTO),
     )
 
 

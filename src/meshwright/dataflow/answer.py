@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import TypedDict
 
-from meshwright.base.records import Brief, Rows
+from meshwright.base.records import Brief, Rows, Shown
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.layouts import TensorLayout, payload_bytes
 from meshwright.dataflow.roofline import CalibratedSystem, fused_edges
@@ -18,13 +18,12 @@ from meshwright.dataflow.sharding import GraphSharding
 from meshwright.dataflow.stages import Stage
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, factors
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
-from meshwright.report.screen import counted
+from meshwright.view.notebook import figure
+from meshwright.view.words import counted
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 SLOWER = "slower by its bound"
 

@@ -102,7 +102,7 @@ def fusion_facts(answer: FusionAnswer) -> Iterator[FusionFacts]:
         flops_per_s=grid.flops_per_s / narrow,
         weight_bytes=_loaded_bytes(graph, graph.kernels),
         ends_bytes=_fused_ends_bytes(graph),
-        moves_ends=asked.rules == "own",
+        moves_ends=asked.rules.counts_ends,
         all_repeats=graph.repeats,
         latency_s=answer.latency_s,
         parts=tuple(

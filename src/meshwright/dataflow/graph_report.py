@@ -11,7 +11,8 @@ from meshwright.base.units import format_si
 from meshwright.dataflow.layouts import splits_of
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Dims, Kernel, Unit, num_elements
-from meshwright.report.screen import Bars, Screen, counted
+from meshwright.view.screen import Bars, Screen
+from meshwright.view.words import counted
 
 COLUMNS = 100
 MOST_INPUTS = 4

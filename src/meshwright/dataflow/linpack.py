@@ -22,21 +22,20 @@ from typing_extensions import TypedDict
 
 from meshwright.base.arrays import FloatArray, ceil_div
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
-from meshwright.base.records import Brief, Rows
+from meshwright.base.records import Brief, Rows, Shown
 from meshwright.base.registry import version
 from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.cost.operator import matmul_compute_s
 from meshwright.dataflow.roofline import CalibratedSystem, Links
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.workloads import hpl
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
-from meshwright.report.screen import memory_lines, time_lines
 from meshwright.spec.collective import CollectiveKind
+from meshwright.view.notebook import figure
+from meshwright.view.screen import memory_lines, time_lines
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 WORD_BYTES = 8.0
 """Bytes of a number: Linpack runs in double precision."""

@@ -15,9 +15,10 @@ from meshwright.dataflow.energy import total_w
 from meshwright.dataflow.linpack import GridRun, GridRuns
 from meshwright.dataflow.report import degrees
 from meshwright.dataflow.roofline import CalibratedSystem
-from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
-from meshwright.report.page.pieces import (
+from meshwright.spec.calibration import constants_of
+from meshwright.view import charts
+from meshwright.view.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
+from meshwright.view.pieces import (
     GIB,
     constants,
     count_chart,
@@ -27,7 +28,7 @@ from meshwright.report.page.pieces import (
     ranked,
     time_chart,
 )
-from meshwright.report.screen import counted, rent_rate, words
+from meshwright.view.words import counted, rent_rate, words
 
 MOST_KERNELS = 24
 """Kernels that have a bar."""
@@ -258,7 +259,7 @@ def _sure_tile(machine: CalibratedSystem) -> Tile:
 def _sure(machine: CalibratedSystem) -> list[Part]:
     return [Text("Fidelity: closed-form. There is no interval: graphs have no measured rows."),
             provenance(machine.spec),
-            constants(machine.calibration)]  # fmt: skip
+            constants(constants_of(machine.calibration), machine.calibration.source)]  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------- Linpack

@@ -8,7 +8,8 @@ from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.dataflow.answer import GraphPlan, GraphPlans, kernel_records
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.report.screen import counted, memory_lines, time_lines, wrapped
+from meshwright.view.screen import memory_lines, time_lines, wrapped
+from meshwright.view.words import counted
 
 SHOWN_GAP = 0.0005
 """A smaller one would be printed as nothing."""

@@ -1,7 +1,7 @@
 """Answers for the page: each function takes the request of the page and returns plain data.
 
 An answer holds the plan as ``--json`` prints it, the first screen of its report as data
-(``report/page/parts.py``), and the leading plans with the options that state them; the sections of
+(``view/parts.py``), and the leading plans with the options that state them; the sections of
 the report follow on request.
 """
 
@@ -50,7 +50,7 @@ def search(options: Mapping[str, str], start: Start, progress: Progress) -> Reco
 
 def front(options: Mapping[str, str], start: Start, progress: Progress) -> Record:
     """Return the chart of the plans that none beats in time, memory, energy and money at once."""
-    from meshwright.report.answer_file import plain_data
+    from meshwright.catalog.answer_file import plain_data
     from meshwright.train.page import front_chart
 
     args = arguments("plan", options, start)
@@ -74,9 +74,9 @@ def _question(options: Mapping[str, str], start: Start) -> tuple[int, Any]:
 
 def answer_record(found: Plan) -> Record:
     """Return a plan with the first screen of its report and the leading plans."""
+    from meshwright.catalog.answer_file import plain_data
     from meshwright.frameworks.registry import target_for
     from meshwright.options.stated import strategy_texts
-    from meshwright.report.answer_file import plain_data
     from meshwright.train.page import first_screen
     from meshwright.train.plan_file import to_data
 
@@ -85,7 +85,7 @@ def answer_record(found: Plan) -> Record:
         "answer": to_data(found),
         "page": plain_data(first_screen(found)),
         "plans": [_entry(entry, asked) for entry in (found.best, *found.runners_up)],
-        "texts": strategy_texts(found.best.strategy, found.best.structure),
+        "texts": strategy_texts(found.best.strategy, found.best.plan_options),
         "target": target_for(found.workload.software.framework or "", found.best.launches_with),
     }
 
@@ -98,7 +98,7 @@ def _entry(entry: Candidate, asked: tuple[Any, int, Any]) -> Record:
     price = entry.estimate
     return {
         "plan": entry.text,
-        "options": strategy_options(entry.strategy, entry.structure, *asked),
+        "options": strategy_options(entry.strategy, entry.plan_options, *asked),
         "step_time_s": price.step_time_s,
         "memory_bytes": price.memory_bytes,
         "cells": [format_seconds(price.step_time_s), format_bytes(price.memory_bytes),
@@ -108,7 +108,7 @@ def _entry(entry: Candidate, asked: tuple[Any, int, Any]) -> Record:
 
 def sections(text: str) -> Record:
     """Return the sections of the report of a plan: the part after the first screen."""
-    from meshwright.report.answer_file import plain_data
+    from meshwright.catalog.answer_file import plain_data
 
     return {"sections": [plain_data(section) for section in _plan(text).page().sections]}
 
@@ -123,7 +123,7 @@ def progress_record(counts: Counts, best: Best, left_s: float) -> Record:
 
 def side_by_side(questions: Sequence[Mapping[str, str]], start: Start) -> Record:
     """Return the parts of a page with plans beside each other."""
-    from meshwright.report.answer_file import plain_data
+    from meshwright.catalog.answer_file import plain_data
     from meshwright.train.page import side_by_side as parts
 
     if not 0 < len(questions) <= MOST_SIDE_BY_SIDE:

@@ -106,7 +106,7 @@ def options_of(plan: Plan, entry: Any) -> dict[str, str]:
     from meshwright.options.stated import strategy_options
 
     devices, software = plan.system.num_alive, plan.workload.software
-    return strategy_options(entry.strategy, entry.structure, plan.model, devices, software)
+    return strategy_options(entry.strategy, entry.plan_options, plan.model, devices, software)
 
 
 def arguments(verb: str, options: Mapping[str, object], start: Start) -> Namespace:

@@ -25,10 +25,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from meshwright.base.errors import MeshwrightError, UsageError
+from meshwright.catalog.answer_file import plain_data
 from meshwright.explore import answers
 from meshwright.explore.question import Start, catalog
-from meshwright.report.answer_file import plain_data
-from meshwright.report.failure import failure
+from meshwright.show.failure import failure
 
 HOST = "127.0.0.1"
 OWN = Path(__file__).parent / "page"

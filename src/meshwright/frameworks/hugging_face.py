@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.frameworks.launch import Words, degrees, micro_batches
+from meshwright.frameworks.launch import degrees, micro_batches
+from meshwright.frameworks.table import Words
 from meshwright.spec.workload import Adapters
 from meshwright.train.answer import Plan
 

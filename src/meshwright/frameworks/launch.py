@@ -28,7 +28,7 @@ def degrees(plan: Plan) -> dict[str, int]:
 def mesh_dims(plan: Plan) -> dict[str, int]:
     """Return name and size of each mesh dim, outermost first; dims of size one are kept."""
     sizes = degrees(plan)
-    order = [axis for axis in reversed(plan.best.structure.axis_order) if axis in MESH_AXES]
+    order = [axis for axis in reversed(plan.best.plan_options.axis_order) if axis in MESH_AXES]
     return {axis: sizes[axis] for axis in order}
 
 
@@ -47,7 +47,9 @@ def layers_of_chunks(plan: Plan) -> list[int]:
     """Return the layers of each chunk of the pipeline, first to last, as they were priced."""
     sizes = degrees(plan)
     chunks = sizes["pp"] * sizes["num_virtual_stages"]
-    lengths: list[int] = chunk_lengths(plan.model.num_layers, chunks, plan.best.structure).tolist()
+    lengths: list[int] = chunk_lengths(
+        plan.model.num_layers, chunks, plan.best.plan_options
+    ).tolist()
     return lengths
 
 

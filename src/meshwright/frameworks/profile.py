@@ -26,8 +26,8 @@ from meshwright.base.files import opened, unreadable
 from meshwright.base.records import Listed, Rows
 from meshwright.base.units import format_seconds
 from meshwright.catalog.files import shown
-from meshwright.report.page.pieces import largest
-from meshwright.report.screen import counted
+from meshwright.view.pieces import largest
+from meshwright.view.words import counted
 
 
 class Work(StrEnum):

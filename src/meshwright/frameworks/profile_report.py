@@ -10,9 +10,9 @@ from typing_extensions import TypedDict
 from meshwright.base.units import format_seconds
 from meshwright.cost.parts import TimePart
 from meshwright.frameworks.profile import COMMUNICATION, COMPUTATION, Profile, Work
-from meshwright.report.screen import counted, words
 from meshwright.train.answer import Plan
 from meshwright.train.report import question_line
+from meshwright.view.words import counted, words
 
 
 @dataclass(frozen=True)

@@ -27,18 +27,15 @@ def framework_refusals(plan: Plan, name: str, *, is_written: bool = True) -> lis
     is_written
         Whether the framework's own files are written; otherwise those of a program on top of it.
     """
-    found = [fault for check in (_segments, _devices) for fault in check(plan)]
-    if plan.best.segments:
-        written = asked(plan)
-        limits = written_faults(name, written) if is_written else launched_faults(written)
-        found += [*limits, *_launching(plan, load_framework(name))]
-    return found
+    written = asked(plan)
+    limits = written_faults(name, written) if is_written else launched_faults(written)
+    return [*_devices(plan), *limits, *_launching(plan, load_framework(name))]
 
 
 def asked(plan: Plan) -> Written:
     """Return the strategy of a plan with its question."""
     best = plan.best
-    return Written(plan.model, plan.system, plan.workload, best.strategy, best.structure)
+    return Written(plan.model, plan.system, plan.workload, best.strategy, best.plan_options)
 
 
 def _launching(plan: Plan, framework: Framework) -> Iterator[Fault]:
@@ -53,7 +50,7 @@ def _launching(plan: Plan, framework: Framework) -> Iterator[Fault]:
     software = work.software.model_copy(update={"framework": framework.title, "launches": launches})
     asked = work.model_copy(update={"software": software})
     columns = stack([plan.best.strategy])
-    case = Case(plan.model, asked, plan.best.structure, columns, 1.0, 1.0)
+    case = Case(plan.model, asked, plan.best.plan_options, columns, 1.0, 1.0)
     found, change = found_faults((*axis_rules(), *launching.rules()), case, plan.system.num_alive)
     for refusal in found:
         path = refusal.rule.path
@@ -62,28 +59,22 @@ def _launching(plan: Plan, framework: Framework) -> Iterator[Fault]:
 
 def plan_refusals(plan: Plan) -> list[Fault]:
     """Return the faults of a plan that no target can express: its shape, batch, legality."""
-    return [
-        fault for check in (_segments, _vocabulary, _not_written, _rules) for fault in check(plan)
-    ] + list(batch_faults(asked(plan)))
-
-
-def _segments(plan: Plan) -> Iterator[Fault]:
-    count = len(plan.best.segments)
-    if count != 1:
-        message = f"{count} segments of layers with strategies of their own; one can be written"
-        yield Fault("best.segments", message, "plan with one segment")
+    checks = (_vocabulary, _not_written, _rules)
+    return [fault for check in checks for fault in check(plan)] + list(batch_faults(asked(plan)))
 
 
 def _vocabulary(plan: Plan) -> Iterator[Fault]:
-    if plan.best.structure.vocabulary_parallel:
+    if plan.best.plan_options.vocabulary_parallel:
         message = "embedding and logits split over pipeline stages are in no released framework"
-        yield Fault("structure.vocabulary_parallel", message, "vocabulary_parallel=false")
+        yield Fault("plan_options.vocabulary_parallel", message, "vocabulary_parallel=false")
 
 
 def _not_written(plan: Plan) -> Iterator[Fault]:
-    if plan.best.structure.overlap_expert_parallel:
+    if plan.best.plan_options.overlap_expert_parallel:
         message = "micro-batches that hide communication of experts of each other are not written"
-        yield Fault("structure.overlap_expert_parallel", message, "overlap_expert_parallel=false")
+        yield Fault(
+            "plan_options.overlap_expert_parallel", message, "overlap_expert_parallel=false"
+        )
     if depths := plan.model.prediction_depths:
         message = f"{depths} layers for multi-token prediction are not written"
         yield Fault("model.prediction_depths", message, "plan the model without them")
@@ -103,7 +94,7 @@ def _devices(plan: Plan) -> Iterator[Fault]:
 def _rules(plan: Plan) -> Iterator[Fault]:
     """Yield the refusals of the axes themselves; narrow tiles are slow, not inexpressible."""
     case = Case(
-        plan.model, plan.workload, plan.best.structure, stack([plan.best.strategy]), 1.0, 1.0
+        plan.model, plan.workload, plan.best.plan_options, stack([plan.best.strategy]), 1.0, 1.0
     )
     found, change = found_faults(axis_rules(), case, plan.system.num_alive)
     for refusal in found:
@@ -112,10 +103,10 @@ def _rules(plan: Plan) -> Iterator[Fault]:
 
 def offload_refusals(plan: Plan) -> Iterator[Fault]:
     """Yield the refusal of tensors offloaded to the host."""
-    offload = plan.best.structure.offload
+    offload = plan.best.plan_options.offload
     if offload is not Offload.NONE:
         message = f"{offload} on the host is not written"
-        yield Fault("structure.offload", message, "offload=none")
+        yield Fault("plan_options.offload", message, "offload=none")
 
 
 def choice_refusal(path: str, found: object, reason: str, fix: str) -> Fault:

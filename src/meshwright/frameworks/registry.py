@@ -19,7 +19,6 @@ TARGETS = {
     "accelerate": "accelerate",
     "megatron-bridge": "megatron-bridge",
     "maxtext": "maxtext",
-    "jax": "jax",
 }
 """The export target of each framework of the catalog that has one."""
 

@@ -17,7 +17,8 @@ from math import ceil
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.catalog.workloads import load_server
-from meshwright.frameworks.launch import Words, on_one_line
+from meshwright.frameworks.launch import on_one_line
+from meshwright.frameworks.table import Words
 from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
 from meshwright.serve.disaggregated import prompts_of
 from meshwright.serve.launching import joined_replicas, server_faults, serving_faults

@@ -15,11 +15,11 @@ import yaml
 
 from meshwright.frameworks.reading.given import Given
 
-Value = None | bool | int | float | str | tuple[str, ...]
+Value = None | bool | int | float | str | tuple[str, ...] | list[int] | dict[str, int]
 """A value of an option."""
 Words = tuple[str, ...]
 """One option of a command line with its values."""
-PLAIN: tuple[Value, ...] = (None, False, 0, 1, "", "none", "off", ())
+PLAIN: tuple[Value, ...] = (None, False, 0, 1, "", "none", "off", (), [])
 """Values with which an option of this program asks for nothing."""
 
 

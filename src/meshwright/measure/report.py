@@ -17,9 +17,10 @@ from meshwright.measure.constants import (
     moved_bytes,
 )
 from meshwright.measure.run import MeasuredMachine
-from meshwright.report.screen import Screen, Table, counted
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.measured import Machine, Timing
+from meshwright.view.screen import Screen, Table
+from meshwright.view.words import counted
 
 
 def measured_screen(found: MeasuredMachine) -> Screen:

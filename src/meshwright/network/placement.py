@@ -241,7 +241,7 @@ class Choice:
 
 
 def all_choices(
-    structure: PlanOptions, strategy: Strategy, sides: Shape, grids: Sequence[Shape] = (),
+    plan_options: PlanOptions, strategy: Strategy, sides: Shape, grids: Sequence[Shape] = (),
     most: int | None = None,
 ) -> Sequence[Choice]:  # fmt: skip
     """Return the ways to lay the axes in nested blocks; those of the plan's own order first.
@@ -253,7 +253,7 @@ def all_choices(
     most
         Number of ways after which the search may end.
     """
-    degrees = tuple((axis, int(getattr(strategy, axis))) for axis in structure.axis_order)
+    degrees = tuple((axis, int(getattr(strategy, axis))) for axis in plan_options.axis_order)
     return _choices(degrees, sides, tuple(grids), most)
 
 

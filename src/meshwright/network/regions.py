@@ -17,7 +17,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from meshwright.base.arrays import IntArray
 from meshwright.topology.network import Network
 
 INSIDE = -1
@@ -308,7 +307,7 @@ class Region:
     def colours(self) -> tuple[int, ...] | None:
         """0 or 1 for each device so that neighbours differ; None where that cannot be."""
         colours = [-1] * len(self.devices)
-        for part in self._parts:
+        for part in self.parts:
             colours[part[0]] = 0
             for cell in part:
                 for near in self.neighbours[cell]:
@@ -318,7 +317,7 @@ class Region:
         return tuple(colours)
 
     @cached_property
-    def _parts(self) -> tuple[tuple[int, ...], ...]:
+    def parts(self) -> tuple[tuple[int, ...], ...]:
         """Indices of each connected part, each device after one of its neighbours."""
         seen: set[int] = set()
         parts = []
@@ -332,12 +331,6 @@ class Region:
                     seen.update(new)
                 parts.append(tuple(part))
         return tuple(parts)
-
-    @property
-    def parts(self) -> tuple[IntArray, ...]:
-        """Devices of each connected part, ascending; the largest part first."""
-        parts = (np.sort(np.array(self.devices, dtype=np.int64)[list(p)]) for p in self._parts)
-        return tuple(sorted(parts, key=lambda part: (-len(part), int(part[0]))))
 
     def of(self, devices: Iterable[int]) -> Region:
         """Return the region of some of the devices."""
@@ -356,14 +349,6 @@ class Region:
         pairs = ((place[near], place[far]) for near, far in self.edges)
         edges = tuple(sorted((min(pair), max(pair)) for pair in pairs))
         return Region(tuple(self.devices[index] for index in indices), edges)
-
-    def with_hops(self, num_hops: int) -> Region:
-        """Return the devices with an edge between any two that are at most this many hops apart."""
-        reach = [{index} for index in range(len(self.devices))]
-        for _ in range(num_hops):
-            reach = [set().union(cells, *(self.neighbours[c] for c in cells)) for cells in reach]
-        edges = ((near, far) for near, cells in enumerate(reach) for far in cells if near < far)
-        return Region(self.devices, tuple(sorted(edges)))
 
 
 def make_region(network: Network, devices: Iterable[int] | None = None) -> Region:
@@ -463,7 +448,7 @@ def _is_refused(region: Region, rules: CoverRules) -> bool:
     closes = rules.is_closed and rules.group_size > 2
     if _num_missing(region) > 2 * num_idle + (0 if closes else 2 * rules.num_groups):
         return True
-    if num_idle == 0 and any(len(part) % rules.group_size for part in region._parts):
+    if num_idle == 0 and any(len(part) % rules.group_size for part in region.parts):
         return True
     return _is_off_balance(region, rules, num_idle, closes=closes)
 

@@ -11,14 +11,14 @@ import numpy as np
 from meshwright.base.arrays import IntArray, read_only
 
 
-def row_major(rows: int, columns: int) -> IntArray:
+def _row_major(rows: int, columns: int) -> IntArray:
     """Return the (row, column) of each cell, row after row, each from the left; (cells, 2)."""
     return np.stack(np.divmod(np.arange(rows * columns), columns), axis=1)
 
 
 def snake(rows: int, columns: int) -> IntArray:
     """Return a Hamiltonian path: row after row, every other one from the right; (cells, 2)."""
-    cells = row_major(rows, columns)
+    cells = _row_major(rows, columns)
     turns_back = cells[:, 0] % 2 == 1
     cells[turns_back, 1] = columns - 1 - cells[turns_back, 1]
     return cells
@@ -58,7 +58,6 @@ _ORDERS: dict[str, Callable[[int, int], IntArray]] = {
     "cycle": cycle,
     "snake": snake,
     "snake-down": snake_down,
-    "row-major": row_major,
 }
 
 
@@ -66,19 +65,6 @@ _ORDERS: dict[str, Callable[[int, int], IntArray]] = {
 def visit(order: str, rows: int, columns: int) -> IntArray:
     """Return the cells of a block in one of the named orders, (cells, 2)."""
     return read_only(_ORDERS[order](rows, columns))
-
-
-@cache
-def visiting_orders(rows: int, columns: int) -> tuple[str, ...]:
-    """Return the names of the orders that differ on a block; those of neighbours first.
-
-    With two rows the snake is a cycle, in a single row or column all orders are one.
-    """
-    found: dict[bytes, str] = {}
-    for order in _ORDERS:
-        if order != "cycle" or has_cycle(rows, columns):
-            found.setdefault(visit(order, rows, columns).tobytes(), order)
-    return tuple(found.values())
 
 
 def chain(

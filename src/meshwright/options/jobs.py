@@ -183,12 +183,12 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
     for option, text in (("model", args.model), ("on", args.on), ("measured", args.measured)):
         if text is None:
             raise SpecError(Fault(option, "is needed"))
-    asked, strategy, structure = strategy_question(args)
+    asked, strategy, plan_options = strategy_question(args)
     plan = estimate(
-        asked.model, asked.system, asked.workload, strategy, structure, calibration=calibration,
+        asked.model, asked.system, asked.workload, strategy, plan_options, calibration=calibration,
         is_placed=False,
     )  # fmt: skip
-    return Measurement(name, problem_of(plan), strategy, structure,
+    return Measurement(name, problem_of(plan), strategy, plan_options,
                        measured_step_s(args.measured, plan))  # fmt: skip
 
 

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from meshwright.spec.workload import SoftwareStack
 
 
-def strategy_texts(strategy: Strategy, structure: PlanOptions) -> dict[str, str]:
+def strategy_texts(strategy: Strategy, plan_options: PlanOptions) -> dict[str, str]:
     """Return the text of every option of a strategy, by its name in Python; lists may be empty."""
     from meshwright.sharding.space import order_name
     from meshwright.sharding.strategy import lengths_text
 
-    values = {**vars(strategy), **vars(structure), "dp": strategy.dp}
-    order = order_name(structure.axis_order)
+    values = {**vars(strategy), **vars(plan_options), "dp": strategy.dp}
+    order = order_name(plan_options.axis_order)
     # A placement nests axes in orders that no option states.
     values["axis_order"] = order if order in CHOICES["axis_order"] else ""
-    values["stage_layers"] = lengths_text(structure.stage_layers)
+    values["stage_layers"] = lengths_text(plan_options.stage_layers)
     return {option.name: _text(values[option.target]) for option in table.FIXED}
 
 
@@ -37,7 +37,7 @@ def _text(value: object) -> str:
 
 
 def strategy_options(
-    strategy: Strategy, structure: PlanOptions, model: ModelSpec, num_devices: int,
+    strategy: Strategy, plan_options: PlanOptions, model: ModelSpec, num_devices: int,
     software: SoftwareStack,
 ) -> dict[str, str]:  # fmt: skip
     """Return the options that state a strategy, without those that follow from the others.
@@ -52,7 +52,7 @@ def strategy_options(
     from meshwright.train.question import stated_strategy
 
     targets = {option.name: option.target for option in table.FIXED}
-    stated = {name: text for name, text in strategy_texts(strategy, structure).items() if text}
+    stated = {name: text for name, text in strategy_texts(strategy, plan_options).items() if text}
 
     def says(options: dict[str, str]) -> tuple[Strategy, PlanOptions]:
         blank = dict.fromkeys(targets.values())

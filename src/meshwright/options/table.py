@@ -570,8 +570,6 @@ COMMANDS: dict[str, Command] = {
             NUMBERS,
             Option("training", _TRAINING, kind="flag"),
             Option("kernel_by_kernel", "no fusion: one kernel after the other", kind="flag"),
-            Option("rules", "dfmodel: the rules and the chips of DFModel (own)",
-                   choices=("own", "dfmodel"), default="own"),
             Option("picture", "draw cores over time", "FILE.svg"),
             REPORT,
             FORCE,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol, overload
 
 if TYPE_CHECKING:
-    from meshwright.calibration.kernel_report import KernelValidation
-    from meshwright.calibration.report import Validation
+    from meshwright.calibration.kernel_validation import KernelValidation
+    from meshwright.calibration.validation import Validation
     from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.linpack import GridRuns
     from meshwright.frameworks.profile import Profile

@@ -106,7 +106,7 @@ class Found:
     """One candidate among the best."""
 
     strategy: Strategy
-    structure: PlanOptions
+    plan_options: PlanOptions
     time_s: float
     """Its price, or a bound of it where its axes are still to be placed [s]."""
     memory_bytes: float
@@ -169,12 +169,12 @@ def num_axes_in_use(found: Found) -> int:
 ORDINARY_SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.INTERLEAVED)
 
 
-def complexity(strategy: StrategyColumns, structure: PlanOptions) -> IntArray:
+def complexity(strategy: StrategyColumns, plan_options: PlanOptions) -> IntArray:
     """Return the demands of plans on a framework: axes in use and unusual choices, a count [1].
 
     Every framework offers data parallelism alone.
     """
-    return axes_in_use(strategy) + num_unusual(structure)
+    return axes_in_use(strategy) + num_unusual(plan_options)
 
 
 def axes_in_use(strategy: StrategyColumns) -> IntArray:
@@ -189,25 +189,25 @@ def axes_in_use(strategy: StrategyColumns) -> IntArray:
     return np.asarray(np.sum(in_use, axis=0), dtype=np.int64)
 
 
-def num_unusual(structure: PlanOptions) -> int:
+def num_unusual(plan_options: PlanOptions) -> int:
     """Return the number of unusual choices [1].
 
     They are pipeline schedules beyond the ordinary, offload, a vocabulary over all stages,
     communication of experts behind another micro-batch, and another order of the axes.
     """
     unusual = (
-        structure.schedule not in ORDINARY_SCHEDULES,
-        structure.uses_host,
-        structure.vocabulary_parallel,
-        structure.overlap_expert_parallel,
-        structure.axis_order != AXES,
+        plan_options.schedule not in ORDINARY_SCHEDULES,
+        plan_options.uses_host,
+        plan_options.vocabulary_parallel,
+        plan_options.overlap_expert_parallel,
+        plan_options.axis_order != AXES,
     )
     return sum(unusual)
 
 
 def _preference(found: Found) -> tuple[bool, float, int, float]:
     """Return the sort key of ties: no offload, memory in GiB, number of axes, time."""
-    offloads = found.structure.uses_host
+    offloads = found.plan_options.uses_host
     return offloads, found.memory_bytes // 2**30, num_axes_in_use(found), found.time_s
 
 

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
-from meshwright.base.records import Brief, Listed, Rows, Scalar, scalars
+from meshwright.base.records import Brief, Listed, Rows, Scalar, Shown, scalars
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.answer_file import FORMAT, AnswerFile
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
+from meshwright.catalog.answer_file import FORMAT, AnswerFile
+from meshwright.catalog.calibration import RowsErrorRecord
 from meshwright.search.exhaustive import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
 
-if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+EVERY_ROW = "all rows"
+"""Name of the errors of all sources."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class ServingCandidate(Brief):
 
     DERIVED: ClassVar[Mapping[str, str]] = {"plan": "text"}
     strategy: Strategy
-    structure: PlanOptions
+    plan_options: PlanOptions
     estimate: ServingEstimate
     launches_with: tuple[str, ...] = ()
     """Servers of the catalog that can start it."""
@@ -97,7 +95,7 @@ class ServingCandidate(Brief):
     @property
     def text(self) -> str:
         """The plan string."""
-        return serving_string(self.strategy, self.structure, self.estimate.num_groups)
+        return serving_string(self.strategy, self.plan_options, self.estimate.num_groups)
 
     def brief(self) -> str:
         """Return the plan string and the price."""
@@ -166,52 +164,17 @@ class ServingPlan(Shown):
     command: str = ""
     memory_share: float | None = None
     """Share of the memory of a device that the server fills; None: not stated [1]."""
-
-    def page(self, **more: Any) -> Page:
-        """Return the report as data; ``more`` as for :func:`meshwright.serve.page.serving_page`."""
-        from meshwright.serve.page import serving_page
-
-        return serving_page(self, **more)
-
-    def brief(self) -> str:
-        """Return the lead of the screen."""
-        from meshwright.serve.report import serving_screen
-
-        return serving_screen(self).lead
+    doubled_latency_s: Mapping[str, float] = field(default_factory=dict)
+    """Latency of the same plan with twice each resource of the system [s]."""
+    constants: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    """Constants of the cost model: each with the least and the greatest plausible value."""
+    errors: Mapping[str, RowsErrorRecord] = field(default_factory=dict)
+    """Errors of the calibration for ``EVERY_ROW``, and by measured figure and by server, each left
+    out of the fit; empty: there are no rows of serving."""
 
     def rows(self) -> Rows:
         """Return the ranking: this plan, then its runners-up."""
         return [entry.as_row() for entry in (self.best, *self.runners_up)]
-
-    def plot_time(self) -> AltairChart:
-        """Draw the parts of the time per output token, or to the first one [s]."""
-        from meshwright.serve.page import time_of
-
-        return figure(time_of(self))
-
-    def plot_memory(self) -> AltairChart:
-        """Draw the memory of the fullest device by part, against its capacity [GiB]."""
-        from meshwright.serve.page import memory_of
-
-        return figure(memory_of(self))
-
-    def plot_front(self, against: str = "latency") -> AltairChart:
-        """Draw the plans that none beats, by throughput of a device and time of a user.
-
-        Parameters
-        ----------
-        against
-            ``latency`` (of a token; of prefill to the first one), or ``first_token``.
-        """
-        from meshwright.serve.page import front_of
-
-        return figure(front_of(self, against), "there is no front of more than one plan in it")
-
-    def plot_gains(self) -> AltairChart:
-        """Draw the gain of the same plan from twice each resource [%]."""
-        from meshwright.serve.page import gains_of
-
-        return figure(gains_of(self), "twice of any one resource gains less than 0.2 %")
 
     @property
     def requests_per_s(self) -> float | None:
@@ -227,7 +190,7 @@ class ServingPlan(Shown):
         return isinstance(self.workload, Decode)
 
 
-def serving_string(strategy: Strategy, structure: PlanOptions, num_groups: int) -> str:
+def serving_string(strategy: Strategy, plan_options: PlanOptions, num_groups: int) -> str:
     """Return a way of serving in the field's words: ``tp8 pp2 dp4, sp, batch 4 x 2 x 90``.
 
     The batch is written as replicas times groups in the pipeline times sequences of a group.
@@ -241,10 +204,10 @@ def serving_string(strategy: Strategy, structure: PlanOptions, num_groups: int) 
     if strategy.etp > 1:
         parts.append(f"etp{strategy.etp:.0f}")
     words = [" ".join(parts)]
-    if structure.sequence_parallel and strategy.tp > 1:
+    if plan_options.sequence_parallel and strategy.tp > 1:
         words.append("sp")
     if strategy.cp > 1:
-        words.append(f"cp={structure.context_kind}")
+        words.append(f"cp={plan_options.context_kind}")
     words.append(f"batch {strategy.dp:.0f} x {num_groups} x {strategy.micro_batch_size:.0f}")
     return ", ".join(words)
 
@@ -334,31 +297,9 @@ class DisaggregatedPlan(Shown):
     memory_share: float | None = None
     """Share of the memory of a device that the server fills; None: not stated [1]."""
 
-    def page(self, **more: Any) -> Page:
-        """Return the report as data; ``more`` as for ``disaggregated_page``."""
-        from meshwright.serve.disaggregated_page import disaggregated_page
-
-        return disaggregated_page(self, **more)
-
-    def brief(self) -> str:
-        """Return the workers, and their rates."""
-        return f"{self.model.name} on {self.system.name}: {self.best.brief()}"
-
     def rows(self) -> Rows:
         """Return the deployments: this one, then those of other sizes of workers."""
         return [entry.as_row() for entry in (self.best, *self.runners_up)]
-
-    def plot_first_token(self) -> AltairChart:
-        """Draw the parts of the time to the first token [s]."""
-        from meshwright.serve.disaggregated_page import first_token_of
-
-        return figure(first_token_of(self.best))
-
-    def plot_time(self) -> AltairChart:
-        """Draw the parts of the time per output token [s]."""
-        from meshwright.serve.disaggregated_page import time_of
-
-        return figure(time_of(self.best))
 
     @property
     def speedup(self) -> float | None:

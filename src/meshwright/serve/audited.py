@@ -30,7 +30,7 @@ def _of_candidate(
         ServingFacts, candidate.estimate, question,
         answer=candidate.text,
         degrees=vars(candidate.strategy),
-        choices=vars(candidate.structure),
+        choices=vars(candidate.plan_options),
         energy_is_of_operations=None
         not in (chip.energy_j_per_flop, chip.main_memory.energy_j_per_byte),
         **stated,

@@ -182,15 +182,15 @@ class Kind:
     """One kind of worker: its problem, and every row that fits the memory and its limit."""
 
     space: ServingSpace
-    structures: tuple[PlanOptions, ...]
+    option_sets: tuple[PlanOptions, ...]
     columns: ServingColumns
     cache_bytes: FloatArray
     """Bytes of the cache of one prompt on the fullest device [bytes]."""
 
     def candidate(self, index: int) -> tuple[Strategy, PlanOptions, int]:
-        """Return strategy, structure and number of groups of a row."""
-        structure = self.structures[int(self.columns.structure_of[index])]
-        return row(self.columns.strategy, index), structure, int(self.columns.num_groups[index])
+        """Return strategy, plan options and number of groups of a row."""
+        plan_options = self.option_sets[int(self.columns.option_set_of[index])]
+        return row(self.columns.strategy, index), plan_options, int(self.columns.num_groups[index])
 
 
 @dataclass(frozen=True)
@@ -437,13 +437,13 @@ def _kind(space: ServingSpace, prompts: ServingProblem, counts: Counts) -> Kind:
 
     Replicas inside a worker that share no experts are separate workers, and left out.
     """
-    structures, columns = covered(space, counts)
+    option_sets, columns = covered(space, counts)
     if not len(columns):
         raise InfeasibleError(memory_shortfall(space, counts))
     s = columns.strategy
     is_one = (s.dp == 1) | (s.ep * s.etp > s.tp * s.cp)
     columns = columns.take(is_one & is_in_time(space, columns))
-    return Kind(space, structures, columns, _cache_bytes(prompts, columns.strategy))
+    return Kind(space, option_sets, columns, _cache_bytes(prompts, columns.strategy))
 
 
 def _cache_bytes(prompts: ServingProblem, strategy: StrategyColumns) -> FloatArray:

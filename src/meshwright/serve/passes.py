@@ -282,18 +282,18 @@ class RequestPasses:
 
 
 def passes_of(
-    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns
+    problem: ServingProblem, plan_options: PlanOptions, strategy: StrategyColumns
 ) -> PassPrice:
     """Return the price of one pass of the workload: of requests, answers with those of prompts."""
     work = problem.workload
     if isinstance(work, Decode) and work.mixes_prompts:
         request = float(work.prompt_length or 0), float(work.answer_length)
-        made = price_requests(problem, structure, strategy, *request)
+        made = price_requests(problem, plan_options, strategy, *request)
         return replace(made.answers, held=made.prompts.held, requests=made)
-    check = price_passes(problem, structure, strategy)
+    check = price_passes(problem, plan_options, strategy)
     if problem.draft is None:
         return check
-    draft = price_passes(problem.draft, structure, strategy)
+    draft = price_passes(problem.draft, plan_options, strategy)
     return with_drafts(problem, strategy, check, draft, draft)
 
 
@@ -335,7 +335,7 @@ def with_drafts(
 
 
 def price_requests(
-    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, prompt: Num,
+    problem: ServingProblem, plan_options: PlanOptions, strategy: StrategyColumns, prompt: Num,
     answer: Num, shape: PassShape | None = None, waiting: Num = 0.0,
 ) -> RequestPasses:  # fmt: skip
     """Return the passes of groups of requests in flight.
@@ -356,18 +356,18 @@ def price_requests(
         Prompts that wait together, where they are more than those that come in a step.
     """
     shape, server, mine = shape or problem.shape, problem.server, strategy.micro_batch_size
-    answers = price_passes(problem, structure, strategy, shape)
+    answers = price_passes(problem, plan_options, strategy, shape)
     prompt_alone = replace(shape, new_tokens=prompt, past_tokens=0.0, answered_share=1.0)
     steps = answer / problem.tokens_per_step
     together = larger(larger(mine / steps, waiting), 1.0)
     together = smaller(together, room_of_pass(server, prompt))
     alone = price_passes(
-        problem, structure, replace(strategy, micro_batch_size=0.0 * mine + 1.0), prompt_alone
+        problem, plan_options, replace(strategy, micro_batch_size=0.0 * mine + 1.0), prompt_alone
     )
     beside = mine * shape.new_tokens * float(server.mixes_phases)
     rows = beside + together * prompt
     both = price_passes(
-        problem, structure, replace(strategy, micro_batch_size=rows),
+        problem, plan_options, replace(strategy, micro_batch_size=rows),
         replace(shape, new_tokens=1.0, answered_share=(beside + together) / rows),
     )  # fmt: skip
     core_s = together * alone.whole.attention_s
@@ -380,7 +380,7 @@ def price_requests(
     )
     if problem.draft is None:
         return made
-    draft = price_requests(problem.draft, structure, strategy, prompt, steps)
+    draft = price_requests(problem.draft, plan_options, strategy, prompt, steps)
     checked = partial(with_drafts, problem, strategy)
     return replace(
         made,
@@ -459,7 +459,7 @@ def with_core(both: PassPrice, answers: PassPrice, core_s: Num, num_stages: Num)
 
 
 def price_passes(
-    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns,
+    problem: ServingProblem, plan_options: PlanOptions, strategy: StrategyColumns,
     shape: PassShape | None = None,
 ) -> PassPrice:  # fmt: skip
     """Return the price of one pass for each row of the columns.
@@ -469,14 +469,14 @@ def price_passes(
     shape
         Shape of each pass, where it is not that of the workload.
     """
-    network = problem.network(structure.axis_order, strategy)
+    network = problem.network(plan_options.axis_order, strategy)
     collectives = Collectives(network, problem.collective_start_s)
     costs = [
-        piece_cost(problem, structure, strategy, piece, index, collectives, shape)
+        piece_cost(problem, plan_options, strategy, piece, index, collectives, shape)
         for index, piece in enumerate(problem.pieces)
     ]
-    layout = _stage_layout(problem, structure, strategy)
-    send = send_s(problem, structure, strategy, collectives) * (strategy.pp > 1)
+    layout = _stage_layout(problem, plan_options, strategy)
+    send = send_s(problem, plan_options, strategy, collectives) * (strategy.pp > 1)
     host = host_s(problem.constants, strategy.micro_batch_size)
     return PassPrice(
         whole=sum_of_passes(costs, layout.total),
@@ -490,7 +490,7 @@ def price_passes(
 
 
 def reserved_bytes(
-    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns,
+    problem: ServingProblem, plan_options: PlanOptions, strategy: StrategyColumns,
     length: Num | None = None,
 ) -> tuple[Num, ...]:  # fmt: skip
     """Return the memory that a server reserves for the transients of its largest pass [bytes].
@@ -510,9 +510,9 @@ def reserved_bytes(
     rows = replace(strategy, micro_batch_size=most / tokens + 0.0 * strategy.micro_batch_size)
     sizes = []
     for index, piece in enumerate(problem.pieces):
-        local = _local_layer(problem, structure, rows, piece, index, shape)
+        local = _local_layer(problem, plan_options, rows, piece, index, shape)
         sizes.append(_working_bytes(problem, piece, local, shape))
-    layout = _stage_layout(problem, structure, strategy)
+    layout = _stage_layout(problem, plan_options, strategy)
     return tuple(
         reduce(larger, [
             size * ((count > 0) * 1.0)
@@ -535,11 +535,11 @@ def _held(
 
 
 def _stage_layout(
-    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns
+    problem: ServingProblem, plan_options: PlanOptions, strategy: StrategyColumns
 ) -> StageLayout:
     """Return the layers of the stages."""
     pattern, weights = problem.model.layer_pattern, problem.layer_weights
-    return stage_layout(pattern, weights, strategy.pp, strategy.num_virtual_stages, structure)
+    return stage_layout(pattern, weights, strategy.pp, strategy.num_virtual_stages, plan_options)
 
 
 def _slowest_stage_s(costs: Sequence[PassCost], layout: StageLayout, send: Num) -> Num:
@@ -560,26 +560,27 @@ def _devices_together(strategy: StrategyOf[Num]) -> Num:
 
 
 def piece_cost(
-    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, piece: LayerGraph,
+    problem: ServingProblem, plan_options: PlanOptions, strategy: StrategyColumns,
+    piece: LayerGraph,
     index: int, collectives: Collectives, shape: PassShape | None = None,
 ) -> PassCost:  # fmt: skip
     """Return one pass through one kind of layer, or through an edge."""
     rates = problem.rates
     shape = shape or problem.shape
-    local = _local_layer(problem, structure, strategy, piece, index, shape)
+    local = _local_layer(problem, plan_options, strategy, piece, index, shape)
     degrees, length = local.degrees, local.sequence_length
     total, windows = layer_forward(piece, local, rates, shape)
     calls = [
-        c for c in problem.derived_shardings(structure)[index].calls if c.phase is Phase.FORWARD
+        c for c in problem.derived_shardings(plan_options)[index].calls if c.phase is Phase.FORWARD
     ]
     sizes = piece.bind(length * degrees.micro_batch_size, length)
     word = rates.activation_bytes
-    comm = comm_cost(calls, windows, sizes, strategy, structure, collectives.time_s, word)
-    if problem.num_experts and not structure.sequence_parallel:
+    comm = comm_cost(calls, windows, sizes, strategy, plan_options, collectives.time_s, word)
+    if problem.num_experts and not plan_options.sequence_parallel:
         stays = strategy.ep * strategy.etp == strategy.tp
         local_calls = _calls_of_tokens_that_stay(calls)
         alone = comm_cost(
-            local_calls, windows, sizes, strategy, structure, collectives.time_s, word
+            local_calls, windows, sizes, strategy, plan_options, collectives.time_s, word
         )
         comm = CommCost(
             **{
@@ -590,7 +591,7 @@ def piece_cost(
     is_edge = index >= len(problem.graph.layers)
     weights: Num = 0.0
     for op in piece.ops:
-        dense, expert = parameters_on_device(replace(piece, ops=(op,)), structure, strategy)
+        dense, expert = parameters_on_device(replace(piece, ops=(op,)), plan_options, strategy)
         weights = weights + (dense + expert) * (word if is_edge else shape.stored_bytes(op, rates))
     return pass_cost(
         total, comm, rates, _working_bytes(problem, piece, local, shape), weights,
@@ -600,7 +601,8 @@ def piece_cost(
 
 
 def _local_layer(
-    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, piece: LayerGraph,
+    problem: ServingProblem, plan_options: PlanOptions, strategy: StrategyColumns,
+    piece: LayerGraph,
     index: int, shape: PassShape,
 ) -> LocalLayer:  # fmt: skip
     """Return the sizes of a piece on one device; the head sees one token of a sequence only."""
@@ -610,7 +612,7 @@ def _local_layer(
         strategy, length = replace(strategy, micro_batch_size=answered), 1.0
     return LocalLayer(
         sizes=piece.sizes,
-        axes=problem.derived_shardings(structure)[index].axes,
+        axes=problem.derived_shardings(plan_options)[index].axes,
         degrees=strategy,
         sequence_length=length,
         expert_load_imbalance=problem.workload.expert_load_imbalance,

@@ -172,7 +172,7 @@ class ServingPrice:
     """The price of serving for columns of strategies."""
 
     strategy: StrategyColumns
-    structure: PlanOptions
+    plan_options: PlanOptions
     num_groups: Num
     """Groups of ``micro_batch_size`` sequences that one replica holds at once."""
     time: ServingTime
@@ -206,9 +206,9 @@ class ServingPrice:
 
 
 def price_serving(
-    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, num_groups: Num
+    problem: ServingProblem, plan_options: PlanOptions, strategy: StrategyColumns, num_groups: Num
 ) -> ServingPrice:
-    """Return the price of each row of the columns, all under one structure.
+    """Return the price of each row of the columns, all under one set of plan options.
 
     Parameters
     ----------
@@ -217,13 +217,14 @@ def price_serving(
     num_groups
         Such groups in flight in each replica, at most pp: more of them only wait for each other.
     """
-    passes = passes_of(problem, structure, strategy)
-    reserved = reserved_bytes(problem, structure, strategy)
-    return with_groups(problem, structure, strategy, passes, num_groups, reserved)
+    passes = passes_of(problem, plan_options, strategy)
+    reserved = reserved_bytes(problem, plan_options, strategy)
+    return with_groups(problem, plan_options, strategy, passes, num_groups, reserved)
 
 
 def with_groups(
-    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, passes: PassPrice,
+    problem: ServingProblem, plan_options: PlanOptions, strategy: StrategyColumns,
+    passes: PassPrice,
     num_groups: Num, reserved: tuple[Num, ...],
 ) -> ServingPrice:  # fmt: skip
     """Return the price of serving with groups of sequences that each make these passes.
@@ -248,7 +249,7 @@ def with_groups(
     rates = _rates(problem, strategy, latency_s, bottleneck_s, sequences, clients)
     memory, room = _memories(problem, strategy, passes, sequences, reserved)
     return ServingPrice(
-        strategy, structure, num_groups, time, latency_s, bottleneck_s, *rates, memory,
+        strategy, plan_options, num_groups, time, latency_s, bottleneck_s, *rates, memory,
         np.floor(room) * strategy.dp, np.floor(room * problem.cached_length),
         whole.flops, whole.traffic_bytes, whole.link_bytes,
         None if clients is None else clients.first_s,

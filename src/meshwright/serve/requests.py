@@ -81,7 +81,7 @@ class Serving:
 
     problem: ServingProblem
     server: Server
-    structure: PlanOptions
+    plan_options: PlanOptions
     strategy: Strategy
 
     def served(self, requests: Requests) -> Served:
@@ -141,7 +141,13 @@ class Serving:
         mine = at_once / groups + 0.0 * prompt
         shape = self._shape(self._middle(requests))
         passing = partial(
-            price_requests, self.problem, self.structure, self._columns(mine), prompt, answer, shape
+            price_requests,
+            self.problem,
+            self.plan_options,
+            self._columns(mine),
+            prompt,
+            answer,
+            shape,
         )
         # Prompts that are sent at once fill their passes.
         filled = passing(waiting=at_once)
@@ -196,7 +202,7 @@ class Serving:
             answered_share=answered,
         )  # fmt: skip
         number = sequences + 0.0 * new + 0.0 * past + 0.0 * kept + np.zeros(1)
-        return price_passes(self.problem, self.structure, self._columns(number), shape)
+        return price_passes(self.problem, self.plan_options, self._columns(number), shape)
 
     def _columns(self, sequences: Num) -> StrategyColumns:
         """Return the strategy with this number of sequences in a pass."""
@@ -222,7 +228,7 @@ class Serving:
         full = self._middle(requests) if is_loop and self.server.evicts else full
         held = self._passes(1.0, 1.0, 0.0, full).held
         one = self._columns(1.0 + 0.0 * full)
-        reserved = reserved_bytes(self.problem, self.structure, one, requests.prompt_tokens)
+        reserved = reserved_bytes(self.problem, self.plan_options, one, requests.prompt_tokens)
         rooms = [
             held_room(self.problem, self.strategy, stage, 0.0, most)[1].sequences(stage.cache_bytes)
             for stage, most in zip(held, reserved, strict=True)

@@ -184,19 +184,19 @@ def _batches(space: ServingSpace, dp: int, pp: int) -> list[tuple[int, int]]:
 def layouts(
     space: ServingSpace, columns: StrategyColumns
 ) -> Iterator[tuple[PlanOptions, BoolArray]]:
-    """Yield the structures, each with the rows for which it is not another one's double."""
+    """Yield the sets of plan options, each with the rows for which it is no other one's double."""
     keeps, problem = space.choices.keeps, space.problem
     for order in (one for one in _orders(problem) if keeps("axis_order", one)):
         for kind in ContextKind:
             for sequence_parallel in (False, True):
-                structure = PlanOptions(
+                plan_options = PlanOptions(
                     sequence_parallel=sequence_parallel, context_kind=kind, axis_order=order,
                     zero_stage=0,
                     overlap_tensor_parallel=problem.workload.software.async_tensor_parallel,
                 )  # fmt: skip
                 allowed = keeps("sequence_parallel", sequence_parallel)
                 if allowed and keeps("context_kind", kind):
-                    yield structure, _own_rows(problem, structure, columns)
+                    yield plan_options, _own_rows(problem, plan_options, columns)
 
 
 def _orders(problem: ServingProblem) -> tuple[tuple[str, ...], ...]:
@@ -208,18 +208,18 @@ def _orders(problem: ServingProblem) -> tuple[tuple[str, ...], ...]:
 
 
 def _own_rows(
-    problem: ServingProblem, structure: PlanOptions, columns: StrategyColumns
+    problem: ServingProblem, plan_options: PlanOptions, columns: StrategyColumns
 ) -> BoolArray:
-    """Return the rows for which a structure is a distinct choice.
+    """Return the rows for which a set of plan options is a distinct choice.
 
     Splitting the tokens of a decode step over tp changes next to nothing, and is left out.
     """
     rows = np.ones(len(columns.tp), dtype=bool)
-    if structure.sequence_parallel:
+    if plan_options.sequence_parallel:
         rows &= (columns.tp > 1) & (not problem.is_decode)
-    if structure.context_kind is ContextKind.ULYSSES:
+    if plan_options.context_kind is ContextKind.ULYSSES:
         rows &= columns.cp > 1
-    if structure.axis_order == CONTEXT_OUTSIDE:
+    if plan_options.axis_order == CONTEXT_OUTSIDE:
         rows &= (columns.cp > 1) & (columns.pp > 1)
     return rows
 
@@ -231,8 +231,8 @@ class ServingColumns:
     strategy: StrategyColumns
     split_of: IntArray
     """The split of the devices, for any batch."""
-    structure_of: IntArray
-    """Index into the structures of the result."""
+    option_set_of: IntArray
+    """Index into the sets of plan options of the result."""
     num_groups: FloatArray
     latency_s: FloatArray
     first_token_s: FloatArray
@@ -243,7 +243,7 @@ class ServingColumns:
     memory_bytes: FloatArray
 
     def __len__(self) -> int:
-        return len(self.structure_of)
+        return len(self.option_set_of)
 
     def take(self, rows: IntArray | BoolArray) -> ServingColumns:
         """Return some of the rows."""
@@ -253,13 +253,13 @@ class ServingColumns:
 
 
 def legal_rows(
-    space: ServingSpace, structure: PlanOptions, columns: StrategyColumns, counts: Counts
+    space: ServingSpace, plan_options: PlanOptions, columns: StrategyColumns, counts: Counts
 ) -> IntArray:
     """Return the rows that no rule refuses; others are counted under the first rule they break."""
     chip = space.problem.system.chip
     left = np.ones(len(columns.tp), dtype=bool)
     for refusal in all_refusals(
-        space.problem.model, space.problem.workload, columns, structure,
+        space.problem.model, space.problem.workload, columns, plan_options,
         tile_rows=float(chip.tile_rows), tile_columns=float(chip.tile_columns),
     ):  # fmt: skip
         broken = left & refusal.mask
@@ -338,13 +338,13 @@ def leanest(space: ServingSpace) -> tuple[float, Strategy] | None:
     found: tuple[float, Strategy] | None = None
     if degrees is None:
         return None
-    for structure, own in layouts(space, degrees):
+    for plan_options, own in layouts(space, degrees):
         columns = take(degrees, np.flatnonzero(own))
-        columns = take(columns, legal_rows(space, structure, columns, Counts()))
+        columns = take(columns, legal_rows(space, plan_options, columns, Counts()))
         if not len(columns.tp):
             continue
         groups = np.ones(len(columns.tp)) if space.problem.is_decode else columns.pp
-        needed = column(price_serving(space.problem, structure, columns, groups).memory_bytes)
+        needed = column(price_serving(space.problem, plan_options, columns, groups).memory_bytes)
         index = int(np.argmin(needed))
         if found is None or needed[index] < found[0]:
             found = float(needed[index]), row(columns, index)
@@ -409,7 +409,7 @@ def _with_devices(problem: ServingProblem, factor: int) -> ServingProblem:
 
 
 def latency_shortfall(
-    space: ServingSpace, structures: tuple[PlanOptions, ...], columns: ServingColumns,
+    space: ServingSpace, option_sets: tuple[PlanOptions, ...], columns: ServingColumns,
     in_time: BoolArray, counts: Counts,
 ) -> str:  # fmt: skip
     """Return the distance of the fastest candidate from the latency, or from the whole batch."""
@@ -474,7 +474,7 @@ class ServingResult:
     """The best candidates, the Pareto front, and the coverage of the space."""
 
     objective: Objective
-    structures: tuple[PlanOptions, ...]
+    option_sets: tuple[PlanOptions, ...]
     fitting: ServingColumns
     """All candidates that fit the memory."""
     ranked: IntArray
@@ -487,9 +487,9 @@ class ServingResult:
     elapsed_s: float
 
     def candidate(self, index: int) -> tuple[Strategy, PlanOptions, int]:
-        """Return strategy, structure and number of groups of one row of ``fitting``."""
-        structure = self.structures[int(self.fitting.structure_of[index])]
-        return row(self.fitting.strategy, index), structure, int(self.fitting.num_groups[index])
+        """Return strategy, plan options and number of groups of one row of ``fitting``."""
+        plan_options = self.option_sets[int(self.fitting.option_set_of[index])]
+        return row(self.fitting.strategy, index), plan_options, int(self.fitting.num_groups[index])
 
 
 def search_serving(
@@ -505,58 +505,60 @@ def search_serving(
     """
     started = time.perf_counter()
     counts = Counts()
-    structures, fitting = covered(space, counts)
+    option_sets, fitting = covered(space, counts)
     if not len(fitting):
         raise InfeasibleError(memory_shortfall(space, counts))
     in_time = is_in_time(space, fitting)
     eligible = in_time & (is_full(space, fitting) if objective is Objective.LATENCY else True)
     if not eligible.any():
-        raise InfeasibleError(latency_shortfall(space, structures, fitting, in_time, counts))
+        raise InfeasibleError(latency_shortfall(space, option_sets, fitting, in_time, counts))
     return ServingResult(
-        objective, structures, fitting, ranking(fitting, eligible, objective, top),
+        objective, option_sets, fitting, ranking(fitting, eligible, objective, top),
         pareto_front(fitting), counts, int((~in_time).sum()), time.perf_counter() - started,
     )  # fmt: skip
 
 
 def covered(space: ServingSpace, counts: Counts) -> tuple[tuple[PlanOptions, ...], ServingColumns]:
-    """Return every candidate that fits, and the structures that they refer to.
+    """Return every candidate that fits, and the sets of plan options that they refer to.
 
-    For each structure the ladder of batches, then the largest batches between its steps.
+    For each set of plan options the ladder of batches, then the largest batches between its steps.
     """
     degrees = degree_table(space)
-    structures: list[PlanOptions] = []
+    option_sets: list[PlanOptions] = []
     found: list[ServingColumns] = []
     if degrees is None:
         return (), joined_columns(found)
     candidates = with_batches(space, degrees)
-    for structure, own in layouts(space, candidates.strategy):
+    for plan_options, own in layouts(space, candidates.strategy):
         if not own.any():
             continue
         mine = candidates.take(np.flatnonzero(own))
-        legal = legal_rows(space, structure, mine.strategy, counts)
+        legal = legal_rows(space, plan_options, mine.strategy, counts)
         mine = mine.take(legal)
-        layout = Layout(structure, len(structures), reserved_of(space.problem, structure, mine))
+        layout = Layout(
+            plan_options, len(option_sets), reserved_of(space.problem, plan_options, mine)
+        )
         ladder = _priced(space, layout, mine)
-        structures.append(structure)
+        option_sets.append(plan_options)
         found.append(_that_fit(space, ladder, counts))
         if "micro_batch_size" not in space.choices.allowed and len(ladder):
             found.append(_that_fit(space, _largest_batches(space, layout, ladder), counts))
-    return tuple(structures), joined_columns(found)
+    return tuple(option_sets), joined_columns(found)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A structure, and the values that depend only on it and on the split."""
+    """A set of plan options, and the values that depend only on it and on the split."""
 
-    structure: PlanOptions
+    plan_options: PlanOptions
     number: int
-    """Index among the structures of the result."""
+    """Index among the sets of plan options of the result."""
     reserved: tuple[FloatArray, ...]
     """Bytes for the largest pass of the server, of each stage; entries by the split."""
 
 
 def reserved_of(
-    problem: ServingProblem, structure: PlanOptions, candidates: Candidates
+    problem: ServingProblem, plan_options: PlanOptions, candidates: Candidates
 ) -> tuple[FloatArray, ...]:
     """Return the memory that the server reserves on a device of each stage, by split [bytes]."""
     if not len(candidates):
@@ -564,7 +566,7 @@ def reserved_of(
     splits, firsts = np.unique(candidates.split_of, return_index=True)
     size = int(splits[-1]) + 1
     found = []
-    for stage in reserved_bytes(problem, structure, take(candidates.strategy, firsts)):
+    for stage in reserved_bytes(problem, plan_options, take(candidates.strategy, firsts)):
         table = np.zeros(size)
         table[splits] = stage
         found.append(table)
@@ -601,11 +603,11 @@ def _block_price(space: ServingSpace, layout: Layout, block: Candidates) -> Serv
     size = block.strategy.micro_batch_size.astype(np.int64)
     keys = block.split_of * (size.max() + 1) + size
     _, firsts, shared = np.unique(keys, return_index=True, return_inverse=True)
-    passes = passes_of(space.problem, layout.structure, take(block.strategy, firsts))
+    passes = passes_of(space.problem, layout.plan_options, take(block.strategy, firsts))
     mine = take_rows(passes, shared.reshape(-1))
     reserved = tuple(stage[block.split_of] for stage in layout.reserved)
     return with_groups(
-        space.problem, layout.structure, block.strategy, mine, block.num_groups, reserved
+        space.problem, layout.plan_options, block.strategy, mine, block.num_groups, reserved
     )
 
 
@@ -691,7 +693,9 @@ def ranking(
     best = first.min()
     is_tie = first <= (best * (1.0 - TIE) if wants_rate else best * (1.0 + TIE))
     order = np.lexsort((memory, second, devices * is_tie, np.where(is_tie, best, first), ~is_tie))
-    splits = columns.split_of[rows] * (1 + columns.structure_of.max()) + columns.structure_of[rows]
+    splits = (
+        columns.split_of[rows] * (1 + columns.option_set_of.max()) + columns.option_set_of[rows]
+    )
     _, firsts = np.unique(splits[order], return_index=True)
     return rows[order[np.sort(firsts)[:top]]]
 

@@ -12,7 +12,14 @@ from meshwright.base.arrays import Num, column, take_rows
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.registry import version
 from meshwright.base.units import time_told
-from meshwright.catalog.calibration import DEFAULT, load_calibration, load_serving, serving_record
+from meshwright.catalog.calibration import (
+    DEFAULT,
+    ErrorRecord,
+    RowsErrorRecord,
+    load_calibration,
+    load_serving,
+    serving_record,
+)
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import load_server, server_names
@@ -21,6 +28,7 @@ from meshwright.cost.pipeline import POSITIONS
 from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE
 from meshwright.search.exhaustive import Counts, Coverage
 from meshwright.serve.answer import (
+    EVERY_ROW,
     Deployment,
     DisaggregatedPlan,
     ServingCandidate,
@@ -47,7 +55,9 @@ from meshwright.serve.price import (
 from meshwright.serve.search import Objective, ServingResult, ServingSpace, search_serving
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
+from meshwright.spec.calibration import constants_of
 from meshwright.spec.declaration import declared
+from meshwright.spec.doubled import doubled
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill, Server
@@ -56,29 +66,29 @@ FIDELITY = "closed_form"
 
 
 def serving_candidate(
-    problem: ServingProblem, strategy: Strategy, structure: PlanOptions, num_groups: int
+    problem: ServingProblem, strategy: Strategy, plan_options: PlanOptions, num_groups: int
 ) -> ServingCandidate:
     """Return one way of serving with its full price."""
-    return serving_candidates(problem, [(strategy, structure, num_groups)])[0]
+    return serving_candidates(problem, [(strategy, plan_options, num_groups)])[0]
 
 
 def serving_candidates(
     problem: ServingProblem, chosen: Sequence[tuple[Strategy, PlanOptions, int]]
 ) -> list[ServingCandidate]:
-    """Return ways of serving with their full prices; those of one structure are one column."""
+    """Return candidates with their full prices; those of equal plan options are one column."""
     found: dict[int, ServingCandidate] = {}
-    for structure in dict.fromkeys(structure for _, structure, _ in chosen):
-        rows = [index for index, entry in enumerate(chosen) if entry[1] == structure]
+    for plan_options in dict.fromkeys(plan_options for _, plan_options, _ in chosen):
+        rows = [index for index, entry in enumerate(chosen) if entry[1] == plan_options]
         groups = np.array([float(chosen[index][2]) for index in rows])
         columns = stack([chosen[index][0] for index in rows])
-        prices = price_serving(problem, structure, columns, groups)
+        prices = price_serving(problem, plan_options, columns, groups)
         for row, index in enumerate(rows):
             found[index] = _candidate(problem, *chosen[index], take_rows(prices, [row]))
     return [found[index] for index in range(len(chosen))]
 
 
 def _candidate(
-    problem: ServingProblem, strategy: Strategy, structure: PlanOptions, num_groups: int,
+    problem: ServingProblem, strategy: Strategy, plan_options: PlanOptions, num_groups: int,
     price: ServingPrice,
 ) -> ServingCandidate:  # fmt: skip
     """Return one way of serving with its price, a column of one row, as plain numbers."""
@@ -114,7 +124,7 @@ def _candidate(
         cost_usd_per_million_tokens=_known(cost_usd),
         first_token_s=first_s,
     )
-    return ServingCandidate(strategy, structure, estimate, servers_that_start(problem, strategy))
+    return ServingCandidate(strategy, plan_options, estimate, servers_that_start(problem, strategy))
 
 
 def servers_that_start(problem: ServingProblem, strategy: Strategy) -> tuple[str, ...]:
@@ -166,7 +176,34 @@ def serving_plan(
         version=version,
         command=command,
         memory_share=memory_share,
+        doubled_latency_s=_doubled_latency_s(problem, candidates[0]),
+        constants=constants_of(problem.nominal_calibration),
+        errors=_errors(calibration),
     )
+
+
+def _doubled_latency_s(problem: ServingProblem, best: ServingCandidate) -> dict[str, float]:
+    """Return the latency of the same plan with twice each resource of the system [s]."""
+    groups, strategy = np.array([float(best.estimate.num_groups)]), stack([best.strategy])
+    changed = {what: replace(problem, system=system) for what, system in doubled(problem.system)}
+    return {
+        what: _number(price_serving(better, best.plan_options, strategy, groups).latency_s)
+        for what, better in changed.items()
+    }
+
+
+def _errors(calibration: str) -> dict[str, RowsErrorRecord]:
+    """Return the errors of a calibration for serving, left out of the fit."""
+    record = serving_record(calibration)
+    if record is None:
+        return {}
+    groups = {**record.figures, **record.servers}
+    left_out: dict[str, tuple[int, ErrorRecord]] = {EVERY_ROW: (record.num_rows, record.left_out)}
+    left_out |= {name: (group.rows, group.left_out) for name, group in groups.items()}
+    return {
+        name: RowsErrorRecord(rows=rows, median=error.median, p90=error.p90, bias=error.bias)
+        for name, (rows, error) in left_out.items()
+    }
 
 
 def _front(problem: ServingProblem, result: ServingResult) -> ServingFront:

@@ -63,19 +63,19 @@ class Axis:
     """Whether the axis splits tokens within sequences, not between them."""
     rules: ClassVar[tuple[Rule, ...]] = ()
 
-    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+    def activation_dim(self, tensor: Tensor, plan_options: PlanOptions) -> str | None:
         """Return the dim of an activation at rest that this axis splits."""
         return None
 
-    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+    def weight_dim(self, tensor: Tensor, plan_options: PlanOptions) -> str | None:
         """Return the dim of a weight that this axis splits."""
         return None
 
-    def operand_to_gather(self, weight_dim: str, structure: PlanOptions) -> Side:
+    def operand_to_gather(self, weight_dim: str, plan_options: PlanOptions) -> Side:
         """Return the answer to case 4: the activation (left) or the weight (right)."""
         return "left"
 
-    def is_streamed(self, kind: CollectiveKind, structure: PlanOptions) -> bool:
+    def is_streamed(self, kind: CollectiveKind, plan_options: PlanOptions) -> bool:
         """Return whether gathers and scatters move piece by piece during the computation."""
         return False
 
@@ -95,14 +95,14 @@ def first_of(dims: frozenset[str], tensor: Tensor) -> str | None:
 
 def _cp_cuts_sequence(case: Case) -> BoolArray:
     is_causal = not isinstance(case.workload, Training) or case.workload.causal
-    balances = is_causal and case.structure.context_kind is ContextKind.RING
+    balances = is_causal and case.plan_options.context_kind is ContextKind.RING
     parts = (2 if balances else 1) * case.s.cp
     found: BoolArray = (case.sequence_length % parts != 0) & (case.s.cp > 1) & case.has_long_rows
     return found
 
 
 def _cp_cuts_heads(case: Case) -> BoolArray:
-    if case.structure.context_kind is not ContextKind.ULYSSES:
+    if case.plan_options.context_kind is not ContextKind.ULYSSES:
         return case.no_rows
     degree = case.head_degree * case.s.cp
     masks = [a.num_heads % degree != 0 for a in case.attentions]
@@ -122,7 +122,7 @@ def _cp_cuts_states(case: Case) -> BoolArray:
 
 
 def _has_one_kind(case: Case) -> BoolArray:
-    is_ulysses = case.structure.context_kind is not ContextKind.RING
+    is_ulysses = case.plan_options.context_kind is not ContextKind.RING
     found: BoolArray = (case.s.cp == 1) | (not case.attentions)
     return found & is_ulysses
 
@@ -181,14 +181,14 @@ class ContextAxis(Axis):
         ),
     )
 
-    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+    def activation_dim(self, tensor: Tensor, plan_options: PlanOptions) -> str | None:
         """Return the tokens of every tensor outside of the routed experts."""
         return "tokens" if "tokens" in tensor.dims and not is_routed(tensor) else None
 
-    def is_streamed(self, kind: CollectiveKind, structure: PlanOptions) -> bool:
+    def is_streamed(self, kind: CollectiveKind, plan_options: PlanOptions) -> bool:
         """Return whether keys and values travel step by step."""
         is_step = kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-        return structure.context_kind is ContextKind.RING and is_step
+        return plan_options.context_kind is ContextKind.RING and is_step
 
 
 def _cuts_batch(case: Case) -> BoolArray:
@@ -199,7 +199,7 @@ def _cuts_batch(case: Case) -> BoolArray:
 
 def _shards_nothing(case: Case) -> BoolArray:
     is_whole: BoolArray = (case.s.dp > 1) & (case.s.dp_shard * case.s.cp == 1)
-    return is_whole & (case.structure.zero_stage > 0)
+    return is_whole & (case.plan_options.zero_stage > 0)
 
 
 class DataAxis(Axis):
@@ -237,7 +237,7 @@ class DataAxis(Axis):
         ),
     )
 
-    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+    def activation_dim(self, tensor: Tensor, plan_options: PlanOptions) -> str | None:
         """Return the tokens of every tensor outside of the routed experts."""
         return "tokens" if "tokens" in tensor.dims and not is_routed(tensor) else None
 
@@ -248,7 +248,7 @@ def _experts(case: Case) -> tuple[ExpertSpec, ...]:
 
 
 def _does_not_regroup(case: Case) -> BoolArray:
-    copies = case.s.dp_shard if case.structure.zero_stage else case.s.dp
+    copies = case.s.dp_shard if case.plan_options.zero_stage else case.s.dp
     found: BoolArray = copies * case.s.cp * case.s.tp % (case.s.ep * case.s.etp) != 0
     return found
 
@@ -258,9 +258,9 @@ def _etp_cuts_columns(case: Case) -> BoolArray:
 
 
 def _pairs_in_vain(case: Case) -> BoolArray:
-    has_no_pairs = case.structure.schedule is ScheduleKind.GPIPE
+    has_no_pairs = case.plan_options.schedule is ScheduleKind.GPIPE
     found: BoolArray = (case.s.ep == 1) | has_no_pairs
-    return found & case.structure.overlap_expert_parallel
+    return found & case.plan_options.overlap_expert_parallel
 
 
 class ExpertAxis(Axis):
@@ -307,11 +307,11 @@ class ExpertAxis(Axis):
         ),
     )
 
-    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+    def activation_dim(self, tensor: Tensor, plan_options: PlanOptions) -> str | None:
         """Return the experts by which routed rows are grouped."""
         return "experts" if is_routed(tensor) else None
 
-    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+    def weight_dim(self, tensor: Tensor, plan_options: PlanOptions) -> str | None:
         """Return the experts."""
         return "experts" if "experts" in tensor.dims else None
 
@@ -330,13 +330,13 @@ class ExpertTensorAxis(Axis):
         ),
     )
 
-    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+    def activation_dim(self, tensor: Tensor, plan_options: PlanOptions) -> str | None:
         """Return the inner dim of an expert; else the rows."""
         if not is_routed(tensor):
             return None
         return first_of(EXPERT_INNER_DIMS, tensor) or "routed_tokens"
 
-    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+    def weight_dim(self, tensor: Tensor, plan_options: PlanOptions) -> str | None:
         """Return the inner dim of an expert's weight or bias."""
         return first_of(EXPERT_INNER_DIMS, tensor)
 
@@ -346,7 +346,7 @@ class ExpertDataAxis(Axis):
 
     replicates_weights = True
 
-    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+    def activation_dim(self, tensor: Tensor, plan_options: PlanOptions) -> str | None:
         """Return the rows that visit experts."""
         return "routed_tokens" if is_routed(tensor) else None
 
@@ -356,16 +356,16 @@ def _empties_chunks(case: Case) -> BoolArray:
 
 
 def _counts_edges_in_vain(case: Case) -> BoolArray:
-    counts = case.structure.embedding_layers + case.structure.head_layers > 0
+    counts = case.plan_options.embedding_layers + case.plan_options.head_layers > 0
     found: BoolArray = (case.s.pp == 1) & counts
     return found
 
 
 def _misses_layers(case: Case) -> BoolArray:
-    stated = case.structure.stage_layers
+    stated = case.plan_options.stage_layers
     if not stated:
         return case.no_rows
-    counts = case.structure.embedding_layers + case.structure.head_layers > 0
+    counts = case.plan_options.embedding_layers + case.plan_options.head_layers > 0
     found: BoolArray = case.s.pp * case.s.num_virtual_stages != len(stated)
     return found | (counts or sum(stated) != case.model.num_layers)
 
@@ -377,21 +377,21 @@ def _breaks_rounds(case: Case) -> BoolArray:
 
 
 def _mismatches_schedule(case: Case) -> BoolArray:
-    interleaved = case.structure.schedule is ScheduleKind.INTERLEAVED
+    interleaved = case.plan_options.schedule is ScheduleKind.INTERLEAVED
     found: BoolArray = (case.s.num_virtual_stages > 1) != (case.all_rows & interleaved)
     return found
 
 
 def _has_no_pipeline(case: Case) -> BoolArray:
-    plain = case.structure.schedule is ScheduleKind.ONE_F_ONE_B
+    plain = case.plan_options.schedule is ScheduleKind.ONE_F_ONE_B
     found: BoolArray = (case.s.pp == 1) & ((case.s.num_virtual_stages > 1) | (not plain))
     return found
 
 
 def _splits_vocabulary_in_vain(case: Case) -> BoolArray:
-    is_plain = case.structure.schedule is ScheduleKind.ONE_F_ONE_B
+    is_plain = case.plan_options.schedule is ScheduleKind.ONE_F_ONE_B
     found: BoolArray = (case.s.pp == 1) | (not is_plain)
-    return found & case.structure.vocabulary_parallel
+    return found & case.plan_options.vocabulary_parallel
 
 
 class PipelineAxis(Axis):
@@ -463,9 +463,9 @@ class PipelineAxis(Axis):
         ),
     )
 
-    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+    def activation_dim(self, tensor: Tensor, plan_options: PlanOptions) -> str | None:
         """Return the vocabulary of the logits under vocabulary parallelism."""
-        return "vocab" if structure.vocabulary_parallel and "vocab" in tensor.dims else None
+        return "vocab" if plan_options.vocabulary_parallel and "vocab" in tensor.dims else None
 
     weight_dim = activation_dim
 
@@ -474,16 +474,16 @@ _KEPT_WHOLE = frozenset({"expert_scores", "shared_gate"})
 """Columns of weights that are too small for a stream."""
 
 
-def streams_inputs(structure: PlanOptions) -> bool:
+def streams_inputs(plan_options: PlanOptions) -> bool:
     """Return whether inputs travel. Left open (auto), layouts are those of weight streaming.
 
     With auto both forms are derived, and the cheaper one is taken for each number.
     """
-    return structure.streamed is Streamed.INPUTS
+    return plan_options.streamed is Streamed.INPUTS
 
 
 def may_stream_inputs(
-    attentions: Sequence[AttentionSpec], strategy: StrategyOf[Num], structure: PlanOptions
+    attentions: Sequence[AttentionSpec], strategy: StrategyOf[Num], plan_options: PlanOptions
 ) -> Mask:
     """Return the rows in which tatp can split a block by its heads and inner columns.
 
@@ -492,7 +492,7 @@ def may_stream_inputs(
     are refused for any streamed tensor.
     """
     degree = strategy.tp * strategy.tatp
-    if structure.context_kind is ContextKind.ULYSSES:
+    if plan_options.context_kind is ContextKind.ULYSSES:
         degree = degree * strategy.cp
     legal = strategy.tatp > 1
     for spec in attentions:
@@ -518,8 +518,8 @@ def _leaves_few_columns(case: Case) -> BoolArray:
 
 
 def _has_no_block(case: Case) -> BoolArray:
-    is_block = (case.s.tp > 1) & (case.s.tatp > 1) & case.structure.sequence_parallel
-    return ~is_block & (case.structure.streamed is Streamed.BOTH)
+    is_block = (case.s.tp > 1) & (case.s.tatp > 1) & case.plan_options.sequence_parallel
+    return ~is_block & (case.plan_options.streamed is Streamed.BOTH)
 
 
 class StreamAxis(Axis):
@@ -567,20 +567,20 @@ class StreamAxis(Axis):
         ),
     )
 
-    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+    def activation_dim(self, tensor: Tensor, plan_options: PlanOptions) -> str | None:
         """Return vocabulary or inner dim where inputs travel; else the tokens."""
         if "vocab" in tensor.dims:
             return "vocab"
         inner = first_of(INNER_DIMS | EXPERT_INNER_DIMS, tensor)
-        if streams_inputs(structure) and inner is not None:
+        if streams_inputs(plan_options) and inner is not None:
             return inner
         return next((dim for dim in ("tokens", "routed_tokens") if dim in tensor.dims), None)
 
-    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+    def weight_dim(self, tensor: Tensor, plan_options: PlanOptions) -> str | None:
         """Return the inner dim where inputs travel. A weight that travels is cut anywhere."""
         if "vocab" in tensor.dims:
             return "vocab"
-        if streams_inputs(structure):
+        if streams_inputs(plan_options):
             return first_of(INNER_DIMS | EXPERT_INNER_DIMS, tensor)
         is_matrix = len([dim for dim in tensor.dims if dim != "experts"]) == 2
         streams = (
@@ -588,11 +588,11 @@ class StreamAxis(Axis):
         )
         return FLAT if streams else None
 
-    def operand_to_gather(self, weight_dim: str, structure: PlanOptions) -> Side:
+    def operand_to_gather(self, weight_dim: str, plan_options: PlanOptions) -> Side:
         """Return the weight where it travels, but never the vocabulary."""
-        return "left" if streams_inputs(structure) or weight_dim == "vocab" else "right"
+        return "left" if streams_inputs(plan_options) or weight_dim == "vocab" else "right"
 
-    def is_streamed(self, kind: CollectiveKind, structure: PlanOptions) -> bool:
+    def is_streamed(self, kind: CollectiveKind, plan_options: PlanOptions) -> bool:
         """Return True for every gather and scatter."""
         return kind is not CollectiveKind.ALL_REDUCE
 
@@ -617,14 +617,14 @@ def _tp_cuts_columns(case: Case) -> BoolArray:
 
 
 def _tp_cuts_sequence(case: Case) -> BoolArray:
-    if not (case.structure.sequence_parallel and case.has_long_rows):
+    if not (case.plan_options.sequence_parallel and case.has_long_rows):
         return case.no_rows
     found: BoolArray = (case.sequence_length % (case.s.cp * case.s.tp) != 0) & (case.s.tp > 1)
     return found
 
 
 def _lacks_modules(case: Case) -> BoolArray:
-    modules = case.structure.recompute_modules
+    modules = case.plan_options.recompute_modules
     experts = _experts(case)
     has = {
         "core_attn": bool(case.attentions),
@@ -691,7 +691,8 @@ class TensorAxis(Axis):
             "recompute-runs",
             "full recomputation covers some layers of each chunk, or keeps one input for several",
             lambda case: (
-                case.all_rows & (case.structure.recomputes_some and case.structure.recomputes_runs)
+                case.all_rows
+                & (case.plan_options.recomputes_some and case.plan_options.recomputes_runs)
             ),
             "recomputation of {recompute_layers} layers of each chunk, in runs of {recompute_run}",
             (),
@@ -700,7 +701,7 @@ class TensorAxis(Axis):
         Rule(
             "sp-without-tp",
             "sequence parallelism splits tokens over the tp group, which here is one device",
-            lambda case: (case.s.tp == 1) & case.structure.sequence_parallel,
+            lambda case: (case.s.tp == 1) & case.plan_options.sequence_parallel,
             "sequence parallelism with tp 1 splits nothing",
             (),
             "sequence_parallel=false",
@@ -715,16 +716,16 @@ class TensorAxis(Axis):
         ),
     )
 
-    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+    def activation_dim(self, tensor: Tensor, plan_options: PlanOptions) -> str | None:
         """Return the inner dim; else the tokens under sequence parallelism."""
         if is_routed(tensor):
             return None
         inner = first_of(INNER_DIMS, tensor)
-        if inner is None and structure.sequence_parallel and "tokens" in tensor.dims:
+        if inner is None and plan_options.sequence_parallel and "tokens" in tensor.dims:
             return "tokens"
         return inner
 
-    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+    def weight_dim(self, tensor: Tensor, plan_options: PlanOptions) -> str | None:
         """Return the inner dim of a weight or bias."""
         return None if is_routed(tensor) else first_of(INNER_DIMS, tensor)
 
@@ -762,7 +763,7 @@ def all_refusals(
     model: ModelSpec,
     workload: Workload,
     columns: StrategyColumns,
-    structure: PlanOptions,
+    plan_options: PlanOptions,
     *,
     tile_rows: float = 128.0,
     tile_columns: float = 128.0,
@@ -776,7 +777,7 @@ def all_refusals(
     tile_rows, tile_columns
         Output tile of one matrix product on the chip; shards below it are refused.
     """
-    case = Case(model, workload, structure, columns, tile_rows, tile_columns)
+    case = Case(model, workload, plan_options, columns, tile_rows, tile_columns)
     return refusals((*axis_rules(), *launching.DEGREES), case)
 
 
@@ -784,21 +785,21 @@ _Chooser = Callable[[Axis, Tensor, PlanOptions], str | None]
 
 
 @lru_cache(maxsize=8192)
-def activation_sharding(tensor: Tensor, structure: PlanOptions) -> Sharding:
+def activation_sharding(tensor: Tensor, plan_options: PlanOptions) -> Sharding:
     """Return the sharding of an activation between operators, in which it is also saved."""
-    return _collected(tensor, structure, lambda axis, t, s: axis.activation_dim(t, s))
+    return _collected(tensor, plan_options, lambda axis, t, s: axis.activation_dim(t, s))
 
 
 @lru_cache(maxsize=8192)
-def weight_sharding(weight: Tensor, structure: PlanOptions) -> Sharding:
+def weight_sharding(weight: Tensor, plan_options: PlanOptions) -> Sharding:
     """Return the sharding of a weight, data-parallel sharding left out."""
-    return _collected(weight, structure, lambda axis, t, s: axis.weight_dim(t, s))
+    return _collected(weight, plan_options, lambda axis, t, s: axis.weight_dim(t, s))
 
 
-def _collected(tensor: Tensor, structure: PlanOptions, choose: _Chooser) -> Sharding:
+def _collected(tensor: Tensor, plan_options: PlanOptions, choose: _Chooser) -> Sharding:
     split: dict[str, tuple[str, ...]] = {}
     for name in axes:
-        dim = choose(axes[name], tensor, structure)
+        dim = choose(axes[name], tensor, plan_options)
         if dim is not None:
             split[dim] = (*split.get(dim, ()), name)
     return Sharding(split)
@@ -833,12 +834,12 @@ def vectors(op: Op) -> list[tuple[Tensor, Tensor]]:
     return [(weight, by_dim[weight.dims[-1]]) for weight in left]
 
 
-def arbiter(structure: PlanOptions, *, weight_side: Side = "right") -> Arbiter:
+def arbiter(plan_options: PlanOptions, *, weight_side: Side = "right") -> Arbiter:
     """Return the structural choice of the four-case rule for a product with a weight."""
 
     def choose(axis: str, left_dim: str, right_dim: str) -> Side:
         weight_dim = right_dim if weight_side == "right" else left_dim
-        choice = axes[axis].operand_to_gather(weight_dim, structure)
+        choice = axes[axis].operand_to_gather(weight_dim, plan_options)
         if weight_side == "right":
             return choice
         return "left" if choice == "right" else "right"
@@ -846,40 +847,40 @@ def arbiter(structure: PlanOptions, *, weight_side: Side = "right") -> Arbiter:
     return choose
 
 
-def source_layout(op: Op, structure: PlanOptions) -> Sharding:
+def source_layout(op: Op, plan_options: PlanOptions) -> Sharding:
     """Return the layout of the activation that a product reads, at rest.
 
     A lookup is a product with one-hot rows, which every rank makes for its part of the table.
     """
     source = op.inputs[0]
     if op.kind is not OpKind.EMBEDDING:
-        return activation_sharding(source, structure)
-    table = weight_sharding(op.weights[0], structure)
-    rows = activation_sharding(source, structure)
+        return activation_sharding(source, plan_options)
+    table = weight_sharding(op.weights[0], plan_options)
+    rows = activation_sharding(source, plan_options)
     free = tuple(a for a in rows.split.get("tokens", ()) if a not in table.axes)
     return Sharding({"tokens": free, **table.split})
 
 
-def source_operand(op: Op, structure: PlanOptions) -> Operand:
+def source_operand(op: Op, plan_options: PlanOptions) -> Operand:
     """Return the activation that a product reads as its left side."""
-    layout = source_layout(op, structure)
+    layout = source_layout(op, plan_options)
     if op.kind is OpKind.EMBEDDING:
         return Operand((*op.inputs[0].dims, *op.contracted), layout)
     return as_operand(op.inputs[0], layout)
 
 
-def forward_products(op: Op, structure: PlanOptions) -> list[tuple[Tensor, Tensor, Product]]:
+def forward_products(op: Op, plan_options: PlanOptions) -> list[tuple[Tensor, Tensor, Product]]:
     """Return, for each weight matrix of an operator: weight, output, and the product it needs."""
-    left = source_operand(op, structure)
+    left = source_operand(op, plan_options)
     return [
         (
             weight,
             output,
             matmul(
                 left,
-                Operand(weight.dims, weight_sharding(weight, structure)),
+                Operand(weight.dims, weight_sharding(weight, plan_options)),
                 logical_dims(output),
-                arbiter=arbiter(structure),
+                arbiter=arbiter(plan_options),
             ),
         )
         for weight, output in matrices(op)

@@ -16,15 +16,15 @@ from meshwright.base.arrays import IntArray, read_only
 from meshwright.sharding.strategy import PlanOptions
 
 
-def chunk_lengths(num_layers: int, num_chunks: int, structure: PlanOptions) -> IntArray:
+def chunk_lengths(num_layers: int, num_chunks: int, plan_options: PlanOptions) -> IntArray:
     """Return the layers of each chunk of the model, in its order: (chunks,).
 
     Negative where the embedding or the head counts for more layers than a chunk holds. Lengths
-    that the structure states for another number of chunks or layers are refused by a rule.
+    that the plan options state for another number of chunks or layers are refused by a rule.
     """
-    if len(structure.stage_layers) == num_chunks:
-        return np.array(structure.stage_layers, dtype=np.int64)
-    return dealt(num_layers, num_chunks, structure.embedding_layers, structure.head_layers)
+    if len(plan_options.stage_layers) == num_chunks:
+        return np.array(plan_options.stage_layers, dtype=np.int64)
+    return dealt(num_layers, num_chunks, plan_options.embedding_layers, plan_options.head_layers)
 
 
 @lru_cache(maxsize=4096)
@@ -42,20 +42,20 @@ def dealt(
     return read_only(lengths)
 
 
-def dealing_of(structure: PlanOptions) -> PlanOptions:
+def dealing_of(plan_options: PlanOptions) -> PlanOptions:
     """Return the plan options that place and recompute layers; all others at their defaults."""
     return PlanOptions(
-        embedding_layers=structure.embedding_layers,
-        head_layers=structure.head_layers,
-        stage_layers=structure.stage_layers,
-        recompute=structure.recompute,
-        recompute_layers=structure.recompute_layers,
-        recompute_run=structure.recompute_run,
+        embedding_layers=plan_options.embedding_layers,
+        head_layers=plan_options.head_layers,
+        stage_layers=plan_options.stage_layers,
+        recompute=plan_options.recompute,
+        recompute_layers=plan_options.recompute_layers,
+        recompute_run=plan_options.recompute_run,
     )
 
 
 def dealt_kinds(
-    pattern: tuple[int, ...], num_kinds: int, lengths: IntArray, structure: PlanOptions
+    pattern: tuple[int, ...], num_kinds: int, lengths: IntArray, plan_options: PlanOptions
 ) -> IntArray:
     """Return the kind of each layer, with separate kinds under full recomputation: (layers,).
 
@@ -64,10 +64,10 @@ def dealt_kinds(
     """
     kinds: IntArray = np.asarray(pattern, dtype=np.int64)
     place: IntArray = np.arange(len(pattern)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    if structure.recomputes_some:
-        kinds = kinds + num_kinds * (place >= structure.recompute_layers)
-    elif structure.recomputes_runs:
-        kinds = kinds + num_kinds * (place % structure.recompute_run > 0)
+    if plan_options.recomputes_some:
+        kinds = kinds + num_kinds * (place >= plan_options.recompute_layers)
+    elif plan_options.recomputes_runs:
+        kinds = kinds + num_kinds * (place % plan_options.recompute_run > 0)
     return kinds
 
 

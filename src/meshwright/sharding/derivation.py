@@ -49,8 +49,8 @@ LOSS_STATISTICS = ("maximum", "sum_of_exponentials", "target_logit")
 class Ledger:
     """The calls of one pass. A tensor that moved once over an axis need not do so again."""
 
-    def __init__(self, structure: PlanOptions, phase: Phase) -> None:
-        self.structure, self.phase = structure, phase
+    def __init__(self, plan_options: PlanOptions, phase: Phase) -> None:
+        self.plan_options, self.phase = plan_options, phase
         self.calls: list[CollectiveCall] = []
         self._seen: set[tuple[str, Move]] = set()
         self._equal_to: dict[str, str] = {}
@@ -84,7 +84,7 @@ class Ledger:
             if step.kind is None or (name, step) in self._seen:
                 continue
             self._seen.add((name, step))
-            streams = axes[step.axis].is_streamed(step.kind, self.structure)
+            streams = axes[step.axis].is_streamed(step.kind, self.plan_options)
             self.calls.append(
                 CollectiveCall(
                     kind=step.kind,
@@ -101,14 +101,14 @@ class Ledger:
         return layout
 
 
-def forward_calls(layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
+def forward_calls(layer: LayerGraph, plan_options: PlanOptions) -> list[CollectiveCall]:
     """Return the collectives of the forward pass, in order.
 
     Sums are left open until an operator needs the tensor whole, so that branches that meet in an
     addition are summed before they are reduced.
     """
-    ledger = Ledger(structure, Phase.FORWARD)
-    layouts = {layer.input.name: activation_sharding(layer.input, structure)}
+    ledger = Ledger(plan_options, Phase.FORWARD)
+    layouts = {layer.input.name: activation_sharding(layer.input, plan_options)}
     for op in layer.ops:
         layouts |= _FORWARD_STEPS[op.kind](op, layouts, ledger)
     _settle_output(layer, layouts, ledger)
@@ -120,7 +120,7 @@ Layouts = dict[str, Sharding]
 
 def _at_home(tensor: Tensor, layouts: Layouts, ledger: Ledger, site: str) -> Sharding:
     """Bring a tensor to rest: reduce its sums, undo changes of its layout by its writer."""
-    rest = activation_sharding(tensor, ledger.structure)
+    rest = activation_sharding(tensor, ledger.plan_options)
     have = layouts.get(tensor.name, rest)
     layouts[tensor.name] = ledger.move(tensor, have, reshard(have, rest), site)
     return rest
@@ -141,9 +141,9 @@ def _product_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
     else:
         _at_home(source, layouts, ledger, f"{op.name}: input")
     made: Layouts = {}
-    for weight, output, product in forward_products(op, ledger.structure):
-        rest = activation_sharding(source, ledger.structure)
-        held = weight_sharding(weight, ledger.structure)
+    for weight, output, product in forward_products(op, ledger.plan_options):
+        rest = activation_sharding(source, ledger.plan_options)
+        held = weight_sharding(weight, ledger.plan_options)
         if op.kind is not OpKind.EMBEDDING:
             _spread_over_stages(source, rest, held, ledger, f"{op.name}: input")
         ledger.move(source, rest, product.left_moves, f"{op.name}: input")
@@ -165,13 +165,13 @@ def _spread_over_stages(
         ledger.move(tensor, rest, [Move(CollectiveKind.BROADCAST, "pp")], site)
 
 
-def elementwise_input(op: Op, source: Tensor, structure: PlanOptions) -> Sharding:
+def elementwise_input(op: Op, source: Tensor, plan_options: PlanOptions) -> Sharding:
     """Return the layout in which an elementwise operator reads an input.
 
     Inner dims as they rest; tokens as those of the output.
     """
-    rows = activation_sharding(op.output, structure).split.get("tokens")
-    own = activation_sharding(source, structure)
+    rows = activation_sharding(op.output, plan_options).split.get("tokens")
+    own = activation_sharding(source, plan_options)
     if rows is None or "tokens" not in source.dims:
         return own
     inner = {dim: axes_ for dim, axes_ in own.split.items() if dim != "tokens"}
@@ -184,16 +184,16 @@ def _elementwise_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
     _sum_open_branches(op, layouts, ledger, site)
     for source in op.inputs:
         rest = _at_home(source, layouts, ledger, site)
-        want = elementwise_input(op, source, ledger.structure)
+        want = elementwise_input(op, source, ledger.plan_options)
         ledger.move(source, rest, reshard(rest, want), site)
     if op.kind is OpKind.NORM:
         reduce_statistics(op, ledger, ("statistics",))
-    return {output.name: activation_sharding(output, ledger.structure) for output in op.outputs}
+    return {output.name: activation_sharding(output, ledger.plan_options) for output in op.outputs}
 
 
 def _sum_open_branches(op: Op, layouts: Layouts, ledger: Ledger, site: str) -> None:
     """Reduce branches of an addition that are open over the same axes as one tensor."""
-    rest = activation_sharding(op.output, ledger.structure)
+    rest = activation_sharding(op.output, ledger.plan_options)
     same_shape = [t for t in op.inputs if t.dims == op.output.dims]
     first: Sharding | None = None
     for tensor in same_shape:
@@ -210,7 +210,7 @@ def reduce_statistics(op: Op, ledger: Ledger, names: tuple[str, ...]) -> None:
     """All-reduce the numbers for each row that run over a split dim, in FP32."""
     sources = op.inputs[: len(op.outputs)]
     for source in sources:
-        rest = activation_sharding(source, ledger.structure)
+        rest = activation_sharding(source, ledger.plan_options)
         split_axes = [a for dim in op.contracted for a in rest.split.get(dim, ())]
         rows = Sharding({"tokens": rest.split["tokens"]}) if "tokens" in rest.split else Sharding()
         for name in names:
@@ -219,20 +219,20 @@ def reduce_statistics(op: Op, ledger: Ledger, names: tuple[str, ...]) -> None:
             ledger.move(numbers, rows, steps, f"{op.name}: {name}")
 
 
-def attention_layout(tensor: Tensor, structure: PlanOptions) -> Sharding:
+def attention_layout(tensor: Tensor, plan_options: PlanOptions) -> Sharding:
     """Return the sharding in which the attention core reads and writes a tensor.
 
     Ulysses turns the split of the tokens over cp into a split of the heads; else as at rest.
     """
-    rest = activation_sharding(tensor, structure)
-    if structure.context_kind is not ContextKind.ULYSSES:
+    rest = activation_sharding(tensor, plan_options)
+    if plan_options.context_kind is not ContextKind.ULYSSES:
         return rest
     return rest.along("cp", tensor.dims[-1])
 
 
-def traveling_axes(tensor: Tensor, structure: PlanOptions) -> tuple[str, ...]:
+def traveling_axes(tensor: Tensor, plan_options: PlanOptions) -> tuple[str, ...]:
     """Return the axes over which keys and values of other ranks are needed: split sequences."""
-    tokens = attention_layout(tensor, structure).split.get("tokens", ())
+    tokens = attention_layout(tensor, plan_options).split.get("tokens", ())
     return tuple(axis for axis in tokens if axes[axis].splits_sequence)
 
 
@@ -246,23 +246,25 @@ def _attention_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
     site = f"{op.name}: input"
     for source in op.inputs:
         rest = _at_home(source, layouts, ledger, site)
-        ledger.move(source, rest, reshard(rest, attention_layout(source, ledger.structure)), site)
+        ledger.move(
+            source, rest, reshard(rest, attention_layout(source, ledger.plan_options)), site
+        )
     for source in keys_and_values:
-        have = attention_layout(source, ledger.structure)
+        have = attention_layout(source, ledger.plan_options)
         steps = [
             Move(CollectiveKind.ALL_GATHER, axis, "tokens")
-            for axis in traveling_axes(source, ledger.structure)
+            for axis in traveling_axes(source, ledger.plan_options)
         ]
         ledger.move(source, have, steps, f"{op.name}: keys and values")
-    return {op.output.name: attention_layout(op.output, ledger.structure)}
+    return {op.output.name: attention_layout(op.output, ledger.plan_options)}
 
 
-def scan_layout(tensor: Tensor, structure: PlanOptions) -> Sharding:
+def scan_layout(tensor: Tensor, plan_options: PlanOptions) -> Sharding:
     """Return the sharding of a tensor around a scan: cp splits heads, not sequences.
 
     Source: Megatron-LM, ``MambaContextParallel``.
     """
-    return activation_sharding(tensor, structure).along("cp", tensor.dims[-1])
+    return activation_sharding(tensor, plan_options).along("cp", tensor.dims[-1])
 
 
 def _scan_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
@@ -270,19 +272,19 @@ def _scan_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
     site = f"{op.name}: input"
     for source in op.inputs:
         rest = _at_home(source, layouts, ledger, site)
-        ledger.move(source, rest, reshard(rest, scan_layout(source, ledger.structure)), site)
-    return {op.output.name: scan_layout(op.output, ledger.structure)}
+        ledger.move(source, rest, reshard(rest, scan_layout(source, ledger.plan_options)), site)
+    return {op.output.name: scan_layout(op.output, ledger.plan_options)}
 
 
-def spread_tokens(tensor: Tensor, structure: PlanOptions) -> Sharding:
+def spread_tokens(tensor: Tensor, plan_options: PlanOptions) -> Sharding:
     """Return the layout of tokens at a router: over every axis, so that each is sent once."""
-    rest = activation_sharding(tensor, structure)
+    rest = activation_sharding(tensor, plan_options)
     return rest if "tp" in rest.axes else rest.along("tp", "tokens")
 
 
 def exchange(rows: Tensor, ledger: Ledger, site: str) -> None:
     """Record the all-to-all that carries rows to their experts, or back."""
-    split = activation_sharding(rows, ledger.structure).split
+    split = activation_sharding(rows, ledger.plan_options).split
     ledger.calls.append(
         CollectiveCall(CollectiveKind.ALL_TO_ALL, "ep", rows, ledger.phase, site, split)
     )
@@ -295,12 +297,12 @@ def _route_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
     for other in op.inputs[1:]:
         _at_home(other, layouts, ledger, f"{op.name}: input")
     if "routed_tokens" in target.dims:
-        spread = spread_tokens(source, ledger.structure)
+        spread = spread_tokens(source, ledger.plan_options)
         ledger.move(source, rest, reshard(rest, spread), f"{op.name}: input")
         exchange(target, ledger, f"{op.name}: rows")
-        return {target.name: activation_sharding(target, ledger.structure)}
+        return {target.name: activation_sharding(target, ledger.plan_options)}
     exchange(source, ledger, f"{op.name}: rows")
-    return {target.name: spread_tokens(target, ledger.structure)}
+    return {target.name: spread_tokens(target, ledger.plan_options)}
 
 
 def _loss_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
@@ -326,12 +328,12 @@ Contributions = dict[str, list[Sharding]]
 """Layouts in which the consumers of each tensor left their part of its gradient."""
 
 
-def backward_calls(layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
+def backward_calls(layer: LayerGraph, plan_options: PlanOptions) -> list[CollectiveCall]:
     """Return the collectives of the backward pass, in order, those of weight gradients with them.
 
     Sums of weight gradients over data axes are left to the synchronisation once per step.
     """
-    ledger = Ledger(structure, Phase.INPUT_GRADIENT)
+    ledger = Ledger(plan_options, Phase.INPUT_GRADIENT)
     contributions: Contributions = {}
     for op in reversed(layer.ops):
         for output in op.outputs:
@@ -342,9 +344,9 @@ def backward_calls(layer: LayerGraph, structure: PlanOptions) -> list[Collective
     return ledger.calls
 
 
-def input_gradients(op: Op, structure: PlanOptions) -> list[tuple[str, Sharding]]:
+def input_gradients(op: Op, plan_options: PlanOptions) -> list[tuple[str, Sharding]]:
     """Return the layout in which an operator leaves its part of the gradient of each input."""
-    return _BACKWARD_STEPS[op.kind](op, Ledger(structure, Phase.INPUT_GRADIENT))
+    return _BACKWARD_STEPS[op.kind](op, Ledger(plan_options, Phase.INPUT_GRADIENT))
 
 
 def gradient_of(tensor: Tensor) -> Tensor:
@@ -354,7 +356,7 @@ def gradient_of(tensor: Tensor) -> Tensor:
 
 def settle(tensor: Tensor, contributions: Contributions, ledger: Ledger, site: str) -> None:
     """Bring the contributions to a gradient to rest; equal moves of several are made once."""
-    rest = activation_sharding(tensor, ledger.structure)
+    rest = activation_sharding(tensor, ledger.plan_options)
     for have in contributions.get(tensor.name, []):
         ledger.move(gradient_of(tensor), have, reshard(have, rest), site)
 
@@ -365,18 +367,18 @@ def _product_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     dX = dY W^T and dW = X^T dY follow the same rule as the forward pass. A dY that both gather is
     gathered once; X is gathered again, because it was kept sharded.
     """
-    structure = ledger.structure
-    left = source_operand(op, structure)
+    plan_options = ledger.plan_options
+    left = source_operand(op, plan_options)
     found: list[tuple[str, Sharding]] = []
     if op.kind is OpKind.EMBEDDING:
         ledger.mark_looked_up(gradient_of(op.output))
     for weight, output in matrices(op):
-        gradient, rest = gradient_of(output), activation_sharding(output, structure)
+        gradient, rest = gradient_of(output), activation_sharding(output, plan_options)
         incoming = as_operand(output, rest)
-        held = Operand(weight.dims, weight_sharding(weight, structure))
+        held = Operand(weight.dims, weight_sharding(weight, plan_options))
         site = f"{op.name}: output gradient"
         if op.kind is not OpKind.EMBEDDING:
-            back = matmul(incoming, held, left.dims, arbiter=arbiter(structure))
+            back = matmul(incoming, held, left.dims, arbiter=arbiter(plan_options))
             ledger.move(gradient, rest, back.left_moves, site)
             ledger.move(
                 weight,
@@ -400,12 +402,14 @@ def _product_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
 
 def product_weight_gradients(op: Op, ledger: Ledger) -> list[tuple[Tensor, Sharding]]:
     """Return each weight matrix of an operator with the layout in which its gradient arises."""
-    left = source_operand(op, ledger.structure)
+    left = source_operand(op, ledger.plan_options)
     return [
         (
             weight,
             matmul(
-                left, as_operand(output, activation_sharding(output, ledger.structure)), weight.dims
+                left,
+                as_operand(output, activation_sharding(output, ledger.plan_options)),
+                weight.dims,
             ).local,
         )
         for weight, output in matrices(op)
@@ -422,10 +426,10 @@ def _elementwise_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     ledger.mark_equal(branches)
     if op.kind is OpKind.NORM:
         reduce_statistics(op, ledger, ("statistics_gradient",))
-    out = activation_sharding(op.output, ledger.structure)
+    out = activation_sharding(op.output, ledger.plan_options)
     found = []
     for source in op.inputs:
-        layout = elementwise_input(op, source, ledger.structure)
+        layout = elementwise_input(op, source, ledger.plan_options)
         open_axes = tuple(axis for axis in out.axes if axis not in layout.axes)
         found.append((source.name, Sharding(layout.split, open_axes)))
     return found
@@ -436,15 +440,15 @@ def _attention_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
 
     Keys and values are needed once more, and their gradients travel to where they rest.
     """
-    structure = ledger.structure
-    rest = activation_sharding(op.output, structure)
-    steps = reshard(rest, attention_layout(op.output, structure))
+    plan_options = ledger.plan_options
+    rest = activation_sharding(op.output, plan_options)
+    steps = reshard(rest, attention_layout(op.output, plan_options))
     ledger.move(gradient_of(op.output), rest, steps, f"{op.name}: output gradient")
     query, *keys_and_values = op.inputs
-    found = [(query.name, attention_layout(query, structure))]
+    found = [(query.name, attention_layout(query, plan_options))]
     for source in keys_and_values:
-        layout = attention_layout(source, structure)
-        traveling = traveling_axes(source, structure)
+        layout = attention_layout(source, plan_options)
+        traveling = traveling_axes(source, plan_options)
         again = [Move(CollectiveKind.ALL_GATHER, axis, "tokens") for axis in traveling]
         site = f"{op.name}: keys and values"
         whole = ledger.move(source, layout, again, site, is_regather=True)
@@ -454,37 +458,37 @@ def _attention_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
 
 def _scan_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     """Return the gradients of the inputs of a scan, in the layouts in which it read them."""
-    structure = ledger.structure
-    rest = activation_sharding(op.output, structure)
-    steps = reshard(rest, scan_layout(op.output, structure))
+    plan_options = ledger.plan_options
+    rest = activation_sharding(op.output, plan_options)
+    steps = reshard(rest, scan_layout(op.output, plan_options))
     ledger.move(gradient_of(op.output), rest, steps, f"{op.name}: output gradient")
-    return [(source.name, scan_layout(source, structure)) for source in op.inputs]
+    return [(source.name, scan_layout(source, plan_options)) for source in op.inputs]
 
 
 def _route_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     """Send the gradients of rows the other way."""
     source, target = op.inputs[0], op.output
-    structure = ledger.structure
-    others = [(other.name, activation_sharding(other, structure)) for other in op.inputs[1:]]
+    plan_options = ledger.plan_options
+    others = [(other.name, activation_sharding(other, plan_options)) for other in op.inputs[1:]]
     if "routed_tokens" in target.dims:
         exchange(gradient_of(target), ledger, f"{op.name}: row gradients")
-        return [(source.name, spread_tokens(source, structure)), *others]
-    rest = activation_sharding(target, structure)
-    steps = reshard(rest, spread_tokens(target, structure))
+        return [(source.name, spread_tokens(source, plan_options)), *others]
+    rest = activation_sharding(target, plan_options)
+    steps = reshard(rest, spread_tokens(target, plan_options))
     ledger.move(gradient_of(target), rest, steps, f"{op.name}: output gradient")
     exchange(gradient_of(source), ledger, f"{op.name}: row gradients")
-    return [(source.name, activation_sharding(source, structure)), *others]
+    return [(source.name, activation_sharding(source, plan_options)), *others]
 
 
 def _loss_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     """Return the gradient of the logits, which needs no communication."""
     logits = op.inputs[0]
-    return [(logits.name, activation_sharding(logits, ledger.structure))]
+    return [(logits.name, activation_sharding(logits, ledger.plan_options))]
 
 
-def logical_gradient_axes(output: Tensor, structure: PlanOptions) -> dict[str, str]:
+def logical_gradient_axes(output: Tensor, plan_options: PlanOptions) -> dict[str, str]:
     """Return the dim that each axis splits of an output and of its gradient."""
-    layout = activation_sharding(output, structure)
+    layout = activation_sharding(output, plan_options)
     dims = logical_dims(output)
     return {axis: dim for dim in dims for axis in layout.split.get(dim, ())}
 
@@ -501,44 +505,44 @@ _BACKWARD_STEPS: dict[OpKind, Callable[[Op, Ledger], list[tuple[str, Sharding]]]
 }
 
 
-def sync_calls(layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
+def sync_calls(layer: LayerGraph, plan_options: PlanOptions) -> list[CollectiveCall]:
     """Return the collectives that complete the weight gradients of a layer, and ZeRO's gathers."""
     calls: list[CollectiveCall] = []
     for op in layer.ops:
-        for weight, made in weight_gradients(op, structure):
-            calls += _inner_sums(op, weight, made, structure)
-            calls += _data_sums(op, weight, made, structure)
-        calls += _shared_head_sums(op, layer, structure)
+        for weight, made in weight_gradients(op, plan_options):
+            calls += _inner_sums(op, weight, made, plan_options)
+            calls += _data_sums(op, weight, made, plan_options)
+        calls += _shared_head_sums(op, layer, plan_options)
     return calls
 
 
-def weight_gradients(op: Op, structure: PlanOptions) -> list[tuple[Tensor, Sharding]]:
+def weight_gradients(op: Op, plan_options: PlanOptions) -> list[tuple[Tensor, Sharding]]:
     """Return each weight of an operator with the layout in which its gradient arises."""
     found: list[tuple[Tensor, Sharding]] = []
     if op.kind in (OpKind.MATMUL, OpKind.EMBEDDING):
-        found += product_weight_gradients(op, Ledger(structure, Phase.WEIGHT_GRADIENT))
+        found += product_weight_gradients(op, Ledger(plan_options, Phase.WEIGHT_GRADIENT))
     for weight, output in vectors(op):
-        split_by = logical_gradient_axes(output, structure)
-        rest = weight_sharding(weight, structure)
+        split_by = logical_gradient_axes(output, plan_options)
+        rest = weight_sharding(weight, plan_options)
         open_axes = tuple(axis for axis in split_by if axis not in rest.axes)
         found.append((weight, Sharding(rest.split, open_axes)))
     return found
 
 
 def _inner_sums(
-    op: Op, weight: Tensor, made: Sharding, structure: PlanOptions
+    op: Op, weight: Tensor, made: Sharding, plan_options: PlanOptions
 ) -> list[CollectiveCall]:
     """Return the sums over axes other than data axes: streams in each pass, others per step."""
     data = tuple(axis for axis in made.partial if axes[axis].replicates_weights)
-    want = Sharding(weight_sharding(weight, structure).split, data)
-    ledger = Ledger(structure, Phase.WEIGHT_GRADIENT)
+    want = Sharding(weight_sharding(weight, plan_options).split, data)
+    ledger = Ledger(plan_options, Phase.WEIGHT_GRADIENT)
     moves = reshard(made, want)
     ledger.move(gradient_of(weight), made, moves, f"{op.name}: weight gradient", of_weight=True)
     return [call if call.streamed else replace(call, per_step=True) for call in ledger.calls]
 
 
 def _data_sums(
-    op: Op, weight: Tensor, made: Sharding, structure: PlanOptions
+    op: Op, weight: Tensor, made: Sharding, plan_options: PlanOptions
 ) -> list[CollectiveCall]:
     """Return reductions of the gradient and gathers of the weight over the data axes.
 
@@ -550,9 +554,9 @@ def _data_sums(
     if not data:
         return []
     of_experts = "edp" in data
-    split = weight_sharding(weight, structure).split
+    split = weight_sharding(weight, plan_options).split
     gradient = gradient_of(weight)
-    stage = structure.zero_stage
+    stage = plan_options.zero_stage
     if stage == 0:
         group = "edp" if of_experts else "dp*cp"
         return [_data_call(CollectiveKind.ALL_REDUCE, group, gradient, op, split, per_step=True)]
@@ -565,9 +569,9 @@ def _data_sums(
     replicas = _data_call(
         CollectiveKind.ALL_REDUCE, "dp_replicate", gradient, op, shards, per_step=True
     )
-    gathers = [_gather(shard, weight, op, split, structure)]
-    if stage == 3 and structure.reshard_after_forward:
-        gathers.append(_gather(shard, weight, op, split, structure, again=True))
+    gathers = [_gather(shard, weight, op, split, plan_options)]
+    if stage == 3 and plan_options.reshard_after_forward:
+        gathers.append(_gather(shard, weight, op, split, plan_options, again=True))
     return [*gathers, scatter, replicas]
 
 
@@ -588,7 +592,13 @@ def _data_call(
 
 
 def _gather(
-    group: str, weight: Tensor, op: Op, split: Split, structure: PlanOptions, *, again: bool = False
+    group: str,
+    weight: Tensor,
+    op: Op,
+    split: Split,
+    plan_options: PlanOptions,
+    *,
+    again: bool = False,
 ) -> CollectiveCall:
     """Return one gather of a sharded weight."""
     return CollectiveCall(
@@ -599,12 +609,12 @@ def _gather(
         site=f"{op.name}: weight",
         split=split,
         is_regather=again,
-        per_step=structure.zero_stage < 3,
+        per_step=plan_options.zero_stage < 3,
         of_weight=True,
     )
 
 
-def _shared_head_sums(op: Op, layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
+def _shared_head_sums(op: Op, layer: LayerGraph, plan_options: PlanOptions) -> list[CollectiveCall]:
     """Return the sums over ranks that hold the same key head, where tp exceeds their number.
 
     The same holds for the groups of a recurrence.
@@ -613,14 +623,14 @@ def _shared_head_sums(op: Op, layer: LayerGraph, structure: PlanOptions) -> list
     for unit, of_whom, dims in _SHARED_HEADS:
         if layer.sizes.get(unit) == layer.sizes.get(of_whom):
             continue
-        group = ("tp*tatp" if streams_inputs(structure) else "tp") + f"/{unit}"
+        group = ("tp*tatp" if streams_inputs(plan_options) else "tp") + f"/{unit}"
         found += [
             _data_call(
                 CollectiveKind.ALL_REDUCE,
                 group,
                 gradient_of(weight),
                 op,
-                weight_sharding(weight, structure).split,
+                weight_sharding(weight, plan_options).split,
                 per_step=True,
             )
             for weight in op.weights
@@ -637,7 +647,7 @@ _SHARED_HEADS = (
 
 
 def derive_calls(
-    layer: LayerGraph, structure: PlanOptions, axes: Collection[str] | None = None
+    layer: LayerGraph, plan_options: PlanOptions, axes: Collection[str] | None = None
 ) -> tuple[CollectiveCall, ...]:
     """Return every collective of one layer: forward, backward, and gradients once per step.
 
@@ -647,31 +657,31 @@ def derive_calls(
         Axes of more than one device; calls over no other axis are made. None: all axes, so that
         calls over an axis of one device have a group of one and cost nothing.
     """
-    forward = forward_calls(layer, structure)
+    forward = forward_calls(layer, plan_options)
     calls = [
         *forward,
-        *_replayed(layer, structure, forward),
-        *backward_calls(layer, structure),
-        *sync_calls(layer, structure),
+        *_replayed(layer, plan_options, forward),
+        *backward_calls(layer, plan_options),
+        *sync_calls(layer, plan_options),
     ]
     return tuple(call for call in calls if axes is None or _is_active(call, axes))
 
 
 def _replayed(
-    layer: LayerGraph, structure: PlanOptions, forward: list[CollectiveCall]
+    layer: LayerGraph, plan_options: PlanOptions, forward: list[CollectiveCall]
 ) -> list[CollectiveCall]:
     """Return the forward calls that recomputation runs again in the backward pass."""
-    if structure.recompute is Recompute.NONE:
+    if plan_options.recompute is Recompute.NONE:
         return []
     again = forward
-    if structure.recompute is Recompute.SELECTIVE:
-        sites = repeated_ops(layer, structure.recompute_modules, structure.stored_tensors)
+    if plan_options.recompute is Recompute.SELECTIVE:
+        sites = repeated_ops(layer, plan_options.recompute_modules, plan_options.stored_tensors)
         cores = {op.name for op in layer.ops if op.kind is OpKind.ATTENTION}
         again = [
             call
             for call in forward
             if (site := call.site.split(":")[0]) in sites
-            and (call.streamed or site not in cores or structure.stored_tensors)
+            and (call.streamed or site not in cores or plan_options.stored_tensors)
         ]
     return [replace(call, phase=Phase.INPUT_GRADIENT, replayed=True) for call in again]
 
@@ -692,14 +702,14 @@ def _in_use(axis: str, active: Collection[str]) -> bool:
     return any(name in active for name in parts.get(axis, (axis,)))
 
 
-def stage_boundary_calls(graph: OpGraph, structure: PlanOptions) -> tuple[CollectiveCall, ...]:
+def stage_boundary_calls(graph: OpGraph, plan_options: PlanOptions) -> tuple[CollectiveCall, ...]:
     """Return the sends between two stages for one micro-batch, forward and backward.
 
     The residual stream crosses in the layout in which it rests, so that sequence parallelism
     divides it by tp.
     """
     stream = graph.layers[0].input
-    split = activation_sharding(stream, structure).split
+    split = activation_sharding(stream, plan_options).split
     return tuple(
         CollectiveCall(CollectiveKind.SEND, "pp", stream, phase, "stage boundary", split)
         for phase in (Phase.FORWARD, Phase.INPUT_GRADIENT)

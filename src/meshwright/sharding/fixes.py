@@ -40,8 +40,10 @@ def found_faults(
     if not found and row(case.s, 0).num_devices <= num_devices:
         return [], ""
 
+    broken_first = sorted(rules, key=lambda rule: rule not in broken)  # most changes mend nothing
+
     def refused(changed: Case) -> BoolArray:
-        return any_of((rule.breaks(changed) for rule in rules), changed)
+        return any_of((rule.breaks(changed) for rule in broken_first), changed)
 
     return found, nearest_legal(case, broken, refused, num_devices, replicas)
 
@@ -78,7 +80,7 @@ def nearest_legal(
     """
     now = row(case.s, 0)
     adjusted = tuple(dict.fromkeys([*(d for rule in broken for d in rule.adjusts), *replicas]))
-    variants = list(_structures(case.structure, broken))
+    variants = list(_option_sets(case.plan_options, broken))
     best: tuple[bool, float, str] | None = None
     for size in range(1, MOST_CHANGED + 2):
         for variant in variants:
@@ -91,36 +93,24 @@ def nearest_legal(
         if best is not None and not best[0]:
             break
     if best is None:
-        best = _offer(case, now, _plainest(case.structure, broken), REPLICAS, refused, num_devices)
+        best = _offer(
+            case, now, _plainest(case.plan_options, broken), REPLICAS, refused, num_devices
+        )
     return best[-1] if best else ""
 
 
-def _plainest(structure: PlanOptions, broken: Sequence[Rule]) -> Variant:
+def _plainest(plan_options: PlanOptions, broken: Sequence[Rule]) -> Variant:
     """Return the plan options after the fixes of all broken rules, and their degrees set to 1."""
     ones = {name: 1.0 for rule in broken for name in rule.adjusts if name not in REPLICAS}
     words: dict[str, str] = {}
     for rule in broken:
         for text in alternatives(rule.fix)[:1]:
             pairs = dict(word.split("=") for word in text.split() if word.count("=") == 1)
-            words |= {name: word for name, word in pairs.items() if hasattr(structure, name)}
-    values = {name: _value(getattr(structure, name), word) for name, word in words.items()}
+            words |= {name: word for name, word in pairs.items() if hasattr(plan_options, name)}
+    values = {name: _value(getattr(plan_options, name), word) for name, word in words.items()}
     known = {name: value for name, value in values.items() if value is not None}
     written = tuple(f"{name}={words[name]}" for name in known)
-    return replace(structure, **known), written, ones  # type: ignore[arg-type]
-
-
-def with_change(
-    strategy: Strategy, structure: PlanOptions, change: str
-) -> tuple[Strategy, PlanOptions]:
-    """Return a strategy after a change that :func:`nearest_legal` offers."""
-    pairs = dict(word.split("=") for word in change.split())
-    degrees = {name: float(text) for name, text in pairs.items() if name in DEGREES}
-    choices = {
-        name: _value(getattr(structure, name), text)
-        for name, text in pairs.items()
-        if name not in degrees
-    }
-    return replace(strategy, **degrees), replace(structure, **choices)  # type: ignore[arg-type]
+    return replace(plan_options, **known), written, ones  # type: ignore[arg-type]
 
 
 Variant = tuple[PlanOptions, tuple[str, ...], dict[str, float]]
@@ -136,10 +126,10 @@ def _offer(
     refused: Callable[[Case], BoolArray], num_devices: int,
 ) -> tuple[bool, float, str] | None:  # fmt: skip
     """Return the nearest legal change of some degrees: whether devices idle, distance, text."""
-    structure, words, fixed = variant
+    plan_options, words, fixed = variant
     columns = _table(replace(now, **fixed), names, num_devices)
     used: FloatArray = columns.num_devices
-    legal = (used <= num_devices) & ~refused(replace(case, s=columns, structure=structure))
+    legal = (used <= num_devices) & ~refused(replace(case, s=columns, plan_options=plan_options))
     rows = np.flatnonzero(legal)
     if not len(rows):
         return None
@@ -156,9 +146,9 @@ def _offer(
     return bool(idle[index]), float(far[index]), " ".join([*changes, *words])
 
 
-def _structures(structure: PlanOptions, broken: Sequence[Rule]) -> Iterator[Variant]:
+def _option_sets(plan_options: PlanOptions, broken: Sequence[Rule]) -> Iterator[Variant]:
     """Yield the plan options as they are, and after the fixes of one or two rules."""
-    types = {field.name: getattr(structure, field.name) for field in fields(structure)}
+    types = {field.name: getattr(plan_options, field.name) for field in fields(plan_options)}
     known: dict[str, tuple[dict[str, object], dict[str, float]]] = {}
     for text in dict.fromkeys(one for rule in broken for one in alternatives(rule.fix)):
         pairs = [word.partition("=") for word in text.split()]
@@ -172,7 +162,7 @@ def _structures(structure: PlanOptions, broken: Sequence[Rule]) -> Iterator[Vari
             fixed = {name: size for text in chosen for name, size in known[text][1].items()}
             words = [word for text in chosen for word in text.split()]
             of_choices = tuple(word for word in words if word.partition("=")[0] in changed)
-            yield replace(structure, **changed), of_choices, fixed  # type: ignore[arg-type]
+            yield replace(plan_options, **changed), of_choices, fixed  # type: ignore[arg-type]
 
 
 def alternatives(fix: str) -> list[str]:

@@ -116,9 +116,9 @@ def known_values(workload: Workload) -> dict[str, tuple[object, ...]]:
     return choices | lacking
 
 
-def recomputes_beside_experts(launches: Launches | None, structure: PlanOptions) -> bool:
+def recomputes_beside_experts(launches: Launches | None, plan_options: PlanOptions) -> bool:
     """Return whether a framework recomputes whole layers while it overlaps their experts."""
-    overlaps = structure.overlap_expert_parallel
+    overlaps = plan_options.overlap_expert_parallel
     return launches is None or not overlaps or launches.recomputes_beside_experts
 
 
@@ -165,7 +165,7 @@ def _lacks_order(case: Case, known: Launches) -> BoolArray:
     found = case.no_rows
     for pattern in np.unique(used, axis=1).T:
         axes = [axis for axis, is_used in zip(AXES, pattern.tolist(), strict=True) if is_used]
-        if not is_order(case.structure.axis_order, known.axis_orders, axes):
+        if not is_order(case.plan_options.axis_order, known.axis_orders, axes):
             found = found | (used == pattern[:, None]).all(axis=0)
     return found
 
@@ -222,9 +222,9 @@ DEGREES: tuple[Rule, ...] = (
     _axis("etp", "etp", "tensor parallelism inside of experts"),
     _axis("tatp", "tatp", "tensor streams"),
     _rule(
-        "schedule", "structure.schedule",
+        "schedule", "plan_options.schedule",
         "the framework has the pipeline schedule",
-        lambda case, known: (case.s.pp > 1) & (case.structure.schedule not in known.schedules),
+        lambda case, known: (case.s.pp > 1) & (case.plan_options.schedule not in known.schedules),
         "has no pipeline schedule {schedule}", (), "schedule=1f1b",
     ),
     _rule(
@@ -245,36 +245,36 @@ DEGREES: tuple[Rule, ...] = (
         "{num_virtual_stages}", ("num_virtual_stages", "pp"),
     ),
     _rule(
-        "stage-layers", "structure.stage_layers",
+        "stage-layers", "plan_options.stage_layers",
         "the framework takes the layers of each stage",
         lambda case, known: (
-            case.all_rows & (bool(case.structure.stage_layers) and not known.stage_layers)
+            case.all_rows & (bool(case.plan_options.stage_layers) and not known.stage_layers)
         ),
         "does not take the layers of each stage: {stage_layers}", (),
         "stage_layers=",
     ),
     _rule(
-        "sequence-parallel", "structure.sequence_parallel",
+        "sequence-parallel", "plan_options.sequence_parallel",
         "the framework can split tokens (or leave them whole) beside tp",
         lambda case, known: (
-            (case.s.tp > 1) & (case.structure.sequence_parallel not in known.sequence_parallel)
+            (case.s.tp > 1) & (case.plan_options.sequence_parallel not in known.sequence_parallel)
         ),
         "fixes sequence parallelism where tp is used", (), "sequence_parallel=true or false",
     ),
     _rule(
-        "expert-tokens", "structure.sequence_parallel",
+        "expert-tokens", "plan_options.sequence_parallel",
         "experts beside tp need sequence parallelism, where the framework says so",
         lambda case, known: (
             (case.s.tp > 1) & case.model.has_experts & known.experts_need_sequence_parallel
-            & (not case.structure.sequence_parallel)
+            & (not case.plan_options.sequence_parallel)
         ),
         "needs sequence parallelism for experts with tp {tp}", (), "sequence_parallel=true",
     ),
     _rule(
-        "context", "structure.context_kind",
+        "context", "plan_options.context_kind",
         "the framework has this form of context parallelism",
         lambda case, known: (
-            (case.s.cp > 1) & (case.structure.context_kind not in known.context_kinds)
+            (case.s.cp > 1) & (case.plan_options.context_kind not in known.context_kinds)
         ),
         "has no {context_kind} attention over cp {cp}", (), "context_kind=ring or ulysses",
     ),
@@ -294,32 +294,32 @@ DEGREES: tuple[Rule, ...] = (
         "shares no key/value head between ranks: tp {tp}", ("tp",),
     ),
     _rule(
-        "context-sinks", "structure.context_kind",
+        "context-sinks", "plan_options.context_kind",
         "the framework sends keys and values of attention with sinks in this way",
         lambda case, known: (
             (case.s.cp > 1) & known.sinks_need_ulysses
             & any(attention.sinks for attention in case.model.attentions)
-            & (case.structure.context_kind is ContextKind.RING)
+            & (case.plan_options.context_kind is ContextKind.RING)
         ),
         "has attention sinks under all-to-all only", (), "context_kind=ulysses",
     ),
     _rule(
-        "vocabulary", "structure.vocabulary_parallel",
+        "vocabulary", "plan_options.vocabulary_parallel",
         "no framework splits embedding and logits over pipeline stages",
-        lambda case, known: case.all_rows & case.structure.vocabulary_parallel,
+        lambda case, known: case.all_rows & case.plan_options.vocabulary_parallel,
         "does not split embedding and logits over pipeline stages", (),
         "vocabulary_parallel=false",
     ),
     _rule(
-        "async-tp", "structure.overlap_tensor_parallel",
+        "async-tp", "plan_options.overlap_tensor_parallel",
         "the framework can overlap collectives of tp (or leave them whole)",
         lambda case, known: (
             (case.s.tp > 1)
             & (
-                (case.structure.overlap_tensor_parallel not in known.overlaps_tensor_parallel)
+                (case.plan_options.overlap_tensor_parallel not in known.overlaps_tensor_parallel)
                 | (
-                    case.structure.overlap_tensor_parallel
-                    & (not case.structure.sequence_parallel)
+                    case.plan_options.overlap_tensor_parallel
+                    & (not case.plan_options.sequence_parallel)
                 )
             )
         ),
@@ -331,29 +331,29 @@ DEGREES: tuple[Rule, ...] = (
         "compiled-overlap", "workload.software.compiled",
         "the model is compiled where collectives of tp overlap, if only the compiler does that",
         lambda case, known: (
-            (case.s.tp > 1) & case.structure.overlap_tensor_parallel & known.compiles_overlap
+            (case.s.tp > 1) & case.plan_options.overlap_tensor_parallel & known.compiles_overlap
             & (not case.workload.software.compiled)
         ),
         "overlaps collectives of tp with products in compiled models only", (),
         "overlap_tensor_parallel=false",
     ),
     _rule(
-        "recompute-modules", "structure.recompute_modules",
+        "recompute-modules", "plan_options.recompute_modules",
         "the framework can recompute these modules of a layer",
         lambda case, known: (
             case.all_rows
-            & (not {*case.structure.recompute_modules} <= {*known.recompute_modules})
+            & (not {*case.plan_options.recompute_modules} <= {*known.recompute_modules})
         ),
         "does not recompute these modules by themselves: {recompute_modules}", (),
         "recompute=full",
     ),
     _rule(
-        "stored-tensors", "structure.kept_tensors",
+        "stored-tensors", "plan_options.kept_tensors",
         "the framework can keep these tensors of a layer, and recompute all others",
         lambda case, known: (
             case.all_rows
             & (
-                not {*case.structure.kept_tensors, *case.structure.offloaded_tensors}
+                not {*case.plan_options.kept_tensors, *case.plan_options.offloaded_tensors}
                 <= {*known.stored_tensors}
             )
         ),
@@ -361,26 +361,26 @@ DEGREES: tuple[Rule, ...] = (
         "recompute=full",
     ),
     _rule(
-        "recompute-experts", "structure.recompute_modules",
+        "recompute-experts", "plan_options.recompute_modules",
         "experts whose communication overlaps are not recomputed as a whole, where the framework "
         "says so",
         lambda case, known: (
-            case.all_rows & case.structure.overlap_expert_parallel
-            & ("moe" in case.structure.recompute_modules) & (not known.recomputes_beside_experts)
+            case.all_rows & case.plan_options.overlap_expert_parallel
+            & ("moe" in case.plan_options.recompute_modules) & (not known.recomputes_beside_experts)
         ),
         "does not recompute experts while it overlaps their communication", (),
         "recompute_modules=moe_act",
     ),
     _rule(
-        "expert-overlap", "structure.overlap_expert_parallel",
+        "expert-overlap", "plan_options.overlap_expert_parallel",
         "the framework overlaps communication of experts as the plan says, in pipelines where "
         "they are interleaved",
         lambda case, known: (
             case.all_rows & (
-                case.structure.overlap_expert_parallel not in known.overlaps_expert_parallel
+                case.plan_options.overlap_expert_parallel not in known.overlaps_expert_parallel
             )
             | ((case.s.pp > 1) & (case.s.num_virtual_stages == 1)
-               & case.structure.overlap_expert_parallel)
+               & case.plan_options.overlap_expert_parallel)
         ),
         "does not overlap communication of experts with pp {pp}, {num_virtual_stages} virtual "
         "stages", ("num_virtual_stages",), "overlap_expert_parallel=false",
@@ -393,14 +393,14 @@ CHOICES: tuple[Rule, ...] = (
         "dp-replicate", "strategy.dp_replicate",
         "sharded replicas beside each other exist in the framework",
         lambda case, known: (
-            _lacks("dp_replicate", "dp_replicate")(case, known) & (case.structure.zero_stage > 0)
+            _lacks("dp_replicate", "dp_replicate")(case, known) & (case.plan_options.zero_stage > 0)
         ),
         "has no hybrid sharding: dp_replicate {dp_replicate}", (), "dp_shard over all of dp",
     ),
     _rule(
-        "zero", "structure.zero_stage",
+        "zero", "plan_options.zero_stage",
         "the framework has the ZeRO stage, with pipelines or without",
-        lambda case, known: ~has_zero(known, case.structure.zero_stage, case.s),
+        lambda case, known: ~has_zero(known, case.plan_options.zero_stage, case.s),
         "has no ZeRO stage {zero_stage} with pp {pp}, cp {cp}, tp {tp}", (),
         "zero_stage=3 or 2 or 1 or 0",
     ),
@@ -408,7 +408,7 @@ CHOICES: tuple[Rule, ...] = (
         "shards", "strategy.dp_shard",
         "the framework divides replicas into shards in this way",
         lambda case, known: (
-            (case.structure.zero_stage > 0) & ~has_shards(known, case.model.hidden_size, case.s)
+            (case.plan_options.zero_stage > 0) & ~has_shards(known, case.model.hidden_size, case.s)
         ),
         "has no {dp_shard} shards of dp for {dp_replicate} replicas, tp {tp}, cp {cp}", (),
         "dp_shard over all of dp, or a divisor of the hidden size",
@@ -416,67 +416,67 @@ CHOICES: tuple[Rule, ...] = (
     _rule(
         "experts", "strategy.ep",
         "experts find their ranks among the axes that the framework takes for them",
-        lambda case, known: ~has_expert_ranks(known, case.structure.zero_stage, case.s),
+        lambda case, known: ~has_expert_ranks(known, case.plan_options.zero_stage, case.s),
         "has no ranks for ep {ep} x etp {etp} with dp_shard {dp_shard} of dp {dp}, cp {cp}, "
         "tp {tp} under ZeRO {zero_stage}", ("ep", "etp"),
     ),
     _rule(
-        "reshard", "structure.reshard_after_forward",
+        "reshard", "plan_options.reshard_after_forward",
         "the framework gathers weights of ZeRO 3 as the plan says",
-        lambda case, known: case.all_rows & (case.structure.zero_stage == 3)
-        & (case.structure.reshard_after_forward not in known.drops_gathered_weights),
+        lambda case, known: case.all_rows & (case.plan_options.zero_stage == 3)
+        & (case.plan_options.reshard_after_forward not in known.drops_gathered_weights),
         "fixes whether ZeRO 3 gathers weights again", (), "reshard_after_forward=true or false",
     ),
     _rule(
-        "overlap", "structure.overlap_data_parallel",
+        "overlap", "plan_options.overlap_data_parallel",
         "the framework overlaps data-parallel communication as the plan says",
         lambda case, known: (
             (case.s.dp * case.s.cp > 1)
-            & (case.structure.overlap_data_parallel not in known.overlaps_data_parallel)
+            & (case.plan_options.overlap_data_parallel not in known.overlaps_data_parallel)
         ),
         "fixes whether data-parallel communication overlaps", (),
         "overlap_data_parallel=true or false",
     ),
     _rule(
-        "recompute", "structure.recompute",
+        "recompute", "plan_options.recompute",
         "the framework has this form of recomputation",
-        lambda case, known: case.all_rows & (case.structure.recompute not in known.recompute),
+        lambda case, known: case.all_rows & (case.plan_options.recompute not in known.recompute),
         "has no recomputation of this form: {recompute}", (), "recompute=full or none",
     ),
     _rule(
-        "recompute-layers", "structure.recompute_layers",
+        "recompute-layers", "plan_options.recompute_layers",
         "the framework can recompute some layers of a stage and leave others",
         lambda case, known: case.all_rows
-        & (case.structure.recomputes_some and not known.recompute_layers),
+        & (case.plan_options.recomputes_some and not known.recompute_layers),
         "recomputes all layers or none, not {recompute_layers} of each chunk", (),
         "recompute_layers=0",
     ),
     _rule(
-        "recompute-run", "structure.recompute_run",
+        "recompute-run", "plan_options.recompute_run",
         "the framework can keep one input for several layers that it recomputes",
         lambda case, known: case.all_rows
-        & (case.structure.recomputes_runs and not known.recompute_runs),
+        & (case.plan_options.recomputes_runs and not known.recompute_runs),
         "keeps the input of each layer that it recomputes, not of each {recompute_run}", (),
         "recompute_run=1",
     ),
     _rule(
-        "expert-recompute", "structure.recompute",
+        "expert-recompute", "plan_options.recompute",
         "the framework can recompute whole layers where it overlaps communication of experts",
         lambda case, known: case.all_rows
-        & (case.structure.recompute == "full")
-        & (not recomputes_beside_experts(known, case.structure)),
+        & (case.plan_options.recompute == "full")
+        & (not recomputes_beside_experts(known, case.plan_options)),
         "does not recompute whole layers beside overlapped communication of experts", (),
         "recompute=selective or none",
     ),
     _rule(
-        "offload", "structure.offload",
+        "offload", "plan_options.offload",
         "the framework moves this to host memory, under this ZeRO stage",
         lambda case, known: case.all_rows
-        & (not may_offload(known, case.structure.offload, case.structure.zero_stage)),
+        & (not may_offload(known, case.plan_options.offload, case.plan_options.zero_stage)),
         "cannot move this to the host: {offload}, ZeRO {zero_stage}", (), "offload=none",
     ),
     _rule(
-        "order", "structure.axis_order",
+        "order", "plan_options.axis_order",
         "ranks lie on the devices in an order of the framework",
         _lacks_order, "lays ranks in another order of the axes, innermost first", (),
         f"axis_order={','.join(axis for axis in AXES if axis != 'tatp')}",

@@ -279,7 +279,7 @@ class CheckpointPolicy:
 
 
 def saved_elements(
-    layer: LayerGraph, structure: PlanOptions, keeping: CheckpointPolicy = CheckpointPolicy()
+    layer: LayerGraph, plan_options: PlanOptions, keeping: CheckpointPolicy = CheckpointPolicy()
 ) -> tuple[SavedTensor, ...]:
     """Return the saved activations of a layer under the recomputation of the plan options.
 
@@ -296,20 +296,20 @@ def saved_elements(
     ``_apply_ac_to_transformer_block``; MaxText, ``remat_policy: minimal`` and ``custom``.
     """
     kept: list[tuple[Tensor, float]] = [(layer.input, 1.0)]
-    if structure.stored_tensors:
-        return _stored(layer, structure)
-    if structure.recompute is Recompute.SELECTIVE and structure.recompute_modules:
-        kept = _kept_beside(layer, structure.recompute_modules, keeping)
-    elif structure.recompute is Recompute.SELECTIVE and keeping.selective != "attention":
+    if plan_options.stored_tensors:
+        return _stored(layer, plan_options)
+    if plan_options.recompute is Recompute.SELECTIVE and plan_options.recompute_modules:
+        kept = _kept_beside(layer, plan_options.recompute_modules, keeping)
+    elif plan_options.recompute is Recompute.SELECTIVE and keeping.selective != "attention":
         keeps_half = keeping.selective == "half_of_products"
         kept += _kept_outputs(layer, keeps_half=keeps_half)
-    elif structure.recompute is not Recompute.FULL:
+    elif plan_options.recompute is not Recompute.FULL:
         kept = [
             (_as_kept(tensor, op, keeping), 1.0)
             for op in layer.ops
             for tensor in op.saved
             if (
-                structure.recompute is Recompute.NONE
+                plan_options.recompute is Recompute.NONE
                 or not op.is_recomputed_selectively
                 or tensor in op.inputs
             )
@@ -317,19 +317,22 @@ def saved_elements(
         ]
     unique = {tensor.name: (tensor, share) for tensor, share in kept}
     return tuple(
-        SavedTensor(t, activation_sharding(t, structure).split, s) for t, s in unique.values()
+        SavedTensor(t, activation_sharding(t, plan_options).split, s) for t, s in unique.values()
     )
 
 
-def _stored(layer: LayerGraph, structure: PlanOptions) -> tuple[SavedTensor, ...]:
-    """Return the tensors of a layer that the structure names, and its input."""
-    away = tensors_named(structure.offloaded_tensors)
-    named = away | tensors_named(structure.kept_tensors)
+def _stored(layer: LayerGraph, plan_options: PlanOptions) -> tuple[SavedTensor, ...]:
+    """Return the tensors of a layer that the plan options name, and its input."""
+    away = tensors_named(plan_options.offloaded_tensors)
+    named = away | tensors_named(plan_options.kept_tensors)
     made = {t.name: t for op in layer.ops for t in (*op.outputs, *op.saved) if t.name in named}
     found = [(t, name in away) for name, t in made.items()]
     return tuple(
-        SavedTensor(tensor, activation_sharding(tensor, structure).split, on_host=is_away)
-        for tensor, is_away in ((layer.input, LAYER_INPUT in structure.offloaded_tensors), *found)
+        SavedTensor(tensor, activation_sharding(tensor, plan_options).split, on_host=is_away)
+        for tensor, is_away in (
+            (layer.input, LAYER_INPUT in plan_options.offloaded_tensors),
+            *found,
+        )
     )
 
 

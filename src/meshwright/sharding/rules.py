@@ -26,7 +26,7 @@ class Case:
 
     model: ModelSpec
     workload: Workload
-    structure: PlanOptions
+    plan_options: PlanOptions
     s: StrategyColumns
     tile_rows: float = 128.0
     tile_columns: float = 128.0
@@ -74,7 +74,7 @@ class Case:
     @property
     def head_degree(self) -> FloatArray:
         """Degree by which heads and inner widths are split outside of cp."""
-        streams_inputs = self.structure.streamed is Streamed.INPUTS
+        streams_inputs = self.plan_options.streamed is Streamed.INPUTS
         return self.s.tp * self.s.tatp if streams_inputs else self.s.tp
 
     def rows_dealt(self, judge: Callable[[IntArray, int], bool]) -> BoolArray:
@@ -82,7 +82,7 @@ class Case:
         stages, chunks = (np.asarray(n) for n in (self.s.pp, self.s.num_virtual_stages))
         first, group = groups_of([stages, chunks])
         accepted = [
-            judge(chunk_lengths(self.model.num_layers, pp * v, self.structure), pp)
+            judge(chunk_lengths(self.model.num_layers, pp * v, self.plan_options), pp)
             for pp, v in zip(stages[first].astype(int), chunks[first].astype(int), strict=True)
         ]
         return np.array(accepted, dtype=bool)[group]
@@ -153,28 +153,30 @@ def facts(case: Case, index: int) -> dict[str, int | str]:
         "num_micro_batches": int(np.broadcast_to(case.num_micro_batches, case.s.tp.shape)[index]),
         "tile_rows": int(case.tile_rows),
         "tile_columns": int(case.tile_columns),
-        "zero_stage": case.structure.zero_stage,
-        "schedule": str(case.structure.schedule),
-        "embedding_layers": case.structure.embedding_layers,
-        "head_layers": case.structure.head_layers,
-        "stage_layers": lengths_text(case.structure.stage_layers),
-        "context_kind": str(case.structure.context_kind),
-        "recompute": str(case.structure.recompute),
-        "recompute_layers": case.structure.recompute_layers,
-        "recompute_run": case.structure.recompute_run,
-        "recompute_modules": " ".join(case.structure.recompute_modules),
+        "zero_stage": case.plan_options.zero_stage,
+        "schedule": str(case.plan_options.schedule),
+        "embedding_layers": case.plan_options.embedding_layers,
+        "head_layers": case.plan_options.head_layers,
+        "stage_layers": lengths_text(case.plan_options.stage_layers),
+        "context_kind": str(case.plan_options.context_kind),
+        "recompute": str(case.plan_options.recompute),
+        "recompute_layers": case.plan_options.recompute_layers,
+        "recompute_run": case.plan_options.recompute_run,
+        "recompute_modules": " ".join(case.plan_options.recompute_modules),
         "stored_tensors": " ".join(
-            dict.fromkeys((*case.structure.kept_tensors, *case.structure.offloaded_tensors))
+            dict.fromkeys((*case.plan_options.kept_tensors, *case.plan_options.offloaded_tensors))
         ),
-        "offload": str(case.structure.offload),
+        "offload": str(case.plan_options.offload),
         "framework": case.workload.software.framework,
         "architecture": model.architecture,
     }
 
 
 def any_of(masks: Iterable[BoolArray], case: Case) -> BoolArray:
-    """Return the rows that any of the masks marks."""
+    """Return the rows that any of the masks marks; none is made once all rows are marked."""
     marked = case.no_rows
     for mask in masks:
         marked = marked | mask
+        if marked.all():
+            break
     return marked

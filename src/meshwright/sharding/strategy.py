@@ -255,35 +255,41 @@ def lengths_text(lengths: Iterable[int]) -> str:
     return "+".join(f"{length}*{count}" if count > 1 else f"{length}" for length, count in runs)
 
 
-def plan_string(strategy: Strategy, structure: PlanOptions) -> str:
+def plan_string(strategy: Strategy, plan_options: PlanOptions) -> str:
     """Return the plan as the field writes it: ``tp8 pp4 dp2 mbs1, sp, zero1, recompute=none``."""
     replicated = " hybrid" if strategy.dp_replicate > 1 else ""
-    if structure.zero_stage == 3 and not structure.reshard_after_forward:
+    if plan_options.zero_stage == 3 and not plan_options.reshard_after_forward:
         replicated += " no-reshard"
     is_streamed = strategy.tatp > 1
     choices = (
-        ("sp", structure.sequence_parallel and strategy.tp > 1),
-        (f"zero{structure.zero_stage}{replicated}",
-         structure.zero_stage > 0 and strategy.dp_shard * strategy.cp > 1),
-        (f"cp={structure.context_kind}", strategy.cp > 1),
-        (str(structure.schedule), strategy.pp > 1),
-        ("vocabulary_parallel", strategy.pp > 1 and structure.vocabulary_parallel),
-        (f"embedding_layers={structure.embedding_layers}", structure.embedding_layers > 0),
-        (f"head_layers={structure.head_layers}", structure.head_layers > 0),
-        (f"stage_layers={lengths_text(structure.stage_layers)}", bool(structure.stage_layers)),
-        ("ep_overlap", structure.overlap_expert_parallel),
-        (f"recompute={structure.recompute}", True),
-        (f"recompute_modules={'+'.join(structure.recompute_modules)}",
-         bool(structure.recompute_modules)),
-        (f"kept_tensors={'+'.join(structure.kept_tensors)}", bool(structure.kept_tensors)),
-        (f"offloaded_tensors={'+'.join(structure.offloaded_tensors)}",
-         bool(structure.offloaded_tensors)),
-        (f"recompute_layers={structure.recompute_layers}", structure.recomputes_some),
-        (f"recompute_run={structure.recompute_run}", structure.recomputes_runs),
-        (f"offload={structure.offload}", structure.offload is not Offload.NONE),
-        (f"streamed={structure.streamed}", is_streamed and structure.streamed is not Streamed.AUTO),
-        (f"form={structure.stream_form}",
-         is_streamed and structure.stream_form is not StreamForm.AUTO),
+        ("sp", plan_options.sequence_parallel and strategy.tp > 1),
+        (f"zero{plan_options.zero_stage}{replicated}",
+         plan_options.zero_stage > 0 and strategy.dp_shard * strategy.cp > 1),
+        (f"cp={plan_options.context_kind}", strategy.cp > 1),
+        (str(plan_options.schedule), strategy.pp > 1),
+        ("vocabulary_parallel", strategy.pp > 1 and plan_options.vocabulary_parallel),
+        (f"embedding_layers={plan_options.embedding_layers}", plan_options.embedding_layers > 0),
+        (f"head_layers={plan_options.head_layers}", plan_options.head_layers > 0),
+        (
+            f"stage_layers={lengths_text(plan_options.stage_layers)}",
+            bool(plan_options.stage_layers),
+        ),
+        ("ep_overlap", plan_options.overlap_expert_parallel),
+        (f"recompute={plan_options.recompute}", True),
+        (f"recompute_modules={'+'.join(plan_options.recompute_modules)}",
+         bool(plan_options.recompute_modules)),
+        (f"kept_tensors={'+'.join(plan_options.kept_tensors)}", bool(plan_options.kept_tensors)),
+        (f"offloaded_tensors={'+'.join(plan_options.offloaded_tensors)}",
+         bool(plan_options.offloaded_tensors)),
+        (f"recompute_layers={plan_options.recompute_layers}", plan_options.recomputes_some),
+        (f"recompute_run={plan_options.recompute_run}", plan_options.recomputes_runs),
+        (f"offload={plan_options.offload}", plan_options.offload is not Offload.NONE),
+        (
+            f"streamed={plan_options.streamed}",
+            is_streamed and plan_options.streamed is not Streamed.AUTO,
+        ),
+        (f"form={plan_options.stream_form}",
+         is_streamed and plan_options.stream_form is not StreamForm.AUTO),
     )  # fmt: skip
     return ", ".join([_degrees_string(strategy), *(word for word, is_used in choices if is_used)])
 

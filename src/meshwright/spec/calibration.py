@@ -110,6 +110,13 @@ CONSTANTS = tuple(entry.name for entry in fields(CalibrationOf) if entry.name no
 """Names of the constants, in order."""
 
 
+def constants_of(calibration: Calibration) -> dict[str, tuple[float, float, float]]:
+    """Return each constant by its name: its value, the lowest and the highest plausible one."""
+    values = {name: getattr(calibration, name) for name in CONSTANTS}
+    known = calibration.intervals
+    return {name: (value, *known.get(name, (value, value))) for name, value in values.items()}
+
+
 def calibration_columns(
     calibration: Calibration, draws: Mapping[str, FloatArray]
 ) -> CalibrationColumns:

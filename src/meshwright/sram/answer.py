@@ -8,18 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from meshwright.base.records import Brief, Rows, scalars
-from meshwright.report.answer_file import FORMAT
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
+from meshwright.base.records import Brief, Rows, Shown, scalars
+from meshwright.catalog.answer_file import FORMAT
 from meshwright.spec.workload import Decode, Prefill, Training
 from meshwright.sram.rates import Rates
-
-if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
@@ -171,39 +165,9 @@ class PartitionPlan(Shown):
     format: int = FORMAT
     command: str = ""
 
-    def page(self) -> Page:
-        """Return the report as data."""
-        from meshwright.sram.page import partition_page
-
-        return partition_page(self)
-
-    def brief(self) -> str:
-        """Return the lead of the screen."""
-        from meshwright.sram.report import partition_screen
-
-        return partition_screen(self).lead
-
     def rows(self) -> Rows:
         """Return the stages; none where a layer fits no device."""
         return [scalars(stage) for stage in self.stages]
-
-    def plot_memory(self) -> AltairChart:
-        """Draw the memory of a device of each stage, against its room [GiB or MiB]."""
-        from meshwright.sram.page import memory_of
-
-        return figure(memory_of(self), "a layer fits no device")
-
-    def plot_time(self) -> AltairChart:
-        """Draw the time of one group on each stage [s]."""
-        from meshwright.sram.page import stages_of
-
-        return figure(stages_of(self), "no times are known: name a system")
-
-    def plot_batches(self) -> AltairChart:
-        """Draw the batches that none beats, in time and tokens/s."""
-        from meshwright.sram.page import batches_of
-
-        return figure(batches_of(self), "no other batch was priced")
 
     @property
     def fits(self) -> bool:

@@ -32,7 +32,7 @@ from meshwright.sram.contiguous import StageCapacities, too_large
 from meshwright.sram.problem import (
     CACHE_FRACTION,
     CACHES,
-    STRUCTURE,
+    PLAN_OPTIONS,
     PartitionProblem,
     StageDevices,
     level_of,
@@ -76,7 +76,7 @@ def check_degrees(problem: PartitionProblem) -> None:
         raise SpecError(Fault("ep", f"{problem.model.name} has no experts", "ep 1"))
     columns = stack([problem.strategy(1)])
     tile = {"tile_rows": chip.tile_rows, "tile_columns": chip.tile_columns}
-    case = Case(problem.model, problem.workload, STRUCTURE, columns, **tile)
+    case = Case(problem.model, problem.workload, PLAN_OPTIONS, columns, **tile)
     found, change = found_faults(axis_rules(), case, tp, replicas=())
     if found:
         raise SpecError([Fault(one.name, one.text(case, 0), change) for one in found])

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.drawing import group_class, label, page, rectangle
-from meshwright.report.screen import words
+from meshwright.sram.alike import Alike, runs_of_alike
 from meshwright.sram.answer import PartitionPlan
-from meshwright.sram.report import Alike, runs_of_alike
+from meshwright.view.drawing import group_class, label, page, rectangle
+from meshwright.view.words import words
 
 MARGIN, HEAD, ROW, BAR = 24.0, 64.0, 40.0, 22.0
 """Margins: around everything; above the rows; from row to row; height of a bar [px]."""

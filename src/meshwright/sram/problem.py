@@ -272,7 +272,7 @@ class StageDevices:
 
 TOKEN_ID_BYTES = 4.0
 """Bytes of one token id that the last stage sends to the first."""
-STRUCTURE = PlanOptions(sequence_parallel=False, zero_stage=0)
+PLAN_OPTIONS = PlanOptions(sequence_parallel=False, zero_stage=0)
 
 
 def layers_of_model(
@@ -291,16 +291,16 @@ def layers_of_model(
     priced = problem.priced_problem
     model = priced.model
     strategy = stack([problem.strategy(size) for size in group_sizes])
-    network = priced.network(STRUCTURE.axis_order, strategy)
+    network = priced.network(PLAN_OPTIONS.axis_order, strategy)
     costs: Sequence[PassCost | LayerCost]  # of each kind of layer, of the embedding, of the head
     if isinstance(priced, ServingProblem):
         collectives = Collectives(network, priced.collective_start_s)
         costs = [
-            piece_cost(priced, STRUCTURE, strategy, piece, index, collectives)
+            piece_cost(priced, PLAN_OPTIONS, strategy, piece, index, collectives)
             for index, piece in enumerate(priced.pieces)
         ]
     else:
-        prices = price_layers(priced, STRUCTURE, network, (Recompute.NONE,), uses_tatp=False)
+        prices = price_layers(priced, PLAN_OPTIONS, network, (Recompute.NONE,), uses_tatp=False)
         costs = prices[Recompute.NONE]
     kinds = len(model.layer_kinds)
     order = [kinds, *model.layer_pattern, kinds + 1]

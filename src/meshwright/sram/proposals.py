@@ -16,7 +16,7 @@ from meshwright.spec.system import DType
 from meshwright.spec.workload import BYTES_OF, Training
 from meshwright.sram.answer import PartitionBatch, PartitionLevel, Proposal
 from meshwright.sram.contiguous import most_worth
-from meshwright.sram.problem import STRUCTURE, PartitionProblem
+from meshwright.sram.problem import PLAN_OPTIONS, PartitionProblem
 from meshwright.sram.rates import batch_of, rates
 from meshwright.sram.search import (
     CutProblem,
@@ -143,7 +143,8 @@ def _legal_splits(problem: PartitionProblem, *, spreads_experts: bool) -> list[P
     chip = problem.system.chip
     is_refused = np.zeros(len(splits), dtype=bool)
     for refusal in all_refusals(
-        problem.model, problem.workload, stack([split.strategy(1) for split in splits]), STRUCTURE,
+        problem.model, problem.workload, stack([split.strategy(1) for split in splits]),
+        PLAN_OPTIONS,
         tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
     ):  # fmt: skip
         is_refused |= refusal.mask

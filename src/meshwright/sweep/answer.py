@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar
 
-from meshwright.base.records import Rows
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
+from meshwright.base.records import Rows, Shown
 from meshwright.spec.sweep import SweepSpec
 from meshwright.sweep.choice import Choice
-from meshwright.sweep.report import counts_of, records
+from meshwright.sweep.results import records
 from meshwright.sweep.run import Point, Result, Swept
-
-if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
 
 
 @dataclass(frozen=True)
 class SweepAnswer(Shown):
     """One question over all combinations of the varied fields."""
 
+    WRITTEN: ClassVar[Mapping[str, str]] = {
+        "name": "name", "ask": "ask", "is_complete": "is_complete", "num_points": "num_points",
+        "num_new": "num_new", "points": "records", "chosen": "chosen",
+    }  # fmt: skip
     asked: SweepSpec
     swept: Swept
     chosen: tuple[Choice, ...] = ()
     """The best points under limits that the user adds to those of the file."""
     version: str = ""
     command: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the sweep."""
+        return self.asked.name
+
+    @property
+    def ask(self) -> str:
+        """Question of each point."""
+        return self.asked.ask
+
+    @property
+    def num_points(self) -> int:
+        """Number of points."""
+        return len(self.points)
+
+    @property
+    def records(self) -> Sequence[Mapping[str, Any]]:
+        """Varied fields and results of each point, by name; ``status`` is how it ended."""
+        return records(self.swept)
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -49,32 +68,6 @@ class SweepAnswer(Shown):
         """Whether every point has its result."""
         return self.swept.is_complete
 
-    def page(self) -> Page:
-        """Return the report as data."""
-        from meshwright.sweep.page import sweep_page
-
-        return sweep_page(
-            self.asked, self.swept, self.chosen, version=self.version, command=self.command
-        )
-
-    def brief(self) -> str:
-        """Return the number of points, and the count of each status."""
-        varied = " x ".join(f"{len(values)} {name}" for name, values in self.asked.sides.items())
-        ended = ", ".join(f"{number:,} {how}" for how, number in counts_of(self.swept).items())
-        return f"{self.asked.name}: {len(self.points):,} points: {varied}\n{ended}"
-
     def rows(self) -> Rows:
         """Return the points with their results."""
         return records(self.swept)
-
-    def plot_map(self, shows: str = "") -> AltairChart:
-        """Draw a result over the varied fields: colours over two fields, bars over one.
-
-        Parameters
-        ----------
-        shows
-            Name of a result, such as ``step_time_s``; empty: the first map of the report.
-        """
-        from meshwright.sweep.page import map_of
-
-        return figure(map_of(self.asked, self.swept, shows), "no point has a result")

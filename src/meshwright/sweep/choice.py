@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from typing_extensions import TypedDict
+from typing import Any, ClassVar
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.records import Brief
 from meshwright.base.units import format_si
-from meshwright.report.screen import counted, wrapped
 from meshwright.spec.sweep import Objective, SweepSpec
 from meshwright.sweep.quantities import QUANTITIES
 
@@ -53,6 +50,10 @@ def has_value(record: Record, name: str) -> bool:
 class Choice(Brief):
     """The best points for an objective: more than one where they tie."""
 
+    WRITTEN: ClassVar[Mapping[str, str]] = {
+        "least": "least", "most": "most", "at_least": "at_least", "at_most": "at_most",
+        "group": "section", "num_within": "num_within", "num_found": "num_found", "best": "best",
+    }  # fmt: skip
     objective: Objective
     group: str
     """Value of the field with one choice for each of its values; empty: all points."""
@@ -61,6 +62,31 @@ class Choice(Brief):
     """Number of points within all limits."""
     num_found: int
     """Number of points with a plan."""
+
+    @property
+    def least(self) -> str | None:
+        """Name of the result that is minimised; None: another one is maximised."""
+        return self.objective.least
+
+    @property
+    def most(self) -> str | None:
+        """Name of the result that is maximised; None: another one is minimised."""
+        return self.objective.most
+
+    @property
+    def at_least(self) -> Mapping[str, float]:
+        """Lower limits of results, by name."""
+        return self.objective.at_least
+
+    @property
+    def at_most(self) -> Mapping[str, float]:
+        """Upper limits of results, by name."""
+        return self.objective.at_most
+
+    @property
+    def section(self) -> str | None:
+        """Value of the field with one choice for each of its values; None: all points."""
+        return self.group or None
 
 
 def objective_of(
@@ -133,42 +159,3 @@ def choices(objective: Objective, sweep: SweepSpec, records: Sequence[Record]) -
         )
         found = sum(one["status"] == "found" for one in here)
         yield Choice(objective, group, tied, len(within), found)
-
-
-class ChoiceRecord(TypedDict):
-    """The best points of a sweep, or of one section of its report."""
-
-    least: str | None
-    most: str | None
-    at_least: Mapping[str, float]
-    at_most: Mapping[str, float]
-    group: str | None
-    num_within: int
-    num_found: int
-    best: Sequence[Mapping[str, Any]]
-
-
-def choice_record(choice: Choice) -> ChoiceRecord:
-    """Return a choice as data."""
-    return {
-        "least": choice.objective.least,
-        "most": choice.objective.most,
-        "at_least": choice.objective.at_least,
-        "at_most": choice.objective.at_most,
-        "group": choice.group or None,
-        "num_within": choice.num_within,
-        "num_found": choice.num_found,
-        "best": choice.best,
-    }
-
-
-def choice_lines(sweep: SweepSpec, choice: Choice) -> Iterator[str]:
-    """Yield the best points, with the results of their objective."""
-    where = f"{choice.group}: " if choice.group else ""
-    counts = f"{choice.num_within} of {counted(choice.num_found, 'point')} within the limits"
-    ties = f", {len(choice.best)} tie" if len(choice.best) > 1 else ""
-    yield from wrapped("", f"{where}{text_of(choice.objective)}: {counts}{ties}")
-    for record in choice.best:
-        sides = " ".join(str(record[name]) for name in sweep.sides)
-        results = ", ".join(with_unit(name, float(record[name])) for name in choice.objective.names)
-        yield from wrapped("  ", f"{sides} ({record.get('plan', '')}): {results}")

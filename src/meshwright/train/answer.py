@@ -7,22 +7,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.base.records import Brief, Rows, Scalar, scalars
+from meshwright.base.records import Brief, Rows, Scalar, Shown, scalars
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.answer_file import FORMAT
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
+from meshwright.catalog.answer_file import FORMAT
 from meshwright.search.exhaustive import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
+from meshwright.view.notebook import figure
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
     from meshwright.train.timeline import StepTimeline
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 
 EXACT = 1e-6
@@ -36,7 +35,7 @@ class OperatorOption(Brief):
     text: str
     """The plan string."""
     strategy: Strategy
-    structure: PlanOptions
+    plan_options: PlanOptions
     axes: tuple[str, ...]
     """Axes of more than one device, innermost first."""
     shapes: Mapping[str, tuple[int, ...]]
@@ -172,16 +171,6 @@ class Estimate(Brief):
 
 
 @dataclass(frozen=True)
-class Segment(Brief):
-    """A run of layers that share one strategy and structure; today one segment is the model."""
-
-    first_layer: int
-    last_layer: int
-    strategy: Strategy
-    structure: PlanOptions
-
-
-@dataclass(frozen=True)
 class HotLink(Brief):
     """A link with much traffic, and the axes that load it in the backward pass of a micro-batch."""
 
@@ -230,7 +219,8 @@ class Candidate(Brief):
     """One way to do the work, priced."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {"plan": "text"}
-    segments: tuple[Segment, ...]
+    strategy: Strategy
+    plan_options: PlanOptions
     estimate: Estimate
     placement: Placement | None = None
     """Placement on a grid; None elsewhere, and where the axes fit no blocks."""
@@ -240,19 +230,9 @@ class Candidate(Brief):
     """Frameworks of the catalog, in their usual version, that can start it."""
 
     @property
-    def strategy(self) -> Strategy:
-        """Degrees of the (only) segment."""
-        return self.segments[0].strategy
-
-    @property
-    def structure(self) -> PlanOptions:
-        """Categorical choices of the (only) segment."""
-        return self.segments[0].structure
-
-    @property
     def text(self) -> str:
         """The plan string."""
-        return plan_string(self.strategy, self.structure)
+        return plan_string(self.strategy, self.plan_options)
 
     def brief(self) -> str:
         """Return the plan string and the price."""
@@ -336,8 +316,6 @@ class Plan(Shown):
     version: str = ""
     format: int = FORMAT
     command: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """Room for placement, routes and timelines."""
 
     @property
     def proof(self) -> str:

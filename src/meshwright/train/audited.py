@@ -30,7 +30,7 @@ def candidate_facts(
         TrainingFacts, price, question,
         answer=candidate.text,
         degrees=vars(candidate.strategy),
-        choices=vars(candidate.structure),
+        choices=vars(candidate.plan_options),
         is_placed=placement is not None,
         num_hosted=len(devices) - len(set(devices)),
         mfu=price.mfu_causal,

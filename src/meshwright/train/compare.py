@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 from typing_extensions import TypedDict
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.base.records import Brief, Rows
+from meshwright.base.records import Brief, Rows, Shown
 from meshwright.base.registry import Registry, version
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Mapper, Problem
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
 from meshwright.search.exhaustive import Progress
 from meshwright.sharding.space import Choices
 from meshwright.spec.model import ModelSpec
@@ -30,10 +28,11 @@ from meshwright.train.estimate import CLOSED_FORM, Placer, nothing_fits
 from meshwright.train.leading import lead
 from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_fixed, make_problem, switched_on
+from meshwright.view.notebook import figure
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 
 @dataclass(frozen=True)

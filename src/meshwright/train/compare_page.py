@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.base.units import format_seconds
-from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
-from meshwright.report.page.pieces import GIB, provenance, ranked
-from meshwright.report.screen import JOULES_PER_KWH
 from meshwright.train.answer import Candidate
 from meshwright.train.compare import Comparison, Entry
 from meshwright.train.report import plan_in_words, question_line
+from meshwright.view import charts
+from meshwright.view.parts import Chart, Code, Page, Part, Section, Table, Text, Tile
+from meshwright.view.pieces import GIB, provenance, ranked
+from meshwright.view.words import JOULES_PER_KWH
 
 SAME = 0.005
 """Largest relative difference of times that are equal in words."""

@@ -40,7 +40,6 @@ from meshwright.train.answer import (
     OperatorPlan,
     Placement,
     Plan,
-    Segment,
     WhyNot,
 )
 from meshwright.train.audited import facts_of
@@ -55,16 +54,16 @@ if TYPE_CHECKING:
     from meshwright.train.space import SearchSpace
 
 
-def candidate(problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
+def candidate(problem: Problem, strategy: Strategy, plan_options: PlanOptions) -> Candidate:
     """Return one strategy with its full price."""
-    return candidates(problem, [strategy], structure)[0]
+    return candidates(problem, [strategy], plan_options)[0]
 
 
 def candidates(
-    problem: Problem, strategies: list[Strategy], structure: PlanOptions
+    problem: Problem, strategies: list[Strategy], plan_options: PlanOptions
 ) -> list[Candidate]:
-    """Return strategies under one structure, each with its full price, from one set of columns."""
-    priced = price_columns(problem, structure, stack(strategies))
+    """Return strategies under one set of plan options, priced in full as one set of columns."""
+    priced = price_columns(problem, plan_options, stack(strategies))
     return [candidate_of(problem, strategy, priced, row) for row, strategy in enumerate(strategies)]
 
 
@@ -72,11 +71,10 @@ def candidate_of(
     problem: Problem, strategy: Strategy, priced: Priced, row: int = 0,
     fidelity: str = "closed_form",
 ) -> Candidate:  # fmt: skip
-    """Return one row of priced columns as a candidate of a plan: one segment, all layers."""
-    segment = Segment(0, problem.model.num_layers - 1, strategy, priced.structure)
-    frameworks = launches_with(problem, strategy, priced.structure)
+    """Return one row of priced columns as a candidate of a plan."""
+    frameworks = launches_with(problem, strategy, priced.plan_options)
     price = estimate_of(problem, priced, row, fidelity)
-    return Candidate((segment,), price, launches_with=frameworks)
+    return Candidate(strategy, priced.plan_options, price, launches_with=frameworks)
 
 
 def estimate_of(
@@ -90,7 +88,7 @@ def estimate_of(
     tokens_per_s = work.tokens_per_step / step_s
     strategy = row_of(priced.strategy, row)
     mfu_causal, mfu_full, hfu = utilizations(
-        problem, priced.structure, strategy, step_s, num_devices
+        problem, priced.plan_options, strategy, step_s, num_devices
     )
     energy_j = _known(number_at(step.energy_j, row))
     power_w = None if energy_j is None else energy_j / step_s
@@ -122,15 +120,15 @@ def estimate_of(
             constants.checkpoint_s,
             constants.restart_s,
         ),
-        ramp_s=ramp_s(problem, priced.structure, strategy, step_s),
+        ramp_s=ramp_s(problem, priced.plan_options, strategy, step_s),
         interval_s=interval(problem, step_s, number_at(step.time[TimePart.LAUNCH], row) / step_s),
         host_capacity_bytes_per_device=None
-        if not priced.structure.uses_host
+        if not priced.plan_options.uses_host
         else host_of(problem).capacity_bytes,
     )
 
 
-def ramp_s(problem: Problem, structure: PlanOptions, strategy: Strategy, step_s: float) -> float:
+def ramp_s(problem: Problem, plan_options: PlanOptions, strategy: Strategy, step_s: float) -> float:
     """Return the time that the growth of the batch adds to the whole run [s].
 
     Steps of smaller batches have fewer micro-batches for the same bubble, synchronisation and
@@ -149,7 +147,7 @@ def ramp_s(problem: Problem, structure: PlanOptions, strategy: Strategy, step_s:
         )
         number = number_at(micro_batches(smaller, strategy))
         if number not in known:
-            known[number] = number_at(price_one(smaller, structure, strategy).step.time.total_s)
+            known[number] = number_at(price_one(smaller, plan_options, strategy).step.time.total_s)
         return known[number]
 
     sizes = ramp.sizes(whole)
@@ -159,7 +157,7 @@ def ramp_s(problem: Problem, structure: PlanOptions, strategy: Strategy, step_s:
 
 
 def utilizations(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, step_s: float, num_devices: int
+    problem: Problem, plan_options: PlanOptions, strategy: Strategy, step_s: float, num_devices: int
 ) -> tuple[float, float, float]:
     """Return MFU with causal scores, MFU with full scores, and HFU, over the dense peak.
 
@@ -174,10 +172,10 @@ def utilizations(
             num_tokens=float(work.tokens_per_step),
             sequence_length=float(work.attended_length),
             count=count,
-            recompute=str(structure.recompute),
-            recompute_modules=structure.recompute_modules,
-            stored_tensors=structure.stored_tensors,
-            recomputed_shares=recomputed_shares(problem, structure, strategy),
+            recompute=str(plan_options.recompute),
+            recompute_modules=plan_options.recompute_modules,
+            stored_tensors=plan_options.stored_tensors,
+            recomputed_shares=recomputed_shares(problem, plan_options, strategy),
             freezes_weights=work.optimizer.freezes_weights,
         )
 
@@ -194,7 +192,7 @@ def distinct(found: Sequence[Found]) -> list[Found]:
     seen: set[str] = set()
     kept = []
     for entry in found:
-        text = plan_string(entry.strategy, entry.structure)
+        text = plan_string(entry.strategy, entry.plan_options)
         if text not in seen:
             seen.add(text)
             kept.append(entry)
@@ -429,16 +427,16 @@ class Placer:
             within_s = max(result.beyond_s, first_s * (1.0 + PLAN_ERROR))
             result = fewer_devices(space, result, within_s)
         found = distinct(in_order_of_preference(result.found))
-        placed = [Placed(f, candidate(problem, f.strategy, f.structure)) for f in found[:top]]
+        placed = [Placed(f, candidate(problem, f.strategy, f.plan_options)) for f in found[:top]]
         fastest = None
         if placed:
             first = result.found[0]
-            fastest = Placed(first, candidate(problem, first.strategy, first.structure))
+            fastest = Placed(first, candidate(problem, first.strategy, first.plan_options))
         return Leaders(result, tuple(placed), tuple(found[top:]), coverage(result), fastest)
 
-    def price(self, problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
+    def price(self, problem: Problem, strategy: Strategy, plan_options: PlanOptions) -> Candidate:
         """Return one strategy with its final price."""
-        return candidate(problem, strategy, structure)
+        return candidate(problem, strategy, plan_options)
 
     def check_operators(self, problem: Problem) -> None:
         """Refuse a problem that cannot have a strategy for each operator.
@@ -466,7 +464,7 @@ def estimate(
     system: SystemSpec | str,
     workload: Training,
     strategy: Strategy,
-    structure: PlanOptions,
+    plan_options: PlanOptions,
     *,
     calibration: str = DEFAULT,
     factors: Factors | None = None,
@@ -493,14 +491,14 @@ def estimate(
         Its devices draw more than a power cap before they do anything.
     """
     problem = make_problem(model, system, workload, calibration, factors)
-    faults = check_problem(problem, strategy, structure)
+    faults = check_problem(problem, strategy, plan_options)
     if faults:
-        raise SpecError(faults, origin=plan_string(strategy, structure))
+        raise SpecError(faults, origin=plan_string(strategy, plan_options))
     least_devices = float(problem.least_devices(strategy.num_devices))
     if is_placed and idles_above_cap(problem.system, least_devices):
         raise InfeasibleError(above_caps(problem.system, least_devices))
     price = placer.price if is_placed else candidate
-    only = price(problem, strategy, structure)
+    only = price(problem, strategy, plan_options)
     if factors is not None:
         from meshwright.train.measured.trials import with_measured_interval
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from meshwright.base.errors import InfeasibleError, SpecError
-from meshwright.base.records import Rows, scalars
+from meshwright.base.records import Rows, Shown, scalars
 from meshwright.cost.problem import Problem
-from meshwright.report.page.shown import Shown
 from meshwright.search.exhaustive import Counts
 from meshwright.sharding.space import Choices, divisors
 from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strategy
@@ -27,13 +26,13 @@ from meshwright.train.search import priced_families
 from meshwright.train.space import SearchSpace
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 
 def what_would_change(plan: Plan) -> list[Change]:
     """Return the step times of the same plan on better systems."""
-    return changes(problem_of(plan), plan.best.strategy, plan.best.structure)
+    return changes(problem_of(plan), plan.best.strategy, plan.best.plan_options)
 
 
 def what_would_fit(plan: Plan) -> list[Candidate]:
@@ -44,21 +43,21 @@ def what_would_fit(plan: Plan) -> list[Candidate]:
     """
     problem = problem_of(plan)
     together: dict[PlanOptions, list[Strategy]] = {}
-    for strategy, structure in leaner(plan.best.strategy, plan.best.structure):
-        if not check_problem(problem, strategy, structure):
-            together.setdefault(structure, []).append(strategy)
+    for strategy, plan_options in leaner(plan.best.strategy, plan.best.plan_options):
+        if not check_problem(problem, strategy, plan_options):
+            together.setdefault(plan_options, []).append(strategy)
     found = [
         entry
-        for structure, strategies in together.items()
-        for entry in candidates(problem, strategies, structure)
+        for plan_options, strategies in together.items()
+        for entry in candidates(problem, strategies, plan_options)
         if entry.estimate.fits
     ]
     if not found:
         leaders, _ = lead(SearchSpace(problem, Choices()), CLOSED_FORM)
         return [entry.candidate for entry in leaders.placed]
-    same = plan.best.structure.recompute
+    same = plan.best.plan_options.recompute
     return sorted(
-        found, key=lambda entry: (entry.structure.recompute is same, entry.estimate.step_time_s)
+        found, key=lambda entry: (entry.plan_options.recompute is same, entry.estimate.step_time_s)
     )[:3]
 
 
@@ -71,13 +70,15 @@ def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
         The plan of a file is illegal for its own model and system.
     """
     problem, price = problem_of(plan), plan.best.estimate
-    faults = check_problem(problem, plan.best.strategy, plan.best.structure)
+    faults = check_problem(problem, plan.best.strategy, plan.best.plan_options)
     if faults:
         raise SpecError(faults, origin=plan.best.text)
     whys = [compared(f"the runner-up {n}", plan.best, c) for n, c in enumerate(plan.runners_up, 2)]
     impossible: dict[str, str] = {}
     every = _every_family(placer.space(problem, Choices()))
-    for name, choice, values in missing_features(problem, plan.best.strategy, plan.best.structure):
+    for name, choice, values in missing_features(
+        problem, plan.best.strategy, plan.best.plan_options
+    ):
         try:
             leaders = _best_with(placer, placer.space(problem, Choices({choice: values})), every)
         except InfeasibleError as error:
@@ -111,22 +112,22 @@ def _best_with(placer: Placer, space: SearchSpace, every: AllFamilies | None) ->
 Variant = tuple[Strategy, PlanOptions]
 
 
-def leaner(strategy: Strategy, structure: PlanOptions) -> Iterator[Variant]:
+def leaner(strategy: Strategy, plan_options: PlanOptions) -> Iterator[Variant]:
     """Yield plans that differ by one change and need less memory, on the same number of devices."""
     steps = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
-    for recompute in steps[steps.index(structure.recompute) + 1 :]:
-        yield strategy, replace(structure, recompute=recompute)
+    for recompute in steps[steps.index(plan_options.recompute) + 1 :]:
+        yield strategy, replace(plan_options, recompute=recompute)
     has_shards = strategy.dp_shard * strategy.cp > 1
-    for stage in range(structure.zero_stage + 1, 4 if has_shards else 0):
-        yield strategy, replace(structure, zero_stage=stage)
+    for stage in range(plan_options.zero_stage + 1, 4 if has_shards else 0):
+        yield strategy, replace(plan_options, zero_stage=stage)
     for offload in (Offload.OPTIMIZER, Offload.STATE, Offload.ACTIVATIONS, Offload.ALL):
-        yield strategy, replace(structure, offload=offload)
+        yield strategy, replace(plan_options, offload=offload)
     if strategy.micro_batch_size > 1:
-        yield replace(strategy, micro_batch_size=1.0), structure
-    yield from _split_further(strategy, structure)
+        yield replace(strategy, micro_batch_size=1.0), plan_options
+    yield from _split_further(strategy, plan_options)
 
 
-def _split_further(strategy: Strategy, structure: PlanOptions) -> Iterator[Variant]:
+def _split_further(strategy: Strategy, plan_options: PlanOptions) -> Iterator[Variant]:
     """Yield plans in which tp, pp or cp takes devices from the shards of dp."""
     for axis in ("tp", "pp", "cp"):
         for factor in (2.0, 4.0, 8.0):
@@ -134,12 +135,12 @@ def _split_further(strategy: Strategy, structure: PlanOptions) -> Iterator[Varia
                 continue
             degrees = {axis: getattr(strategy, axis) * factor}
             split = replace(strategy, dp_shard=strategy.dp_shard / factor, **degrees)
-            stage = structure.zero_stage if split.dp_shard * split.cp > 1 else 0
-            yield split, replace(structure, sequence_parallel=split.tp > 1, zero_stage=stage)
+            stage = plan_options.zero_stage if split.dp_shard * split.cp > 1 else 0
+            yield split, replace(plan_options, sequence_parallel=split.tp > 1, zero_stage=stage)
 
 
 def missing_features(
-    problem: Problem, strategy: Strategy, structure: PlanOptions
+    problem: Problem, strategy: Strategy, plan_options: PlanOptions
 ) -> Iterator[tuple[str, str, tuple[object, ...]]]:
     """Yield the features that a plan lacks: name, and the choice that asks for it, with values."""
     degrees = tuple(divisors(problem.system.num_alive))[1:]
@@ -154,11 +155,11 @@ def missing_features(
     for axis, words in names.items():
         if getattr(strategy, axis) == 1 and degrees:
             yield words, axis, degrees
-    if structure.recompute is Recompute.NONE:
+    if plan_options.recompute is Recompute.NONE:
         yield "full recomputation", "recompute", (Recompute.FULL,)
-    if structure.zero_stage < 3:
+    if plan_options.zero_stage < 3:
         yield "fully sharded weights (ZeRO-3)", "zero_stage", (3,)
-    if structure.offload is not Offload.NONE:
+    if plan_options.offload is not Offload.NONE:
         yield "keeping all on the devices", "offload", (Offload.NONE,)
 
 

@@ -1,9 +1,9 @@
 """Families of candidates and their members, priced by the exhaustive search.
 
-A family is a row of degrees under a structure; its members differ in how data-parallel replicas
-are divided into shards, in the ZeRO stage and in offload. Members cost no more than a few sums
-each, so a whole family is refused or bounded at once. Collectives over the data-parallel axes are
-priced once for every grid and every division of the replicas.
+A family is a row of degrees under a set of plan options; members differ in how data-parallel
+replicas are divided into shards, in the ZeRO stage and in offload. Members cost no more than a few
+sums each, so a whole family is refused or bounded at once. Collectives over the data-parallel axes
+are priced once for every grid and every division of the replicas.
 """
 
 from __future__ import annotations
@@ -101,21 +101,21 @@ ROUNDING = 1e-9
 class Families:
     """Legal families with the shared part of their price; one row each."""
 
-    structures: tuple[PlanOptions, ...]
-    structure_of: IntArray
-    """Index into ``structures`` of each row."""
+    option_sets: tuple[PlanOptions, ...]
+    option_set_of: IntArray
+    """Index into ``option_sets`` of each row."""
     strategy: StrategyColumns
     price: PipelinePrice
     num_members: FloatArray
 
     def __len__(self) -> int:
-        return len(self.structure_of)
+        return len(self.option_set_of)
 
-    def take(self, rows: IntArray, first_structure: int = 0) -> Families:
-        """Return some of the families; structures are numbered from the given one."""
+    def take(self, rows: IntArray, first_option_set: int = 0) -> Families:
+        """Return some of the families; sets of plan options are numbered from the given one."""
         return Families(
-            self.structures,
-            self.structure_of[rows] + first_structure,
+            self.option_sets,
+            self.option_set_of[rows] + first_option_set,
             take(self.strategy, rows),
             take_rows(self.price, rows),
             self.num_members[rows],
@@ -163,24 +163,24 @@ class AllFamilies:
         for part, start, one, end in zip(self.parts, starts, cuts, cuts[1:], strict=False):
             if end > one:
                 found.append(part.take(rows[one:end] - start, first))
-                first += len(part.structures)
+                first += len(part.option_sets)
         return Families(
-            structures=tuple(structure for part in found for structure in part.structures),
-            structure_of=np.concatenate([part.structure_of for part in found]),
+            option_sets=tuple(plan_options for part in found for plan_options in part.option_sets),
+            option_set_of=np.concatenate([part.option_set_of for part in found]),
             strategy=joined([part.strategy for part in found]),
             price=joined([part.price for part in found]),
             num_members=np.concatenate([part.num_members for part in found]),
         )
 
     def named(self, rows: IntArray) -> list[tuple[PlanOptions, Strategy]]:
-        """Return structure and degrees of some families; their rows ascend."""
+        """Return plan options and degrees of some families; their rows ascend."""
         starts = np.cumsum([0, *map(len, self.parts)])
         found = []
         for whole in rows.tolist():
             number = int(np.searchsorted(starts, whole, side="right")) - 1
             part, index = self.parts[number], whole - int(starts[number])
-            structure = part.structures[int(part.structure_of[index])]
-            found.append((structure, row(part.strategy, index)))
+            plan_options = part.option_sets[int(part.option_set_of[index])]
+            found.append((plan_options, row(part.strategy, index)))
         return found
 
 
@@ -235,7 +235,7 @@ def rows_within(every: AllFamilies, space: SearchSpace) -> BoolArray:
     """
     allowed = space.choices.allowed
     keep = np.concatenate([
-        np.full(len(part), space.choices.keeps("recompute", part.structures[0].recompute))
+        np.full(len(part), space.choices.keeps("recompute", part.option_sets[0].recompute))
         for part in every.parts
     ])  # fmt: skip
     for name in ("tp", "tatp", "cp", "dp", "pp", "ep", "etp"):
@@ -245,8 +245,8 @@ def rows_within(every: AllFamilies, space: SearchSpace) -> BoolArray:
     return keep
 
 
-def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
-    """Yield the structures that a layer sees; the order of the axes is left open."""
+def layout_option_sets(space: SearchSpace) -> Iterator[PlanOptions]:
+    """Yield the sets of plan options that a layer sees; the order of the axes is left open."""
     keeps = space.choices.keeps
     on_all_stages = space.choices.allowed.get("vocabulary_parallel", (False,))
     modules = space.choices.allowed.get("recompute_modules", ((),))
@@ -275,21 +275,21 @@ def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
 
 
 def rows_of_layout(
-    space: SearchSpace, columns: StrategyColumns, structure: PlanOptions
+    space: SearchSpace, columns: StrategyColumns, plan_options: PlanOptions
 ) -> BoolArray:
-    """Return the rows with a structure that is no other one under a different name.
+    """Return the rows with a set of plan options that is no other one under a different name.
 
     Without tp there is no sequence parallelism, without cp only one kind of it, without tatp one
     kind of stream. Both tensors stream on blocks of tp x tatp devices.
     """
     keep = np.ones(len(columns.tp), dtype=bool)
-    if (structure.streamed, structure.stream_form) != space.stream_choices[0]:
+    if (plan_options.streamed, plan_options.stream_form) != space.stream_choices[0]:
         keep &= columns.tatp > 1
-    if structure.streamed is Streamed.BOTH:
-        keep &= (columns.tatp > 1) & structure.sequence_parallel
-    if structure.sequence_parallel:
+    if plan_options.streamed is Streamed.BOTH:
+        keep &= (columns.tatp > 1) & plan_options.sequence_parallel
+    if plan_options.sequence_parallel:
         keep &= columns.tp > 1
-    if structure.context_kind is ContextKind.ULYSSES:
+    if plan_options.context_kind is ContextKind.ULYSSES:
         keep &= columns.cp > 1
     return keep
 
@@ -300,7 +300,7 @@ def schedules_of(space: SearchSpace) -> tuple[ScheduleKind, ...]:
 
 
 def pipelines_of(space: SearchSpace, layout: PlanOptions) -> Iterator[PlanOptions]:
-    """Yield the structures of pipelines: each schedule, with the allowed other choices."""
+    """Yield the plan options of pipelines: each schedule, with the allowed other choices."""
     allowed = space.choices.allowed
     for kind, embedding, head, lengths, overlaps in product(
         schedules_of(space),
@@ -333,7 +333,7 @@ def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
 def priced_parts(
     space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts, within_s: float = np.inf
 ) -> tuple[tuple[Families, ...], bool]:
-    """Return the legal families of all structures, and whether they are complete.
+    """Return the legal families of all sets of plan options, and whether they are complete.
 
     An interrupt leaves some out. The members of refused families are counted, and those of families
     with layers that take longer than ``within_s`` by themselves.
@@ -349,7 +349,7 @@ def priced_parts(
 
 
 def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> AllFamilies:
-    """Return the legal families of all structures, and count the members of the refused ones."""
+    """Return the legal families of all plan options, and count the members of the refused ones."""
     parts, is_complete = priced_parts(space, tables, counts)
     if not (parts or is_complete):
         raise KeyboardInterrupt
@@ -373,32 +373,32 @@ def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Coun
 def _families(
     space: SearchSpace, columns: StrategyColumns, counts: Counts, within_s: float
 ) -> Iterator[Families]:
-    """Yield the legal families of each structure for one number of devices."""
-    for layout in layout_structures(space):
+    """Yield the legal families of each set of plan options for one number of devices."""
+    for layout in layout_option_sets(space):
         rows = take(columns, rows_of_layout(space, columns, layout))
         legal = []
-        for structure in pipelines_of(space, layout):
-            chosen = take(rows, rows_of_schedule(rows, structure.schedule))
+        for plan_options in pipelines_of(space, layout):
+            chosen = take(rows, rows_of_schedule(rows, plan_options.schedule))
             if len(chosen.tp):
-                legal.append((structure, _legal_rows(space, structure, chosen, counts)))
+                legal.append((plan_options, _legal_rows(space, plan_options, chosen, counts)))
         yield from _priced(space, layout, [(o, s) for o, s in legal if len(s.tp)], counts, within_s)
 
 
 def _legal_rows(
-    space: SearchSpace, structure: PlanOptions, columns: StrategyColumns, counts: Counts
+    space: SearchSpace, plan_options: PlanOptions, columns: StrategyColumns, counts: Counts
 ) -> StrategyColumns:
     """Return the rows that no rule refuses; refused families count with all their members."""
     problem = space.problem
     chip = problem.system.chip
     refused = np.zeros(len(columns.tp), dtype=bool)
     num_orders = orders_of(space, columns).sum(axis=0)
-    weight = len(_recomputes(space, structure)) * num_orders
+    weight = len(_recomputes(space, plan_options)) * num_orders
     whole, sharded = member_choices(space, columns)
     legal, regrouped = num_divisions(space, columns)
     divided = regrouped * sharded
     members = (whole + legal * sharded + divided) * weight
     for refusal in all_refusals(
-        problem.model, problem.workload, columns, structure,
+        problem.model, problem.workload, columns, plan_options,
         tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
     ):  # fmt: skip
         first = refusal.mask & ~refused
@@ -408,8 +408,8 @@ def _legal_rows(
     return take(columns, ~refused)
 
 
-def _recomputes(space: SearchSpace, structure: PlanOptions) -> tuple[PlanOptions, ...]:
-    """Return the structure under each kind of recomputation.
+def _recomputes(space: SearchSpace, plan_options: PlanOptions) -> tuple[PlanOptions, ...]:
+    """Return the plan options under each kind of recomputation.
 
     Full recomputation has the layers of each chunk, or else of a run; selective recomputation has
     the modules.
@@ -427,14 +427,18 @@ def _recomputes(space: SearchSpace, structure: PlanOptions) -> tuple[PlanOptions
             for layers, run in numbers
             if (launches.recompute_layers or not layers) and (launches.recompute_runs or run == 1)
         ]
-    if not recomputes_beside_experts(launches, structure):
+    if not recomputes_beside_experts(launches, plan_options):
         numbers = []
     known = None if launches is None else launches.recompute
     kinds = launched((r for r in Recompute if space.choices.keeps("recompute", r)), known)
-    if structure.recompute_modules or structure.kept_tensors or structure.offloaded_tensors:
+    if (
+        plan_options.recompute_modules
+        or plan_options.kept_tensors
+        or plan_options.offloaded_tensors
+    ):
         kinds = tuple(kind for kind in kinds if kind is Recompute.SELECTIVE)
     return tuple(
-        replace(structure, recompute=kind, recompute_layers=layers, recompute_run=run)
+        replace(plan_options, recompute=kind, recompute_layers=layers, recompute_run=run)
         for kind in kinds
         for layers, run in (numbers if kind is Recompute.FULL else [(0, 1)])
     )
@@ -444,27 +448,27 @@ def _recomputes(space: SearchSpace, structure: PlanOptions) -> tuple[PlanOptions
 class _Ordered:
     """Rows of one pipeline, once for each order of the axes to try."""
 
-    structure: PlanOptions
+    plan_options: PlanOptions
     strategy: StrategyColumns
     order_of: IntArray
     layout: AxisPlacement
 
 
 def _ordered(
-    space: SearchSpace, structure: PlanOptions, columns: StrategyColumns, counts: Counts
+    space: SearchSpace, plan_options: PlanOptions, columns: StrategyColumns, counts: Counts
 ) -> _Ordered:
     """Return the rows with their strides, order by order; a network may refuse some orders."""
     orders, rows = np.nonzero(orders_of(space, columns))
     if any(level.data_parallel_only for level in space.problem.system.levels):
         refused = _refused_orders(space, columns, orders, rows)
-        members = num_members(space, columns)[rows[refused]] * len(_recomputes(space, structure))
+        members = num_members(space, columns)[rows[refused]] * len(_recomputes(space, plan_options))
         counts.refused[DATA_PARALLEL_ONLY] += int(members.sum())
         orders, rows = orders[~refused], rows[~refused]
     parts = [
         space.placement(order, take(columns, rows[orders == number]))
         for number, order in enumerate(space.orders)
     ]
-    return _Ordered(structure, take(columns, rows), orders, joined(parts))
+    return _Ordered(plan_options, take(columns, rows), orders, joined(parts))
 
 
 def _refused_orders(
@@ -488,11 +492,13 @@ def _priced(
 ) -> Iterator[Families]:
     """Yield the families of one layout: layers are priced once for all pipelines and orders."""
     kinds = {
-        kind: None for structure in _recomputes(space, layout) for kind in recomputes_of(structure)
+        kind: None
+        for plan_options in _recomputes(space, layout)
+        for kind in recomputes_of(plan_options)
     }
     if not (legal and kinds):
         return
-    ordered = [_ordered(space, structure, columns, counts) for structure, columns in legal]
+    ordered = [_ordered(space, plan_options, columns, counts) for plan_options, columns in legal]
     parts = [part for part in ordered if len(part.order_of)]
     if not parts:
         return
@@ -508,18 +514,18 @@ def _priced(
         m, members = micro_batches(space.problem, part.strategy), num_members(space, part.strategy)
         jitter = jitter_fraction(part.strategy.num_devices, space.problem.calibration.jitter)
         wanted = (1.0 + jitter) * m * layers_s[groups[rows]] / part.strategy.pp <= within_s
-        wanted |= part.structure.overlap_expert_parallel
-        recomputes = _recomputes(space, part.structure)
+        wanted |= part.plan_options.overlap_expert_parallel
+        recomputes = _recomputes(space, part.plan_options)
         counts.pruned_by_bound += int(members[~wanted].sum()) * len(recomputes)
         if not wanted.any():
             continue
         rows, members = rows[wanted], members[wanted]
         strategy, order_of = take(part.strategy, wanted), part.order_of[wanted]
-        for structure in recomputes:
-            gathered = take_rows(prices_of(structure, prices), groups[rows])
-            price = _pipeline(space.problem, structure, strategy, gathered, sends[rows])
-            structures = tuple(replace(structure, axis_order=order) for order in space.orders)
-            yield Families(structures, order_of, strategy, price, members)
+        for plan_options in recomputes:
+            gathered = take_rows(prices_of(plan_options, prices), groups[rows])
+            price = _pipeline(space.problem, plan_options, strategy, gathered, sends[rows])
+            option_sets = tuple(replace(plan_options, axis_order=order) for order in space.orders)
+            yield Families(option_sets, order_of, strategy, price, members)
 
 
 def _layers_s(problem: Problem, prices: Mapping[Recompute, Layers]) -> FloatArray:
@@ -540,13 +546,13 @@ Layers = tuple[LayerCost, ...] | tuple[LayerBound, ...]
 
 
 def _pipeline(
-    problem: Problem, structure: PlanOptions, strategy: StrategyColumns, layers: Layers,
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyColumns, layers: Layers,
     sends_s: FloatArray,
 ) -> PipelinePrice:  # fmt: skip
     """Return the pipeline of layers that have a price, or a bound."""
     if isinstance(layers[0], LayerBound):
-        return pipeline_bound(problem, structure, strategy, layers, sends_s)
-    return price_pipeline(problem, structure, strategy, layers, sends_s)
+        return pipeline_bound(problem, plan_options, strategy, layers, sends_s)
+    return price_pipeline(problem, plan_options, strategy, layers, sends_s)
 
 
 def _layer_table(
@@ -565,10 +571,10 @@ def _layer_table(
 
 @dataclass(frozen=True)
 class Block:
-    """Members that fit, priced; ``structure`` holds the choices on which members differ."""
+    """Members that fit, priced; ``plan_options`` holds the choices on which members differ."""
 
     families: Families
-    structure: PlanOptions
+    plan_options: PlanOptions
     family_rows: IntArray
     dp_shard: FloatArray
     price: PipelinePrice
@@ -625,7 +631,7 @@ def members(
     whole, shards = _whole(space, part), _divided(space, part)
     degrees = take(families.strategy, rows)
     for (stage, reshard), first in space.first_offloads.items():
-        structure = PlanOptions(
+        plan_options = PlanOptions(
             zero_stage=stage,
             reshard_after_forward=reshard,
             overlap_data_parallel=space.overlaps_data_parallel,
@@ -637,16 +643,16 @@ def members(
         for expansion, kept, offloads in of_stage:
             started = take_rows(expansion, np.flatnonzero(kept[expansion.part_rows]))
             if len(started) and offloads:
-                yield from _with_offloads(space, part, structure, started, offloads, counts)
+                yield from _with_offloads(space, part, plan_options, started, offloads, counts)
 
 
 def _with_offloads(
-    space: SearchSpace, part: _Part, structure: PlanOptions, expansion: _Expansion,
+    space: SearchSpace, part: _Part, plan_options: PlanOptions, expansion: _Expansion,
     offloads: Sequence[Offload], counts: Counts,
 ) -> Iterator[Block]:  # fmt: skip
     """Yield the members that fit as they are, then those that fit with a kind of offload only."""
     for number, offload in enumerate(offloads):
-        chosen = replace(structure, offload=offload)
+        chosen = replace(plan_options, offload=offload)
         room = room_for(space.problem, chosen, expansion.shards, expansion.states)
         fits, fitting = room.fits, np.flatnonzero(room.fits)
         counts.priced += len(fitting)
@@ -673,23 +679,25 @@ def _note_shortage(counts: Counts, room: Room) -> None:
 
 
 def _block(
-    space: SearchSpace, part: _Part, structure: PlanOptions, expansion: _Expansion,
+    space: SearchSpace, part: _Part, plan_options: PlanOptions, expansion: _Expansion,
     rows: IntArray, memory_bytes: FloatArray,
 ) -> Block:  # fmt: skip
     """Return some rows of an expansion, priced."""
     part_rows = expansion.part_rows[rows]
     price = take_rows(replace(part.price, states=(), mean=None), part_rows)
     time = step_times(
-        space.problem, structure, take_rows(expansion.shards, rows), price,
-        part.links.take(expansion.link_rows[rows], structure.zero_stage),
+        space.problem, plan_options, take_rows(expansion.shards, rows), price,
+        part.links.take(expansion.link_rows[rows], plan_options.zero_stage),
     )  # fmt: skip
     block = Block(
-        part.families, structure, part.rows[part_rows], expansion.dp_shard[rows], price, time,
+        part.families, plan_options, part.rows[part_rows], expansion.dp_shard[rows], price, time,
         memory_bytes[rows],
     )  # fmt: skip
     if not space.problem.system.is_power_capped:
         return block
-    slower = throttled(space.problem, structure, block.strategy, block.price_with_mean, block.time)
+    slower = throttled(
+        space.problem, plan_options, block.strategy, block.price_with_mean, block.time
+    )
     return replace(block, time=slower)
 
 
@@ -746,14 +754,14 @@ class LinkTable:
 
 def link_table(space: SearchSpace, families: Families) -> LinkTable:
     """Return the collectives of all members of the families."""
-    orders = {structure.axis_order for structure in families.structures}
+    orders = {plan_options.axis_order for plan_options in families.option_sets}
     parts: list[SyncLinks] = []
     shards: list[FloatArray] = []
     whole, first, number = (np.zeros(len(families), dtype=np.int64) for _ in range(3))
     start = 0
     for order in sorted(orders):
-        of_order = [i for i, s in enumerate(families.structures) if s.axis_order == order]
-        rows = np.flatnonzero(np.isin(families.structure_of, of_order))
+        of_order = [i for i, s in enumerate(families.option_sets) if s.axis_order == order]
+        rows = np.flatnonzero(np.isin(families.option_set_of, of_order))
         grids, grid_of = _unique_grids(take(families.strategy, rows))
         index, shard, lengths, divides_one = _divisions(space, grids)
         expanded = take(grids, index)

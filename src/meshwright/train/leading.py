@@ -64,7 +64,7 @@ def lead(
         first = _fastest_that_starts(space, leaders, starts)
     if first is None:
         return leaders, ()
-    placed = Placed(first, candidate(space.problem, first.strategy, first.structure))
+    placed = Placed(first, candidate(space.problem, first.strategy, first.plan_options))
     return _led_by(placed, leaders), () if best_starts else _named(space, placed, best)
 
 
@@ -96,7 +96,7 @@ def _lead_placed(
 
 def _as_asked(problem: Problem, plan: Candidate) -> Candidate:
     """Return a plan priced for a framework, with the interval of a question without one."""
-    price, plain = plan.estimate, candidate(problem, plan.strategy, plan.structure).estimate
+    price, plain = plan.estimate, candidate(problem, plan.strategy, plan.plan_options).estimate
     if plain.interval_s is None:
         return plan
     fastest, slowest = (end / plain.step_time_s for end in plain.interval_s)
@@ -137,7 +137,7 @@ def _simplest(space: SearchSpace, leaders: Leaders, limit_s: float, starts: Star
 
 
 def _complexity(found: Found) -> int:
-    return int(complexity(stack([found.strategy]), found.structure)[0])
+    return int(complexity(stack([found.strategy]), found.plan_options)[0])
 
 
 def _starting(space: SearchSpace, leaders: Leaders) -> Starts:
@@ -147,11 +147,11 @@ def _starting(space: SearchSpace, leaders: Leaders) -> Starts:
     """
     problem, software = space.problem, space.problem.workload.software
     if software.launches is None:
-        return lambda found: bool(launches_with(problem, found.strategy, found.structure))
+        return lambda found: bool(launches_with(problem, found.strategy, found.plan_options))
     name = software.framework.partition("==")[0]
 
     def is_written(found: Found) -> bool:
-        return starts(problem, name, found.strategy, found.structure)
+        return starts(problem, name, found.strategy, found.plan_options)
 
     if any(map(is_written, leaders.result.found[:NUM_TRIED])):
         return is_written

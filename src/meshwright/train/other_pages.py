@@ -8,13 +8,13 @@ from typing import Any
 
 from meshwright.base.errors import UnknownNameError
 from meshwright.base.units import format_bytes, format_days, format_seconds
-from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart, Page, Part, Section, Table, Text, Tile
-from meshwright.report.page.pieces import GIB, provenance
-from meshwright.report.screen import JOULES_PER_KWH, counted, words
 from meshwright.train.answer import Candidate, Deadline, Front, Replan
 from meshwright.train.page import plan_page
 from meshwright.train.report import question_line, slower_in_words
+from meshwright.view import charts
+from meshwright.view.parts import Chart, Page, Part, Section, Table, Text, Tile
+from meshwright.view.pieces import GIB, provenance
+from meshwright.view.words import JOULES_PER_KWH, counted, words
 
 DAY_S = 86_400.0
 

@@ -8,8 +8,22 @@ from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_days, format_seconds, format_si
 from meshwright.cost.problem import Problem
-from meshwright.report.page import charts
-from meshwright.report.page.parts import (
+from meshwright.spec.calibration import constants_of
+from meshwright.train.answer import Candidate, HotLink, Placement, Plan, WhyNot
+from meshwright.train.question import problem_of
+from meshwright.train.report import (
+    blocks_in_words,
+    launches_in_words,
+    plan_in_words,
+    question_line,
+    shortage,
+)
+from meshwright.train.report_detail import BUSY, bound_in_words, node_name
+from meshwright.train.robustness import changes
+from meshwright.train.timeline import StepTimeline, plan_timeline
+from meshwright.train.timeline_charts import memory_charts, timeline_charts
+from meshwright.view import charts
+from meshwright.view.parts import (
     Chart,
     Code,
     Page,
@@ -20,7 +34,7 @@ from meshwright.report.page.parts import (
     Text,
     Tile,
 )
-from meshwright.report.page.pieces import (
+from meshwright.view.pieces import (
     GIB,
     Gains,
     constants,
@@ -35,20 +49,7 @@ from meshwright.report.page.pieces import (
     ranked,
     time_chart,
 )
-from meshwright.report.screen import JOULES_PER_KWH, rent_rate, words
-from meshwright.train.answer import Candidate, HotLink, Placement, Plan, WhyNot
-from meshwright.train.question import problem_of
-from meshwright.train.report import (
-    blocks_in_words,
-    launches_in_words,
-    plan_in_words,
-    question_line,
-    shortage,
-)
-from meshwright.train.report_detail import BUSY, bound_in_words, node_name
-from meshwright.train.robustness import changes
-from meshwright.train.timeline import StepTimeline, plan_timeline
-from meshwright.train.timeline_charts import memory_charts, timeline_charts
+from meshwright.view.words import JOULES_PER_KWH, rent_rate, words
 
 if TYPE_CHECKING:
     from meshwright.train.explain import Explanation
@@ -115,7 +116,7 @@ def gains_of(plan: Plan) -> Chart | None:
 
 def _gains(plan: Plan, problem: Problem) -> Gains:
     """Return the gains of the same plan on better systems, the largest first."""
-    found = changes(problem, plan.best.strategy, plan.best.structure)
+    found = changes(problem, plan.best.strategy, plan.best.plan_options)
     return {change.what: (change.step_time_s, change.faster_by_fraction) for change in found}
 
 
@@ -453,7 +454,7 @@ def _sure_parts(plan: Plan, problem: Problem) -> Iterator[Part]:
                         [(text, f"{robust.trials.best_fraction.get(text, 0.0):.0%}")
                          for text in robust.trials.run])  # fmt: skip
     yield provenance(plan.system)
-    yield constants(problem.nominal_calibration, plan.calibration)
+    yield constants(constants_of(problem.nominal_calibration), plan.calibration)
 
 
 def _cost_parts(plan: Plan) -> Iterator[Part]:

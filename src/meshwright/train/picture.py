@@ -14,15 +14,15 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.drawing import (
+from meshwright.train.answer import Plan
+from meshwright.train.timeline import PASSES, TASKS, StageMemory, StepTask, StepTimeline
+from meshwright.view.drawing import (
     TICK,
     label,
     neat_ticks,
     page,
     rectangle,
 )
-from meshwright.train.answer import Plan
-from meshwright.train.timeline import PASSES, TASKS, StageMemory, StepTask, StepTimeline
 
 LEFT, RIGHT, WIDTH, MARGIN = 92.0, 150.0, 1180.0, 24.0
 """Space left of the chart and right of it; width of the chart; margin around everything [px]."""

@@ -215,7 +215,7 @@ def _robustness(
     low_s, high_s = drawn.interval_s(0)
     regret = drawn.largest_regret
     safest = int(regret.argmin())
-    texts = [plan_string(f.strategy, f.structure) for f in chosen]
+    texts = [plan_string(f.strategy, f.plan_options) for f in chosen]
     logs = np.log(drawn.times_s[:num_shown])
     return Robustness(
         num_draws=NUM_DRAWS,
@@ -250,7 +250,7 @@ def front(
         problem.model,
         problem.system,
         problem.workload,
-        tuple(candidate(problem, one.strategy, one.structure) for one in found.found),
+        tuple(candidate(problem, one.strategy, one.plan_options) for one in found.found),
         tuple(found.unknown),
         version=version(),
         command=command,
@@ -300,7 +300,10 @@ def held_bytes(price: Estimate) -> float:
 
 def differences(old: Candidate, new: Candidate) -> list[str]:
     """Return the degrees and choices in which two candidates differ."""
-    pairs = [(vars(old.strategy), vars(new.strategy)), (vars(old.structure), vars(new.structure))]
+    pairs = [
+        (vars(old.strategy), vars(new.strategy)),
+        (vars(old.plan_options), vars(new.plan_options)),
+    ]
     return [
         f"{name}: {_shown(before[name])} to {_shown(after[name])}"
         for before, after in pairs
@@ -332,7 +335,7 @@ class ParetoFront:
     def visit(self, block: Block) -> None:
         """Take a priced block into account."""
         parts_j = step_energy_parts_j(
-            self.problem, block.structure, block.strategy, block.price_with_mean, block.time
+            self.problem, block.plan_options, block.strategy, block.price_with_mean, block.time
         )
         step_s = block.time.total_s
         energy = total_energy_j(parts_j, step_s)
@@ -366,12 +369,12 @@ def pareto_front(space: SearchSpace, *, progress: Progress | None = None) -> Par
 
 def _found(block: Block, index: int) -> Found:
     table, family = block.families, int(block.family_rows[index])
-    own = table.structures[int(table.structure_of[family])]
-    structure = replace(
+    own = table.option_sets[int(table.option_set_of[family])]
+    plan_options = replace(
         own,
-        zero_stage=block.structure.zero_stage,
-        reshard_after_forward=block.structure.reshard_after_forward,
-        offload=block.structure.offload,
+        zero_stage=block.plan_options.zero_stage,
+        reshard_after_forward=block.plan_options.reshard_after_forward,
+        offload=block.plan_options.offload,
     )
     time_s, memory = column(block.time.total_s)[index], block.memory_bytes[index]
-    return Found(row(block.strategy, index), structure, float(time_s), float(memory))
+    return Found(row(block.strategy, index), plan_options, float(time_s), float(memory))

@@ -7,12 +7,12 @@ from math import prod
 from typing import Any
 
 from meshwright.base.errors import Fault
+from meshwright.catalog.answer_file import AnswerFile
 from meshwright.cost.parts import MemoryPart, TimePart
-from meshwright.report.answer_file import AnswerFile
 from meshwright.sharding.dealing import chunk_lengths, is_dealt
 from meshwright.sharding.strategy import AXES
 from meshwright.spec.system import SystemSpec
-from meshwright.train.answer import Candidate, Placement, Plan, Segment
+from meshwright.train.answer import Candidate, Placement, Plan
 from meshwright.train.measured.factors import NAMES, Factor, Factors
 
 
@@ -22,20 +22,29 @@ def plan_faults(plan: Plan) -> list[Fault]:
     faults = [fault for path, entry in listed for fault in candidate_faults(path, entry)]
     if not faults:
         for path, entry in listed:
-            faults += run_faults(f"{path}.segments.0.strategy", entry, plan.model.num_layers)
+            faults += run_faults(f"{path}.strategy", entry, plan.model.num_layers)
             faults += placement_faults(f"{path}.placement", entry, plan.system)
     return [*faults, *factor_faults(plan.factors)]
 
 
-def _with_throttling(data: dict[str, Any]) -> None:
-    """Add the time that a power cap costs; plans of earlier versions were never slowed down."""
+def _upgrade(data: dict[str, Any]) -> None:
+    """Bring a plan of an earlier version up to date.
+
+    The time that a power cap costs was added; strategy and plan options lay in a list of segments.
+    """
     runners_up, why_not = (
         [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
         for entries in (data.get("runners_up"), data.get("why_not"))
     )
     listed = [data.get("best"), *runners_up, *(why.get("candidate") for why in why_not)]
     for candidate in listed:
-        price = candidate.get("estimate") if isinstance(candidate, dict) else None
+        if not isinstance(candidate, dict):
+            continue
+        match candidate.get("segments"):
+            case [{"strategy": strategy, "structure": plan_options}]:
+                del candidate["segments"]
+                candidate |= {"strategy": strategy, "plan_options": plan_options}
+        price = candidate.get("estimate")
         parts = price.get("time_parts_s") if isinstance(price, dict) else None
         if isinstance(parts, dict):
             parts.setdefault("throttle_s", 0.0)
@@ -43,7 +52,7 @@ def _with_throttling(data: dict[str, Any]) -> None:
 
 MOST_DEGREE = 10**9
 """Largest degree or micro-batch."""
-PLAN_FILE = AnswerFile(Plan, faults=plan_faults, upgrade=_with_throttling, workloads=("training",))
+PLAN_FILE = AnswerFile(Plan, faults=plan_faults, upgrade=_upgrade, workloads=("training",))
 to_data, to_json, from_json = PLAN_FILE.to_data, PLAN_FILE.to_json, PLAN_FILE.from_json
 save, load = PLAN_FILE.save, PLAN_FILE.load
 
@@ -58,11 +67,8 @@ def _candidates_of(plan: Plan) -> Iterator[tuple[str, Candidate]]:
 
 
 def candidate_faults(path: str, candidate: Candidate) -> Iterator[Fault]:
-    """Yield the faults of a candidate: no segments, odd degrees, missing parts."""
-    if not candidate.segments:
-        yield Fault(f"{path}.segments", "is empty", "one segment with the whole model")
-    for index, segment in enumerate(candidate.segments):
-        yield from _segment_faults(f"{path}.segments.{index}", segment)
+    """Yield the faults of a candidate: odd degrees, plan options out of range, missing parts."""
+    yield from _choice_faults(path, candidate)
     price = candidate.estimate
     for name, expected in (("time_parts_s", TimePart), ("memory_parts_bytes", MemoryPart)):
         if set(getattr(price, name)) != set(expected):
@@ -72,19 +78,19 @@ def candidate_faults(path: str, candidate: Candidate) -> Iterator[Fault]:
             yield Fault(f"{path}.estimate.{name}", f"found {getattr(price, name)}, must be above 0")
 
 
-def _segment_faults(path: str, segment: Segment) -> Iterator[Fault]:
-    for name, degree in vars(segment.strategy).items():
+def _choice_faults(path: str, candidate: Candidate) -> Iterator[Fault]:
+    for name, degree in vars(candidate.strategy).items():
         if not (1 <= degree <= MOST_DEGREE and degree == int(degree)):
             message = f"found {degree!r}, expected a whole number from 1 to {MOST_DEGREE}"
             yield Fault(f"{path}.strategy.{name}", message)
-    stage, order = segment.structure.zero_stage, segment.structure.axis_order
+    stage, order = candidate.plan_options.zero_stage, candidate.plan_options.axis_order
     if stage not in range(4):
-        yield Fault(f"{path}.structure.zero_stage", f"found {stage}, expected 0 to 3")
+        yield Fault(f"{path}.plan_options.zero_stage", f"found {stage}, expected 0 to 3")
     for name, least in LEAST.items():
-        if (number := getattr(segment.structure, name)) < least:
-            yield Fault(f"{path}.structure.{name}", f"found {number}, expected {least} or more")
+        if (number := getattr(candidate.plan_options, name)) < least:
+            yield Fault(f"{path}.plan_options.{name}", f"found {number}, expected {least} or more")
     if sorted(order) != sorted(AXES):
-        yield Fault(f"{path}.structure.axis_order", f"expected each of {' '.join(AXES)} once")
+        yield Fault(f"{path}.plan_options.axis_order", f"expected each of {' '.join(AXES)} once")
 
 
 LEAST = {"embedding_layers": 0, "head_layers": 0, "recompute_layers": 0, "recompute_run": 1}
@@ -94,10 +100,10 @@ LEAST = {"embedding_layers": 0, "head_layers": 0, "recompute_layers": 0, "recomp
 def run_faults(path: str, candidate: Candidate, num_layers: int) -> Iterator[Fault]:
     """Yield a fault where a candidate cuts the model into more chunks than it has layers."""
     stages, chunks = int(candidate.strategy.pp), int(candidate.strategy.num_virtual_stages)
-    structure = candidate.structure
-    most = num_layers + structure.embedding_layers + structure.head_layers
+    plan_options = candidate.plan_options
+    most = num_layers + plan_options.embedding_layers + plan_options.head_layers
     if stages * chunks > most or not is_dealt(
-        chunk_lengths(num_layers, stages * chunks, structure), stages
+        chunk_lengths(num_layers, stages * chunks, plan_options), stages
     ):
         message = (
             f"{stages * chunks} chunks (pp x num_virtual_stages) are too many for {num_layers} "

@@ -346,21 +346,25 @@ def check_fixed(problem: Problem, allowed: Mapping[str, Sequence[object]]) -> No
         raise SpecError(faults)
 
 
-def launches_with(problem: Problem, strategy: Strategy, structure: PlanOptions) -> tuple[str, ...]:
+def launches_with(
+    problem: Problem, strategy: Strategy, plan_options: PlanOptions
+) -> tuple[str, ...]:
     """Return the frameworks of the catalog, in their usual version, that can start a strategy."""
     return tuple(
         name for name, asked in launched_by(problem)
-        if starts(replace(problem, workload=asked), name, strategy, structure)
+        if starts(replace(problem, workload=asked), name, strategy, plan_options)
     )  # fmt: skip
 
 
-def starts(problem: Problem, name: str, strategy: Strategy, structure: PlanOptions) -> bool:
+def starts(problem: Problem, name: str, strategy: Strategy, plan_options: PlanOptions) -> bool:
     """Tell whether the framework of a question starts a strategy, and its export can express it."""
     model, work = problem.model, problem.workload
-    case = Case(model, work, structure, stack([strategy]))
+    case = Case(model, work, plan_options, stack([strategy]))
     if any(rule.breaks(case).any() for rule in launching.rules()):
         return False
-    return not any(written_faults(name, Written(model, problem.system, work, strategy, structure)))
+    return not any(
+        written_faults(name, Written(model, problem.system, work, strategy, plan_options))
+    )
 
 
 def launched_by(problem: Problem) -> Iterator[tuple[str, Training]]:
@@ -411,19 +415,19 @@ def check(
     system: SystemSpec | str,
     workload: Training,
     strategy: Strategy,
-    structure: PlanOptions,
+    plan_options: PlanOptions,
 ) -> list[Fault]:
     """Return every rule that a strategy breaks, each with the nearest legal change."""
     problem = make_problem(model, system, workload, "uncalibrated")
-    return check_problem(problem, strategy, structure)
+    return check_problem(problem, strategy, plan_options)
 
 
-def check_problem(problem: Problem, strategy: Strategy, structure: PlanOptions) -> list[Fault]:
+def check_problem(problem: Problem, strategy: Strategy, plan_options: PlanOptions) -> list[Fault]:
     """Return every rule that a strategy breaks under a problem."""
     chip = problem.system.chip
     columns = stack([strategy])
     tile = {"tile_rows": chip.tile_rows, "tile_columns": chip.tile_columns}
-    case = Case(problem.model, problem.workload, structure, columns, **tile)
+    case = Case(problem.model, problem.workload, plan_options, columns, **tile)
     # On a grid with faults ranks may be hosted by others.
     given = max(problem.system.num_alive, *problem.device_numbers)
     found, change = found_faults((*axis_rules(), *launching.rules()), case, given)
@@ -436,11 +440,11 @@ def check_problem(problem: Problem, strategy: Strategy, structure: PlanOptions) 
             stated_rate(chip, dtype)
         except SpecError as error:
             faults += error.faults
-    network = problem.network(structure.axis_order, columns)
+    network = problem.network(plan_options.axis_order, columns)
     if bool(crosses_data_parallel_network(network)[0]):
         message = "an axis other than dp crosses a network that carries dp only"
         faults.append(Fault(DATA_PARALLEL_ONLY, message, "smaller tp, cp, pp or ep"))
-    if structure.uses_host and problem.system.host is None:
+    if plan_options.uses_host and problem.system.host is None:
         message = f"{problem.system.name} has no host memory to offload to"
         faults.append(Fault("offload-without-host", message, "offload=none"))
     if strategy.num_devices > given:

@@ -7,20 +7,6 @@ from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_days, format_seconds
 from meshwright.cost.problem import UNCALIBRATED_NOTE
-from meshwright.report.page.pieces import largest
-from meshwright.report.screen import (
-    JOULES_PER_KWH,
-    Bars,
-    Row,
-    Screen,
-    Stacked,
-    Table,
-    counted,
-    named_type,
-    per_million_tokens,
-    rent_rate,
-    words,
-)
 from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.workload import Training
@@ -35,6 +21,22 @@ from meshwright.train.answer import (
 )
 from meshwright.train.question import frameworks_on
 from meshwright.train.writing import WRITTEN
+from meshwright.view.pieces import largest
+from meshwright.view.screen import (
+    Bars,
+    Row,
+    Screen,
+    Stacked,
+    Table,
+)
+from meshwright.view.words import (
+    JOULES_PER_KWH,
+    counted,
+    named_type,
+    per_million_tokens,
+    rent_rate,
+    words,
+)
 
 if TYPE_CHECKING:
     from meshwright.train.compare import Comparison
@@ -176,7 +178,7 @@ def launches_in_words(plan: Plan) -> str:
 def switches_in_words(plan: Plan) -> list[str]:
     """Return the switches of the framework that are on in a plan."""
     software, best = plan.workload.software, plan.best
-    overlaps = best.structure.overlap_tensor_parallel and best.strategy.tp > 1
+    overlaps = best.plan_options.overlap_tensor_parallel and best.strategy.tp > 1
     found = {
         "torch.compile": software.compiled, "compiled loss": software.loss == "compiled",
         "fused loss": software.loss in ("linear", "cut"), "async TP": overlaps,
@@ -187,42 +189,44 @@ def switches_in_words(plan: Plan) -> list[str]:
 
 def plan_in_words(best: Candidate) -> str:
     """Return the degrees and choices of a plan in the words of the field."""
-    s, structure, price = best.strategy, best.structure, best.estimate
+    s, plan_options, price = best.strategy, best.plan_options, best.estimate
     parts = []
     if s.tp > 1:
-        how = " with sequence parallelism" if structure.sequence_parallel else ""
+        how = " with sequence parallelism" if plan_options.sequence_parallel else ""
         parts.append(f"tensor parallel {s.tp:.0f}{how}")
     if s.tatp > 1:
         parts.append(f"tensor streams over {s.tatp:.0f}")
     if s.pp > 1:
-        kind = _SCHEDULES.get(str(structure.schedule), str(structure.schedule))
+        kind = _SCHEDULES.get(str(plan_options.schedule), str(plan_options.schedule))
         if s.num_virtual_stages > 1:
             kind += f" {s.num_virtual_stages:.0f}"
         parts.append(f"{s.pp:.0f} pipeline stages ({kind})")
     if s.cp > 1:
-        parts.append(f"context parallel {s.cp:.0f} ({structure.context_kind})")
+        parts.append(f"context parallel {s.cp:.0f} ({plan_options.context_kind})")
     if s.ep > 1:
         hides = ", its communication behind another micro-batch"
-        parts.append(f"expert parallel {s.ep:.0f}{hides * structure.overlap_expert_parallel}")
+        parts.append(f"expert parallel {s.ep:.0f}{hides * plan_options.overlap_expert_parallel}")
     if s.dp > 1:
         parts.append(f"data parallel {s.dp:.0f}")
-    if structure.zero_stage and s.dp_shard * s.cp > 1:
-        parts.append(f"ZeRO-{structure.zero_stage}")
-    if structure.recompute is not Recompute.NONE:
-        some = f" of {', '.join(structure.recompute_modules)}" * bool(structure.recompute_modules)
-        if structure.stored_tensors:
-            some = f" of all but {', '.join(structure.stored_tensors)}"
-        if structure.recomputes_some:
-            some = f" of {counted(structure.recompute_layers, 'layer', 'layers')} in each chunk"
-        if structure.recomputes_runs:
-            some = f" of {structure.recompute_run} layers from one input"
-        parts.append(f"{structure.recompute} recomputation{some}")
-    if structure.offload is not Offload.NONE:
-        parts.append(
-            f"{_OFFLOADED.get(structure.offload, structure.offload)} offloaded to the host"
+    if plan_options.zero_stage and s.dp_shard * s.cp > 1:
+        parts.append(f"ZeRO-{plan_options.zero_stage}")
+    if plan_options.recompute is not Recompute.NONE:
+        some = f" of {', '.join(plan_options.recompute_modules)}" * bool(
+            plan_options.recompute_modules
         )
-    if structure.stored_tensors and structure.offloaded_tensors:
-        parts.append(f"{', '.join(structure.offloaded_tensors)} offloaded to the host")
+        if plan_options.stored_tensors:
+            some = f" of all but {', '.join(plan_options.stored_tensors)}"
+        if plan_options.recomputes_some:
+            some = f" of {counted(plan_options.recompute_layers, 'layer', 'layers')} in each chunk"
+        if plan_options.recomputes_runs:
+            some = f" of {plan_options.recompute_run} layers from one input"
+        parts.append(f"{plan_options.recompute} recomputation{some}")
+    if plan_options.offload is not Offload.NONE:
+        parts.append(
+            f"{_OFFLOADED.get(plan_options.offload, plan_options.offload)} offloaded to the host"
+        )
+    if plan_options.stored_tensors and plan_options.offloaded_tensors:
+        parts.append(f"{', '.join(plan_options.offloaded_tensors)} offloaded to the host")
     hosted = s.num_devices - price.num_devices_used
     ranks = f"{s.num_devices:.0f} ranks of " if hosted > 0 else ""
     batches = (

@@ -8,14 +8,6 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.report.screen import (
-    JOULES_PER_KWH,
-    counted,
-    memory_lines,
-    time_lines,
-    words,
-    wrapped,
-)
 from meshwright.search.exhaustive import TIE, Coverage
 from meshwright.train.answer import (
     Candidate,
@@ -29,6 +21,8 @@ from meshwright.train.answer import (
 )
 from meshwright.train.measured.factors import PLAN_ERROR
 from meshwright.train.report import blocks_in_words
+from meshwright.view.screen import memory_lines, time_lines, wrapped
+from meshwright.view.words import JOULES_PER_KWH, counted, words
 
 if TYPE_CHECKING:
     from meshwright.train.compare import Comparison, Entry
@@ -70,7 +64,7 @@ def plan_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
 
 def efficiency_lines(best: Candidate) -> Iterator[str]:
     """Yield the utilisation of the devices, the energy and its parts, and the order of axes."""
-    price, order = best.estimate, best.structure.axis_order
+    price, order = best.estimate, best.plan_options.axis_order
     axes = tuple(name for name in order if getattr(best.strategy, name) > 1)
     if best.placement is not None:
         axes = best.placement.axes

@@ -63,7 +63,7 @@ def robustness(
         if candidate.placement is not None:
             placement = take_rows(candidate.placement, [0] * num_draws)
             network = columns.network_with(placement, strategies)
-        priced = price_columns(columns, candidate.structure, strategies, network)
+        priced = price_columns(columns, candidate.plan_options, strategies, network)
         times.append(priced.step.time.total_s + np.zeros(num_draws))
     return DrawnTimes(np.array(times))
 
@@ -80,19 +80,19 @@ class Change(Brief):
     share links."""
 
 
-def changes(problem: Problem, strategy: Strategy, structure: PlanOptions) -> list[Change]:
+def changes(problem: Problem, strategy: Strategy, plan_options: PlanOptions) -> list[Change]:
     """Return the changes that help this plan most, largest first."""
-    base_s = _step_s(problem, strategy, structure)
+    base_s = _step_s(problem, strategy, plan_options)
     found = []
     for what, changed in doubled(problem.system):
-        step_s = _step_s(replace(problem, system=changed), strategy, structure)
+        step_s = _step_s(replace(problem, system=changed), strategy, plan_options)
         found.append(Change(what, step_s, 1.0 - step_s / base_s, base_s))
     graphs = problem.workload.software.model_copy(update={"cuda_graphs": True})
     with_graphs = problem.workload.model_copy(update={"software": graphs})
-    step_s = _step_s(replace(problem, workload=with_graphs), strategy, structure)
+    step_s = _step_s(replace(problem, workload=with_graphs), strategy, plan_options)
     found.append(Change("CUDA graphs", step_s, 1.0 - step_s / base_s, base_s))
     return sorted(found, key=lambda change: -change.faster_by_fraction)
 
 
-def _step_s(problem: Problem, strategy: Strategy, structure: PlanOptions) -> float:
-    return float(column(price_one(problem, structure, strategy).step.time.total_s)[0])
+def _step_s(problem: Problem, strategy: Strategy, plan_options: PlanOptions) -> float:
+    return float(column(price_one(problem, plan_options, strategy).step.time.total_s)[0])

@@ -202,7 +202,9 @@ class _Run:
         ranks = None if self.complexity is None else self.complexity[identities[:, 0]]
         if ranks is not None:
             replicas = block.families.strategy.dp_shard[block.family_rows] / block.dp_shard
-            ranks = ranks + (np.minimum(block.dp_shard, replicas) > 1) + block.structure.uses_host
+            ranks = (
+                ranks + (np.minimum(block.dp_shard, replicas) > 1) + block.plan_options.uses_host
+            )
         self.best.fold(times_s, block.memory_bytes, identities, ranks)
         if self.visit is not None:
             self.visit(block)
@@ -305,7 +307,9 @@ def _least_complexity(every: AllFamilies) -> IntArray:
     """Return the least complexity of each family: replicas of shards or offload add to it."""
     found = [
         axes_in_use(part.strategy)
-        + np.array([num_unusual(structure) for structure in part.structures])[part.structure_of]
+        + np.array([num_unusual(plan_options) for plan_options in part.option_sets])[
+            part.option_set_of
+        ]
         for part in every.parts
     ]
     return np.concatenate(found)
@@ -313,15 +317,15 @@ def _least_complexity(every: AllFamilies) -> IntArray:
 
 def _identities(block: Block, collected: IntArray) -> IntArray:
     """Return whole numbers that name members: family, shards, ZeRO stage, reshard, offload."""
-    structure = block.structure
+    plan_options = block.plan_options
     fixed = np.ones(len(block.family_rows), dtype=np.int64)
     return np.stack(
         [
             collected[block.family_rows],
             block.dp_shard.astype(np.int64),
-            fixed * structure.zero_stage,
-            fixed * structure.reshard_after_forward,
-            fixed * list(Offload).index(structure.offload),
+            fixed * plan_options.zero_stage,
+            fixed * plan_options.reshard_after_forward,
+            fixed * list(Offload).index(plan_options.offload),
         ],
         axis=1,
     )
@@ -335,15 +339,15 @@ def _found(every: AllFamilies, best: Best) -> tuple[Found, ...]:
     table = every.named(rows)
     found = []
     for index, place in enumerate(places.tolist()):
-        structure, whole = table[place]
+        plan_options, whole = table[place]
         _, shards, stage, reshard, offload = best.identities[index].tolist()
         strategy = replace(whole, dp_shard=float(shards), dp_replicate=whole.dp / shards)
-        structure = replace(
-            structure,
+        plan_options = replace(
+            plan_options,
             zero_stage=stage,
             reshard_after_forward=bool(reshard),
             offload=list(Offload)[offload],
         )
         seconds, size = float(best.times_s[index]), float(best.memory_bytes[index])
-        found.append(Found(strategy, structure, seconds, size))
+        found.append(Found(strategy, plan_options, seconds, size))
     return tuple(found)

@@ -33,17 +33,17 @@ from meshwright.cost.parts import TimePart, number_at
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import GradientSync, Priced, price_one, step_collectives, step_sync
-from meshwright.report.page.notebook import figure
-from meshwright.report.screen import counted
 from meshwright.schedule.pipeline_schedules import TaskKind, schedules
 from meshwright.schedule.timeline import KINDS, PassTimeline, StageTimes, build_timeline
 from meshwright.sharding.dealing import chunk_lengths, dealt_kinds
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind
 from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
+from meshwright.view.notebook import figure
+from meshwright.view.words import counted
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
+    from meshwright.view.notebook import AltairChart
 
 
 class StepTask(StrEnum):
@@ -222,8 +222,8 @@ class StepTimeline(Listed):
 def plan_timeline(plan: Plan) -> StepTimeline:
     """Return the step of the best candidate of a plan over time, in closed form."""
     problem, best = problem_of(plan), plan.best
-    priced = price_one(problem, best.structure, best.strategy)
-    network = problem.network(priced.structure.axis_order, priced.strategy)
+    priced = price_one(problem, best.plan_options, best.strategy)
+    network = problem.network(priced.plan_options.axis_order, priced.strategy)
     return step_timeline(problem, priced, network, fidelity="closed_form")
 
 
@@ -239,30 +239,30 @@ def step_timeline(
     network
         The groups of its axes, as they were priced.
     """
-    structure, strategy = priced.structure, priced.strategy
+    plan_options, strategy = priced.plan_options, priced.strategy
     stages, chunks = int(number_at(strategy.pp)), int(number_at(strategy.num_virtual_stages))
     num_micro_batches = round(number_at(priced.pipeline.num_micro_batches))
     tables = price_layers(
-        problem, structure, network, recomputes_of(structure),
+        problem, plan_options, network, recomputes_of(plan_options),
         uses_tatp=bool((strategy.tatp > 1).any()),
     )  # fmt: skip
-    layers = split_backward(prices_of(structure, tables), structure)
+    layers = split_backward(prices_of(plan_options, tables), plan_options)
     links = step_collectives(problem, network)
-    send_s = number_at(links.send.time_s(send_bytes(problem, structure, strategy), 1.0))
+    send_s = number_at(links.send.time_s(send_bytes(problem, plan_options, strategy), 1.0))
     overlaps_sends = problem.workload.software.overlaps_sends
-    sync = step_sync(problem, structure, priced.pipeline, links.sync)
+    sync = step_sync(problem, plan_options, priced.pipeline, links.sync)
     passes = _pass_parts(
-        layers, _counts(problem, structure, stages, chunks), sync,
-        splits=structure.schedule is ScheduleKind.ZERO_BUBBLE,
+        layers, _counts(problem, plan_options, stages, chunks), sync,
+        splits=plan_options.schedule is ScheduleKind.ZERO_BUBBLE,
     )  # fmt: skip
-    is_blocking = not (structure.schedule is ScheduleKind.INTERLEAVED and overlaps_sends)
+    is_blocking = not (plan_options.schedule is ScheduleKind.INTERLEAVED and overlaps_sends)
     hidden: Mapping[TaskKind, FloatArray] = {
         kind: 0.0 * seconds for kind, seconds in passes.paired_s.items()
     }
-    if structure.overlap_expert_parallel:
+    if plan_options.overlap_expert_parallel:
         hidden = passes.paired_s
     line = build_timeline(
-        schedules[structure.schedule], stages, chunks, num_micro_batches,
+        schedules[plan_options.schedule], stages, chunks, num_micro_batches,
         StageTimes(
             passes.total_s(TaskKind.FORWARD), passes.total_s(TaskKind.BACKWARD_INPUT),
             passes.total_s(TaskKind.BACKWARD_WEIGHT), send_s * (stages > 1),
@@ -287,14 +287,14 @@ def step_timeline(
     )
 
 
-def _counts(problem: Problem, structure: PlanOptions, stages: int, chunks: int) -> FloatArray:
+def _counts(problem: Problem, plan_options: PlanOptions, stages: int, chunks: int) -> FloatArray:
     """Return the pieces of the model in each chunk, (stages, chunks, pieces) [1]."""
     pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
-    lengths = chunk_lengths(len(pattern), stages * chunks, structure)
-    kinds = dealt_kinds(pattern, num_kinds, lengths, structure)
-    counts = np.zeros((stages * chunks, num_kinds * structure.kinds_of_recomputation + 2))
+    lengths = chunk_lengths(len(pattern), stages * chunks, plan_options)
+    kinds = dealt_kinds(pattern, num_kinds, lengths, plan_options)
+    counts = np.zeros((stages * chunks, num_kinds * plan_options.kinds_of_recomputation + 2))
     np.add.at(counts, (np.repeat(np.arange(stages * chunks), lengths), kinds), 1.0)
-    everywhere = stages if structure.vocabulary_parallel else 1
+    everywhere = stages if plan_options.vocabulary_parallel else 1
     counts[:everywhere, -2] = 1.0
     counts[-everywhere:, -1] = 1.0
     # Chunk c of the model belongs to stage c mod ``stages``.
@@ -466,7 +466,7 @@ def _memory(
     there from the first of them to the last.
     """
     stages = int(line.stage[-1]) + 1
-    schedule, structure = schedules[priced.structure.schedule], priced.structure
+    schedule, plan_options = schedules[priced.plan_options.schedule], priced.plan_options
     num_micro_batches = number_at(priced.pipeline.num_micro_batches)
     kind = np.array(KINDS)[line.kind]
     starts, ends = kind == TaskKind.FORWARD, np.isin(kind, _RELEASES)
@@ -475,11 +475,11 @@ def _memory(
         position = 0 if stage == 0 else 2 if stage == stages - 1 else 1
         state = priced.pipeline.states[position]
         full = number_at(priced.step.memory[position].total_bytes)
-        empty = _bytes_in_flight(problem, structure, priced, state, 0.0)
+        empty = _bytes_in_flight(problem, plan_options, priced, state, 0.0)
         in_flight = number_at(state.in_flight)
         # Where ranks share work unequally, the bytes in flight are those of the fullest one.
         of_one = (
-            _bytes_in_flight(problem, structure, priced, state, in_flight) - empty
+            _bytes_in_flight(problem, plan_options, priced, state, in_flight) - empty
         ) / in_flight
         mine = line.stage == stage
         at_s = np.concatenate((line.start_s[mine & starts], line.end_s[mine & ends])) + first_s
@@ -505,9 +505,9 @@ _ROUNDING = 1e-9
 
 
 def _bytes_in_flight(
-    problem: Problem, structure: PlanOptions, priced: Priced, state: StageState, in_flight: float
+    problem: Problem, plan_options: PlanOptions, priced: Priced, state: StageState, in_flight: float
 ) -> float:
     """Return the memory of a stage with a number of micro-batches in flight [bytes]."""
     shards = shard_degrees(problem, priced.strategy)
     one = replace(state, in_flight=np.array([in_flight]))
-    return number_at(step_memory(problem, structure, shards, [one])[0].total_bytes)
+    return number_at(step_memory(problem, plan_options, shards, [one])[0].total_bytes)

@@ -9,11 +9,11 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart, Table
-from meshwright.report.page.pieces import GIB
 from meshwright.train.picture import COLOURS
 from meshwright.train.timeline import TASKS, StepTimeline
+from meshwright.view import charts
+from meshwright.view.parts import Chart, Table
+from meshwright.view.pieces import GIB
 
 MOST_BARS = 2_400
 """Most bars of one chart; longer steps are shown at their beginning and at their end."""

@@ -8,10 +8,10 @@ from itertools import groupby
 from typing_extensions import TypedDict
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.screen import bar_lines, wrapped
 from meshwright.train.answer import Plan
 from meshwright.train.report import question_line
 from meshwright.train.timeline import StepTimeline
+from meshwright.view.screen import bar_lines, wrapped
 
 MOST_ROWS = 16
 """Rows of stages that are shown."""

@@ -36,7 +36,7 @@ class Written:
     system: SystemSpec
     workload: Training
     strategy: Strategy
-    structure: PlanOptions
+    plan_options: PlanOptions
 
 
 Limits = Callable[[Written], Iterator[Fault]]
@@ -66,11 +66,11 @@ def launched_faults(asked: Written) -> Iterator[Fault]:
     if asked.system.dead_devices:
         message = f"{len(asked.system.dead_devices)} devices are dead; ranks are given out in a row"
         yield Fault("system.dead_devices", message, "leave their hosts out of the system")
-    order = asked.structure.axis_order
+    order = asked.plan_options.axis_order
     wrong = [axis for axis in MESH_AXES if order.count(axis) != 1]
     if wrong:
         message = f"names {wrong[0]} {order.count(wrong[0])} times; each axis stands once"
-        yield Fault("structure.axis_order", message, ",".join(MESH_AXES))
+        yield Fault("plan_options.axis_order", message, ",".join(MESH_AXES))
     yield from batch_faults(asked)
 
 
@@ -113,22 +113,22 @@ def mask_faults(asked: Written, *, reason: str) -> Iterator[Fault]:
 
 
 def _megatron_faults(asked: Written) -> Iterator[Fault]:
-    strategy, structure = asked.strategy, asked.structure
-    used = [axis for axis in structure.axis_order if getattr(strategy, axis) > 1]
+    strategy, plan_options = asked.strategy, asked.plan_options
+    used = [axis for axis in plan_options.axis_order if getattr(strategy, axis) > 1]
     default = [axis for axis in MESH_AXES if getattr(strategy, axis) > 1]
     matches = strategy.ep * strategy.etp == strategy.tp * strategy.cp
     if asked.model.has_experts and not matches and used != default:
         reason = "with pp inside of dp, stages match only where ep x etp equals tp x cp"
-        found = f"{','.join(structure.axis_order)}: {reason}"
-        yield Fault("structure.axis_order", found, ",".join(MESH_AXES))
+        found = f"{','.join(plan_options.axis_order)}: {reason}"
+        yield Fault("plan_options.axis_order", found, ",".join(MESH_AXES))
     # transformer_config.py: CUDA graphs of layers go with neither (ValueError, AssertionError).
     if asked.workload.software.cuda_graphs:
-        if structure.recompute is Recompute.FULL:
+        if plan_options.recompute is Recompute.FULL:
             reason = "full: layers that are recomputed as a whole are not recorded in CUDA graphs"
-            yield Fault("structure.recompute", reason, "recompute=selective or none")
-        if structure.offload is Offload.ACTIVATIONS:
+            yield Fault("plan_options.recompute", reason, "recompute=selective or none")
+        if plan_options.offload is Offload.ACTIVATIONS:
             reason = "activations: CUDA graphs do not move activations to the host"
-            yield Fault("structure.offload", reason, "offload=none")
+            yield Fault("plan_options.offload", reason, "offload=none")
     is_wide = asked.workload.precision.matmul in ("fp32", "tf32")
     is_short = is_wide or has_short_gradients(asked.workload)
     preset = "megatron-adam-bf16-gradients" if is_short else "megatron-adam"
@@ -162,18 +162,18 @@ def _bridge_faults(asked: Written) -> Iterator[Fault]:
     if not work.software.flash_attention:
         reason = "overrides leave the attention kernel to Transformer Engine"
         yield Fault("workload.software.flash_attention", f"False: {reason}", "true")
-    if asked.structure.offload is Offload.ACTIVATIONS and asked.strategy.pp > 1:
+    if asked.plan_options.offload is Offload.ACTIVATIONS and asked.strategy.pp > 1:
         reason = "activations: activations move to the host without pipelines only"
-        yield Fault("structure.offload", reason, "pp=1")
+        yield Fault("plan_options.offload", reason, "pp=1")
 
 
 def _torchtitan_faults(asked: Written) -> Iterator[Fault]:
     software, strategy = asked.workload.software, asked.strategy
-    is_selective = asked.structure.recompute is Recompute.SELECTIVE
+    is_selective = asked.plan_options.recompute is Recompute.SELECTIVE
     if is_selective and software.selective_recompute != "half_of_products":
         reason = "selective: torchtitan's keeps attention and recomputes every second product"
         fix = "plan with --framework torchtitan, or recompute=full or none"
-        yield Fault("structure.recompute", reason, fix)
+        yield Fault("plan_options.recompute", reason, fix)
     if software.cuda_graphs and (strategy.pp > 1 or strategy.ep > 1):
         reason = "True: CUDA graphs exclude pipeline and expert parallelism"
         yield Fault("workload.software.cuda_graphs", reason, "false")

@@ -289,7 +289,7 @@ def busy_s(routes: Routes, demands: Demands, network: Network) -> FloatArray:
 
 def axis_loads(
     messages: Sequence[tuple[Message, float]],
-    structure: PlanOptions,
+    plan_options: PlanOptions,
     groups: AxisNetwork,
     ranks: Ranks,
     row: int = 0,
@@ -322,7 +322,7 @@ def axis_loads(
             if message.axis != axis:
                 continue
             pattern = message_pattern(
-                message, structure, group, is_side_by_side=joins_grids(groups.levels)
+                message, plan_options, group, is_side_by_side=joins_grids(groups.levels)
             )
             num_bytes = message.num_bytes * times
             sent.append((message.rounds, _placed(pattern, axis, place), num_bytes))
@@ -362,7 +362,7 @@ def scalar_group(group: Group[FloatArray], row: int = 0) -> Group[float]:
 
 
 def message_pattern(
-    message: Message, structure: PlanOptions, group: Group[float], *, is_side_by_side: bool
+    message: Message, plan_options: PlanOptions, group: Group[float], *, is_side_by_side: bool
 ) -> Pattern:
     """Return the sends of one message: source, destination and share.
 
@@ -373,18 +373,18 @@ def message_pattern(
     """
     sizes = tuple(round(span.size) for span in group.spans)
     if message.kind is CollectiveKind.SEND:
-        return chain_pattern(sizes, closes=structure.wraps, is_side_by_side=is_side_by_side)
+        return chain_pattern(sizes, closes=plan_options.wraps, is_side_by_side=is_side_by_side)
     if message.is_stream:
         is_reversed = message.kind is CollectiveKind.REDUCE_SCATTER
-        return stream_pattern(stream_of(structure, group), sizes, is_reversed=is_reversed)
+        return stream_pattern(stream_of(plan_options, group), sizes, is_reversed=is_reversed)
     return collective_pattern(best_algorithm(message.kind, message.num_bytes, group), group)
 
 
-def stream_of(structure: PlanOptions, group: Group[float]) -> str:
+def stream_of(plan_options: PlanOptions, group: Group[float]) -> str:
     """Return the name of the stream that the members of a group run."""
     sizes = tuple(round(span.size) for span in group.spans)
     closes = all(span.closes == 1.0 for span in group.spans if span.size > 1)
-    return stream_name(str(structure.stream_form), sizes, closes=closes)
+    return stream_name(str(plan_options.stream_form), sizes, closes=closes)
 
 
 def joins_grids(levels: Sequence[NetworkLevel]) -> bool:

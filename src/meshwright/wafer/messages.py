@@ -138,16 +138,16 @@ class _Step:
 
 
 def _steps(
-    problem: Problem, structure: PlanOptions, network: AxisNetwork, rates: DeviceRates
+    problem: Problem, plan_options: PlanOptions, network: AxisNetwork, rates: DeviceRates
 ) -> Iterator[list[_Step]]:
     """Yield the operators of each kind of layer, then of the embedding, then of the head."""
-    for index, blocks in enumerate(streamed_blocks(problem, structure, network)):
+    for index, blocks in enumerate(streamed_blocks(problem, plan_options, network)):
         is_edge = index >= len(problem.graph.layers)
-        recompute = Recompute.NONE if is_edge else structure.recompute
+        recompute = Recompute.NONE if is_edge else plan_options.recompute
         selected: frozenset[str] = frozenset()
         if recompute is Recompute.SELECTIVE:
             selected = repeated_ops(
-                problem.pieces[index], structure.recompute_modules, structure.stored_tensors
+                problem.pieces[index], plan_options.recompute_modules, plan_options.stored_tensors
             )
         steps = []
         for piece, block, is_taken in blocks:
@@ -160,7 +160,7 @@ def _steps(
 
 
 def piece_passes(
-    problem: Problem, structure: PlanOptions, network: AxisNetwork,
+    problem: Problem, plan_options: PlanOptions, network: AxisNetwork,
     rates: DeviceRates | None = None,
 ) -> tuple[PiecePasses, ...]:  # fmt: skip
     """Return the passes of each kind of layer, then of the embedding, then of the head.
@@ -173,7 +173,7 @@ def piece_passes(
         Rates of the device; those of the slowest one if not given.
     """
     rates = rates or problem.rates
-    every = _steps(problem, structure, network, rates)
+    every = _steps(problem, plan_options, network, rates)
     return tuple(_passes(rates, steps) for steps in every)
 
 
@@ -223,7 +223,7 @@ def _messages(step: _Step, *, is_forward: bool, again: bool = False) -> Iterator
     and values, say.
     """
     problem, strategy = step.piece.problem, step.piece.network.strategy
-    overlaps_tp = step.piece.structure.overlap_tensor_parallel
+    overlaps_tp = step.piece.plan_options.overlap_tensor_parallel
     gradient = problem.workload.optimizer.reduced_gradient_bytes_per_param
     waits = step.cost.forward_waits if is_forward else step.cost.backward_waits
     together: dict[object, MessageOf[Num]] = {}
@@ -284,7 +284,7 @@ def _passed(steps: Sequence[_Step], *, is_forward: bool) -> Iterator[MessageOf[N
 
 
 def window_messages(
-    problem: Problem, structures: Sequence[PlanOptions], network: AxisNetwork,
+    problem: Problem, option_sets: Sequence[PlanOptions], network: AxisNetwork,
     params: HeldParams[FloatArray],
 ) -> list[Sent]:  # fmt: skip
     """Return the messages of one stage in the backward pass of a micro-batch, each with its count.
@@ -294,16 +294,16 @@ def window_messages(
 
     Parameters
     ----------
-    structures
+    option_sets
         Plan options of each row.
     params
         Columns with one entry for each row.
     """
-    found: list[Sent] = [[] for _ in structures]
+    found: list[Sent] = [[] for _ in option_sets]
     layouts: dict[PlanOptions, dict[PlanOptions, list[int]]] = {}
-    for row, structure in enumerate(structures):
-        layout = replace(layout_of(structure), recompute=structure.recompute)
-        layouts.setdefault(layout, {}).setdefault(structure, []).append(row)
+    for row, plan_options in enumerate(option_sets):
+        layout = replace(layout_of(plan_options), recompute=plan_options.recompute)
+        layouts.setdefault(layout, {}).setdefault(plan_options, []).append(row)
     for layout, members in layouts.items():
         rows = [row for own in members.values() for row in own]
         part = take_rows(network, rows)
@@ -311,17 +311,17 @@ def window_messages(
         columns = list(_layer_messages(problem, part.strategy, pieces, 1.0, is_forward=False))
         for place, row in enumerate(rows):
             found[row] += _of_row(columns, place)
-        for structure, own in members.items():
+        for plan_options, own in members.items():
             strategy = take_rows(network.strategy, own)
             held = take_rows(params, own)
-            gather, scatter, sums = data_messages(problem, structure, strategy, held)
-            drops = structure.zero_stage == 3 and structure.reshard_after_forward
+            gather, scatter, sums = data_messages(problem, plan_options, strategy, held)
+            drops = plan_options.zero_stage == 3 and plan_options.reshard_after_forward
             once: list[tuple[MessageOf[Num], Num]] = [
                 (message, 1.0)
                 for messages in (scatter, sums, gather if drops else ())
                 for message in messages
             ]
-            once.append(_pipeline_message(problem, structure, strategy, 1.0))
+            once.append(_pipeline_message(problem, plan_options, strategy, 1.0))
             for place, row in enumerate(own):
                 found[row] += _of_row(once, place)
     return found
@@ -334,7 +334,7 @@ def _of_row(columns: Sequence[tuple[MessageOf[Num], Num]], row: int) -> Sent:
 
 
 def step_messages(
-    problem: Problem, structure: PlanOptions, network: AxisNetwork, params: HeldParams[float],
+    problem: Problem, plan_options: PlanOptions, network: AxisNetwork, params: HeldParams[float],
     num_passes: float,
 ) -> Sent:  # fmt: skip
     """Return the messages of all stages in a step, each with its count.
@@ -347,19 +347,19 @@ def step_messages(
         Micro-batches of the step.
     """
     strategy = network.strategy
-    pieces = list(_steps(problem, structure, network, problem.rates))
+    pieces = list(_steps(problem, plan_options, network, problem.rates))
     found: list[tuple[MessageOf[Num], Num]] = []
     for is_forward in (True, False):
         found += _layer_messages(problem, strategy, pieces, num_passes, is_forward=is_forward)
         for edge in pieces[len(problem.graph.layers) :]:
             sent = _passed(edge, is_forward=is_forward)
             found += ((message, num_passes / strategy.pp) for message in sent)
-    found.append(_pipeline_message(problem, structure, strategy, num_passes))
-    gather, scatter, sums = data_messages(problem, structure, strategy, params)
-    drops = structure.zero_stage == 3 and structure.reshard_after_forward
-    num_gathers = num_passes * (1 + drops) if structure.zero_stage == 3 else 1.0
+    found.append(_pipeline_message(problem, plan_options, strategy, num_passes))
+    gather, scatter, sums = data_messages(problem, plan_options, strategy, params)
+    drops = plan_options.zero_stage == 3 and plan_options.reshard_after_forward
+    num_gathers = num_passes * (1 + drops) if plan_options.zero_stage == 3 else 1.0
     found += ((message, num_gathers) for message in gather)
-    found += ((message, num_passes if structure.zero_stage >= 2 else 1.0) for message in scatter)
+    found += ((message, num_passes if plan_options.zero_stage >= 2 else 1.0) for message in scatter)
     found += ((message, 1.0) for message in sums)
     return _of_row(found, 0)
 
@@ -379,16 +379,16 @@ def _layer_messages(
 
 
 def _pipeline_message(
-    problem: Problem, structure: PlanOptions, strategy: StrategyColumns, num_passes: float
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyColumns, num_passes: float
 ) -> tuple[MessageOf[Num], Num]:
     """Return the message between neighbouring stages, both ways, and its count."""
-    num_bytes = send_bytes(problem, structure, strategy)
-    message = MessageOf("pp", CollectiveKind.SEND, num_bytes, structure.wraps)
+    num_bytes = send_bytes(problem, plan_options, strategy)
+    message = MessageOf("pp", CollectiveKind.SEND, num_bytes, plan_options.wraps)
     return message, num_passes * strategy.num_virtual_stages
 
 
 def data_messages(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], params: HeldParams[Num]
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num], params: HeldParams[Num]
 ) -> tuple[tuple[MessageOf[Num], ...], ...]:
     """Return gathering of parameters, scattering of gradients, and their sums over replicas.
 
@@ -397,12 +397,12 @@ def data_messages(
     kinds = [(DATA_AXES, params.dense, strategy.dp_shard * strategy.cp)]
     if problem.num_experts:
         kinds.append((EXPERT_DATA_AXES, params.expert, degree_of("edp_shard", strategy)))
-    optimizer, overlaps = problem.workload.optimizer, structure.overlap_data_parallel
+    optimizer, overlaps = problem.workload.optimizer, plan_options.overlap_data_parallel
     gather, scatter, sums = [], [], []
     for (shard, replicate, everyone), held, shards in kinds:
         gradient_bytes = held * optimizer.reduced_gradient_bytes_per_param
-        weight_bytes = held * optimizer.gathered_bytes_per_param(structure.zero_stage)
-        if structure.zero_stage == 0:
+        weight_bytes = held * optimizer.gathered_bytes_per_param(plan_options.zero_stage)
+        if plan_options.zero_stage == 0:
             sums.append(MessageOf(everyone, CollectiveKind.ALL_REDUCE, gradient_bytes, overlaps))
             continue
         gather.append(MessageOf(shard, CollectiveKind.ALL_GATHER, weight_bytes, overlaps))

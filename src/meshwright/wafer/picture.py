@@ -13,10 +13,10 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.base.units import format_seconds
-from meshwright.report.screen import WIDTH
 from meshwright.topology.network import Network
 from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
+from meshwright.view.screen import WIDTH
 from meshwright.wafer.placing import price_as_placed
 from meshwright.wafer.price import physical_network, step_links
 
@@ -97,7 +97,7 @@ def draw(plan: Plan, axis: str | None = None) -> WaferMap:
     labels = [""] * physical.num_devices
     for position, device in np.ndenumerate(ranks.device):
         labels[int(device)] = "\n".join(f"{ranks.axes[i]} {position[i]}" for i in used)
-    links = step_links(problem, plan.best.structure, plan.best.strategy, price, physical)
+    links = step_links(problem, plan.best.plan_options, plan.best.strategy, price, physical)
     return WaferMap(
         network=physical,
         title=f"{plan.model.name} on {plan.system.name}: {plan.best.text}",

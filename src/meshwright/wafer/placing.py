@@ -115,7 +115,7 @@ class Laid:
         """Return the candidate laid in one way, with its time; the first row gives its memory."""
         return Found(
             self.found.strategy,
-            replace(self.found.structure, axis_order=choice.axes),
+            replace(self.found.plan_options, axis_order=choice.axes),
             time_s,
             float(column(priced.step.memory_bytes)[0]),
             choice_network(problem, [(self.found.strategy, [choice])]).placement,
@@ -178,13 +178,13 @@ def laid(
     nests = np.ones(len(network.strategy.tp), dtype=bool)
     if problem.num_experts:
         nests = np.logical_and.reduce([network.has_blocks(axis) for axis in EXPERT_AXES])
-    structures = [
-        (replace(one.structure, axis_order=AXES), len(choices))
+    option_sets = [
+        (replace(one.plan_options, axis_order=AXES), len(choices))
         for (one, _), (_, choices) in zip(entries, laid, strict=True)
     ]
     ends = np.cumsum([len(choices) for _, choices in laid])
     every = []
-    for rows, priced in _at_their_pace(problem, laid, structures, network, works, within_s):
+    for rows, priced in _at_their_pace(problem, laid, option_sets, network, works, within_s):
         times_s, fits = column(priced.step.time.total_s), fits_devices(problem, priced)
         numbers = np.searchsorted(ends, rows, side="right")
         for number in np.unique(numbers).tolist():
@@ -204,7 +204,7 @@ def laid(
 
 def _at_their_pace(
     problem: Problem, laid: Sequence[tuple[Strategy, Sequence[Choice]]],
-    structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork, works: Works,
+    option_sets: Sequence[tuple[PlanOptions, int]], network: AxisNetwork, works: Works,
     within_s: float,
 ) -> list[tuple[IntArray, Priced]]:  # fmt: skip
     """Return the price of every way, in parts, each with the numbers of its rows.
@@ -214,16 +214,16 @@ def _at_their_pace(
     rank with most work were to grow.
     """
     if not problem.is_unequal:
-        return price_each(problem, structures, network)
+        return price_each(problem, option_sets, network)
     every = [works.of(strategy, choice) for strategy, choices in laid for choice in choices]
     most_work = np.array([np.inf if work is None else work.most_work for work in every])
     wanted = np.zeros(len(every), dtype=bool)
-    for numbers, priced in price_each(problem, structures, network):
+    for numbers, priced in price_each(problem, option_sets, network):
         time = priced.step.time
         computes_s = column(time[TimePart.COMPUTE] + time[TimePart.RECOMPUTE])
         least_s = np.maximum(column(time.total_s), most_work[numbers] * computes_s)
         wanted[numbers] = least_s * (1.0 - ROUNDING) < within_s
-    options = [structure for structure, number in structures for _ in range(number)]
+    options = [plan_options for plan_options, number in option_sets for _ in range(number)]
     by_pace: dict[tuple[float, float], list[int]] = {}
     for row, work in enumerate(every):
         if work is not None and wanted[row]:
@@ -232,7 +232,7 @@ def _at_their_pace(
     for key, rows in by_pace.items():
         numbers, each = np.array(rows), [(options[row], 1) for row in rows]
         for places, priced in price_each(problem.at_pace(*key), each, take_rows(network, rows)):
-            found.setdefault(priced.structure, []).append((numbers[places], priced))
+            found.setdefault(priced.plan_options, []).append((numbers[places], priced))
     return [
         (np.concatenate([rows for rows, _ in parts]), _together([priced for _, priced in parts]))
         for parts in found.values()
@@ -260,7 +260,7 @@ def fits_devices(problem: Problem, priced: Priced) -> BoolArray:
 
 def choices_of(problem: Problem, found: Found) -> Sequence[Choice]:
     """Return the ways to lay a candidate that the mapper of the problem knows."""
-    sides, structure, strategy = problem.grid_sides, found.structure, found.strategy
+    sides, plan_options, strategy = problem.grid_sides, found.plan_options, found.strategy
     if problem.mapper is Mapper.SMAP:
         rows = [
             (order, sequential_shapes([int(getattr(strategy, axis)) for axis in order], sides))
@@ -268,7 +268,7 @@ def choices_of(problem: Problem, found: Found) -> Sequence[Choice]:
         ]
         return [Choice(order, shapes) for order, shapes in rows if shapes is not None]
     grids = () if problem.may_have_holes else problem.whole_grids
-    return all_choices(structure, strategy, sides, grids, most_choices(problem) + 1)
+    return all_choices(plan_options, strategy, sides, grids, most_choices(problem) + 1)
 
 
 class PlacementSearch:
@@ -357,10 +357,12 @@ class PlacementSearch:
                 self.laid.append(one)
                 continue
             self.num_too_large += 1
-            if one.found.structure.offload is Offload.NONE:
+            if one.found.plan_options.offload is Offload.NONE:
                 kinds = [kind for kind in self.offloads if kind is not Offload.NONE]
-                structures = [replace(one.found.structure, offload=kind) for kind in kinds]
-                self._lay([replace(one.found, structure=structure) for structure in structures])
+                option_sets = [replace(one.found.plan_options, offload=kind) for kind in kinds]
+                self._lay(
+                    [replace(one.found, plan_options=plan_options) for plan_options in option_sets]
+                )
 
     @property
     def _next_s(self) -> float:
@@ -390,7 +392,7 @@ class PlacementSearch:
     def _priced(self, ways: Sequence[tuple[Laid, int]]) -> Sequence[PlacedPrice | None]:
         """Return the price of ways of candidates; one by one where some cannot be routed."""
         listed = [
-            (replace(one.found.structure, axis_order=AXES), one.found.strategy, one.choices[way])
+            (replace(one.found.plan_options, axis_order=AXES), one.found.strategy, one.choices[way])
             for one, way in ways
         ]
         alone = [take_rows(one.alone, [way]) for one, way in ways]
@@ -411,23 +413,23 @@ class PlacementSearch:
 
 
 def place(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, physical: Network
+    problem: Problem, plan_options: PlanOptions, strategy: Strategy, physical: Network
 ) -> Placing | None:
     """Return the way to lay a strategy that the mapper of the problem chooses; None: none fits."""
     one = PlacementSearch(problem, physical, must_fit=False)
-    one.run([Found(strategy, structure, 0.0, 0.0)], np.inf)
+    one.run([Found(strategy, plan_options, 0.0, 0.0)], np.inf)
     return one.fastest[0].placing if one.fastest else None
 
 
 def routed(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, placing: Placing,
+    problem: Problem, plan_options: PlanOptions, strategy: Strategy, placing: Placing,
     physical: Network,
 ) -> Placing:  # fmt: skip
     """Return the placement with its messages routed around shared links, where that helps."""
     if physical.num_devices > MOST_DEVICES:
         return placing
     price = placing.price
-    way = structure, strategy, Choice(price.ranks.axes, price.ranks.shapes)
+    way = plan_options, strategy, Choice(price.ranks.axes, price.ranks.shapes)
     (anew,) = price_placed(problem, [way], physical, is_routed=True, alone=[price.closed_form])
     assert anew is not None
     best = min(anew, price, key=attrgetter("time_s"))
@@ -444,7 +446,7 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
     placement = entry.placement
     if placement is None:
         return None
-    unused = tuple(a for a in entry.structure.axis_order if a not in placement.axes)
+    unused = tuple(a for a in entry.plan_options.axis_order if a not in placement.axes)
     shapes = [placement.shapes[axis][::-1] for axis in placement.axes]
     alone = (1,) * len(placement.grid_shape)
     shapes += [alone for _ in unused]
@@ -453,7 +455,7 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
         price
         for is_routed in {physical.num_devices <= MOST_DEVICES, False}
         for price in price_placed(
-            problem, [(entry.structure, entry.strategy, choice)], physical, is_routed=is_routed
+            problem, [(entry.plan_options, entry.strategy, choice)], physical, is_routed=is_routed
         )
         if price is not None
     ]
@@ -461,13 +463,13 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
 
 
 def placed_candidate(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, placing: Placing,
+    problem: Problem, plan_options: PlanOptions, strategy: Strategy, placing: Placing,
     physical: Network,
 ) -> Candidate:  # fmt: skip
     """Return a candidate with its contended price and its placement."""
     price, ranks = placing.price, placing.price.ranks
-    links = step_links(problem, structure, strategy, price, physical)
-    contended = with_energy(problem, structure, price, links)
+    links = step_links(problem, plan_options, strategy, price, physical)
+    contended = with_energy(problem, plan_options, price, links)
     used = [i for i in range(len(ranks.axes)) if ranks.device.shape[i] > 1]
     busy_s, total_s = price.contention.busy_s, price.contention.hottest
     hottest = [
@@ -506,7 +508,7 @@ def placed_candidate(
         if price.work.is_equal
         else tuple(price.work.share.reshape(-1, order="F").tolist()),
     )
-    nested = replace(contended, structure=replace(structure, axis_order=ranks.axes))
+    nested = replace(contended, plan_options=replace(plan_options, axis_order=ranks.axes))
     entry = candidate_of(problem, strategy, nested, fidelity="contended")
     return replace(entry, placement=placement)
 

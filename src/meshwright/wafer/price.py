@@ -131,7 +131,7 @@ def stacked(params: Sequence[HeldParams[float]]) -> HeldParams[FloatArray]:
 
 
 def contention_of(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, ranks: Ranks,
+    problem: Problem, plan_options: PlanOptions, strategy: Strategy, ranks: Ranks,
     params: HeldParams[float], physical: Network, *, is_routed: bool = False,
 ) -> Contention:  # fmt: skip
     """Return the contention on the links when a strategy runs on its devices.
@@ -143,28 +143,28 @@ def contention_of(
     """
     network = choice_network(problem, [(strategy, [Choice(ranks.axes, ranks.shapes)])])
     (found,) = _contentions(
-        problem, [(structure, 1)], network, [ranks], stacked([params]), physical, is_routed
+        problem, [(plan_options, 1)], network, [ranks], stacked([params]), physical, is_routed
     )
     return found
 
 
 def _contentions(
-    problem: Problem, structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork,
+    problem: Problem, option_sets: Sequence[tuple[PlanOptions, int]], network: AxisNetwork,
     places: Sequence[Ranks], params: HeldParams[FloatArray], physical: Network, is_routed: bool,
 ) -> list[Contention]:  # fmt: skip
     """Return the contention on the links for each row of a network, alone on its devices."""
     found = []
-    every = window_messages(problem, [options for options, _ in structures], network, params)
-    for row, ((structure, _), ranks, messages) in enumerate(
-        zip(structures, places, every, strict=True)
+    every = window_messages(problem, [options for options, _ in option_sets], network, params)
+    for row, ((plan_options, _), ranks, messages) in enumerate(
+        zip(option_sets, places, every, strict=True)
     ):
         # Where both tensors stream, tp and tatp have the same rounds: of N sub-weights N - 1 are
         # sent, one together with all that passes along the rows.
         tatp, meeting = float(network.strategy.tatp[row]), {}
-        if structure.streamed is Streamed.BOTH and tatp > 1:
+        if plan_options.streamed is Streamed.BOTH and tatp > 1:
             meeting = {"tp": 1.0 / (tatp - 1.0), "tatp": 1.0}
         loads = axis_loads(
-            messages, structure, network, ranks, row, yielding=YIELDING, meeting=meeting
+            messages, plan_options, network, ranks, row, yielding=YIELDING, meeting=meeting
         )
         found.append(contention(list(loads), physical, is_routed=is_routed))
     return found
@@ -221,28 +221,28 @@ def price_placed(
             works.append(work)
     if not places:
         return found
-    structures = [(ways[row][0], 1) for row in rows]
+    option_sets = [(ways[row][0], 1) for row in rows]
     network = choice_network(problem, [(ways[row][1], [ways[row][2]]) for row in rows])
     private = (
-        _at_their_pace(problem, structures, network, works)
+        _at_their_pace(problem, option_sets, network, works)
         if alone is None
         else [alone[row] for row in rows]
     )
     params = stacked([params_of(one) for one in private])
-    shared = _contentions(problem, structures, network, places, params, physical, is_routed)
+    shared = _contentions(problem, option_sets, network, places, params, physical, is_routed)
     slowdown = {
         axis: np.array([entry.slowdown.get(axis, 1.0) for entry in shared])
         for axis in dict.fromkeys(axis for entry in shared for axis in entry.slowdown)
     }
-    together = _at_their_pace(problem, structures, replace(network, slowdown=slowdown), works)
+    together = _at_their_pace(problem, option_sets, replace(network, slowdown=slowdown), works)
     for row, ranks, one, contended, links, work in zip(
         rows, places, private, together, shared, works, strict=True
     ):
         price = PlacedPrice(ranks, one, contended, links, work)
         if problem.system.is_power_capped:
-            structure, strategy, _ = ways[row]
-            carried = step_links(problem, structure, strategy, price, physical)
-            price = replace(price, contended=with_energy(problem, structure, price, carried))
+            plan_options, strategy, _ = ways[row]
+            carried = step_links(problem, plan_options, strategy, price, physical)
+            price = replace(price, contended=with_energy(problem, plan_options, price, carried))
         found[row] = price
     return found
 
@@ -265,7 +265,7 @@ def work_of(
 
 
 def _at_their_pace(
-    problem: Problem, structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork,
+    problem: Problem, option_sets: Sequence[tuple[PlanOptions, int]], network: AxisNetwork,
     works: Sequence[SharedWork],
 ) -> list[Priced]:  # fmt: skip
     """Return the price of each row when the last rank runs at a different speed.
@@ -276,7 +276,7 @@ def _at_their_pace(
     found: list[Priced | None] = [None] * len(works)
     for key in dict.fromkeys((work.pace, work.most_work) for work in works):
         rows = [n for n, work in enumerate(works) if (work.pace, work.most_work) == key]
-        part = [structures[row] for row in rows]
+        part = [option_sets[row] for row in rows]
         priced = _one_by_one(price_each(problem.at_pace(*key), part, take_rows(network, rows)))
         for row, one in zip(rows, priced, strict=True):
             found[row] = _unequal(one, works[row])
@@ -337,7 +337,7 @@ class StepLinks:
 
 
 def step_links(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, price: PlacedPrice,
+    problem: Problem, plan_options: PlanOptions, strategy: Strategy, price: PlacedPrice,
     physical: Network,
 ) -> StepLinks:  # fmt: skip
     """Return the busy times of the links in a step, and their energy.
@@ -350,8 +350,8 @@ def step_links(
     network = choice_network(problem, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
     pipeline, params = price.closed_form.pipeline, params_of(price.closed_form)
     num_passes = only(pipeline.num_micro_batches)
-    messages = step_messages(problem, structure, network, params, num_passes)
-    loads = list(axis_loads(messages, structure, network, price.ranks))
+    messages = step_messages(problem, plan_options, network, params, num_passes)
+    loads = list(axis_loads(messages, plan_options, network, price.ranks))
     if not loads:
         return StepLinks(np.zeros(physical.num_links), 0.0)
     carried = contention(loads, physical)
@@ -381,7 +381,7 @@ def link_j_per_byte(system: SystemSpec, network: Network) -> FloatArray | None:
 
 
 def with_energy(
-    problem: Problem, structure: PlanOptions, price: PlacedPrice, links: StepLinks
+    problem: Problem, plan_options: PlanOptions, price: PlacedPrice, links: StepLinks
 ) -> Priced:
     """Return a contended price with the energy and the rent of the devices in use.
 
@@ -389,8 +389,10 @@ def with_energy(
     """
     priced, link_j, num_devices = price.contended, links.energy_j, float(price.ranks.num_devices)
     strategy, pipeline, step = priced.strategy, priced.pipeline, priced.step
-    time = throttled(problem, structure, strategy, pipeline, step.time, link_j, num_devices)
-    parts_j = step_energy_parts_j(problem, structure, strategy, pipeline, time, link_j, num_devices)
+    time = throttled(problem, plan_options, strategy, pipeline, step.time, link_j, num_devices)
+    parts_j = step_energy_parts_j(
+        problem, plan_options, strategy, pipeline, time, link_j, num_devices
+    )
     step = replace(
         step,
         time=time,

@@ -10,12 +10,12 @@ from typing_extensions import TypedDict
 from meshwright.base.arrays import FloatArray
 from meshwright.base.units import format_seconds
 from meshwright.network.simulation.timeline import link_use, link_utilisation
-from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart
-from meshwright.report.screen import time_lines, wrapped
 from meshwright.topology.network import Network
 from meshwright.train.answer import Placement, Plan
 from meshwright.train.report import question_line
+from meshwright.view import charts
+from meshwright.view.parts import Chart
+from meshwright.view.screen import time_lines, wrapped
 from meshwright.wafer.simulation import SimulatedStep
 
 NUM_SHOWN = 6

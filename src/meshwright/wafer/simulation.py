@@ -32,8 +32,6 @@ from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.tasks import NONE, TaskGraph, TaskGraphBuilder
 from meshwright.network.simulation.timeline import Timeline, critical_path, seconds_by_track
 from meshwright.network.traffic import Demands, placed
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.pieces import largest, time_chart
 from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
 from meshwright.sharding.dealing import chunk_lengths, dealt_kinds
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, Strategy, stack
@@ -42,6 +40,8 @@ from meshwright.streams.forms import TensorStream, streams
 from meshwright.topology.network import Network
 from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
+from meshwright.view.notebook import figure
+from meshwright.view.pieces import largest, time_chart
 from meshwright.wafer.contention import (
     joins_grids,
     message_pattern,
@@ -75,7 +75,7 @@ _PART_OF_TRACK = {"tp": "tp_comm_s", "etp": "tp_comm_s", "cp": "cp_comm_s", "ep"
                   "tatp": "tatp_stream_s", "pp": "pp_comm_s", "dp": "dp_comm_s"}  # fmt: skip
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
+    from meshwright.view.notebook import AltairChart
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,15 @@ class Exchanges:
     """The exchanges of one placed strategy, worked out once each."""
 
     def __init__(
-        self, structure: PlanOptions, groups: AxisNetwork, ranks: Ranks, network: Network,
+        self, plan_options: PlanOptions, groups: AxisNetwork, ranks: Ranks, network: Network,
         launch_s: float,
     ) -> None:  # fmt: skip
-        self.structure, self.groups, self.ranks, self.network = structure, groups, ranks, network
+        self.plan_options, self.groups, self.ranks, self.network = (
+            plan_options,
+            groups,
+            ranks,
+            network,
+        )
         self.launch_s = launch_s
         self._by_algorithm: dict[tuple[object, ...], Exchange] = {}
         self._of: dict[tuple[Message, int], Exchange] = {}
@@ -127,7 +132,7 @@ class Exchanges:
         """
         if (message, stage) not in self._of:
             group = scalar_group(self.groups.group(message.axis))
-            name = stream_of(self.structure, group) if message.is_stream else best_algorithm(
+            name = stream_of(self.plan_options, group) if message.is_stream else best_algorithm(
                 message.kind, message.num_bytes, group
             )  # fmt: skip
             key = (message.axis, message.kind, name, stage, message.num_chunks)
@@ -139,7 +144,7 @@ class Exchanges:
     def _make(self, message: Message, name: str, group: Group[float], stage: int) -> Exchange:
         """Return the exchange of a message by an algorithm or a stream."""
         pattern = message_pattern(
-            message, self.structure, group, is_side_by_side=joins_grids(self.groups.levels)
+            message, self.plan_options, group, is_side_by_side=joins_grids(self.groups.levels)
         )
         groups = self.ranks.groups(message.axis)
         groups = groups.reshape(len(groups), -1)
@@ -175,7 +180,7 @@ class Exchanges:
         members = self.ranks.groups("pp")
         order = self.ranks.visit(
             "pp",
-            closes=self.structure.wraps,
+            closes=self.plan_options.wraps,
             is_side_by_side=joins_grids(self.groups.levels),
         )
         pipelines: IntArray = members.reshape(len(members), -1)[:, order]
@@ -424,7 +429,7 @@ class _StepBuilder:
         exchange = self.exchanges.between(stage, other)
         done = self._exchange(exchange, self.work.send, 1.0, [self.last], "pp")
         self.arrived[kind, micro_batch, after] = [done]
-        if not self.exchanges.structure.wraps:
+        if not self.exchanges.plan_options.wraps:
             pipelines = self.exchanges.pipelines
             received = np.full(len(self.last), NONE, dtype=np.int64)
             received[pipelines[:, stage]] = done[pipelines[:, other]]
@@ -532,7 +537,7 @@ class SimulatedStep:
 
 
 def simulate_step(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, price: PlacedPrice,
+    problem: Problem, plan_options: PlanOptions, strategy: Strategy, price: PlacedPrice,
     physical: Network, *, most_tasks: int | None = None,
 ) -> SimulatedStep:  # fmt: skip
     """Return a simulated step of a placed plan.
@@ -546,42 +551,45 @@ def simulate_step(
     most_tasks
         Most tasks to play, about; ``MOST_TASKS`` if not given.
     """
-    structure = replace(structure, recompute_run=1)
+    plan_options = replace(plan_options, recompute_run=1)
     network = choice_network(problem, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
     # Latencies and message starts are part of the exchanges, which know the algorithm.
     none = np.zeros(physical.num_links)
     bare = replace(physical, latency_s=none, message_half_bytes=none.copy())
     launch_s = float(np.asarray(problem.calibration.collective_launch_s))
-    exchanges = Exchanges(structure, network, price.ranks, bare, launch_s)
+    exchanges = Exchanges(plan_options, network, price.ranks, bare, launch_s)
     # Devices differ in speed and work: seconds are columns with a row for each, slowest first.
     kinds, speed = _kinds(price, physical.num_devices)
     passes = _columns(
-        [_passes(problem, structure, network, problem.rates_at(pace, work)) for pace, work in kinds]
+        [
+            _passes(problem, plan_options, network, problem.rates_at(pace, work))
+            for pace, work in kinds
+        ]
     )
     stages, chunks = int(strategy.pp), int(strategy.num_virtual_stages)
-    schedule = schedules[structure.schedule]
+    schedule = schedules[plan_options.schedule]
     send = None
     if strategy.pp > 1:
-        num_bytes = only(send_bytes(problem, structure, stack([strategy])))
+        num_bytes = only(send_bytes(problem, plan_options, stack([strategy])))
         send = Message("pp", CollectiveKind.SEND, num_bytes)
     gather, reduce_, sums = (
         tuple(message.of() for message in messages)
-        for messages in data_messages(problem, structure, strategy, params_of(price.closed_form))
+        for messages in data_messages(problem, plan_options, strategy, params_of(price.closed_form))
     )
     total = round(only(price.closed_form.pipeline.num_micro_batches))
-    rounds = 3 if structure.schedule is ScheduleKind.ZERO_BUBBLE else 2
+    rounds = 3 if plan_options.schedule is ScheduleKind.ZERO_BUBBLE else 2
     num_runs, played = _extent(strategy, total, rounds, most_tasks or MOST_TASKS)
-    is_whole, scatters = structure.zero_stage == 3, structure.zero_stage >= 2
+    is_whole, scatters = plan_options.zero_stage == 3, plan_options.zero_stage >= 2
     work = StepWork(
-        runs=_runs(problem, structure, passes, stages, chunks, num_runs),
+        runs=_runs(problem, plan_options, passes, stages, chunks, num_runs),
         orders=(),
         send=send,
-        before_step=gather if structure.zero_stage in (1, 2) else (),
+        before_step=gather if plan_options.zero_stage in (1, 2) else (),
         before_forward=gather if is_whole else (),
-        before_backward=gather if is_whole and structure.reshard_after_forward else (),
+        before_backward=gather if is_whole and plan_options.reshard_after_forward else (),
         after_backward=reduce_ if scatters else (),
         after_last_backward=sums if scatters else (*reduce_, *sums),
-        overlaps_data=structure.overlap_data_parallel,
+        overlaps_data=plan_options.overlap_data_parallel,
         speed=speed,
     )
 
@@ -596,18 +604,18 @@ def simulate_step(
         fewer = played - stages
         each_s = (pipeline_s - play(fewer)[1].makespan_s) / (played - fewer)
         pipeline_s += (total - played) * each_s
-    once_s = _once_s(problem, structure, network, price)
+    once_s = _once_s(problem, plan_options, network, price)
     parts = _parts(price, graph, timeline, pipeline_s, once_s)
     return SimulatedStep(sum(parts.values()), parts, graph, timeline, played)
 
 
 def _passes(
-    problem: Problem, structure: PlanOptions, network: AxisNetwork, rates: DeviceRates
+    problem: Problem, plan_options: PlanOptions, network: AxisNetwork, rates: DeviceRates
 ) -> tuple[PiecePasses, ...]:
     """Return the passes of each kind of layer, with their recomputation, and of both edges."""
-    return prices_of(structure, {
-        recompute: piece_passes(problem, replace(structure, recompute=recompute), network, rates)
-        for recompute in recomputes_of(structure)
+    return prices_of(plan_options, {
+        recompute: piece_passes(problem, replace(plan_options, recompute=recompute), network, rates)
+        for recompute in recomputes_of(plan_options)
     })  # fmt: skip
 
 
@@ -674,7 +682,7 @@ def _extent(
 
 
 def _runs(
-    problem: Problem, structure: PlanOptions, passes: Sequence[PiecePasses], stages: int,
+    problem: Problem, plan_options: PlanOptions, passes: Sequence[PiecePasses], stages: int,
     chunks: int, num_runs: int,
 ) -> list[list[list[Run]]]:  # fmt: skip
     """Return the runs of each stage and chunk, edges included.
@@ -682,8 +690,8 @@ def _runs(
     The layers of a chunk are merged into at most ``num_runs`` runs of each kind.
     """
     pattern = problem.model.layer_pattern
-    lengths = chunk_lengths(len(pattern), stages * chunks, structure)
-    kinds = dealt_kinds(pattern, len(problem.graph.layers), lengths, structure)
+    lengths = chunk_lengths(len(pattern), stages * chunks, plan_options)
+    kinds = dealt_kinds(pattern, len(problem.graph.layers), lengths, plan_options)
     starts = np.concatenate(([0], np.cumsum(lengths))).tolist()
     table: list[list[list[Run]]] = [[[] for _ in range(chunks)] for _ in range(stages)]
     for number in range(stages * chunks):
@@ -742,7 +750,7 @@ def _at_most(parts: Mapping[str, float], limit_s: float) -> dict[str, float]:
 
 
 def _once_s(
-    problem: Problem, structure: PlanOptions, network: AxisNetwork, price: PlacedPrice
+    problem: Problem, plan_options: PlanOptions, network: AxisNetwork, price: PlacedPrice
 ) -> float:
     """Return the seconds of data-parallel messages once a step after all else, as priced.
 
@@ -753,7 +761,7 @@ def _once_s(
     for shards, replicas, everyone in (DATA_AXES, EXPERT_DATA_AXES)[
         : 1 + bool(problem.num_experts)
     ]:
-        if structure.zero_stage == 0:
+        if plan_options.zero_stage == 0:
             sums.append((CollectiveKind.ALL_REDUCE, everyone))
             continue
         sums += [(CollectiveKind.REDUCE_SCATTER, shards), (CollectiveKind.ALL_GATHER, shards)]
@@ -796,11 +804,11 @@ class SimulatedPlan(Listed):
         return figure(links_chart(self.step, self.network))
 
 
-def not_played(structure: PlanOptions) -> str:
-    """Return the part of a structure that is priced but not simulated; empty: none."""
-    if structure.vocabulary_parallel:
+def not_played(plan_options: PlanOptions) -> str:
+    """Return the part of the plan options that is priced but not simulated; empty: none."""
+    if plan_options.vocabulary_parallel:
         return "embedding and logits on all stages"
-    if structure.overlap_expert_parallel:
+    if plan_options.overlap_expert_parallel:
         return "micro-batches that hide communication of experts of each other"
     return ""
 
@@ -820,11 +828,11 @@ def simulate(plan: Plan) -> SimulatedPlan:
             f"the plan for {plan.system.name} has no placement to simulate: that takes a mesh or "
             "a torus of devices, such as wafer-6x8 or tpu-v5p-4x4x4"
         )
-    if what := not_played(entry.structure):
+    if what := not_played(entry.plan_options):
         raise UnsupportedError(f"{what} are priced, but not simulated")
     physical = physical_network(problem)
     price = price_as_placed(problem, entry, physical)
     if price is None:
         raise UnsupportedError("the placement of the plan does not fit the devices of its system")
-    step = simulate_step(problem, entry.structure, entry.strategy, price, physical)
+    step = simulate_step(problem, entry.plan_options, entry.strategy, price, physical)
     return SimulatedPlan(plan, physical, step)

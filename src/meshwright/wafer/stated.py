@@ -10,10 +10,10 @@ from typing_extensions import TypedDict
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.units import format_seconds
-from meshwright.report.screen import wrapped
 from meshwright.spec.flows import PlacementFile
 from meshwright.train.answer import Candidate, Placement, Plan
 from meshwright.train.question import problem_of
+from meshwright.view.screen import wrapped
 from meshwright.wafer.placing import Placing, placed_candidate, price_as_placed
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.simulation import SimulatedPlan
@@ -60,7 +60,7 @@ def place_on(plan: Plan, stated: PlacementFile) -> Plan:
         raise InfeasibleError("a device of the placement is dead or cut off from the others")
     bound_s = min(placement.lower_bound_s, price.time_s)
     placing = Placing(price, bound_s, placement.num_choices + 1, 1)
-    best = placed_candidate(problem, entry.structure, entry.strategy, placing, physical)
+    best = placed_candidate(problem, entry.plan_options, entry.strategy, placing, physical)
     return replace(plan, best=best, fastest_s=min(plan.fastest_s, price.time_s), operators=None)
 
 

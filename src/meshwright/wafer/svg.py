@@ -11,8 +11,8 @@ from html import escape
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.report.drawing import HEAT_STEPS, group_class, heat_step, label, page
 from meshwright.topology.network import Network
+from meshwright.view.drawing import HEAT_STEPS, group_class, heat_step, label, page
 from meshwright.wafer.picture import MOST_GROUPS, WaferMap, group_letter, load_in_words, place_of
 
 PITCH = 112.0

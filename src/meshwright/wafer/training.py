@@ -102,7 +102,7 @@ class GridPlacer(Placer):
                 return _leaders(problem, result, placing, top, physical, 0)
         raise KeyboardInterrupt
 
-    def price(self, problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
+    def price(self, problem: Problem, strategy: Strategy, plan_options: PlanOptions) -> Candidate:
         """Return one strategy with its final price; in closed form where it fits no blocks.
 
         Raises
@@ -111,17 +111,17 @@ class GridPlacer(Placer):
             On a grid with faults, where it fits no blocks.
         """
         if not has_placement(problem):
-            return super().price(problem, strategy, structure)
+            return super().price(problem, strategy, plan_options)
         physical = physical_network(problem)
-        placing = place(problem, structure, strategy, physical)
+        placing = place(problem, plan_options, strategy, physical)
         if placing is None:
             if problem.whole_grids:
-                found = Found(strategy, structure, 0.0, 0.0)
+                found = Found(strategy, plan_options, 0.0, 0.0)
                 raise InfeasibleError(_no_blocks(problem, [found]))
-            return super().price(problem, strategy, structure)
+            return super().price(problem, strategy, plan_options)
         if problem.mapper is Mapper.TMAP:
-            placing = routed(problem, structure, strategy, placing, physical)
-        return placed_candidate(problem, structure, strategy, placing, physical)
+            placing = routed(problem, plan_options, strategy, placing, physical)
+        return placed_candidate(problem, plan_options, strategy, placing, physical)
 
     def check_operators(self, problem: Problem) -> None:
         """Refuse a problem that does not allow a strategy for each operator."""
@@ -144,7 +144,7 @@ NUM_OTHERS = 8
 
 
 def _identity(found: Found) -> tuple[Strategy, PlanOptions]:
-    return found.strategy, replace(found.structure, axis_order=AXES)
+    return found.strategy, replace(found.plan_options, axis_order=AXES)
 
 
 def _leaders(
@@ -164,14 +164,14 @@ def _leaders(
             break
         way = laid.placing
         if problem.mapper is Mapper.TMAP:
-            way = routed(problem, laid.found.structure, laid.found.strategy, way, physical)
+            way = routed(problem, laid.found.plan_options, laid.found.strategy, way, physical)
         choice = Choice(way.price.ranks.axes, way.price.ranks.shapes)
         final.append(laid.laid_as(problem, choice, way.price.contended, way.time_s))
         placings[id(final[-1])] = way
 
     def placed_at(one: Found) -> Placed:
         way = placings[id(one)]
-        return Placed(one, placed_candidate(problem, one.structure, one.strategy, way, physical))
+        return Placed(one, placed_candidate(problem, one.plan_options, one.strategy, way, physical))
 
     final.sort(key=attrgetter("time_s"))
     in_order = in_order_of_preference(final)[:top]
@@ -212,11 +212,11 @@ def _simulated(problem: Problem, entry: Placed, placing: Placing, physical: Netw
     """Return a candidate with the time of its simulated step, where it can be simulated."""
     from meshwright.wafer.simulation import MOST_TASKS_TO_RANK, not_played, simulate_step
 
-    structure, strategy = entry.found.structure, entry.found.strategy
-    if not_played(structure):
+    plan_options, strategy = entry.found.plan_options, entry.found.strategy
+    if not_played(plan_options):
         return entry
     step = simulate_step(
-        problem, structure, strategy, placing.price, physical, most_tasks=MOST_TASKS_TO_RANK
+        problem, plan_options, strategy, placing.price, physical, most_tasks=MOST_TASKS_TO_RANK
     )
     return replace(entry, candidate=replace(entry.candidate, simulated_s=step.step_time_s))
 

@@ -3,7 +3,7 @@
 ``starting.py NAME`` reads cases as the readers beside it do, and goes on where they end, as far as
 each framework goes. Rank 0 of PyTorch's fake backend builds process groups or a mesh; of the model
 there is what needs no kernels of a device: torchtitan's on ``meta``, the layers that Megatron deals
-over its stages, a traced step of JAX. DeepSpeed and MaxText only check their configuration.
+over its stages. DeepSpeed and MaxText only check their configuration.
 What it answers is what the framework has built, or read.
 """
 
@@ -171,15 +171,6 @@ def fsdp(case):
     import read_fsdp as reader
 
     return {"groups": {name: size for name, size in reader.read(case).items() if size > 1}}
-
-
-def jax(case):
-    """Trace one step of the program over an abstract mesh."""
-    import read_jax as reader
-
-    found = reader.read(case)
-    sizes = {name: size for name, size in found["axes"].items() if size > 1}
-    return {"groups": sizes, "num_params": found["num_params"]}
 
 
 if __name__ == "__main__":

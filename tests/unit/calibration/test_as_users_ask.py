@@ -83,7 +83,7 @@ def plan_options(entry):
         if named := getattr(row, name):
             options[name] = "+".join(named)
     if row.task == "finetune-lora":
-        options["zero"] = job.structure.zero_stage
+        options["zero"] = job.plan_options.zero_stage
     return options
 
 
@@ -105,7 +105,7 @@ def says_more(entry, is_named):
 def is_refused(entry):
     """Return whether a plan that ran breaks a rule that only plans to be started have."""
     job = entry.job
-    return bool(check_problem(job.problem, job.strategy, job.structure))
+    return bool(check_problem(job.problem, job.strategy, job.plan_options))
 
 
 @pytest.mark.slow

@@ -5,20 +5,22 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from report_pages import charts_of
 
 from meshwright.calibration.errors import by_group, errors_of
-from meshwright.calibration.fit.report import text_table
 from meshwright.calibration.picture import (
     UNSEEN,
     coverage_spec,
     error_spec,
     ratio_spec,
-    ratio_svg,
 )
 from meshwright.calibration.prediction import predict
-from meshwright.calibration.report import Others, Validation, document
 from meshwright.calibration.rows import HardwareFields, published_rows
-from meshwright.catalog.calibration import ErrorRecord, GroupRecord, fit_record
+from meshwright.calibration.validation import Validation
+from meshwright.calibration.view import Others, validation_page
+from meshwright.catalog.calibration import ErrorRecord, GroupRecord
+from meshwright.view.markdown import markdown_of
+from meshwright.view.svg import svg_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -38,12 +40,15 @@ def written(rows):
         Validation(tuple(predict(rows, name)), name) for name in ("uncalibrated", "calibrated")
     )
     unnamed = Validation(tuple(predict(rows, "calibrated", is_named=False)), "calibrated")
-    return document(found, Others(before, unnamed), fit_record("calibrated"), "found")
+    return markdown_of(validation_page(found, Others(before, unnamed)), "found")
 
 
 def test_all_pictures_are_shown(written):
     shown = re.findall(r"!\[.*?\]\((.*?)\)", written["found.md"])
-    pictures = {"found.svg", "found_sources.svg", "found_intervals.svg"}
+    pictures = {
+        "found_agree.svg", "found_sources.svg", "found_sources2.svg", "found_intervals.svg",
+        "found_memory.svg",
+    }  # fmt: skip
     assert set(written) == {"found.md", *shown} == {"found.md", *pictures}
 
 
@@ -53,36 +58,24 @@ def test_each_table_is_whole(written):
         if line.startswith("|---"):
             columns = line.count("|")
             assert lines[at - 1].count("|") == columns
-            end = next(n for n in range(at, len(lines)) if not lines[n].startswith("|"))
+            rest = range(at, len(lines))
+            end = next((n for n in rest if not lines[n].startswith("|")), len(lines))
             assert all(row.count("|") == columns for row in lines[at:end])
 
 
 def test_constants_that_were_not_fitted_tell_no_source_left_out(rows):
     found = Validation(tuple(predict(rows, "uncalibrated")), "uncalibrated")
-    told = document(found, Others(found, found), None, "found")
-    assert set(told) == {"found.md", "found.svg"}
-    assert "## Intervals" not in told["found.md"]
+    told = markdown_of(validation_page(found, Others(found, found)), "found")["found.md"]
+    assert "left out" not in told.split("## How large")[0]
+    assert "intervals" not in told
 
 
 def test_rows_that_cannot_be_predicted_have_a_document_without_their_pictures(rows):
     unknown = [row.model_copy(update={"hardware": HardwareFields(chip="none")}) for row in rows]
     found = Validation(tuple(predict(unknown, "calibrated")), "calibrated")
-    told = document(found, Others(found, found), fit_record("calibrated"), "found")
+    told = markdown_of(validation_page(found, Others(found, found)), "found")
     assert set(told) == {"found.md", "found_intervals.svg"}
-    assert re.findall(r"!\[(.*?)\]\((.*?)\)", told["found.md"]) == [
-        ("rows inside their intervals", "found_intervals.svg")
-    ]
-
-
-def test_a_table_in_plain_text_fits_the_screen(monkeypatch):
-    rows = [("x" * 90, "y", 1, "-"), ("z", "y" * 30, 22, "-")]
-    monkeypatch.setenv("COLUMNS", "80")
-    head, *lines, end = text_table(("a", "b", "c", "not known"), rows, words=2)
-    assert "not known" not in head
-    assert end == ""
-    assert {len(line) for line in (head, *lines)} == {80}
-    assert lines[0].endswith("   1")
-    assert "y" * 30 in lines[1]
+    assert "](found_intervals.svg)" in told["found.md"]
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +106,9 @@ def test_rows_that_no_fit_saw_have_a_colour_of_their_own(rows):
 
 
 def test_a_picture_says_how_many_rows_it_shows(entries):
-    drawn = ElementTree.fromstring(ratio_svg(entries))
-    assert drawn[1].text.startswith(f"{len(entries)} rows of training")
+    page = Validation(tuple(entries), "calibrated").page()
+    chart = charts_of(page)["Predicted over measured throughput by source (rows)"]
+    drawn = ElementTree.fromstring(svg_of(dict(chart.spec), chart.title, chart.says))
     strokes = [path.get("d").count("M") for path in drawn.iter(f"{SVG}path")]
     assert len(entries) in strokes
 

@@ -9,9 +9,10 @@ from meshwright.calibration.errors import errors_of, families_of, intervals_of, 
 from meshwright.calibration.jobs import Reason, job_of
 from meshwright.calibration.prediction import Counting, Prediction, RowMemory, predict
 from meshwright.calibration.reading import rows_of
-from meshwright.calibration.report import Validation, validation_lines, validation_record
+from meshwright.calibration.validation import Validation
+from meshwright.catalog.answer_file import plain_data
 from meshwright.cost.parts import MemoryPart, MemoryUse
-from meshwright.report.answer_file import plain_data
+from meshwright.view.terminal import text_of
 
 ROW = {
     "id": "a", "group": "lab", "precision": "bf16", "global_batch": 64,
@@ -100,13 +101,15 @@ def test_the_data_has_the_agreed_shape():
         "x",
     )
     found = Validation(tuple(predict(rows, "uncalibrated")), "uncalibrated")
-    data = plain_data(validation_record(found))
+    data = plain_data(found)
     measures = {
         "rows", "rows_used", "rows_refused", "median_abs_log_error", "p90_abs_log_error",
         "bias_log", "memory_median_abs_error", "false_fits", "false_ooms", "spearman",
         "regret_mean",
     }  # fmt: skip
-    assert set(data) == {"groups", "overall", "rows", "bad_rows", "without_effect", "memory"}
+    assert set(data) == {"groups", "overall", "rows", "bad_rows", "without_effect", "memory",
+                         "inference", "sram"}  # fmt: skip
+    assert data["inference"] is data["sram"] is None
     assert set(data["groups"]["lab"]) == measures
     assert set(data["overall"]) == {*measures, "median_of_medians"}
     first, second, third = data["rows"]
@@ -116,4 +119,4 @@ def test_the_data_has_the_agreed_shape():
     assert first["predicted_tokens_per_s"] > 0
     assert (first["refused"], second["refused"]) == (None, "nothing-to-compare")
     assert (third["measured_tokens_per_s"], third["refused"]) == (None, None)
-    assert all(len(line) <= 100 for line in validation_lines(found))
+    assert all(len(line) <= 100 for line in text_of(found.page(), detail=True).splitlines())

@@ -7,7 +7,6 @@ import pytest
 
 from meshwright.calibration.fit.constants import keys_of
 from meshwright.calibration.fit.record import calibration_text
-from meshwright.calibration.fit.report import fit_lines
 from meshwright.calibration.fit.training import STEP, FitRows, fit, fit_rows, left_out_of
 from meshwright.calibration.prediction import predict
 from meshwright.calibration.rows import published_rows
@@ -93,7 +92,6 @@ def test_a_written_calibration_is_read(fitted, tmp_path):
     assert ampere.matmul_sustained_efficiency == pytest.approx(0.85, rel=0.04)
     assert other.matmul_efficiency == load_calibration("gaudi").matmul_efficiency
     assert fit_record(str(path)).num_rows == len(fitted.errors)
-    assert all(len(line) <= 100 for line in fit_lines(fitted))
 
 
 def test_fitted_predictions_have_an_interval():
@@ -131,4 +129,3 @@ def test_one_row_alone_is_fitted_and_written_without_what_it_cannot_tell(rows, t
     assert record.left_out.median is None
     assert record.spread is None
     assert load_calibration("ampere", str(path)).spread is None
-    assert all(len(line) <= 100 for line in fit_lines(alone))

@@ -80,15 +80,15 @@ def test_degrees_that_are_not_stated_follow():
     asked = job()
     s = asked.strategy
     assert (s.tp, s.pp, s.dp, s.micro_batch_size, s.num_devices) == (2, 1, 32, 2, 64)
-    assert asked.structure.zero_stage == 3
-    assert asked.structure.sequence_parallel
+    assert asked.plan_options.zero_stage == 3
+    assert asked.plan_options.sequence_parallel
     assert asked.problem.model.num_layers == 32
 
 
 def test_stages_are_interleaved_where_chunks_are_stated():
     asked = job(parallelism={"tp": 2, "pp": 4, "vpp": 2, "fsdp": False})
-    assert asked.structure.schedule is ScheduleKind.INTERLEAVED
-    assert (asked.strategy.num_virtual_stages, asked.structure.zero_stage) == (2, 1)
+    assert asked.plan_options.schedule is ScheduleKind.INTERLEAVED
+    assert (asked.strategy.num_virtual_stages, asked.plan_options.zero_stage) == (2, 1)
 
 
 def test_stated_accumulation_decides_the_micro_batch():
@@ -150,7 +150,7 @@ def test_a_public_configuration_fills_what_agrees_with_it():
 def test_adapters_leave_no_gradients_of_weights():
     asked = job(task="finetune-lora", parallelism={"tp": 2, "fsdp": False})
     assert asked.problem.rates.freezes_weights
-    assert asked.structure.zero_stage == 0
+    assert asked.plan_options.zero_stage == 0
     assert not job().problem.rates.freezes_weights
 
 
@@ -237,8 +237,8 @@ def test_words_for_recomputation_and_precision():
     assert recompute_of(None) is None
     assert recompute_of("selective op") is Recompute.SELECTIVE
     assert recompute_of("qkv_proj offloaded") is Recompute.FULL
-    assert job(recompute="none").structure.recompute is Recompute.NONE
-    assert job().structure.recompute is Recompute.SELECTIVE
+    assert job(recompute="none").plan_options.recompute is Recompute.NONE
+    assert job().plan_options.recompute is Recompute.SELECTIVE
     assert precision_of("FP8-MX") == PrecisionFields(matmul="fp8", scaling="mx")
     assert precision_of("fp16").activation == "fp16"
     assert job(precision="bfloat16").problem.workload.precision.activation == "bf16"

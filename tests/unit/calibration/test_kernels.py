@@ -10,25 +10,22 @@ import pytest
 
 from meshwright.base.errors import SpecError, UnknownNameError
 from meshwright.calibration.fit.kernels import curves_text, fit_curve, fit_kernels
-from meshwright.calibration.kernel_report import (
-    KINDS,
-    kernel_document,
-    kernel_lines,
-    kernel_validation,
-    kernel_validation_record,
-)
 from meshwright.calibration.kernel_rows import (
     FOLDER,
+    KINDS,
     is_held_back,
     published_timings,
     read_timings,
 )
+from meshwright.calibration.kernel_validation import kernel_validation
 from meshwright.calibration.kernels import KERNELS, groups_of, place_of, predicted_s
+from meshwright.catalog.answer_file import plain_data
 from meshwright.catalog.kernels import KernelCurves, load_curves, mean_curve
 from meshwright.catalog.systems import load_chip
 from meshwright.cli.main import main
-from meshwright.report.answer_file import plain_data
 from meshwright.spec.kernels import DecodeCurve, GemmCurve, range_of
+from meshwright.view.markdown import markdown_of
+from meshwright.view.terminal import text_of
 
 HEAD = "chip,dtype,m,n,k,latency_us\n"
 
@@ -179,11 +176,11 @@ def test_own_times_are_compared_and_fitted(tmp_path, capsys):
 
 
 def test_the_page_has_every_kernel_and_the_columns_of_every_table(validation):
-    text = kernel_document(validation)
+    text = markdown_of(validation.page(), "kernels")["kernels.md"]
     for kind in KINDS:
         assert f"| {kind} |" in text
     for name in KERNELS:
         assert f"| {name} |" in text
-    data = plain_data(kernel_validation_record(validation))
+    data = plain_data(validation)
     assert len(data["variants"]) == len(validation.by_variant) > len(data["kernels"])
-    assert len(list(kernel_lines(validation, detail=True))) > len(data["variants"])
+    assert len(text_of(validation.page(), detail=True).splitlines()) > len(data["variants"])

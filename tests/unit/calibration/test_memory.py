@@ -12,13 +12,13 @@ from meshwright.calibration.fit.memory import (
     fit_memory,
     memory_rows,
 )
-from meshwright.calibration.fit.report import memory_fit_lines
 from meshwright.calibration.jobs import job_of
 from meshwright.calibration.prediction import Counting, RowMemory, predict
 from meshwright.calibration.reading import rows_of
-from meshwright.calibration.report import Validation, memory_data, validation_lines
+from meshwright.calibration.validation import Validation
+from meshwright.catalog.answer_file import plain_data
 from meshwright.cost.parts import MemoryPart, MemoryUse
-from meshwright.report.answer_file import plain_data
+from meshwright.view.terminal import text_of
 
 LLAMA = {"layers": 32, "hidden": 4096, "ffn": 14336, "ffn_gated": True, "heads": 32,
          "kv_heads": 8, "head_dim": 128, "vocab": 128256, "seq": 8192}  # fmt: skip
@@ -167,10 +167,6 @@ def test_a_source_left_out_is_predicted_by_the_others():
     assert alone.values[1:] == pytest.approx(PRIOR[1:])
 
 
-def test_lines_of_a_fit_are_narrow():
-    assert all(len(line) <= 100 for line in memory_fit_lines(fit_memory(made())))
-
-
 def test_no_row_no_fit():
     assert fit_memory(memory_rows([])) is None
     assert memory_error_record(np.array([])).median is None
@@ -187,11 +183,12 @@ def test_rows_are_multiples_of_the_constants():
 
 def test_memory_is_told_by_source_with_its_worst_rows_and_its_parts():
     entries = predict([row_of(), row_of(id="b", task="oom")], "uncalibrated")
-    lines = list(validation_lines(Validation(tuple(entries), "uncalibrated")))
+    page = Validation(tuple(entries), "uncalibrated").page()
+    lines = text_of(page, detail=True).splitlines()
     assert any("torchtitan" in line for line in lines)
     assert any("Wrongly predicted to fit" in line for line in lines)
     assert all(len(line) <= 100 for line in lines)
-    data = plain_data(memory_data(entries))
+    data = plain_data(Validation(tuple(entries), "uncalibrated").memory)
     assert data["overall"]["rows"] == data["groups"]["torchtitan"]["rows"] == 2
     parts = data["rows"][0]["parts_bytes"]
     assert set(parts) == set(MemoryPart)

@@ -11,6 +11,7 @@ from meshwright.calibration.fit.training import fit, fit_rows
 from meshwright.calibration.prediction import predict
 from meshwright.calibration.reading import rows_of
 from meshwright.catalog.calibration import load_calibration
+from meshwright.view.terminal import text_of
 
 JOB = {
     "group": "mine", "framework": "megatron", "precision": "bf16", "micro_batch": 1,
@@ -72,7 +73,9 @@ def test_a_file_of_own_rows_is_based_on_the_published_constants(tmp_path):
     assert found.data["unused"] == {
         "d": "degrees-do-not-multiply: tp 8 x pp 4 x cp 1 x dp 3 on 64 chips"
     }
-    assert any("not used: d" in line for line in found.lines)
+    shown = text_of(found.page()).splitlines()
+    assert any("not used: d" in line for line in shown)
+    assert all(len(line) <= 100 for line in shown)
     assert found.data["expected"]["median"] == pytest.approx(np.log(1.2), abs=1e-4)
     mine, known = (load_calibration("hopper", name) for name in (str(path), "calibrated"))
     assert mine.is_calibrated

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from meshwright.calibration.prediction import predict
-from meshwright.calibration.report import Validation
 from meshwright.calibration.rows import FROZEN, published_rows
+from meshwright.calibration.validation import Validation
 from meshwright.catalog.calibration import fit_record
 
 RECORD = json.loads(Path(__file__).with_name("recorded_errors.json").read_text(encoding="utf-8"))

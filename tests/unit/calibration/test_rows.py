@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
 from meshwright.calibration.reading import StatedHardware, StatedRow, judged, read_rows, rows_of
-from meshwright.calibration.report import Validation, validation_lines, validation_record
 from meshwright.calibration.rows import (
     DATA,
     FROZEN,
@@ -26,9 +25,11 @@ from meshwright.calibration.rows import (
     published_serving_rows,
 )
 from meshwright.calibration.serving import predict_all
+from meshwright.calibration.validation import Validation
+from meshwright.catalog.answer_file import plain_data
 from meshwright.catalog.calibration import fit_record, serving_record
 from meshwright.cli.main import main
-from meshwright.report.answer_file import plain_data
+from meshwright.view.terminal import text_of
 
 
 def test_what_is_not_stated_is_none():
@@ -109,8 +110,8 @@ def test_any_row_is_judged_or_refused(changes):
     rows, faults = judged([entry], "x")
     assert len(rows) + bool(faults) == 1
     found = Validation(tuple(predict_all(rows, "calibrated")), "calibrated", tuple(faults))
-    assert list(validation_lines(found))
-    json.dumps(plain_data(validation_record(found)), allow_nan=False)
+    assert text_of(found.page(), detail=True)
+    json.dumps(plain_data(found), allow_nan=False)
 
 
 @pytest.mark.parametrize(("entries", "status"), [([WHOLE], 0), ([WHOLE, {"id": 1, "batch": -1}], 2),
@@ -123,7 +124,7 @@ def test_validate_judges_the_good_rows(entries, status, tmp_path, capsys):
     assert [row["id"] for row in found["rows"]] == ["m" if status < 3 else "[0]"]
     assert [bad["path"] for bad in found["bad_rows"]] == (["[1].batch"] if status else [])
     assert main(["validate", "--measurements", str(path)]) == status
-    assert ("no row: [1].batch: expected 1" in capsys.readouterr().out) == (status > 0)
+    assert ("left out: [1].batch: expected 1" in capsys.readouterr().out) == (status > 0)
 
 
 def test_a_file_of_bad_rows_alone_is_bad_input(tmp_path, capsys):

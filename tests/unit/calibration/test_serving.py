@@ -9,7 +9,6 @@ import pytest
 
 from meshwright.calibration.jobs import Reason
 from meshwright.calibration.reading import rows_of, serving_precision_of
-from meshwright.calibration.report import Validation, validation_lines, validation_record, views_of
 from meshwright.calibration.rows import published_rows, published_serving_rows
 from meshwright.calibration.serving import (
     predict_all,
@@ -19,10 +18,12 @@ from meshwright.calibration.serving import (
     serving_jobs,
     serving_precision,
 )
+from meshwright.calibration.validation import Validation, views_of
+from meshwright.catalog.answer_file import plain_data
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_chip
 from meshwright.catalog.workloads import load_server
-from meshwright.report.answer_file import plain_data
+from meshwright.view.terminal import text_of
 
 RECORD = json.loads(Path(__file__).with_name("recorded_serving.json").read_text("utf-8"))
 ALLOWED = 0.01
@@ -198,23 +199,22 @@ def test_both_kinds_of_rows_keep_their_order_and_the_headline_is_of_training():
     trained, served = published_rows()[0], row(id="served")
     rows = [served, trained, row(id="again")]
     found = Validation(tuple(predict_all(rows, "calibrated")), "calibrated")
-    data = plain_data(validation_record(found))
+    data = plain_data(found)
     assert [entry["id"] for entry in data["rows"]] == ["served", trained.id, "again"]
     assert set(data["groups"]) == {"mine", trained.group}
     assert data["overall"]["rows"] == 1
     assert data["overall"]["median_of_medians"] == abs(found.predictions[1].log_error)
     assert data["inference"]["overall"]["rows"] == 2
     assert data["inference"]["by_server"]["vllm"]["rows_used"] == 2
-    lines = list(validation_lines(found))
-    assert any(line.startswith("vllm") for line in lines[lines.index("By server") :])
+    lines = text_of(found.page(), detail=True).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.split()[:1] == ["server"])
+    assert any(line.split()[:1] == ["vllm"] for line in lines[first:])
 
 
 def test_a_file_of_requests_alone_has_its_own_headline():
     found = Validation(tuple(predict_served([row()], "calibrated")), "calibrated")
     expected = abs(log(found.predictions[0].predicted_tokens_per_s / (16 * 640 / 2.0)))
-    assert plain_data(validation_record(found))["overall"]["median_of_medians"] == pytest.approx(
-        expected
-    )
+    assert plain_data(found)["overall"]["median_of_medians"] == pytest.approx(expected)
 
 
 @pytest.mark.slow

@@ -13,14 +13,16 @@ from meshwright.calibration.fit.report import fitted
 from meshwright.calibration.fit.sram import fit_sram
 from meshwright.calibration.jobs import Reason
 from meshwright.calibration.reading import read_rows
-from meshwright.calibration.report import Validation, documents, validation_lines, validation_record
 from meshwright.calibration.rows import SoftwareFields, published_sram_rows
 from meshwright.calibration.serving import predict_all
 from meshwright.calibration.sram import predict_sram, sram_job, token_s
+from meshwright.calibration.validation import Validation
+from meshwright.calibration.view import documents
+from meshwright.catalog.answer_file import plain_data
 from meshwright.catalog.calibration import load_sram, sram_part
 from meshwright.catalog.systems import load_chip
-from meshwright.report.answer_file import plain_data
 from meshwright.spec.calibration import FREE_SUMS
+from meshwright.view.terminal import text_of
 
 FACTOR = math.log(1.5)
 
@@ -63,7 +65,7 @@ def test_without_drafts_the_largest_model_is_out_of_reach(found):
     plain = row.model_copy(update={"software": SoftwareFields()})
     (entry,) = predict_sram([plain], "calibrated")
     assert entry.log_error < -2 * FACTOR
-    assert any("405b plain" in line for line in validation_lines(found))
+    assert any("405b plain" in line for line in text_of(found.page(), detail=True).splitlines())
 
 
 @pytest.mark.slow
@@ -122,14 +124,14 @@ def test_a_figure_of_ones_own_is_read_fitted_and_read_again(path, tmp_path):
     rows = written(path)
     made = fitted(rows, "mine", "a test")
     assert made.data["sram"]["fitted"]["mine"] == pytest.approx(0.0, abs=0.02)
-    assert any("reduction_s" in line for line in made.lines)
+    assert any(one.name == "reduction_s" for one in made.constants)
     mine = tmp_path / "mine.yaml"
     mine.write_text(made.text, encoding="utf-8")
     (entry,) = predict_all(rows, str(mine))
     assert entry.predicted_tokens_per_s == pytest.approx(1000, rel=0.02)
     again = Validation((entry,), str(mine))
-    assert plain_data(validation_record(again))["sram"]["rows_used"] == 1
-    assert "| mine |" in documents(again, rows, "found")["found_inference.md"]
+    assert plain_data(again)["sram"]["rows_used"] == 1
+    assert "| mine |" in documents(again, "found")["found_inference.md"]
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from report_pages import EVIL, charts_of, check_names_are_text, check_page, part
 
 from meshwright.api import validate
 from meshwright.calibration.errors import errors_of
-from meshwright.calibration.page import NUM_MISSES
 from meshwright.calibration.picture import per_chip
-from meshwright.calibration.report import Validation, worst
 from meshwright.calibration.rows import published_rows, published_serving_rows, published_sram_rows
 from meshwright.calibration.serving import predict_all
-from meshwright.report.page.parts import Table
+from meshwright.calibration.validation import Validation
+from meshwright.calibration.view import NUM_MISSES, worst
+from meshwright.view.parts import Table
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,8 @@ from meshwright.catalog.models import load_model
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.declared import to_graph, to_spec
 from meshwright.graph.kernels.models import model_graphs
-from meshwright.graph.kernels.workloads import dlrm, dlrm_a, fft, gpt_layer, gpt_training_layer, hpl
+from meshwright.graph.kernels.workloads import fft, hpl
+from meshwright_papers.studies.dfmodel.workloads import dlrm, dlrm_a, gpt_layer, gpt_training_layer
 
 SMALL = """
 name: small

@@ -11,7 +11,7 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.cli import main as entry
 from meshwright.cli.main import main
 from meshwright.options.table import Command, Option
-from meshwright.report.failure import failure
+from meshwright.show.failure import failure
 
 
 @pytest.fixture

@@ -179,7 +179,7 @@ def test_fixed_degrees_that_no_strategy_has_are_told(capsys, words, name, pareto
 def test_an_unusual_micro_batch_may_be_fixed(capsys):
     assert main(["plan", *QUESTION, "--global-batch", "40", "--mbs", "5", "--json"]) == 0
     best = json.loads(capsys.readouterr().out)["best"]
-    assert best["segments"][0]["strategy"]["micro_batch_size"] == 5
+    assert best["strategy"]["micro_batch_size"] == 5
 
 
 def test_an_output_file_needs_its_folder(capsys, tmp_path):

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from meshwright.cli.main import main
-from meshwright.report.screen import bar_lines
 from meshwright.train import plan_file as files
+from meshwright.view.screen import bar_lines
 
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
 TOO_LARGE = ["llama3-70b", "--on", "8xH100", "--seq", "8k", "--global-batch", "8"]
@@ -175,14 +175,14 @@ def test_the_verdict_comes_first(capsys):
 
 def test_an_estimate_prices_the_plan_of_a_search(capsys, plan_file):
     best = files.load(plan_file).best
-    s, structure = best.strategy, best.structure
+    s, plan_options = best.strategy, best.plan_options
     words = [
         "--tp", f"{s.tp:.0f}", "--pp", f"{s.pp:.0f}", "--cp", f"{s.cp:.0f}", "--dp", f"{s.dp:.0f}",
         "--dp-shard", f"{s.dp_shard:.0f}", "--vpp", f"{s.num_virtual_stages:.0f}",
-        "--mbs", f"{s.micro_batch_size:.0f}", "--zero", str(structure.zero_stage),
-        "--recompute", structure.recompute, "--schedule", structure.schedule,
-        "--sp", "on" if structure.sequence_parallel and s.tp > 1 else "off",
-        "--offload", structure.offload,
+        "--mbs", f"{s.micro_batch_size:.0f}", "--zero", str(plan_options.zero_stage),
+        "--recompute", plan_options.recompute, "--schedule", plan_options.schedule,
+        "--sp", "on" if plan_options.sequence_parallel and s.tp > 1 else "off",
+        "--offload", plan_options.offload,
     ]  # fmt: skip
     data = json.loads(printed(capsys, 0, "estimate", *QUESTION, *words, "--json"))
     assert data["best"]["plan"] == best.text

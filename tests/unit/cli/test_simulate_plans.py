@@ -182,7 +182,7 @@ def test_missing_and_broken_files_are_told(capsys, plan_file, tmp_path):
         (1e6, "1000000 chunks"),
     ):
         data = json.loads(plan_file.read_text(encoding="utf-8"))
-        data["best"]["segments"][0]["strategy"]["num_virtual_stages"] = degree
+        data["best"]["strategy"]["num_virtual_stages"] = degree
         broken.write_text(json.dumps(data), encoding="utf-8")
         assert word in refused(capsys, 2, "simulate", str(broken))
 

@@ -46,7 +46,7 @@ def exposed_s(
     stage, *, reshard=True, windows=(0.0, 0.0), split_s=None, overlap=True, kinds=None, links=LINKS,
     optimizer=ADAM,
 ):  # fmt: skip
-    structure = PlanOptions(
+    plan_options = PlanOptions(
         zero_stage=stage, reshard_after_forward=reshard, overlap_data_parallel=overlap
     )
     forward_s, backward_s = windows
@@ -55,7 +55,7 @@ def exposed_s(
         backward_window_s=backward_s,
         gradient_window_s=backward_s if split_s is None else split_s,
     )
-    return gradient_sync(kinds or [(PARAMS, links)], work, structure, optimizer).total
+    return gradient_sync(kinds or [(PARAMS, links)], work, plan_options, optimizer).total
 
 
 def test_transfer_is_the_fastest_form_and_pays_each_message():
@@ -198,8 +198,10 @@ def test_step_slows_by_everything_hidden_and_jitters_as_a_whole():
 
 def test_copies_of_full_sharding_by_hand():
     state = StageState(10.0, 2.0, 0.0, 1.0, 0.0, 4.0)
-    structure = PlanOptions(zero_stage=3)
-    assert sharding_copies_s(state, pipeline(), structure, ADAM, 7.0) == MICRO_BATCHES * 12 * 14 / 7
+    plan_options = PlanOptions(zero_stage=3)
+    assert (
+        sharding_copies_s(state, pipeline(), plan_options, ADAM, 7.0) == MICRO_BATCHES * 12 * 14 / 7
+    )
     kept = PlanOptions(zero_stage=3, reshard_after_forward=False)
     assert sharding_copies_s(state, pipeline(), kept, ADAM, 5.0) == MICRO_BATCHES * 12 * 10 / 5
     assert sharding_copies_s(state, pipeline(), kept, FROZEN, 5.0) == MICRO_BATCHES * 12 * 4 / 5

@@ -75,8 +75,8 @@ def test_a_mix_of_chips_is_refused_by_name():
 
 def test_offload_needs_a_host():
     work = training("wafer-4x8", global_batch_size=32, sequence_length=2048)
-    structure = PlanOptions(sequence_parallel=False, zero_stage=1, offload=Offload.OPTIMIZER)
-    faults = check("gpt3-6.7b", "wafer-4x8", work, make_strategy(dp_shard=32), structure)
+    plan_options = PlanOptions(sequence_parallel=False, zero_stage=1, offload=Offload.OPTIMIZER)
+    faults = check("gpt3-6.7b", "wafer-4x8", work, make_strategy(dp_shard=32), plan_options)
     assert [fault.path for fault in faults] == ["offload-without-host"]
 
 

@@ -92,7 +92,7 @@ def test_one_chunk_more_is_in_flight(problem):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "structure", "framework", "rule"),
+    ("strategy", "plan_options", "framework", "rule"),
     [
         (replace(STAGES, ep=1.0), HIDDEN, None, "ep-overlap"),
         (STAGES, replace(HIDDEN, schedule=ScheduleKind.GPIPE), None, "ep-overlap"),
@@ -104,9 +104,9 @@ def test_one_chunk_more_is_in_flight(problem):
         ),
     ],
 )  # fmt: skip
-def test_what_hides_nothing_or_does_not_start_is_refused(strategy, structure, framework, rule):
+def test_what_hides_nothing_or_does_not_start_is_refused(strategy, plan_options, framework, rule):
     problem = problem_of(framework=framework)
-    assert rule in [fault.path for fault in check_problem(problem, strategy, structure)]
+    assert rule in [fault.path for fault in check_problem(problem, strategy, plan_options)]
 
 
 def test_megatron_starts_interleaved_stages_that_hide_it():
@@ -122,6 +122,6 @@ def test_the_search_hides_it_where_it_is_asked_to():
     asked = {**ASKED, "vpp": 2}
     shown = mw.plan("qwen3-30b-a3b", **asked)
     hidden = mw.plan("qwen3-30b-a3b", **asked, ep_overlap=[True, False])
-    assert not shown.best.structure.overlap_expert_parallel
-    assert hidden.best.structure.overlap_expert_parallel
+    assert not shown.best.plan_options.overlap_expert_parallel
+    assert hidden.best.plan_options.overlap_expert_parallel
     assert hidden.best.estimate.step_time_s < shown.best.estimate.step_time_s

@@ -20,10 +20,10 @@ def layer_s(problem, ep, efficiency):
     """Return the forward pass of a layer whose grouped products reach a share of their rate."""
     constants = replace(problem.calibration, grouped_matmul_efficiency=efficiency)
     asked = replace(problem, calibration=constants)
-    structure = PlanOptions(sequence_parallel=False)
+    plan_options = PlanOptions(sequence_parallel=False)
     columns = stack([make_strategy(pp=4, dp_shard=16, ep=ep)])
-    network = asked.network(structure.axis_order, columns)
-    prices = price_layers(asked, structure, network, (Recompute.NONE,), uses_tatp=False)
+    network = asked.network(plan_options.axis_order, columns)
+    prices = price_layers(asked, plan_options, network, (Recompute.NONE,), uses_tatp=False)
     return number_at(prices[Recompute.NONE][0].forward_s)
 
 

@@ -39,11 +39,11 @@ DEVICE_UPDATES = SoftwareStack(updates_on_host=False)
 
 
 def use(stage, offload=Offload.NONE, *, updates_on_host=True, reshard_after_forward=True):
-    structure = PlanOptions(
+    plan_options = PlanOptions(
         zero_stage=stage, offload=offload, reshard_after_forward=reshard_after_forward
     )
     return memory_use(
-        STATE, SHARDS, structure, ADAM, capacity_bytes=10_000.0, margin_fraction=0.06,
+        STATE, SHARDS, plan_options, ADAM, capacity_bytes=10_000.0, margin_fraction=0.06,
         buffer_bytes=7.0, updates_on_host=updates_on_host,
     )  # fmt: skip
 
@@ -51,8 +51,8 @@ def use(stage, offload=Offload.NONE, *, updates_on_host=True, reshard_after_forw
 HOST_UPDATES = SoftwareStack()
 
 
-def on_host(structure, software=HOST_UPDATES):
-    return host_bytes(STATE, SHARDS, structure, ADAM, software)
+def on_host(plan_options, software=HOST_UPDATES):
+    return host_bytes(STATE, SHARDS, plan_options, ADAM, software)
 
 
 @pytest.mark.parametrize(
@@ -97,17 +97,17 @@ def test_offload_leaves_two_layers_behind_and_the_host_holds_the_rest():
     assert found[MemoryPart.WEIGHTS] == 0
     assert found[MemoryPart.GATHERED_WEIGHTS] == 2 * 960 * 2 / 8
     assert found[MemoryPart.ACTIVATIONS] == 100 * 2 / 8
-    structure = PlanOptions(zero_stage=1, offload=Offload.ALL)
+    plan_options = PlanOptions(zero_stage=1, offload=Offload.ALL)
     # The update on the host reads FP32 gradients there.
-    assert on_host(structure) == (12 + 4) * SHARD + 2 * 960 + 300
-    assert on_host(structure, DEVICE_UPDATES) == 12 * SHARD + 2 * 960 + 300
+    assert on_host(plan_options) == (12 + 4) * SHARD + 2 * 960 + 300
+    assert on_host(plan_options, DEVICE_UPDATES) == 12 * SHARD + 2 * 960 + 300
     assert on_host(PlanOptions()) == 0
 
 
 @pytest.mark.parametrize("offload", list(Offload))
 def test_nothing_is_lost_between_device_and_host(offload):
     """What leaves the device, beyond the layers at work, stands on the host."""
-    structure = PlanOptions(zero_stage=1, offload=offload)
+    plan_options = PlanOptions(zero_stage=1, offload=offload)
     plain, less = use(1), use(1, offload, updates_on_host=False)
     at_work = less[MemoryPart.GATHERED_WEIGHTS]
     if offload.has_optimizer:
@@ -117,7 +117,7 @@ def test_nothing_is_lost_between_device_and_host(offload):
     if offload.has_gradients:
         at_work = at_work + less[MemoryPart.GRADIENTS]
     gone = plain.total_bytes - less.total_bytes
-    assert gone == on_host(structure, DEVICE_UPDATES) - at_work
+    assert gone == on_host(plan_options, DEVICE_UPDATES) - at_work
 
 
 @pytest.mark.parametrize("offload", list(Offload))
@@ -125,12 +125,12 @@ def test_nothing_is_lost_between_device_and_host(offload):
 @pytest.mark.parametrize("reshard", [True, False])
 def test_every_byte_lies_on_the_device_or_on_its_host(stage, offload, reshard):
     """Weights, gradients and state of a rank, and the whole stage where it stays gathered."""
-    structure = PlanOptions(zero_stage=stage, offload=offload, reshard_after_forward=reshard)
+    plan_options = PlanOptions(zero_stage=stage, offload=offload, reshard_after_forward=reshard)
     found = use(stage, offload, reshard_after_forward=reshard)
     least = 2 * (SHARD if stage == 3 else 960) + 12 * (SHARD if stage else 960)
     least += 4 * (SHARD if stage >= 2 else 960)
     kept = found.total_bytes - found[MemoryPart.GATHERED_WEIGHTS] - 7 - 600 - 50
-    assert kept + on_host(structure) >= least + 300
+    assert kept + on_host(plan_options) >= least + 300
     gathered = found[MemoryPart.GATHERED_WEIGHTS]
     if stage == 3 and not reshard:
         assert gathered == 2 * 960
@@ -143,8 +143,8 @@ def test_every_byte_lies_on_the_device_or_on_its_host(stage, offload, reshard):
 def test_deepspeed_takes_24_bytes_of_host_memory_for_each_parameter():
     """State 12, gradients 4, half as much again of buffers: of 32.5e9 parameters 780 GB."""
     software = load_framework("deepspeed").stack(family="ampere", precision="bf16")
-    structure = PlanOptions(zero_stage=3, offload=Offload.GRADIENTS)
-    assert on_host(structure, software) == 1.5 * (12 + 4) * SHARD
+    plan_options = PlanOptions(zero_stage=3, offload=Offload.GRADIENTS)
+    assert on_host(plan_options, software) == 1.5 * (12 + 4) * SHARD
     both = PlanOptions(zero_stage=3, offload=Offload.STATE)
     assert on_host(both, software) == 1.5 * (12 + 4 + 2) * SHARD
 
@@ -170,9 +170,9 @@ def test_optimizer_moves_28_bytes_for_each_parameter_of_the_shard(stage, params)
 
 
 def offload_s(offload, *, stage=1, reshard=True, updates_on_host=True, **given):
-    structure = PlanOptions(zero_stage=stage, offload=offload, reshard_after_forward=reshard)
+    plan_options = PlanOptions(zero_stage=stage, offload=offload, reshard_after_forward=reshard)
     return offload_step_s(
-        STATE, SHARDS, pipeline(**given), structure, ADAM, HOST, updates_on_host=updates_on_host
+        STATE, SHARDS, pipeline(**given), plan_options, ADAM, HOST, updates_on_host=updates_on_host
     )
 
 
@@ -194,8 +194,8 @@ def test_an_update_of_35_3e9_parameters_of_a_host_takes_1_6_s():
     host = HostLink(
         capacity_bytes=1e12, bandwidth_bytes_per_s=50e9, memory_bandwidth_bytes_per_s=614.4e9 / 8
     )
-    structure = PlanOptions(zero_stage=3, offload=Offload.OPTIMIZER)
-    update_s = host_update_s(state, SHARDS, structure, ADAM, host)
+    plan_options = PlanOptions(zero_stage=3, offload=Offload.OPTIMIZER)
+    update_s = host_update_s(state, SHARDS, plan_options, ADAM, host)
     assert update_s == pytest.approx(1.6087 + 0.5295, abs=1e-3)
 
 
@@ -218,8 +218,8 @@ def test_gradients_on_the_host_leave_two_layers_behind():
     assert found[MemoryPart.WEIGHTS] == found[MemoryPart.OPTIMIZER] == 0
     assert use(2, Offload.GRADIENTS)[MemoryPart.WEIGHTS] == 2 * 960
     assert use(1, Offload.OPTIMIZER)[MemoryPart.GRADIENTS] == 4 * 960
-    structure = PlanOptions(zero_stage=3, offload=Offload.STATE)
-    assert on_host(structure) == (2 + 4 + 12) * SHARD
+    plan_options = PlanOptions(zero_stage=3, offload=Offload.STATE)
+    assert on_host(plan_options) == (2 + 4 + 12) * SHARD
 
 
 def test_gradients_leave_in_each_backward_pass():

@@ -96,7 +96,7 @@ def test_a_number_of_layers_asks_for_full_recomputation():
 def test_the_search_offers_what_it_is_given_and_takes_the_fewest_that_fit(length, fewest):
     asked = {"on": "8xH100", "seq": length, "global_batch": 8, "pp": 8, "tp": 1, "vpp": 1}
     found = mw.plan("llama3-8b", **asked, recompute="full", recompute_layers=[2, 4], mbs=1)
-    assert found.best.structure.recompute_layers == fewest
+    assert found.best.plan_options.recompute_layers == fewest
 
 
 @pytest.mark.slow
@@ -157,4 +157,4 @@ def test_a_run_says_nothing_about_some_of_the_layers():
 def test_the_search_takes_the_runs_that_it_is_given():
     asked = {"on": "8xH100", "seq": "32k", "global_batch": 8, "pp": 8, "tp": 1, "vpp": 1}
     found = mw.plan("llama3-8b", **asked, recompute="full", recompute_run=4, mbs=1)
-    assert found.best.structure.recompute_run == 4
+    assert found.best.plan_options.recompute_run == 4

@@ -38,15 +38,15 @@ def latent():
     return problem_of("deepseek-v2-lite")
 
 
-def kept(problem, structure):
+def kept(problem, plan_options):
     """Return the names of what a layer of experts keeps."""
-    return {entry.tensor.name for entry in saved_elements(problem.graph.layers[-1], structure)}
+    return {entry.tensor.name for entry in saved_elements(problem.graph.layers[-1], plan_options)}
 
 
-def layer_of(problem, structure):
-    network = problem.network(structure.axis_order, stack([make_strategy(dp_shard=64, ep=16)]))
-    kind = structure.recompute
-    return price_layers(problem, structure, network, (kind,), uses_tatp=False)[kind][-3]
+def layer_of(problem, plan_options):
+    network = problem.network(plan_options.axis_order, stack([make_strategy(dp_shard=64, ep=16)]))
+    kind = plan_options.recompute
+    return price_layers(problem, plan_options, network, (kind,), uses_tatp=False)[kind][-3]
 
 
 def test_outputs_of_modules_are_dropped_and_what_they_read_is_kept(latent):
@@ -87,7 +87,7 @@ def test_a_dense_network_keeps_its_input_alone():
     Three products of 2 x 4096 x 14336 FLOPs for each token run again.
     """
     problem = problem_of("llama3-8b")
-    none, found = (layer_of(problem, structure) for structure in (NONE, some("mlp")))
+    none, found = (layer_of(problem, plan_options) for plan_options in (NONE, some("mlp")))
     dropped = number_at(none.kept_bytes) - number_at(found.kept_bytes)
     assert dropped == (1 + 7 + 3.5) * 4096 * 4096 * 2
     again = number_at(found.flops) - number_at(none.flops)
@@ -131,7 +131,7 @@ def test_traces_and_simulation_repeat_what_modules_repeat(module):
         kind = "selective" if modules else "none"
         plan = mw.estimate("llama3-8b", **asked, recompute=kind, recompute_modules=modules)
         entry = plan.best
-        pieces = Pieces(priced_problem(plan), entry.structure, entry.strategy)
+        pieces = Pieces(priced_problem(plan), entry.plan_options, entry.strategy)
         steps = pieces.steps(0, TaskKind.BACKWARD)
         flops = sum(getattr(getattr(step, "work", step), "flops", 0.0) for step in steps)
         found[kind] = (flops, mw.simulate(plan).step.step_time_s)
@@ -145,10 +145,10 @@ def test_traces_and_simulation_repeat_what_modules_repeat(module):
 def test_collectives_of_repeated_products_run_again():
     """With sequence parallelism each up-projection gathers its input over tp once more."""
     layer = problem_of("deepseek-v2-lite").graph.layers[-1]
-    structure = replace(some("mla_up_proj"), sequence_parallel=True)
-    again = [call for call in derive_calls(layer, structure, axes=("tp",)) if call.replayed]
+    plan_options = replace(some("mla_up_proj"), sequence_parallel=True)
+    again = [call for call in derive_calls(layer, plan_options, axes=("tp",)) if call.replayed]
     first = [
-        call for call in derive_calls(layer, replace(structure, recompute=Recompute.NONE),
+        call for call in derive_calls(layer, replace(plan_options, recompute=Recompute.NONE),
                                       axes=("tp",))
         if call.site.split(":")[0] in MODULES["mla_up_proj"] and call.phase == "forward"
     ]  # fmt: skip
@@ -200,5 +200,5 @@ def test_modules_ask_for_selective_recomputation_and_are_written():
 
 def test_the_search_recomputes_the_modules_that_it_is_given():
     found = mw.plan("deepseek-v2-lite", **ASKED, recompute_modules="layernorm+moe_act")
-    assert found.best.structure.recompute_modules == ("layernorm", "moe_act")
-    assert found.best.structure.recompute is Recompute.SELECTIVE
+    assert found.best.plan_options.recompute_modules == ("layernorm", "moe_act")
+    assert found.best.plan_options.recompute is Recompute.SELECTIVE

@@ -21,7 +21,7 @@ from meshwright.train.question import make_problem, training
 from meshwright.train.search import arithmetic_s
 
 PLAN = make_strategy(tp=2, dp_shard=4, micro_batch_size=1)
-STRUCTURE = PlanOptions(sequence_parallel=False)
+PLAN_OPTIONS = PlanOptions(sequence_parallel=False)
 
 
 def problem(*, model="llama3-8b", system="8xA100", constants=None, **software):
@@ -34,8 +34,8 @@ def problem(*, model="llama3-8b", system="8xA100", constants=None, **software):
     return replace(found, calibration=replace(found.calibration, **(constants or {})))
 
 
-def compute_s(found, structure=STRUCTURE, part="compute_s"):
-    time = price_one(found, structure, PLAN).step.time
+def compute_s(found, plan_options=PLAN_OPTIONS, part="compute_s"):
+    time = price_one(found, plan_options, PLAN).step.time
     return float(np.asarray(time[part]).reshape(-1)[0])
 
 
@@ -88,8 +88,8 @@ def test_gradients_added_apart_cost_ten_bytes_of_traffic():
 
 
 def test_scattered_sends_are_a_part_of_each_rank():
-    whole = send_bytes(problem(), STRUCTURE, PLAN)
-    assert send_bytes(problem(scatters_sends=True), STRUCTURE, PLAN) == whole / 2.0
+    whole = send_bytes(problem(), PLAN_OPTIONS, PLAN)
+    assert send_bytes(problem(scatters_sends=True), PLAN_OPTIONS, PLAN) == whole / 2.0
     split = PlanOptions(sequence_parallel=True)
     assert send_bytes(problem(scatters_sends=True), split, PLAN) == whole / 2.0
 
@@ -120,8 +120,8 @@ def test_experts_reach_a_share_and_route_more():
     assert found[0] < found[2]
 
 
-def memory(asked, structure=STRUCTURE, plan=PLAN):
-    return price_one(asked, structure, plan).step.memory
+def memory(asked, plan_options=PLAN_OPTIONS, plan=PLAN):
+    return price_one(asked, plan_options, plan).step.memory
 
 
 @pytest.mark.parametrize("copies", [0.0, 2.5])
@@ -137,7 +137,7 @@ def test_the_loss_holds_fp32_copies_of_the_logits(copies):
 def test_copies_of_whole_logits_count_where_nothing_splits_them():
     whole = make_strategy(dp_shard=8, micro_batch_size=1)
     copied, split, plain = (
-        memory(asked, STRUCTURE, whole)[0][MemoryPart.WORKING]
+        memory(asked, PLAN_OPTIONS, whole)[0][MemoryPart.WORKING]
         for asked in (
             problem(fp32_logit_copies=2.5),
             problem(fp32_split_logit_copies=9.0),
@@ -193,7 +193,7 @@ def test_plain_modules_keep_gates_and_steps_of_norms(software, more):
     """Llama 2 7B: the gate 2 bytes; of each norm 4 and 2 bytes in the place of 2."""
     plan = make_strategy(dp_shard=8, micro_batch_size=1)
     found, plain = (
-        memory(problem(model="llama2-7b", **changes), STRUCTURE, plan)[0][MemoryPart.ACTIVATIONS]
+        memory(problem(model="llama2-7b", **changes), PLAN_OPTIONS, plan)[0][MemoryPart.ACTIVATIONS]
         for changes in (software, {})
     )
     assert found - plain == pytest.approx(32 * 2048 * more)
@@ -202,9 +202,9 @@ def test_plain_modules_keep_gates_and_steps_of_norms(software, more):
 def test_stages_may_keep_what_they_sent():
     plan = make_strategy(tp=2, pp=2, dp_shard=2, micro_batch_size=1)
     kept, plain = (
-        memory(problem(keeps_stage_outputs=keeps), STRUCTURE, plan) for keeps in (True, False)
+        memory(problem(keeps_stage_outputs=keeps), PLAN_OPTIONS, plan) for keeps in (True, False)
     )
-    sent = send_bytes(problem(), STRUCTURE, plan)
+    sent = send_bytes(problem(), PLAN_OPTIONS, plan)
     first = kept[0][MemoryPart.ACTIVATIONS] - plain[0][MemoryPart.ACTIVATIONS]
     assert first == pytest.approx(2.0 * sent)
     assert kept[2][MemoryPart.ACTIVATIONS] == plain[2][MemoryPart.ACTIVATIONS]
@@ -220,7 +220,7 @@ def test_casts_of_each_local_expert_show_in_narrow_types_alone():
             for k in (0.0, 10.0)
         ]
         few, many = (
-            float(price_one(f, STRUCTURE, plan).step.time[TimePart.COMPUTE][0]) for f in found
+            float(price_one(f, PLAN_OPTIONS, plan).step.time[TimePart.COMPUTE][0]) for f in found
         )
         return many - few
 
@@ -252,17 +252,17 @@ def test_frozen_weights_save_a_third_of_the_products():
     found = problem()
     adapters = found.workload.model_copy(update={"optimizer": load_optimizer("adapters")})
     frozen = replace(found, workload=adapters)
-    time = price_one(frozen, STRUCTURE, PLAN).step.time
+    time = price_one(frozen, PLAN_OPTIONS, PLAN).step.time
     assert 0.6 < compute_s(frozen) / compute_s(found) < 0.75
     assert float(np.asarray(time[TimePart.OPTIMIZER]).reshape(-1)[0]) == 0.0
 
 
-def both_optimizers(model, system, plan, structure=STRUCTURE):
+def both_optimizers(model, system, plan, plan_options=PLAN_OPTIONS):
     """Return a problem whose weights are trained and one whose weights are frozen, priced."""
     trained = problem(model=model, system=system)
     adapters = trained.workload.model_copy(update={"optimizer": load_optimizer("adapters")})
     frozen = replace(trained, workload=adapters)
-    return [(each, price_one(each, structure, plan)) for each in (trained, frozen)]
+    return [(each, price_one(each, plan_options, plan)) for each in (trained, frozen)]
 
 
 @pytest.mark.parametrize(
@@ -301,13 +301,13 @@ def test_arithmetic_bounds_the_step_of_adapters():
 
 def test_operands_are_cast_before_they_are_gathered():
     def casts_s(sequence_parallel):
-        structure = replace(STRUCTURE, sequence_parallel=sequence_parallel)
+        plan_options = replace(PLAN_OPTIONS, sequence_parallel=sequence_parallel)
         narrow, wide = (
             replace(found, workload=found.workload.model_copy(update={"precision": precision}))
             for found in [problem(system="8xH100")]
             for precision in (Precision(matmul="fp8", row_scales=True), Precision())
         )
-        return compute_s(narrow, structure) - compute_s(wide, structure)
+        return compute_s(narrow, plan_options) - compute_s(wide, plan_options)
 
     # In 16 bits both have the same products; SP halves the elementwise work of both as well.
     assert 0.0 < casts_s(sequence_parallel=True) < casts_s(sequence_parallel=False)
@@ -340,7 +340,7 @@ def adapters_on(stated, *, optimizer="adapters", sequence_length=2048):
 def test_frozen_weights_rest_as_the_checkpoint_stores_them():
     """Layers at 0.5 + 4/64 bytes a weight; embedding, head and norms at two."""
     narrow, wide = (
-        price_one(adapters_on(stated), STRUCTURE, PLAN).step for stated in (QLORA, None)
+        price_one(adapters_on(stated), PLAN_OPTIONS, PLAN).step for stated in (QLORA, None)
     )
     found = adapters_on(QLORA)
     counts = count_parameters(found.model)
@@ -359,7 +359,7 @@ def test_frozen_weights_rest_as_the_checkpoint_stores_them():
 
 def test_a_wide_copy_of_frozen_weights_is_there_while_their_product_works():
     (narrow,), (wide,) = (
-        price_one(adapters_on(stated, sequence_length=64), STRUCTURE, PLAN)
+        price_one(adapters_on(stated, sequence_length=64), PLAN_OPTIONS, PLAN)
         .step.memory[0][MemoryPart.WORKING].tolist()
         for stated in (QLORA, None)
     )  # fmt: skip

@@ -14,8 +14,8 @@ from meshwright.sharding.strategy import PlanOptions, lengths_text
 
 
 def layers_of(num_layers, stages, chunks=1, embedding=0, head=0):
-    structure = PlanOptions(embedding_layers=embedding, head_layers=head)
-    counts = deal_layers((0,) * num_layers, 1, stages, chunks, structure)
+    plan_options = PlanOptions(embedding_layers=embedding, head_layers=head)
+    counts = deal_layers((0,) * num_layers, 1, stages, chunks, plan_options)
     return counts[:, 0].tolist()
 
 
@@ -104,8 +104,10 @@ def layer(**given):
 
 
 def layout(num_layers, stages, **counted):
-    structure = PlanOptions(**counted)
-    return stage_layout((0,) * num_layers, (1.0,), np.array([stages * 1.0]), np.ones(1), structure)
+    plan_options = PlanOptions(**counted)
+    return stage_layout(
+        (0,) * num_layers, (1.0,), np.array([stages * 1.0]), np.ones(1), plan_options
+    )
 
 
 def transient(working_bytes):
@@ -182,12 +184,12 @@ def test_no_dealing_is_faster_than_an_even_one_could_be(
     num_layers, stages, chunks, embedding, head, weight
 ):
     """The slowest stage takes no less than the mean of all, however layers are dealt."""
-    structure = PlanOptions(embedding_layers=embedding, head_layers=head)
-    if not is_dealt(chunk_lengths(num_layers, stages * chunks, structure), stages):
+    plan_options = PlanOptions(embedding_layers=embedding, head_layers=head)
+    if not is_dealt(chunk_lengths(num_layers, stages * chunks, plan_options), stages):
         return
     columns = [np.array([float(number)]) for number in (stages, chunks)]
     costs = [LAYER, layer(), layer(forward_s=1.0 * weight, forward_total_s=1.0 * weight)]
-    dealt_layers = stage_layout((0,) * num_layers, (1.0,), *columns, structure)
+    dealt_layers = stage_layout((0,) * num_layers, (1.0,), *columns, plan_options)
     slowest, _ = slowest_stage(costs, dealt_layers)
     assert slowest.total_s[0] * stages >= (6 * num_layers + weight) * (1 - 1e-12)
 

@@ -22,10 +22,10 @@ SELECTIVE = PlanOptions(sequence_parallel=False, zero_stage=3, recompute=Recompu
 FULL = replace(SELECTIVE, recompute=Recompute.FULL)
 
 
-def step_of(structure):
+def step_of(plan_options):
     work = training("8xTPU-v6e", global_batch_size=8, sequence_length=TOKENS)
     problem = make_problem("llama3-8b", "8xTPU-v6e", work, "uncalibrated")
-    return price_one(problem, structure, make_strategy(dp_shard=8)).step
+    return price_one(problem, plan_options, make_strategy(dp_shard=8)).step
 
 
 def kept(**names):
@@ -74,7 +74,7 @@ ASKED = {"on": "8xTPU-v6e", "seq": TOKENS, "global_batch": 8, "dp": 8, "zero": "
 
 def test_as_an_option():
     found = mw.estimate("llama3-8b", **ASKED, offloaded_tensors="decoder_layer_input+query_proj")
-    assert found.best.structure.offloaded_tensors == ("decoder_layer_input", "query_proj")
+    assert found.best.plan_options.offloaded_tensors == ("decoder_layer_input", "query_proj")
     assert "offloaded_tensors=decoder_layer_input+query_proj" in found.best.text
     with pytest.raises(MeshwrightError, match="key_proj"):
         mw.estimate("llama3-8b", **ASKED, kept_tensors="keys")
@@ -86,8 +86,8 @@ def test_as_an_option():
 def test_in_a_search():
     found = mw.plan("llama3-8b", on="8xTPU-v6e", seq=TOKENS, global_batch=8, framework="maxtext",
                     kept_tensors="query_proj+key_proj+value_proj")  # fmt: skip
-    assert found.best.structure.kept_tensors == ("query_proj", "key_proj", "value_proj")
-    assert found.best.structure.recompute is Recompute.SELECTIVE
+    assert found.best.plan_options.kept_tensors == ("query_proj", "key_proj", "value_proj")
+    assert found.best.plan_options.recompute is Recompute.SELECTIVE
 
 
 def kept_of(precision="bf16", optimizer=None, **software):
@@ -98,8 +98,8 @@ def kept_of(precision="bf16", optimizer=None, **software):
     problem = make_problem(
         "llama3-8b", "8xH100", work.model_copy(update={"software": stack}), "uncalibrated"
     )
-    structure = PlanOptions(sequence_parallel=False, zero_stage=0)
-    step = price_one(problem, structure, make_strategy(dp_shard=8)).step
+    plan_options = PlanOptions(sequence_parallel=False, zero_stage=0)
+    step = price_one(problem, plan_options, make_strategy(dp_shard=8)).step
     return fullest(step.memory)[0]
 
 
@@ -135,8 +135,8 @@ def test_an_operator_at_work_holds_gradients_of_what_it_reads_and_writes():
     """The activation of a gated network: what it reads is twice as wide as what it writes."""
     work = training("8xH100", global_batch_size=8, sequence_length=TOKENS)
     problem = make_problem("llama3-8b", "8xH100", work, "uncalibrated")
-    structure = PlanOptions(sequence_parallel=False, zero_stage=0)
-    network = problem.network(structure.axis_order, stack([make_strategy(dp_shard=8)]))
-    prices = price_layers(problem, structure, network, (Recompute.NONE,), uses_tatp=False)
+    plan_options = PlanOptions(sequence_parallel=False, zero_stage=0)
+    network = problem.network(plan_options.axis_order, stack([make_strategy(dp_shard=8)]))
+    prices = price_layers(problem, plan_options, network, (Recompute.NONE,), uses_tatp=False)
     working = number_at(prices[Recompute.NONE][0].working_bytes, 0)
     assert working == pytest.approx(WORD * TOKENS * (2 * FFN + FFN))

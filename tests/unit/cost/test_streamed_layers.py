@@ -30,10 +30,10 @@ BLOCK = system(level(2, "mesh"), level(4, "mesh"))
 
 def way_of(streamed, form=StreamForm.LINE_HOLD, on=LINE, spec=PLAIN, length=TOKENS):
     """Return a layer with tatp over all eight devices."""
-    structure = PlanOptions(sequence_parallel=False, streamed=streamed, stream_form=form)
+    plan_options = PlanOptions(sequence_parallel=False, streamed=streamed, stream_form=form)
     what = problem(model(spec), on, sequence_length=length)
-    network = what.network(structure.axis_order, stack([make_strategy(tatp=N)]))
-    return priced_pieces(what, structure, Collectives(network, 0.0), 0, uses_tatp=True)[0]
+    network = what.network(plan_options.axis_order, stack([make_strategy(tatp=N)]))
+    return priced_pieces(what, plan_options, Collectives(network, 0.0), 0, uses_tatp=True)[0]
 
 
 def costs_of(way, **rates):
@@ -86,10 +86,10 @@ def test_without_computation_a_stream_takes_its_bytes_over_the_link(streamed):
 
 def test_inputs_leave_attention_local_and_copy_shared_key_heads():
     """4 query and 2 key heads on 4 devices: each has one query head, and a whole key head."""
-    structure = PlanOptions(sequence_parallel=False, streamed=Streamed.INPUTS)
+    plan_options = PlanOptions(sequence_parallel=False, streamed=Streamed.INPUTS)
     what = problem(model(PLAIN), system(level(4, "mesh")), sequence_length=TOKENS)
-    network = what.network(structure.axis_order, stack([make_strategy(tatp=4)]))
-    way = priced_pieces(what, structure, Collectives(network, 0.0), 0, uses_tatp=True)[0]
+    network = what.network(plan_options.axis_order, stack([make_strategy(tatp=4)]))
+    way = priced_pieces(what, plan_options, Collectives(network, 0.0), 0, uses_tatp=True)[0]
     assert "attention.core" not in way.streams.by_op
     assert way.local.size("query").item() == 16
     assert way.local.size("key").item() == 16  # half of both heads, where 2 devices share each
@@ -120,8 +120,8 @@ def test_layouts_say_what_travels():
 
 
 def layer_of(way, recompute):
-    structure = replace(way.structure, recompute=recompute)
-    prices = price_layers(way.problem, structure, way.network, (recompute,), uses_tatp=True)
+    plan_options = replace(way.plan_options, recompute=recompute)
+    prices = price_layers(way.problem, plan_options, way.network, (recompute,), uses_tatp=True)
     return prices[recompute][0]
 
 
@@ -169,8 +169,10 @@ def auto_problem(num_heads):
 
 
 def tensors_of(what, network, **choices):
-    structure = PlanOptions(sequence_parallel=False, **choices)
-    return [way.structure.streamed for way, *_ in streamed_blocks(what, structure, network)[0]]
+    plan_options = PlanOptions(sequence_parallel=False, **choices)
+    return [
+        way.plan_options.streamed for way, *_ in streamed_blocks(what, plan_options, network)[0]
+    ]
 
 
 def test_heads_that_do_not_divide_keep_their_weights_streaming():
@@ -187,8 +189,8 @@ def test_the_choice_is_the_cheaper_one_block_by_block():
     shared = replace(network, slowdown={"tatp": np.array([50.0])})
 
     def total_s(streamed, groups):
-        structure = PlanOptions(sequence_parallel=False, streamed=streamed)
-        prices = price_layers(what, structure, groups, (Recompute.NONE,), uses_tatp=True)
+        plan_options = PlanOptions(sequence_parallel=False, streamed=streamed)
+        prices = price_layers(what, plan_options, groups, (Recompute.NONE,), uses_tatp=True)
         return prices[Recompute.NONE][0].total_s.item()
 
     fixed = [total_s(Streamed.WEIGHTS, network), total_s(Streamed.INPUTS, network)]

@@ -23,8 +23,8 @@ def problem():
     return make_problem("llama3-8b", "64xH100", work, "uncalibrated")
 
 
-def over_stages(graph, structure):
-    calls = derive_calls(graph, structure, axes=("pp",))
+def over_stages(graph, plan_options):
+    calls = derive_calls(graph, plan_options, axes=("pp",))
     return [(c.kind, c.tensor.name, c.phase) for c in calls if not c.per_step]
 
 
@@ -80,9 +80,9 @@ def test_one_micro_batch_more_is_in_flight(problem):
     [(make_strategy(dp_shard=64), ScheduleKind.ONE_F_ONE_B), (STRATEGY, ScheduleKind.ZERO_BUBBLE)],
 )
 def test_it_needs_stages_in_plain_order(problem, strategy, schedule):
-    structure = PlanOptions(sequence_parallel=False, vocabulary_parallel=True, schedule=schedule)
+    plan_options = PlanOptions(sequence_parallel=False, vocabulary_parallel=True, schedule=schedule)
     assert "vocabulary-parallel-schedule" in [
-        fault.path for fault in check_problem(problem, strategy, structure)
+        fault.path for fault in check_problem(problem, strategy, plan_options)
     ]
 
 
@@ -90,9 +90,9 @@ def test_it_needs_stages_in_plain_order(problem, strategy, schedule):
 def test_it_is_searched_on_request_only():
     free = mw.plan("llama3-8b", on="64xH100", **DIMS)
     asked = mw.plan("llama3-8b", on="64xH100", vocab_parallel="on", schedule="1f1b", **DIMS)
-    alone = price_one(problem_of(asked), asked.best.structure, asked.best.strategy)
-    assert not free.best.structure.vocabulary_parallel
-    assert asked.best.structure.vocabulary_parallel
+    alone = price_one(problem_of(asked), asked.best.plan_options, asked.best.strategy)
+    assert not free.best.plan_options.vocabulary_parallel
+    assert asked.best.plan_options.vocabulary_parallel
     step_s = number_at(alone.step.time.total_s)
     assert asked.best.estimate.step_time_s == pytest.approx(step_s, rel=1e-12)
     assert asked.coverage.gap == pytest.approx(0.0, abs=1e-12)

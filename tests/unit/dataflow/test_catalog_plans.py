@@ -6,7 +6,7 @@ from meshwright.base.errors import SpecError
 from meshwright.dataflow.fusion.cores import grid_of
 from meshwright.dataflow.fusion.fuse import fused_stage_time
 from meshwright.dataflow.search import calibrated_system, plan_dataflow
-from meshwright.graph.kernels.workloads import gpt_layer
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 SMALL = gpt_layer(2048, 16, 128, 512, repeats=8)
 

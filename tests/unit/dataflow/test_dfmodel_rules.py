@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.dataflow.dfmodel_rules import peer_tables
 from meshwright.dataflow.layouts import REPLICATED
 from meshwright.dataflow.sharding import choose_sharding
-from meshwright.graph.kernels.workloads import gpt_layer, gpt_training_layer
+from meshwright_papers.studies.dfmodel.peer_rules import peer_tables
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer, gpt_training_layer
 
 GPT3 = (12288, 96, 128, 2048)
 ONE_SUM = 2048 * 12288 * 2

@@ -9,7 +9,7 @@ from meshwright.cli.main import main
 from meshwright.dataflow.energy import power_parts_w, total_w
 from meshwright.dataflow.load import load_graph
 from meshwright.dataflow.search import calibrated_system, plan_dataflow
-from meshwright.graph.kernels.workloads import gpt_layer
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 MIB = 2**20
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from meshwright.dataflow.ideals import TooWideError, as_bits, larger_ideals, members, order_ideals
-from meshwright.graph.kernels.workloads import gpt_layer
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 MOST = 1_000
 

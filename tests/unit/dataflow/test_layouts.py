@@ -2,7 +2,7 @@
 
 from meshwright.dataflow.layouts import PARTIAL, REPLICATED, TensorLayout, local_sizes, splits_of
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
-from meshwright.graph.kernels.workloads import gpt_layer
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 KERNELS = {kernel.name: kernel for kernel in gpt_layer(64, 4, 16, 32).kernels}
 

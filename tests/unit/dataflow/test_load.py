@@ -12,7 +12,8 @@ from meshwright.dataflow.load import check_graph, load_graph
 from meshwright.graph.kernels.declared import to_spec
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
-from meshwright.graph.kernels.workloads import fft, gpt_layer, hpl
+from meshwright.graph.kernels.workloads import fft, hpl
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 
 def test_every_kind_of_name_finds_its_graph(tmp_path) -> None:

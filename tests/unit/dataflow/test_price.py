@@ -80,6 +80,10 @@ def test_a_tensor_with_one_elementwise_reader_stays_on_the_chip(machine):
     assert Roofline(few, machine, 4).materialised_s(edge, ("out", None)) == pytest.approx(5e-6)
 
 
+def test_an_output_of_a_graph_leaves_the_chip_though_one_kernel_reads_it():
+    assert fused_edges(replace(layer(), outputs=("up", "relu"))) == ()
+
+
 def test_products_of_activations_count_what_both_share():
     reads = (Operand("q", ("t", "h", "d")), Operand("k", ("s", "h", "d")))
     kernel = Kernel("qk", Unit.MATRIX, ("t", "h", "s"), reads)

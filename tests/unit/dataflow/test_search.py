@@ -15,8 +15,9 @@ from meshwright.dataflow.stages import StagePrice
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, MessageKind, Operand, Unit, Weight
-from meshwright.graph.kernels.workloads import dlrm_a, fft, gpt_layer, hpl
+from meshwright.graph.kernels.workloads import fft, hpl
 from meshwright.spec.collective import CollectiveKind
+from meshwright_papers.studies.dfmodel.workloads import dlrm_a, gpt_layer
 
 SMALL = (2048, 16, 128, 1024)
 

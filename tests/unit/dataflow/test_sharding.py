@@ -6,8 +6,9 @@ from meshwright.dataflow.layouts import REPLICATED, splits_of
 from meshwright.dataflow.price import volume_tables, weights_split
 from meshwright.dataflow.sharding import choose_sharding
 from meshwright.graph.kernels.backward import with_backward
-from meshwright.graph.kernels.workloads import dlrm_a, fft, gpt_layer
+from meshwright.graph.kernels.workloads import fft
 from meshwright.spec.collective import CollectiveKind
+from meshwright_papers.studies.dfmodel.workloads import dlrm_a, gpt_layer
 
 GPT3 = (12288, 96, 128, 2048)
 STREAM = 2048 * 12288 * 2

@@ -171,7 +171,7 @@ def test_a_plan_on_a_grid_has_a_map_with_what_links_carry(server):
 def test_options_of_a_placed_plan_state_no_order_of_axes(server):
     options = {"model": "gpt2-124m", "on": "wafer-2x2", "seq": "1k", "global_batch": "4"}
     found = ask(server, "estimate", options=options)
-    order = found["answer"]["best"]["segments"][0]["structure"]["axis_order"]
+    order = found["answer"]["best"]["plan_options"]["axis_order"]
     assert order[0].startswith("dp")
     assert "axis_order" not in found["plans"][0]["options"]
 

@@ -33,7 +33,6 @@ PLAIN = {
     "deepspeed": ({"dp_shard": 64}, {"zero_stage": 3}, {"optimizer": "deepspeed-adam"}),
     "torchtitan": ({"dp_shard": 64}, {"zero_stage": 3}, {}),
     "megatron-bridge": ({"tp": 8, "dp_shard": 8}, {"zero_stage": 1}, {}),
-    "jax": ({"dp_shard": 64}, {"zero_stage": 3}, {}),
 }
 
 
@@ -42,8 +41,8 @@ def plan(make_plan):
     """Return a plain plan of 64 devices for a framework."""
 
     def of(name):
-        degrees, structure, rest = PLAIN[name]
-        return make_plan(degrees, structure, **rest)
+        degrees, plan_options, rest = PLAIN[name]
+        return make_plan(degrees, plan_options, **rest)
 
     return of
 

@@ -282,10 +282,10 @@ def test_a_trace_of_flows_without_links(tmp_path):
 def test_a_step_is_a_process_for_each_stage(tmp_path, name, schedule):
     chunks = 2 if schedule == "interleaved" else 1
     asked = problem(model(num_layers=8), system(level(4)), global_batch_size=4)
-    structure = PlanOptions(schedule=ScheduleKind(schedule))
+    plan_options = PlanOptions(schedule=ScheduleKind(schedule))
     strategy = make_strategy(pp=2, tp=2, num_virtual_stages=chunks)
-    priced = price_one(asked, structure, strategy)
-    network = asked.network(structure.axis_order, priced.strategy)
+    priced = price_one(asked, plan_options, strategy)
+    network = asked.network(plan_options.axis_order, priced.strategy)
     step = step_timeline(asked, priced, network, fidelity="closed_form")
     write_step_trace(step, tmp_path / name, notes={"plan": "x"})
     events = read(tmp_path / name)

@@ -10,7 +10,7 @@ from meshwright.base.errors import InfeasibleError, MeshwrightError, SpecError, 
 from meshwright.cli.main import main
 from meshwright.frameworks.servers import SERVERS, served
 from meshwright.serve.answer import SERVING_FILE
-from meshwright.serve.report import launches_text
+from meshwright.serve.view import launches_text
 
 NAMES = {
     "vllm": ("--tensor-parallel-size", "--pipeline-parallel-size", "--max-model-len",

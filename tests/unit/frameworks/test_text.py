@@ -13,9 +13,9 @@ import pytest
 
 from meshwright.frameworks import programs
 from meshwright.frameworks.launch import layers_of_chunks
+from meshwright.frameworks.programs.torchtitan import edge_weights
 from meshwright.frameworks.reading.stages import pipeline_layout
 from meshwright.frameworks.registry import exporters, rendered
-from meshwright.frameworks.programs.torchtitan import edge_weights
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
 from meshwright.spec.workload import Precision, SoftwareStack
 
@@ -58,11 +58,6 @@ CASES = {
         {"zero_stage": 1, "recompute": Recompute.SELECTIVE, "head_layers": 1},
         {"model": "mixtral-8x7b", "optimizer": "megatron-adam-bf16-gradients", "length": 4096},
     ),
-    "jax": (
-        {"tp": 2, "dp_shard": 8, "ep": 8},
-        {"zero_stage": 3, "overlap_tensor_parallel": True},
-        {"model": "mixtral-8x7b", "length": 4096},
-    ),
     "maxtext": (
         {"tp": 2, "dp_shard": 16, "dp_replicate": 2, "ep": 8},
         {"zero_stage": 3, "recompute": Recompute.FULL, "overlap_tensor_parallel": True},
@@ -76,8 +71,8 @@ CASES = {
 def text(make_plan):
     """Return a way to render the files of a target, one behind the other."""
 
-    def render(target, degrees, structure=None, **rest):
-        return "".join(rendered(make_plan(degrees, structure, **rest), target).values())
+    def render(target, degrees, plan_options=None, **rest):
+        return "".join(rendered(make_plan(degrees, plan_options, **rest), target).values())
 
     return render
 
@@ -114,8 +109,8 @@ def mesh_of(script):
 
 @pytest.mark.parametrize("target", CASES)
 def test_golden_text(make_plan, target):
-    degrees, structure, rest = CASES[target]
-    for name, content in rendered(make_plan(degrees, structure, **rest), target).items():
+    degrees, plan_options, rest = CASES[target]
+    for name, content in rendered(make_plan(degrees, plan_options, **rest), target).items():
         assert content == (DATA / "export" / f"{name}.txt").read_text("utf-8")
 
 
@@ -130,8 +125,8 @@ def test_every_framework_is_found_by_itself_and_has_a_golden_plan():
 
 @pytest.mark.parametrize("target", CASES)
 def test_header_names_plan_price_and_devices(text, target):
-    degrees, structure, rest = CASES[target]
-    script = text(target, degrees, structure, **rest)
+    degrees, plan_options, rest = CASES[target]
+    script = text(target, degrees, plan_options, **rest)
     assert f"# plan: tp{degrees.get('tp', 1)} pp{degrees.get('pp', 1)} " in script
     assert "# step: 2.5 s (closed_form, uncalibrated), 64.0 GiB on the fullest device" in script
     used = prod(degrees.values()) // degrees.get("num_virtual_stages", 1) // degrees.get("ep", 1)
@@ -182,10 +177,10 @@ def written(make_plan):
     from meshwright.base.errors import UnsupportedError
 
     found = {target: [] for target in FRAMEWORKS}
-    for degrees, structure, rest in [*CASES.values(), *MANY]:
+    for degrees, plan_options, rest in [*CASES.values(), *MANY]:
         for target in FRAMEWORKS:
             try:
-                found[target] += rendered(make_plan(degrees, structure, **rest), target).values()
+                found[target] += rendered(make_plan(degrees, plan_options, **rest), target).values()
             except UnsupportedError:
                 continue
     return found
@@ -257,8 +252,8 @@ def test_experts_see_the_same_ranks_again(text):
 
 def test_megatron_degrees_batch_and_mapping(text):
     degrees = {"tp": 2, "pp": 4, "dp_shard": 4, "dp_replicate": 2, "micro_batch_size": 2}
-    structure = {"zero_stage": 1, "axis_order": PIPELINE_INSIDE}
-    options = options_of(text("megatron", degrees, structure))
+    plan_options = {"zero_stage": 1, "axis_order": PIPELINE_INSIDE}
+    options = options_of(text("megatron", degrees, plan_options))
     assert options["--tensor-model-parallel-size"] == "2"
     assert options["--pipeline-model-parallel-size"] == "4"
     assert options["--num-distributed-optimizer-instances"] == "2"
@@ -305,11 +300,11 @@ def test_megatron_uneven_chunks(text, chunks, head, expected):
 
     With a head for three, 129 are dealt over 8 x 4 chunks: one of five, the others of four.
     """
-    structure = {
+    plan_options = {
         "schedule": ScheduleKind.INTERLEAVED, "zero_stage": 0, "head_layers": head,
     }  # fmt: skip
     degrees = {"tp": 8, "pp": 8, "num_virtual_stages": chunks}
-    script = text("megatron", degrees, structure, model="llama3-405b", length=4096)
+    script = text("megatron", degrees, plan_options, model="llama3-405b", length=4096)
     words = ("pipeline-split", "virtual", "layout", "decoder")
     options = {k: v for k, v in options_of(script).items() if any(word in k for word in words)}
     assert {k: "" if v.startswith("--") else v for k, v in options.items()} == expected
@@ -343,8 +338,8 @@ def test_megatron_sends_a_token_to_a_host_once_as_priced(text, system, ep, dispa
     ],
 )
 def test_megatron_recomputes_all_layers_or_some_of_each_chunk(text, chosen, method, number):
-    structure = {"recompute": Recompute.FULL, "zero_stage": 1, **chosen}
-    options = options_of(text("megatron", {"pp": 4, "dp_shard": 8}, structure))
+    plan_options = {"recompute": Recompute.FULL, "zero_stage": 1, **chosen}
+    options = options_of(text("megatron", {"pp": 4, "dp_shard": 8}, plan_options))
     assert options["--recompute-granularity"] == "full"
     assert options["--recompute-method"] == method
     assert options["--recompute-num-layers"] == number
@@ -361,11 +356,19 @@ def test_megatron_recomputes_all_layers_or_some_of_each_chunk(text, chosen, meth
 )  # fmt: skip
 def test_megatron_takes_the_layers_of_each_stage(text, stages, chunks, lengths, expected):
     kind = ScheduleKind.INTERLEAVED if chunks > 1 else ScheduleKind.ONE_F_ONE_B
-    structure = {"stage_layers": lengths, "zero_stage": 1, "schedule": kind}
+    plan_options = {"stage_layers": lengths, "zero_stage": 1, "schedule": kind}
     degrees = {"pp": stages, "num_virtual_stages": chunks, "dp_shard": 4}
-    options = options_of(text("megatron", degrees, structure))
+    options = options_of(text("megatron", degrees, plan_options))
     found = {k: v for k, v in options.items() if "layout" in k or "decoder" in k or "virtual" in k}
     assert found == expected
+
+
+def test_megatron_counts_the_tokens_before_a_token_in_its_window(text):
+    """A window of 4,096 tokens holds a token and 4,095 before it."""
+    mistral = {"model": "mistral-7b"}
+    script = text("megatron", {"tp": 8, "dp_shard": 8}, length=32768, **mistral)
+    assert options_of(script)["--window-size"] == "4095,0"
+    assert "--window-size" not in text("megatron", {"tp": 8, "dp_shard": 8}, length=4096, **mistral)
 
 
 def test_pipeline_layout_counts_every_layer():
@@ -386,7 +389,7 @@ def dealt_by_torchtitan(num_layers, num_stages, first, last):
 def test_torchtitan_deals_layers_as_priced(make_plan, num_stages, counted):
     plan = make_plan({"pp": num_stages, "dp_shard": 1}, counted)
     lengths = layers_of_chunks(plan)
-    first, last = edge_weights(lengths, plan.best.structure)
+    first, last = edge_weights(lengths, plan.best.plan_options)
     assert dealt_by_torchtitan(32, num_stages, first, last) == lengths
 
 
@@ -412,8 +415,8 @@ def test_torchtitan_without_zero_replicates(text):
 )
 @pytest.mark.parametrize("target", CASES)
 def test_odd_names_stay_in_their_comment(make_plan, renamed, target, name):
-    degrees, structure, rest = CASES[target]
-    plan = make_plan(degrees, structure, **rest)
+    degrees, plan_options, rest = CASES[target]
+    plan = make_plan(degrees, plan_options, **rest)
     plain = "".join(rendered(plan, target).values())
     odd = "".join(rendered(renamed(plan, name), target).values())
     assert len(odd.splitlines()) == len(plain.splitlines())

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.network.faults import balanced_rows, memory_shares, relative_rate
+from meshwright.network.faults import balanced_rows
 
 SPEEDS = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.6, 0.9, 1.0]), min_size=1, max_size=4)
 
@@ -28,9 +28,6 @@ def test_by_hand():
     speed = np.array([1.0, 1.0, 0.5, 0.5])
     rows = balanced_rows(300, speed)
     assert rows.tolist() == [100, 100, 50, 50]
-    assert relative_rate(rows, speed) == 0.75
-    assert relative_rate(np.full(4, 75), speed) == 0.5
-    assert memory_shares(rows).tolist() == [4 / 3, 4 / 3, 2 / 3, 2 / 3]
 
 
 def test_what_is_left_goes_to_who_finishes_first():
@@ -48,7 +45,6 @@ def test_dead_devices_get_nothing():
     assert balanced_rows(10, np.array([0.0, 1.0])).tolist() == [0, 10]
     with pytest.raises(InfeasibleError):
         balanced_rows(10, np.zeros(2))
-    assert relative_rate(np.zeros(2), np.ones(2)) == 0.0
 
 
 @given(SPEEDS, st.integers(0, 9), st.lists(st.integers(0, 9), min_size=4, max_size=4))
@@ -70,7 +66,7 @@ def test_many_rows_reach_the_mean_speed(speed, scale):
     speed = np.array(speed)
     rows = balanced_rows(1000 * scale * len(speed), speed)
     assert rows.sum() == 1000 * scale * len(speed)
-    rate = relative_rate(rows, speed)
+    rate = rows.mean() / finish(rows, speed)
     assert rate <= speed.mean() * (1 + 1e-12)
     assert rate == pytest.approx(speed.mean(), rel=0.05)
     assert rate >= speed.min() * (1 - 1e-12)

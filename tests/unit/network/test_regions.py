@@ -34,11 +34,6 @@ def test_a_link_of_one_direction_makes_no_neighbours():
     assert make_region(grid(1, 2)).edges == ((0, 1),)
 
 
-def test_parts_come_largest_first():
-    region = make_region(grid(1, 6).without([2]))
-    assert [part.tolist() for part in region.parts] == [[3, 4, 5], [0, 1]]
-
-
 def test_devices_on_a_switch_have_no_wires_between_them():
     assert make_region(star(4)).edges == ()
     assert hamiltonian_path(make_region(star(4))) == Cover(None, is_proven=True)
@@ -89,7 +84,6 @@ def test_a_short_search_says_that_it_does_not_know():
 def test_two_hops_pass_through_a_device():
     cross = make_region(grid(3, 3)).of([1, 3, 4, 5, 7])
     assert hamiltonian_path(cross).groups is None
-    assert hamiltonian_path(cross.with_hops(2)).groups is not None
 
 
 def test_the_same_answer_each_time():

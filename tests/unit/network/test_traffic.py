@@ -54,7 +54,7 @@ def test_members_of_a_collective_send_and_receive_what_its_transfers_say(shape):
     assert seen >= set(KINDS)
 
 
-def load_of(message, shape, inner=(1, 1), structure=None, sides=None):
+def load_of(message, shape, inner=(1, 1), plan_options=None, sides=None):
     """Return the load of an axis in a block outside of blocks of tp, on a mesh of its own."""
     axis = message.axis
     sides = sides or tuple(a * b for a, b in zip(shape, inner, strict=True))
@@ -65,7 +65,7 @@ def load_of(message, shape, inner=(1, 1), structure=None, sides=None):
     physical = physical_network(asked)
     ranks = block_ranks(physical, asked.grid_sides, choice.axes, choice.shapes)
     groups = choice_network(asked, [(strategy, [choice])])
-    (load,) = axis_loads([(message, 1.0)], structure or PlanOptions(), groups, ranks)
+    (load,) = axis_loads([(message, 1.0)], plan_options or PlanOptions(), groups, ranks)
     return load, ranks, physical
 
 
@@ -90,10 +90,10 @@ def test_a_collective_alone_has_the_links_that_its_closed_form_assumes(shape, ki
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_stream_alone_has_the_links_that_its_closed_form_assumes(shape, form):
     """The way back of a ring that is folded on a line takes links of the other direction."""
-    structure = PlanOptions(stream_form=form)
+    plan_options = PlanOptions(stream_form=form)
     message = Message("tatp", CollectiveKind.ALL_GATHER, 1e6, overlaps=True, is_stream=True)
     for inner in INNER:
-        load, _, physical = load_of(message, shape, inner, structure)
+        load, _, physical = load_of(message, shape, inner, plan_options)
         is_alone_on_its_links(load, physical)
 
 
@@ -106,7 +106,7 @@ def test_neighbours_in_a_stream_hand_on_what_its_rounds_say(shape, form):
     """
     size = shape[0] * shape[1]
     message = Message("tatp", CollectiveKind.ALL_GATHER, float(size), True, True)
-    load, ranks, physical = load_of(message, shape, structure=PlanOptions(stream_form=form))
+    load, ranks, physical = load_of(message, shape, plan_options=PlanOptions(stream_form=form))
     has_cycle = min(shape) > 1 and size % 2 == 0
     is_open = form in (StreamForm.AUTO, StreamForm.CYCLE)
     on_a_line = {StreamForm.AUTO: "stream", StreamForm.CYCLE: "ring"}.get(form, str(form))

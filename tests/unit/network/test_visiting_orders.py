@@ -6,10 +6,8 @@ import pytest
 from meshwright.network.visiting_orders import (
     cycle,
     has_cycle,
-    row_major,
     snake,
     snake_down,
-    visiting_orders,
 )
 
 BLOCKS = [(rows, columns) for rows in range(1, 9) for columns in range(1, 10)]
@@ -54,21 +52,3 @@ def test_only_an_even_side_of_a_thick_block_closes():
     assert [block for block in BLOCKS if max(block) <= 3 and has_cycle(*block)] == [
         (2, 2), (2, 3), (3, 2),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("block", "expected"),
-    [
-        ((1, 8), ("snake",)),
-        ((2, 4), ("cycle", "snake-down", "row-major")),
-        ((3, 2), ("cycle", "snake", "row-major")),
-        ((3, 3), ("snake", "snake-down", "row-major")),
-        ((4, 4), ("cycle", "snake", "snake-down", "row-major")),
-    ],
-)
-def test_orders_that_differ(block, expected):
-    assert visiting_orders(*block) == expected
-
-
-def test_row_major_counts_along_rows():
-    assert row_major(2, 2).tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]

@@ -25,11 +25,11 @@ from meshwright.serve.disaggregated import (
 )
 from meshwright.serve.passes import ServingProblem, price_passes
 from meshwright.serve.price import price_serving
-from meshwright.serve.report import disaggregated_lines, disaggregated_screen
 from meshwright.serve.search import replica_sizes
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import make_strategy, stack
 from meshwright.spec.workload import Decode, SoftwareStack
+from meshwright.view.terminal import text_of
 
 RECORDED = SoftwareStack(cuda_graphs=True)
 LIMITS = {"max_time_to_first_token_s": 0.4, "max_time_per_output_token_s": 0.03}
@@ -169,13 +169,13 @@ def test_both_ways_are_compared_within_the_same_limits():
     assert found.aggregated == mixed.best
     ratio = found.best.tokens_per_s / mixed.best.estimate.tokens_per_s
     assert found.speedup == ratio
-    text = " ".join(disaggregated_screen(found).text().split())
+    text = " ".join(text_of(found.page(), detail=True).split())
     winner = "over workers that do both" if ratio >= 1.0 else "workers that do both win"
     assert winner in text
     assert f"{ratio - 1.0:+.0%}" in text
     assert "prefill and decode apart" in text
-    proof = " ".join("\n".join(disaggregated_lines(found)).split())
-    assert f"{found.prefill_coverage.num_candidates:,} candidates" in proof
+    covered = found.prefill_coverage.num_candidates
+    assert f"What became of the plans of a prefill worker: {covered:,}: priced" in text
 
 
 def test_a_plan_is_read_as_it_was_written(tmp_path):

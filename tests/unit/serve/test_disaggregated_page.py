@@ -18,7 +18,7 @@ def test_numbers_are_those_of_the_answer(found):
     page, best = found.page(), found.best
     check_page(page)
     first = charts_of(page)["Time to the first token"].spec["data"]["values"]
-    assert sum(row["amount"] for row in first) == pytest.approx(best.first_token_s)
+    assert sum(row["amount"] for row in first) == pytest.approx(1e3 * best.first_token_s)
     each = charts_of(page)["Memory of a device of decode"].spec["data"]["values"]
     used = best.decode.worker.estimate.memory_bytes
     assert sum(row["amount"] for row in each) * 2**30 == pytest.approx(used)

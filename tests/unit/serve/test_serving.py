@@ -19,12 +19,12 @@ from meshwright.serve.answer import (
     serving_to_json,
 )
 from meshwright.serve.passes import ServingProblem
-from meshwright.serve.report import serving_lines, serving_screen
 from meshwright.serve.search import ServingSpace, search_serving
 from meshwright.serve.serve import serve, serving_plan
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
+from meshwright.view.terminal import text_of
 
 DECODE = Decode(
     batch_size=256, context_length=8192, max_time_per_output_token_s=0.03,
@@ -87,19 +87,38 @@ def test_coverage_adds_up(plan):
 
 def test_plan_string():
     strategy = make_strategy(tp=8, pp=2, dp_replicate=4, micro_batch_size=90)
-    structure = PlanOptions(sequence_parallel=False, zero_stage=0)
-    assert serving_string(strategy, structure, 2) == "tp8 pp2 dp4, batch 4 x 2 x 90"
+    plan_options = PlanOptions(sequence_parallel=False, zero_stage=0)
+    assert serving_string(strategy, plan_options, 2) == "tp8 pp2 dp4, batch 4 x 2 x 90"
 
 
 def test_screen(plan):
-    lines = list(serving_lines(plan))
-    text = "\n".join(lines)
-    assert max(len(line) for line in lines) <= 100
-    assert plan.best.text in text
-    assert plan.runners_up[0].text in text
-    assert "proof: " in text
-    assert "limits: " in text
-    assert "uncalibrated" in text
+    text = text_of(plan.page(), detail=True)
+    assert max(len(line) for line in text.splitlines()) <= 100
+    words = " ".join(text.split())
+    assert plan.best.text in words
+    rank = [f"{entry.estimate.tokens_per_s:,.0f}" for entry in plan.runners_up]
+    assert [number in words for number in rank] == [True] * len(rank)
+    assert f"Every one of {plan.coverage.num_candidates:,} plans is accounted for" in words
+    assert "The largest part is " in words
+    assert "uncalibrated" in words
+
+
+def test_the_default_screen_leads_with_the_rates(plan):
+    lines = text_of(plan.page(), width=80).splitlines()
+    assert len(lines) <= 24
+    assert max(len(line) for line in lines) <= 80
+    price = plan.best.estimate
+    answer = next(line for line in lines if line.startswith("FITS"))
+    assert answer.split()[1] == f"{price.tokens_per_s:,.0f}"
+    labels = [line.split()[0] for line in lines if line[:1] not in ("", " ")]
+    assert [name for name in ("plan", "launches", "memory", "limit") if name not in labels] == []
+
+
+def test_twice_a_resource_is_priced_and_is_never_slower(plan):
+    assert plan.doubled_latency_s.keys() >= {"twice the matrix rate", "twice the hbm bandwidth"}
+    ours_s = plan.best.estimate.latency_s
+    assert all(0.4 * ours_s <= time_s <= ours_s for time_s in plan.doubled_latency_s.values())
+    assert min(plan.doubled_latency_s.values()) < ours_s
 
 
 @pytest.mark.parametrize(
@@ -110,26 +129,24 @@ def test_screen(plan):
     ],
     ids=["decode", "prefill"],
 )
-def test_a_stated_rent_is_paid_for_the_devices_in_use_and_is_on_the_screen(asked, capsys):
+def test_a_stated_rent_is_paid_for_the_devices_in_use_and_is_on_the_screen(asked):
     found = meshwright.serve("llama3-8b", on="8xH100", rent="2.5 USD/h", **asked)
     price = found.best.estimate
     hours = 1e6 / price.tokens_per_s / 3600
     devices = price.num_devices_used
     assert price.cost_usd_per_million_tokens == pytest.approx(devices * 2.5 * hours)
-    serving_screen(found).draw()
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(text_of(found.page()).split())
     assert f"2.5 USD/h a device, {2.5 * devices:g} USD/h for {devices} (as stated)" in shown
 
 
-def test_a_chip_without_a_rent_has_no_rate_on_the_screen(capsys):
-    serving_screen(answer(DECODE, "pythia-160m", "1xMI250")).draw()
-    shown = capsys.readouterr().out
+def test_a_chip_without_a_rent_has_no_rate_on_the_screen():
+    shown = text_of(answer(DECODE, "pythia-160m", "1xMI250").page())
     assert "price unknown" in shown
     assert "USD/h" not in shown
 
 
 def test_screen_of_many_devices_keeps_its_width():
-    lines = list(serving_lines(answer(DECODE, "mixtral-8x22b", "64xH100")))
+    lines = text_of(answer(DECODE, "mixtral-8x22b", "64xH100").page(), detail=True).splitlines()
     assert max(len(line) for line in lines) <= 100
 
 
@@ -191,7 +208,7 @@ def test_a_quantised_checkpoint_weighs_what_it_stores():
     plain = serve("llama3-8b", "1xH100", Decode(batch_size=1, context_length=1024))
     # A quarter of the bytes of layers; logits and the time of the server stay.
     assert found.best.estimate.latency_s < 0.55 * plain.best.estimate.latency_s
-    assert "weights AWQ, 4 bits" in serving_screen(found).title
+    assert "weights AWQ, 4 bits" in found.page().subtitle
     assert serving_from_json(serving_to_json(found)) == found
 
 

@@ -6,9 +6,8 @@ import pytest
 from report_pages import EVIL, charts_of, check_names_are_text, check_page, parts_of, values_of
 
 from meshwright import serve
-from meshwright.report.page.parts import Code
-from meshwright.serve.page import problem_of
 from meshwright.spec.model import ModelSpec
+from meshwright.view.parts import Code, Folded
 
 ASKED = {"on": "8xH100", "batch": 64, "decode": True}
 
@@ -23,7 +22,7 @@ def test_charts_hold_the_numbers_of_the_answer(found) -> None:
     check_page(page)
     shown = charts_of(page)
     times = values_of(shown["Time per output token"])
-    assert sum(row["amount"] for row in times) == pytest.approx(price.latency_s)
+    assert sum(row["amount"] for row in times) == pytest.approx(1e3 * price.latency_s)
     memory = values_of(shown["Memory of the fullest device"])
     assert sum(row["amount"] for row in memory) * 2**30 == pytest.approx(price.memory_bytes)
     front = shown["Throughput against latency"]
@@ -40,14 +39,31 @@ def test_each_question_is_answered(found) -> None:
         assert word in asked
 
 
-def test_the_problem_of_a_plan_prices_it_as_before(found) -> None:
-    from meshwright.serve.serve import serving_candidate
-
-    best = found.best
-    again = serving_candidate(
-        problem_of(found), best.strategy, best.structure, best.estimate.num_groups
+def test_gains_are_those_of_the_answer(found) -> None:
+    ours_s = found.best.estimate.latency_s
+    gains = {name: 1.0 - time_s / ours_s for name, time_s in found.doubled_latency_s.items()}
+    shown = values_of(charts_of(found.page())["TPOT of the same plan on a better system"])
+    assert {row["label"]: row["amount"] / 100 for row in shown} == pytest.approx(
+        {name: gain for name, gain in gains.items() if gain > 0.002}
     )
-    assert again == best
+    tiles = {tile.question: tile for tile in found.page().tiles}
+    most = max(gains, key=gains.get)
+    assert f"{most}, {gains[most]:.1%} faster" in tiles["What if it had twice the network?"].note
+
+
+def test_errors_are_those_of_the_server(found) -> None:
+    """The calibration of the catalog has rows of vLLM, which its fit left out in turn."""
+    tiles = {tile.question: tile for tile in found.page().tiles}
+    assert found.errors["vllm"].rows > 100
+    assert tiles["How sure is it?"].answer == f"Median error {found.errors['vllm'].median:.1%}"
+    assert "Constants of the cost model" in " ".join(
+        part.summary for part in parts_of(found.page()) if isinstance(part, Folded)
+    )
+
+
+def test_a_plan_of_an_earlier_version_has_a_page(found) -> None:
+    """Files of earlier versions hold no doubled times, constants and errors."""
+    check_page(replace(found, doubled_latency_s={}, constants={}, errors={}).page())
 
 
 def test_requests_show_both_times() -> None:

@@ -94,6 +94,22 @@ def test_most_sequences_fill_what_the_weights_leave():
     assert price.cache_tokens[0] == room // (335_544_320 / 8192) == 1_387_942
 
 
+def test_a_token_of_decode_returns_to_the_first_stage():
+    # A residual stream of 8,192 words of 2 bytes between neighbours on NVLink: 1.9 us, and at 0.8
+    # of 450 GB/s 16,384 bytes beside the 262,144 that the start of a message costs: 2.67369 us.
+    # Two stages send it forth and back, four stages three times forth and once back. A prompt of
+    # one token does not come back.
+    send_s = 1.9e-6 + (16_384 + 262_144) / (0.8 * 450e9)
+    assert send_s == pytest.approx(2.67369e-6, rel=1e-6)
+    for stages in (2, 4):
+        tp = 8 // stages
+        price = priced(problem("llama3-70b", "8xH100", decode()), tp=tp, pp=stages)
+        assert price.time.pp_comm_s[0] == pytest.approx(stages * send_s)
+        prompt = Prefill(batch_size=1, prompt_length=1, software=GRAPHS)
+        price = priced(problem("llama3-70b", "8xH100", prompt), tp=tp, pp=stages)
+        assert price.time.pp_comm_s[0] == pytest.approx((stages - 1) * send_s)
+
+
 def test_room_counts_all_replicas():
     price = priced(problem("llama3-70b", "8xH100", decode()), tp=4, dp_replicate=2)
     # Half of the devices hold twice the weights and twice the cache: 58 sequences in each half.

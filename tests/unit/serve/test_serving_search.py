@@ -80,7 +80,7 @@ def test_least_latency_keeps_the_whole_batch_in_flight():
 
 def test_ranked_splits_differ():
     found = search_serving(space("llama3-70b", "8xH100", decode()), top=8)
-    splits = {(found.fitting.split_of[i], found.fitting.structure_of[i]) for i in found.ranked}
+    splits = {(found.fitting.split_of[i], found.fitting.option_set_of[i]) for i in found.ranked}
     assert len(splits) == len(found.ranked) == 8
 
 

@@ -16,10 +16,10 @@ from meshwright.catalog.systems import load_system
 from meshwright.frameworks.servers import served
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.price import SERVING_TIME_PARTS, price_serving
-from meshwright.serve.report import serving_screen
 from meshwright.serve.speculation import prediction_layer, tokens_per_step
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.workload import Decode, SoftwareStack, Speculation
+from meshwright.view.terminal import text_of
 
 PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 RECORDED = SoftwareStack(cuda_graphs=True)
@@ -131,7 +131,7 @@ DRAFTS = {"speculative_model": DRAFT, "speculative_tokens": 4, "acceptance": 0.7
 
 def test_the_screen_repeats_what_was_stated():
     found = meshwright.plan(**ASKED, **DRAFTS)
-    text = " ".join(serving_screen(found).text().split())
+    text = " ".join(text_of(found.page()).split())
     assert "4 tokens a step by llama3-8b, 70% accepted as stated: 2.77 tokens a step" in text
     assert found.best.strategy.pp == 1
     with pytest.raises(meshwright.MeshwrightError, match="drafts are not written"):

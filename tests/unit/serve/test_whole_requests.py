@@ -13,11 +13,11 @@ from meshwright.catalog.workloads import load_server
 from meshwright.serve.answer import serving_from_json, serving_to_json
 from meshwright.serve.passes import ServingProblem, price_passes
 from meshwright.serve.price import SERVING_TIME_PARTS, price_serving
-from meshwright.serve.report import serving_screen
 from meshwright.serve.requests import Requests, Serving
 from meshwright.serve.serve import serve
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.workload import Decode, Prefill, SoftwareStack
+from meshwright.view.terminal import text_of
 
 PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 RECORDED = SoftwareStack(cuda_graphs=True)
@@ -139,7 +139,7 @@ def test_the_limit_that_nothing_keeps_is_named():
 
 def test_screen_shows_both_times_and_the_rate_of_requests():
     found = serve("llama3-70b", "8xH100", requests(4096, 512, 256, **LIMITS))
-    text = " ".join(serving_screen(found).text().split())
+    text = " ".join(text_of(found.page()).split())
     assert "256 requests of 4,096 + 512 tokens at once" in text
     assert "TPOT within 40 ms, TTFT within 400 ms" in text
     assert f"TTFT {found.best.estimate.first_token_s * 1e3:.0f} ms (" in text

@@ -70,10 +70,10 @@ MLA = AttentionSpec(
 EXPERTS = ExpertSpec(num_experts=8, top_k=2, ffn_size=32)
 
 
-def calls_of(layer, *axes, part="layer", **structure):
+def calls_of(layer, *axes, part="layer", **plan_options):
     graph = build_graph(model_of(layer))
     held = {"layer": graph.layers[0], "embedding": graph.embedding, "head": graph.head}[part]
-    return derive_calls(held, PlanOptions(**{"zero_stage": 0} | structure), axes)
+    return derive_calls(held, PlanOptions(**{"zero_stage": 0} | plan_options), axes)
 
 
 def counts(calls, *phases, regather=None, weights=False):

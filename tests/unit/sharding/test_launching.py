@@ -26,14 +26,14 @@ UNEVEN = {"pp": 3}
 PP_INSIDE = ("tp", "tatp", "pp", "cp", "dp_shard", "dp_replicate")
 
 
-def case_of(framework, structure, degrees, model="llama3-8b", matmul="bf16", **stated):
+def case_of(framework, plan_options, degrees, model="llama3-8b", matmul="bf16", **stated):
     stack_of = load_framework(framework).stack(family="hopper", precision="bf16")
     usual = {"optimizer": load_optimizer("megatron-adam")}
     workload = Training(
         global_batch_size=64, sequence_length=8192, software=stack_of,
         precision=Precision(matmul=matmul), **usual | stated,
     )  # fmt: skip
-    return Case(load_model(model), workload, structure, stack([make_strategy(**degrees)]))
+    return Case(load_model(model), workload, plan_options, stack([make_strategy(**degrees)]))
 
 
 ADAPTERS = {"optimizer": load_optimizer("adapters")}
@@ -156,11 +156,11 @@ def test_a_rule_refuses_in_words_and_holds_without_a_framework(name):
     text = rule.message.format(**facts(case, 0))
     assert text.startswith(case.workload.software.framework)
     free = case.workload.model_copy(update={"software": SoftwareStack()})
-    assert not rule.breaks(Case(case.model, free, case.structure, case.s)).any()
+    assert not rule.breaks(Case(case.model, free, case.plan_options, case.s)).any()
 
 
 @pytest.mark.parametrize(
-    ("framework", "structure", "degrees"),
+    ("framework", "plan_options", "degrees"),
     [
         ("megatron", PlanOptions(zero_stage=1), {"tp": 8, "pp": 4, "dp_shard": 4}),
         ("megatron", PlanOptions(zero_stage=0), UNEVEN),
@@ -181,8 +181,8 @@ def test_a_rule_refuses_in_words_and_holds_without_a_framework(name):
         ("llm-foundry", PLAIN, {"dp_shard": 8, "dp_replicate": 2}),
     ],
 )  # fmt: skip
-def test_plans_that_start_break_no_rule(framework, structure, degrees):
-    case = case_of(framework, structure, degrees)
+def test_plans_that_start_break_no_rule(framework, plan_options, degrees):
+    case = case_of(framework, plan_options, degrees)
     assert [rule.name for rule in launching.rules() if rule.breaks(case).any()] == []
 
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from offered_changes import with_change
 
 from meshwright.sharding import launching
 from meshwright.sharding.axes import all_refusals, all_rules, axis_rules, refusals
-from meshwright.sharding.fixes import found_faults, with_change
+from meshwright.sharding.fixes import found_faults
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import (
     ContextKind,
@@ -62,9 +63,9 @@ def model_of(network=DENSE, layers=32):
     )
 
 
-def names(structure, network=DENSE, workload=TRAINING, **degrees):
+def names(plan_options, network=DENSE, workload=TRAINING, **degrees):
     columns = stack([make_strategy(**degrees)])
-    found = all_refusals(model_of(network), workload, columns, structure)
+    found = all_refusals(model_of(network), workload, columns, plan_options)
     return {refusal.name for refusal in found}
 
 
@@ -195,11 +196,11 @@ def test_every_rule_has_a_breaking_case():
 
 @pytest.mark.parametrize("name", BREAKING)
 def test_a_broken_rule_refuses_explains_and_offers_a_change(name):
-    structure, network, degrees, message = BREAKING[name]
+    plan_options, network, degrees, message = BREAKING[name]
     columns = stack([make_strategy(**degrees)])
     model = model_of(network)
-    found = {r.name: r for r in all_refusals(model, TRAINING, columns, structure)}
-    case = Case(model, TRAINING, structure, columns)
+    found = {r.name: r for r in all_refusals(model, TRAINING, columns, plan_options)}
+    case = Case(model, TRAINING, plan_options, columns)
     assert message in found[name].text(case, 0)
     rules = (*axis_rules(), *launching.rules())
     _, offer = found_faults(rules, case, 512)
@@ -209,12 +210,12 @@ def test_a_broken_rule_refuses_explains_and_offers_a_change(name):
 
 def changed(case, offer):
     """Return a case with an offer applied."""
-    strategy, structure = with_change(row(case.s, 0), case.structure, offer)
-    return replace(case, s=stack([strategy]), structure=structure)
+    strategy, plan_options = with_change(row(case.s, 0), case.plan_options, offer)
+    return replace(case, s=stack([strategy]), plan_options=plan_options)
 
 
 @pytest.mark.parametrize(
-    ("structure", "network", "degrees"),
+    ("plan_options", "network", "degrees"),
     [
         (PLAIN, DENSE, {}),
         (SPLIT, DENSE, {"tp": 16, "pp": 4, "dp_shard": 4}),
@@ -232,20 +233,20 @@ def changed(case, offer):
         (INPUTS, DENSE, {"tatp": 16}),
     ],
 )
-def test_legal_strategies_are_not_refused(structure, network, degrees):
-    assert names(structure, network, **degrees) == set()
+def test_legal_strategies_are_not_refused(plan_options, network, degrees):
+    assert names(plan_options, network, **degrees) == set()
 
 
 @pytest.mark.parametrize(
-    ("structure", "degrees"),
+    ("plan_options", "degrees"),
     [
         (INTERLEAVED, {"pp": 7, "num_virtual_stages": 5}),  # 35 chunks: one in the middle is empty
         (replace(INTERLEAVED, head_layers=2), {"pp": 17, "num_virtual_stages": 2}),
         (replace(PLAIN, head_layers=10), {"pp": 4}),  # 11, 11, 10 and nothing
     ],
 )
-def test_chunks_without_layers_are_refused(structure, degrees):
-    assert "pp-layers" in names(structure, **degrees)
+def test_chunks_without_layers_are_refused(plan_options, degrees):
+    assert "pp-layers" in names(plan_options, **degrees)
 
 
 def test_both_ends_of_an_interleaved_pipeline_may_hold_no_layer():
@@ -282,7 +283,7 @@ def test_masks_mark_the_rows_that_break_a_rule():
 
 
 @pytest.mark.parametrize(
-    ("structure", "network", "degrees"),
+    ("plan_options", "network", "degrees"),
     [
         (replace(PLAIN, zero_stage=3), DENSE, {}),  # one shard: ZeRO is a no-op
         (PLAIN, DENSE, {"cp": 64}),  # 64 tokens a rank
@@ -290,5 +291,5 @@ def test_masks_mark_the_rows_that_break_a_rule():
         (PLAIN, EXPERTS, {"tp": 32, "etp": 32}),  # 64 columns of an expert
     ],
 )
-def test_what_is_slow_or_without_effect_is_no_law(structure, network, degrees):
-    assert names(structure, network, **degrees) == set()
+def test_what_is_slow_or_without_effect_is_no_law(plan_options, network, degrees):
+    assert names(plan_options, network, **degrees) == set()

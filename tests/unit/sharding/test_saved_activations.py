@@ -35,14 +35,16 @@ def model_of(spec, *, hidden, ffn, gated):
 GPT = model_of(attention(A, A, H // A), hidden=H, ffn=4 * H, gated=False)
 
 
-def saved_bytes(model, structure, *, dropout, flash, sequence=S, batch=B, keeping=PLAIN, **degrees):
+def saved_bytes(
+    model, plan_options, *, dropout, flash, sequence=S, batch=B, keeping=PLAIN, **degrees
+):
     layer = build_graph(model, dropout=dropout, flash_attention=flash).layers[0]
     sizes, strategy = layer.bind(batch * sequence, sequence), make_strategy(**degrees)
     return sum(
         local_elements(saved.tensor, saved.split, sizes, strategy)
         * (saved.word_bytes or 2.0)
         * saved.share
-        for saved in saved_elements(layer, structure, keeping)
+        for saved in saved_elements(layer, plan_options, keeping)
     )
 
 
@@ -60,18 +62,18 @@ def saved_bytes(model, structure, *, dropout, flash, sequence=S, batch=B, keepin
 def test_gpt_block_with_dropout_and_materialised_attention(
     tp, sequence_parallel, recompute, published
 ):
-    structure = PlanOptions(sequence_parallel=sequence_parallel, recompute=recompute)
-    assert saved_bytes(GPT, structure, dropout=True, flash=False, tp=tp) == published
+    plan_options = PlanOptions(sequence_parallel=sequence_parallel, recompute=recompute)
+    assert saved_bytes(GPT, plan_options, dropout=True, flash=False, tp=tp) == published
 
 
 def test_full_recomputation_keeps_a_shard_under_sequence_parallelism():
-    structure = PlanOptions(recompute=Recompute.FULL)
-    assert saved_bytes(GPT, structure, dropout=True, flash=False, tp=T) == 2 * S * B * H / T
+    plan_options = PlanOptions(recompute=Recompute.FULL)
+    assert saved_bytes(GPT, plan_options, dropout=True, flash=False, tp=T) == 2 * S * B * H / T
 
 
 def test_flash_attention_keeps_one_fp32_number_for_each_row_and_head():
-    structure = PlanOptions(sequence_parallel=False)
-    found = saved_bytes(GPT, structure, dropout=True, flash=True)
+    plan_options = PlanOptions(sequence_parallel=False)
+    found = saved_bytes(GPT, plan_options, dropout=True, flash=True)
     assert found == 34 * S * B * H + 4 * A * S * B
 
 
@@ -80,8 +82,8 @@ def test_llama_block_keeps_12h_4kv_6f(heads, kv_heads, ffn):
     """Sb (12h + 4h_kv + 6f) bytes: gate, up and their product are 2f each; no masks."""
     h = heads * 128
     model = model_of(attention(heads, kv_heads, 128), hidden=h, ffn=ffn, gated=True)
-    structure = PlanOptions(sequence_parallel=False)
-    found = saved_bytes(model, structure, dropout=False, flash=True, sequence=4096, batch=2)
+    plan_options = PlanOptions(sequence_parallel=False)
+    found = saved_bytes(model, plan_options, dropout=False, flash=True, sequence=4096, batch=2)
     assert found == 4096 * 2 * (12 * h + 4 * kv_heads * 128 + 6 * ffn + 4 * heads)
 
 
@@ -94,9 +96,9 @@ def test_axes_that_split_tokens_divide_everything(degrees):
 
 
 def test_streamed_inputs_divide_everything_too():
-    structure = PlanOptions(streamed=Streamed.INPUTS)
-    whole = saved_bytes(GPT, structure, dropout=True, flash=True)
-    assert saved_bytes(GPT, structure, dropout=True, flash=True, tatp=8) == whole / 8
+    plan_options = PlanOptions(streamed=Streamed.INPUTS)
+    whole = saved_bytes(GPT, plan_options, dropout=True, flash=True)
+    assert saved_bytes(GPT, plan_options, dropout=True, flash=True, tatp=8) == whole / 8
 
 
 def test_data_parallelism_divides_nothing_of_a_micro_batch():
@@ -125,18 +127,18 @@ H_KV, F = 8 * 128, 14336
     ],
 )
 def test_selective_recomputation_keeps_outputs_of_products(selective, words):
-    structure = PlanOptions(sequence_parallel=False, recompute=Recompute.SELECTIVE)
+    plan_options = PlanOptions(sequence_parallel=False, recompute=Recompute.SELECTIVE)
     keeping = CheckpointPolicy(selective)
-    found = saved_bytes(LLAMA, structure, dropout=False, flash=True, keeping=keeping)
+    found = saved_bytes(LLAMA, plan_options, dropout=False, flash=True, keeping=keeping)
     log_sum_exp = 4 * 32 * S if selective == "half_of_products" else 0
     assert found == 2 * S * words + log_sum_exp
 
 
 def test_products_keep_their_cast_input_beside_what_others_keep():
     """Norm outputs and the activation become one byte; the core keeps its output in two."""
-    structure = PlanOptions(sequence_parallel=False)
-    whole = saved_bytes(LLAMA, structure, dropout=False, flash=True)
+    plan_options = PlanOptions(sequence_parallel=False)
+    whole = saved_bytes(LLAMA, plan_options, dropout=False, flash=True)
     cast = saved_bytes(
-        LLAMA, structure, dropout=False, flash=True, keeping=CheckpointPolicy("attention", 1)
+        LLAMA, plan_options, dropout=False, flash=True, keeping=CheckpointPolicy("attention", 1)
     )
     assert cast - whole == S * (-2 * 4096 - F + 4096)

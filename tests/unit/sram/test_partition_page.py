@@ -14,8 +14,8 @@ from report_pages import (
 
 from meshwright import partition
 from meshwright.catalog.footprint_files import FootprintFile, LayerFootprint
-from meshwright.report.page.parts import Picture
 from meshwright.sram.partition import Cut, partition_measured
+from meshwright.view.parts import Picture
 
 
 def cut(name: str, *sizes: float, capacity: float = 2e6):
@@ -42,7 +42,7 @@ def test_bars_fill_the_room_of_a_device() -> None:
     lines = [layer["encoding"]["x"]["datum"] for layer in memory.spec["layer"] if "data" in layer]
     assert lines == [2e6 / 2**20]
     times = values_of(charts_of(page)["Time of one group on each stage"])
-    assert [row["amount"] for row in times] == pytest.approx([1e-6, 5e-6, 4e-6])
+    assert [row["amount"] for row in times] == pytest.approx([1.0, 5.0, 4.0])  # [us]
     assert any(isinstance(part, Picture) for part in parts_of(page))
 
 
@@ -58,9 +58,16 @@ def test_a_model_shows_its_time_and_its_batches() -> None:
     page = plan.page()
     check_page(page)
     times = values_of(charts_of(page)["Time per output token"])
-    assert sum(row["amount"] for row in times) == pytest.approx(plan.rates.latency_s)
-    points = {(row["x"], row["y"]) for row in values_of(charts_of(page)["Batches that none beats"])}
-    assert points == {(1e3 * batch.latency_s, batch.tokens_per_s) for batch in plan.batches}
+    scale = {"us": 1e-6, "ms": 1e-3}
+    unit = charts_of(page)["Time per output token"].spec["layer"][0]["encoding"]["x"]["title"]
+    seconds = sum(row["amount"] for row in times) * scale[unit[6:-1]]
+    assert seconds == pytest.approx(plan.rates.latency_s)
+    drawn = charts_of(page)["Latency against throughput"]
+    unit = drawn.spec["layer"][0]["encoding"]["x"]["title"]
+    points = {(row["x"], row["y"]) for row in values_of(drawn)}
+    assert points == {
+        (batch.latency_s / scale[unit[-3:-1]], batch.tokens_per_s) for batch in plan.batches
+    }
 
 
 def test_what_would_help_is_weighed() -> None:
@@ -71,8 +78,8 @@ def test_what_would_help_is_weighed() -> None:
     assert len(priced) > 1
     points = values_of(charts_of(page)["Devices against time, of what would help"])
     assert {(row["label"], row["x"], row["y"]) for row in points} == {
-        (offer.what, offer.num_devices, 1e3 * offer.latency_s) for offer in priced
-    }
+        (offer.what, offer.num_devices, offer.latency_s / 1e-3) for offer in priced
+    }  # [ms]
 
 
 def test_names_are_text() -> None:

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from meshwright.catalog.footprint_files import FootprintFile, LayerFootprint
+from meshwright.sram.alike import runs_of_alike
 from meshwright.sram.partition import Cut, partition_measured
 from meshwright.sram.picture import partition_svg
-from meshwright.sram.report import partition_lines, partition_screen, runs_of_alike
+from meshwright.view.terminal import text_of
 
 
 def cut(name, count, system=None, **more):
@@ -30,9 +31,9 @@ def test_alike_stages_share_a_line():
 @pytest.mark.parametrize("system", [None, "131072xH100"])
 def test_lines_are_narrow_whatever_the_names(name, system):
     plan = cut(name, 9001, system, time_s=123.4e-6, output_bytes=987654)
-    screen = partition_screen(plan).text().splitlines()
+    screen = text_of(plan.page()).splitlines()
     assert len(screen) <= 24
-    lines = partition_lines(plan)
+    lines = text_of(plan.page(), detail=True).splitlines()
     assert max(len(line) for line in [*screen, *lines]) <= 100
     assert partition_svg(plan).count("<rect") < 600
 

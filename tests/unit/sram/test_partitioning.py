@@ -8,15 +8,15 @@ import pytest
 from tests.oracles.decode_groups import decode_schedule, measured_rates
 
 from meshwright.base.errors import SpecError
+from meshwright.catalog.answer_file import plain_data
 from meshwright.catalog.footprint_files import FootprintFile, LayerFootprint
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.cost.problem import UNCALIBRATED_NOTE
-from meshwright.report.answer_file import plain_data
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.sram.partition import Cut, partition, partition_measured
-from meshwright.sram.report import partition_screen
 from meshwright.train.question import training
+from meshwright.view.terminal import text_of
 
 RECORDED = SoftwareStack(cuda_graphs=True)
 INT8 = Precision(matmul="int8", weight="int8", activation="fp16")
@@ -211,7 +211,7 @@ def test_early_stages_of_training_may_be_what_does_not_fit():
     work = training("64xWSE-3", sequence_length=32768, global_batch_size=64)
     plan = partition("llama3-8b", "64xWSE-3", work)
     assert (plan.stages, plan.too_large) == ((), ())
-    assert "earlier stages keep more" in " ".join(partition_screen(plan).text().split())
+    assert "earlier stages keep more" in " ".join(text_of(plan.page()).split())
     offers = {offer.kind: offer for offer in plan.proposals}
     assert offers["batch"].changes_numbers
     assert not offers["split"].changes_numbers
@@ -283,7 +283,7 @@ def test_replicas_of_a_short_row_may_beat_one_long_row():
     assert (sorted(stage.num_layers for stage in plan.stages), plan.replicas) == ([2, 3], 4)
     assert plan.passes_per_s == pytest.approx(4 / 3e-3)
     assert plan.num_devices_used == 8
-    assert "1,333 passes/s" in partition_screen(plan).text()
+    assert "1,333 passes/s" in text_of(plan.page())
 
 
 def test_a_degree_that_splits_nothing_evenly_is_refused():

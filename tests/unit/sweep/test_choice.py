@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from meshwright.base.errors import SpecError
 from meshwright.cli.main import main
 from meshwright.spec.sweep import Objective, SweepReport, SweepSpec
-from meshwright.sweep.choice import choice_lines, choices, objective_of
+from meshwright.sweep.answer import SweepAnswer
+from meshwright.sweep.choice import choices, objective_of
+from meshwright.sweep.run import Swept
+from meshwright.view.terminal import text_of
 
 NAMES = ("price_units", "utilisation")
 SWEEP = SweepSpec(name="designs", ask="graph", vary={"number": tuple(range(40))})
@@ -54,15 +57,28 @@ def test_the_best_below_the_least_price_reaches_the_floor(points, floor):
     assert all(one["utilisation"] < floor / 10 for one in below.best)
 
 
+def screen(found, points):
+    """The screen of a sweep with a choice, as one line."""
+    swept = Swept(
+        tuple({"number": one["number"]} for one in points),
+        tuple({key: one[key] for key in one if key != "number"} for one in points), 0,
+    )  # fmt: skip
+    sweep = SWEEP.model_copy(update={"vary": {"number": tuple(range(len(points)))}})
+    return " ".join(text_of(SweepAnswer(sweep, swept, (found,)).page()).split())
+
+
 def test_ties_are_told_and_nothing_within_limits_too():
     objective = Objective(least="price_units", at_least={"utilisation": 0.4})
-    (found,) = choices(objective, SWEEP, records([(2, 5), (1, 3), (2, 4), (3, 5)]))
-    assert " ".join(" ".join(choice_lines(SWEEP, found)).split()) == (
-        "least price_units with utilisation 0.4 or more: 3 of 4 points within the limits, 2 tie "
-        "0 (tp1): price_units 20, utilisation 0.5 2 (tp1): price_units 20, utilisation 0.4"
-    )
-    (none,) = choices(objective, SWEEP, records([(2, 1)]))
-    assert " ".join(choice_lines(SWEEP, none)).endswith(": 0 of 1 point within the limits")
+    points = records([(2, 5), (1, 3), (2, 4), (3, 5)])
+    (found,) = choices(objective, SWEEP, points)
+    shown = screen(found, points)
+    assert "best number 0 (tp1); number 2 (tp1)" in shown
+    limits = "least price_units with utilisation 0.4 or more: 3 of 4 points within the limits"
+    assert f"{limits}, 2 tie" in shown
+    few = records([(2, 1)])
+    (none,) = choices(objective, SWEEP, few)
+    assert "best no point" in screen(none, few)
+    assert ": 0 of 1 point within the limits" in screen(none, few)
 
 
 def test_each_section_of_a_report_has_its_own_choice():

@@ -8,9 +8,11 @@ from meshwright.base.errors import SpecError
 from meshwright.cli.main import main
 from meshwright.spec.sweep import Compared, HeatMap, SweepReport, SweepSpec
 from meshwright.sweep import questions
+from meshwright.sweep.answer import SweepAnswer
 from meshwright.sweep.questions import checked
-from meshwright.sweep.report import Gain, best_of, cells_of, document, gain, orders, ratios
+from meshwright.sweep.results import Gain, best_of, cells_of, gain, orders, ratios
 from meshwright.sweep.run import Store, Swept, points_of, run
+from meshwright.view.markdown import markdown_of
 
 RATES = {"fast": 8.0, "slow": 2.0, "old": 1.0}
 SWEEP = SweepSpec(
@@ -117,9 +119,10 @@ def test_of_times_the_least_is_best_in_a_document_and_in_what_is_compared():
     )  # fmt: skip
     points = tuple({"graph": "small", "chip": chip} for chip in "abc")
     times = tuple({"status": "found", "plan": "", "step_time_s": time} for time in (4.0, 2.0, 8.0))
-    text, _ = document(sweep, sweep.report, Swept(points, times, 0), "times", "meshwright sweep x")
-    assert "| step_time_s | b |" in text
-    assert "| small | step_time_s | 0.25 |" in text
+    page = SweepAnswer(sweep, Swept(points, times, 0)).page()
+    text = markdown_of(page, "times")["times.md"]
+    assert "| small | least time of a step | small | b |" in text
+    assert "| small | step_time_s | 0.25x |" in text
     assert "of equal ." not in text
 
 
@@ -133,15 +136,16 @@ def test_a_group_with_nothing_of_a_result_is_not_compared():
 
 
 def test_a_document_has_a_section_for_each_value_and_says_why_cells_are_empty(swept):
-    text, pictures = document(SWEEP, SWEEP.report, swept, "three", "meshwright sweep x.yaml")
-    for part in ("# Three chips", "## small", "## large", "## none", "slow lacks it",
-                 "Links matter little.", "## New over others",
-                 "![small-passes_per_s-links](three/small-passes_per_s-links.svg)"):  # fmt: skip
+    page = SweepAnswer(SWEEP, swept, command="meshwright sweep x.yaml").page()
+    files = markdown_of(page, "three", without=("points",))
+    text = files.pop("three.md")
+    for part in ("# Sweep: three chips", "| small |", "| large |", "slow lacks it",
+                 "Links matter little.", "New over others", "meshwright sweep x.yaml",
+                 "](three_map.svg)"):  # fmt: skip
         assert part in text
-    assert set(pictures) == {
-        "passes_per_s.svg", "small-passes_per_s-links.svg", "large-passes_per_s-links.svg"
-    }  # fmt: skip
-    assert all(picture.startswith("<svg") for picture in pictures.values())
+    assert "## All points" not in text
+    assert {"three_map.svg", "three_map2.svg", "three_map3.svg"} <= set(files)
+    assert all(picture.startswith("<svg") for picture in files.values())
 
 
 def test_the_command_writes_the_document_and_its_pictures(tmp_path, capsys):
@@ -153,8 +157,8 @@ def test_the_command_writes_the_document_and_its_pictures(tmp_path, capsys):
         "  heat_maps: [{rows: on, columns: graph, shows: passes_per_s}]\n"
     )
     assert main(["sweep", str(path), "--report", str(out)]) == 0
-    assert "## fft-64x64" in out.read_text()
-    assert (tmp_path / "found" / "passes_per_s.svg").exists()
+    assert "| fft-64x64 |" in out.read_text()
+    assert (tmp_path / "found_map.svg").exists()
     path.write_text(path.read_text().replace("shows: [passes_per_s]", "shows: [speed]"))
     assert main(["sweep", str(path), "--report", str(out), "--force"]) == 2
     path.write_text(path.read_text().partition("report:")[0])

@@ -4,12 +4,13 @@ import pytest
 from report_pages import EVIL, charts_of, check_names_are_text, check_page, values_of
 
 from meshwright.api import sweep
-from meshwright.report.page import charts
 from meshwright.spec.sweep import HeatMap, Objective, SweepReport, SweepSpec
-from meshwright.sweep.page import map_of, sweep_page
+from meshwright.sweep.answer import SweepAnswer
 from meshwright.sweep.quantities import QUANTITIES
 from meshwright.sweep.questions import QUESTIONS
 from meshwright.sweep.run import Store, points_of, run
+from meshwright.view import charts
+from meshwright.view.terminal import text_of
 
 SWEEP = SweepSpec(
     name="sizes",
@@ -28,6 +29,10 @@ def answer(point):
         point["on"]], "mfu": 0.1 * SPEED[point["on"]]}  # fmt: skip
 
 
+def page_of(spec, swept):
+    return SweepAnswer(spec, swept).page()
+
+
 def asked(spec):
     with Store(None) as store:
         return run("plan", answer, points_of(spec), store, version="1")
@@ -39,7 +44,7 @@ def swept():
 
 
 def test_cells_are_the_results(swept) -> None:
-    page = sweep_page(SWEEP, swept)
+    page = page_of(SWEEP, swept)
     check_page(page)
     (cells,) = [chart for title, chart in charts_of(page).items() if "Time of a step" in title]
     found = {(row["row"], row["column"]): row["amount"] for row in values_of(cells)}
@@ -56,12 +61,16 @@ def test_cells_are_the_results(swept) -> None:
 
 def test_a_result_that_no_point_has_is_not_drawn(swept) -> None:
     single = SweepSpec(name="x", ask="plan", fixed={"on": "8xA100"}, vary={"global_batch": (8, 16)})
-    assert map_of(single, asked(single), "power_w") is None
-    assert map_of(SWEEP, swept, "power_w") is None
+    power = SWEEP.model_copy(update={"heat_map": HeatMap(rows="on", columns="global_batch",
+                                                          shows="power_w")})  # fmt: skip
+    assert list(charts_of(page_of(single, asked(single)))) == [
+        "Time of a step by global batch", "How the points ended",
+    ]  # fmt: skip
+    assert not [name for name in charts_of(page_of(power, swept)) if "ower" in name]
 
 
 def test_what_does_not_fit_is_a_cross(swept) -> None:
-    page = sweep_page(SWEEP, swept)
+    page = page_of(SWEEP, swept)
     (cells,) = [chart for title, chart in charts_of(page).items() if "Time of a step" in title]
     *_, crosses = cells.spec["layer"]
     assert [tuple(row.values()) for row in crosses["data"]["values"]] == [
@@ -81,10 +90,10 @@ def test_sections_of_a_file_have_their_own_maps_and_choices(swept) -> None:
         each="on", shows=("mfu",), choose=(Objective(least="step_time_s", at_least={"mfu": 0.2}),),
         heat_maps=(HeatMap(rows="on", columns="global_batch", shows="mfu"),), remarks=("Fast.",),
     )  # fmt: skip
-    page = sweep_page(SWEEP.model_copy(update={"report": report}), swept)
+    page = page_of(SWEEP.model_copy(update={"report": report}), swept)
     check_page(page)
     chosen = [tile for tile in page.tiles if tile.section == "best" and "8xH100" in tile.question]
-    assert [tile.answer for tile in chosen] == ["on 8xH100, global_batch 8"]
+    assert [tile.answer for tile in chosen] == ["on 8xH100, global_batch 8 (tp1)"]
     assert page.sections[-1].key == "says"
 
 
@@ -92,23 +101,32 @@ def test_one_field_has_bars() -> None:
     alone = SWEEP.model_copy(
         update={"vary": {"on": ("8xA100",), "global_batch": (8, 16)}, "heat_map": None}
     )
-    page = sweep_page(alone, asked(alone))
+    page = page_of(alone, asked(alone))
     check_page(page)
     single = SweepSpec(name="x", ask="plan", fixed={"on": "8xA100"}, vary={"global_batch": (8, 16)})
-    bars = charts_of(sweep_page(single, asked(single)))["Time of a step by global batch"]
+    bars = charts_of(page_of(single, asked(single)))["Time of a step by global batch"]
     assert [row["amount"] for row in values_of(bars)] == [8.0, 16.0]
 
 
 def test_a_report_without_maps_has_the_usual_one(swept) -> None:
     told = {"heat_map": None, "report": SweepReport(each="on", shows=("mfu",))}
-    assert map_of(SWEEP.model_copy(update=told), swept).title == (
-        "Utilisation by system and global batch (sizes)"
+    assert "Utilisation by system and global batch (sizes)" in charts_of(
+        page_of(SWEEP.model_copy(update=told), swept)
     )
+
+
+def test_a_screen_has_the_counts_the_reason_and_the_map(swept) -> None:
+    shown = text_of(page_of(SWEEP, swept))
+    assert "4 found, 2 nothing fits" in shown
+    assert "6 points, 6 of them new" in shown
+    assert "none is too small (2)" in shown
+    (line,) = [line for line in shown.splitlines() if line.split()[:1] == ["8xH100"]]
+    assert line.split()[1:] == ["4", "8"]
 
 
 def test_names_are_text(swept) -> None:
     evil = SWEEP.model_copy(update={"name": EVIL})
-    check_names_are_text(sweep_page(SWEEP, swept), sweep_page(evil, swept))
+    check_names_are_text(page_of(SWEEP, swept), page_of(evil, swept))
 
 
 @pytest.mark.slow

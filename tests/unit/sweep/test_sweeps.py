@@ -13,11 +13,11 @@ import pytest
 
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.cli.main import main
-from meshwright.report.heat_map import heat_spec, heat_svg
 from meshwright.spec.sweep import HeatMap, SweepSpec
 from meshwright.sweep.questions import QUESTIONS, checked
-from meshwright.sweep.report import cells_of, counts_of, records, sweep_csv
+from meshwright.sweep.results import cells_of, counts_of, records, sweep_csv
 from meshwright.sweep.run import Store, key_of, points_of, run, state_of_code
+from meshwright.view.heat_map import heat_spec, heat_svg
 
 FIXED = {"model": "gpt2-medium", "seq": 512, "on": "8xA100"}
 SWEEP = SweepSpec(
@@ -334,7 +334,7 @@ def test_the_command_answers_writes_and_goes_on(tmp_path, capsys):
     names = set(QUESTIONS["plan"].values)
     assert all(names <= set(point) for point in data["points"])
     assert main([*words, "--force"]) == 0
-    assert "2 points, 0 of them new and 2 reused: 2 found" in capsys.readouterr().out
+    assert "2 points, 0 of them new and 2 reused" in capsys.readouterr().out
     assert sqlite3.connect(base).execute("SELECT count(*) FROM results").fetchone() == (2,)
     assert (tmp_path / "all.csv").read_text().count("\n") == 3
     assert main([*words, "--force", "--picture", str(tmp_path / "x.svg")]) == 2
@@ -512,12 +512,12 @@ def test_a_sweep_asks_again_where_a_file_behind_a_name_changed(tmp_path, capsys,
         return line, [row["step_time_s"] for row in rows]
 
     line, (first, same) = asked()
-    assert "systems: 2 points, 2 of them new: 2 found" in line
+    assert "2 points, 2 of them new" in line
     assert first == same
-    assert "2 points, 0 of them new and 2 reused: 2 found" in asked()[0]
+    assert "2 points, 0 of them new and 2 reused" in asked()[0]
     (tmp_path / "a.yaml").write_text(SYSTEM.format("A100"))
     line, (slower, kept) = asked()
-    assert "2 points, 1 of them new and 1 reused: 2 found" in line
+    assert "2 points, 1 of them new and 1 reused" in line
     assert slower > first == kept
 
 

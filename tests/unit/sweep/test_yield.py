@@ -5,7 +5,7 @@ import pytest
 from meshwright.base.errors import SpecError
 from meshwright.spec.sweep import SweepSpec
 from meshwright.sweep.questions import checked
-from meshwright.sweep.report import cells_of
+from meshwright.sweep.results import cells_of
 from meshwright.sweep.run import Swept
 from meshwright.sweep.systems import system_of
 

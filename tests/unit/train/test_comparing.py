@@ -52,7 +52,7 @@ def test_a_recipe_keeps_to_what_it_fixes(compared, name):
     for entry in compared.entries:
         if entry.recipe == name:
             for field, values in recipes[name].fixed.items():
-                where = entry.best.structure if hasattr(entry.best.structure, field) else (
+                where = entry.best.plan_options if hasattr(entry.best.plan_options, field) else (
                     entry.best.strategy)  # fmt: skip
                 assert getattr(where, field) in values
 

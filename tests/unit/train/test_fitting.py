@@ -32,8 +32,8 @@ def priced(model="llama3-70b", system=None, *, batch=8, length=8192, tp=1, **cho
     system = system or system_of()
     work = training(system, global_batch_size=batch, sequence_length=length)
     strategy = make_strategy(tp=tp, dp_shard=8 // tp)
-    structure = PlanOptions(**{"sequence_parallel": tp > 1, **choices})
-    return estimate(model, system, work, strategy, structure)
+    plan_options = PlanOptions(**{"sequence_parallel": tp > 1, **choices})
+    return estimate(model, system, work, strategy, plan_options)
 
 
 def rows_of(screen):
@@ -68,7 +68,7 @@ def test_nothing_on_the_host_needs_no_host():
 
 def test_recomputation_is_the_first_advice_where_it_is_enough():
     advice = what_would_fit(priced("llama3-8b", system_of(device_gib=82.0), zero_stage=1))
-    assert advice[0].structure.recompute is not Recompute.NONE
+    assert advice[0].plan_options.recompute is not Recompute.NONE
     # Others are faster, and come after it all the same.
     assert advice[0].estimate.step_time_s > advice[1].estimate.step_time_s
     assert all(entry.estimate.fits for entry in advice)
@@ -105,7 +105,7 @@ def test_a_search_tries_what_takes_gradients_off_the_device():
     """Weights, gradients and state leave less of it behind than weights, state and activations."""
     system = system_of(device_gib=8.0)
     work = training(system, global_batch_size=8, sequence_length=8192)
-    assert plan("llama3-70b", system, work).best.structure.offload is Offload.STATE
+    assert plan("llama3-70b", system, work).best.plan_options.offload is Offload.STATE
 
 
 @pytest.mark.slow
@@ -141,16 +141,16 @@ def test_fit_and_plan_agree_on_every_strategy(seed):
             tp=tp, pp=pp, dp_shard=shard, dp_replicate=dp / shard,
             micro_batch_size=chance.choice([1, 2]),
         )  # fmt: skip
-        structure = PlanOptions(
+        plan_options = PlanOptions(
             sequence_parallel=tp > 1,
             zero_stage=chance.choice([1, 2, 3]) if shard > 1 else 0,
             recompute=chance.choice(list(Recompute)),
             offload=chance.choice(list(Offload)),
         )
         allowed = {name: [int(getattr(strategy, name))] for name in FIXED}
-        allowed |= {name: [getattr(structure, name)] for name in CHOSEN}
+        allowed |= {name: [getattr(plan_options, name)] for name in CHOSEN}
         try:
-            fits = estimate("llama3.2-1b", system, work, strategy, structure).best.estimate.fits
+            fits = estimate("llama3.2-1b", system, work, strategy, plan_options).best.estimate.fits
         except SpecError:
             continue
         try:
@@ -159,6 +159,6 @@ def test_fit_and_plan_agree_on_every_strategy(seed):
             assert not fits
         else:
             assert fits
-            assert found.best.structure.offload is structure.offload
+            assert found.best.plan_options.offload is plan_options.offload
         outcomes.add(fits)
     assert outcomes

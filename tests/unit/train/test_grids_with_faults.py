@@ -67,7 +67,7 @@ def test_a_fault_leaves_a_legal_plan(faults):
     best = plan(MODEL, system, work(system), allowed=FEW, top=1).best
     works_there(system, best)
     refusals = all_refusals(
-        load_model(MODEL), work(system), stack([best.strategy]), best.structure,
+        load_model(MODEL), work(system), stack([best.strategy]), best.plan_options,
         tile_rows=system.chip.tile_rows, tile_columns=system.chip.tile_columns,
     )  # fmt: skip
     assert not any(bool(refusal.mask[0]) for refusal in refusals)
@@ -141,10 +141,10 @@ def test_random_faults_leave_a_plan(seed):
     works_there(system, best)
 
 
-def of_48(model, strategy, structure, **faults):
+def of_48(model, strategy, plan_options, **faults):
     system = wafer("6x8", **faults)
     asked = training(system, sequence_length=2048, global_batch_size=128)
-    return estimate(model, system, asked, strategy, structure)
+    return estimate(model, system, asked, strategy, plan_options)
 
 
 SIX_BILLION = ("gpt3-6.7b", make_strategy(dp_shard=4, tatp=12, micro_batch_size=8), PLAIN)

@@ -18,12 +18,12 @@ from meshwright.wafer.training import estimate, explain, plan
 
 WORK = training("8xH100", sequence_length=1024, global_batch_size=64, framework="megatron-bridge")
 FP8 = Precision(matmul="fp8")
-STRATEGY, STRUCTURE = make_strategy(dp_shard=4, tp=2), PlanOptions()
+STRATEGY, PLAN_OPTIONS = make_strategy(dp_shard=4, tp=2), PlanOptions()
 
 
 @pytest.fixture(scope="module")
 def ran():
-    return estimate("gpt2-medium", "8xH100", WORK, STRATEGY, STRUCTURE)
+    return estimate("gpt2-medium", "8xH100", WORK, STRATEGY, PLAN_OPTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,11 @@ def factors(ran):
     """Return the factors behind two slow jobs."""
     problem, seconds = problem_of(ran), ran.best.estimate.step_time_s
     other = make_strategy(dp_shard=8, micro_batch_size=2)
-    other_s = float(step_seconds(problem, other, STRUCTURE, np.ones((6, 1)))[0])
+    other_s = float(step_seconds(problem, other, PLAN_OPTIONS, np.ones((6, 1)))[0])
     return learn(
         [
-            Measurement("one", problem, STRATEGY, STRUCTURE, 1.2 * seconds),
-            Measurement("two", problem, other, STRUCTURE, 1.2 * other_s),
+            Measurement("one", problem, STRATEGY, PLAN_OPTIONS, 1.2 * seconds),
+            Measurement("two", problem, other, PLAN_OPTIONS, 1.2 * other_s),
         ]
     )
 
@@ -80,7 +80,7 @@ def test_a_step_as_predicted_has_nothing_to_explain(ran):
 def test_changes_are_priced_as_plans_under_the_factors(ran, slow):
     entry = next(e for e in slow.changes if e.what == "mbs 1 to 2")
     changed = replace(STRATEGY, micro_batch_size=2.0)
-    priced = estimate("gpt2-medium", "8xH100", WORK, changed, STRUCTURE, factors=slow.factors)
+    priced = estimate("gpt2-medium", "8xH100", WORK, changed, PLAN_OPTIONS, factors=slow.factors)
     assert entry.step_time_s == pytest.approx(priced.best.estimate.step_time_s)
     assert entry.memory_bytes == pytest.approx(priced.best.estimate.memory_bytes)
     assert entry.plan == priced.best.text
@@ -91,7 +91,7 @@ def test_recorded_launches_gain_what_launches_cost(ran, slow):
     entry = next(e for e in slow.changes if e.what == "CUDA graphs")
     recorded = WORK.software.model_copy(update={"cuda_graphs": True})
     work = WORK.model_copy(update={"software": recorded})
-    priced = estimate("gpt2-medium", "8xH100", work, STRATEGY, STRUCTURE, factors=slow.factors)
+    priced = estimate("gpt2-medium", "8xH100", work, STRATEGY, PLAN_OPTIONS, factors=slow.factors)
     expected = 1.0 - priced.best.estimate.step_time_s / slow.fitted_s
     assert entry.faster_by_fraction == pytest.approx(expected)
 
@@ -131,9 +131,9 @@ def test_no_measurement_is_refused(ran, seconds):
 
 
 def test_chips_of_other_families_are_refused(ran):
-    other = estimate("gpt2-medium", "8xA100", WORK, STRATEGY, STRUCTURE)
+    other = estimate("gpt2-medium", "8xA100", WORK, STRATEGY, PLAN_OPTIONS)
     jobs = [
-        Measurement(p.system.name, problem_of(p), STRATEGY, STRUCTURE, 1.0) for p in (ran, other)
+        Measurement(p.system.name, problem_of(p), STRATEGY, PLAN_OPTIONS, 1.0) for p in (ran, other)
     ]
     with pytest.raises(SpecError, match="ampere, hopper"):
         learn(jobs)
@@ -162,21 +162,21 @@ def width(found):
 def test_measurements_narrow_the_interval(ran, factors):
     def estimated(**given):
         work = WORK.model_copy(update={"precision": FP8})
-        return estimate("gpt2-medium", "8xH100", work, STRATEGY, STRUCTURE, **given)
+        return estimate("gpt2-medium", "8xH100", work, STRATEGY, PLAN_OPTIONS, **given)
 
-    once = learn([Measurement("one", problem_of(ran), STRATEGY, STRUCTURE, 0.1)])
+    once = learn([Measurement("one", problem_of(ran), STRATEGY, PLAN_OPTIONS, 0.1)])
     assert width(estimated(factors=once)) < width(estimated())
-    under = estimate("gpt2-medium", "8xH100", WORK, STRATEGY, STRUCTURE, factors=factors)
+    under = estimate("gpt2-medium", "8xH100", WORK, STRATEGY, PLAN_OPTIONS, factors=factors)
     assert width(under) <= width(ran) * (1.0 + 1e-12)
 
 
 def test_the_order_of_measurements_does_not_matter(ran):
     jobs = [
-        Measurement("plain", problem_of(ran), STRATEGY, STRUCTURE, 0.1),
+        Measurement("plain", problem_of(ran), STRATEGY, PLAN_OPTIONS, 0.1),
         Measurement(
             "fp8",
             replace(problem_of(ran), workload=WORK.model_copy(update={"precision": FP8})),
-            STRATEGY, STRUCTURE, 0.08,
+            STRATEGY, PLAN_OPTIONS, 0.08,
         ),
     ]  # fmt: skip
     assert learn(jobs).values == pytest.approx(learn(jobs[::-1]).values, rel=1e-4)
@@ -190,7 +190,7 @@ def test_plans_name_their_trials(factors):
 
 
 def test_broken_factors_of_a_file_are_told_at_once(factors):
-    under = estimate("gpt2-medium", "8xH100", WORK, STRATEGY, STRUCTURE, factors=factors)
+    under = estimate("gpt2-medium", "8xH100", WORK, STRATEGY, PLAN_OPTIONS, factors=factors)
     data = json.loads(files.to_json(under))
     data["factors"]["num_measurements"] = 0
     data["factors"]["factors"][0]["factor"] = -1.0

@@ -83,7 +83,7 @@ def test_refused_with_a_reason(spec, on):
 @pytest.mark.slow
 def test_what_is_fixed_holds():
     found = plan(SPEC, GRID, workload(), allowed={"recompute": ["full"]}, per_operator=True)
-    assert {str(option.structure.recompute) for option in found.operators.options} == {"full"}
+    assert {str(option.plan_options.recompute) for option in found.operators.options} == {"full"}
 
 
 @pytest.mark.slow

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from meshwright.base.units import format_seconds
-from meshwright.report.screen import Bars, Screen
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train.question import training
 from meshwright.train.report import difference, plan_screen
 from meshwright.train.report_detail import plan_lines, proof_lines
+from meshwright.view.screen import Bars, Screen
 from meshwright.wafer.training import estimate
 from meshwright.wafer.training import plan as plan_training
 

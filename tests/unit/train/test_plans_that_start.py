@@ -40,7 +40,7 @@ def test_what_starts_leads_and_what_is_faster_is_named(found):
 def test_a_schedule_that_is_fixed_leads_all_the_same():
     """Fixed to a schedule that nothing starts, a plan is still an answer."""
     best = only(ScheduleKind.ZERO_BUBBLE)
-    assert best.structure.schedule is ScheduleKind.ZERO_BUBBLE
+    assert best.plan_options.schedule is ScheduleKind.ZERO_BUBBLE
     assert not best.launches_with
 
 
@@ -73,7 +73,7 @@ def test_what_starts_leads_however_far_behind():
     fixed = {"pp": [8], "dp": [1], "tp": [1], "cp": [1], "num_virtual_stages": [1]}
     work = training("8xH100", sequence_length=4096, global_batch_size=10)
     found = plan("llama3-8b", "8xH100", work, allowed=fixed | {"micro_batch_size": [1]})
-    assert found.best.structure.schedule is ScheduleKind.ONE_F_ONE_B
+    assert found.best.plan_options.schedule is ScheduleKind.ONE_F_ONE_B
     assert "megatron" in found.best.launches_with
     assert found.warnings[0].startswith("ideal tp1 pp8")
     assert "zero_bubble" in found.warnings[0]

@@ -67,9 +67,9 @@ def test_where_idle_power_is_above_the_cap_nothing_fits_and_the_least_is_told():
     question = asked(max_power_w=50.0)
     with pytest.raises(InfeasibleError, match=r"power cap of 50 W: \d+ devices of 90 W draw"):
         plan(*question)
-    strategy, structure = make_strategy(dp_shard=8), PlanOptions(sequence_parallel=False)
+    strategy, plan_options = make_strategy(dp_shard=8), PlanOptions(sequence_parallel=False)
     with pytest.raises(InfeasibleError, match=r"8 devices of 90 W draw 792 W"):
-        estimate(*question, strategy, structure)
+        estimate(*question, strategy, plan_options)
     with pytest.raises(InfeasibleError, match="cap of a device of 60 W"):
         plan(*asked(max_device_power_w=60.0))
 

@@ -88,7 +88,7 @@ def test_deepseek_v3_with_pp_16_and_ep_64(tmp_path):
         schedule="zero_bubble", ep_overlap=True, recompute_modules=MODULES,
     )  # fmt: skip
     price = plan.best.estimate
-    assert plan.best.structure.recompute is Recompute.SELECTIVE
+    assert plan.best.plan_options.recompute is Recompute.SELECTIVE
     assert price.memory_bytes < price.memory_capacity_bytes
     hours = 2048 / 3600 / price.tokens_per_s * 1e12
     assert hours == pytest.approx(180e3, rel=TOLERANCE)

@@ -32,7 +32,7 @@ def fast():
 
 
 def of(entry):
-    return int(complexity(stack([entry.strategy]), entry.structure)[0])
+    return int(complexity(stack([entry.strategy]), entry.plan_options)[0])
 
 
 def test_a_simpler_plan_within_the_error_leads_and_the_faster_one_follows(simple, fast):
@@ -74,6 +74,6 @@ def test_axes_beyond_data_parallelism_and_unusual_choices_count():
 def test_the_advice_of_fit_is_the_plan():
     """Where no single change is enough, ``fit`` and ``plan`` recommend the same."""
     work = training("8xH100", sequence_length=8192, global_batch_size=64)
-    strategy, structure = make_strategy(dp_shard=8), PlanOptions(sequence_parallel=False)
-    advice = what_would_fit(estimate("llama3-70b", "8xH100", work, strategy, structure))
+    strategy, plan_options = make_strategy(dp_shard=8), PlanOptions(sequence_parallel=False)
+    advice = what_would_fit(estimate("llama3-70b", "8xH100", work, strategy, plan_options))
     assert [entry.text for entry in advice] == [plan("llama3-70b", "8xH100", work).best.text]

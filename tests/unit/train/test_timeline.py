@@ -19,18 +19,18 @@ PARTS = {
 }  # fmt: skip
 
 
-def timeline(asked, strategy, structure):
+def timeline(asked, strategy, plan_options):
     """Return the timeline and the price of a strategy."""
-    priced = price_one(asked, structure, strategy)
-    network = asked.network(structure.axis_order, priced.strategy)
+    priced = price_one(asked, plan_options, strategy)
+    network = asked.network(plan_options.axis_order, priced.strategy)
     return step_timeline(asked, priced, network, fidelity="closed_form"), priced
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize("recompute", [Recompute.NONE, Recompute.FULL])
 def test_without_a_pipeline_a_step_takes_what_it_is_priced_at(zero, recompute):
-    structure = PlanOptions(zero_stage=zero, recompute=recompute)
-    line, priced = timeline(problem(), make_strategy(tp=2, dp_shard=4), structure)
+    plan_options = PlanOptions(zero_stage=zero, recompute=recompute)
+    line, priced = timeline(problem(), make_strategy(tp=2, dp_shard=4), plan_options)
     assert line.step_time_s == pytest.approx(line.priced_s, rel=1e-12)
     seconds = line.seconds_by_task()
     for task, part in PARTS.items():
@@ -46,9 +46,9 @@ def test_equal_stages_take_what_they_are_priced_at(name):
     chunks = 2 if name == "interleaved" else 1
     bare = model(num_layers=8, vocab_size=1)
     asked = problem(bare, system(level(4)), global_batch_size=8)
-    structure = PlanOptions(schedule=ScheduleKind(name), zero_stage=0)
+    plan_options = PlanOptions(schedule=ScheduleKind(name), zero_stage=0)
     strategy = make_strategy(pp=4, num_virtual_stages=chunks)
-    line, _ = timeline(asked, strategy, structure)
+    line, _ = timeline(asked, strategy, plan_options)
     # The head of a vocabulary of one is left: a chunk of the last stage takes a little longer.
     # Its launches are an eighth of a stage, which delayed weight gradients fill unevenly.
     slack = 0.01 if name == "zero_bubble" else 0.002
@@ -78,12 +78,12 @@ def test_weight_gradients_are_tasks_of_their_own_where_the_schedule_splits_them(
 
 def test_experts_hidden_by_another_micro_batch_are_as_priced():
     asked = problem(model(experts(4, 2), num_layers=4), system(level(4)), global_batch_size=16)
-    structure = PlanOptions(
+    plan_options = PlanOptions(
         schedule=ScheduleKind.INTERLEAVED, overlap_expert_parallel=True, zero_stage=1
     )
     strategy = make_strategy(pp=2, dp_shard=2, ep=2, num_virtual_stages=2)
-    line, priced = timeline(asked, strategy, structure)
-    alone, _ = timeline(asked, strategy, replace(structure, overlap_expert_parallel=False))
+    line, priced = timeline(asked, strategy, plan_options)
+    alone, _ = timeline(asked, strategy, replace(plan_options, overlap_expert_parallel=False))
     shown = line.seconds_by_task().get(StepTask.EP, np.zeros(2))
     before = alone.seconds_by_task()[StepTask.EP]
     assert (shown < before).all()

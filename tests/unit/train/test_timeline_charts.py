@@ -5,8 +5,8 @@ import json
 import pytest
 
 from meshwright import estimate, timeline
-from meshwright.report.page.html import html_of
 from meshwright.train.timeline_charts import MOST_BARS, memory_charts, timeline_charts
+from meshwright.view.html import html_of
 
 ASKED = {"on": "64xH100", "seq": "4k", "framework": "megatron"}
 

@@ -4,7 +4,7 @@ import pytest
 from report_pages import charts_of, check_page, parts_of, values_of
 
 from meshwright.api import plan
-from meshwright.report.page.parts import Picture
+from meshwright.view.parts import Picture
 
 
 @pytest.mark.slow

@@ -32,8 +32,8 @@ from meshwright.wafer.price import physical_network
 def level_one(zero_stage=1, capacity_bytes=4e9):
     grid = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=capacity_bytes)
     what = problem(model(num_layers=4), grid, sequence_length=4096, global_batch_size=16)
-    structure = PlanOptions(zero_stage=zero_stage)
-    graph = model_graph(what, Frame(structure, 8, 8), physical_network(what))
+    plan_options = PlanOptions(zero_stage=zero_stage)
+    graph = model_graph(what, Frame(plan_options, 8, 8), physical_network(what))
     return assign(graph)
 
 

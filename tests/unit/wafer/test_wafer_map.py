@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.report.drawing import HEAT_STEPS, group_class, heat_step, style_sheet
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.topology.grid import mesh, ring, torus
 from meshwright.topology.network import LinkSpec
 from meshwright.topology.switched import switch
 from meshwright.topology.wafer import Wafer, one_wafer, wafers_in_a_row
 from meshwright.train.question import training
+from meshwright.view.drawing import HEAT_STEPS, group_class, heat_step, style_sheet
 from meshwright.wafer.picture import WaferMap, draw, group_letter, wafer_text
 from meshwright.wafer.svg import arrows_of, make_canvas, wafer_svg
 from meshwright.wafer.training import estimate

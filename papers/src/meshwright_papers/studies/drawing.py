@@ -8,9 +8,9 @@ from math import ceil, floor, log10
 from typing import Any, Literal
 
 from meshwright.base.units import format_si
-from meshwright.report.page import charts
-from meshwright.report.page.charts import ACCENT, COLOURS, CROSS, MARK, ROW, Spec, names
-from meshwright.report.svg import INK, svg_of
+from meshwright.view import charts
+from meshwright.view.charts import ACCENT, COLOURS, CROSS, MARK, ROW, Spec, names
+from meshwright.view.svg import INK, svg_of
 from meshwright_papers.studies.columns import RATIO, SAVED, SHARE, unit_of, words_of
 
 Mark = Literal["bars", "stack", "dots", "lines", "pairs"]

@@ -10,10 +10,10 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from meshwright.base.registry import Registry
-from meshwright.report.declared_values import declared_values, origin_text, value_text
-from meshwright.report.markdown import markdown_table
-from meshwright.report.screen import wrapped
 from meshwright.spec.system import SystemSpec
+from meshwright.view.declared_values import declared_values, origin_text, value_text
+from meshwright.view.markdown import markdown_table
+from meshwright.view.screen import wrapped
 from meshwright_papers.studies.drawing import Drawing, drawing_spec, drawing_svg
 
 AGREE_WITHIN = 0.15

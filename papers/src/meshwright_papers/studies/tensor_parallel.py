@@ -78,8 +78,8 @@ def rows_of(layer: LayerGraph, scheme: str, sequence_parallel: bool) -> list[Row
 
     Sums of small gradients once per step are left out, as in the published table.
     """
-    structure = PlanOptions(sequence_parallel=sequence_parallel, zero_stage=0)
-    calls = [call for call in derive_calls(layer, structure, {"tp"}) if not call.per_step]
+    plan_options = PlanOptions(sequence_parallel=sequence_parallel, zero_stage=0)
+    calls = [call for call in derive_calls(layer, plan_options, {"tp"}) if not call.per_step]
     forward = [call for call in calls if call.phase is Phase.FORWARD]
     backward = [c for c in calls if c.phase is not Phase.FORWARD and not c.is_regather]
     again = [call for call in calls if call.is_regather]
@@ -103,11 +103,13 @@ def _row(layer: LayerGraph, scheme: str, direction: str, calls: list[CollectiveC
 
 def kept_bytes(layer: LayerGraph, tp: int, sequence_parallel: bool, recompute: Recompute) -> int:
     """Return the activations that one micro-batch of one sequence leaves in a block [bytes]."""
-    structure = PlanOptions(sequence_parallel=sequence_parallel, recompute=recompute, zero_stage=0)
+    plan_options = PlanOptions(
+        sequence_parallel=sequence_parallel, recompute=recompute, zero_stage=0
+    )
     strategy = make_strategy(tp=tp)
     sizes = layer.bind(float(SEQUENCE_LENGTH), float(SEQUENCE_LENGTH))
     total = 0.0
-    for entry in saved_elements(layer, structure):
+    for entry in saved_elements(layer, plan_options):
         word = WORD_BYTES if entry.word_bytes is None else entry.word_bytes
         total += word * float(local_elements(entry.tensor, entry.split, sizes, strategy))
     return round(total)

@@ -23,7 +23,7 @@ from meshwright.cost.energy import (
 from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
-from meshwright.network.simulation.timeline import busy_fractions
+from meshwright.network.simulation.timeline import Timeline
 from meshwright.topology.network import Network
 from meshwright.wafer.messages import only
 from meshwright.wafer.price import PlacedPrice, choice_network, physical_network, price_placed
@@ -58,14 +58,16 @@ class Row:
 
 def measure(asked: Configuration, drawn: Drawn, physical: Network) -> Row | None:
     """Return the row of a drawn plan; None where its step is too long to be played whole."""
-    problem, structure, strategy = asked.problem, drawn.structure, drawn.strategy
+    problem, plan_options, strategy = asked.problem, drawn.plan_options, drawn.strategy
     network = choice_network(problem, [(strategy, [drawn.choice])])
-    alone = price_columns(problem, structure, network.strategy, network)
-    bare = price_columns(asked.bare, structure, network.strategy, network)
-    (price,) = price_placed(problem, [(structure, strategy, drawn.choice)], physical, alone=[alone])
+    alone = price_columns(problem, plan_options, network.strategy, network)
+    bare = price_columns(asked.bare, plan_options, network.strategy, network)
+    (price,) = price_placed(
+        problem, [(plan_options, strategy, drawn.choice)], physical, alone=[alone]
+    )
     if price is None:
         return None
-    step = simulate_step(problem, structure, strategy, price, physical)
+    step = simulate_step(problem, plan_options, strategy, price, physical)
     if step.num_micro_batches < only(alone.pipeline.num_micro_batches):
         return None
     return Row(
@@ -102,7 +104,7 @@ def _simulated(problem: Problem, price: PlacedPrice, step: SimulatedStep) -> Flo
     Bytes count on every link that they take.
     """
     timeline, graph = step.timeline, step.graph
-    busy_s = busy_fractions(timeline, problem.system.num_devices) * timeline.makespan_s
+    busy_s = busy_seconds(timeline, problem.system.num_devices)
     computes = timeline.tracks.index(COMPUTE)
     messages_s = busy_s.sum(axis=1) - busy_s[:, computes]
     carried_bytes = float((graph.num_bytes * graph.routes.num_hops).sum())
@@ -111,6 +113,32 @@ def _simulated(problem: Problem, price: PlacedPrice, step: SimulatedStep) -> Flo
     return np.array(
         [busy_s[:, computes].max(), messages_s.max(), step.step_time_s, float(power[0])]
     )
+
+
+def busy_seconds(timeline: Timeline, num_devices: int) -> FloatArray:
+    """Return the seconds in which each track of each device has a task under way [s].
+
+    Tasks that overlap count once. Shape (devices, tracks).
+    """
+    num_tracks = len(timeline.tracks)
+    row = timeline.device * num_tracks + timeline.track
+    order = np.lexsort((timeline.start_s, row))
+    row, start_s, end_s = row[order], timeline.start_s[order], timeline.end_s[order]
+    busy_s = np.zeros(num_devices * num_tracks)
+    for first, last in zip(*_runs(row), strict=True):
+        done_s = np.maximum.accumulate(end_s[first:last])
+        free_s = np.concatenate(([0.0], done_s[:-1]))
+        busy_s[row[first]] = np.clip(
+            end_s[first:last] - np.maximum(start_s[first:last], free_s), 0.0, None
+        ).sum()
+    return busy_s.reshape(num_devices, num_tracks)
+
+
+def _runs(row: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the start and the end of each run of equal values."""
+    changes = np.flatnonzero(np.diff(row)) + 1
+    ends = np.append(changes, len(row)) if len(row) else changes
+    return np.concatenate(([0], changes))[: len(ends)], ends
 
 
 def _power_w(
@@ -126,7 +154,7 @@ def _power_w(
     time, work, engine = alone.step.time, alone.pipeline.mean, problem.rates
     assert work is not None
     if link_j is None:
-        link_j = least_link_j(problem, alone.structure, alone.strategy, alone.pipeline)
+        link_j = least_link_j(problem, alone.plan_options, alone.strategy, alone.pipeline)
     update_bytes = time[TimePart.OPTIMIZER] * engine.memory_bytes_per_s
     dynamic_j = dynamic_parts_j(
         problem.system.chip, work.busy_s + time[TimePart.OPTIMIZER], work.flops,

@@ -35,7 +35,7 @@ class Surrogate:
         return without_computation(self.problem)
 
     def quantities(
-        self, structure: PlanOptions, network: AxisNetwork, alone: Priced | None = None
+        self, plan_options: PlanOptions, network: AxisNetwork, alone: Priced | None = None
     ) -> FloatArray:
         """Return each of ``QUANTITIES`` as a simulation would have it, a row for each placement.
 
@@ -48,8 +48,8 @@ class Surrogate:
         """
         strategy = network.strategy
         if alone is None:
-            alone = price_columns(self.problem, structure, strategy, network)
-        bare = price_columns(self.bare, structure, strategy, network)
+            alone = price_columns(self.problem, plan_options, strategy, network)
+        bare = price_columns(self.bare, plan_options, strategy, network)
         values = closed_form(self.problem, alone, bare)
         values[:, FIRST_LEARNED:] *= self.ratio(network, alone)
         return values
@@ -64,13 +64,13 @@ class Surrogate:
         return found
 
     def step_s(
-        self, structure: PlanOptions, strategy: Strategy, choices: Sequence[Choice],
+        self, plan_options: PlanOptions, strategy: Strategy, choices: Sequence[Choice],
         alone: Priced | None = None,
     ) -> FloatArray:  # fmt: skip
         """Return the step of one strategy laid in each of some ways [s]."""
         network = choice_network(self.problem, [(strategy, choices)])
         if alone is None:
-            alone = price_columns(self.problem, structure, network.strategy, network)
+            alone = price_columns(self.problem, plan_options, network.strategy, network)
         ratio = self.ratio(network, alone)[:, QUANTITIES.index("step_s") - FIRST_LEARNED]
         seconds: FloatArray = alone.step.time.total_s * ratio
         return seconds

@@ -79,7 +79,7 @@ def features(problem: Problem, network: AxisNetwork, alone: Priced) -> FloatArra
         _share(_link_energy_j(problem, alone), _energy_j(alone)),
         *(np.log2(getattr(strategy, name)) for name in DEGREES),
         np.log2(pipeline.num_micro_batches),
-        *_structure(alone.structure),
+        *_plan_options(alone.plan_options),
         *_machine(problem),
         *_model(problem, strategy),
         *_blocks(network),
@@ -99,7 +99,7 @@ def _share(part: Any, whole: Any) -> Any:
 
 def _link_energy_j(problem: Problem, alone: Priced) -> Any:
     """Return the energy of the links of one device in closed form [J]."""
-    return least_link_j(problem, alone.structure, alone.strategy, alone.pipeline)
+    return least_link_j(problem, alone.plan_options, alone.strategy, alone.pipeline)
 
 
 def _energy_j(alone: Priced) -> Any:
@@ -134,16 +134,20 @@ def _model(problem: Problem, strategy: StrategyColumns) -> list[Any]:
     ]
 
 
-def _structure(structure: PlanOptions) -> list[float]:
+def _plan_options(plan_options: PlanOptions) -> list[float]:
     """Return the categorical choices as flags."""
-    stage, recompute, schedule = structure.zero_stage, structure.recompute, structure.schedule
+    stage, recompute, schedule = (
+        plan_options.zero_stage,
+        plan_options.recompute,
+        plan_options.schedule,
+    )
     flags = (
-        structure.sequence_parallel,
-        structure.context_kind is ContextKind.ULYSSES,
+        plan_options.sequence_parallel,
+        plan_options.context_kind is ContextKind.ULYSSES,
         stage == 1, stage == 2, stage == 3,
-        structure.reshard_after_forward,
+        plan_options.reshard_after_forward,
         recompute is Recompute.SELECTIVE, recompute is Recompute.FULL,
-        structure.overlap_tensor_parallel,
+        plan_options.overlap_tensor_parallel,
         schedule is ScheduleKind.GPIPE, schedule is ScheduleKind.INTERLEAVED,
         schedule is ScheduleKind.ZERO_BUBBLE,
     )  # fmt: skip

@@ -181,10 +181,10 @@ def _between(rng: np.random.Generator, limits: tuple[float, float]) -> float:
 ZERO_CHOICES = ((0, True), (1, True), (2, True), (3, True), (3, False))
 SCHEDULES = (*ScheduleKind, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
 """One stage has no other schedule, so it is drawn as often as all others."""
-NUM_STRUCTURES = 6
-"""Structures that are drawn for a configuration."""
+NUM_OPTION_SETS = 6
+"""Sets of plan options that are drawn for a configuration."""
 NUM_PRICED = 200
-"""Legal strategies of a structure that are priced in closed form, from which rows are drawn."""
+"""Legal strategies of a set of plan options, priced in closed form; rows are drawn from them."""
 MOST_CHOICES = 512
 MOST_MICRO_BATCHES, MOST_PASSES = 8, 16
 """Steps of more micro-batches, or of more passes of a micro-batch through chunks of a stage, are
@@ -195,7 +195,7 @@ left out: they take long to simulate, and repeat themselves."""
 class Drawn:
     """One plan to be priced."""
 
-    structure: PlanOptions
+    plan_options: PlanOptions
     strategy: Strategy
     choice: Choice
 
@@ -223,21 +223,23 @@ def draw_candidates(
     )
     degrees = degree_columns(grid)
     tables = []
-    for _ in range(NUM_STRUCTURES):
-        structure = draw_structure(rng)
-        tables.append((structure, *_priced(problem, structure, degrees, rng, rejected)))
+    for _ in range(NUM_OPTION_SETS):
+        plan_options = draw_plan_options(rng)
+        tables.append((plan_options, *_priced(problem, plan_options, degrees, rng, rejected)))
     drawn = []
     for number in rng.permutation(num):
-        structure, columns, speed = tables[int(number) % NUM_STRUCTURES]
+        plan_options, columns, speed = tables[int(number) % NUM_OPTION_SETS]
         if len(speed):
             strategy = row(columns, int(rng.choice(len(speed), p=speed / speed.sum())))
-            drawn.append(Drawn(structure, strategy, _choice(problem, structure, strategy, rng)))
+            drawn.append(
+                Drawn(plan_options, strategy, _choice(problem, plan_options, strategy, rng))
+            )
     found = list(dict.fromkeys(drawn))
     rejected["drawn before"] += len(drawn) - len(found)
     return found
 
 
-def draw_structure(rng: np.random.Generator) -> PlanOptions:
+def draw_plan_options(rng: np.random.Generator) -> PlanOptions:
     """Return the categorical choices of a plan, drawn."""
     stage, reshards = ZERO_CHOICES[int(rng.integers(len(ZERO_CHOICES)))]
     return PlanOptions(
@@ -252,19 +254,19 @@ def draw_structure(rng: np.random.Generator) -> PlanOptions:
 
 
 def _priced(
-    problem: Problem, structure: PlanOptions, degrees: StrategyColumns, rng: np.random.Generator,
+    problem: Problem, plan_options: PlanOptions, degrees: StrategyColumns, rng: np.random.Generator,
     rejected: Counter[str],
 ) -> tuple[StrategyColumns, FloatArray]:  # fmt: skip
-    """Return legal strategies of a structure that fit, and the speed of each in closed form."""
-    columns = _with_shards(structure, degrees, rng)
+    """Return legal strategies that fit under the plan options, and their speed in closed form."""
+    columns = _with_shards(plan_options, degrees, rng)
     chip = problem.system.chip
     refused = np.zeros(len(columns.tp), dtype=bool)
     for refusal in all_refusals(
-        problem.model, problem.workload, columns, structure,
+        problem.model, problem.workload, columns, plan_options,
         tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
     ):  # fmt: skip
         refused |= refusal.mask
-    if structure.schedule is not ScheduleKind.ONE_F_ONE_B:
+    if plan_options.schedule is not ScheduleKind.ONE_F_ONE_B:
         refused |= columns.pp == 1
     num = micro_batches(problem, columns)
     is_long = ~refused & (
@@ -277,18 +279,18 @@ def _priced(
     columns = take(columns, legal)
     if not len(legal):
         return columns, np.empty(0)
-    step = price_columns(problem, structure, columns).step
+    step = price_columns(problem, plan_options, columns).step
     fits = column(step.memory_bytes) <= chip.main_memory.capacity_bytes
     rejected["does not fit memory"] += int((~fits).sum())
     return take(columns, fits), (1.0 / column(step.time.total_s))[fits]
 
 
 def _with_shards(
-    structure: PlanOptions, degrees: StrategyColumns, rng: np.random.Generator
+    plan_options: PlanOptions, degrees: StrategyColumns, rng: np.random.Generator
 ) -> StrategyColumns:
     """Return the degrees with data replicas divided into shards: drawn; without ZeRO none."""
     shards = np.ones(len(degrees.tp))
-    if structure.zero_stage:
+    if plan_options.zero_stage:
         ways = {dp: divisors(int(dp)) for dp in np.unique(degrees.dp).tolist()}
         pick = rng.random(len(shards))
         shards = np.array(
@@ -299,13 +301,13 @@ def _with_shards(
 
 
 def _choice(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, rng: np.random.Generator
+    problem: Problem, plan_options: PlanOptions, strategy: Strategy, rng: np.random.Generator
 ) -> Choice:
     """Return one layout of a strategy."""
-    ways: Sequence[Choice] = choices_of(problem, structure, strategy)
+    ways: Sequence[Choice] = choices_of(problem, plan_options, strategy)
     return ways[int(rng.integers(len(ways)))]
 
 
-def choices_of(problem: Problem, structure: PlanOptions, strategy: Strategy) -> Sequence[Choice]:
+def choices_of(problem: Problem, plan_options: PlanOptions, strategy: Strategy) -> Sequence[Choice]:
     """Return the ways to lay a strategy on the grid of a problem, at most ``MOST_CHOICES``."""
-    return all_choices(structure, strategy, problem.grid_sides, most=MOST_CHOICES)
+    return all_choices(plan_options, strategy, problem.grid_sides, most=MOST_CHOICES)

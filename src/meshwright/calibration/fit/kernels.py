@@ -11,12 +11,9 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.calibration.fit.report import Fitted
-from meshwright.calibration.kernel_report import (
-    kernel_lines,
-    kernel_validation,
-    kernel_validation_record,
-)
+from meshwright.calibration.kernel_validation import kernel_validation
 from meshwright.calibration.kernels import Place, Timings, groups_of, place_of, predicted_s
+from meshwright.catalog.answer_file import plain_data
 from meshwright.catalog.kernels import KernelCurves, Key
 from meshwright.spec.kernels import Curve, curve_type
 
@@ -127,6 +124,4 @@ def fitted_kernels(tables: Sequence[Timings], name: str, command: str) -> Fitted
     curves = fit_kernels(tables)
     found = kernel_validation(tables, curves)
     text = curves_text(curves, name, command)
-    return Fitted(
-        text, list(kernel_lines(found, detail=False)), dict(kernel_validation_record(found))
-    )
+    return Fitted(text, plain_data(found))

@@ -146,7 +146,7 @@ class FitRows:
             draws |= draws_of(key, np.exp(logs[:, number]), job.problem.nominal_calibration)
         constants = calibration_columns(job.problem.nominal_calibration, draws)
         problem: Any = replace(job.problem, calibration=constants)
-        return price_one(problem, job.structure, job.strategy)
+        return price_one(problem, job.plan_options, job.strategy)
 
 
 def draws_of(key: Key, column: Any, base: CalibrationOf[float]) -> dict[str, Any]:

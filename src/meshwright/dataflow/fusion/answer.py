@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import TypedDict
 
-from meshwright.base.records import Brief, Rows, scalars
+from meshwright.base.records import Brief, Rows, Shown, scalars
 from meshwright.dataflow.fusion.cores import CoreGrid, passing_dims
-from meshwright.dataflow.fusion.problem import FusionProblem
+from meshwright.dataflow.fusion.problem import OWN, FusionProblem, Rules
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import single_dims
-from meshwright.report.page.notebook import figure
-from meshwright.report.page.shown import Shown
 from meshwright.spec.system import DType
+from meshwright.view.notebook import figure
 
 if TYPE_CHECKING:
-    from meshwright.report.page.notebook import AltairChart
-    from meshwright.report.page.parts import Page
+    from meshwright.view.notebook import AltairChart
+    from meshwright.view.parts import Page
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ class FusionQuestion(Brief):
     """Length of a tile; None: the best power of two."""
     micro_batch: int | None = None
     """Sequences of a micro-batch; None: the best."""
-    rules: str = "own"
+    rules: Rules = OWN
     runs_by_kernel: bool = False
 
     @property
@@ -348,7 +347,6 @@ class FusionRecord(TypedDict):
     chip: str
     rate_of: str
     """Type of the numbers for which the rate of products is stated."""
-    rules: str
     fidelity: str
     is_calibrated: bool
     kernel_by_kernel: bool
@@ -387,7 +385,6 @@ def fusion_record(answer: FusionAnswer) -> FusionRecord:
         "graph": asked.graph.name,
         "chip": asked.target.name,
         "rate_of": asked.target.dtype,
-        "rules": asked.rules,
         "fidelity": fusion.fidelity,
         "is_calibrated": False,
         "kernel_by_kernel": asked.runs_by_kernel,

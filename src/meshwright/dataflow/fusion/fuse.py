@@ -15,11 +15,10 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_chip
 from meshwright.dataflow.audited import fusion_facts
-from meshwright.dataflow.dfmodel_rules import accelerator_named
 from meshwright.dataflow.fusion.answer import Fusion, FusionAnswer, FusionQuestion, Target
 from meshwright.dataflow.fusion.cores import grid_of, tileable_dims
 from meshwright.dataflow.fusion.price import bound_s
-from meshwright.dataflow.fusion.problem import RULES, DeviceShare, FusionProblem, fusion_problem
+from meshwright.dataflow.fusion.problem import OWN, DeviceShare, FusionProblem, fusion_problem
 from meshwright.dataflow.fusion.search import Candidate, KnownLattices, best_of, fuse, orders_of
 from meshwright.dataflow.fusion.splits import (
     LINKS_ONLY,
@@ -43,16 +42,13 @@ MOST_STEPS = 20_000
 
 
 def target_named(
-    name: str, rules: str, link_bytes_per_s: float | None = None, number_bytes: float = 2.0
+    name: str, link_bytes_per_s: float | None = None, number_bytes: float = 2.0
 ) -> Target:
-    """Return a chip of the catalog or a file; under the rules of DFModel, one of its inputs.
+    """Return a chip of the catalog or a file.
 
     Its rate is that of products of such numbers; of wider ones where the chip states none for them,
     and of 16 bits where it states none for those either.
     """
-    if rules == "dfmodel":
-        found = accelerator_named(name)
-        return Target(name, found.grid, link_bytes_per_s or found.link_bytes_per_s)
     chip = load_chip(name)
     dtype = dtype_of_product(chip, number_bytes) or chip.word
     launch_s = float(load_calibration(chip.family, DEFAULT).launch_s)
@@ -67,7 +63,7 @@ def fuse_graph(
 ) -> FusionAnswer:
     """Return the best partitions, over all tiles of all dims that may pass so where none is given.
 
-    A tile that is given, and the rules of DFModel, are those of the dim that the graph states.
+    A tile that is given, and the rules of a study, are of the dim that the graph states.
 
     Parameters
     ----------
@@ -93,7 +89,7 @@ def fuse_graph(
         entries = [replace(question, tp=tp, pp=pp) for tp, pp in divided if pp <= repeats]
     for entry in entries:
         _check(entry)
-    is_open = question.tile is None and question.rules == "own"
+    is_open = question.tile is None and question.rules is OWN
     dims = tileable_dims(question.graph) if is_open else (question.graph.tiled,)
     graphs = [replace(question.graph, tiled=dim) for dim in dims]
     entries = [replace(entry, graph=graph) for entry in entries for graph in graphs]
@@ -162,7 +158,7 @@ class _TileCase:
 
     def _problem(self, share: DeviceShare) -> FusionProblem:
         asked = self.question
-        return fusion_problem(asked.graph, asked.target.grid, share, RULES[asked.rules])
+        return fusion_problem(asked.graph, asked.target.grid, share, asked.rules)
 
 
 def _least_s(cases: Sequence[_TileCase], known_s: float) -> float:

@@ -8,10 +8,10 @@ from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
 from meshwright.dataflow.fusion.picture import fusion_svg
 from meshwright.dataflow.fusion.report import pass_of, proof_lines, speed_line, title
-from meshwright.report.page import charts
-from meshwright.report.page.parts import Chart, Page, Part, Picture, Section, Table, Text, Tile
-from meshwright.report.page.pieces import count_chart, largest, time_chart
-from meshwright.report.screen import counted, words
+from meshwright.view import charts
+from meshwright.view.parts import Chart, Page, Part, Picture, Section, Table, Text, Tile
+from meshwright.view.pieces import count_chart, largest, time_chart
+from meshwright.view.words import counted, words
 
 MIB = 2.0**20
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
 from meshwright.dataflow.fusion.report import pass_of, title
-from meshwright.report.drawing import group_class, label, page, rectangle
+from meshwright.view.drawing import group_class, label, page, rectangle
 
 MARGIN, HEAD, NAMES = 24.0, 82.0, 92.0
 """Margins: around everything; above the chip; left of it [px]."""

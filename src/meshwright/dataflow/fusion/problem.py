@@ -5,7 +5,7 @@ The tensors of the graph are columns too: who writes and reads them, and the buf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,10 +24,13 @@ from meshwright.graph.kernels.graph import DataflowGraph, Edge
 from meshwright.graph.kernels.kernel import Dims, Kernel, Unit, Weight, num_elements, single_dims
 from meshwright.graph.op import Phase
 
+SplitOfRules = tuple[Mapping[str, str | None], Mapping[str, float], float]
+"""Dim and seconds of network of each kernel, and the largest distance from the best split [1]."""
+
 
 @dataclass(frozen=True)
 class Rules:
-    """Differences between the two sets of rules."""
+    """Rules by which fused kernels are priced; a study states those of another model."""
 
     writes_once: bool
     """A tensor with several readers is one tensor; else each reader has a copy of its own."""
@@ -49,6 +52,9 @@ class Rules:
     uses_all_lanes: bool
     """Results of an elementwise kernel lie on lanes in any order, and sums are cut over lanes; else
     a tile passes them column by column."""
+    split: Callable[[DataflowGraph, int, float], SplitOfRules] | None = None
+    """Split of a graph over a number of chips with links of such a rate; None: the likely ones of
+    least means."""
 
 
 OWN = Rules(
@@ -56,14 +62,6 @@ OWN = Rules(
     counts_fill=True, rereads=True, most_sequences=64, uses_all_lanes=True,
 )  # fmt: skip
 """Rules with every cost of a running chip."""
-
-DFMODEL = Rules(
-    writes_once=False, counts_ends=False, holds_reads=False, frees_tensors=False,
-    counts_fill=False, rereads=False, most_sequences=65_536, uses_all_lanes=False,
-)  # fmt: skip
-"""The rules of the public implementation of DFModel (Ko et al. 2024, arXiv 2412.16432)."""
-
-RULES = {"own": OWN, "dfmodel": DFMODEL}
 
 
 @dataclass(frozen=True)

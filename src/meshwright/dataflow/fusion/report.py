@@ -6,8 +6,14 @@ from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
-from meshwright.report.screen import Bars, Screen, Table, counted, words, wrapped
 from meshwright.spec.workload import BYTES_OF
+from meshwright.view.screen import (
+    Bars,
+    Screen,
+    Table,
+    wrapped,
+)
+from meshwright.view.words import counted, words
 
 SHOWN_GAP = 0.0005
 """A smaller one would be printed as nothing."""
@@ -25,7 +31,7 @@ def fusion_screen(answer: FusionAnswer, *, next_command: str = "") -> Screen:
     screen.add("speed", speed_line(answer), style="bold green")
     screen.add("latency", latency_line(answer))
     target, graph = answer.question.target, answer.question.graph
-    if answer.question.rules == "own" and BYTES_OF[target.dtype] != graph.widest_product_bytes:
+    if BYTES_OF[target.dtype] != graph.widest_product_bytes:
         line = f"at its rate of {target.dtype}: {target.name} states none for "
         screen.add(
             "", f"{line}products of {graph.widest_product_bytes:g}-byte numbers (--precision)"
@@ -76,10 +82,9 @@ def title(answer: FusionAnswer) -> str:
     """Return the title: the graph, the chips, degrees and tile."""
     asked = answer.question
     how = "kernel by kernel" if asked.runs_by_kernel else "fused"
-    rules = ", rules of DFModel" if asked.rules == "dfmodel" else ""
     return (
         f"{asked.graph.name} on {asked.target.name}, {how}: tp {asked.tp}, pp {asked.pp}, "
-        f"tiles of {answer.tile} {asked.graph.tiled}{rules}"
+        f"tiles of {answer.tile} {asked.graph.tiled}"
     )
 
 
@@ -137,8 +142,7 @@ def proof_lines(answer: FusionAnswer) -> Iterator[str]:
     else:
         yield f"fidelity closed_form, uncalibrated, proven: gap {gap:.1%} ({looked}){tiles}"
     if answer.sharding_gap >= SHOWN_GAP:
-        of = "the fewest bytes" if answer.question.rules == "dfmodel" else "the best of all splits"
-        yield f"split over tp: at most {answer.sharding_gap:.1%} from {of}"
+        yield f"split over tp: at most {answer.sharding_gap:.1%} from the best of all splits"
 
 
 def _partition_lines(number: int, part: Partition) -> Iterator[str]:

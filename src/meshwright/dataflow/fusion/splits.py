@@ -1,15 +1,14 @@
 """Splits of the kernels of a graph over a ring of chips, before they are fused on one.
 
-Under the rules of DFModel the split of fewest bytes is taken, as there. Otherwise splits and
-partitions are chosen together. Cores take at least the work of all kernels, the links all
-collectives, the DRAM the inputs and outputs of the graph. The three overlap, so the largest is
+Splits and partitions are chosen together. Cores take at least the work of all kernels, the links
+all collectives, the DRAM the inputs and outputs of the graph. The three overlap, so the largest is
 below the time of any partitions: a bound for all splits. The splits that are best at several means
 of the three are fused.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -17,23 +16,19 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.base.errors import Fault, SpecError
-from meshwright.dataflow.dfmodel_rules import peer_tables
 from meshwright.dataflow.fusion.answer import FusionQuestion
 from meshwright.dataflow.fusion.cores import CoreGrid
 from meshwright.dataflow.fusion.problem import DeviceShare, least_work_s
-from meshwright.dataflow.layouts import KernelSplit, local_sizes, payload_bytes, splits_of
-from meshwright.dataflow.price import gradient_sums, ring_bytes, volume_tables, weights_split
+from meshwright.dataflow.layouts import KernelSplit, local_sizes, splits_of
+from meshwright.dataflow.price import gradient_sums, volume_tables, weights_split
 from meshwright.dataflow.sharding import (
     PairCosts,
     SplitTables,
     choose_for_largest,
-    choose_sharding,
 )
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, num_elements
 from meshwright.graph.op import Phase
-from meshwright.spec.collective import CollectiveKind
 
 LINKS = 2
 """Links of a chip in a ring: both are used at once."""
@@ -194,8 +189,9 @@ def splits_for(question: FusionQuestion) -> SplitCandidates:
     graph, degree, link = question.graph, question.tp, question.target.link_bytes_per_s
     if degree == 1 or link is None:
         return SplitCandidates((GraphSplit(),))
-    if question.rules == "dfmodel":
-        return _fewest_bytes(graph, degree, link)
+    if question.rules.split is not None:
+        dims, sent_s, gap = question.rules.split(graph, degree, link)
+        return SplitCandidates((GraphSplit(dims, sent_s),), gap=gap)
     return _likely(ChipRing(graph, question.target.grid, degree, link))
 
 
@@ -216,22 +212,3 @@ def _likely(ring: ChipRing) -> SplitCandidates:
             sent = network.costs_by_kernel(sharding.ways)
             likely.setdefault(tuple(sharding.dims.items()), GraphSplit(sharding.dims, sent))
     return SplitCandidates(tuple(likely.values()), ring, least_s)
-
-
-def _fewest_bytes(graph: DataflowGraph, degree: int, link: float) -> SplitCandidates:
-    """Return the split of fewest bytes under the rules of DFModel."""
-    sharding = choose_sharding(peer_tables(graph, degree))
-    if sharding is None:
-        raise SpecError(Fault("--tp", f"{graph.name} cannot be split over {degree} chips"))
-    sent_s: dict[str, float] = defaultdict(float)
-
-    def send(kind: CollectiveKind, kernel: str, num_bytes: float) -> None:
-        sent_s[kernel] += ring_bytes(kind, num_bytes, degree) / (LINKS * link)
-
-    for placed in sharding.changes:
-        if (kind := placed.change.kind) is not None:
-            send(kind, placed.producer, payload_bytes(kind, placed.num_bytes, degree))
-    for kernel, costs, way in zip(graph.kernels, sharding.tables.costs, sharding.ways, strict=True):
-        if costs[way] > 0:
-            send(CollectiveKind.ALL_REDUCE, kernel.name, float(costs[way]))
-    return SplitCandidates((GraphSplit(sharding.dims, sent_s),), gap=sharding.gap)

@@ -1,5 +1,5 @@
 "use strict";
-// Draw the parts of a page (report/page/parts.py) from data. Every word goes in as text.
+// Draw the parts of a page (view/parts.py) from data. Every word goes in as text.
 
 function element(tag, attributes, ...children) {
   const made = document.createElement(tag);

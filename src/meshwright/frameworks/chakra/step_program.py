@@ -47,14 +47,14 @@ class HeldParameters:
 class DataParallelState:
     """Collectives that keep the parameters of replicas equal, under one stage of ZeRO."""
 
-    def __init__(self, problem: Problem, structure: PlanOptions, strategy: Strategy) -> None:
-        self.problem, self.structure, self.strategy = problem, structure, strategy
+    def __init__(self, problem: Problem, plan_options: PlanOptions, strategy: Strategy) -> None:
+        self.problem, self.plan_options, self.strategy = problem, plan_options, strategy
         self.optimizer = problem.workload.optimizer
 
     def held(self, index: int) -> tuple[HeldParameters, ...]:
         """Return the parameters of a piece on one device, outside of routed experts and in them."""
         piece = self.problem.pieces[index]
-        dense, expert = parameters_on_device(piece, self.structure, self.strategy)
+        dense, expert = parameters_on_device(piece, self.plan_options, self.strategy)
         is_second = piece is self.problem.graph.head and self.strategy.pp == 1
         if self.problem.graph.tied and is_second:
             dense = dense - self.table_params
@@ -73,7 +73,7 @@ class DataParallelState:
 
     def gathers(self, index: int) -> list[Exchange]:
         """Return the all-gathers of the whole parameters of a piece."""
-        word = self.optimizer.gathered_bytes_per_param(self.structure.zero_stage)
+        word = self.optimizer.gathered_bytes_per_param(self.plan_options.zero_stage)
         kind = CollectiveKind.ALL_GATHER
         return [
             Exchange(f"{held.kind} {kind}", kind, held.shard, held.params * word, is_early=True)
@@ -88,7 +88,7 @@ class DataParallelState:
     def sums(self, index: int) -> list[Exchange]:
         """Return the all-reduces of gradients over replicas: of all, or of shards under ZeRO."""
         return self._reductions(
-            index, CollectiveKind.ALL_REDUCE, is_shard=self.structure.zero_stage > 0
+            index, CollectiveKind.ALL_REDUCE, is_shard=self.plan_options.zero_stage > 0
         )
 
     def tied_sum(self) -> Exchange:
@@ -112,7 +112,7 @@ class DataParallelState:
 
     def update(self, indices: Sequence[int]) -> Work:
         """Return the update of the parameters of some pieces: the traffic of the optimizer."""
-        is_sharded = self.structure.zero_stage > 0
+        is_sharded = self.plan_options.zero_stage > 0
         params = sum(
             held.params / (degree_of(held.shard, self.strategy) if is_sharded else 1.0)
             for index in indices
@@ -126,17 +126,17 @@ class DataParallelState:
 class StepProgram:
     """The programs of all ranks; each is made when it is asked for."""
 
-    def __init__(self, problem: Problem, structure: PlanOptions, strategy: Strategy) -> None:
-        self.problem, self.structure, self.strategy = problem, structure, strategy
-        self.mesh = RankMesh(strategy, structure.axis_order)
-        self.pieces = Pieces(problem, structure, strategy)
-        self.kept = Pieces(problem, replace(structure, recompute=Recompute.NONE), strategy)
+    def __init__(self, problem: Problem, plan_options: PlanOptions, strategy: Strategy) -> None:
+        self.problem, self.plan_options, self.strategy = problem, plan_options, strategy
+        self.mesh = RankMesh(strategy, plan_options.axis_order)
+        self.pieces = Pieces(problem, plan_options, strategy)
+        self.kept = Pieces(problem, replace(plan_options, recompute=Recompute.NONE), strategy)
         """Layers without recomputation, where others recompute."""
-        self.state = DataParallelState(problem, structure, strategy)
+        self.state = DataParallelState(problem, plan_options, strategy)
         self.num_stages = int(strategy.pp)
         self.num_runs = self.num_stages * int(strategy.num_virtual_stages)
         self.num_micro_batches = int(micro_batches(problem, strategy))
-        self.send_bytes = float(send_bytes(problem, structure, strategy))
+        self.send_bytes = float(send_bytes(problem, plan_options, strategy))
         self._recorded: set[int] = set()
         """Stages with known groups."""
 
@@ -173,15 +173,15 @@ class StepProgram:
     @cached_property
     def lengths(self) -> IntArray:
         """Layers of each run of the pipeline."""
-        return chunk_lengths(self.problem.model.num_layers, self.num_runs, self.structure)
+        return chunk_lengths(self.problem.model.num_layers, self.num_runs, self.plan_options)
 
     @cached_property
     def kept_layers(self) -> frozenset[str]:
         """Names of layers without recomputation, where others of their chunk recompute."""
-        if not self.structure.recomputes_some:
+        if not self.plan_options.recomputes_some:
             return frozenset()
         pattern, num_kinds = self.problem.model.layer_pattern, len(self.problem.graph.layers)
-        kinds = dealt_kinds(pattern, num_kinds, self.lengths, self.structure).tolist()
+        kinds = dealt_kinds(pattern, num_kinds, self.lengths, self.plan_options).tolist()
         return frozenset(f"L{number}" for number, kind in enumerate(kinds) if kind >= num_kinds)
 
     def steps(self, place: str, index: int, kind: TaskKind) -> tuple[Step, ...]:
@@ -205,7 +205,7 @@ class StepProgram:
         links = self.pieces.links
         if links is None:
             return None
-        chosen = self.structure.stream_form
+        chosen = self.plan_options.stream_form
         if chosen in (StreamForm.AUTO, StreamForm.CYCLE):
             other = StreamForm.RING if chosen is StreamForm.CYCLE else StreamForm.LINE_STREAM
             chosen = StreamForm.CYCLE if links.num_parts > 1 else other
@@ -225,14 +225,14 @@ class _RankWriter:
         self.recorder = Recorder(rank, program.mesh)
         self.pipeline = program.mesh.along(rank, "pp")
         self.stage = self.pipeline.index(rank)
-        self.zero_stage = program.structure.zero_stage
+        self.zero_stage = program.plan_options.zero_stage
         self.complete_gradients: list[int] = []
         """Numbers of the nodes that complete the gradients of streams in the last micro-batch."""
 
     def nodes(self) -> list[Node]:
         """Return all nodes, task by task."""
         program = self.program
-        order = schedules[program.structure.schedule].order(
+        order = schedules[program.plan_options.schedule].order(
             self.stage, program.num_stages, program.num_runs // program.num_stages,
             program.num_micro_batches,
         )  # fmt: skip
@@ -260,7 +260,7 @@ class _RankWriter:
     def _backward(self, task: Task, run: int, *, is_last: bool) -> None:
         """Write down a backward pass, or one half of it, and the sums of its gradients."""
         sends = task.kind is not TaskKind.BACKWARD_WEIGHT
-        gathers = sends and self.zero_stage == 3 and self.program.structure.reshard_after_forward
+        gathers = sends and self.zero_stage == 3 and self.program.plan_options.reshard_after_forward
         if sends:
             self._receive(task, run, self.stage + 1, "gradients")
         for place, index in reversed(self.program.places[run]):

@@ -73,18 +73,18 @@ Step = Work | Exchange | Stream
 class Pieces:
     """Steps of each kind of layer, of the embedding and of the head, each computed once."""
 
-    def __init__(self, problem: Problem, structure: PlanOptions, strategy: Strategy) -> None:
+    def __init__(self, problem: Problem, plan_options: PlanOptions, strategy: Strategy) -> None:
         self.problem, self.strategy = problem, strategy
-        self.structure = replace(structure, streamed=Streamed.WEIGHTS)
-        self.network = problem.network(structure.axis_order, stack([strategy]))
+        self.plan_options = replace(plan_options, streamed=Streamed.WEIGHTS)
+        self.network = problem.network(plan_options.axis_order, stack([strategy]))
         self.collectives = Collectives(self.network, problem.calibration.collective_launch_s)
-        self.links = stream_links(self.network, structure)[0] if strategy.tatp > 1 else None
+        self.links = stream_links(self.network, plan_options)[0] if strategy.tatp > 1 else None
         """The links of the streams; None without tatp."""
         self._known: dict[tuple[int, TaskKind], tuple[Step, ...]] = {}
 
     def streamed_piece(self, index: int) -> PricedPiece:
         """Return a piece with its weights streamed over tatp."""
-        return PricedPiece(self.problem, self.structure, self.collectives, index, self.links)
+        return PricedPiece(self.problem, self.plan_options, self.collectives, index, self.links)
 
     def steps(self, index: int, kind: TaskKind) -> tuple[Step, ...]:
         """Return the steps of a device in a task with one piece of the model."""
@@ -100,15 +100,15 @@ class Pieces:
     def _recompute(self, index: int) -> Recompute:
         """Return the recomputation of a piece; none for edges."""
         is_edge = index >= len(self.problem.graph.layers)
-        return Recompute.NONE if is_edge else self.structure.recompute
+        return Recompute.NONE if is_edge else self.plan_options.recompute
 
     def _calls(self, index: int) -> list[CollectiveCall]:
         """Return the collectives of a piece over more than one device."""
-        structure = replace(self.structure, recompute=self._recompute(index))
+        plan_options = replace(self.plan_options, recompute=self._recompute(index))
         sizes = self.problem.pieces[index].sizes
         return [
             call
-            for call in self.problem.derived_shardings(structure)[index].calls
+            for call in self.problem.derived_shardings(plan_options)[index].calls
             if degree_of(call.axis, self.strategy, sizes) > 1
         ]
 
@@ -146,8 +146,8 @@ class Pieces:
         """Return whether the backward pass repeats the forward pass of an operator."""
         recompute = self._recompute(index)
         if recompute is Recompute.SELECTIVE:
-            modules = self.structure.recompute_modules
-            stored = self.structure.stored_tensors
+            modules = self.plan_options.recompute_modules
+            stored = self.plan_options.stored_tensors
             return op.name in repeated_ops(self.problem.pieces[index], modules, stored)
         return recompute is Recompute.FULL
 

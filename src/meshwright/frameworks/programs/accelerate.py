@@ -35,7 +35,7 @@ class AccelerateFiles(Framework):
 
     def render(self, plan: Plan) -> dict[str, str]:
         """Return the script and the configuration."""
-        recomputes = plan.best.structure.recompute is Recompute.FULL
+        recomputes = plan.best.plan_options.recompute is Recompute.FULL
         options = trainer_options(plan, recomputes=recomputes and not _is_sharded(plan))
         comments = header(plan, self.written, notes(plan, FILE_NAME))
         program = [*_launch_words(plan), program_of(plan)]
@@ -44,7 +44,7 @@ class AccelerateFiles(Framework):
 
 
 def _is_sharded(plan: Plan) -> bool:
-    return plan.best.structure.zero_stage >= 2
+    return plan.best.plan_options.zero_stage >= 2
 
 
 def _launch_words(plan: Plan) -> Iterator[str]:
@@ -79,13 +79,14 @@ def _config(plan: Plan) -> Settings:
 
 
 def _sharding(plan: Plan) -> Settings:
-    structure = plan.best.structure
+    plan_options = plan.best.plan_options
     return {
         "fsdp_version": 2,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_reshard_after_forward": structure.zero_stage == 3 and structure.reshard_after_forward,
-        "fsdp_offload_params": structure.offload is Offload.STATE,
-        "fsdp_activation_checkpointing": structure.recompute is Recompute.FULL,
+        "fsdp_reshard_after_forward": plan_options.zero_stage == 3
+        and plan_options.reshard_after_forward,
+        "fsdp_offload_params": plan_options.offload is Offload.STATE,
+        "fsdp_activation_checkpointing": plan_options.recompute is Recompute.FULL,
         "fsdp_cpu_ram_efficient_loading": True,
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
     }

@@ -85,7 +85,7 @@ class Axolotl(Transformers):
 
     def refusals(self, plan: Plan) -> Sequence[Fault]:
         """Return the faults of a plan that the configuration cannot express."""
-        is_wide = plan.best.structure.zero_stage == 3 or plan.workload.precision.matmul in WIDE
+        is_wide = plan.best.plan_options.zero_stage == 3 or plan.workload.precision.matmul in WIDE
         preset = "fsdp-mixed" if is_wide else "adam-bf16"
         needed = ADAM_BYTES[is_wide]
         return [
@@ -140,14 +140,14 @@ PRECISIONS = {
 
 
 def _own_refusals(plan: Plan) -> Iterator[Fault]:
-    structure = plan.best.structure
-    if structure.zero_stage < 3 and structure.offload is not Offload.NONE:
-        yield Fault("structure.offload", "is of FSDP2 alone", "zero_stage=3")
+    plan_options = plan.best.plan_options
+    if plan_options.zero_stage < 3 and plan_options.offload is not Offload.NONE:
+        yield Fault("plan_options.offload", "is of FSDP2 alone", "zero_stage=3")
 
 
 def _settings(plan: Plan) -> Iterator[tuple[str, object]]:
     """Yield the fields of the configuration."""
-    work, structure, sizes = plan.workload, plan.best.structure, degrees(plan)
+    work, plan_options, sizes = plan.workload, plan.best.plan_options, degrees(plan)
     yield "base_model", on_one_line(plan.model.name)
     yield "sequence_len", work.sequence_length
     yield "micro_batch_size", sizes["micro_batch_size"]
@@ -166,8 +166,8 @@ def _settings(plan: Plan) -> Iterator[tuple[str, object]]:
         yield "lora_r", adapters.rank
         yield "lora_alpha", 2 * adapters.rank
         yield "lora_target_modules", modules_of(plan, adapters)
-    is_sharded = structure.zero_stage == 3
-    recomputes = structure.recompute is Recompute.FULL
+    is_sharded = plan_options.zero_stage == 3
+    recomputes = plan_options.recompute is Recompute.FULL
     yield "gradient_checkpointing", recomputes and not is_sharded
     for name, axis in (("tensor_parallel_size", "tp"), ("context_parallel_size", "cp")):
         if sizes[axis] > 1:
@@ -179,8 +179,8 @@ def _settings(plan: Plan) -> Iterator[tuple[str, object]]:
         yield (
             "fsdp_config",
             {
-                "reshard_after_forward": structure.reshard_after_forward,
-                "offload_params": structure.offload is Offload.STATE,
+                "reshard_after_forward": plan_options.reshard_after_forward,
+                "offload_params": plan_options.offload is Offload.STATE,
                 "activation_checkpointing": recomputes,
                 "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
                 "state_dict_type": "SHARDED_STATE_DICT",

@@ -27,7 +27,7 @@ class ChakraTraces(Framework):
 
     def render(self, plan: Plan) -> Mapping[str, bytes]:
         """Return the files; ranks are those of the axis order, wherever they are placed."""
-        return TraceFiles(StepProgram(_problem(plan), plan.best.structure, plan.best.strategy))
+        return TraceFiles(StepProgram(_problem(plan), plan.best.plan_options, plan.best.strategy))
 
 
 def _problem(plan: Plan) -> Problem:
@@ -39,14 +39,16 @@ def _problem(plan: Plan) -> Problem:
 
 
 def _stream_refusals(plan: Plan) -> Iterator[Fault]:
-    structure, strategy = plan.best.structure, plan.best.strategy
+    plan_options, strategy = plan.best.plan_options, plan.best.strategy
     if strategy.tatp == 1:
         return
     problem = _problem(plan)
-    network = problem.network(structure.axis_order, stack([strategy]))
+    network = problem.network(plan_options.axis_order, stack([strategy]))
     blocks = [
-        block for piece in streamed_blocks(problem, structure, network) for block, *_ in piece
+        block for piece in streamed_blocks(problem, plan_options, network) for block, *_ in piece
     ]
-    if any(block.structure.streamed is not Streamed.WEIGHTS for block in blocks):
+    if any(block.plan_options.streamed is not Streamed.WEIGHTS for block in blocks):
         reason = "traces hold streams of weights alone; this plan streams inputs of some layers"
-        yield choice_refusal("structure.streamed", structure.streamed, reason, "streamed=weights")
+        yield choice_refusal(
+            "plan_options.streamed", plan_options.streamed, reason, "streamed=weights"
+        )

@@ -46,7 +46,7 @@ class DeepSpeedFiles(Framework):
 
     def render(self, plan: Plan) -> dict[str, str]:
         """Return the script and the configuration."""
-        recomputes = plan.best.structure.recompute is Recompute.FULL
+        recomputes = plan.best.plan_options.recompute is Recompute.FULL
         options = [
             ("--deepspeed", CONFIG_NAME),
             *trainer_options(plan, recomputes=recomputes),
@@ -71,7 +71,7 @@ def _variables(plan: Plan) -> Iterator[str]:
 
 def _config(plan: Plan) -> dict[str, object]:
     """Return the configuration: batch, precision, sharding and offload."""
-    work, structure = plan.workload, plan.best.structure
+    work, plan_options = plan.workload, plan.best.plan_options
     sizes = degrees(plan)
     config: dict[str, object] = {
         "train_micro_batch_size_per_gpu": sizes["micro_batch_size"],
@@ -86,11 +86,11 @@ def _config(plan: Plan) -> dict[str, object]:
         config[work.precision.matmul] = {"enabled": True}
         if work.optimizer.gradient_bytes_per_param >= SUMMED_GRADIENT_BYTES:
             config["data_types"] = {"grad_accum_dtype": "fp32"}
-    zero: dict[str, object] = {"stage": structure.zero_stage}
-    if structure.zero_stage:
-        zero |= {"overlap_comm": structure.overlap_data_parallel, "contiguous_gradients": True}
-    if structure.offload.has_optimizer:
+    zero: dict[str, object] = {"stage": plan_options.zero_stage}
+    if plan_options.zero_stage:
+        zero |= {"overlap_comm": plan_options.overlap_data_parallel, "contiguous_gradients": True}
+    if plan_options.offload.has_optimizer:
         zero["offload_optimizer"] = ON_HOST
-    if structure.offload.has_weights:
+    if plan_options.offload.has_weights:
         zero["offload_param"] = ON_HOST
     return config | {"zero_optimization": zero}

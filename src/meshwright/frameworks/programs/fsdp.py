@@ -88,12 +88,11 @@ class Fsdp(Framework):
             "num_devices": int(plan.best.strategy.num_devices),
             "drops_weights": _drops_weights(plan),
             "has_experts": sizes["ep"] * sizes["etp"] > 1,
+            "mesh": mesh_dims(plan),
+            "chunks": layers_of_chunks(plan),
         }
-        values: dict[str, object] = dict(self.table.write(words))
+        values = dict(self.table.write(words))
         lines = [f"DTYPE = {values.pop('DTYPE')}"]
-        values["MESH"] = mesh_dims(plan)
-        if sizes["pp"] > 1:
-            values["LAYERS_OF_STAGE"] = layers_of_chunks(plan)
         lines += [f"{name} = {_written(value)}" for name, value in values.items()]
         lines += ['torch.set_float32_matmul_precision("high")'] * is_tf32
         return "\n".join(lines) + "\n"
@@ -276,37 +275,37 @@ RECOMPUTE = {
 
 def is_hybrid(plan: Plan) -> bool:
     """Return whether FSDP shards within replicas."""
-    return plan.best.structure.zero_stage >= 2 and degrees(plan)["dp_replicate"] > 1
+    return plan.best.plan_options.zero_stage >= 2 and degrees(plan)["dp_replicate"] > 1
 
 
 def _drops_weights(plan: Plan) -> bool:
     """Return whether weights are gathered again for the backward pass."""
-    structure = plan.best.structure
-    return structure.zero_stage == 3 and structure.reshard_after_forward
+    plan_options = plan.best.plan_options
+    return plan_options.zero_stage == 3 and plan_options.reshard_after_forward
 
 
 def _notes(plan: Plan) -> Iterable[str]:
     """Yield notes on how PyTorch runs the plan."""
-    if plan.best.structure.zero_stage == 2:
+    if plan.best.plan_options.zero_stage == 2:
         yield "ZeRO 2 is FSDP that keeps the gathered weights from the forward to the backward pass"
-    if plan.best.structure.zero_stage < 2:
+    if plan.best.plan_options.zero_stage < 2:
         yield "precision: run the forward pass under torch.autocast(DEVICE, dtype=DTYPE)"
     if plan.workload.precision.matmul == "fp16":
         yield "precision: scale the loss with torch.amp.GradScaler(DEVICE)"
     if degrees(plan)["tp"] > 1:
-        split = "with" if plan.best.structure.sequence_parallel else "without"
+        split = "with" if plan.best.plan_options.sequence_parallel else "without"
         yield f"tp: parallelize_module(block, groups['tp'], ...), {split} SequenceParallel norms"
 
 
 def _functions(plan: Plan) -> Iterable[str]:
     """Yield the functions that this plan needs."""
-    sizes, structure = degrees(plan), plan.best.structure
+    sizes, plan_options = degrees(plan), plan.best.plan_options
     yield _mesh(plan)
     if sizes["ep"] * sizes["etp"] > 1:
         yield _expert_mesh(sizes)
     yield from _data_parallel(plan)
-    yield RECOMPUTE[structure.recompute]
-    if structure.offload.has_activations:
+    yield RECOMPUTE[plan_options.recompute]
+    if plan_options.offload.has_activations:
         yield SAVE_ON_CPU
     if sizes["pp"] > 1:
         yield PIPELINE
@@ -335,14 +334,14 @@ def _expert_mesh(sizes: dict[str, int]) -> str:
 
 def _data_parallel(plan: Plan) -> Iterable[str]:
     """Yield the wrapper and the optimizer of the ZeRO stage."""
-    structure = plan.best.structure
-    if structure.zero_stage < 2:
+    plan_options = plan.best.plan_options
+    if plan_options.zero_stage < 2:
         yield DISTRIBUTED_DATA_PARALLEL
-        yield ZERO_OPTIMIZER if structure.zero_stage else PLAIN_OPTIMIZER
+        yield ZERO_OPTIMIZER if plan_options.zero_stage else PLAIN_OPTIMIZER
         return
-    on_host = structure.offload.has_weights
+    on_host = plan_options.offload.has_weights
     yield FULLY_SHARD.format(
-        stage=structure.zero_stage,
+        stage=plan_options.zero_stage,
         mesh='mesh["dp_replicate", "shards"]' if is_hybrid(plan) else 'groups["shards"]',
         offload="CPUOffloadPolicy" if on_host else "OffloadPolicy",
         pin='pin_memory=DEVICE == "cuda"' if on_host else "",

@@ -47,7 +47,7 @@ class LlamaFactory(Transformers):
         stage = given.text("stage") or "sft"
         if stage not in STAGES:
             given.refuse(
-                "stage", f"{stage}: a second model, or batches of its own, is not read", "pt or sft"
+                "stage", f"{stage}: training on preferences or rewards is not read", "pt or sft"
             )
         given.state("packing", STAGES.get(stage, False))
         given.state("finetuning_type", "lora")

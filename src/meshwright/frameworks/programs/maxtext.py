@@ -116,8 +116,9 @@ class MaxText(Framework):
             "start on each host; add what a plan does not hold (data, learning rate), as in",
             f"  {FILE_NAME} run_name=first base_output_directory=out dataset_type=synthetic",
         )
-        keys = {**model_keys(plan.model), **dict(self.table.write(_words(plan))), **_mesh(plan)}
-        options = assigned((keys | _policy(plan)).items())
+        written = [*self.table.write(_words(plan)), *_mesh(plan).items(), *_policy(plan).items()]
+        own = [(f"{key}={value}",) for key, value in model_keys(plan.model).items()]
+        options = [*own, *assigned(written)]
         comments = header(plan, self.written, notes)
         program = ["python3", "-m", PROGRAM]
         return {FILE_NAME: shell_script(comments, _variables(plan), program, options)}
@@ -338,7 +339,7 @@ def _variables(plan: Plan) -> Iterator[str]:
 
 def axis_degrees(plan: Plan) -> dict[str, int]:
     """Return the degree of each axis of MaxText's mesh: experts take a part of the data axes."""
-    sizes, is_sharded = degrees(plan), plan.best.structure.zero_stage > 0
+    sizes, is_sharded = degrees(plan), plan.best.plan_options.zero_stage > 0
     shards = sizes["dp_shard"] if is_sharded else 1
     copies = sizes["dp_replicate"] if is_sharded else sizes["dp"]
     shards, copies = (shards // sizes["ep"], copies) if is_sharded else (1, copies // sizes["ep"])
@@ -382,14 +383,14 @@ def _words(plan: Plan) -> dict[str, Value]:
 
 def _policy(plan: Plan) -> dict[str, str]:
     """Return the recomputation, with the place of each tensor where the plan names some."""
-    structure = plan.best.structure
-    if structure.stored_tensors:
-        places = dict.fromkeys(structure.kept_tensors, "device")
-        places |= dict.fromkeys(structure.offloaded_tensors, "offload")
+    plan_options = plan.best.plan_options
+    if plan_options.stored_tensors:
+        places = dict.fromkeys(plan_options.kept_tensors, "device")
+        places |= dict.fromkeys(plan_options.offloaded_tensors, "offload")
         halves = {"mlpwi": ("mlpwi", "mlpwi_0", "mlpwi_1")}
         keys = {key: place for name, place in places.items() for key in halves.get(name, (name,))}
         return {"remat_policy": "custom", **keys}
-    known = (policy for policy, kept in REMAT.items() if kept == structure.recompute)
+    known = (policy for policy, kept in REMAT.items() if kept == plan_options.recompute)
     return {"remat_policy": next(known)}
 
 

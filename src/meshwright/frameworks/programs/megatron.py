@@ -31,7 +31,6 @@ from meshwright.catalog.recipes import recipes
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.launch import (
-    Words,
     degrees,
     header,
     layers_of_chunks,
@@ -48,7 +47,7 @@ from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.reading.models import catalog_twin, known_model, tokenizer_size
 from meshwright.frameworks.reading.shell import base_name
 from meshwright.frameworks.reading.stages import lengths_of, pipeline_layout, stage_choices
-from meshwright.frameworks.table import load_table
+from meshwright.frameworks.table import Words, load_table
 from meshwright.graph.recompute import MODULES
 from meshwright.sharding.dealing import dealt
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute, lengths_text
@@ -892,7 +891,7 @@ def arguments(plan: Plan) -> list[Words]:
 
 
 def _uses_fsdp(plan: Plan) -> bool:
-    return plan.best.structure.zero_stage >= 2
+    return plan.best.plan_options.zero_stage >= 2
 
 
 def _has_data_axes(plan: Plan) -> bool:
@@ -914,21 +913,21 @@ def variables(plan: Plan) -> Iterator[str]:
 
 
 def _parallel_options(plan: Plan) -> Iterator[Words]:
-    sizes, structure = degrees(plan), plan.best.structure
+    sizes, plan_options = degrees(plan), plan.best.plan_options
     yield "--tensor-model-parallel-size", f"{sizes['tp']}"
     yield "--pipeline-model-parallel-size", f"{sizes['pp']}"
     yield "--context-parallel-size", f"{sizes['cp']}"
     if sizes["cp"] > 1:
-        ulysses = structure.context_kind is ContextKind.ULYSSES
+        ulysses = plan_options.context_kind is ContextKind.ULYSSES
         yield "--cp-comm-type", "a2a" if ulysses else "p2p"
     if num_experts(plan):
         yield "--expert-model-parallel-size", f"{sizes['ep']}"
         yield "--expert-tensor-parallel-size", f"{sizes['etp']}"
-    if structure.overlap_expert_parallel:
+    if plan_options.overlap_expert_parallel:
         yield ("--overlap-moe-expert-parallel-comm",)
-    if structure.sequence_parallel:
+    if plan_options.sequence_parallel:
         yield ("--sequence-parallel",)
-    if structure.overlap_tensor_parallel and sizes["tp"] > 1:
+    if plan_options.overlap_tensor_parallel and sizes["tp"] > 1:
         yield ("--tp-comm-overlap",)
     if not ordered_as(plan, MESH_AXES):
         yield ("--use-tp-pp-dp-mapping",)
@@ -961,34 +960,34 @@ def _pipeline_options(plan: Plan) -> Iterator[Words]:
 
 def _state_options(plan: Plan) -> Iterator[Words]:
     """Yield the arguments of sharding and sums of weights, gradients and optimizer state."""
-    structure, replicas = plan.best.structure, degrees(plan)["dp_replicate"]
-    if structure.zero_stage:
+    plan_options, replicas = plan.best.plan_options, degrees(plan)["dp_replicate"]
+    if plan_options.zero_stage:
         yield ("--use-distributed-optimizer",)
         if replicas > 1:
             yield "--num-distributed-optimizer-instances", f"{replicas}"
     if _uses_fsdp(plan):
         yield ("--use-megatron-fsdp",)
-        yield "--data-parallel-sharding-strategy", FSDP_STRATEGY[structure.zero_stage]
+        yield "--data-parallel-sharding-strategy", FSDP_STRATEGY[plan_options.zero_stage]
         yield "--ckpt-format", "fsdp_dtensor"
-    if structure.overlap_data_parallel and _has_data_axes(plan):
+    if plan_options.overlap_data_parallel and _has_data_axes(plan):
         yield ("--overlap-grad-reduce",)
-        if structure.zero_stage:
+        if plan_options.zero_stage:
             yield ("--overlap-param-gather",)
     if has_short_gradients(plan.workload):
         yield ("--grad-reduce-in-bf16",)
 
 
 def _memory_options(plan: Plan) -> Iterator[Words]:
-    structure = plan.best.structure
-    if structure.recompute is Recompute.FULL:
+    plan_options = plan.best.plan_options
+    if plan_options.recompute is Recompute.FULL:
         yield "--recompute-granularity", "full"
-        yield "--recompute-method", "block" if structure.recomputes_some else "uniform"
-        number = structure.recompute_layers or structure.recompute_run
+        yield "--recompute-method", "block" if plan_options.recomputes_some else "uniform"
+        number = plan_options.recompute_layers or plan_options.recompute_run
         yield "--recompute-num-layers", f"{number}"
-    elif structure.recompute is Recompute.SELECTIVE:
+    elif plan_options.recompute is Recompute.SELECTIVE:
         yield "--recompute-granularity", "selective"
-        yield "--recompute-modules", *(structure.recompute_modules or ("core_attn",))
-    if structure.offload is Offload.OPTIMIZER:
+        yield "--recompute-modules", *(plan_options.recompute_modules or ("core_attn",))
+    if plan_options.offload is Offload.OPTIMIZER:
         yield ("--optimizer-cpu-offload",)
         yield ("--use-precision-aware-optimizer",)
 

@@ -20,7 +20,6 @@ from meshwright.catalog.recipes import recipes
 from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.hugging_face import adapters_of
 from meshwright.frameworks.launch import (
-    Words,
     degrees,
     header,
     plan_launch,
@@ -32,6 +31,7 @@ from meshwright.frameworks.programs.megatron import (
     model_options,
     variables,
 )
+from meshwright.frameworks.table import Words
 from meshwright.sharding.strategy import Offload
 from meshwright.train.answer import Plan
 from meshwright.train.writing import has_short_gradients
@@ -124,10 +124,10 @@ def _overrides(plan: Plan) -> Iterator[str]:
         name = name.removeprefix("--")
         if of_model or name not in architecture:
             yield from _written(name, ",".join(values) or "true")
-    sizes, structure = degrees(plan), plan.best.structure
+    sizes, plan_options = degrees(plan), plan.best.plan_options
     if sizes["num_virtual_stages"] > 1:
         yield f"model.virtual_pipeline_model_parallel_size={sizes['num_virtual_stages']}"
-    if structure.offload is Offload.ACTIVATIONS:
+    if plan_options.offload is Offload.ACTIVATIONS:
         yield "model.cpu_offloading=true"
         yield "model.cpu_offloading_weights=false"
         yield f"model.cpu_offloading_num_layers={plan.model.num_layers - 1}"

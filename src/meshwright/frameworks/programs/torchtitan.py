@@ -19,7 +19,6 @@ from meshwright.catalog.torchtitan_models import MODULES, shipped_config
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.launch import (
-    Words,
     degrees,
     header,
     layers_of_chunks,
@@ -31,7 +30,7 @@ from meshwright.frameworks.reading.given import Given, of_tree
 from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.reading.models import stated_model
-from meshwright.frameworks.table import Value
+from meshwright.frameworks.table import Value, Words
 from meshwright.frameworks.torchtitan_models import OWN_CONFIG, OWN_MODULE, own_module
 from meshwright.frameworks.words import words_of
 from meshwright.sharding.strategy import PlanOptions
@@ -89,7 +88,7 @@ class Torchtitan(Framework):
         module = given.text("module")
         if target is not None:
             _built(given, self.table.maps["models"])
-        elif name in shipped:
+        elif name is not None and name in shipped:
             checkpoints = {"activation_checkpoint.selective_ac_option": "op"}
             given.add(of_tree(checkpoints | dict(shipped[name]), f"--config {name}"))
         elif name is not None:
@@ -128,7 +127,7 @@ class Torchtitan(Framework):
             ("--config", config or OWN_CONFIG),
             *_spelled(self.table.write(_words(plan))),
         ]
-        recompute = (f"activation-checkpoint:{plan.best.structure.recompute}",)
+        recompute = (f"activation-checkpoint:{plan.best.plan_options.recompute}",)
         comments = header(plan, self.written, list(_notes(plan)))
         program = [*torchrun_words(plan_launch(plan)), "-m torchtitan.train"]
         variables = [OWN_PATH] if own else []
@@ -313,9 +312,9 @@ def _words(plan: Plan) -> dict[str, Value]:
     Without ZeRO every rank of dp is a replica. A pipeline cuts the batch of a rank, otherwise
     gradients accumulate. Configurations of DeepSeek compile their loss alone, so parts are named.
     """
-    sizes, structure, work = degrees(plan), plan.best.structure, plan.workload
-    is_split = structure.zero_stage > 0
-    drops = structure.zero_stage == 3 and structure.reshard_after_forward
+    sizes, plan_options, work = degrees(plan), plan.best.plan_options, plan.workload
+    is_split = plan_options.zero_stage > 0
+    drops = plan_options.zero_stage == 3 and plan_options.reshard_after_forward
     of_rank = work.global_batch_size // sizes["dp"]
     parts = ["model"] * work.software.compiled + ["loss"] * (work.software.loss == "compiled")
     words = words_of(plan) | {
@@ -330,7 +329,7 @@ def _words(plan: Plan) -> dict[str, Value]:
     }  # fmt: skip
     if sizes["pp"] > 1:
         lengths = layers_of_chunks(plan)
-        words["first_less"], words["last_less"] = edge_weights(lengths, structure)
+        words["first_less"], words["last_less"] = edge_weights(lengths, plan_options)
         words["layers_per_stage"] = max(lengths) if sizes["num_virtual_stages"] > 1 else None
     return words
 
@@ -348,16 +347,16 @@ def _spelled(written: Iterable[tuple[str, Value]]) -> Iterator[Words]:
 def _notes(plan: Plan) -> Iterator[str]:
     """Yield notes on how torchtitan runs the plan."""
     yield "tokenizer, data, learning rate and steps are those of the configuration"
-    if plan.best.structure.zero_stage == 2:
+    if plan.best.plan_options.zero_stage == 2:
         yield "ZeRO 2 is FSDP that keeps the gathered weights from the forward to the backward pass"
 
 
-def edge_weights(lengths: Sequence[int], structure: PlanOptions) -> tuple[int, int]:
+def edge_weights(lengths: Sequence[int], plan_options: PlanOptions) -> tuple[int, int]:
     """Return the layers that the first and the last stage get less, before layers are dealt.
 
     torchtitan deals layers plus weights evenly, the rest to the first stages. A single short stage
     is the last one, without any weight; of several short stages the first one is one.
     """
-    embedding, head = structure.embedding_layers, structure.head_layers
+    embedding, head = plan_options.embedding_layers, plan_options.head_layers
     is_short = (sum(lengths) + embedding + head) % len(lengths) not in (0, len(lengths) - 1)
     return embedding + is_short, head

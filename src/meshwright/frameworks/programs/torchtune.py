@@ -93,7 +93,7 @@ class Torchtune(Framework):
 
     def _model(self, config: str, component: str) -> str | None:
         """Return the model of the catalog that a configuration or a builder makes."""
-        known = self.configs() | self.table.maps["read"]
+        known = self.configs() | dict(self.table.maps["read"])
         stem = config.removesuffix("_single_device")
         stem = stem.replace("_qlora", "_lora").replace("_full", "_lora")
         builder = component.rpartition(".")[2].removeprefix("qlora_").removeprefix("lora_")
@@ -133,7 +133,7 @@ class Torchtune(Framework):
 
 
 def _own_refusals(plan: Plan, has_config: bool) -> Iterator[Fault]:
-    work, structure, sizes = plan.workload, plan.best.structure, degrees(plan)
+    work, plan_options, sizes = plan.workload, plan.best.plan_options, degrees(plan)
     adapters = adapters_of(plan)
     if adapters is None:
         yield Fault("workload.optimizer", f"{RECIPE} trains adapters", "--optimizer adapters")
@@ -148,7 +148,7 @@ def _own_refusals(plan: Plan, has_config: bool) -> Iterator[Fault]:
     if work.precision.weight_format is not None:
         message = "its NF4 is that of torchao, not of bitsandbytes"
         yield Fault("workload.precision.weight_format", message, "plan without --weights")
-    if structure.zero_stage != 3 or sizes["tp"] * sizes["cp"] * sizes["dp_replicate"] > 1:
+    if plan_options.zero_stage != 3 or sizes["tp"] * sizes["cp"] * sizes["dp_replicate"] > 1:
         message = f"{RECIPE} shards over all devices by FSDP2, and splits nothing else"
         yield Fault("strategy", message, "zero_stage=3, tp=1, cp=1, dp_shard=dp")
 

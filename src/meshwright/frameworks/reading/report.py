@@ -9,9 +9,10 @@ from typing_extensions import TypedDict
 
 from meshwright.frameworks.framework import readers
 from meshwright.frameworks.reading.job import Job
-from meshwright.report.screen import Screen, counted
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.workload import OptimizerPreset, Precision
+from meshwright.view.screen import Screen
+from meshwright.view.words import counted
 
 _DEGREES = ("tp", "pp", "num_virtual_stages", "cp", "dp", "dp_shard", "ep", "etp")
 _SHORT = {"num_virtual_stages": "vpp", "micro_batch_size": "mbs"}

@@ -63,14 +63,12 @@ class Timeline(Listed):
 
 @dataclass(frozen=True)
 class LinkUse:
-    """Use of links in each of several equal parts of a run."""
+    """Mean load of links in each of several equal parts of a run."""
 
     edges_s: FloatArray
     """Starts of the parts, and the end of the last one [s]."""
     load_fraction: FloatArray
     """Rate of a link over its bandwidth, mean over the links and the part of the run [1]."""
-    busy_fraction: FloatArray
-    """Share of the links that carry anything, mean over the part."""
 
 
 def link_use(
@@ -84,11 +82,8 @@ def link_use(
     load = timeline.rate_bytes_per_s[rows] / network.bandwidth_bytes_per_s[link]
     edges_s = np.linspace(0.0, timeline.makespan_s, num_parts + 1)
     whole = counted.sum() * np.diff(edges_s)
-
-    def mean(level: FloatArray) -> FloatArray:
-        return _integral(link, at_s, level, edges_s) / np.where(whole > 0, whole, 1.0)
-
-    return LinkUse(edges_s, mean(load), mean((load > 0).astype(np.float64)))
+    area = _integral(link, at_s, load, edges_s)
+    return LinkUse(edges_s, area / np.where(whole > 0, whole, 1.0))
 
 
 def _integral(
@@ -112,46 +107,11 @@ def _before(link: IntArray, level: FloatArray) -> FloatArray:
     return before
 
 
-def busy_fractions(timeline: Timeline, num_devices: int) -> FloatArray:
-    """Return the share of the run in which each track of each device has a task under way.
-
-    Tasks that overlap count once. Shape (devices, tracks).
-    """
-    num_tracks = len(timeline.tracks)
-    row = timeline.device * num_tracks + timeline.track
-    order = np.lexsort((timeline.start_s, row))
-    row, start_s, end_s = row[order], timeline.start_s[order], timeline.end_s[order]
-    busy_s = np.zeros(num_devices * num_tracks)
-    for first, last in zip(*_runs(row), strict=True):
-        done_s = np.maximum.accumulate(end_s[first:last])
-        free_s = np.concatenate(([0.0], done_s[:-1]))
-        busy_s[row[first]] = np.clip(
-            end_s[first:last] - np.maximum(start_s[first:last], free_s), 0.0, None
-        ).sum()
-    return busy_s.reshape(num_devices, num_tracks) / (timeline.makespan_s or 1.0)
-
-
-def _runs(row: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the start and the end of each run of equal values."""
-    changes = np.flatnonzero(np.diff(row)) + 1
-    ends = np.append(changes, len(row)) if len(row) else changes
-    return np.concatenate(([0], changes))[: len(ends)], ends
-
-
 def link_utilisation(timeline: Timeline, network: Network) -> FloatArray:
     """Return the share of its bandwidth that each link carried over the whole run [1]."""
     carried = timeline.carried_bytes(network.num_links)
     used: FloatArray = carried / (network.bandwidth_bytes_per_s * timeline.makespan_s)
     return used
-
-
-def sending_fraction(timeline: Timeline) -> float:
-    """Return the share of a run in which at least one link carries something."""
-    level = (timeline.rate_bytes_per_s > 0).astype(np.float64)
-    num_busy = np.cumsum(level - _before(timeline.link, level))
-    until_s = np.append(timeline.change_s, timeline.makespan_s)
-    sending_s = np.diff(until_s)[num_busy > 0].sum()
-    return float(sending_s / (timeline.makespan_s or 1.0))
 
 
 def critical_path(graph: TaskGraph, timeline: Timeline) -> IntArray:

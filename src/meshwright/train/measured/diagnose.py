@@ -15,7 +15,6 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.base.records import Brief, Listed, Rows, scalars
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.cost.problem import Problem
-from meshwright.report.screen import WIDTH, screen_width, words, wrapped
 from meshwright.search.robustness import with_plan_errors
 from meshwright.sharding.space import virtual_stage_counts
 from meshwright.sharding.strategy import (
@@ -45,6 +44,8 @@ from meshwright.train.question import check_problem, make_problem
 from meshwright.train.report import question_line
 from meshwright.train.report_detail import trial_lines
 from meshwright.train.robustness import NUM_DRAWS, SEED
+from meshwright.view.screen import WIDTH, screen_width, wrapped
+from meshwright.view.words import words
 
 
 @dataclass(frozen=True)
@@ -139,23 +140,23 @@ class SingleChange:
     what: str
     problem: Problem
     strategy: Strategy
-    structure: PlanOptions
+    plan_options: PlanOptions
 
 
 def single_changes(
-    problem: Problem, strategy: Strategy, structure: PlanOptions
+    problem: Problem, strategy: Strategy, plan_options: PlanOptions
 ) -> Iterator[SingleChange]:
     """Yield every single change, legal or not: degrees by a factor of two, choices, software."""
     for what, degrees in _degree_changes(problem, strategy):
         changed = replace(strategy, **degrees)
-        yield SingleChange(what, problem, changed, _fitting(structure, strategy, changed))
-    for what, choices in _choice_changes(strategy, structure):
-        yield SingleChange(what, problem, strategy, replace(structure, **choices))
-    yield from _software_changes(problem, strategy, structure)
+        yield SingleChange(what, problem, changed, _fitting(plan_options, strategy, changed))
+    for what, choices in _choice_changes(strategy, plan_options):
+        yield SingleChange(what, problem, strategy, replace(plan_options, **choices))
+    yield from _software_changes(problem, strategy, plan_options)
 
 
-def _fitting(structure: PlanOptions, before: Strategy, after: Strategy) -> PlanOptions:
-    """Return the structure with the choices that depend on the degrees brought in line."""
+def _fitting(plan_options: PlanOptions, before: Strategy, after: Strategy) -> PlanOptions:
+    """Return the plan options with the choices that depend on the degrees brought in line."""
     choices: dict[str, Any] = {}
     if (after.tp > 1) != (before.tp > 1):
         choices["sequence_parallel"] = after.tp > 1
@@ -165,9 +166,9 @@ def _fitting(structure: PlanOptions, before: Strategy, after: Strategy) -> PlanO
         choices["zero_stage"] = 1
     if after.num_virtual_stages > 1:
         choices["schedule"] = ScheduleKind.INTERLEAVED
-    elif structure.schedule is ScheduleKind.INTERLEAVED or before.pp == 1:
+    elif plan_options.schedule is ScheduleKind.INTERLEAVED or before.pp == 1:
         choices["schedule"] = ScheduleKind.ONE_F_ONE_B
-    return replace(structure, **choices)
+    return replace(plan_options, **choices)
 
 
 Degrees = dict[str, float]
@@ -215,47 +216,51 @@ def _shown(strategy: Strategy, name: str, degrees: dict[str, float]) -> str:
 
 
 def _choice_changes(
-    strategy: Strategy, structure: PlanOptions
+    strategy: Strategy, plan_options: PlanOptions
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield changed choices: recomputation, where state is kept, schedule, sequence parallelism."""
     for recompute in Recompute:
-        if recompute is not structure.recompute:
-            yield f"recompute {structure.recompute} to {recompute}", {"recompute": recompute}
+        if recompute is not plan_options.recompute:
+            yield f"recompute {plan_options.recompute} to {recompute}", {"recompute": recompute}
     if strategy.dp_shard * strategy.cp > 1:
         for stage in range(4):
-            if stage != structure.zero_stage:
-                yield f"zero {structure.zero_stage} to {stage}", {"zero_stage": stage}
-    if structure.zero_stage == 3:
-        keeps = structure.reshard_after_forward
+            if stage != plan_options.zero_stage:
+                yield f"zero {plan_options.zero_stage} to {stage}", {"zero_stage": stage}
+    if plan_options.zero_stage == 3:
+        keeps = plan_options.reshard_after_forward
         text = "kept" if keeps else "gathered again"
         yield f"weights {text} for the backward pass", {"reshard_after_forward": not keeps}
-    if structure.offload is not Offload.NONE:
+    if plan_options.offload is not Offload.NONE:
         yield "nothing offloaded", {"offload": Offload.NONE}
     if strategy.pp > 1 and strategy.num_virtual_stages == 1:
         for kind in (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE):
-            if kind is not structure.schedule:
-                yield f"schedule {structure.schedule} to {kind}", {"schedule": kind}
+            if kind is not plan_options.schedule:
+                yield f"schedule {plan_options.schedule} to {kind}", {"schedule": kind}
     if strategy.tp > 1:
-        turned = not structure.sequence_parallel
+        turned = not plan_options.sequence_parallel
         text = "with" if turned else "without"
         yield f"{text} sequence parallelism", {"sequence_parallel": turned}
 
 
 def _software_changes(
-    problem: Problem, strategy: Strategy, structure: PlanOptions
+    problem: Problem, strategy: Strategy, plan_options: PlanOptions
 ) -> Iterator[SingleChange]:
     """Yield the same plan under software that hides more."""
     software = problem.workload.software
-    if not structure.overlap_data_parallel and strategy.dp > 1:
-        overlapped = replace(structure, overlap_data_parallel=True)
+    if not plan_options.overlap_data_parallel and strategy.dp > 1:
+        overlapped = replace(plan_options, overlap_data_parallel=True)
         yield SingleChange("overlapped data-parallel communication", problem, strategy, overlapped)
-    if not structure.overlap_tensor_parallel and structure.sequence_parallel and strategy.tp > 1:
+    if (
+        not plan_options.overlap_tensor_parallel
+        and plan_options.sequence_parallel
+        and strategy.tp > 1
+    ):
         changed = _with_software(problem, async_tensor_parallel=True)
-        overlapped = replace(structure, overlap_tensor_parallel=True)
+        overlapped = replace(plan_options, overlap_tensor_parallel=True)
         yield SingleChange("async tensor parallelism", changed, strategy, overlapped)
     if not software.cuda_graphs:
         with_graphs = _with_software(problem, cuda_graphs=True)
-        yield SingleChange("CUDA graphs", with_graphs, strategy, structure)
+        yield SingleChange("CUDA graphs", with_graphs, strategy, plan_options)
 
 
 def _with_software(problem: Problem, **settings: bool) -> Problem:
@@ -285,7 +290,7 @@ class _Case:
 
     def seconds(self, change: SingleChange) -> FloatArray:
         """Return the step after a change under each column of factors [s]."""
-        return step_seconds(change.problem, change.strategy, change.structure, self.columns)
+        return step_seconds(change.problem, change.strategy, change.plan_options, self.columns)
 
 
 def diagnose(
@@ -308,12 +313,12 @@ def diagnose(
         The plan breaks a rule, or the measurement is none.
     """
     _check_measured(measured_s, measured_memory_bytes)
-    strategy, structure = plan.best.strategy, plan.best.structure
+    strategy, plan_options = plan.best.strategy, plan.best.plan_options
     problem = make_problem(plan.model, plan.system, plan.workload, plan.calibration)
-    faults = check_problem(problem, strategy, structure)
+    faults = check_problem(problem, strategy, plan_options)
     if faults:
         raise SpecError(faults, origin=plan.best.text)
-    job = Measurement(plan.best.text, problem, strategy, structure, measured_s)
+    job = Measurement(plan.best.text, problem, strategy, plan_options, measured_s)
     factors = learn([job])
     middle = factors.values[:, None]
     draws = middle * factors.draws(NUM_DRAWS, np.random.default_rng(SEED))
@@ -330,7 +335,7 @@ def diagnose(
 def _diagnosis(case: _Case) -> Diagnosis:
     """Return losses, changes and trials of a measured plan."""
     job, factors, middle = case.job, case.factors, case.columns[:, :1]
-    of_job = job.problem, job.strategy, job.structure
+    of_job = job.problem, job.strategy, job.plan_options
     predicted_s = float(step_seconds(*of_job, np.ones_like(middle))[0])
     fitted_s = float(step_seconds(*of_job, middle)[0])
     expected = expected_log_spread(job, expected_covariance(job.problem))
@@ -378,7 +383,7 @@ def _used_bytes(price: Estimate) -> float:
 def _losses(case: _Case) -> tuple[Loss, ...]:
     """Return the time that the factor of each resource adds to the step, with its interval [s]."""
     job = case.job
-    lost = losses_s(job.problem, job.strategy, job.structure, case.columns)
+    lost = losses_s(job.problem, job.strategy, job.plan_options, case.columns)
     low, high = np.percentile(lost[:, 1:], [5.0, 95.0], axis=1)
     columns = zip(NAMES, lost[:, 0].tolist(), low.tolist(), high.tolist(), strict=True)
     return tuple(Loss(*entry) for entry in columns)
@@ -389,7 +394,7 @@ def _parts_s(case: _Case) -> dict[str, float]:
     job, calibration = case.job, case.factors.applied(case.job.problem.nominal_calibration)
     fitted = replace(job.problem, calibration=calibration)
     without, under = (
-        candidate(problem, job.strategy, job.structure).estimate.time_parts_s
+        candidate(problem, job.strategy, job.plan_options).estimate.time_parts_s
         for problem in (job.problem, fitted)
     )
     return {name: seconds - without[name] for name, seconds in under.items()}
@@ -403,12 +408,12 @@ def _changes(
     log_times: dict[str, FloatArray] = {}
     left_out = {"breaks a rule": 0, "does not fit": 0}
     capacity = job.problem.system.chip.main_memory.capacity_bytes
-    own_s = step_seconds(job.problem, job.strategy, job.structure, case.columns)
-    for number, change in enumerate(single_changes(job.problem, job.strategy, job.structure)):
-        if check_problem(change.problem, change.strategy, change.structure):
+    own_s = step_seconds(job.problem, job.strategy, job.plan_options, case.columns)
+    for number, change in enumerate(single_changes(job.problem, job.strategy, job.plan_options)):
+        if check_problem(change.problem, change.strategy, change.plan_options):
             left_out["breaks a rule"] += 1
             continue
-        price = candidate(change.problem, change.strategy, change.structure).estimate
+        price = candidate(change.problem, change.strategy, change.plan_options).estimate
         memory = price.memory_bytes + _used_bytes(price) * (case.memory_factor - 1.0)
         if memory > capacity:
             left_out["does not fit"] += 1
@@ -455,7 +460,7 @@ def _improvement(
     low, high = np.percentile(gains[1:], [5.0, 95.0])
     return Improvement(
         what=change.what,
-        plan=plan_string(change.strategy, change.structure),
+        plan=plan_string(change.strategy, change.plan_options),
         step_time_s=float(np.exp(logs[0])),
         faster_by_fraction=float(gains[0]),
         low_fraction=float(low),

@@ -19,9 +19,9 @@ from meshwright.base.arrays import FloatArray, Num
 from meshwright.base.records import Brief, Listed, Rows, scalars
 from meshwright.cost.problem import Distances, Problem
 from meshwright.cost.step import price_columns
-from meshwright.report.screen import counted, words
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.calibration import Calibration, CalibrationOf, calibration_columns
+from meshwright.view.words import counted, words
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Measurement:
     name: str
     problem: Problem
     strategy: Strategy
-    structure: PlanOptions
+    plan_options: PlanOptions
     step_s: float
 
 
@@ -318,7 +318,7 @@ def expected_log_spread(
 
 
 def step_seconds(
-    problem: Problem, strategy: Strategy, structure: PlanOptions, factors: FloatArray
+    problem: Problem, strategy: Strategy, plan_options: PlanOptions, factors: FloatArray
 ) -> FloatArray:
     """Return the step time of one strategy under columns of factors [s].
 
@@ -329,7 +329,7 @@ def step_seconds(
     """
     columns: Any = replace(problem, calibration=scaled(problem.calibration, factors))
     num_draws = factors.shape[1]
-    priced = price_columns(columns, structure, stack([strategy] * num_draws))
+    priced = price_columns(columns, plan_options, stack([strategy] * num_draws))
     return np.asarray(priced.step.time.total_s + np.zeros(num_draws))
 
 
@@ -340,7 +340,7 @@ def logs_and_slopes(
     moved = values[:, None] + STEP * np.hstack([np.zeros((len(values), 1)), np.eye(len(values))])
     logs = np.log(
         [
-            step_seconds(entry.problem, entry.strategy, entry.structure, np.exp(moved))
+            step_seconds(entry.problem, entry.strategy, entry.plan_options, np.exp(moved))
             for entry in measurements
         ]
     )
@@ -351,7 +351,7 @@ def noise_covariance(measurements: Sequence[Measurement]) -> FloatArray:
     """Return the covariance that no factor explains; equal plans share the error of theirs."""
     plans = [
         (entry.problem.model, entry.problem.system, entry.problem.workload,
-         entry.strategy, entry.structure)
+         entry.strategy, entry.plan_options)
         for entry in measurements
     ]  # fmt: skip
     same = np.array([[a == b for b in plans] for a in plans], dtype=float)
@@ -383,7 +383,7 @@ def _factors(number: int, values: FloatArray, covariance: FloatArray, prior: Flo
 
 
 def losses_s(
-    problem: Problem, strategy: Strategy, structure: PlanOptions, factors: FloatArray
+    problem: Problem, strategy: Strategy, plan_options: PlanOptions, factors: FloatArray
 ) -> FloatArray:
     """Return the time that the factor of each resource adds to a step [s].
 
@@ -409,7 +409,7 @@ def losses_s(
     sets = np.arange(2**number)
     members = (sets[:, None] >> np.arange(number)) & 1
     columns = np.where(members.T[:, :, None] == 1, factors[:, None, :], 1.0)
-    seconds = step_seconds(problem, strategy, structure, columns.reshape(number, -1))
+    seconds = step_seconds(problem, strategy, plan_options, columns.reshape(number, -1))
     by_set = seconds.reshape(2**number, num_draws)
     sizes = members.sum(axis=1)
     weights = np.array([factorial(s) * factorial(number - s - 1) for s in range(number)])

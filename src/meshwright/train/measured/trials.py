@@ -61,7 +61,7 @@ def with_measured_interval(problem: Problem, entry: Candidate, factors: Factors)
         Problem under constants that the factors adjust.
     """
     price = entry.estimate
-    job = Measurement(entry.text, problem, entry.strategy, entry.structure, price.step_time_s)
+    job = Measurement(entry.text, problem, entry.strategy, entry.plan_options, price.step_time_s)
     left = HALF_OF_80_PERCENT * expected_log_spread(job, factors.log_covariance)
     before = distances(problem) or Distances(left, left)
     interval_s = (

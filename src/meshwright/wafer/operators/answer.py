@@ -70,7 +70,7 @@ def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -
     frames: list[ModelGraph] = []
     for base in bases:
         model = model_graph(problem, base.frame, physical)
-        mine = [model.under(structure) for structure in base.structures] if model else []
+        mine = [model.under(plan_options) for plan_options in base.option_sets] if model else []
         frames += mine
         # The fastest ones alone come first; options with little to gain are left to the bound.
         alone = [found for found in map(assign, mine) if found is not None]
@@ -159,14 +159,14 @@ def as_data(problem: Problem, found: Planned) -> OperatorPlan:
 
 def _option(options: Options, index: int) -> OperatorOption:
     """Return one option as plain data."""
-    strategy, structure, choice = (
-        options.strategy(index), options.structures[index], options.choices[index],
+    strategy, plan_options, choice = (
+        options.strategy(index), options.option_sets[index], options.choices[index],
     )  # fmt: skip
     used = [(a, s) for a, s in zip(choice.axes, choice.shapes, strict=True) if max(s) > 1]
     return OperatorOption(
-        text=plan_string(strategy, structure),
+        text=plan_string(strategy, plan_options),
         strategy=strategy,
-        structure=replace(structure, axis_order=(*choice.axes,)),
+        plan_options=replace(plan_options, axis_order=(*choice.axes,)),
         axes=tuple(axis for axis, _ in used if axis in AXES),
         shapes={axis: shape[::-1] for axis, shape in used},
     )

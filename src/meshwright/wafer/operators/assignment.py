@@ -311,16 +311,16 @@ class SharedTable:
 
     def __init__(self, alone: Assignment, before: SharedTable | None = None) -> None:
         self.alone = alone
-        structure = alone.model.prices.options.frame.structure
-        stage = structure.zero_stage
-        self.sends = stage == 0, stage == 3 and structure.reshard_after_forward
+        plan_options = alone.model.prices.options.frame.plan_options
+        stage = plan_options.zero_stage
+        self.sends = stage == 0, stage == 3 and plan_options.reshard_after_forward
         """Whether gradients are all-reduced, and whether weights are gathered twice: stages of ZeRO
         that agree in both send equal data-parallel messages."""
         self._slowdown: dict[int, Slowdown] = {}
         self.model = alone.model
         """Cost of each option as far as it is known: on shared links, or alone."""
         if before is not None and before.sends == self.sends:
-            self._slowdown, self.model = before._slowdown, before.model.under(structure)
+            self._slowdown, self.model = before._slowdown, before.model.under(plan_options)
         number = {row: option for option, row in enumerate(self.model.rows.tolist())}
         self.start = tuple(number[int(alone.model.rows[o])] for o in alone.assigned.options)
         """Choice of level 1, one option for each node."""

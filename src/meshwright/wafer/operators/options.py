@@ -46,7 +46,7 @@ TENSORS = (Streamed.WEIGHTS, Streamed.INPUTS, Streamed.BOTH)
 class Frame:
     """Choices shared by all operators of a plan."""
 
-    structure: PlanOptions
+    plan_options: PlanOptions
     """Plan options; their order of axes and streamed tensor are left to the options."""
     num_devices: int
     num_sequences: int
@@ -61,7 +61,7 @@ class Options:
 
     frame: Frame
     columns: StrategyColumns
-    structures: tuple[PlanOptions, ...]
+    option_sets: tuple[PlanOptions, ...]
     """Plan options of each row: streamed tensor, order of the axes, and whether sequences are split
     over tp."""
     choices: tuple[Choice, ...]
@@ -69,7 +69,7 @@ class Options:
     network: AxisNetwork
 
     def __len__(self) -> int:
-        return len(self.structures)
+        return len(self.option_sets)
 
     def strategy(self, index: int) -> Strategy:
         """Return the degrees of one option."""
@@ -78,7 +78,7 @@ class Options:
     @property
     def streamed(self) -> IntArray:
         """Streamed tensor of each row, as its place in ``TENSORS``."""
-        return np.array([TENSORS.index(structure.streamed) for structure in self.structures])
+        return np.array([TENSORS.index(plan_options.streamed) for plan_options in self.option_sets])
 
     @property
     def codes(self) -> IntArray:
@@ -93,7 +93,7 @@ class Options:
         return Options(
             self.frame,
             take(self.columns, numbers),
-            tuple(self.structures[number] for number in numbers.tolist()),
+            tuple(self.option_sets[number] for number in numbers.tolist()),
             tuple(self.choices[number] for number in numbers.tolist()),
             take_rows(self.network, numbers),
         )
@@ -104,16 +104,16 @@ def all_options(problem: Problem, frame: Frame) -> Options | None:
     strategies = list(_legal(problem, frame))
     each = max(1, MOST_OPTIONS // max(len(strategies), 1))
     rows = [
-        (strategy, replace(structure, axis_order=choice.axes), choice)
-        for strategy, structure in strategies
-        for choice in all_choices(structure, strategy, problem.grid_sides, most=each)
+        (strategy, replace(plan_options, axis_order=choice.axes), choice)
+        for strategy, plan_options in strategies
+        for choice in all_choices(plan_options, strategy, problem.grid_sides, most=each)
     ]
     if not rows:
         return None
-    found, structures, choices = zip(*rows, strict=True)
+    found, option_sets, choices = zip(*rows, strict=True)
     columns = stack(list(found))
     network = problem.network_with(_layout(columns, choices), columns)
-    return Options(frame, columns, tuple(structures), tuple(choices), network)
+    return Options(frame, columns, tuple(option_sets), tuple(choices), network)
 
 
 def _legal(problem: Problem, frame: Frame) -> Iterator[tuple[Strategy, PlanOptions]]:
@@ -133,27 +133,27 @@ def _legal(problem: Problem, frame: Frame) -> Iterator[tuple[Strategy, PlanOptio
     is_block = np.array([each in frame.blocks for each in degrees])
     for streamed in TENSORS:
         for is_split in (True, False):
-            structure = replace(
-                frame.structure, streamed=streamed, sequence_parallel=is_split, axis_order=AXES
+            plan_options = replace(
+                frame.plan_options, streamed=streamed, sequence_parallel=is_split, axis_order=AXES
             )
             mine = (columns.tp > 1) == is_split
             if streamed is not Streamed.WEIGHTS:
                 mine &= (columns.tatp > 1) & (is_block | (streamed is Streamed.INPUTS))
-            for index in np.flatnonzero(mine & ~_refused(problem, structure, columns)).tolist():
-                yield row(columns, index), structure
+            for index in np.flatnonzero(mine & ~_refused(problem, plan_options, columns)).tolist():
+                yield row(columns, index), plan_options
 
 
-def _refused(problem: Problem, structure: PlanOptions, columns: StrategyColumns) -> BoolArray:
-    """Return the rows that a rule refuses under a structure.
+def _refused(problem: Problem, plan_options: PlanOptions, columns: StrategyColumns) -> BoolArray:
+    """Return the rows that a rule refuses under a set of plan options.
 
     ZeRO may have nothing to shard under some options of a plan that has it for others.
     """
     chip = problem.system.chip
     is_alone = columns.dp_shard * columns.cp == 1
     found = np.zeros(len(columns.tp), dtype=bool)
-    for stage, rows in ((structure.zero_stage, ~is_alone), (0, is_alone)):
+    for stage, rows in ((plan_options.zero_stage, ~is_alone), (0, is_alone)):
         for refusal in all_refusals(
-            problem.model, problem.workload, columns, replace(structure, zero_stage=stage),
+            problem.model, problem.workload, columns, replace(plan_options, zero_stage=stage),
             tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
         ):  # fmt: skip
             found |= refusal.mask & rows
@@ -197,7 +197,7 @@ class Base:
     """Frames that differ in their stage of ZeRO alone: their layers have equal costs."""
 
     frame: Frame
-    structures: tuple[PlanOptions, ...]
+    option_sets: tuple[PlanOptions, ...]
 
 
 def likely_bases(
@@ -220,26 +220,26 @@ def likely_bases(
         (int(each.tp), int(each.cp), int(each.dp), int(each.tatp))
         for entry in result.found
         for each in [entry.strategy]
-        if entry.structure.streamed is Streamed.BOTH
+        if entry.plan_options.streamed is Streamed.BOTH
     )  # fmt: skip
     for entry in result.found:
-        strategy, structure = entry.strategy, entry.structure
+        strategy, plan_options = entry.strategy, entry.plan_options
         sequences = int(strategy.dp * strategy.micro_batch_size)
-        key = (int(strategy.num_devices), sequences, str(structure.recompute))
+        key = (int(strategy.num_devices), sequences, str(plan_options.recompute))
         stages = found.setdefault(key, {})
         # Choices of the options are left out of the frame.
         shared = PlanOptions(
-            zero_stage=structure.zero_stage,
-            reshard_after_forward=structure.reshard_after_forward,
-            recompute=structure.recompute,
-            overlap_data_parallel=structure.overlap_data_parallel,
-            overlap_tensor_parallel=structure.overlap_tensor_parallel,
-            stream_form=structure.stream_form,
+            zero_stage=plan_options.zero_stage,
+            reshard_after_forward=plan_options.reshard_after_forward,
+            recompute=plan_options.recompute,
+            overlap_data_parallel=plan_options.overlap_data_parallel,
+            overlap_tensor_parallel=plan_options.overlap_tensor_parallel,
+            stream_form=plan_options.stream_form,
             axis_order=AXES,
         )
         if len(stages) < MOST_STAGES:
             stages[shared] = None
     return [
-        Base(Frame(next(iter(structures)), devices, sequences, blocks), tuple(structures))
-        for (devices, sequences, _), structures in list(found.items())[:most]
+        Base(Frame(next(iter(option_sets)), devices, sequences, blocks), tuple(option_sets))
+        for (devices, sequences, _), option_sets in list(found.items())[:most]
     ]

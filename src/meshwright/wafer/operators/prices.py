@@ -137,9 +137,9 @@ class OperatorPrices:
         launch_s = self.problem.calibration.collective_launch_s
         return sync_links(self.problem, Collectives(self.options.network, launch_s)).dense
 
-    def under(self, structure: PlanOptions) -> OperatorPrices:
-        """Return the prices under a structure that changes no layer."""
-        frame = replace(self.options.frame, structure=structure)
+    def under(self, plan_options: PlanOptions) -> OperatorPrices:
+        """Return the prices under a set of plan options that changes no layer."""
+        frame = replace(self.options.frame, plan_options=plan_options)
         return OperatorPrices(self.problem, replace(self.options, frame=frame), self.costs)
 
     def take(self, rows: IntArray) -> OperatorPrices:
@@ -164,15 +164,15 @@ def operator_prices(problem: Problem, options: Options) -> OperatorPrices:
 def _of_tensor(problem: Problem, options: Options, streamed: Streamed) -> list[list[GroupCost]]:
     """Return the prices of options that all stream one kind of tensor."""
     network = options.network
-    structure = replace(options.frame.structure, streamed=streamed)
+    plan_options = replace(options.frame.plan_options, streamed=streamed)
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     uses_tatp = bool((network.strategy.tatp > 1).any())
     found = []
     for index in range(len(problem.pieces)):
         is_edge = index >= len(problem.graph.layers)
-        recompute = Recompute.NONE if is_edge else structure.recompute
+        recompute = Recompute.NONE if is_edge else plan_options.recompute
         piece = priced_pieces(
-            problem, structure, collectives, index, uses_tatp=uses_tatp, cut=operator_groups
+            problem, plan_options, collectives, index, uses_tatp=uses_tatp, cut=operator_groups
         )[0]
         zero = 0.0 * network.strategy.tp
         found.append(
@@ -205,9 +205,9 @@ def slowdown_of(
     choice, strategy = options.choices[index], options.strategy(index)
     ranks = block_ranks(physical, problem.grid_sides, choice.axes, choice.shapes)
     assert ranks is not None
-    structure = options.structures[index]
+    plan_options = options.option_sets[index]
     held = HeldParams(params, 0.0)
-    return contention_of(problem, structure, strategy, ranks, held, physical).slowdown
+    return contention_of(problem, plan_options, strategy, ranks, held, physical).slowdown
 
 
 def slowed_prices(
@@ -363,8 +363,8 @@ class ModelGraph:
     def _alone(self, place: Place, window_share: float) -> Load:
         """Return the cost of a group in a step under each option."""
         problem, options = self.prices.problem, self.prices.options
-        cost, structure = self.prices.costs[place[0]][place[1]].layer, options.frame.structure
-        optimizer, stage = problem.workload.optimizer, structure.zero_stage
+        cost, plan_options = self.prices.costs[place[0]][place[1]].layer, options.frame.plan_options
+        optimizer, stage = problem.workload.optimizer, plan_options.zero_stage
         m, params = self.num_micro_batches, cost.dense_params
         shards = options.columns.dp_shard * options.columns.cp
         held = params / shards if stage >= 1 else params
@@ -389,24 +389,28 @@ class ModelGraph:
         Latencies, which buckets share, are left out.
         """
         problem, links = self.prices.problem, self.prices.links
-        structure, optimizer = self.prices.options.frame.structure, problem.workload.optimizer
+        plan_options, optimizer = self.prices.options.frame.plan_options, problem.workload.optimizer
         gradient = column(cost.dense_params) * optimizer.reduced_gradient_bytes_per_param
-        gathered = optimizer.gathered_bytes_per_param(structure.zero_stage)
+        gathered = optimizer.gathered_bytes_per_param(plan_options.zero_stage)
         weights = column(cost.dense_params) * gathered
         backward_s = cost.input_gradient_s + cost.weight_gradient_s + cost.recompute_s
         m = self.num_micro_batches
-        if structure.zero_stage == 0:
+        if plan_options.zero_stage == 0:
             terms = [(1.0, _least_s(links.all_reduce, gradient), backward_s)]
         else:
             scatter_s = _least_s(links.reduce_scatter, gradient)
             gather_s = _least_s(links.all_gather, weights)
-            again = structure.zero_stage == 3 and structure.reshard_after_forward
+            again = plan_options.zero_stage == 3 and plan_options.reshard_after_forward
             terms = [
-                (m if structure.zero_stage == 3 else 1.0, gather_s, cost.forward_s),
-                (m if structure.zero_stage >= 2 else 1.0, scatter_s + again * gather_s, backward_s),
+                (m if plan_options.zero_stage == 3 else 1.0, gather_s, cost.forward_s),
+                (
+                    m if plan_options.zero_stage >= 2 else 1.0,
+                    scatter_s + again * gather_s,
+                    backward_s,
+                ),
             ]
         all_s: FloatArray = np.sum([times * term_s for times, term_s, _ in terms], axis=0)
-        if not structure.overlap_data_parallel:
+        if not plan_options.overlap_data_parallel:
             return all_s, all_s
         buckets = float(problem.model.num_layers)
         shown = [
@@ -415,10 +419,12 @@ class ModelGraph:
         ]
         return np.sum(shown, axis=0), all_s
 
-    def under(self, structure: PlanOptions) -> ModelGraph:
+    def under(self, plan_options: PlanOptions) -> ModelGraph:
         """Return the graph under another stage of ZeRO, which changes no layer."""
         prices, every_way = self.prices, self.every_way
-        return replace(self, prices=prices.under(structure), every_way=every_way.under(structure))
+        return replace(
+            self, prices=prices.under(plan_options), every_way=every_way.under(plan_options)
+        )
 
     def price(self, choices: tuple[int, ...], reshard_s: float | None = None) -> Assigned:
         """Return the price of the whole step for one choice of each node.
@@ -432,10 +438,10 @@ class ModelGraph:
             moves = self.moves_s.items()
             reshard_s = sum(float(load.time_s[choices[u], choices[v]]) for (u, v), load in moves)
         prices, places = self.prices, self.places
-        problem, structure = prices.problem, prices.options.frame.structure
+        problem, plan_options = prices.problem, prices.options.frame.plan_options
         used = Counter(zip(places, choices, strict=True))
         strategy = stack([prices.options.strategy(choices[-1])])
-        price = price_pipeline(problem, structure, strategy, _layers(prices, used), np.zeros(1))
+        price = price_pipeline(problem, plan_options, strategy, _layers(prices, used), np.zeros(1))
         params: dict[int, float] = {}
         """Parameters on one device, by the option that splits them [1]."""
         for (place, option), count in used.items():
@@ -461,8 +467,8 @@ class ModelGraph:
         kinds = [(np.array([n]), take_rows(prices.links, [o])) for o, n in params.items()]
         time = step_time(
             price,
-            gradient_sync(kinds, price, structure, optimizer).total,
-            optimizer_step_s(price.heaviest, shards, structure, optimizer, problem.rates),
+            gradient_sync(kinds, price, plan_options, optimizer).total,
+            optimizer_step_s(price.heaviest, shards, plan_options, optimizer, problem.rates),
             plain(np.zeros(1)),
             sigma=problem.calibration.overlap_slowdown,
         )
@@ -472,7 +478,7 @@ class ModelGraph:
             options=tuple(choices),
             time=time,
             reshard_s=reshard_s * times,
-            memory=step_memory(problem, structure, shards, price.states)[0],
+            memory=step_memory(problem, plan_options, shards, price.states)[0],
             pipeline=price,
         )
 

@@ -251,7 +251,7 @@ class Resharding:
         num_bytes = float(np.prod([float(sizes[dim]) for dim in tensor.dims])) * word
         launch_s = float(np.asarray(self.problem.calibration.collective_launch_s))
         once_s = busy * num_bytes + np.where(busy > 0, latency + launch_s, 0.0)
-        again = 2.0 if self.options.frame.structure.recompute is Recompute.FULL else 1.0
+        again = 2.0 if self.options.frame.plan_options.recompute is Recompute.FULL else 1.0
         both_s = again * once_s + once_s.T
         return TensorMoves(
             time_s=both_s[np.ix_(at, at)],
@@ -261,7 +261,7 @@ class Resharding:
 
     def _layout(self, tensor: Tensor, index: int) -> tuple[int, float]:
         """Return the number of the layout of a tensor, and the share that the fullest holds."""
-        key = (_split(tensor, self.options.structures[index]), index)
+        key = (_split(tensor, self.options.option_sets[index]), index)
         if key not in self._known:
             ranks = self._ranks(index)
             order = np.argsort(ranks.device.reshape(-1, order="F"))
@@ -271,12 +271,12 @@ class Resharding:
         return self._known[key]
 
 
-def _split(tensor: Tensor, structure: PlanOptions) -> Split:
+def _split(tensor: Tensor, plan_options: PlanOptions) -> Split:
     """Return the axes that split a tensor: between sequences, within them, and its inner dims."""
     between: list[str] = []
     within: list[str] = []
     inner: list[str] = []
-    for dim, names in activation_sharding(tensor, structure).split.items():
+    for dim, names in activation_sharding(tensor, plan_options).split.items():
         for name in names:
             physical = AXES_OF.get(name, (name,))
             if dim not in ("tokens", "routed_tokens"):

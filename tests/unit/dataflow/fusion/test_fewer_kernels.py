@@ -19,8 +19,9 @@ from meshwright.dataflow.fusion.fewer_kernels import (
     without,
 )
 from meshwright.dataflow.fusion.price import least_of_larger, price_partitions
-from meshwright.dataflow.fusion.problem import DFMODEL, OWN, Tensors
+from meshwright.dataflow.fusion.problem import OWN, Tensors
 from meshwright.dataflow.fusion.search import Candidate, best_of, evaluate, fuse, orders_of
+from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL
 
 ROUNDED = 1 + 1e-12
 RULES = st.sampled_from([OWN, DFMODEL])

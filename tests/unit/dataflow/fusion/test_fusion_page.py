@@ -13,7 +13,7 @@ from report_pages import (
 )
 
 from meshwright import fuse
-from meshwright.report.page.parts import Picture
+from meshwright.view.parts import Picture
 
 
 @pytest.fixture(scope="module")

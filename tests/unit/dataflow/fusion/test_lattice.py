@@ -23,12 +23,13 @@ from meshwright.dataflow.fusion.lattice import (
     row_of,
 )
 from meshwright.dataflow.fusion.price import price_partitions
-from meshwright.dataflow.fusion.problem import DFMODEL, OWN, DeviceShare, fusion_problem
+from meshwright.dataflow.fusion.problem import OWN, DeviceShare, fusion_problem
 from meshwright.dataflow.fusion.search import Candidate, Orders, best_of, evaluate, fuse
 from meshwright.dataflow.fusion.wide_graphs import search_all_orders
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight
-from meshwright.graph.kernels.workloads import gpt_training_layer
+from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL
+from meshwright_papers.studies.dfmodel.workloads import gpt_training_layer
 
 GRID = CoreGrid(64, 16, 16, 1e9, 12e6, 1e12, 100e9)
 

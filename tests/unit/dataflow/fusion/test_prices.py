@@ -8,11 +8,12 @@ import pytest
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.dataflow.fusion.cores import CoreGrid, TileShape, passing_dims, tile_shape
 from meshwright.dataflow.fusion.price import price_partitions
-from meshwright.dataflow.fusion.problem import DFMODEL, OWN, DeviceShare, fusion_problem
+from meshwright.dataflow.fusion.problem import OWN, DeviceShare, fusion_problem
 from meshwright.dataflow.fusion.search import evaluate, fuse
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight
-from meshwright.graph.kernels.workloads import gpt_layer, gpt_training_layer
+from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer, gpt_training_layer
 
 GRID = CoreGrid(
     num_cores=8, array_rows=4, array_columns=4, frequency_hz=1e9, sram_bytes=4000.0,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from meshwright.dataflow.fusion.fuse import tiles_of
-from meshwright.graph.kernels.workloads import gpt_layer
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 
 def test_a_few_images_pass_one_by_one_and_many_tokens_in_tiles() -> None:

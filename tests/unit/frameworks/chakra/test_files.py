@@ -11,8 +11,8 @@ from meshwright.base.errors import UnsupportedError
 from meshwright.cli.main import main
 from meshwright.frameworks.chakra.step_program import StepProgram
 from meshwright.frameworks.chakra.wire import encoded_trace
-from meshwright.frameworks.registry import export, rendered
 from meshwright.frameworks.programs.chakra import _problem
+from meshwright.frameworks.registry import export, rendered
 from meshwright.sharding.strategy import Offload, Recompute, Streamed
 from meshwright.train.plan_file import save
 
@@ -45,7 +45,7 @@ def test_a_file_for_each_rank_and_the_groups(plan, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("degrees", "structure"),
+    ("degrees", "plan_options"),
     [
         ({"tatp": 4, "pp": 2}, {"streamed": Streamed.WEIGHTS}),
         ({"tp": 2, "pp": 2, "dp_shard": 2}, {"sequence_parallel": True, "zero_stage": 2}),
@@ -54,14 +54,14 @@ def test_a_file_for_each_rank_and_the_groups(plan, tmp_path):
         ({"pp": 128}, {}),
     ],
 )
-def test_shared_programs_are_those_of_each_rank(make_plan, degrees, structure):
+def test_shared_programs_are_those_of_each_rank(make_plan, degrees, plan_options):
     """A trace that was made from another rank is the one that the rank itself would write."""
     plan = make_plan(
-        degrees, structure, model=model(num_layers=max(2, degrees.get("pp", 1))),
+        degrees, plan_options, model=model(num_layers=max(2, degrees.get("pp", 1))),
         system="128xH100" if degrees.get("pp", 1) > 8 else "wafer-4x8", batch=4, length=256,
     )  # fmt: skip
     files = rendered(plan, "chakra")
-    program = StepProgram(_problem(plan), plan.best.structure, plan.best.strategy)
+    program = StepProgram(_problem(plan), plan.best.plan_options, plan.best.strategy)
     groups = json.loads(files["comm_groups.json"])
     for name in files:
         if name.endswith(".et"):
@@ -103,26 +103,26 @@ def test_writing_again_finds_the_same_files(plan, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("degrees", "structure", "path", "fix"),
+    ("degrees", "plan_options", "path", "fix"),
     [
         (
             {"tatp": 4},
             {"offload": Offload.OPTIMIZER, "streamed": Streamed.WEIGHTS},
-            "structure.offload",
+            "plan_options.offload",
             "offload=none",
         ),
-        ({"tatp": 4}, {"streamed": Streamed.INPUTS}, "structure.streamed", "streamed=weights"),
-        ({"tatp": 4}, {"streamed": Streamed.AUTO}, "structure.streamed", "streamed=weights"),
+        ({"tatp": 4}, {"streamed": Streamed.INPUTS}, "plan_options.streamed", "streamed=weights"),
+        ({"tatp": 4}, {"streamed": Streamed.AUTO}, "plan_options.streamed", "streamed=weights"),
         (
             {"tp": 2, "tatp": 2},
             {"streamed": Streamed.BOTH, "sequence_parallel": True},
-            "structure.streamed",
+            "plan_options.streamed",
             "streamed=weights",
         ),
     ],
 )
-def test_refused(make_plan, degrees, structure, path, fix):
-    plan = make_plan(degrees, structure, model=model(), system="wafer-4x8", batch=4)
+def test_refused(make_plan, degrees, plan_options, path, fix):
+    plan = make_plan(degrees, plan_options, model=model(), system="wafer-4x8", batch=4)
     with pytest.raises(UnsupportedError) as caught:
         rendered(plan, "chakra")
     assert [(fault.path, fault.fix) for fault in caught.value.faults] == [(path, fix)]

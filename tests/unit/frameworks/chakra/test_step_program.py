@@ -69,25 +69,25 @@ CASES = {
 
 
 def made(name):
-    """Return the problem, structure, strategy and program of a case."""
+    """Return the problem, plan options, strategy and program of a case."""
     degrees, choices, asked = CASES[name]
     sequence_parallel = degrees.get("tp", 1) > 1
     known_choices = {"sequence_parallel": sequence_parallel, "streamed": Streamed.WEIGHTS}
-    structure = PlanOptions(**(known_choices | choices))
+    plan_options = PlanOptions(**(known_choices | choices))
     known = {"sequence_length": 256} | asked
     what = problem(
         known.pop("spec", None), known.pop("on", SYSTEMS[1](capacity_bytes=1e9)), **known
     )
     strategy = make_strategy(**degrees)
-    return what, structure, strategy, StepProgram(what, structure, strategy)
+    return what, plan_options, strategy, StepProgram(what, plan_options, strategy)
 
 
 @cache
 def built(name):
     """Return the same with the programs of all ranks."""
-    what, structure, strategy, program = made(name)
+    what, plan_options, strategy, program = made(name)
     programs = [program.nodes(rank) for rank in range(program.num_ranks)]
-    return what, structure, strategy, program, programs
+    return what, plan_options, strategy, program, programs
 
 
 @pytest.fixture(params=CASES)
@@ -137,12 +137,12 @@ def test_tags_are_unique_between_two_ranks(case):
         assert len(set(keys)) == len(keys)
 
 
-def layer_costs(what, structure, strategy):
+def layer_costs(what, plan_options, strategy):
     """Return the price of each piece on one device, as numbers."""
-    network = what.network(structure.axis_order, stack([strategy]))
+    network = what.network(plan_options.axis_order, stack([strategy]))
     prices = price_layers(
-        what, structure, network, (structure.recompute,), uses_tatp=strategy.tatp > 1
-    )[structure.recompute]
+        what, plan_options, network, (plan_options.recompute,), uses_tatp=strategy.tatp > 1
+    )[plan_options.recompute]
     return prices
 
 
@@ -154,8 +154,8 @@ def pieces_of(program, rank):
 
 
 def test_flops_and_memory_traffic_are_those_of_the_price(case):
-    what, structure, strategy, program, programs = case
-    costs = layer_costs(what, structure, strategy)
+    what, plan_options, strategy, program, programs = case
+    costs = layer_costs(what, plan_options, strategy)
     for rank, nodes in enumerate(programs):
         work = [node for node in nodes if isinstance(node, Compute)]
         pieces = pieces_of(program, rank)
@@ -163,14 +163,14 @@ def test_flops_and_memory_traffic_are_those_of_the_price(case):
         assert sum(node.num_ops for node in work) == pytest.approx(flops, rel=1e-12, abs=1)
         traffic = sum(costs[i].memory_traffic_bytes.item() for i in pieces)
         expected = program.num_micro_batches * traffic + update_bytes(
-            what, structure, program, rank
+            what, plan_options, program, rank
         )
         assert sum(node.tensor_bytes for node in work) == pytest.approx(expected, rel=1e-12, abs=1)
 
 
-def update_bytes(what, structure, program, rank):
+def update_bytes(what, plan_options, program, rank):
     """Return the traffic of the update, from the parameters alone."""
-    is_sharded = structure.zero_stage > 0
+    is_sharded = plan_options.zero_stage > 0
     total = 0.0
     for index in pieces_of(program, rank):
         dense_part, expert_part = program.state.held(index)
@@ -182,8 +182,8 @@ def update_bytes(what, structure, program, rank):
 
 
 def test_the_slowest_stage_has_the_flops_of_the_plan(case):
-    what, structure, strategy, _, programs = case
-    priced = price_one(what, structure, strategy)
+    what, plan_options, strategy, _, programs = case
+    priced = price_one(what, plan_options, strategy)
     most = max(sum(n.num_ops for n in nodes if isinstance(n, Compute)) for nodes in programs)
     slowest = float(np.asarray(priced.step.flops).item())
     assert slowest <= most * (1 + 1e-12) + 1
@@ -199,8 +199,8 @@ def is_of_state(node):
 
 @pytest.mark.parametrize("name", [n for n in CASES if "expert" not in n])
 def test_bytes_over_layer_axes_are_those_of_the_price(name):
-    what, structure, strategy, program, programs = built(name)
-    costs = layer_costs(what, structure, strategy)
+    what, plan_options, strategy, program, programs = built(name)
+    costs = layer_costs(what, plan_options, strategy)
     for rank, nodes in enumerate(programs):
         pieces = pieces_of(program, rank)
         moved = sum(
@@ -209,17 +209,17 @@ def test_bytes_over_layer_axes_are_those_of_the_price(name):
             if isinstance(node, Collective) and not is_of_state(node) and " end" not in node.name
         )
         priced = sum(costs[i].link_traffic_bytes.item() for i in pieces)
-        expected = priced + sum(gathered_instead(program, structure, i) for i in pieces)
+        expected = priced + sum(gathered_instead(program, plan_options, i) for i in pieces)
         expected *= program.num_micro_batches
         assert moved == pytest.approx(expected, rel=1e-9, abs=len(nodes))
 
 
-def gathered_instead(program, structure, index):
+def gathered_instead(program, plan_options, index):
     """Return what keys and values add as collectives, less all that travels in rounds [bytes]."""
     way, what = program.pieces.streamed_piece(index), program.problem
     if way.streams is None:
         return 0.0
-    recompute = structure.recompute if index < len(what.graph.layers) else Recompute.NONE
+    recompute = plan_options.recompute if index < len(what.graph.layers) else Recompute.NONE
     added = 0.0
     for op in way.piece.ops:
         cost = op_cost(op, way.local, what.rates, way.streams, causal=what.workload.causal)
@@ -246,9 +246,11 @@ def step_bytes(program, index):
 
 @pytest.mark.parametrize("name", [n for n in CASES if n.startswith("tatp")])
 def test_streams_make_the_transfers_of_their_form(name):
-    what, structure, strategy, program, programs = built(name)
+    what, plan_options, strategy, program, programs = built(name)
     members = int(strategy.tatp)
-    form = {"tatp-cycle": "cycle", "tatp-pipeline": "cycle"}.get(name, str(structure.stream_form))
+    form = {"tatp-cycle": "cycle", "tatp-pipeline": "cycle"}.get(
+        name, str(plan_options.stream_form)
+    )
     stream = streams[form]
     rounds_sends = len(stream.sends(members)) / stream.num_parts(members)
     group = program.mesh.along(0, "tatp")
@@ -289,10 +291,10 @@ def test_parameters_travel_as_zero_says(stage, counts):
     """Two shards, two replicas, four micro-batches of one sequence on each."""
     what = problem(on=system(level(4)), global_batch_size=16, sequence_length=64)
     strategy = make_strategy(dp_shard=2, dp_replicate=2)
-    structure = PlanOptions(sequence_parallel=False, zero_stage=stage)
-    program = StepProgram(what, structure, strategy)
+    plan_options = PlanOptions(sequence_parallel=False, zero_stage=stage)
+    program = StepProgram(what, plan_options, strategy)
     optimizer = what.workload.optimizer
-    state = price_one(what, structure, strategy).pipeline.heaviest
+    state = price_one(what, plan_options, strategy).pipeline.heaviest
     params = float(np.asarray(state.dense_params).item())
     word = {"all_gather": optimizer.gathered_weight_bytes_per_param}
     for kind, times in counts.items():

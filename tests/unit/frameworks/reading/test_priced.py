@@ -130,18 +130,18 @@ def test_sequence_parallelism_is_off_without_tensor_parallelism(tmp_path):
     """As Megatron does it; public scripts state it whatever tp is."""
     path = script(tmp_path, more="--sequence-parallel")
     assert mw.read(path).options["sequence_parallel"] == "on"
-    alone = mw.estimate(path, on="16xH100", tp=2).best.structure
+    alone = mw.estimate(path, on="16xH100", tp=2).best.plan_options
     assert alone.sequence_parallel
     other = script(tmp_path, more="--sequence-parallel --tensor-model-parallel-size 1")
-    assert not mw.estimate(other, on="16xH100").best.structure.sequence_parallel
+    assert not mw.estimate(other, on="16xH100").best.plan_options.sequence_parallel
 
 
 def test_the_order_of_the_axes_is_that_of_the_file(tmp_path):
     pipeline = "--pipeline-model-parallel-size 2"
     inside = script(tmp_path, more=f"{pipeline} --use-tp-pp-dp-mapping")
-    order = mw.estimate(inside, on="16xH100").best.structure.axis_order
+    order = mw.estimate(inside, on="16xH100").best.plan_options.axis_order
     assert order == ("tp", "tatp", "cp", "pp", "dp_shard", "dp_replicate")
-    usual = mw.estimate(script(tmp_path, more=pipeline), on="16xH100").best.structure.axis_order
+    usual = mw.estimate(script(tmp_path, more=pipeline), on="16xH100").best.plan_options.axis_order
     assert usual[-1] == "pp"
     with pytest.raises(SpecError, match=r"--axis-order: is not searched .* \(tp-cp-dp-pp\)"):
         mw.plan("llama3-8b", on="16xH100", seq=4096, global_batch=64, framework="torchtitan",
@@ -187,7 +187,7 @@ def test_what_is_open_is_said_and_asked_for(tmp_path, capsys):
         mw.estimate(from_=str(path), on="8xH100")
     priced = mw.estimate("llama3-8b", from_=str(path), on="8xH100", seq=4096)
     assert priced.workload.global_batch_size == 8
-    assert priced.best.structure.zero_stage == 2
+    assert priced.best.plan_options.zero_stage == 2
 
 
 def test_serving_commands_are_priced_as_they_serve(tmp_path):
@@ -264,7 +264,7 @@ def test_jobs_with_their_state_on_the_host_are_priced(tmp_path, name, text):
     asked = {"seq": 2048, "global_batch": 64, "recompute": "full", "mbs": 1}
     found = mw.estimate("llama3-8b", from_=str(path), on="8xH100", **asked)
     parts = found.best.estimate.memory_parts_bytes
-    assert found.best.structure.offload == "state"
+    assert found.best.plan_options.offload == "state"
     assert parts["weights_bytes"] == parts["optimizer_bytes"] == 0.0
     assert parts["gradients_bytes"] < 0.1 * 4 * 8e9
     assert parts["activations_bytes"] > 32 * 2048 * 4096 * 2 * 0.9

@@ -8,8 +8,8 @@ from meshwright.base.errors import SpecError
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight
-from meshwright.graph.kernels.workloads import gpt_layer, gpt_training_layer
 from meshwright.graph.op import Phase
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer, gpt_training_layer
 
 LAYER = gpt_layer(64, 4, 16, 32)
 

@@ -1,6 +1,6 @@
 """The GPT layer as kernels: what can be counted by hand."""
 
-from meshwright.graph.kernels.workloads import gpt_layer
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 
 def test_gpt_layer_has_the_kernels_and_tensors_of_dfmodel() -> None:

@@ -3,7 +3,8 @@
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
-from meshwright.graph.kernels.workloads import gpt_layer, hpl
+from meshwright.graph.kernels.workloads import hpl
+from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 SIZES = (64, 4, 16, 32)
 

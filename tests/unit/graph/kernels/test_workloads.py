@@ -9,8 +9,9 @@ from meshwright.base.errors import SpecError
 from meshwright.dataflow.layouts import PARTIAL, REPLICATED, splits_of
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.kernel import MessageKind, Unit, num_elements
-from meshwright.graph.kernels.workloads import TWIDDLE_FLOPS, dlrm_a, fft, hpl
+from meshwright.graph.kernels.workloads import TWIDDLE_FLOPS, fft, hpl
 from meshwright.graph.op import Phase
+from meshwright_papers.studies.dfmodel.workloads import dlrm_a
 
 
 def kernel_of(graph, name):

@@ -6,7 +6,7 @@ from grid_networks import grid
 from meshwright.network.routing import make_routes
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.tasks import TaskGraphBuilder
-from meshwright.network.simulation.timeline import busy_fractions, link_use, sending_fraction
+from meshwright.network.simulation.timeline import link_use
 
 ROW = grid(1, 3, bandwidth=4.0)
 RIGHT = [ROW.link_between[0, 1], ROW.link_between[1, 2]]
@@ -29,7 +29,6 @@ def test_links_over_time():
     use = link_use(played(), ROW, 4, np.array(RIGHT))
     np.testing.assert_allclose(use.edges_s, [0, 2, 4, 6, 8])
     np.testing.assert_allclose(use.load_fraction, [4 / 16, (8 + 4) / 16, (4 + 4) / 16, 0])
-    np.testing.assert_allclose(use.busy_fraction, [1 / 4, 4 / 4, 2 / 4, 0])
 
 
 def test_all_links_count_unless_some_are_named():
@@ -38,20 +37,6 @@ def test_all_links_count_unless_some_are_named():
     np.testing.assert_allclose(use.load_fraction, [carried.sum() / (4 * 4.0 * 8)])
 
 
-def test_devices_by_track():
-    timeline = played()
-    assert timeline.tracks == ("transfer", "compute")
-    np.testing.assert_allclose(
-        busy_fractions(timeline, 3), [[5 / 8, 2 / 8], [0, 0], [0, 3 / 8]], atol=1e-12
-    )
-
-
 def test_an_empty_run_is_idle():
     timeline = simulate_tasks(TaskGraphBuilder(ROW).build(), ROW)
     assert link_use(timeline, ROW, 2).load_fraction.tolist() == [0.0, 0.0]
-    assert busy_fractions(timeline, 3).shape == (3, 0)
-
-
-def test_share_of_a_run_in_which_anything_is_sent():
-    assert sending_fraction(played()) == (5 - 1) / 8
-    assert sending_fraction(simulate_tasks(TaskGraphBuilder(ROW).build(), ROW)) == 0.0

@@ -37,7 +37,7 @@ TRUTH = np.array([[1.15], [1.25], [1.3], [1.4], [1.5], [1.2]])
 
 
 def job(system, batch, degrees, model="gpt2-medium", **choices):
-    """Return a measurable job: problem, strategy, structure."""
+    """Return a measurable job: problem, strategy, plan options."""
     work = training(system, sequence_length=1024, global_batch_size=batch, software=SoftwareStack())
     problem = make_problem(model, system, work, "uncalibrated")
     return problem, make_strategy(**degrees), PlanOptions(**choices)
@@ -59,9 +59,9 @@ JOBS = [
 
 def measured(entry, factors):
     """Return a job as measured on a machine of known factors."""
-    problem, strategy, structure = entry
-    seconds = step_seconds(problem, strategy, structure, factors)[0]
-    return Measurement("job", problem, strategy, structure, float(seconds))
+    problem, strategy, plan_options = entry
+    seconds = step_seconds(problem, strategy, plan_options, factors)[0]
+    return Measurement("job", problem, strategy, plan_options, float(seconds))
 
 
 def test_one_job_and_one_resource_by_hand():
@@ -95,7 +95,7 @@ def test_fitted_jobs_are_nearer_to_their_measurements():
     jobs = [measured(entry, TRUTH) for entry in JOBS]
     values = estimated(jobs, PRIOR).values[:, None]
     for entry in jobs:
-        of_job = entry.problem, entry.strategy, entry.structure
+        of_job = entry.problem, entry.strategy, entry.plan_options
         before = abs(math.log(entry.step_s / step_seconds(*of_job, ONES)[0]))
         after = abs(math.log(entry.step_s / step_seconds(*of_job, values)[0]))
         assert after < before
@@ -122,8 +122,8 @@ def test_equal_plans_share_the_error_of_their_plan():
 
 
 def test_no_resource_is_faster_than_its_data_sheet():
-    problem, strategy, structure = JOBS[0]
-    quick = Measurement("quick", problem, strategy, structure, 1e-6)
+    problem, strategy, plan_options = JOBS[0]
+    quick = Measurement("quick", problem, strategy, plan_options, 1e-6)
     found = np.log(estimated([quick], 25.0 * np.eye(len(RESOURCES))).values)
     limits = lowest_log_factors(problem.calibration)
     assert np.all(found >= np.array(limits) - 1e-6)
@@ -131,9 +131,9 @@ def test_no_resource_is_faster_than_its_data_sheet():
 
 
 def test_every_resource_at_half_speed_takes_a_device_twice_as_long():
-    problem, strategy, structure = job("1xH100", 8, {}, zero_stage=0)
+    problem, strategy, plan_options = job("1xH100", 8, {}, zero_stage=0)
     once, twice = (
-        step_seconds(problem, strategy, structure, factor * ONES)[0] for factor in (1.0, 2.0)
+        step_seconds(problem, strategy, plan_options, factor * ONES)[0] for factor in (1.0, 2.0)
     )
     assert twice == pytest.approx(2.0 * once, rel=1e-9)
 
@@ -217,9 +217,9 @@ def test_priors_follow_residuals_and_intervals():
 
 
 def test_what_all_resources_share_scales_a_step_that_no_resource_explains():
-    problem, strategy, structure = job("1xH100", 8, {}, zero_stage=0)
-    seconds = float(step_seconds(problem, strategy, structure, ONES)[0])
-    slow = Measurement("slow", problem, strategy, structure, 1.3 * seconds)
+    problem, strategy, plan_options = job("1xH100", 8, {}, zero_stage=0)
+    seconds = float(step_seconds(problem, strategy, plan_options, ONES)[0])
+    slow = Measurement("slow", problem, strategy, plan_options, 1.3 * seconds)
     found = estimated([slow], prior_covariance(problem.calibration, 1.0))
     network = found.factors[NAMES.index("slow_network")]
     assert network.factor > 1.05  # one device tells of software, not of a network

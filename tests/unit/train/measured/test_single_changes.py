@@ -21,20 +21,20 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case[1])[:40])
 def test_changes_differ_and_keep_the_devices(case):
-    problem, strategy, structure = case
-    found = list(single_changes(problem, strategy, structure))
-    keys = [(e.strategy, e.structure, e.problem.workload) for e in found]
+    problem, strategy, plan_options = case
+    found = list(single_changes(problem, strategy, plan_options))
+    keys = [(e.strategy, e.plan_options, e.problem.workload) for e in found]
     assert len(set(map(repr, keys))) == len(keys)
     assert len({entry.what for entry in found}) == len(found)
-    assert (strategy, structure, problem.workload) not in keys
+    assert (strategy, plan_options, problem.workload) not in keys
     for entry in found:
         assert entry.strategy.num_devices == strategy.num_devices
-        interleaved = entry.structure.schedule is ScheduleKind.INTERLEAVED
+        interleaved = entry.plan_options.schedule is ScheduleKind.INTERLEAVED
         assert interleaved == (entry.strategy.num_virtual_stages > 1)
 
 
-def words(problem, strategy, structure):
-    return {entry.what for entry in single_changes(problem, strategy, structure)}
+def words(problem, strategy, plan_options):
+    return {entry.what for entry in single_changes(problem, strategy, plan_options)}
 
 
 def test_what_can_change_is_named():

@@ -8,13 +8,14 @@ from functools import cache
 import numpy as np
 
 from meshwright.dataflow.fusion.answer import FusionQuestion
-from meshwright.dataflow.fusion.fuse import fuse_graph, problem_of, target_named
+from meshwright.dataflow.fusion.fuse import fuse_graph, problem_of
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.dataflow.fusion.search import evaluate, fuse
 from meshwright.dataflow.load import load_graph
-from meshwright.graph.kernels.workloads import gpt_training_layer
 from meshwright.sweep.systems import DimKind, NetworkDim
+from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, target_named
 from meshwright_papers.studies.dfmodel.rules import all_reduce_s
+from meshwright_papers.studies.dfmodel.workloads import gpt_training_layer
 
 CHIPS = 8
 TILES = (32, 64, 128, 256)
@@ -40,8 +41,8 @@ class Mapping:
 
 def question(tp: int = 1, pp: int = 1, *, by_kernel: bool = False) -> FusionQuestion:
     """Return the layer on some of the chips."""
-    graph, target = load_graph("gpt3-175b-layer"), target_named("SN10", "dfmodel")
-    return FusionQuestion(graph, target, tp, pp, rules="dfmodel", runs_by_kernel=by_kernel)
+    graph, target = load_graph("gpt3-175b-layer"), target_named("SN10")
+    return FusionQuestion(graph, target, tp, pp, rules=DFMODEL, runs_by_kernel=by_kernel)
 
 
 @cache
@@ -158,8 +159,8 @@ def predicted(run: Run) -> Prediction:
     """Return one kernel after the other on each chip, micro-batches of one sequence."""
     head_dim = run.hidden // run.heads
     graph = gpt_training_layer(run.hidden, run.heads, head_dim, LENGTH, repeats=run.layers)
-    target = target_named("A100", "dfmodel")
-    asked = FusionQuestion(graph, target, TP, run.pp, rules="dfmodel", runs_by_kernel=True)
+    target = target_named("A100")
+    asked = FusionQuestion(graph, target, TP, run.pp, rules=DFMODEL, runs_by_kernel=True)
     problem = problem_of(asked, TILE)
     link = target.link_bytes_per_s or 0.0
     inner = NetworkDim(DimKind.SWITCH, TP, link)

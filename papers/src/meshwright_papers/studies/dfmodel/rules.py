@@ -15,7 +15,6 @@ from itertools import permutations
 from math import inf
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.dfmodel_rules import accelerator_named
 from meshwright.dataflow.fusion.answer import Fusion, FusionQuestion, Target
 from meshwright.dataflow.fusion.cores import CoreGrid
 from meshwright.dataflow.fusion.fuse import fuse_graph
@@ -23,6 +22,7 @@ from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.op import Phase
 from meshwright.spec.system import SystemSpec
 from meshwright.sweep.systems import DimKind, NetworkDim, network_dims
+from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, accelerator_named
 
 TP, PP, DP = range(3)
 BY_KERNEL: Mapping[str, str] = {"A100": "A100", "H100": "H100", "TPU-v4": "TPUv4"}
@@ -63,7 +63,7 @@ def peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int)
             continue
         link = _link_bytes_per_s(by_role.get(TP) or dims[0])
         question = FusionQuestion(
-            graph, Target(name, grid, link), tp, pp, rules="dfmodel", micro_batch=1,
+            graph, Target(name, grid, link), tp, pp, rules=DFMODEL, micro_batch=1,
             tile=graph.sizes[graph.tiled] if by_kernel else None, runs_by_kernel=by_kernel,
         )  # fmt: skip
         try:

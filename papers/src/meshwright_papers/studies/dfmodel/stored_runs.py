@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.dfmodel_rules import accelerator_named
 from meshwright.dataflow.fusion.answer import FusionQuestion
-from meshwright.dataflow.fusion.fuse import problem_of, target_named
+from meshwright.dataflow.fusion.fuse import problem_of
 from meshwright.dataflow.fusion.search import fuse
 from meshwright.dataflow.load import load_graph
 from meshwright.dataflow.search import calibrated_system, plan_dataflow
-from meshwright.graph.kernels.workloads import gpt_training_layer
 from meshwright.graph.op import Phase
 from meshwright.sweep.systems import DimKind, NetworkDim, network_price
+from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, accelerator_named, target_named
 from meshwright_papers.studies.dfmodel.published_runs import RUNS, best_fused, predicted, vendor
 from meshwright_papers.studies.dfmodel.rules import all_reduce_s, send_s
 from meshwright_papers.studies.dfmodel.trillion import NETWORKS
+from meshwright_papers.studies.dfmodel.workloads import gpt_training_layer
 
 LENGTH = 2048
 TILES = (128, 256, 512, 1024, 2048)
@@ -93,13 +93,13 @@ class Training:
         graph = gpt_training_layer(
             self.hidden, self.heads, self.head_dim, LENGTH, repeats=self.layers
         )
-        target = target_named(self.chip, "dfmodel", self.dims[0].bandwidth_bytes_per_s)
+        target = target_named(self.chip, self.dims[0].bandwidth_bytes_per_s)
         if self.dram_bytes_per_s is not None:
             grid = replace(target.grid, dram_bytes_per_s=self.dram_bytes_per_s)
             target = replace(target, grid=grid)
         tp, pp, dp = self.degrees
         asked = FusionQuestion(
-            graph, target, tp, pp, rules="dfmodel", runs_by_kernel=self.runs_by_kernel
+            graph, target, tp, pp, rules=DFMODEL, runs_by_kernel=self.runs_by_kernel
         )
         problem = problem_of(asked, tile)
         network_s = problem.network_s

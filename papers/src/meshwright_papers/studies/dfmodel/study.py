@@ -8,7 +8,7 @@ from functools import cache
 from math import exp, log
 
 from meshwright.catalog.design import load_memory
-from meshwright.report.screen import wrapped
+from meshwright.view.screen import wrapped
 from meshwright_papers.studies.dfmodel.published_runs import (
     CHIPS,
     RUNS,

@@ -18,17 +18,17 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.dfmodel_rules import accelerator_named
 from meshwright.dataflow.fusion.answer import FusionQuestion
-from meshwright.dataflow.fusion.fuse import problem_of, target_named
+from meshwright.dataflow.fusion.fuse import problem_of
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.dataflow.fusion.search import KnownLattices, fuse, orders_of
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.workloads import gpt_training_layer
 from meshwright.graph.op import Phase
 from meshwright.sweep.systems import DimKind, NetworkDim, network_price
+from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, accelerator_named, target_named
 from meshwright_papers.studies.dfmodel.rules import all_reduce_s, send_s
+from meshwright_papers.studies.dfmodel.workloads import gpt_training_layer
 
 CHIP, NUM_CHIPS, GLOBAL_BATCH = "SN30", 1024, 8192
 HIDDEN, HEADS, HEAD_DIM, LENGTH, LAYERS = 24576, 128, 192, 2048, 128
@@ -170,7 +170,7 @@ class _Layers:
 
     def __init__(self, *, by_kernel: bool, dram_bytes_per_s: float | None) -> None:
         self.by_kernel = by_kernel
-        self.target = target_named(CHIP, "dfmodel")
+        self.target = target_named(CHIP)
         if dram_bytes_per_s is not None:
             grid = replace(self.target.grid, dram_bytes_per_s=dram_bytes_per_s)
             self.target = replace(self.target, grid=grid)
@@ -188,7 +188,7 @@ class _Layers:
         key = case.tp, case.pp, case.tile
         if key not in self._base:
             asked = FusionQuestion(
-                layer(), self.target, case.tp, case.pp, rules="dfmodel",
+                layer(), self.target, case.tp, case.pp, rules=DFMODEL,
                 runs_by_kernel=self.by_kernel,
             )  # fmt: skip
             self._base[key] = problem_of(asked, case.tile)

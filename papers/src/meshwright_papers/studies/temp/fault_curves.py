@@ -9,19 +9,15 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.network.faults import (
-    Action,
     FaultMap,
     FaultRates,
-    Rate,
-    Recovery,
     balanced_rows,
     connected_parts,
     random_faults,
-    recover,
-    relative_rate,
 )
 from meshwright.network.regions import hamiltonian_path, make_region
 from meshwright.topology.network import Network
+from meshwright_papers.studies.temp.recovery import Action, Rate, Recovery, recover
 
 
 @dataclass(frozen=True)
@@ -212,3 +208,15 @@ def _balanced_rate(speed_factor: FloatArray, rows_per_device: int) -> float:
         return 0.0
     rows = balanced_rows(rows_per_device * len(speed_factor), speed_factor)
     return relative_rate(rows, speed_factor)
+
+
+def relative_rate(rows: IntArray, speed_factor: FloatArray) -> float:
+    """Return the rate of a group relative to one of equal rows and full speed [1].
+
+    The slowest device sets the pace: (sum S_i / N) / max(S_i / g_i). It is the mean of g_i where
+    S_i is proportional to g_i, and the least g_i where the rows are equal.
+    """
+    busy = rows > 0
+    if not busy.any():
+        return 0.0
+    return float(rows.mean() / (rows[busy] / speed_factor[busy]).max())

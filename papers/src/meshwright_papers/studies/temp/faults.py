@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from meshwright.base.arrays import IntArray
-from meshwright.network.embeddings import block_embedding, hop_distances, sequential
 from meshwright.topology import grid
 from meshwright.topology.network import LinkSpec, Network
 from meshwright_papers.studies.drawing import Drawing
@@ -25,6 +24,7 @@ from meshwright_papers.studies.temp.fault_curves import (
     link_fault_curve,
     stream_throughput,
 )
+from meshwright_papers.studies.temp.grid_groups import hop_distances, nested_blocks, row_major
 from meshwright_papers.studies.temp.setup import SOURCE, wafer
 
 NUM_MAPS = 200
@@ -69,10 +69,8 @@ def groups_without_ring() -> tuple[int, int, int]:
     network = mesh(*FRAGMENT_SHAPE)
     distances = hop_distances(network)
     number = network.num_devices // FRAGMENT_GROUP
-    in_order = sequential({"tatp": FRAGMENT_GROUP, "dp": number}, network)
-    blocks = block_embedding({"tatp": (2, 3), "dp": (3, 3)})
-    placed = blocks.placement({"tatp": FRAGMENT_GROUP, "dp": number}, network)
-    assert placed is not None
+    in_order = row_major({"tatp": FRAGMENT_GROUP, "dp": number})
+    placed = nested_blocks({"tatp": (2, 3), "dp": (3, 3)}, network)
     broken = [int((~p.are_cycles("tatp", distances)).sum()) for p in (in_order, placed)]
     rows = in_order.groups("tatp") // FRAGMENT_SHAPE[1]
     return broken[0], broken[1], int((rows.min(axis=1) == rows.max(axis=1)).sum())
@@ -115,10 +113,7 @@ class Faults:
 
 def stream_groups(network: Network) -> IntArray:
     """Return four groups of 2x4 devices on a 4x8 mesh."""
-    blocks = block_embedding({"tatp": (2, 4), "dp": (2, 2)})
-    placed = blocks.placement({"tatp": 8, "dp": 4}, network)
-    assert placed is not None
-    return placed.groups("tatp")
+    return nested_blocks({"tatp": (2, 4), "dp": (2, 2)}, network).groups("tatp")
 
 
 def link_rows() -> tuple[Row, ...]:

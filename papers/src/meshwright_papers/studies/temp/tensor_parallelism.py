@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
+import numpy as np
+
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.network.simulation.timeline import link_utilisation, sending_fraction
+from meshwright.network.simulation.timeline import Timeline, link_utilisation
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import Plan
@@ -105,10 +107,12 @@ class Memory:
     """Whether the split plan fits, margin and buffers included."""
 
 
-def estimated(case: Case, system: SystemSpec, strategy: Strategy, structure: PlanOptions) -> Plan:
+def estimated(
+    case: Case, system: SystemSpec, strategy: Strategy, plan_options: PlanOptions
+) -> Plan:
     """Return the price of a strategy on a case."""
     work = work_of(case, system)
-    return estimate(model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED)
+    return estimate(model_of(case), system, work, strategy, plan_options, calibration=UNCALIBRATED)
 
 
 @cache
@@ -126,12 +130,25 @@ def time_of(case: Case, machine: Machine) -> Time:
     )
 
 
+def sending_fraction(timeline: Timeline) -> float:
+    """Return the share of a run in which at least one link carries something [1]."""
+    num_busy, rates = [], dict[int, float]()
+    for link, rate in zip(timeline.link.tolist(), timeline.rate_bytes_per_s.tolist(), strict=True):
+        rates[link] = rate
+        if not rate:
+            del rates[link]
+        num_busy.append(len(rates))
+    until_s = np.append(timeline.change_s, timeline.makespan_s)
+    sending_s = np.diff(until_s)[np.array(num_busy, dtype=np.int64) > 0].sum()
+    return float(sending_s / (timeline.makespan_s or 1.0))
+
+
 @cache
 def memory_of(case: Case) -> Memory:
     """Return the memory of a die with and without copies [bytes]."""
     prices = [
-        estimated(case, wafer(), STRATEGY, structure).best.estimate
-        for structure in (REPLICATED, SPLIT, SHARDED)
+        estimated(case, wafer(), STRATEGY, plan_options).best.estimate
+        for plan_options in (REPLICATED, SPLIT, SHARDED)
     ]
     replicated, split, sharded = (
         sum(size for name, size in price.memory_parts_bytes.items() if name not in NOT_COUNTED)

@@ -320,10 +320,12 @@ def at_equal_degrees(name: str, recipe: str) -> Communication | None:
     if ours is None or ours.strategy.tatp == 1:
         return None
     work = work_of(case, system)
-    structure = replace(ours.structure, sequence_parallel=KINDS[recipe])
+    plan_options = replace(ours.plan_options, sequence_parallel=KINDS[recipe])
     strategy = as_tensor_parallel(ours.strategy)
     try:
-        plan = estimate(model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED)
+        plan = estimate(
+            model_of(case), system, work, strategy, plan_options, calibration=UNCALIBRATED
+        )
     except (InfeasibleError, SpecError):
         return None
     return communication(plan.best)

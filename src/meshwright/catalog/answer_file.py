@@ -1,0 +1,175 @@
+"""Answers of every question as plain data and as JSON files, whole or not at all.
+
+Field names are stable and carry their unit; ``docs/reference/plan_json.md`` lists them. Values that
+are not known (energy without a power figure, money without a price) are null, never zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.base.files import text_of, unreadable, write_whole
+from meshwright.base.units import MOST_QUANTITY
+from meshwright.catalog.files import json_content, shown
+from meshwright.spec.declaration import faults_of
+
+FORMAT = 1
+"""Version of the layout of answer files."""
+Answer = TypeVar("Answer")
+
+
+def plain_data(value: object, *, with_defaults: bool = False) -> Any:
+    """Return declarations, dataclasses and columns as plain data, ready for JSON.
+
+    A dataclass may name properties to be written with its fields: ``DERIVED`` holds the property
+    by the name of its entry; ``WRITTEN`` holds those that are written in place of all fields.
+
+    Parameters
+    ----------
+    with_defaults
+        Whether declarations are written with the fields that have their default.
+    """
+
+    def plain(value: object) -> Any:
+        if isinstance(value, BaseModel):
+            return value.model_dump(mode="json", exclude_defaults=not with_defaults)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            own = {e.name: e.name for e in dataclasses.fields(value)}
+            named = getattr(value, "WRITTEN", {**own, **getattr(value, "DERIVED", {})})
+            return {name: plain(getattr(value, source)) for name, source in named.items()}
+        if isinstance(value, Mapping):
+            return {str(key): plain(entry) for key, entry in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(entry) for entry in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        return value
+
+    return plain(value)
+
+
+@dataclass(frozen=True)
+class AnswerFile(Generic[Answer]):
+    """Writer and reader of one kind of answer; the record itself declares its fields."""
+
+    kind: type[Answer]
+    faults: Callable[[Answer], Iterable[Fault]] = lambda answer: ()
+    """Check that returns the faults of an answer, beyond wrong types."""
+    upgrade: Callable[[dict[str, Any]], None] = lambda data: None
+    """Function that adds in place the fields that files of earlier versions lack."""
+    with_defaults: bool = False
+    """Whether declarations are written with the fields that have their default."""
+    workloads: tuple[str, ...] = ()
+    """Kinds of workload of such an answer; none: any."""
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Answer]:
+        """Validator of data against the record; built when it is first needed."""
+        return TypeAdapter(self.kind)
+
+    def to_data(self, answer: Answer) -> dict[str, Any]:
+        """Return an answer as plain data, ready for JSON."""
+        data: dict[str, Any] = plain_data(answer, with_defaults=self.with_defaults)
+        return data
+
+    def to_json(self, answer: Answer) -> str:
+        """Return an answer as JSON text."""
+        return json.dumps(self.to_data(answer), indent=2)
+
+    def from_json(self, text: str, origin: str = "plan") -> Answer:
+        """Return the answer of a JSON text.
+
+        Raises
+        ------
+        SpecError
+            With all faults: no JSON, fields that are missing or of the wrong type, or values that
+            no answer can hold.
+        """
+        data = _parsed(text, origin)
+        self._check_workload(data, origin)
+        _rename(data)
+        self.upgrade(data)
+        try:
+            answer = self._adapter.validate_python(data)
+        except ValidationError as error:
+            raise SpecError(faults_of(error), origin=origin) from error
+        faults = list(_not_finite(answer, "")) or list(self.faults(answer))
+        if faults:
+            raise SpecError(faults, origin=origin)
+        return answer
+
+    def _check_workload(self, data: Mapping[str, Any], origin: str) -> None:
+        """Refuse an answer about other work in one line, not field by field."""
+        work = data.get("workload")
+        kind = work.get("kind", "training") if isinstance(work, Mapping) else None
+        if self.workloads and isinstance(kind, str) and kind not in self.workloads:
+            known = " or ".join(self.workloads)
+            fault = Fault("workload.kind", f"this is a plan of {kind}", f"a plan of {known}")
+            raise SpecError(fault, origin=origin)
+
+    def save(self, answer: Answer, path: str | Path, *, force: bool = False) -> None:
+        """Write an answer to a file, whole or not at all; one that is there only with ``force``."""
+        write_whole(Path(path), self.to_json(answer) + "\n", force=force)
+
+    def load(self, path: str | Path) -> Answer:
+        """Return the answer of a file."""
+        origin = str(path)
+        try:
+            text = text_of(Path(path))
+        except (OSError, ValueError) as error:
+            raise SpecError(unreadable(error), origin=origin) from error
+        return self.from_json(text, origin=origin)
+
+
+_OUT = "write one with plan --out FILE.json"
+
+
+def _parsed(text: str, origin: str) -> dict[str, Any]:
+    """Return the object of a JSON text, if it has the layout of this version."""
+    data = json_content(text, origin)
+    if not isinstance(data, dict) or "format" not in data:
+        found = "a list" if isinstance(data, list) else "no field `format`"
+        fault = Fault("", f"is no answer of this program: found {found}", _OUT)
+        raise SpecError(fault, origin=origin)
+    if data["format"] != FORMAT:
+        found = shown(data["format"])
+        fault = Fault("format", f"found {found}, this version reads {FORMAT}", "ask again")
+        raise SpecError(fault, origin=origin)
+    return data
+
+
+def _not_finite(value: object, path: str) -> Iterator[Fault]:
+    """Yield the numbers that no answer has: endless ones, and beyond all quantities."""
+    if dataclasses.is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, int | float) and not abs(value) <= MOST_QUANTITY:
+        yield Fault(path, f"found {shown(value)}, expected at most {MOST_QUANTITY:g}")
+    elif isinstance(value, Mapping):
+        for name, entry in value.items():
+            yield from _not_finite(entry, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, tuple):
+        for index, entry in enumerate(value):
+            yield from _not_finite(entry, f"{path}.{index}")
+
+
+def _rename(data: Any) -> None:
+    """Bring fields of earlier versions under their present names, in place.
+
+    ``fused_loss`` of the software meant logits that are never whole, which ``loss: linear`` says.
+    """
+    work = data.get("workload") if isinstance(data, dict) else None
+    software = work.get("software") if isinstance(work, dict) else None
+    if not (isinstance(software, dict) and isinstance(software.get("fused_loss"), bool)):
+        return
+    if software.pop("fused_loss"):
+        software.setdefault("loss", "linear")

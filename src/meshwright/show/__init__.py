@@ -1,0 +1,1 @@
+"""Answers about single entries: models, systems, networks, collectives, and their walks."""

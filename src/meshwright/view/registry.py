@@ -1,0 +1,53 @@
+"""Views by the class of their answer.
+
+``@view(Plan)`` above a function in the ``view.py`` beside the answer registers the page of that
+answer; :func:`page_of` finds it. An answer knows no view, and no medium knows an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeVar
+
+from meshwright.base.errors import UnsupportedError
+from meshwright.view.parts import Page
+
+MakePage = TypeVar("MakePage", bound=Callable[..., Page])
+VIEWS: dict[type, Callable[..., Page]] = {}
+
+
+def view(*kinds: type) -> Callable[[MakePage], MakePage]:
+    """Register a function as the page of answers of a class."""
+
+    def register(make: MakePage) -> MakePage:
+        VIEWS.update(dict.fromkeys(kinds, make))
+        return make
+
+    return register
+
+
+def page_of(answer: object, **beside: Any) -> Page:
+    """Return the page of an answer.
+
+    Parameters
+    ----------
+    beside
+        Parts that other rooms add, such as launch files.
+
+    Raises
+    ------
+    UnsupportedError
+        The answer has no view.
+    """
+    for kind in type(answer).__mro__[:-1]:
+        if kind not in VIEWS and kind.__module__.startswith("meshwright"):
+            module = kind.__module__.rpartition(".")[0] + ".view"
+            try:
+                import_module(module)
+            except ModuleNotFoundError as error:
+                if error.name != module:
+                    raise
+        if kind in VIEWS:
+            return VIEWS[kind](answer, **beside)
+    raise UnsupportedError(f"{type(answer).__name__} has no view")
