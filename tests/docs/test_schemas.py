@@ -70,16 +70,16 @@ PLANS = {
 PRINTED = [
     ("plan", f"plan {TRAIN}"),
     ("plan", f"estimate {TRAIN} --tp 2 --offload optimizer"),
-    ("plan", f"plan {ON_WAFER} --simulated 0"),
+    ("plan", f"plan {ON_WAFER} --with simulated=0"),
     ("front", f"plan {TRAIN} --pareto"),
     ("replan", "plan --from plan.json --without 1"),
     ("deadline", f"plan {TRAIN} --within 1h --tokens 1M"),
-    ("serving-plan", f"plan {SERVE} --decode --batch 64 --context 4k"),
-    ("serving-plan", f"plan {SERVE} --prefill --batch 8 --prompt 4k"),
-    ("disaggregated-plan", f"plan {SERVE} --decode --prefill --batch 8 --prompt 4k --answer 64 "
+    ("serving-plan", f"serve {SERVE} --batch 64 --context 4k"),
+    ("serving-plan", f"serve {SERVE} --batch 8 --prompt 4k"),
+    ("disaggregated-plan", f"serve {SERVE} --batch 8 --prompt 4k --answer 64 "
                            "--disaggregated --max-ttft 1s"),
-    ("graph-plans", "plan --graph gpt3-175b-layer --on 8xH100"),
-    ("linpack", "plan --graph hpl-40000x512 --on 8xH100 --process-grid any"),
+    ("graph-plans", "map gpt3-175b-layer --on 8xH100"),
+    ("linpack", "map hpl-40000x512 --on 8xH100 --process-grid any"),
     ("fit", f"fit {TRAIN} --tp 2"),
     ("fit", "fit llama3-70b --on 8xH100 --seq 8k --global-batch 64"),
     ("check", f"check {TRAIN} --tp 2"),

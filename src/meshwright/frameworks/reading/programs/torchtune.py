@@ -96,7 +96,9 @@ class Torchtune:
         if "Chunked" in (given.text("loss._component_") or ""):
             given.notes.append("a loss in parts is priced as a whole one")
         if given.flag("dataset.packed"):
-            given.notes.append("a packed sequence attends as one; --document-length says otherwise")
+            given.notes.append(
+                "a packed sequence attends as one; --with document_length=N says otherwise"
+            )
         is_adapted = "lora" in component or "lora" in config or "model.lora_rank" in given
         if not is_adapted:
             options["optimizer"] = _optimizer(given, options["precision"], model)
