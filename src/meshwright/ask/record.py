@@ -110,6 +110,8 @@ class Option:
         SpecError
             It is no such value; the fault names the option.
         """
+        if self.is_hidden:
+            return given
         if self.takes == "again" and isinstance(given, Mapping):
             given = [f"{key}={entry}" for key, entry in given.items()]
         value = _plain(self, given)

@@ -164,7 +164,7 @@ def test_both_flags_ask_for_requests():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt": "1k"}, "--answer: is needed"),
+        ({"prompt": "1k", "max_ttft": "1s"}, "--answer: is needed"),
         (
             {"prompt": "1k", "answer": 8, "context": "1k"},
             "--context: applies only to decode",
