@@ -9,13 +9,11 @@ import pytest
 from sampled import one_in
 
 from meshwright.catalog.answer_file import FORMAT, plain_data
-from meshwright.catalog.systems import load_system
 from meshwright.cli.main import main
 from meshwright.cli.show import SCHEMAS
 from meshwright.measure.constants import Constant
-from meshwright.measure.report import measured_record
 from meshwright.measure.run import MeasuredMachine
-from meshwright.spec.measured import Machine, Measured, Timing
+from meshwright.spec.measured import Machine, Timing
 from meshwright.view.schema import schema_of
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
@@ -179,10 +177,11 @@ def test_what_is_measured_keeps_to_its_schema():
         device="NVIDIA H100 80GB HBM3", kind="cuda", num_devices=8, devices_per_host=8,
         memory_bytes=8e10, host_cores=96, torch="2.9",
     )  # fmt: skip
-    measured = Measured(machine=about, taken_s=1.0, rows=(row,))
     constants = (Constant("gemm_efficiency", 0.5, 0.4, 0.6, "one row"),)
-    machine = MeasuredMachine(measured, load_system("8xH100"), True, constants, (Path("a.yaml"),))
-    answer = plain_data(measured_record(machine), with_defaults=True)
+    machine = MeasuredMachine(
+        about, "H100", "8xH100", constants, None, 1.0, (), (row,), ("a.yaml",)
+    )
+    answer = plain_data(machine, with_defaults=True)
     validator = jsonschema.Draft202012Validator(closed(schema("measurement")))
     assert [error.message[:300] for error in validator.iter_errors(answer)] == []
 

@@ -416,12 +416,8 @@ def calibrate(args: Any) -> int:
 
 def measure(args: Any) -> int:
     """Print the measurements of this machine; nothing in processes that are not the first."""
-    from meshwright.measure.report import measured_lines, measured_record, measured_screen
-
     found = api.measure.answer(args, _call(args))
     if found is not None:
-        show_screen(
-            lambda: measured_screen(found), lambda: measured_lines(found),
-            lambda: measured_record(found), args,
-        )  # fmt: skip
+        after = f"meshwright plan MODEL --on {found.system} --calibration {found.files[0]}"
+        show_answer(found, args, after=after)
     return 0

@@ -36,7 +36,7 @@ SCHEMAS = {
     "validation": ("calibration.validation", "Validation"),
     "kernel-validation": ("calibration.kernel_validation", "KernelValidation"),
     "calibration": ("calibration.fit.report", "FittedRecord"),
-    "measurement": ("measure.report", "MeasuredRecord"),
+    "measurement": ("measure.run", "MeasuredMachine"),
     "collectives": ("show.collectives", "CollectivesRecord"),
     "topologies": ("show.topologies", "TopologiesRecord"),
     "walk": ("show.walks.walk", "Walk"),
