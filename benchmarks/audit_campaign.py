@@ -133,11 +133,11 @@ def serving(draw: Random) -> Question:
     kind = draw.choice(("decode", "decode", "prefill", "requests", "disaggregated"))
     prompt, answer = draw.choice((512, 2048, 8192)), draw.choice((64, 256, 1024))
     if kind == "prefill":
-        asked |= {"prefill": True, "prompt": prompt, "batch": min(asked["batch"], 32)}
+        asked |= {"prompt": prompt, "batch": min(asked["batch"], 32)}
     elif kind == "decode":
-        asked |= {"decode": True, "context": draw.choice((512, 4096, 32768))}
+        asked |= {"context": draw.choice((512, 4096, 32768))}
     else:
-        asked |= {"decode": True, "prefill": True, "prompt": prompt, "answer": answer}
+        asked |= {"prompt": prompt, "answer": answer}
     if kind == "disaggregated":
         asked |= {"disaggregated": True, "max_ttft": draw.choice(("1s", "5s", "20s"))}
     if draw.random() < 0.3:
@@ -147,7 +147,7 @@ def serving(draw: Random) -> Question:
     if draw.random() < 0.2:
         asked["weights"] = draw.choice(("int4", "awq", "fp8", "nf4"))
     if draw.random() < 0.3:
-        asked["server"] = draw.choice(("vllm", "sglang", "tensorrt-llm"))
+        asked["framework"] = draw.choice(("vllm", "sglang", "tensorrt-llm"))
     return lambda weaken: mw.serve(model, on=weaken(on), top=2, **asked)
 
 
@@ -155,11 +155,11 @@ def graph(draw: Random) -> Question:
     """Return a search for a plan of a graph."""
     name = draw.choice(GRAPHS)
     on = f"{draw.choice((1, 2, 4, 8, 16))}x{draw.choice((*GPUS, 'SN10'))}"
-    asked: dict[str, Any] = {"global_batch": draw.choice((1, 4, 16, 64))}
+    asked: dict[str, Any] = {"passes": draw.choice((1, 4, 16, 64))}
     if not name.startswith(("dlrm", "fft", "hpl")):
         asked["seq"] = draw.choice((128, 1024, 4096))
         asked["training"] = draw.random() < 0.3
-    return lambda weaken: mw.plan(graph=name, on=weaken(on), **asked)
+    return lambda weaken: mw.map(name, on=weaken(on), **asked)
 
 
 def fuse(draw: Random) -> Question:

@@ -209,19 +209,19 @@ def panel(rooms: str) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         yield asked(mw.plan, "megatron-530b", on="16xH100", top=1, zero=3,
                     **(common | {"seq": 2048}))  # fmt: skip
     if "serve" in rooms:
-        yield asked(mw.serve, "llama3-70b", on="8xH100", decode=True, batch=1, context=512,
+        yield asked(mw.serve, "llama3-70b", on="8xH100", batch=1, context=512,
                     tp=8, cuda_graphs=True)  # fmt: skip
-        yield asked(mw.serve, "llama3-8b", on="1xH100", decode=True, batch=64, context=8192)
-        yield asked(mw.serve, "llama3-8b", on="1xH100", decode=True, batch=4096, context=8192)
-        yield asked(mw.serve, "llama3-70b", on="8xH100", prefill=True, batch=8, prompt=8192, tp=8)
-        yield asked(mw.serve, "llama3-8b", on="2xH100", prefill=True, batch=8, prompt=8192, pp=2)
-        yield asked(mw.serve, "llama3-8b", on="8xH100", decode=True, prefill=True, batch=256,
+        yield asked(mw.serve, "llama3-8b", on="1xH100", batch=64, context=8192)
+        yield asked(mw.serve, "llama3-8b", on="1xH100", batch=4096, context=8192)
+        yield asked(mw.serve, "llama3-70b", on="8xH100", batch=8, prompt=8192, tp=8)
+        yield asked(mw.serve, "llama3-8b", on="2xH100", batch=8, prompt=8192, pp=2)
+        yield asked(mw.serve, "llama3-8b", on="8xH100", batch=256,
                     prompt=4096, answer=256)  # fmt: skip
     if "graph" in rooms:
-        yield asked(mw.plan, graph="llama3.2-1b", on="4xH100", seq=1024, global_batch=8)
-        yield asked(mw.plan, graph="llama3.2-1b", on="2xH100", seq=1024, global_batch=8,
+        yield asked(mw.map, "llama3.2-1b", on="4xH100", seq=1024, passes=8)
+        yield asked(mw.map, "llama3.2-1b", on="2xH100", seq=1024, passes=8,
                     training=True)  # fmt: skip
-        yield asked(mw.plan, graph="fft-1g", on="8xA100", global_batch=8)
+        yield asked(mw.map, "fft-1g", on="8xA100", passes=8)
         yield asked(mw.fuse, "gpt3-175b-layer", on="SN10")
         yield asked(mw.fuse, "pythia-70m", on="SN10", tokens=512)
         yield asked(mw.partition, "llama3-8b", on="64xH100", level="hbm", batch=4, seq=512)

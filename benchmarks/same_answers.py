@@ -44,38 +44,58 @@ plan llama3-8b --on 8xH100 {TRAIN} --recompute full --tp 2
 plan llama3-8b --on 8xH100 {TRAIN} --offload none
 plan llama3-8b --on 16xMI300X {TRAIN} --zero 3
 plan llama3-70b --on 8xA100 --seq 2048 --global-batch 8
-plan llama3-8b --on 8xH100 {TRAIN} --max-power 4kW
+plan llama3-8b --on 8xH100 {TRAIN} --with max_power=4kW
+  was plan llama3-8b --on 8xH100 {TRAIN} --max-power 4kW
 plan gpt3-76b --on wafer-4x8 --seq 2048 --global-batch 128
 plan gpt3-76b --on wafer-6x8 --seq 2048 --global-batch 128
 plan llama2-7b --on wafer-4x8 {TRAIN} --tatp 4
-plan llama2-7b --on wafer-4x8 {TRAIN} --per-operator
+plan llama2-7b --on wafer-4x8 {TRAIN} --with per_operator
+  was plan llama2-7b --on wafer-4x8 {TRAIN} --per-operator
 plan gpt3-175b --on 2xwafer-6x8 --seq 2048 --global-batch 128
-plan --graph dlrm-a --on 8xA100
-plan --graph gpt3-175b-layer --on 8xSN10
-plan --graph hpl-16384x512 --on 8xA100
-plan llama3-70b --on 8xH100 --decode --batch 64 --context 4096
-plan llama3-70b --on 8xH100 --prefill --batch 4 --prompt 2048
-plan llama3-8b --on 2xH100 --decode --batch 64 --context 8192 --max-latency 20ms
-plan mixtral-8x7b --on 8xA100 --decode --batch 32 --context 2048
-plan llama3-8b --on 1xH100 --decode --batch 16 --context 2048 --server vllm
-plan llama3-70b --on 8xH200 --decode --batch 64 --context 4096 --kv-cache fp8 --weights fp8
-plan llama3-70b --on 8xH100 --prefill --batch 1 --prompt 4096 --latency
+map dlrm-a --on 8xA100
+  was plan --graph dlrm-a --on 8xA100
+map gpt3-175b-layer --on 8xSN10
+  was plan --graph gpt3-175b-layer --on 8xSN10
+map hpl-16384x512 --on 8xA100
+  was plan --graph hpl-16384x512 --on 8xA100
+serve llama3-70b --on 8xH100 --batch 64 --context 4096
+  was plan llama3-70b --on 8xH100 --decode --batch 64 --context 4096
+serve llama3-70b --on 8xH100 --batch 4 --prompt 2048
+  was plan llama3-70b --on 8xH100 --prefill --batch 4 --prompt 2048
+serve llama3-8b --on 2xH100 --batch 64 --context 8192 --max-latency 20ms
+  was plan llama3-8b --on 2xH100 --decode --batch 64 --context 8192 --max-latency 20ms
+serve mixtral-8x7b --on 8xA100 --batch 32 --context 2048
+  was plan mixtral-8x7b --on 8xA100 --decode --batch 32 --context 2048
+serve llama3-8b --on 1xH100 --batch 16 --context 2048 --framework vllm
+  was plan llama3-8b --on 1xH100 --decode --batch 16 --context 2048 --server vllm
+serve llama3-70b --on 8xH200 --batch 64 --context 4096 --kv-cache fp8 --weights fp8
+  was plan llama3-70b --on 8xH200 --decode --batch 64 --context 4096 --kv-cache fp8 --weights fp8
+serve llama3-70b --on 8xH100 --batch 1 --prompt 4096 --latency
+  was plan llama3-70b --on 8xH100 --prefill --batch 1 --prompt 4096 --latency
 plan llama3-8b --on 64xH100 {TRAIN} --framework torchtitan
 plan mixtral-8x7b --on 64xH100 {TRAIN} --framework megatron --zero 1
 plan llama3-70b --on 16xH100 --seq 8k --global-batch 64 --framework accelerate
-plan llama3-8b --on 8xH100 {TRAIN} --framework megatron-bridge --optimizer adapters --lora-rank 16
+plan llama3-8b --on 8xH100 {TRAIN} --framework megatron-bridge --optimizer adapters --with lora_rank=16
+  was plan llama3-8b --on 8xH100 {TRAIN} --framework megatron-bridge --optimizer adapters --lora-rank 16
 plan gpt2-medium --on 1xH100 --seq 1k --global-batch 8
 plan llama3-8b --on 8xH100 {TRAIN} --fastest
 plan llama3-8b --on H100 --seq 8k --global-batch 512 --tokens 1T --within 40d
 plan llama3-8b --on 16xTrainium2 {TRAIN}
 plan nemotron-h-8b --on 16xH100 {TRAIN}
-plan llama3-70b --on 16xH100 --decode --prefill --prompt 2048 --answer 256 --batch 64
-plan llama3-70b --on 16xH100 --decode --prefill --disaggregated --batch 8 --prompt 1k --answer 64
-plan llama3.1-405b --on 16xH100 --decode --batch 32 --context 4096 --server vllm
-plan deepseek-v3 --on 32xH100 --decode --batch 64 --context 4096 --server sglang
-plan --graph fft-1g --on 8xH100
-plan --graph llama3.2-1b --on 8xH100 --seq 1024 --global-batch 16
-estimate deepseek-v2-lite --on 16xH100 {TRAIN} --framework torchtitan --ep 8 --dp-shard 16
+serve llama3-70b --on 16xH100 --prompt 2048 --answer 256 --batch 64
+  was plan llama3-70b --on 16xH100 --decode --prefill --prompt 2048 --answer 256 --batch 64
+serve llama3-70b --on 16xH100 --disaggregated --batch 8 --prompt 1k --answer 64
+  was plan llama3-70b --on 16xH100 --decode --prefill --disaggregated --batch 8 --prompt 1k --answer 64
+serve llama3.1-405b --on 16xH100 --batch 32 --context 4096 --framework vllm
+  was plan llama3.1-405b --on 16xH100 --decode --batch 32 --context 4096 --server vllm
+serve deepseek-v3 --on 32xH100 --batch 64 --context 4096 --framework sglang
+  was plan deepseek-v3 --on 32xH100 --decode --batch 64 --context 4096 --server sglang
+map fft-1g --on 8xH100
+  was plan --graph fft-1g --on 8xH100
+map llama3.2-1b --on 8xH100 --seq 1024 --passes 16
+  was plan --graph llama3.2-1b --on 8xH100 --seq 1024 --global-batch 16
+estimate deepseek-v2-lite --on 16xH100 {TRAIN} --framework torchtitan --ep 8 --with dp_shard=16
+  was estimate deepseek-v2-lite --on 16xH100 {TRAIN} --framework torchtitan --ep 8 --dp-shard 16
 estimate llama3-8b --on 8xH100 {TRAIN} --framework deepspeed --zero 3 --offload state
 estimate llama3-70b --on 64xH100 --seq 32k --global-batch 64 --cp 8 --tp 8 --recompute full
 estimate llama3-70b --on tpu-v5e-16x16 --seq 4096 --global-batch 512 --tp 8 --zero 3
@@ -86,12 +106,15 @@ estimate gpt3-175b --on 512xA100 --seq 2048 --global-batch 1536 --tp 8 --pp 8 --
 estimate mixtral-8x7b --on 64xH100 --seq 4096 --global-batch 512 --tp 2 --ep 8 --pp 4
 estimate deepseek-v3 --on 512xH100 --seq 4096 --global-batch 1024 --pp 16 --ep 32
 estimate llama3-8b --on 8xH100 {TRAIN} --dp 8 --zero 3
-estimate llama3-8b --on 8xH100 {TRAIN} --tp 2 --cp 2 --cp-kind ulysses
+estimate llama3-8b --on 8xH100 {TRAIN} --tp 2 --cp 2 --with cp_kind=ulysses
+  was estimate llama3-8b --on 8xH100 {TRAIN} --tp 2 --cp 2 --cp-kind ulysses
 estimate llama3-8b --on 8xH100 {TRAIN} --pp 4 --schedule zero_bubble
 estimate llama3-8b --on 8xH100 {TRAIN} --offload optimizer --dp 8
 estimate llama3-8b --on 8xH100 {TRAIN} --precision fp8 --tp 2
-estimate llama3-8b --on 8xH100 {TRAIN} --async-tp --cuda-graphs --tp 4
-estimate llama3-8b --on 8xH100 {TRAIN} --dropout --recompute selective --tp 2
+estimate llama3-8b --on 8xH100 {TRAIN} --with async_tp --with cuda_graphs --tp 4
+  was estimate llama3-8b --on 8xH100 {TRAIN} --async-tp --cuda-graphs --tp 4
+estimate llama3-8b --on 8xH100 {TRAIN} --with dropout --recompute selective --tp 2
+  was estimate llama3-8b --on 8xH100 {TRAIN} --dropout --recompute selective --tp 2
 estimate gpt3-76b --on wafer-6x8 --seq 2048 --global-batch 128 --tp 4 --tatp 4 --pp 3
 estimate gemma2-9b --on 8xB200 {TRAIN} --tp 2
 estimate gpt-oss-20b --on 8xB200 {TRAIN} --ep 8
@@ -150,13 +173,18 @@ study layers-in-sram
 study temp-gpus
 study temp-faults
 study dfmodel
-"""
+"""  # noqa: E501
 
 
-def questions(words: list[str]) -> list[str]:
-    """Return the commands that hold all the words."""
-    lines = [line for line in COMMANDS.splitlines() if line]
-    return [line for line in lines if all(word in line for word in words)]
+def questions(words: list[str]) -> dict[str, str]:
+    """Return the commands that hold all the words, each with its spelling before ``serve``."""
+    found, last = dict[str, str](), ""
+    for line in filter(None, COMMANDS.splitlines()):
+        if line.startswith("  was "):
+            found[last] = line.removeprefix("  was ")
+        else:
+            last = found[line] = line
+    return {now: was for now, was in found.items() if all(word in now for word in words)}
 
 
 @contextlib.contextmanager
@@ -250,10 +278,16 @@ def main() -> int:
         parser.error(f"no command holds all of: {' '.join(asked.words)}")
     moved = 0
     with checkout(commit) as tree, ThreadPoolExecutor(asked.workers) as pool:
+        is_earlier = not (tree / "src" / "meshwright" / "ask").exists()
 
         def compare(command: str) -> list[str]:
-            old = in_present_words(kept_answer(tree, commit, command))
-            return list(differences(old, answer(ROOT, command)))
+            asked = commands[command] if is_earlier else command
+            old = in_present_words(kept_answer(tree, commit, asked))
+            new = answer(ROOT, command)
+            for one in (old, new):  # an answer holds its command, as it was spelled
+                if asked != command and isinstance(one["answer"], dict):
+                    one["answer"].pop("command", None)
+            return list(differences(old, new))
 
         for command, found in zip(commands, pool.map(compare, commands), strict=True):
             moved += bool(found)

@@ -205,7 +205,7 @@ def tensor_streams() -> str:
     """Return the page of the tensor streams."""
     return registry_page(
         "Tensor streams",
-        "Forms of `--stream-form`; [what a stream is](../../explanation/streams.md).",
+        "Forms of `--with stream_form`; [what a stream is](../../explanation/streams.md).",
         streams,
     )
 

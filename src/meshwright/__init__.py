@@ -29,20 +29,21 @@ if TYPE_CHECKING:
     from meshwright.api import simulate as simulate
     from meshwright.api import sweep as sweep
     from meshwright.api import timeline as timeline
+    from meshwright.ask import verbs
     from meshwright.base.errors import MeshwrightError as MeshwrightError
-    from meshwright.options import verbs
 
     plan: verbs.PlanVerb
     estimate: verbs.EstimateVerb
     serve: verbs.ServeVerb
+    map: verbs.MapVerb
     explain: verbs.ExplainVerb
     validate: verbs.ValidateVerb
     __version__: str
 
 __all__ = [
     "MeshwrightError", "__version__", "calibrate", "check", "compare", "estimate", "explain",
-    "export", "fit", "fuse", "load", "measure", "partition", "place", "plan", "read", "route",
-    "serve", "simulate", "sweep", "timeline", "validate",
+    "export", "fit", "fuse", "load", "map", "measure", "partition", "place", "plan", "read",
+    "route", "serve", "simulate", "sweep", "timeline", "validate",
 ]  # fmt: skip
 
 

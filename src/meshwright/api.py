@@ -1,23 +1,24 @@
 """The verbs: one function for each command, with the same options as keyword arguments.
 
-``mw.plan("llama3-70b", on="64xH100", seq="8k", global_batch=1024, tp=2)`` reads its options with
-the code of the command line and returns the answer as plain data. A model, system or workload may
+``mw.plan("llama3-70b", on="64xH100", seq="8k", global_batch=1024, tp=2)`` makes the question of a
+command line from keywords and returns the answer as plain data. A model, system or workload may
 be a name, a path or a declaration. Unknown options and values are refused with the nearest ones.
 The rooms are imported when a verb is called.
 """
 
 from __future__ import annotations
 
-import inspect
 import os
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from meshwright.ask import questions as ask
+from meshwright.ask.reading import Reading
+from meshwright.ask.record import Question
 from meshwright.base.errors import (
     Fault,
     InfeasibleError,
@@ -25,9 +26,11 @@ from meshwright.base.errors import (
     UnknownNameError,
     UsageError,
 )
-from meshwright.options.table import COMMANDS, options_from_keywords
 
 if TYPE_CHECKING:
+    import inspect
+
+    from meshwright.ask.declared import Declared
     from meshwright.calibration.fit.report import Fitted
     from meshwright.calibration.kernel_validation import KernelValidation
     from meshwright.calibration.kernels import Timings
@@ -42,7 +45,6 @@ if TYPE_CHECKING:
     from meshwright.measure.run import MeasuredMachine
     from meshwright.network.flows import RoutedFlows
     from meshwright.network.simulation.timeline import Timeline
-    from meshwright.options.question import Question, Reading
     from meshwright.search.exhaustive import Progress
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
     from meshwright.spec.flows import FlowScenario
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from meshwright.wafer.stated import PlacementRecord
 
 T = TypeVar("T")
+Q = TypeVar("Q", bound=Question)
 
 
 @dataclass(frozen=True)
@@ -78,81 +81,82 @@ class Call:
         return None if self.counter is None else self.counter(things, note)
 
 
-class Verb(Generic[T]):
+MOVED = {
+    "decode": "mw.serve(model, batch=..., context=...)",
+    "prefill": "mw.serve(model, batch=..., prompt=...)",
+    "disaggregated": "mw.serve(model, disaggregated=True, ...)",
+    "graph": "mw.map(graph, on=...)",
+    "server": "framework=...",
+}
+"""Keywords of earlier versions, and how the same is said now."""
+
+
+class Verb(Generic[Q, T]):
     """A command as a function: options by keyword, its arguments by position as well."""
 
-    def __init__(self, name: str, answer: Callable[[Namespace, Call], T]) -> None:
-        self.name, self.answer = name, answer
-        self.__name__ = self.__qualname__ = name
-        returned = inspect.signature(answer).return_annotation
-        self.__doc__ = COMMANDS[name].docstring(answer.__doc__ or "", returned)
+    def __init__(self, question: type[Q], answer: Callable[[Q, Call], T]) -> None:
+        self.question, self.answer = question, answer
+        self.name = self.__name__ = self.__qualname__ = answer.__name__
+        returned = str(answer.__annotations__["return"])
+        self.__doc__ = question.docstring(answer.__doc__ or "", returned)
 
     @property
     def __signature__(self) -> inspect.Signature:
-        kinds = inspect.Parameter
-        return inspect.Signature([
-            kinds(
-                option.name,
-                kinds.POSITIONAL_OR_KEYWORD if option.is_positional else kinds.KEYWORD_ONLY,
-                default=kinds.empty if option.kind == "needed"
-                else False if option.kind == "flag" else option.default,
-            )
-            for option in sorted(COMMANDS[self.name].options, key=lambda o: not o.is_positional)
-        ])  # fmt: skip
+        return self.question.signature()
 
     def __call__(self, *arguments: object, **options: object) -> T:
-        """Read the options as the command line does, and return the answer."""
-        names = [o.name for o in COMMANDS[self.name].options if o.is_positional]
+        """Make the question of keywords, and return the answer."""
+        names = [name for name, one in self.question.options.items() if one.is_positional]
         if len(arguments) > len(names):
             message = f"{len(arguments)} arguments by position, at most {len(names)}"
             raise SpecError(Fault(self.name, message, "give options by name"))
         given = dict(zip(names, arguments, strict=False))
         if twice := given.keys() & options.keys():
             raise SpecError([Fault(name, "is given twice") for name in sorted(twice)])
-        args = options_from_keywords(self.name, given | options)
         shown = [repr(value) if isinstance(value, str | int | float) else type(value).__name__
                  for value in arguments]  # fmt: skip
         shown += [f"{name}={value!r}" if isinstance(value, str | int | float) else name
                   for name, value in options.items()]  # fmt: skip
-        return self.answer(args, Call(f"mw.{self.name}({', '.join(shown)})"))
+        if moved := [name for name in options if name in MOVED.keys() - self.question.options]:
+            raise SpecError([Fault(name, "is said anew", MOVED[name]) for name in moved])
+        asked = self.question.ask(given | options, verb=self.name)
+        return self.answer(asked, Call(f"mw.{self.name}({', '.join(shown)})"))
 
     def __repr__(self) -> str:
         return f"<meshwright.{self.name}>"
 
 
-def verb(answer: Callable[[Namespace, Call], T]) -> Verb[T]:
-    """Return a verb of the name of a function."""
-    return Verb(answer.__name__, answer)
+def verb(question: type[Q]) -> Callable[[Callable[[Q, Call], T]], Verb[Q, T]]:
+    """Return a decorator: a function that answers a question becomes a verb of its name."""
+    return partial(Verb, question)
 
 
-def reported(answer: Callable[[Namespace, Call], T]) -> Callable[[Namespace, Call], T]:
+def reported(answer: Callable[[Q, Call], T]) -> Callable[[Q, Call], T]:
     """Return the answers of a verb, each written as a report on request."""
 
     @wraps(answer)
-    def written(args: Namespace, call: Call) -> T:
-        path = _report_file(args)
-        found = answer(args, call)
+    def written(asked: Q, call: Call) -> T:
+        path = _report_file(asked)
+        found = answer(asked, call)
         if path is not None:
-            _report(found, path, args)
+            _report(found, path, asked)
         return found
 
     return written
 
 
-def _report_file(args: Namespace) -> Path | None:
+def _report_file(asked: Any) -> Path | None:
     """Return the file of a report, checked before the work starts."""
-    from meshwright.options.question import output_file
+    from meshwright.ask.declared import output_file
 
-    if getattr(args, "report", None) is None:
-        return None
-    return output_file(args, "report", ".html")
+    return output_file(asked, "report", ".html")
 
 
-def _report(found: Any, path: Path, args: Namespace) -> None:
+def _report(found: Any, path: Path, asked: Any) -> None:
     """Write the report of an answer."""
     from meshwright.view.html import write_page
 
-    write_page(found.page(**_beside(found)), path, force=args.force)
+    write_page(found.page(**_beside(found)), path, force=asked.force)
 
 
 def _beside(found: Any) -> dict[str, Any]:
@@ -222,128 +226,122 @@ def _launch(found: Plan) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------ training
 
-ABOUT_GRAPHS = ("on", "network", "seq", "global_batch", "optimizer", "precision", "tp", "pp", "dp")
-SEARCH_ONLY = ("pareto", "per_operator", "fastest")
 
-
-@verb
+@verb(ask.Plan)
 @reported
-def plan(
-    args: Namespace, call: Call
-) -> Plan | ServingPlan | DisaggregatedPlan | Front | Replan | Deadline | GraphAnswer | GridRuns:
+def plan(asked: ask.Plan, call: Call) -> Plan | Front | Replan | Deadline:
     """Return the best plan of the whole space."""
-    from meshwright.options.job_files import with_job
-    from meshwright.options.question import (
-        Reading,
-        is_serving,
-        output_file,
-        question_of,
-        whole_number,
-    )
+    from meshwright.ask.declared import declared, output_file
+    from meshwright.ask.job_files import with_job
 
-    if not _is_replan(args):
-        args = with_job(args, keeps_strategy=False, may_serve=True)[0]
-    reading = Reading()
-    _refuse_idle_of_plan(reading, args)
-    path = reading.value(output_file, args, "out")
-    top = reading.value(whole_number, "--top", args.top) if args.top is not None else 5
-    num_simulated = 5
-    if args.simulated is not None:
-        num_simulated = reading.value(whole_number, "--simulated", args.simulated, least=0)
-    if args.origin is not None:
-        return _replan(reading, args, call, path)
-    if args.graph is not None:
-        return (
-            _linpack(reading, args, call)
-            if args.process_grid
-            else _graph_plans(reading, args, call)
-        )
-    if is_serving(args):
-        return _serving(reading, args, call, path, top)
-    best = partial(_best_plan, args, call, top=top, num_simulated=num_simulated)
-    if args.within is not None:
-        return _deadline(reading, args, call, path, best)
-    asked = reading.value(question_of, args)
-    reading.done()
-    if args.pareto:
+    if _is_replan(asked):
+        return _replan(asked, call)
+    asked = with_job(asked, keeps_strategy=False)[0]
+    reading = asked.reading()
+    asked.refuse_idle(reading, ("without",), "applies only with --from PLAN.json")
+    if asked.pareto:
+        names = ["out", "top", "per_operator", "within", "fastest"]
+        asked.refuse_idle(reading, names, "a front is no single plan, and is always whole")
+    path = reading.value(output_file, asked, "out")
+    if asked.within is not None:
+        found = _deadline(reading, asked, call)
+        _saved(found.plan, path, asked)
+        return found
+    known = declared(asked, reading=reading)
+    if asked.pareto:
         from meshwright.train.plan import front
 
         return front(
-            asked.model, asked.system, asked.workload, command=call.command,
-            **_shared(args, call, asked),
+            known.model, known.system, known.workload, command=call.command,
+            **_shared(asked, call, known),
         )  # fmt: skip
-    return _saved(best(asked), path, args)
+    return _saved(_best_plan(asked, call, known), path, asked)
 
 
-def _shared(args: Namespace, call: Call, asked: Question) -> dict[str, Any]:
-    """Return the arguments that the searches for a plan and for a front share."""
-    from meshwright.options.jobs import factors_of
-
+def _shared(asked: Any, call: Call, known: Declared) -> dict[str, Any]:
+    """Return the arguments that all searches of training share."""
     return {
-        "allowed": asked.allowed, "calibration": args.calibration, "progress": call.search,
-        "factors": factors_of(args, asked.system.chip.family),
+        "allowed": known.allowed, "calibration": asked.calibration, "progress": call.search,
+        "factors": _factors(asked, known),
     }  # fmt: skip
 
 
-def _best_plan(
-    args: Namespace, call: Call, asked: Question, *, top: int, num_simulated: int
-) -> Plan:
+def _factors(asked: Any, known: Declared) -> Any:
+    from meshwright.ask.measured import factors_of
+
+    return factors_of(asked, known.system.chip.family)
+
+
+def _best_plan(asked: ask.Plan, call: Call, known: Declared) -> Plan:
     """Return the best plan for a question."""
     from meshwright.train.plan import plan as best
 
     return best(
-        asked.model, asked.system, asked.workload, top=top, per_operator=args.per_operator,
-        num_simulated=num_simulated, placer=_placer(asked.system, is_needed=args.per_operator),
-        prefers_simple=args.within is None and not args.fastest, command=call.command,
-        **_shared(args, call, asked),
+        known.model, known.system, known.workload, top=asked.top, per_operator=asked.per_operator,
+        num_simulated=asked.simulated, placer=_placer(known.system, is_needed=asked.per_operator),
+        prefers_simple=asked.within is None and not asked.fastest, command=call.command,
+        **_shared(asked, call, known),
     )  # fmt: skip
 
 
-def _deadline(
-    reading: Reading, args: Namespace, call: Call, path: Path | None,
-    best: Callable[[Question], Plan],
-) -> Deadline:  # fmt: skip
+def _deadline(reading: Reading, asked: ask.Plan, call: Call) -> Deadline:
     """Return the plan for a run with a time limit; for a chip, on the fewest devices."""
+    from meshwright.ask.declared import declared, on_devices
     from meshwright.catalog.systems import find_chip, whole_sizes
-    from meshwright.options.question import on_devices, quantity, question_of
     from meshwright.train.answer import Deadline, SizeTried
     from meshwright.train.deadline import Tries, least_device_s, least_in_time
     from meshwright.train.question import make_problem
 
-    within_s = reading.value(quantity, "--within", args.within, "duration")
-    if args.tokens is None and args.workload is None:
+    if not asked.stated.keys() & {"tokens", "workload"}:
         reading.fault("--tokens", "is needed with --within", "such as 2T")
-    chip = find_chip(args.on) if isinstance(args.on, str) else None
+    chip = find_chip(asked.on) if isinstance(asked.on, str) else None
     sizes = reading.value(whole_sizes, chip) if chip else ()
     if chip and not sizes:
         reading.done()
-    on = f"{sizes[-1]}x{chip}" if chip else args.on
-    asked = reading.value(question_of, Namespace(**{**vars(args), "on": on}))
-    reading.done()
-    if asked.workload.total_tokens is None:
-        raise SpecError(Fault("total_tokens", "is needed with --within", f"in {args.workload}"))
+    sized = asked.but(on=f"{sizes[-1]}x{chip}") if chip else asked
+    known, within_s = declared(sized, reading=reading), asked.within
+    assert within_s is not None
+    if known.workload.total_tokens is None:
+        raise SpecError(Fault("total_tokens", "is needed with --within", f"in {asked.workload}"))
     if chip is None:
-        found = best(asked)
-        tried = (SizeTried(asked.system.num_devices, found.run_s),)
-        answer = Deadline(found, within_s, tried)
-    else:
-        tries = Tries(
-            lambda size: best(question_of(on_devices(args, size, chip))), call.count("sizes")
-        )
-        problem = make_problem(asked.model, asked.system, asked.workload, args.calibration)
-        answer = least_in_time(sizes, tries, within_s, device_s=least_device_s(problem))
-    _saved(answer.plan, path, args)
-    return answer
+        found = _best_plan(asked, call, known)
+        return Deadline(found, within_s, (SizeTried(known.system.num_devices, found.run_s),))
+    tries = Tries(
+        lambda size: _best_plan(asked, call, declared(on_devices(asked, size, chip))),
+        call.count("sizes"),
+    )
+    problem = make_problem(known.model, known.system, known.workload, asked.calibration)
+    return least_in_time(sizes, tries, within_s, device_s=least_device_s(problem))
 
 
-def _is_replan(args: Namespace) -> bool:
+def _is_replan(asked: ask.Plan) -> bool:
     """Tell whether ``--from`` names an earlier plan, and not files that start a job."""
-    from meshwright.options.job_files import is_job_file
+    from meshwright.ask.job_files import is_job_file
 
-    named = args.origin
-    if isinstance(named, list) and len(named) == 1 and not is_job_file(named[0]):
-        args.origin = named = named[0]
-    return named is not None and not isinstance(named, list)
+    return len(asked.from_ or ()) == 1 and not is_job_file((asked.from_ or ("",))[0])
+
+
+def _replan(asked: ask.Plan, call: Call) -> Replan:
+    """Return the plan for the devices that are left."""
+    from meshwright.ask.declared import needed, output_file
+    from meshwright.train.answer import Plan
+    from meshwright.train.plan import replan
+    from meshwright.train.plan_file import load as load_plan
+
+    reading = asked.reading()
+    kept = ("from_", "without", "out", "report", "force")
+    idle = [name for name in asked.options if name not in kept]
+    asked.refuse_idle(reading, idle, "with --from, the earlier plan states this")
+    path = reading.value(output_file, asked, "out")
+    if "without" not in asked.stated:
+        reading.fault("--without", "is needed")
+    before = reading.value(needed, "--from", (asked.from_ or (None,))[0], load_plan, Plan)
+    reading.done()
+    changed = replan(
+        before, without=asked.without or 0, placer=_placer(before.system), progress=call.search
+    )
+    _saved(changed.plan, path, asked)
+    return changed
 
 
 def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
@@ -358,365 +356,280 @@ def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
     return CLOSED_FORM
 
 
-def _saved(found: Plan, path: Path | None, args: Namespace) -> Plan:
+def _saved(found: Plan, path: Path | None, asked: Any) -> Plan:
     """Write a plan to its file, where one is named, and return it."""
     if path is not None:
         from meshwright.train import plan_file as files
 
-        files.save(found, path, force=args.force)
+        files.save(found, path, force=asked.force)
     return found
 
 
-def _refuse_idle_of_plan(reading: Reading, args: Namespace) -> None:
-    """Keep a complaint for each option that would change nothing together with the others."""
-    from meshwright.options.question import ASKED, FIXED, SERVING_ONLY, is_serving, refuse_idle
+@verb(ask.Estimate)
+@reported
+def estimate(asked: ask.Estimate, call: Call) -> Plan | ServingPlan | DisaggregatedPlan:
+    """Return the price of one given strategy, or of the serving of a job."""
+    from meshwright.ask.declared import is_serving, output_file
+    from meshwright.ask.job_files import with_job
 
-    if args.graph is not None and args.origin is None:
-        names = [name for name in (*ASKED, *FIXED) if name not in ABOUT_GRAPHS]
-        names += [*SERVING_ONLY, "decode", "prefill", *SEARCH_ONLY, "out", "without", "within",
-                  "measured"]  # fmt: skip
-        refuse_idle(reading, args, names, "says nothing about a graph")
-        return
-    refuse_idle(reading, args, ("training", "overlap", "dim", "input", "process_grid"),
-                "applies only with --graph")  # fmt: skip
-    if args.origin is not None:
-        names = [*ASKED, *FIXED, *SERVING_ONLY, "decode", "prefill", "top", *SEARCH_ONLY, "graph",
-                 "measured", "within"]  # fmt: skip
-        refuse_idle(reading, args, names, "with --from, the earlier plan states this")
-        return
-    refuse_idle(reading, args, ("without",), "applies only with --from PLAN.json")
-    if is_serving(args):
-        names = ["within", "simulated", *SEARCH_ONLY]
-        refuse_idle(reading, args, names, "applies only to training")
+    known, job = with_job(asked, kinds=("training", "serving"))
+    reading = known.reading()
+    if job.kind == "serving" if job is not None else is_serving(known):
+        idle = [name for name in known.options if name not in ask.Serve.options]
+        known.refuse_idle(reading, idle, "applies only to training")
+        split = {"tp": known.tp or 1, "pp": known.pp or 1} if job is None else {}
+        return _serving(reading, known.to(ask.Serve).but(top=1, **split), call)
+    known.refuse_idle(reading, ask.Requests.options, "applies only to serving, with --batch")
+    path = reading.value(output_file, known, "out")
+    return _saved(_priced(known, call, reading=reading), path, asked)
+
+
+@verb(ask.Fit)
+def fit(asked: ask.Fit, call: Call) -> Plan:
+    """Return the memory of one given strategy, as a plan without placement on its network."""
+    from meshwright.ask.job_files import with_job
+
+    return _priced(with_job(asked)[0], call, is_placed=False)
+
+
+def _priced(
+    asked: ask.Training, call: Call, *, is_placed: bool = True, reading: Reading | None = None
+) -> Plan:
+    """Return the strategy that a question states, priced."""
+    from meshwright.ask.declared import strategy_of
+    from meshwright.train.estimate import estimate as price
+
+    known, strategy, plan_options = strategy_of(asked, reading=reading)
+    return price(
+        known.model, known.system, known.workload, strategy, plan_options,
+        calibration=asked.calibration, is_placed=is_placed,
+        factors=_factors(asked, known) if isinstance(asked, ask.Measured) else None,
+        placer=_placer(known.system if is_placed else None),
+        command=call.command if is_placed else "",
+    )  # fmt: skip
+
+
+def as_it_runs(asked: ask.Plan) -> Candidate | None:
+    """Return the job of ``--from`` as its files start it; None: no training job was read."""
+    from meshwright.ask.job_files import with_job
+
+    if _is_replan(asked):
+        return None
+    known, job = with_job(asked)
+    return None if job is None else _priced(known.but(measured=None), Call(), is_placed=False).best
+
+
+@verb(ask.Check)
+def check(asked: ask.Check, call: Call) -> tuple[Fault, ...]:
+    """Return each rule that a strategy breaks, with the nearest legal change; none: legal."""
+    return _checked(asked)[1]
+
+
+def _checked(asked: ask.Check) -> tuple[str, tuple[Fault, ...]]:
+    """Return the plan string of a strategy, and its faults."""
+    from meshwright.ask.declared import strategy_of
+    from meshwright.ask.job_files import with_job
+    from meshwright.sharding.strategy import plan_string
+    from meshwright.train import question as legality
+
+    known, strategy, plan_options = strategy_of(with_job(asked)[0])
+    faults = legality.check(known.model, known.system, known.workload, strategy, plan_options)
+    return plan_string(strategy, plan_options), tuple(faults)
+
+
+@verb(ask.Compare)
+@reported
+def compare(asked: ask.Compare, call: Call) -> Comparison:
+    """Return the best plan of each recipe, ours first."""
+    from meshwright.ask.declared import declared
+    from meshwright.ask.job_files import with_job
+    from meshwright.train.compare import compare as side_by_side
+    from meshwright.train.compare import recipes
+
+    asked, _ = with_job(asked)
+    reading = asked.reading()
+    against = asked.against and tuple(name.strip() for name in asked.against)
+    for name in against or ():
+        reading.value(recipes.__getitem__, name)
+    known = declared(asked, reading=reading)
+    return side_by_side(
+        known.model, known.system, known.workload, against=against,
+        prefers_simple=not asked.fastest, placer=_placer(known.system), command=call.command,
+        **_shared(asked, call, known),
+    )  # fmt: skip
+
+
+@verb(ask.Explain)
+def explain(asked: ask.Explain, call: Call) -> Explanation | Diagnosis | Profile:
+    """Return the reasons for a plan; with ``measured`` or ``trace``, the lost time of a step."""
+    answer: Explanation | Diagnosis | Profile = _explained(asked, call)[1]
+    return answer
+
+
+def _explained(asked: ask.Explain, call: Call) -> tuple[Plan, Any]:
+    """Return a plan with its explanation or the diagnosis of its measured step."""
+    from meshwright.ask.declared import output_file
+    from meshwright.ask.job_files import files_of
+    from meshwright.ask.measured import check_measured_bytes, measured_step_s
+
+    reading = asked.reading()
+    path = reading.value(output_file, asked, "picture", ".svg")
+    report = reading.value(_report_file, asked)
+    if asked.on is None and not files_of(asked):
+        stated = [name for name in ask.Fit.options if name not in ("model", "on", "calibration")]
+        asked.refuse_idle(reading, stated, "applies only with --on: the plan file states this")
+    if asked.picture is None:
+        asked.refuse_idle(reading, ("colors",), "applies only with --picture")
+    if asked.trace is not None:
+        beside = ("measured", "picture", "report")
+        asked.refuse_idle(reading, beside, "with --trace a trace says what is measured")
+    if asked.measured is None:
+        asked.refuse_idle(reading, ("measured_memory",), "applies only with --measured")
     else:
-        refuse_idle(reading, args, SERVING_ONLY, "applies only with --decode or --prefill")
-    if args.pareto:
-        names = ["out", "top", "per_operator", "within", "fastest"]
-        refuse_idle(reading, args, names, "a front is no single plan, and is always whole")
+        asked.refuse_idle(reading, ("picture", "report"), "with --measured nothing is drawn")
+    found = reading.value(_explained_plan, asked)
+    if asked.trace is not None:
+        from meshwright.frameworks.profile import read_profile
 
-
-def _replan(reading: Reading, args: Namespace, call: Call, path: Path | None) -> Replan:
-    """Return the plan for the devices that are left."""
-    from meshwright.options.question import needed, whole_number
-    from meshwright.train.answer import Plan
-    from meshwright.train.plan import replan
-    from meshwright.train.plan_file import load as load_plan
-
-    without = reading.value(
-        needed, "--without", args.without, lambda text: whole_number("--without", text)
-    )
-    before = reading.value(needed, "--from", args.origin, load_plan, Plan)
+        profile = reading.value(read_profile, Path(asked.trace))
+        reading.done()
+        return found, profile
     reading.done()
-    changed = replan(before, without=without, placer=_placer(before.system), progress=call.search)
-    _saved(changed.plan, path, args)
-    return changed
+    if asked.measured is not None:
+        from meshwright.train.measured.diagnose import diagnose
+
+        step_s = reading.value(measured_step_s, asked.measured, found)
+        if asked.measured_memory is not None:
+            reading.value(check_measured_bytes, asked.measured_memory, found)
+        reading.done()
+        return found, diagnose(found, step_s, measured_memory_bytes=asked.measured_memory)
+    if path is not None and found.best.placement is None:
+        if asked.colors is not None:
+            raise UsageError("--colors: applies only on grids of devices")
+        _draw_stages(found, path, asked)
+    elif path is not None:
+        from meshwright.base.files import write_whole
+        from meshwright.wafer.picture import draw
+        from meshwright.wafer.svg import wafer_svg
+
+        write_whole(path, wafer_svg(draw(found, asked.colors)), force=asked.force)
+    from meshwright.train.explain import explain as why
+
+    answer = why(found, _placer(found.system))
+    if report is not None:
+        from meshwright.view.html import write_page
+
+        page = found.page(explanation=answer, **_beside(found))
+        write_page(page, report, force=asked.force)
+    return found, answer
 
 
-def _linpack(reading: Reading, args: Namespace, call: Call) -> GridRuns:
-    """Return runs of Linpack on grids of devices."""
-    from meshwright.dataflow.linpack import plan_linpack
-    from meshwright.dataflow.load import linpack_sizes
-    from meshwright.dataflow.search import calibrated_system
-    from meshwright.options.question import process_grid, refuse_idle, system_of
+def _explained_plan(asked: ask.Explain) -> Plan:
+    """Return the plan of a file, or the price of the strategy that a question states."""
+    from meshwright.ask.declared import needed
+    from meshwright.ask.job_files import with_job
 
-    names = ("seq", "global_batch", "optimizer", "tp", "pp", "dp", "training", "overlap", "dim",
-             "input", "precision")  # fmt: skip
-    refuse_idle(reading, args, names, "says nothing about Linpack on a grid of devices")
-    grid = reading.value(process_grid, args.process_grid)
-    system = reading.value(lambda: calibrated_system(system_of(args), args.calibration))
-    sizes = reading.value(linpack_sizes, args.graph)
+    stated, job = with_job(asked)
+    if stated.on is None and job is None:
+        from meshwright.train.answer import Plan
+        from meshwright.train.plan_file import load as load_plan
+
+        if isinstance(asked.model, str) and not Path(asked.model).exists():
+            fix = "what plan --out wrote; a model needs --on"
+            raise SpecError(Fault("PLAN.json", f"there is no file {asked.model!r}", fix))
+        return needed("PLAN.json", asked.model, load_plan, Plan)
+    return _priced(stated, Call())
+
+
+# --------------------------------------------------------------------------- serving, any graph
+
+
+@verb(ask.Serve)
+@reported
+def serve(asked: ask.Serve, call: Call) -> ServingPlan | DisaggregatedPlan:
+    """Return the best way to serve: decode, prefill, or whole requests."""
+    from meshwright.ask.job_files import with_job
+
+    asked = with_job(asked, keeps_strategy=False, kinds=("serving",))[0]
+    return _serving(asked.reading(), asked, call)
+
+
+def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | DisaggregatedPlan:
+    """Return the best way to serve, written to the file that a question names."""
+    from meshwright.ask.declared import allowed_of, model_and_system, output_file, serving_workload
+    from meshwright.serve.answer import DISAGGREGATED_FILE, save_serving
+    from meshwright.serve.serve import disaggregate
+    from meshwright.serve.serve import serve as best_serving
+
+    path = reading.value(output_file, asked, "out")
+    model, system = model_and_system(reading, asked)
+    workload = serving_workload(reading, asked, system)
+    if asked.disaggregated:
+        if "max_ttft" not in asked.stated:
+            reading.fault(asked.flag("max_ttft"), "is needed with --disaggregated: prompts would "
+                          "queue without end")  # fmt: skip
+        why = "is of no use with --disaggregated, which asks for most throughput and counts the"
+        asked.refuse_idle(reading, ("latency", "dp"), f"{why} workers")
     reading.done()
-    return plan_linpack(*sizes, system, grid, command=call.command)
+    assert workload is not None
+    shared: dict[str, Any] = {
+        "allowed": allowed_of(asked), "server": asked.framework or "generic", "top": asked.top,
+        "calibration": asked.calibration, "command": call.command,
+        "memory_share": asked.memory_share,
+    }  # fmt: skip
+    if asked.disaggregated:
+        split = disaggregate(model, system, workload, **shared)
+        if path is not None:
+            DISAGGREGATED_FILE.save(split, path, force=asked.force)
+        return split
+    objective = "latency" if asked.latency else "throughput"
+    found = best_serving(model, system, workload, objective=objective, **shared)
+    if path is not None:
+        save_serving(found, path, force=asked.force)
+    return found
 
 
-def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphAnswer:
+@verb(ask.Map)
+@reported
+def map(asked: ask.Map, call: Call) -> GraphAnswer | GridRuns:
     """Return the best plans of any computation."""
+    from meshwright.ask.declared import allowed_of, program_of, system_of
     from meshwright.base.registry import version
     from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.energy import power_parts_w
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.search import calibrated_system, plan_dataflow
-    from meshwright.options.question import given_numbers, program_of, system_of, whole_number
 
-    lengths = given_numbers(reading, args, ("seq",), kilo=1024)
-    program = reading.value(program_of, args) or {}
-    passes = given_numbers(reading, args, ("global_batch",))
-    allowed = {
-        name: reading.value(
-            lambda option, text: tuple(whole_number(option, part) for part in text.split(",")),
-            f"--{name}", getattr(args, name),
-        )
-        for name in ("tp", "pp", "dp")
-        if getattr(args, name) is not None
-    }  # fmt: skip
-    machine = reading.value(lambda: calibrated_system(system_of(args), args.calibration))
-    graph = reading.value(
-        load_graph, args.graph, tokens=lengths.get("seq"), training=args.training, **program
-    )
+    if asked.process_grid is not None:
+        return _linpack(asked, call)
+    reading = asked.reading()
+    machine = reading.value(lambda: calibrated_system(system_of(asked), asked.calibration))
+    graph = reading.value(load_graph, asked.graph, tokens=asked.seq, **program_of(asked))
     reading.done()
+    allowed = {name: tuple(values) for name, values in allowed_of(asked).items()}
     plans = plan_dataflow(
-        graph, machine, num_passes=passes.get("global_batch", 1), optimizer=args.optimizer,
-        hides_network=args.overlap, allowed=allowed, progress=call.count("degrees"),
+        graph, machine, num_passes=asked.passes, optimizer=asked.optimizer,
+        hides_network=asked.overlap, allowed=allowed, progress=call.count("degrees"),
     )  # fmt: skip
     power_w = power_parts_w(graph, machine, plans.best, plans.moved)
     return GraphAnswer(graph, machine, plans, power_w, version(), call.command)
 
 
-def _serving(
-    reading: Reading, args: Namespace, call: Call, path: Path | None, top: int
-) -> ServingPlan | DisaggregatedPlan:
-    """Return the best way to serve."""
-    from meshwright.options.question import (
-        TRAINING_ONLY,
-        allowed_of,
-        memory_share_of,
-        read_model_and_system,
-        refuse_idle,
-        serving_workload,
-    )
-    from meshwright.serve.answer import DISAGGREGATED_FILE, save_serving
-    from meshwright.serve.serve import disaggregate
-    from meshwright.serve.serve import serve as best_serving
+def _linpack(asked: ask.Map, call: Call) -> GridRuns:
+    """Return runs of Linpack on grids of devices."""
+    from meshwright.ask.declared import system_of
+    from meshwright.dataflow.linpack import plan_linpack
+    from meshwright.dataflow.load import linpack_sizes
+    from meshwright.dataflow.search import calibrated_system
 
-    refuse_idle(reading, args, TRAINING_ONLY, "applies only to training")
-    model, system = read_model_and_system(reading, args)
-    workload = reading.value(serving_workload, args, system)
-    share = reading.value(memory_share_of, args)
-    allowed = reading.value(allowed_of, args)
-    if args.framework is not None and args.server is not None:
-        reading.fault("--server", "--framework names the server already", "one of them")
-    if args.disaggregated:
-        if args.max_ttft is None:
-            reading.fault("--max-ttft", "is needed with --disaggregated: prompts would queue "
-                          "without end")  # fmt: skip
-        for name in ("latency", "dp"):
-            if getattr(args, name):
-                message = "is of no use with --disaggregated, which asks for most throughput and "
-                reading.fault(f"--{name}", f"{message}counts the workers")
+    reading, grid = asked.reading(), asked.process_grid
+    names = ("seq", "passes", "optimizer", "tp", "pp", "dp", "training", "overlap", "dim", "input",
+             "precision")  # fmt: skip
+    asked.refuse_idle(reading, names, "says nothing about Linpack on a grid of devices")
+    system = reading.value(lambda: calibrated_system(system_of(asked), asked.calibration))
+    sizes = reading.value(linpack_sizes, asked.graph)
     reading.done()
-    asked: dict[str, Any] = {
-        "allowed": allowed, "server": args.framework or args.server or "generic", "top": top,
-        "calibration": args.calibration, "command": call.command, "memory_share": share,
-    }  # fmt: skip
-    if args.disaggregated:
-        split = disaggregate(model, system, workload, **asked)
-        if path is not None:
-            DISAGGREGATED_FILE.save(split, path, force=args.force)
-        return split
-    objective = "latency" if args.latency else "throughput"
-    found = best_serving(model, system, workload, objective=objective, **asked)
-    if path is not None:
-        save_serving(found, path, force=args.force)
-    return found
-
-
-@verb
-def serve(args: Namespace, call: Call) -> ServingPlan | DisaggregatedPlan:
-    """Return the best way to serve: ``plan`` with ``decode`` or ``prefill``."""
-    if not (args.decode or args.prefill):
-        raise SpecError(Fault("decode", "is needed", "decode=True or prefill=True"))
-    everything = options_from_keywords("plan", {})
-    asked = Namespace(**{**vars(everything), **vars(args)})
-    return cast("ServingPlan | DisaggregatedPlan", plan.answer(asked, call))
-
-
-@verb
-@reported
-def estimate(args: Namespace, call: Call) -> Plan | ServingPlan | DisaggregatedPlan:
-    """Return the price of one given strategy, or of the serving of a job."""
-    from meshwright.options.job_files import with_job
-    from meshwright.options.question import (
-        SERVING_ONLY,
-        Reading,
-        is_serving,
-        output_file,
-        refuse_idle,
-    )
-
-    path = output_file(args, "out")
-    asked, job = with_job(args, may_serve=True)
-    if is_serving(asked):
-        if job is None:  # a split that is not stated is none
-            vars(asked).update({name: vars(asked)[name] or "1" for name in ("tp", "pp")})
-        everything = vars(options_from_keywords("plan", {})) | vars(asked)
-        return _serving(Reading(), Namespace(**everything), call, path, 1)
-    refuse_idle(
-        reading := Reading(), asked, SERVING_ONLY, "applies only with --decode or --prefill"
-    )
-    reading.done()
-    return _saved(_priced(asked, call), path, args)
-
-
-@verb
-def fit(args: Namespace, call: Call) -> Plan:
-    """Return the memory of one given strategy, as a plan without placement on its network."""
-    from meshwright.options.job_files import with_job
-
-    args.measured = None
-    return _priced(with_job(args)[0], call, is_placed=False)
-
-
-def _priced(args: Namespace, call: Call, *, is_placed: bool = True) -> Plan:
-    """Return the strategy that the options state, priced."""
-    from meshwright.options.question import strategy_question
-    from meshwright.train.estimate import estimate as price
-
-    asked, strategy, plan_options = strategy_question(args)
-    factors = None
-    if args.measured is not None:
-        from meshwright.options.jobs import factors_of
-
-        factors = factors_of(args, asked.system.chip.family)
-    return price(
-        asked.model, asked.system, asked.workload, strategy, plan_options,
-        calibration=args.calibration, factors=factors, is_placed=is_placed,
-        placer=_placer(asked.system if is_placed else None),
-        command=call.command if is_placed else "",
-    )  # fmt: skip
-
-
-def as_it_runs(args: Namespace) -> Candidate | None:
-    """Return the job of ``--from`` as its files start it; None: no training job was read."""
-    from meshwright.options.job_files import with_job
-
-    if _is_replan(args):
-        return None
-    asked, job = with_job(args, may_serve=True)
-    if job is None or job.kind != "training":
-        return None
-    return _priced(Namespace(**{**vars(asked), "measured": None}), Call(), is_placed=False).best
-
-
-@verb
-def check(args: Namespace, call: Call) -> tuple[Fault, ...]:
-    """Return each rule that a strategy breaks, with the nearest legal change; none: legal."""
-    return _checked(args)[1]
-
-
-def _checked(args: Namespace) -> tuple[str, tuple[Fault, ...]]:
-    """Return the plan string of a strategy, and its faults."""
-    from meshwright.options.job_files import with_job
-    from meshwright.options.question import strategy_question
-    from meshwright.sharding.strategy import plan_string
-    from meshwright.train import question as legality
-
-    asked, strategy, plan_options = strategy_question(with_job(args)[0])
-    faults = legality.check(asked.model, asked.system, asked.workload, strategy, plan_options)
-    return plan_string(strategy, plan_options), tuple(faults)
-
-
-@verb
-@reported
-def compare(args: Namespace, call: Call) -> Comparison:
-    """Return the best plan of each recipe, ours first."""
-    from meshwright.options.job_files import with_job
-    from meshwright.options.question import Reading, question_of
-    from meshwright.train.compare import compare as side_by_side
-    from meshwright.train.compare import recipes
-
-    args, _ = with_job(args)
-    reading, against = Reading(), None
-    if args.against is not None:
-        against = tuple(part.strip() for part in args.against.split(","))
-        for name in against:
-            reading.value(recipes.__getitem__, name)
-    asked = reading.value(question_of, args)
-    reading.done()
-    return side_by_side(
-        asked.model, asked.system, asked.workload, against=against, allowed=asked.allowed,
-        calibration=args.calibration, factors=_factors(args, asked),
-        prefers_simple=not args.fastest, placer=_placer(asked.system), progress=call.search,
-        command=call.command,
-    )  # fmt: skip
-
-
-def _factors(args: Namespace, asked: Question) -> Any:
-    from meshwright.options.jobs import factors_of
-
-    return factors_of(args, asked.system.chip.family)
-
-
-@verb
-def explain(args: Namespace, call: Call) -> Explanation | Diagnosis | Profile:
-    """Return the reasons for a plan; with ``measured`` or ``trace``, the lost time of a step."""
-    answer: Explanation | Diagnosis | Profile = _explained(args, call)[1]
-    return answer
-
-
-def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
-    """Return a plan with its explanation or the diagnosis of its measured step."""
-    from meshwright.options.job_files import files_of
-    from meshwright.options.jobs import measured_bytes, measured_step_s
-    from meshwright.options.question import ASKED, FIXED, Reading, output_file, refuse_idle
-
-    reading = Reading()
-    path = reading.value(output_file, args, "picture", ".svg")
-    report = reading.value(_report_file, args)
-    is_job = bool(files_of(args))
-    if args.on is None and not is_job:
-        stated = [name for name in (*ASKED, *FIXED, "set") if name not in ("model", "on")]
-        refuse_idle(reading, args, stated, "applies only with --on: the plan file states this")
-    if args.picture is None:
-        refuse_idle(reading, args, ("colors",), "applies only with --picture")
-    if args.trace is not None:
-        reading_alone = ("measured", "picture", "report")
-        refuse_idle(reading, args, reading_alone, "with --trace a trace says what is measured")
-    if args.measured is None:
-        refuse_idle(reading, args, ("measured_memory",), "applies only with --measured")
-    else:
-        refuse_idle(reading, args, ("picture", "report"), "with --measured nothing is drawn")
-    found = reading.value(_explained_plan, args, call)
-    if args.trace is not None:
-        from meshwright.frameworks.profile import read_profile
-
-        profile = reading.value(read_profile, Path(args.trace))
-        reading.done()
-        return found, profile
-    reading.done()
-    if args.measured is None:
-        if path is not None and found.best.placement is None:
-            if args.colors is not None:
-                raise UsageError("--colors: applies only on grids of devices")
-            _draw_stages(found, path, args)
-        elif path is not None:
-            from meshwright.base.files import write_whole
-            from meshwright.wafer.picture import draw
-            from meshwright.wafer.svg import wafer_svg
-
-            write_whole(path, wafer_svg(draw(found, args.colors)), force=args.force)
-        from meshwright.train.explain import explain as why
-
-        answer = why(found, _placer(found.system))
-        if report is not None:
-            from meshwright.view.html import write_page
-
-            page = found.page(explanation=answer, **_beside(found))
-            write_page(page, report, force=args.force)
-        return found, answer
-    from meshwright.train.measured.diagnose import diagnose
-
-    step_s = reading.value(measured_step_s, args.measured, found)
-    memory = args.measured_memory
-    size = None if memory is None else reading.value(measured_bytes, memory, found)
-    reading.done()
-    return found, diagnose(found, step_s, measured_memory_bytes=size)
-
-
-def _explained_plan(args: Namespace, call: Call) -> Plan:
-    """Return the plan of a file, or the price of the strategy that the options state."""
-    from meshwright.options.job_files import with_job
-    from meshwright.options.question import needed
-
-    stated, job = with_job(args)
-    if stated.on is None and job is None:
-        from meshwright.train.answer import Plan
-        from meshwright.train.plan_file import load as load_plan
-
-        if isinstance(args.model, str) and not Path(args.model).exists():
-            fix = "what plan --out wrote; a model needs --on"
-            raise SpecError(Fault("PLAN.json", f"there is no file {args.model!r}", fix))
-        return needed("PLAN.json", args.model, load_plan, Plan)
-    return _priced(Namespace(**{**vars(stated), "measured": None}), Call())
+    return plan_linpack(*sizes, system, None if grid == "any" else grid, command=call.command)
 
 
 # ----------------------------------------------------------------------- plans as files and steps
@@ -752,62 +665,53 @@ def load(path: str | Path) -> Plan | ServingPlan | DisaggregatedPlan | ModelSpec
             raise error from None
 
 
-@verb
+@verb(ask.Simulate)
 def simulate(
-    args: Namespace, call: Call
+    asked: ask.Simulate, call: Call
 ) -> StepTimeline | SimulatedPlan | list[tuple[FlowScenario, Timeline]]:
     """Return the played step of a plan, or the end of each flow of each scenario of a file."""
-    if args.what != "flows":
-        if args.file is not None:
-            raise UsageError(f"unexpected argument {args.file!r}: simulate PLAN.json")
-        step: StepTimeline | SimulatedPlan = _played(args)[1]
+    if asked.what != "flows":
+        if asked.file is not None:
+            raise UsageError(f"unexpected argument {asked.file!r}: simulate PLAN.json")
+        step: StepTimeline | SimulatedPlan = _played(asked)[1]
         return step
-    if args.picture is not None:
+    if asked.picture is not None:
         raise UsageError("--picture: applies only with a plan")
-    if args.file is None:
+    if asked.file is None:
         raise UsageError("a file is missing: simulate flows FILE.json")
+    from meshwright.ask.declared import output_file
     from meshwright.catalog.flow_files import read_flow_file
     from meshwright.frameworks.perfetto import write_flow_trace
     from meshwright.network.flows import play_flows
-    from meshwright.options.question import output_file
 
-    target = output_file(args, "trace")
-    scenarios = read_flow_file(Path(args.file))
+    target = output_file(asked, "trace")
+    scenarios = read_flow_file(Path(asked.file))
     if target is not None and len(scenarios) > 1:
-        raise UsageError(f"--trace: a trace holds one scenario, {args.file} has {len(scenarios)}")
+        raise UsageError(f"--trace: a trace holds one scenario, {asked.file} has {len(scenarios)}")
     runs = [(scenario, play_flows(scenario)) for scenario in scenarios]
     if target is not None:
-        write_flow_trace(*runs[0], target, force=args.force)
+        write_flow_trace(*runs[0], target, force=asked.force)
     return runs
 
 
-MOST_PATHS = 1024
-"""Most parts of a flow: more gain less than a thousandth, and take minutes."""
-
-
-@verb
-def route(args: Namespace, call: Call) -> list[RoutedFlows]:
+@verb(ask.Route)
+def route(asked: ask.Route, call: Call) -> list[RoutedFlows]:
     """Return routes of the flows of a file, with the load of each link and the proof."""
+    from meshwright.ask.declared import output_file, system_of
     from meshwright.base.files import write_whole
     from meshwright.catalog.flow_files import read_flow_file
     from meshwright.network.flows import links_of, route_flows
-    from meshwright.options.question import LARGEST, Reading, output_file, system_of, whole_number
     from meshwright.topology.levels import network_of
 
-    reading = Reading()
-    target = reading.value(output_file, args, "out")
-    paths, seed = (
-        reading.value(whole_number, f"--{name}", getattr(args, name), most=most)
-        if getattr(args, name) is not None else default
-        for name, default, most in (("paths", 1, MOST_PATHS), ("seed", 0, LARGEST))
-    )  # fmt: skip
-    if args.on is None and args.network is not None:
-        reading.fault("--network", "applies only with --on")
-    network = None if args.on is None else reading.value(lambda: network_of(system_of(args)))
+    reading = asked.reading()
+    target = reading.value(output_file, asked, "out")
+    if asked.on is None:
+        asked.refuse_idle(reading, ("network",), "applies only with --on")
+    network = None if asked.on is None else reading.value(lambda: network_of(system_of(asked)))
     reading.done()
     links = [] if network is None else links_of(network)
-    scenarios = read_flow_file(Path(args.file), needs_routes=False, links=links)
-    found = [route_flows(one, network, seed=seed, max_paths=paths) for one in scenarios]
+    scenarios = read_flow_file(Path(asked.file), needs_routes=False, links=links)
+    found = [route_flows(one, network, seed=asked.seed, max_paths=asked.paths) for one in scenarios]
     if target is not None:
         import json
 
@@ -816,56 +720,56 @@ def route(args: Namespace, call: Call) -> list[RoutedFlows]:
 
         records = [routed_record(routed) for routed in found]
         text = json.dumps({"schema": SCHEMA, "scenarios": records}, indent=1) + "\n"
-        write_whole(target, text, force=args.force)
+        write_whole(target, text, force=asked.force)
     return found
 
 
-@verb
-def place(args: Namespace, call: Call) -> PlacementRecord | dict[str, SimulatedPlan]:
+@verb(ask.Place)
+def place(asked: ask.Place, call: Call) -> PlacementRecord | dict[str, SimulatedPlan]:
     """Return two simulated placements of a plan, its own and that of a file; or write a file."""
     import json
 
+    from meshwright.ask.declared import needed, output_file
     from meshwright.base.files import write_whole
-    from meshwright.options.question import needed, output_file
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
     from meshwright.wafer.simulation import simulate as play
     from meshwright.wafer.stated import place_on, placement_record
 
-    target = output_file(args, "out")
-    found = needed("PLAN.json", args.plan, load_plan, Plan)
-    if args.file is None:
+    target = output_file(asked, "out")
+    found = needed("PLAN.json", asked.plan, load_plan, Plan)
+    if asked.file is None:
         record = placement_record(found)
         if target is not None:
-            write_whole(target, json.dumps(record) + "\n", force=args.force)
+            write_whole(target, json.dumps(record) + "\n", force=asked.force)
         return record
     from meshwright.catalog.flow_files import read_placement_file
 
-    moved = place_on(found, read_placement_file(Path(args.file)))
-    _saved(moved, target, args)
+    moved = place_on(found, read_placement_file(Path(asked.file)))
+    _saved(moved, target, asked)
     return {"as planned": play(found), "as stated": play(moved)}
 
 
-def _played(args: Namespace) -> tuple[Plan, Any]:
+def _played(asked: Any) -> tuple[Plan, Any]:
     """Return a plan and its simulated step, off a grid its timeline; write the requested files."""
-    from meshwright.options.question import Reading, needed, output_file
+    from meshwright.ask.declared import needed, output_file
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
 
     reading = Reading()
-    target = reading.value(output_file, args, "trace")
-    picture = reading.value(output_file, args, "picture", ".svg")
+    target = reading.value(output_file, asked, "trace")
+    picture = reading.value(output_file, asked, "picture", ".svg")
     reading.done()
-    found = needed("PLAN.json", args.what, load_plan, Plan)
+    found = needed("PLAN.json", asked.what, load_plan, Plan)
     if picture is not None:
-        _draw_stages(found, picture, args)
+        _draw_stages(found, picture, asked)
     if found.best.placement is None:
         line = timeline(found)
         if target is not None:
             from meshwright.frameworks.perfetto import write_step_trace
 
             notes = {"plan": found.best.text, "fidelity": line.fidelity}
-            write_step_trace(line, target, notes=notes, force=args.force)
+            write_step_trace(line, target, notes=notes, force=asked.force)
         return found, line
     from meshwright.wafer.simulation import simulate as play
 
@@ -877,7 +781,7 @@ def _played(args: Namespace) -> tuple[Plan, Any]:
         write_trace(
             played.step.timeline, played.network, target, num_bytes=graph.num_bytes,
             routes=graph.routes, notes={"plan": found.best.text, "fidelity": "simulated"},
-            force=args.force,
+            force=asked.force,
         )  # fmt: skip
     return found, played
 
@@ -897,7 +801,7 @@ def timeline(plan: Plan | str | Path) -> StepTimeline:
     SpecError
         It is no plan of training.
     """
-    from meshwright.options.question import needed
+    from meshwright.ask.declared import needed
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
     from meshwright.wafer.timeline import timeline as of_plan
@@ -906,66 +810,66 @@ def timeline(plan: Plan | str | Path) -> StepTimeline:
     return of_plan(needed("plan", given, load_plan, Plan))
 
 
-def _draw_stages(plan: Plan, path: Path, args: Namespace) -> None:
+def _draw_stages(plan: Plan, path: Path, asked: Any) -> None:
     """Write the pipeline chart of a plan."""
     from meshwright.base.files import write_whole
     from meshwright.train.picture import pipeline_svg
 
-    write_whole(path, pipeline_svg(plan, timeline(plan)), force=args.force)
+    write_whole(path, pipeline_svg(plan, timeline(plan)), force=asked.force)
 
 
-@verb
-def export(args: Namespace, call: Call) -> dict[str, str] | list[Path]:
+@verb(ask.Export)
+def export(asked: ask.Export, call: Call) -> dict[str, str] | list[Path]:
     """Write a plan as launch files and return their paths; ``print``: return the files as text."""
+    from meshwright.ask.declared import needed
     from meshwright.frameworks.registry import export as write
     from meshwright.frameworks.registry import exporters, rendered
     from meshwright.frameworks.servers import SERVERS
-    from meshwright.options.question import needed
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
 
     titles = {name: exporters[name].written for name in sorted(exporters)}
     titles |= {name: command.title for name, command in SERVERS.items()}
-    if args.plan is None:
+    if asked.plan is None:
         return titles
-    if args.target is None:
+    if asked.target is None:
         raise UsageError(f"a target is missing; one of {', '.join(titles)}")
-    if args.target in SERVERS:
-        return _served(args)
-    if args.target not in titles:  # reported before the plan is read
-        raise UnknownNameError("export target", args.target, titles)
-    exporter = exporters[args.target]
-    if args.print and not exporter.is_text:
+    if asked.target in SERVERS:
+        return _served(asked)
+    if asked.target not in titles:  # reported before the plan is read
+        raise UnknownNameError("export target", asked.target, titles)
+    exporter = exporters[asked.target]
+    if asked.print and not exporter.is_text:
         raise UsageError(f"{exporter.written} are no text: --out FOLDER")
-    found = needed("PLAN.json", args.plan, lambda text: load_plan(Path(text)), Plan)
-    if args.print:
+    found = needed("PLAN.json", asked.plan, lambda text: load_plan(Path(text)), Plan)
+    if asked.print:
         return {
-            name: str(text) for name, text in rendered(found, args.target, args.launcher).items()
+            name: str(text) for name, text in rendered(found, asked.target, asked.launcher).items()
         }
-    folder = Path(args.out)
+    folder = Path(asked.out)
     # Text is written at once; traces may be many and large.
     counted = None if exporter.is_text else call.count("files")
     return list(write(
-        found, args.target, folder, launcher=args.launcher, force=args.force, progress=counted
+        found, asked.target, folder, launcher=asked.launcher, force=asked.force, progress=counted
     ))  # fmt: skip
 
 
-def _served(args: Namespace) -> dict[str, str] | list[Path]:
+def _served(asked: Any) -> dict[str, str] | list[Path]:
     """Return the command of a server for a serving plan, as text or as a written file."""
+    from meshwright.ask.declared import needed
     from meshwright.base.files import write_all
     from meshwright.frameworks.servers import served
-    from meshwright.options.question import needed
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan, load_serving
 
-    if args.launcher is not None:
+    if asked.launcher is not None:
         raise UsageError("--launcher applies only with training frameworks")
     found: ServingPlan | DisaggregatedPlan
-    if isinstance(args.plan, ServingPlan | DisaggregatedPlan):
-        found = args.plan
+    if isinstance(asked.plan, ServingPlan | DisaggregatedPlan):
+        found = asked.plan
     else:
-        found = needed("PLAN.json", args.plan, lambda text: load_serving(Path(text)))
-    files = served(found, args.target)
-    return files if args.print else list(write_all(Path(args.out), files, force=args.force))
+        found = needed("PLAN.json", asked.plan, lambda text: load_serving(Path(text)))
+    files = served(found, asked.target)
+    return files if asked.print else list(write_all(Path(asked.out), files, force=asked.force))
 
 
 # --------------------------------------------------------------------------- on chips: SRAM, cores
@@ -973,83 +877,74 @@ def _served(args: Namespace) -> dict[str, str] | list[Path]:
 _MODEL_ONLY = ("batch", "seq", "prefill", "training", "groups", "precision", "weights", "kv_cache",
                "optimizer", "ep")  # fmt: skip
 """Options that measured layers replace."""
-_CUT_FIELDS = {"tp": "tensor_degree", "ep": "expert_degree", "groups": "num_groups"}
-"""Names in a cut for the numbers of devices and groups."""
+_CUT_FIELDS = {"objective": "objective", "capacity": "capacity_bytes", "tp": "tensor_degree",
+               "ep": "expert_degree", "groups": "num_groups"}  # fmt: skip
+"""Names of options in a cut."""
 
 
-@verb
+@verb(ask.Partition)
 @reported
-def partition(args: Namespace, call: Call) -> PartitionPlan:
+def partition(asked: ask.Partition, call: Call) -> PartitionPlan:
     """Return layers cut into stages that fit a memory."""
-    from meshwright.options.question import Reading, output_file
+    from meshwright.ask.declared import output_file
 
-    reading = Reading()
-    path = reading.value(output_file, args, "picture", ".svg")
-    if (args.model is None) == (args.layers is None):
+    reading = asked.reading()
+    path = reading.value(output_file, asked, "picture", ".svg")
+    if (asked.model is None) == (asked.layers is None):
         reading.fault("MODEL", "name either a model or a file with --layers")
         reading.done()
-    cut = _measured_layers if args.layers else _layers_of_model
-    found = cut(reading, args, call)
+    cut = _measured_layers if asked.layers else _layers_of_model
+    found = cut(reading, asked, call)
     if path is not None:
         from meshwright.base.files import write_whole
         from meshwright.sram.picture import partition_svg
 
-        write_whole(path, partition_svg(found), force=args.force)
+        write_whole(path, partition_svg(found), force=asked.force)
     return found
 
 
-def _layers_of_model(reading: Reading, args: Namespace, call: Call) -> PartitionPlan:
-    from meshwright.options.question import model_of, system_of
+def _layers_of_model(reading: Reading, asked: ask.Partition, call: Call) -> PartitionPlan:
+    from meshwright.ask.declared import model_of, system_of
     from meshwright.sram.partition import partition as cut_layers
 
-    model = reading.value(model_of, args)
-    system = reading.value(system_of, args)
-    cut = reading.value(_cut, args)
-    workload = reading.value(_partition_workload, args, system)
+    model = reading.value(model_of, asked)
+    system = reading.value(system_of, asked)
+    workload = reading.value(_partition_workload, asked, system)
     reading.done()
     return cut_layers(
-        model, system, workload, cut, calibration=args.calibration, command=call.command,
+        model, system, workload, _cut(asked), calibration=asked.calibration, command=call.command,
         progress=call.count("batches or ways out"),
     )  # fmt: skip
 
 
-def _measured_layers(reading: Reading, args: Namespace, call: Call) -> PartitionPlan:
+def _measured_layers(reading: Reading, asked: ask.Partition, call: Call) -> PartitionPlan:
+    from meshwright.ask.declared import system_of
     from meshwright.catalog.footprint_files import load_footprints
-    from meshwright.options.question import refuse_idle, system_of
     from meshwright.sram.partition import partition_measured
 
-    refuse_idle(reading, args, _MODEL_ONLY, "applies only with a model")
-    if args.on is None and args.capacity is None:
+    asked.refuse_idle(reading, _MODEL_ONLY, "applies only with a model")
+    if not asked.stated.keys() & {"on", "capacity"}:
         reading.fault("--capacity", "is needed", "or --on SYSTEM")
-    if args.level is not None and (args.on is None or args.capacity is not None):
-        reading.fault("--level", "applies only with --on and without --capacity")
-    file = reading.value(load_footprints, args.layers)
-    system = None
-    if args.on:
-        system = reading.value(system_of, args)
-    cut = reading.value(_cut, args)
+    if asked.on is None or "capacity" in asked.stated:
+        asked.refuse_idle(reading, ("level",), "applies only with --on and without --capacity")
+    file = reading.value(load_footprints, str(asked.layers))
+    system = None if asked.on is None else reading.value(system_of, asked)
     reading.done()
-    return partition_measured(file, cut, system, calibration=args.calibration, command=call.command)
+    return partition_measured(
+        file, _cut(asked), system, calibration=asked.calibration, command=call.command
+    )
 
 
-def _cut(args: Namespace) -> Cut:
-    """Return the cut that the options state; raises every fault of them."""
-    from meshwright.options.question import Reading, given_numbers, one_of, quantity
+def _cut(asked: ask.Partition) -> Cut:
+    """Return the cut that a question states."""
     from meshwright.sram.partition import Cut
 
-    reading, objectives = Reading(), ("count", "balance", "time")
-    found: dict[str, Any] = {"level": args.level}
-    if args.objective is not None:
-        found["objective"] = reading.value(one_of, "--objective", args.objective, objectives)
-    if args.capacity is not None:
-        found["capacity_bytes"] = reading.value(quantity, "--capacity", args.capacity, "bytes")
-    numbers = given_numbers(reading, args, _CUT_FIELDS)
-    reading.done()
-    found |= {_CUT_FIELDS[name]: number for name, number in numbers.items()}
-    return Cut(**found)
+    stated = {field: getattr(asked, name) for name, field in _CUT_FIELDS.items()
+              if name in asked.stated}  # fmt: skip
+    return Cut(level=asked.level, **stated)
 
 
-def _partition_workload(args: Namespace, system: SystemSpec | None) -> Workload:
+def _partition_workload(asked: ask.Partition, system: SystemSpec | None) -> Workload:
     """Return the workload of the layers; any workload where no system was read.
 
     Raises
@@ -1057,142 +952,116 @@ def _partition_workload(args: Namespace, system: SystemSpec | None) -> Workload:
     SpecError
         Every fault of the options.
     """
-    from meshwright.catalog.workloads import load_optimizer
-    from meshwright.options.question import Reading, needed, precision_of, refuse_idle, whole_number
+    from meshwright.ask.declared import optimizer_of, precision_of
     from meshwright.spec.workload import Decode, Prefill, SoftwareStack
     from meshwright.train.question import training
 
     reading = Reading()
-    idle = ("weights", "kv_cache") if args.training else ("optimizer",)
-    refuse_idle(reading, args, idle, "is of no use here")
-    batch = reading.value(whole_number, "--batch", args.batch or "1")
-    length = reading.value(
-        needed, "--seq", args.seq, lambda text: whole_number("--seq", text, kilo=1024)
-    )
-    precision = reading.value(precision_of, args, system)
-    optimizer = reading.value(load_optimizer, args.optimizer) if args.optimizer else None
+    idle = ("weights", "kv_cache") if asked.training else ("optimizer",)
+    asked.refuse_idle(reading, idle, "is of no use here")
+    if "seq" not in asked.stated:
+        reading.fault("--seq", "is needed")
+    optimizer = reading.value(optimizer_of, asked.optimizer)
     reading.done()
-    shared: dict[str, Any] = {"precision": precision, "software": SoftwareStack(cuda_graphs=True)}
-    if args.training and system is not None:
+    batch, length = asked.batch or 1, asked.seq or 1  # a wrong number is told already
+    shared: dict[str, Any] = {"precision": precision_of(asked, system),
+                              "software": SoftwareStack(cuda_graphs=True)}  # fmt: skip
+    if asked.training and system is not None:
         return training(
             system, global_batch_size=batch, sequence_length=length, optimizer=optimizer, **shared
         )
-    if args.prefill:
+    if asked.prefill:
         return Prefill(batch_size=batch, prompt_length=length, **shared)
     return Decode(batch_size=batch, context_length=length, **shared)
 
 
-@verb
+@verb(ask.Fuse)
 @reported
-def fuse(args: Namespace, call: Call) -> FusionAnswer:
+def fuse(asked: ask.Fuse, call: Call) -> FusionAnswer:
     """Return kernels fused into partitions that run on one chip after the other."""
+    from meshwright.ask.declared import output_file
     from meshwright.base.registry import version
     from meshwright.dataflow.fusion.fuse import fuse_graph
-    from meshwright.options.question import Reading, given_numbers, output_file, refuse_idle
 
-    reading = Reading()
-    path = reading.value(output_file, args, "picture", ".svg")
-    chips = given_numbers(reading, args, ("chips",)).get("chips")
-    if chips is not None:
-        refuse_idle(reading, args, ("tp", "pp"), "is chosen where --chips is given")
-    question = reading.value(_fusion_question, args)
-    reading.done()
-    answer = fuse_graph(question, chips=chips, progress=call.count("tiles and divisions"))
+    reading = asked.reading()
+    path = reading.value(output_file, asked, "picture", ".svg")
+    if "chips" in asked.stated:
+        asked.refuse_idle(reading, ("tp", "pp"), "is chosen where --chips is given")
+    question = _fusion_question(reading, asked)
+    answer = fuse_graph(question, chips=asked.chips, progress=call.count("tiles and divisions"))
     answer = replace(answer, version=version(), command=call.command)
     if path is not None:
         from meshwright.base.files import write_whole
         from meshwright.dataflow.fusion.picture import fusion_svg
 
-        write_whole(path, fusion_svg(answer), force=args.force)
+        write_whole(path, fusion_svg(answer), force=asked.force)
     return answer
 
 
-def _fusion_question(args: Namespace) -> FusionQuestion:
+def _fusion_question(reading: Reading, asked: ask.Fuse) -> FusionQuestion:
     """Return the question that the options ask; raises every fault of them."""
+    from meshwright.ask.declared import needed, program_of
     from meshwright.dataflow.fusion.answer import FusionQuestion
     from meshwright.dataflow.fusion.fuse import target_named
     from meshwright.dataflow.load import load_graph
-    from meshwright.options.question import (
-        Reading,
-        given_numbers,
-        needed,
-        program_of,
-        quantity,
-    )
 
-    reading = Reading()
-    program = reading.value(program_of, args)
-    link = reading.value(quantity, "--link", args.link, "bytes_per_s") if args.link else None
-    numbers: dict[str, Any] = given_numbers(reading, args, ("tp", "pp", "tile", "micro_batch"))
-    lengths = given_numbers(reading, args, ("tokens",), kilo=1024)
-    reading.done()
-    graph = reading.value(
-        load_graph, args.graph, training=args.training, tokens=lengths.get("tokens"), **program
-    )
+    graph = reading.value(load_graph, asked.graph, tokens=asked.tokens, **program_of(asked))
     width = graph.widest_product_bytes if graph is not None else 2.0
-    target = reading.value(needed, "--on", args.on, lambda name: target_named(name, link, width))
+    target = reading.value(
+        needed, "--on", asked.on, lambda name: target_named(name, asked.link, width)
+    )
     reading.done()
     return FusionQuestion(
-        graph=graph, target=target, runs_by_kernel=args.kernel_by_kernel, **numbers
-    )
+        graph=graph, target=target, runs_by_kernel=asked.kernel_by_kernel, tp=asked.tp, pp=asked.pp,
+        tile=asked.tile, micro_batch=asked.micro_batch,
+    )  # fmt: skip
 
 
-@verb
-def read(args: Namespace, call: Call) -> Job | DataflowGraph:
+@verb(ask.Read)
+def read(asked: ask.Read, call: Call) -> Job | DataflowGraph:
     """Return the job that files start; of a program, its graph."""
+    from meshwright.ask.job_files import is_job_file, read_files
     from meshwright.catalog.graphs.programs import is_program
-    from meshwright.options.job_files import is_job_file, read_files
 
-    first = args.files[0]
-    if len(args.files) == 1 and is_program(first) and not is_job_file(first):
-        return _read_program(args)
-    from meshwright.options.question import Reading, refuse_idle
-
+    first = asked.files[0]
+    if len(asked.files) == 1 and is_program(first) and not is_job_file(first):
+        return _read_program(asked)
     reading = Reading()
     names = ("dim", "input", "precision", "repeats", "training", "out")
-    refuse_idle(reading, args, names, "applies only with a program")
-    found = reading.value(read_files, args.files, vars(args))
+    asked.refuse_idle(reading, names, "applies only with a program")
+    found = reading.value(read_files, asked.files, asked.on, asked.set)
     reading.done()
     return found
 
 
-def _read_program(args: Namespace) -> DataflowGraph:
+def _read_program(asked: ask.Read) -> DataflowGraph:
     """Return the graph of a program."""
+    from meshwright.ask.declared import output_file, program_of
     from meshwright.base.files import write_whole
     from meshwright.catalog.graphs.files import graph_yaml
     from meshwright.dataflow.load import load_graph
     from meshwright.graph.kernels.declared import to_spec
-    from meshwright.options.question import (
-        Reading,
-        given_numbers,
-        output_file,
-        program_of,
-        refuse_idle,
-    )
 
     reading = Reading()
-    refuse_idle(reading, args, ("on", "set"), "applies only with files that start a job")
-    path = reading.value(output_file, args, "out", ".yaml")
-    program = reading.value(program_of, args)
-    numbers = given_numbers(reading, args, ("repeats",))
+    asked.refuse_idle(reading, ("on", "set"), "applies only with files that start a job")
+    path = reading.value(output_file, asked, "out", ".yaml")
     reading.done()
-    repeats = numbers.get("repeats", 1)
-    graph = load_graph(args.files[0], training=args.training, repeats=repeats, **program)
+    graph = load_graph(asked.files[0], repeats=asked.repeats or 1, **program_of(asked))
     if path is not None:
-        text = graph_yaml(to_spec(graph, about=f"Read from {args.files[0]}."))
-        write_whole(path, text, force=args.force)
+        text = graph_yaml(to_spec(graph, about=f"Read from {asked.files[0]}."))
+        write_whole(path, text, force=asked.force)
     return graph
 
 
 # ------------------------------------------------------------------- many questions, and the truth
 
 
-@verb
-def sweep(args: Namespace, call: Call) -> SweepAnswer:
+@verb(ask.Sweep)
+def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     """Return one question answered over all combinations of the varied fields."""
+    from meshwright.ask.declared import output_file
     from meshwright.base.files import write_all, write_whole
     from meshwright.base.registry import version
-    from meshwright.options.question import Reading, output_file
     from meshwright.sweep.answer import SweepAnswer
     from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.questions import QUESTIONS, checked
@@ -1203,12 +1072,11 @@ def sweep(args: Namespace, call: Call) -> SweepAnswer:
     from meshwright.view.svg import check_drawable
 
     reading = Reading()
-    asked = reading.value(load_sweep, Path(args.file))
-    workers = reading.value(_number_of_workers, args.workers)
-    out = reading.value(output_file, args, "out", is_resumed=True)
-    is_page = str(args.report or "").endswith(".html")
+    stated = reading.value(load_sweep, Path(asked.file))
+    out = reading.value(output_file, asked, "out", is_resumed=True)
+    is_page = str(asked.report or "").endswith(".html")
     table, picture, report = (
-        reading.value(output_file, args, name, suffix)
+        reading.value(output_file, asked, name, suffix)
         for name, suffix in (
             ("csv", ""), ("picture", ".svg"), ("report", ".html" if is_page else ".md"),
         )
@@ -1219,95 +1087,93 @@ def sweep(args: Namespace, call: Call) -> SweepAnswer:
         for option, path, name in (
             ("--picture", picture, "heat_map"), ("--report", None if is_page else report, "report"),
         )
-        if path is not None and getattr(asked, name) is None
+        if path is not None and getattr(stated, name) is None
     ]  # fmt: skip
     if faults:
         raise SpecError(faults)
-    has_maps = asked.report is not None and bool(asked.report.heat_maps)
+    has_maps = stated.report is not None and bool(stated.report.heat_maps)
     if picture is not None or (report is not None and not is_page and has_maps):
         check_drawable()
-    points = checked(asked)
+    points = checked(stated)
     objective = objective_of(
-        QUESTIONS[asked.ask].values, args.least, args.most, args.at_least or (), args.at_most or ()
+        QUESTIONS[stated.ask].values,
+        asked.least,
+        asked.most,
+        asked.at_least or (),
+        asked.at_most or (),
     )
     with Store(out) as store:
         swept = run_points(
-            asked.ask, QUESTIONS[asked.ask].answer, points, store, version=state_of_code(),
-            num_workers=workers, progress=call.count("points", "; Ctrl-C: what is there so far"),
+            stated.ask, QUESTIONS[stated.ask].answer, points, store, version=state_of_code(),
+            num_workers=asked.workers,
+            progress=call.count("points", "; Ctrl-C: what is there so far"),
         )  # fmt: skip
     if table is not None:
-        write_whole(table, sweep_csv(swept), force=args.force)
-    if picture is not None and asked.heat_map is not None:
-        drawn = heat_svg(cells_of(asked, asked.heat_map, swept))
-        write_whole(picture, drawn, force=args.force)
-    chosen = () if objective is None else tuple(choices(objective, asked, records(swept)))
-    found = SweepAnswer(asked, swept, chosen, version(), call.command)
+        write_whole(table, sweep_csv(swept), force=asked.force)
+    if picture is not None and stated.heat_map is not None:
+        drawn = heat_svg(cells_of(stated, stated.heat_map, swept))
+        write_whole(picture, drawn, force=asked.force)
+    chosen = () if objective is None else tuple(choices(objective, stated, records(swept)))
+    found = SweepAnswer(stated, swept, chosen, version(), call.command)
     if report is not None and is_page:
-        found.report(report, force=args.force)
-    elif report is not None and asked.report is not None:
+        found.report(report, force=asked.force)
+    elif report is not None and stated.report is not None:
         from meshwright.view.markdown import markdown_of
 
         files = markdown_of(found.page(), report.stem, without=("points",))
-        write_all(report.parent, files, force=args.force)
+        write_all(report.parent, files, force=asked.force)
     return found
 
 
-def _number_of_workers(text: str) -> int:
-    """Return a number of processes."""
-    if not text.isdigit() or not 0 < int(text) <= 1024:
-        raise SpecError(Fault("--workers", f"{text!r} is no number of processes", "1 to 1024"))
-    return int(text)
-
-
-@verb
+@verb(ask.Validate)
 @reported
-def validate(args: Namespace, call: Call) -> Validation | KernelValidation:
+def validate(asked: ask.Validate, call: Call) -> Validation | KernelValidation:
     """Return predictions of measured rows, published or your own."""
-    if args.kernels:
-        return _validated_kernels(args, call)
+    if asked.kernels:
+        return _validated_kernels(asked, call)
+    from meshwright.ask.declared import output_file
     from meshwright.base.files import write_all
     from meshwright.base.registry import version
     from meshwright.calibration.reading import judged, rows_file
     from meshwright.calibration.serving import predict_all
     from meshwright.calibration.validation import Validation
-    from meshwright.options.question import output_file
     from meshwright.view.svg import check_drawable
 
-    target = output_file(args, "document", ".md")
+    target = output_file(asked, "document", ".md")
     if target is not None:
         check_drawable()
     rows, faults = _rows(None), list[Fault]()
-    if args.measurements is not None:
-        rows, faults = judged(rows_file(Path(args.measurements)), args.measurements)
+    if asked.measurements is not None:
+        rows, faults = judged(rows_file(Path(asked.measurements)), asked.measurements)
         if faults and not rows:
-            raise SpecError(faults, origin=args.measurements)
-    predictions = tuple(predict_all(rows, args.calibration))
-    found = Validation(predictions, args.calibration, tuple(faults), version(), call.command)
+            raise SpecError(faults, origin=asked.measurements)
+    predictions = tuple(predict_all(rows, asked.calibration))
+    found = Validation(predictions, asked.calibration, tuple(faults), version(), call.command)
     if target is not None:
         from meshwright.calibration.view import documents
 
-        write_all(target.parent, documents(found, target.stem), force=args.force)
+        write_all(target.parent, documents(found, target.stem), force=asked.force)
     return found
 
 
-def _validated_kernels(args: Namespace, call: Call) -> KernelValidation:
+def _validated_kernels(asked: Any, call: Call) -> KernelValidation:
     """Return the comparison of the curves of single kernels with measured times."""
+    from meshwright.ask.declared import output_file
     from meshwright.base.files import write_all
     from meshwright.base.registry import version
     from meshwright.calibration.kernel_validation import kernel_validation
     from meshwright.catalog.calibration import DEFAULT as STEPS
     from meshwright.catalog.kernels import DEFAULT, load_curves
-    from meshwright.options.question import output_file
 
-    target = output_file(args, "document", ".md")
-    curves = load_curves(DEFAULT if args.calibration == STEPS else args.calibration)
-    found = kernel_validation(_timings(args.measurements), curves)
+    target = output_file(asked, "document", ".md")
+    curves = load_curves(DEFAULT if asked.calibration == STEPS else asked.calibration)
+    found = kernel_validation(_timings(asked.measurements), curves)
     found = replace(found, version=version(), command=call.command)
     if target is not None:
         from meshwright.view.markdown import markdown_of
         from meshwright.view.registry import page_of
 
-        write_all(target.parent, markdown_of(page_of(found), target.stem), force=args.force)
+        write_all(target.parent, markdown_of(page_of(found), target.stem), force=asked.force)
     return found
 
 
@@ -1331,41 +1197,41 @@ def _rows(path: str | None) -> Sequence[Row]:
     return published if path is None else read_rows(Path(path))
 
 
-@verb
-def calibrate(args: Namespace, call: Call) -> Fitted:
+@verb(ask.Calibrate)
+def calibrate(asked: ask.Calibrate, call: Call) -> Fitted:
     """Return the constants of the cost model fitted to measured rows."""
+    from meshwright.ask.declared import output_file
     from meshwright.base.files import write_whole
     from meshwright.calibration.fit.report import fitted
     from meshwright.calibration.rows import is_frozen
     from meshwright.catalog.calibration import DEFAULT as CALIBRATED
     from meshwright.catalog.calibration import UNCALIBRATED
-    from meshwright.options.question import output_file
 
-    path = output_file(args, "out")
+    path = output_file(asked, "out")
     name = "calibrated" if path is None else path.stem
-    command = " ".join(filter(None, ("meshwright calibrate", args.file)))
-    if args.kernels:
+    command = " ".join(filter(None, ("meshwright calibrate", asked.file)))
+    if asked.kernels:
         from meshwright.calibration.fit.kernels import fitted_kernels
 
-        found = fitted_kernels(_timings(args.file), name, f"{command} --kernels")
+        found = fitted_kernels(_timings(asked.file), name, f"{command} --kernels")
     else:
-        rows = [row for row in _rows(args.file) if args.file or not is_frozen(row)]
-        found = fitted(rows, name, command, CALIBRATED if args.file else UNCALIBRATED)
+        rows = [row for row in _rows(asked.file) if asked.file or not is_frozen(row)]
+        found = fitted(rows, name, command, CALIBRATED if asked.file else UNCALIBRATED)
     if not found.data:
         raise InfeasibleError("no row has a measured throughput that can be predicted")
     if path is not None:
-        write_whole(path, found.text, force=args.force)
+        write_whole(path, found.text, force=asked.force)
     return found
 
 
-@verb
-def measure(args: Namespace, call: Call) -> MeasuredMachine | None:
+@verb(ask.Measure)
+def measure(asked: ask.Measure, call: Call) -> MeasuredMachine | None:
     """Return the measurements of this machine; None in processes that are not the first."""
+    from meshwright.ask.declared import output_file
     from meshwright.measure.run import measure as measure_all
-    from meshwright.options.question import output_file
 
-    path = output_file(args, "out", ".yaml")
+    path = output_file(asked, "out", ".yaml")
     assert path is not None
     return measure_all(
-        path, quick=args.quick, force=args.force, command=call.command, progress=call.count
+        path, quick=asked.quick, force=asked.force, command=call.command, progress=call.count
     )

@@ -2,7 +2,7 @@
 
 import meshwright
 
-PUBLIC_NAMES = 22
+PUBLIC_NAMES = 23
 
 
 def test_the_public_face_is_small():

@@ -13,7 +13,7 @@ ANSWERS = {
     "comparison": lambda path: mw.compare("llama3-8b", **SMALL, report=path),
     "explanation": lambda path: mw.explain("llama3-8b", **SMALL, zero=3, report=path),
     "serving": lambda path: mw.plan(
-        "llama3-8b", on="8xH100", decode=True, context="4k", batch=64, report=path
+        "llama3-8b", on="8xH100", context="4k", batch=64, report=path
     ),
     "grid": lambda path: mw.estimate(
         "llama3-8b", on="wafer-4x4", seq="4k", global_batch=64, tp=4, dp=4, report=path

@@ -51,9 +51,9 @@ def test_rank_reaches_the_memory_and_the_time():
     [
         ({"optimizer": "adam-bf16", "lora_rank": 16}, "--optimizer adapters"),
         ({"optimizer": None, "lora_rank": 16}, "--optimizer adapters"),
-        ({"lora_targets": "q+v"}, "--lora-rank"),
+        ({"lora_targets": "q+v"}, "--with lora_rank"),
         ({"lora_rank": 0}, "from 1 to 65536"),
-        ({"lora_rank": 16, "lora_targets": "q+w"}, "--lora-targets"),
+        ({"lora_rank": 16, "lora_targets": "q+w"}, "--with lora_targets"),
         ({"lora_rank": 16, "framework": "torchtitan"}, "accelerate"),
         ({"framework": "megatron"}, "trains no adapters"),
     ],

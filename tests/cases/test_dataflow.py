@@ -49,7 +49,7 @@ def test_a_kernel_takes_at_least_its_launch(capsys) -> None:
     assert json.loads(out)["time_s"] == pytest.approx(10e-6)
 
 
-@pytest.mark.parametrize("verb", [["show", "graph"], ["fuse"], ["plan", "--graph"]])
+@pytest.mark.parametrize("verb", [["show", "graph"], ["fuse"], ["map"]])
 def test_a_name_that_would_write_to_the_terminal_is_refused(capsys, verb) -> None:
     on = [] if verb[0] == "show" else ["--on", "SN10" if verb[0] == "fuse" else "2xH100"]
     status, out, err = run(capsys, *verb, "escaped.yaml", *on)
@@ -176,7 +176,7 @@ def test_a_product_runs_at_the_rate_of_its_own_numbers(capsys, tmp_path) -> None
         (product,) = [k for k in graph.kernels if k.unit == "matrix"]
         assert graph.product_bytes(product) == 2.0
         assert graph.tensor_bytes(product.weights[0]) == (1 if name == "packed" else 2) * 4096**2
-        status, out, err = run(capsys, "plan", "--graph", path, "--on", "1xH100", "--json")
+        status, out, err = run(capsys, "map", path, "--on", "1xH100", "--json")
         assert status == 0, out + err
         seconds[name] = json.loads(out)["best"]["kernels"][0]["time_s"]
     assert seconds["packed"] == pytest.approx(seconds["plain"], rel=0.01)

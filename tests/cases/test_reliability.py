@@ -197,7 +197,7 @@ levels:
         (["plan", "--seq", "1k", "--global-batch", "64"], "a step would take 6"),
         (["partition", "--level", "hbm", "--seq", "1k", "--training", "--batch", "64"],
          "a step would take 8"),
-        (["plan", "--decode", "--context", "1k", "--batch", "64"], "a pass would take 1"),
+        (["serve", "--context", "1k", "--batch", "64"], "a pass would take 1"),
     ],
 )  # fmt: skip
 def test_a_time_that_no_machine_takes_is_no_answer(tmp_path, question, what):

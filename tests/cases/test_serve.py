@@ -32,8 +32,8 @@ def estimate(name, **asked):
 def test_requests_are_no_more_than_their_prompts_allow():
     """One H200 takes about four prompts of 9,000 tokens a second, whatever the clients."""
     asked = {"on": "1xH200", "batch": 64}
-    found = mw.serve("llama3-8b", **asked, decode=True, prefill=True, prompt=8984, answer=16)
-    alone = mw.serve("llama3-8b", **asked, prefill=True, prompt=8984)
+    found = mw.serve("llama3-8b", **asked, prompt=8984, answer=16)
+    alone = mw.serve("llama3-8b", **asked, prompt=8984)
     prompts_per_s = alone.best.estimate.tokens_per_s / 8984
     assert found.requests_per_s <= 1.05 * prompts_per_s
     assert found.requests_per_s == pytest.approx(4.2, rel=0.1)
@@ -41,7 +41,7 @@ def test_requests_are_no_more_than_their_prompts_allow():
 
 def test_requests_end_by_little_of_both_times():
     """N / (T + (O - 1) t), with the answer's own figures."""
-    found = mw.serve("llama3-70b", on="8xH100", decode=True, prefill=True, batch=64, prompt="2k",
+    found = mw.serve("llama3-70b", on="8xH100", batch=64, prompt="2k",
                      answer=256, tp=8)  # fmt: skip
     price = found.best.estimate
     there_s = price.first_token_s + 255 * price.latency_s
@@ -50,7 +50,7 @@ def test_requests_end_by_little_of_both_times():
 
 def test_the_verdict_on_workers_of_one_kind_counts_prompts():
     """Seven of eight devices take prompts alone; workers that do both win by far less than 49 %."""
-    found = mw.serve("llama3-8b", on="8xH100", decode=True, prefill=True, disaggregated=True,
+    found = mw.serve("llama3-8b", on="8xH100", disaggregated=True,
                      batch=256, prompt="8k", answer=32, max_ttft="3s", max_tpot="50ms")  # fmt: skip
     assert 0.9 < found.speedup < 1.1
 
@@ -101,7 +101,7 @@ def test_the_room_is_what_the_share_of_the_server_leaves():
 @pytest.mark.parametrize(("option", "server"), [("--gpu-memory-utilization", "vllm"),
                                                 ("--mem-fraction-static", "sglang")])  # fmt: skip
 def test_the_share_of_the_memory_counts_and_is_written(option, server):
-    asked = {"on": "8xH100", "decode": True, "batch": 8, "context": 4096, "framework": server}
+    asked = {"on": "8xH100", "batch": 8, "context": 4096, "framework": server}
     shares = [mw.serve("llama3-70b", **asked, tp=8, memory_share=share) for share in (0.7, 0.9)]
     less, more = (found.best.estimate.cache_tokens for found in shares)
     # 16 GiB of each device; 80 layers x 2 x one head of 128 x 2 bytes a token.
@@ -119,7 +119,7 @@ def test_weights_beyond_the_share_do_not_fit():
                                                ("tensorrt-llm", 0.005)])  # fmt: skip
 def test_a_share_at_which_it_fits_is_named_and_is_the_least(server, share):
     """Weights of 15 GiB and a cache of 1.0 GiB, which is 0.017 of what TensorRT-LLM has left."""
-    asked = {"on": "1xH100", "decode": True, "batch": 1, "context": 8192}
+    asked = {"on": "1xH100", "batch": 1, "context": 8192}
     asked["framework"] = None if server == "generic" else server
     with pytest.raises(InfeasibleError, match="would fit: --memory-share ") as raised:
         mw.serve("llama3-8b", **asked, memory_share=share)
@@ -131,7 +131,7 @@ def test_a_share_at_which_it_fits_is_named_and_is_the_least(server, share):
 
 def test_no_share_is_named_where_none_would_do():
     with pytest.raises(InfeasibleError) as raised:
-        mw.serve("llama3-70b", on="1xH100", decode=True, batch=1, context=4096, memory_share=0.5)
+        mw.serve("llama3-70b", on="1xH100", batch=1, context=4096, memory_share=0.5)
     assert "--memory-share" not in str(raised.value)
 
 
@@ -175,11 +175,11 @@ def test_a_pipeline_spans_hosts():
 
 @pytest.mark.parametrize(
     "option",
-    ["--stage-layers 40+40", "--zero 3", "--recompute full", "--vpp 2", "--offload weights",
-     "--schedule 1f1b", "--document-length 512", "--dp-overlap on"],
+    ["--with stage_layers=40+40", "--zero 3", "--recompute full", "--vpp 2", "--offload weights",
+     "--schedule 1f1b", "--with document_length=512", "--with dp_overlap=on"],
 )  # fmt: skip
 def test_options_of_training_are_refused_in_serving(option, capsys):
-    asked = ["plan", "llama3-8b", "--on", "8xH100", "--decode", "--batch", "8", "--context", "2k"]
+    asked = ["serve", "llama3-8b", "--on", "8xH100", "--batch", "8", "--context", "2k"]
     assert main([*asked, *option.split()]) == 2
     assert f"{option.split()[0]}: applies only to training" in capsys.readouterr().err
 
@@ -188,7 +188,7 @@ def test_options_of_training_are_refused_in_serving(option, capsys):
 
 
 def test_limits_hold_at_the_slow_end():
-    asked = {"on": "8xH100", "decode": True, "batch": 64, "context": 4096}
+    asked = {"on": "8xH100", "batch": 64, "context": 4096}
     found = mw.serve("llama3-70b", **asked, max_latency="40ms")
     low_s, high_s = found.best.estimate.latency_interval_s
     assert low_s < found.best.estimate.latency_s < high_s <= 0.04
@@ -200,7 +200,7 @@ def test_limits_hold_at_the_slow_end():
 def test_more_devices_are_no_worse(model):
     best = 0.0
     for number in (8, 12, 16, 20, 22, 23, 24):
-        found = mw.serve(model, on=f"{number}xH100", decode=True, batch=256, context=4096)
+        found = mw.serve(model, on=f"{number}xH100", batch=256, context=4096)
         assert found.best.estimate.tokens_per_s >= 0.99 * best  # a tie takes fewer devices
         best = max(best, found.best.estimate.tokens_per_s)
 
@@ -226,7 +226,7 @@ def test_a_worker_of_decode_is_read_back():
 def test_workers_of_both_kinds_are_read_as_they_were_planned(tmp_path, kind):
     """Scripts of before stated ``kv_both`` for both kinds: their head says which one each is."""
     server = kind.split()[0]
-    plan = mw.serve("llama3-8b", on="8xH100", decode=True, prefill=True, disaggregated=True,
+    plan = mw.serve("llama3-8b", on="8xH100", disaggregated=True,
                     batch=64, prompt="2k", answer=64, max_ttft="1s", framework=server)  # fmt: skip
     for name, text in served(plan, server).items():
         if kind.endswith("roles"):

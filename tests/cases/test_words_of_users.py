@@ -3,12 +3,12 @@
 import pytest
 
 import meshwright
+from meshwright.ask.kinds import rent_of
+from meshwright.ask.measured import measured_step_s
 from meshwright.base.errors import SpecError
 from meshwright.catalog.networks import with_network
 from meshwright.catalog.systems import chip_names, load_chip, load_system
-from meshwright.options.jobs import measured_step_s
-from meshwright.options.question import rent_of
-from meshwright.view.words import rent_rate
+from meshwright.view.screen import rent_rate
 
 
 @pytest.mark.parametrize(

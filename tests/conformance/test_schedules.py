@@ -151,7 +151,7 @@ def test_a_wrong_order_is_a_deadlock():
 
 def test_every_module_registers_a_schedule():
     modules = {path.stem for path in Path(package.__path__[0]).glob("*.py")}
-    shared = {"__init__", "registry", "timeline"}
+    shared = {"__init__", "registry", "tasks", "timeline"}
     registered = {
         entry.__module__.rpartition(".")[2] for entry in map(schedules.__getitem__, schedules)
     }

@@ -9,13 +9,11 @@ import pytest
 from sampled import one_in
 
 from meshwright.catalog.answer_file import FORMAT, plain_data
-from meshwright.catalog.systems import load_system
 from meshwright.cli.main import main
 from meshwright.cli.show import SCHEMAS
 from meshwright.measure.constants import Constant
-from meshwright.measure.report import measured_record
 from meshwright.measure.run import MeasuredMachine
-from meshwright.spec.measured import Machine, Measured, Timing
+from meshwright.spec.measured import Machine, Timing
 from meshwright.view.schema import schema_of
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
@@ -70,16 +68,16 @@ PLANS = {
 PRINTED = [
     ("plan", f"plan {TRAIN}"),
     ("plan", f"estimate {TRAIN} --tp 2 --offload optimizer"),
-    ("plan", f"plan {ON_WAFER} --simulated 0"),
+    ("plan", f"plan {ON_WAFER} --with simulated=0"),
     ("front", f"plan {TRAIN} --pareto"),
     ("replan", "plan --from plan.json --without 1"),
     ("deadline", f"plan {TRAIN} --within 1h --tokens 1M"),
-    ("serving-plan", f"plan {SERVE} --decode --batch 64 --context 4k"),
-    ("serving-plan", f"plan {SERVE} --prefill --batch 8 --prompt 4k"),
-    ("disaggregated-plan", f"plan {SERVE} --decode --prefill --batch 8 --prompt 4k --answer 64 "
+    ("serving-plan", f"serve {SERVE} --batch 64 --context 4k"),
+    ("serving-plan", f"serve {SERVE} --batch 8 --prompt 4k"),
+    ("disaggregated-plan", f"serve {SERVE} --batch 8 --prompt 4k --answer 64 "
                            "--disaggregated --max-ttft 1s"),
-    ("graph-plans", "plan --graph gpt3-175b-layer --on 8xH100"),
-    ("linpack", "plan --graph hpl-40000x512 --on 8xH100 --process-grid any"),
+    ("graph-plans", "map gpt3-175b-layer --on 8xH100"),
+    ("linpack", "map hpl-40000x512 --on 8xH100 --process-grid any"),
     ("fit", f"fit {TRAIN} --tp 2"),
     ("fit", "fit llama3-70b --on 8xH100 --seq 8k --global-batch 64"),
     ("check", f"check {TRAIN} --tp 2"),
@@ -179,10 +177,11 @@ def test_what_is_measured_keeps_to_its_schema():
         device="NVIDIA H100 80GB HBM3", kind="cuda", num_devices=8, devices_per_host=8,
         memory_bytes=8e10, host_cores=96, torch="2.9",
     )  # fmt: skip
-    measured = Measured(machine=about, taken_s=1.0, rows=(row,))
     constants = (Constant("gemm_efficiency", 0.5, 0.4, 0.6, "one row"),)
-    machine = MeasuredMachine(measured, load_system("8xH100"), True, constants, (Path("a.yaml"),))
-    answer = plain_data(measured_record(machine), with_defaults=True)
+    machine = MeasuredMachine(
+        about, "H100", "8xH100", constants, None, 1.0, (), (row,), ("a.yaml",)
+    )
+    answer = plain_data(machine, with_defaults=True)
     validator = jsonschema.Draft202012Validator(closed(schema("measurement")))
     assert [error.message[:300] for error in validator.iter_errors(answer)] == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.cli.main import FAMILIES, command_table
+from meshwright.ask.questions import COMMANDS, FAMILIES
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -25,16 +25,16 @@ def links():
     return importlib.import_module("generators.links")
 
 
-@pytest.mark.parametrize("name", command_table())
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_page_of_a_command_has_each_option_once(name):
     commands = importlib.import_module("generators.commands")
-    command = command_table()[name]
+    command = COMMANDS[name]
     page = commands.command_page(name, command)
-    described = re.findall(r"^`{4}\{option\} (\S+)", page, re.MULTILINE)
-    shown = [option for option in command.options if not option.is_hidden]
-    expected = [(o.metavar or o.target) if o.is_positional else o.flag for o in shown]
+    described = re.findall(r"^`{4}\{option\} (--with \w+|\S+)", page, re.MULTILINE)
+    shown = [option for option in command.options.values() if not option.is_hidden]
+    expected = [(o.metavar or o.name) if o.is_positional else o.flag for o in shown]
     expected += ["--json"] + ["--detail"] * command.has_detail
-    assert sorted(described) == sorted(word.split()[0] for word in expected)
+    assert sorted(described) == sorted(expected)
     assert all(f"Default: `{o.default}`" in page for o in shown if isinstance(o.default, str))
 
 
@@ -45,7 +45,7 @@ def test_families_list_their_commands():
             r"^\| \[`([^`]+)`\]\(([^)]+)\)", commands.family_page(family), re.MULTILINE
         )
         assert [name for name, _ in rows] == [
-            name for name in command_table() if name.startswith(f"{family} ")
+            name for name in COMMANDS if name.startswith(f"{family} ")
         ]
         assert {f"commands/{link}" for _, link in rows} <= set(commands.pages())
 

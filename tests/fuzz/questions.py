@@ -13,7 +13,7 @@ from random import Random
 import exported_programs
 from fuzz import damage
 
-from meshwright.options.table import COMMANDS
+from meshwright.ask.questions import COMMANDS
 
 TESTS = Path(__file__).parents[1]
 PACKAGE = TESTS.parent / "src" / "meshwright"
@@ -22,7 +22,7 @@ ON = ("--seq", "1k", "--global-batch", "16")
 PLANS = {
     "plan.json": ("estimate", "gpt2-medium", "--on", "8xH100", *ON, "--pp", "2"),
     "wafer.json": ("estimate", "gpt2-medium", "--on", "wafer-2x4", *ON, "--tp", "2"),
-    "serving.json": ("plan", "gpt2-medium", "--on", "2xH100", "--decode", "--batch", "8",
+    "serving.json": ("serve", "gpt2-medium", "--on", "2xH100", "--batch", "8",
                      "--context", "1k"),
 }  # fmt: skip
 """Files of plans, and what makes them."""
@@ -160,14 +160,14 @@ def files(folder: Path) -> tuple[File, ...]:
     for suffix, content in ((".onnx", onnx_file()), (".pt2", exported_file())):
         for words in (
             "read {}", "show graph {}", "show graph {} --training", "show graph {} --yaml",
-            "fuse {} --on H100 --precision fp32", "plan --graph {} --on 4xH100 --precision fp32",
+            "fuse {} --on H100 --precision fp32", "map {} --on 4xH100 --precision fp32",
         ):  # fmt: skip
             add(words, suffix, content)
     passing = (TESTS / "cases" / "dataflow" / "passing.yaml").read_bytes()
     for content in (passing, *((CATALOG / "graphs" / f"{n}.yaml").read_bytes() for n in GRAPHS)):
         add("show graph {}", ".yaml", content)
         add("fuse {} --on SN10", ".yaml", content)
-        add("plan --graph {} --on 4xSN10", ".yaml", content)
+        add("map {} --on 4xSN10", ".yaml", content)
     for name in PLANS:
         content = (folder / name).read_bytes()
         for words in VERBS[name]:
@@ -199,8 +199,8 @@ estimate gpt2-medium --on wafer-4x8 --seq 1k --global-batch 64 --tp 4
 estimate mixtral-8x7b --on 64xH100 --seq 4k --global-batch 64 --ep 8
 plan gpt2-medium --on 4xH100 --seq 1k --global-batch 16
 plan gpt2-medium --on wafer-4x4 --seq 1k --global-batch 16
-plan gpt2-medium --on 2xH100 --decode --batch 8 --context 1k
-plan --graph dlrm-a --on 8xSN10
+serve gpt2-medium --on 2xH100 --batch 8 --context 1k
+map dlrm-a --on 8xSN10
 fit gpt2-medium --on 8xH100 --seq 1k --global-batch 16
 check gpt2-medium --on 8xH100 --seq 1k --global-batch 16 --pp 2
 explain gpt2-medium --on 8xH100 --seq 1k --global-batch 16
@@ -230,7 +230,7 @@ def options(chance: Random) -> list[str]:
     """Return a command with one to three options that are added, or have another value."""
     words = list(chance.choice(BASES))
     name = next(n for n in (" ".join(words[:2]), words[0]) if n in COMMANDS)
-    table = COMMANDS[name].options
+    table = [one for one in COMMANDS[name].options.values() if not one.is_hidden]
     for _ in range(chance.randint(1, 3)):
         given = [place for place in range(1, len(words)) if not words[place].startswith("--")]
         if given and chance.random() < 0.3:
@@ -239,9 +239,10 @@ def options(chance: Random) -> list[str]:
         option = chance.choice(table)
         if option.is_positional or option.name in WRITTEN:
             continue
-        words.append(option.flag)
-        if option.kind != "flag":
-            words.append(_value(chance, option.choices))
+        value = [] if option.is_flag else [_value(chance, option.choices)]
+        words += ["--with", "=".join((option.word, *value))] if option.is_rare else [
+            option.flag, *value
+        ]  # fmt: skip
     return words
 
 

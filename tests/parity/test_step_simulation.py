@@ -17,6 +17,7 @@ from meshwright.cost.parts import TimePart
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.timeline import critical_path, seconds_by_track
 from meshwright.schedule.pipeline_schedules import schedules
+from meshwright.schedule.tasks import pass_tasks
 from meshwright.schedule.timeline import StageTimes, build_timeline
 from meshwright.sharding.strategy import (
     PlanOptions,
@@ -210,13 +211,9 @@ def of_stages(
         )
         return [[Run(passes, 1.0, 0.0)] for _ in range(chunks)]
 
-    orders = [
-        schedules[schedule].order(stage, num_stages, chunks, num_micro_batches)
-        for stage in range(num_stages)
-    ]
     work = StepWork(
         runs=[runs(stage) for stage in range(num_stages)],
-        orders=orders,
+        tasks=pass_tasks(schedules[schedule], num_stages, chunks, num_micro_batches),
         send=Message("pp", CollectiveKind.SEND, send_bytes),
         before_step=(), before_forward=(), before_backward=(), after_backward=(),
         after_last_backward=(), overlaps_data=True,

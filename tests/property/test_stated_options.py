@@ -1,6 +1,5 @@
 """The options that state a strategy state that one, and none of them is idle."""
 
-from argparse import Namespace
 from dataclasses import replace
 
 import pytest
@@ -8,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright import plan
+from meshwright.ask.declared import allowed_of
+from meshwright.ask.questions import Fixed
+from meshwright.ask.stated import strategy_options, strategy_texts
 from meshwright.catalog.models import load_model
-from meshwright.options.question import FIXED, allowed_of
-from meshwright.options.stated import strategy_options, strategy_texts
-from meshwright.options.table import FIXED as OPTIONS
 from meshwright.sharding.space import order_named
 from meshwright.sharding.strategy import (
     ContextKind,
@@ -27,8 +26,7 @@ from meshwright.spec.workload import SoftwareStack
 from meshwright.train.question import stated_strategy
 
 MODEL = load_model("mixtral-8x7b")
-TARGETS = {option.name: option.target for option in OPTIONS}
-ORDERS = next(option.choices for option in OPTIONS if option.name == "axis_order")
+ORDERS = Fixed.options["axis_order"].choices
 SOFTWARE = [SoftwareStack(), SoftwareStack(framework="megatron"), SoftwareStack(framework="fsdp")]
 degree = st.sampled_from([1, 2, 3, 4, 8])
 tensors = st.sampled_from([(), ("context",), ("query_proj", "mlpwo")])
@@ -60,9 +58,7 @@ def option_sets(draw):
 
 
 def says(options, num_devices, software):
-    blank = dict.fromkeys(FIXED)
-    given_texts = {TARGETS[name]: text for name, text in options.items()}
-    allowed = allowed_of(Namespace(**{**blank, **given_texts}))
+    allowed = allowed_of(Fixed.ask(options))
     return stated_strategy(
         {name: one for name, (one,) in allowed.items()}, MODEL, num_devices, software
     )

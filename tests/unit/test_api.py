@@ -71,8 +71,7 @@ def test_files_are_written_and_read_by_string_paths(found, tmp_path):
         ({"tp": "two"}, "--tp: found 'two', expected a whole number"),
         ({"on": "8xH10"}, "did you mean H100"),
         ({"pareto": "yes"}, "expected True or False"),
-        ({"max_ttft": "1s"}, "applies only with --decode or --prefill"),
-        ({"context": "1k"}, "applies only with --decode or --prefill"),
+        ({"context": "1k"}, "unknown option of plan 'context'"),
         ({"model": "gpt2-xl"}, "is given twice"),
     ],
 )
@@ -94,14 +93,14 @@ def test_nothing_fits_is_an_error_of_its_own():
 
 
 def test_serving_has_a_verb():
-    found = mw.serve("llama3-8b", on="8xH100", decode=True, batch=64, context="1k")
+    found = mw.serve("llama3-8b", on="8xH100", batch=64, context="1k")
     assert found.is_decode
-    other = mw.plan("llama3-8b", on="8xH100", decode=True, batch=64, context="1k")
-    assert found.best == other.best
-    with pytest.raises(SpecError, match="decode=True or prefill=True"):
+    with pytest.raises(SpecError, match=r"--context: is needed .*or --prompt"):
         mw.serve("llama3-8b", on="8xH100", batch=64)
+    with pytest.raises(SpecError, match=r"decode: is said anew .mw.serve\(model, .*context"):
+        mw.plan("llama3-8b", on="8xH100", decode=True, batch=64, context="1k")
     with pytest.raises(UnknownNameError, match="unknown option of serve 'global_batch'"):
-        mw.serve("llama3-8b", on="8xH100", decode=True, batch=64, context="1k", global_batch=2)
+        mw.serve("llama3-8b", on="8xH100", batch=64, context="1k", global_batch=2)
 
 
 def test_other_verbs_return_their_answers():
@@ -125,7 +124,7 @@ def test_answers_have_short_names(found):
     assert len(repr(found)) < 300
     assert mw.__version__
     assert repr(mw.plan) == "<meshwright.plan>"
-    assert "global_batch : N, optional\n    sequences in a step" in mw.plan.__doc__
+    assert "global_batch : int, optional\n    sequences in a step" in mw.plan.__doc__
 
 
 RUN = {"on": "8xH100", "seq": 1024, "global_batch": 64}

@@ -8,7 +8,7 @@ import meshwright as mw
 from meshwright.base.errors import SpecError
 from meshwright.catalog.huggingface.quantization import USUAL
 
-SERVED = {"on": "4xA100", "decode": True, "batch": 16, "context": 4096, "tp": 4, "pp": 1}
+SERVED = {"on": "4xA100", "batch": 16, "context": 4096, "tp": 4, "pp": 1}
 TRAINED = {"on": "8xRTX4090", "seq": 2048, "global_batch": 16, "optimizer": "adapters", "zero": 3}
 BYTES = {"int4": 0.5 + 2 / 128, "awq": 0.5 + 2.5 / 128, "gptq": 0.5 + 2.5 / 128,
          "nf4": 0.5 + 4 / 64, "nf4-double": 0.5 + 1 / 64 + 4 / 16384, "bnb-int8": 1.0}  # fmt: skip

@@ -51,7 +51,9 @@ def load_framework(text: str) -> Framework:
     stated, _, version = text.partition("==")
     name = find_name(stated, framework_names())
     if name is None and find_name(stated, server_names()) is not None:
-        raise SpecError(Fault("framework", f"{stated} serves requests", "--decode or --prefill"))
+        raise SpecError(
+            Fault("framework", f"{stated} serves requests", f"serve --framework {stated}")
+        )
     if name is None:
         titled = [one for one in framework_names() if stated.lower() in _title(one).lower().split()]
         if titled:

@@ -1,12 +1,11 @@
-"""Each verb on the command line: read the options, call the verb, print its answer.
+"""Each verb on the command line: call the verb with the question, print its answer.
 
-Every function takes the parsed options and returns the exit status.
+Every function takes the question of its command and returns the exit status.
 """
 
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -32,38 +31,19 @@ if TYPE_CHECKING:
     from meshwright.train.answer import Candidate, Deadline, Front, Plan
 
 
-def _call(args: Namespace) -> api.Call:
+def _call(args: Any) -> api.Call:
     """Return the call of a verb from a command line."""
     command = " ".join(["meshwright", *sys.argv[1:]])
     return api.Call(command) if args.json else api.Call(command, SearchProgress(), Counter)
 
 
-def plan(args: Namespace) -> int:
-    """Print the best plan: of training, of serving, of a graph, or after a loss."""
-    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
-
-    found = api.plan.answer(args, _call(args))
-    if isinstance(found, ServingPlan | DisaggregatedPlan):
-        return _show_serving(found, args)
-    # An answer of serving needs none of the other rooms, which take longer to load than it.
-    from meshwright.dataflow.answer import GraphAnswer
-    from meshwright.dataflow.linpack import GridRuns, linpack_lines, linpack_record
+def plan(args: Any) -> int:
+    """Print the best plan: of training, of a run, or after a loss."""
     from meshwright.train.answer import Deadline, Front, Plan, Replan
 
+    found = api.plan.answer(args, _call(args))
     if isinstance(found, Front):
         return _show_front(found, args)
-    if isinstance(found, GraphAnswer):
-        from meshwright.dataflow.answer import plans_record
-        from meshwright.dataflow.report import plans_lines
-
-        top = int(args.top or 5)
-        parts = found.graph, found.machine, found.plans, found.power_w
-        show(plans_lines(*parts, top=top), plans_record(*parts, top=top), args.json)
-        return 0
-    if isinstance(found, GridRuns):
-        top = int(args.top or 5)
-        show(linpack_lines(found, top=top), linpack_record(found, top=top), args.json)
-        return 0
     if isinstance(found, Replan):
         return _show_replan(found, args)
     if isinstance(found, Deadline):
@@ -73,7 +53,29 @@ def plan(args: Namespace) -> int:
     return 0
 
 
-def _show_plan(found: Plan, args: Namespace, **more: Any) -> None:
+def serve(args: Any) -> int:
+    """Print the best way to serve."""
+    return _show_serving(api.serve.answer(args, _call(args)), args)
+
+
+def map(args: Any) -> int:
+    """Print the best plans of any computation."""
+    from meshwright.dataflow.linpack import GridRuns, linpack_lines, linpack_record
+
+    found = api.map.answer(args, _call(args))
+    if isinstance(found, GridRuns):
+        lines, record = linpack_lines(found, top=args.top), linpack_record(found, top=args.top)
+        show(lines, record, args.json)
+        return 0
+    from meshwright.dataflow.answer import plans_record
+    from meshwright.dataflow.report import plans_lines
+
+    parts = found.graph, found.machine, found.plans, found.power_w
+    show(plans_lines(*parts, top=args.top), plans_record(*parts, top=args.top), args.json)
+    return 0
+
+
+def _show_plan(found: Plan, args: Any, **more: Any) -> None:
     from meshwright.train import plan_file as files
     from meshwright.train.explain import what_would_change
     from meshwright.train.report import plan_screen
@@ -90,12 +92,12 @@ def _show_plan(found: Plan, args: Namespace, **more: Any) -> None:
     )  # fmt: skip
 
 
-def _show_serving(found: ServingPlan | DisaggregatedPlan, args: Namespace) -> int:
+def _show_serving(found: ServingPlan | DisaggregatedPlan, args: Any) -> int:
     show_answer(found, args, after="" if args.out else f"{command_line()} --out plan.json")
     return 0
 
 
-def _show_front(found: Front, args: Namespace) -> int:
+def _show_front(found: Front, args: Any) -> int:
     from meshwright.train.records import front_record
     from meshwright.train.report import front_screen
     from meshwright.train.report_detail import front_lines
@@ -107,7 +109,7 @@ def _show_front(found: Front, args: Namespace) -> int:
     return 0
 
 
-def _show_replan(found: Any, args: Namespace) -> int:
+def _show_replan(found: Any, args: Any) -> int:
     from meshwright.catalog.answer_file import plain_data
     from meshwright.train.explain import what_would_change
     from meshwright.train.report import replan_screen
@@ -121,7 +123,7 @@ def _show_replan(found: Any, args: Namespace) -> int:
     return 0
 
 
-def _show_deadline(found: Deadline, args: Namespace) -> int:
+def _show_deadline(found: Deadline, args: Any) -> int:
     from meshwright.catalog.answer_file import plain_data
     from meshwright.train.explain import what_would_change
     from meshwright.train.report import deadline_screen
@@ -137,7 +139,7 @@ def _show_deadline(found: Deadline, args: Namespace) -> int:
     return 0 if found.is_in_time else NOTHING_FITS
 
 
-def estimate(args: Namespace) -> int:
+def estimate(args: Any) -> int:
     """Print the price of one strategy; 3 where it does not fit."""
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
 
@@ -154,7 +156,7 @@ def estimate(args: Namespace) -> int:
     return NOTHING_FITS
 
 
-def fit(args: Namespace) -> int:
+def fit(args: Any) -> int:
     """Print the memory of one strategy; 3 where it does not fit."""
     from meshwright.train.records import fit_record
     from meshwright.train.report import fit_screen
@@ -174,7 +176,7 @@ def fit(args: Namespace) -> int:
     return 0 if price.fits else NOTHING_FITS
 
 
-def check(args: Namespace) -> int:
+def check(args: Any) -> int:
     """Print each broken rule with the nearest legal change; 0 when legal, 2 otherwise."""
     from meshwright.train.records import check_record
 
@@ -189,7 +191,7 @@ def check(args: Namespace) -> int:
     return BAD_INPUT if faults else 0
 
 
-def compare(args: Namespace) -> int:
+def compare(args: Any) -> int:
     """Print the best plan of each recipe; 3 where nothing fits even with all choices free."""
     from meshwright.train.compare import comparison_record
     from meshwright.train.report import comparison_screen
@@ -204,7 +206,7 @@ def compare(args: Namespace) -> int:
     return 0 if found.ours.best is not None else NOTHING_FITS
 
 
-def explain(args: Namespace) -> int:
+def explain(args: Any) -> int:
     """Print the reasons for a plan, or the time that a measured step loses."""
     found, answer = api._explained(args, _call(args))
     if args.trace is not None:
@@ -239,7 +241,7 @@ def explain(args: Namespace) -> int:
     return 0
 
 
-def _map_lines(found: Plan, args: Namespace) -> list[str]:
+def _map_lines(found: Plan, args: Any) -> list[str]:
     """Return the grid with the groups of its axes as letters, where the plan is on a grid."""
     if found.best.placement is None:
         return []
@@ -248,7 +250,7 @@ def _map_lines(found: Plan, args: Namespace) -> list[str]:
     return [*wafer_text(draw(found, args.colors)), ""]
 
 
-def simulate(args: Namespace) -> int:
+def simulate(args: Any) -> int:
     """Print the simulated step of a plan, or the end of each flow of each scenario."""
     if args.what == "flows" or args.file is not None:
         from meshwright.show.flows import flow_lines, flow_record
@@ -273,7 +275,7 @@ def simulate(args: Namespace) -> int:
     return 0
 
 
-def route(args: Namespace) -> int:
+def route(args: Any) -> int:
     """Print the quality of routes of flows, and the links with the most traffic."""
     from meshwright.show.flows import routed_lines, routed_record
 
@@ -283,23 +285,25 @@ def route(args: Namespace) -> int:
     return 0
 
 
-def place(args: Namespace) -> int:
+def place(args: Any) -> int:
     """Print a plan in two placements, or its place on the grid."""
     from meshwright.wafer.stated import compared_lines, compared_record
 
     found: Any = api.place.answer(args, _call(args))
     if args.file is None:
         lines = [f"{found['plan']} on {found['system']}"]
-        lines += [f"{axis}: blocks of {'x'.join(map(str, shape))}"
+        lines += [f"{axis}: blocks of {'x'.join(str(side) for side in shape)}"
                   for axis, shape in found["axes"].items()]  # fmt: skip
-        lines.append("devices of the ranks: " + ", ".join(map(str, found["devices"])))
+        lines.append(
+            "devices of the ranks: " + ", ".join(str(device) for device in found["devices"])
+        )
         show(lines, found, args.json)
         return 0
     show(compared_lines(found), compared_record(found), args.json)
     return 0
 
 
-def export(args: Namespace) -> int:
+def export(args: Any) -> int:
     """Write or print the files of a target, or list the targets."""
     made: Any = api.export.answer(args, _call(args))
     if args.plan is None:
@@ -313,14 +317,14 @@ def export(args: Namespace) -> int:
     return 0
 
 
-def partition(args: Namespace) -> int:
+def partition(args: Any) -> int:
     """Print layers cut into stages; 3 where they do not fit."""
     found = api.partition.answer(args, _call(args))
     show_answer(found, args, after=picture_command(args, "stages.svg", fits=found.fits))
     return 0 if found.fits else NOTHING_FITS
 
 
-def fuse(args: Namespace) -> int:
+def fuse(args: Any) -> int:
     """Print kernels fused into partitions."""
     from meshwright.dataflow.fusion.answer import fusion_record
     from meshwright.dataflow.fusion.report import fusion_lines, fusion_screen
@@ -333,7 +337,7 @@ def fuse(args: Namespace) -> int:
     return 0
 
 
-def read(args: Namespace) -> int:
+def read(args: Any) -> int:
     """Print the question of files that start a job, or the graph of a program."""
     from meshwright.dataflow.graph_report import graph_lines, graph_record, graph_screen
     from meshwright.graph.kernels.graph import DataflowGraph
@@ -342,7 +346,7 @@ def read(args: Namespace) -> int:
     if not isinstance(found, DataflowGraph):
         return _show_job(found, args)
     name = args.out or f"{found.name}.yaml"
-    next_command = f"meshwright plan --graph {name} --on 8xH100 --precision bf16"
+    next_command = f"meshwright map {name} --on 8xH100 --precision bf16"
     if args.out is None:
         next_command = f"{command_line()} --out {name}"
     show_screen(
@@ -352,19 +356,19 @@ def read(args: Namespace) -> int:
     return 0
 
 
-def _show_job(found: Job, args: Namespace) -> int:
+def _show_job(found: Job, args: Any) -> int:
     """Print the question of files that start a job."""
     import shlex
 
+    from meshwright.ask.job_files import is_job_file
     from meshwright.frameworks.reading.report import job_lines, job_record, job_screen
-    from meshwright.options.job_files import is_job_file
 
     files = [shlex.quote(name) for name in args.files]
     is_named = all(fault.path != "MODEL" for fault in found.missing)
     lacking = [f"{fault.path} ..." for fault in found.missing if fault.path.startswith("--")]
     lacking = [text for text in lacking if not text.startswith("--on")]
-    # Only plan has the options that servers leave open.
-    verb = "plan" if found.kind == "serving" and lacking else "estimate"
+    # Only serve has the options that servers leave open.
+    verb = "serve" if found.kind == "serving" and lacking else "estimate"
     words = [f"meshwright {verb}", *([] if is_named else ["MODEL"])]
     is_alone = is_named and len(files) == 1 and is_job_file(args.files[0]) and verb == "estimate"
     words += files if is_alone else ["--from", *files]
@@ -378,7 +382,7 @@ def _show_job(found: Job, args: Namespace) -> int:
     return 0
 
 
-def sweep(args: Namespace) -> int:
+def sweep(args: Any) -> int:
     """Print a sweep; 3 where no point has a plan or is within limits, 130 where Ctrl-C came."""
     from meshwright.sweep.results import counts_of
 
@@ -390,7 +394,7 @@ def sweep(args: Namespace) -> int:
     return NOTHING_FITS if is_empty or "found" not in counts_of(found.swept) else 0
 
 
-def validate(args: Namespace) -> int:
+def validate(args: Any) -> int:
     """Print the errors of predictions; 2 for invalid rows, 3 where none is predicted."""
     from meshwright.calibration.validation import Validation
 
@@ -403,21 +407,17 @@ def validate(args: Namespace) -> int:
     return BAD_INPUT if found.bad_rows else 0
 
 
-def calibrate(args: Namespace) -> int:
+def calibrate(args: Any) -> int:
     """Print fitted constants; 3 where no row has a throughput that can be predicted."""
     found = api.calibrate.answer(args, _call(args))
     show_answer(found, args, data=found.data)
     return 0
 
 
-def measure(args: Namespace) -> int:
+def measure(args: Any) -> int:
     """Print the measurements of this machine; nothing in processes that are not the first."""
-    from meshwright.measure.report import measured_lines, measured_record, measured_screen
-
     found = api.measure.answer(args, _call(args))
     if found is not None:
-        show_screen(
-            lambda: measured_screen(found), lambda: measured_lines(found),
-            lambda: measured_record(found), args,
-        )  # fmt: skip
+        after = f"meshwright plan MODEL --on {found.system} --calibration {found.files[0]}"
+        show_answer(found, args, after=after)
     return 0

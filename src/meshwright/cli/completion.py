@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from meshwright.ask.questions import COMMANDS, FAMILIES
+from meshwright.ask.record import Option
 from meshwright.base.errors import UnknownNameError
-from meshwright.cli.main import command_table, show
-from meshwright.options.table import FAMILIES, Option
+from meshwright.cli.main import show
 
 INSTALL = {
     "bash": "~/.local/share/bash-completion/completions/meshwright",
@@ -26,7 +28,7 @@ FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f",
          "fish": "(__fish_complete_path (commandline -ct))"}  # fmt: skip
 
 
-def show_completion(args: argparse.Namespace) -> int:
+def show_completion(args: Any) -> int:
     """Print the script of a shell, or the shells with the place of their script."""
     if args.shell is None:
         show([f"{shell:<6}{place}" for shell, place in INSTALL.items()], INSTALL, args.json)
@@ -54,19 +56,20 @@ def whole_parser() -> argparse.ArgumentParser:
         name: first.add_parser(name, help=about).add_subparsers()
         for name, about in FAMILIES.items()
     }
-    for whole, command in command_table().items():
+    for whole, question in COMMANDS.items():
         family, _, name = whole.rpartition(" ")
         place = second[family] if family else first
-        called = place.add_parser(name, help=command.help)
-        command.add_to(called)
-        for option in command.options:
-            _complete(called, option)
+        called = place.add_parser(name, help=question.about())
+        question.add_to(called)
+        for option in question.options.values():
+            if not (option.is_rare or option.is_hidden):
+                _complete(called, option)
     return parser
 
 
 def _complete(parser: argparse.ArgumentParser, option: Option) -> None:
     """Set the completion of an option."""
-    (action,) = (action for action in parser._actions if action.dest == option.target)
+    (action,) = (action for action in parser._actions if action.dest == option.name)
     kind = kind_of(option)
     if option.choices or kind in LISTED:
         action.choices = option.choices or names_of(kind)

@@ -18,9 +18,13 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from meshwright.ask.questions import COMMANDS, FAMILIES
+from meshwright.ask.record import Question
 from meshwright.base.errors import (
+    Fault,
     InfeasibleError,
     MeshwrightError,
+    SpecError,
     UnknownNameError,
     UnlawfulError,
     UsageError,
@@ -28,7 +32,6 @@ from meshwright.base.errors import (
     nearest,
 )
 from meshwright.base.units import printable
-from meshwright.options.table import COMMANDS, FAMILIES, PYTHON_ONLY, Command
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -114,6 +117,7 @@ def run(words: Sequence[str]) -> int:
     )
     parser.add_argument("--version", action="store_true", help="print the version and stop")
     name, called = add_commands(parser, words)
+    refuse_moved(words)
     args, unknown = parser.parse_known_args(words)
     if unknown:
         raise UsageError(about_unknown(unknown[0], called))
@@ -125,13 +129,25 @@ def run(words: Sequence[str]) -> int:
     if name not in COMMANDS:
         called.print_help()
         return 0
-    announce_code(args)
-    return function_of(name)(args)
+    del args.version
+    asked = COMMANDS[name].of_command_line(args, name)
+    announce_code(asked)
+    return function_of(name)(asked)
 
 
-def announce_code(args: argparse.Namespace) -> None:
+def refuse_moved(words: Sequence[str]) -> None:
+    """Answer the spelling of an earlier version with that of this one."""
+    from meshwright.cli.moved import respelled
+
+    if (now := respelled(words)) is not None:
+        import shlex
+
+        raise SpecError(Fault(" ".join(now.moved), now.why, f"meshwright {shlex.join(now.words)}"))
+
+
+def announce_code(asked: Question) -> None:
     """Name the functions of Python that a command is about to run: a graph may be one of them."""
-    named = [getattr(args, "graph", None), *(getattr(args, "files", None) or ())]
+    named = [getattr(asked, "graph", None), *(getattr(asked, "files", None) or ())]
     texts = [text for text in named if isinstance(text, str) and ":" in text]
     if texts:
         from meshwright.catalog.graphs.programs import is_code
@@ -140,13 +156,13 @@ def announce_code(args: argparse.Namespace) -> None:
             print(f"note: {text} is code; it runs now, with your rights", file=sys.stderr)
 
 
-def function_of(name: str) -> Callable[[argparse.Namespace], int]:
+def function_of(name: str) -> Callable[[Any], int]:
     """Return the function of a command: ``plan`` is ``plan`` of ``cli.answers``."""
     modules = {"show": "show", "study": "study", "explore": "explore",
                "show completion": "completion"}  # fmt: skip
     module = modules.get(name) or modules.get(name.split()[0], "answers")
     found = getattr(import_module(f"meshwright.cli.{module}"), name.replace(" ", "_"))
-    return cast(Callable[[argparse.Namespace], int], found)
+    return cast(Callable[[Any], int], found)
 
 
 def add_commands(
@@ -179,19 +195,14 @@ def add_commands(
 def members(family: str) -> dict[str, str]:
     """Return the commands under a first word with their help; without one, all first words."""
     found: dict[str, str] = {}
-    for whole, command in command_table().items():
+    for whole, question in COMMANDS.items():
         first, _, second = whole.partition(" ")
         if family:
             if first == family:
-                found[second] = command.help
+                found[second] = question.about()
         else:
-            found[first] = FAMILIES.get(first, command.help)
+            found[first] = FAMILIES.get(first, question.about())
     return found
-
-
-def command_table() -> dict[str, Command]:
-    """Return the commands of the command line."""
-    return {name: entry for name, entry in COMMANDS.items() if name not in PYTHON_ONLY}
 
 
 def option_names(parser: argparse.ArgumentParser) -> list[str]:
@@ -199,7 +210,7 @@ def option_names(parser: argparse.ArgumentParser) -> list[str]:
     return [name for name in parser._option_string_actions if name.startswith("--")]
 
 
-MEANT = {"train": "plan", "search": "plan", "serve": "plan --decode", "list": "show"}
+MEANT = {"train": "plan", "search": "plan", "list": "show", "graph": "map"}
 """Commands that people look for under other names."""
 
 
@@ -207,7 +218,7 @@ def about_unknown(word: str, parser: argparse.ArgumentParser) -> str:
     """Return a hint for a word that no option or argument takes."""
     if word.startswith("-"):
         return f"unknown option {word!r}; {nearest(word.split('=')[0], option_names(parser))}"
-    from meshwright.options.job_files import is_job_file
+    from meshwright.ask.job_files import is_job_file
 
     names = option_names(parser)
     if "--on" in names and re.fullmatch(r"\d+x\w.*", word):
@@ -235,7 +246,7 @@ def show(lines: Iterable[str], data: object, as_json: bool, *, is_file: bool = F
 
 
 def show_answer(
-    answer: object, args: argparse.Namespace, *, after: str = "", data: object = None
+    answer: object, args: Any, *, after: str = "", data: object = None
 ) -> None:  # fmt: skip
     """Print an answer by its view, or as data for a program.
 
@@ -259,7 +270,7 @@ def show_answer(
 
 def show_screen(
     screen: Callable[[], Screen], detail: Callable[[], Iterable[str]],
-    data: Callable[[], object], args: argparse.Namespace,
+    data: Callable[[], object], args: Any,
 ) -> None:  # fmt: skip
     """Print a screen, with ``--detail`` its detail too; or data for a program."""
     wipe()
@@ -274,9 +285,7 @@ def show_screen(
         print(printable("\n".join(detail())))
 
 
-def next_command(
-    args: argparse.Namespace, *, is_placed: bool = False, launches_with: Sequence[str] = ()
-) -> str:
+def next_command(args: Any, *, is_placed: bool = False, launches_with: Sequence[str] = ()) -> str:
     """Return the next command after a plan: export or simulate its file, or write that first.
 
     Parameters
@@ -299,23 +308,27 @@ def next_command(
     return command_line() + " --framework megatron" + ("" if args.out else " --out plan.json")
 
 
-def picture_command(args: argparse.Namespace, file: str, *, fits: bool = True) -> str:
+def picture_command(args: Any, file: str, *, fits: bool = True) -> str:
     """Return the next command after an answer with a picture: the picture, or the whole answer."""
     return command_line() + (f" --picture {file}" if fits and not args.picture else " --detail")
 
 
-def question_line(args: argparse.Namespace) -> str:
+def question_line(args: Any) -> str:
     """Return the plan command of the same question, without the given strategy."""
     import shlex
 
-    from meshwright.options.table import FIXED
+    from meshwright.ask.questions import Fixed
+    from meshwright.ask.record import WITH
+    from meshwright.cli.moved import options_in
 
-    dropped = {option.flag for option in FIXED} | {"--against", "--out", "--report"}
-    words, kept = shlex.split(command_line()), []
-    for before, word in zip(["", *words], words, strict=False):
-        if word.split("=")[0] not in {*dropped, "--force"} and before not in dropped:
-            kept.append(word)
-    kept[1:2] = ["plan"]
+    dropped = {option.flag for option in Fixed.options.values()}
+    dropped |= {"--against", "--out", "--report", "--force"}
+    program, verb, *words = shlex.split(command_line())
+    kept = [program, "plan"]
+    for flag, value in options_in(words, verb):
+        rare = f"{flag} {value.partition('=')[0]}" if flag == f"--{WITH}" and value else flag
+        if rare not in dropped:
+            kept += [flag, *([] if value is None else [value])]
     return " ".join(map(shlex.quote, kept))
 
 

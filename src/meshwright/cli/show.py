@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING
+from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.cli.main import command_line, show
-
-if TYPE_CHECKING:
-    from meshwright.sharding.strategy import Streamed
 
 SCHEMAS = {
     "plan": ("train.answer", "Plan"),
@@ -40,19 +36,16 @@ SCHEMAS = {
     "validation": ("calibration.validation", "Validation"),
     "kernel-validation": ("calibration.kernel_validation", "KernelValidation"),
     "calibration": ("calibration.fit.report", "FittedRecord"),
-    "measurement": ("measure.report", "MeasuredRecord"),
+    "measurement": ("measure.run", "MeasuredMachine"),
     "collectives": ("show.collectives", "CollectivesRecord"),
     "topologies": ("show.topologies", "TopologiesRecord"),
     "walk": ("show.walks.walk", "Walk"),
     "failure": ("show.failure", "Failure"),
 }
 """Module and name of the record of each answer, by schema."""
-STREAMED = ("weights", "inputs")
-MOST_DEVICES = 10_000
-"""Devices beyond which the shapes of a dragonfly take long to try."""
 
 
-def show_model(args: argparse.Namespace) -> int:
+def show_model(args: Any) -> int:
     """Print one model, or the names of the catalog."""
     from meshwright.catalog.models import model_names
 
@@ -69,7 +62,7 @@ def show_model(args: argparse.Namespace) -> int:
     return 0
 
 
-def show_chip(args: argparse.Namespace) -> int:
+def show_chip(args: Any) -> int:
     """Print one chip, or the names of the catalog."""
     from meshwright.catalog.systems import chip_names, load_chip
     from meshwright.view.declared_values import declaration_lines, declaration_record
@@ -86,7 +79,7 @@ def show_chip(args: argparse.Namespace) -> int:
     return 0
 
 
-def show_system(args: argparse.Namespace) -> int:
+def show_system(args: Any) -> int:
     """Print one system, or the names of the catalog."""
     from meshwright.catalog.systems import load_system, system_names
     from meshwright.show.topologies import network_line, network_record
@@ -110,7 +103,7 @@ def show_system(args: argparse.Namespace) -> int:
     return 0
 
 
-def show_optimizer(args: argparse.Namespace) -> int:
+def show_optimizer(args: Any) -> int:
     """Print one preset, or the names of all."""
     from meshwright.catalog.workloads import load_optimizer, optimizer_names, preset_file
     from meshwright.view.declared_values import declared_values, value_lines, value_record
@@ -127,7 +120,7 @@ def show_optimizer(args: argparse.Namespace) -> int:
     return 0
 
 
-def show_framework(args: argparse.Namespace) -> int:
+def show_framework(args: Any) -> int:
     """Print one framework or server, or the names and versions of all."""
     from meshwright.catalog.files import find_name
     from meshwright.catalog.frameworks import framework_names, framework_versions, load_framework
@@ -152,7 +145,7 @@ def show_framework(args: argparse.Namespace) -> int:
     return 0
 
 
-def show_schema(args: argparse.Namespace) -> int:
+def show_schema(args: Any) -> int:
     """Print the JSON Schema of an answer, or the names of all."""
     from importlib import import_module
 
@@ -169,16 +162,16 @@ def show_schema(args: argparse.Namespace) -> int:
     return 0
 
 
-def show_collectives(args: argparse.Namespace) -> int:
+def show_collectives(args: Any) -> int:
     """Print the algorithms of every kind of collective that apply, fastest first.
 
     Times of groups that are blocks of the levels are in closed form; those of other devices are
     played.
     """
+    from meshwright.ask.declared import system_of
     from meshwright.collectives.bounds import timed_algorithms
     from meshwright.collectives.group import is_block, make_group
     from meshwright.network.placed_collectives import placed_algorithms
-    from meshwright.options.question import system_of
     from meshwright.show.collectives import collectives_lines, collectives_record
     from meshwright.spec.collective import CollectiveKind
     from meshwright.topology.levels import network_of
@@ -207,31 +200,27 @@ def show_collectives(args: argparse.Namespace) -> int:
     return 0
 
 
-def _group_asked(args: argparse.Namespace, num_devices: int) -> tuple[float, tuple[int, ...]]:
+def _group_asked(args: Any, num_devices: int) -> tuple[float, tuple[int, ...]]:
     """Return the size in bytes, and the devices of the group; all faults are one error."""
+    from meshwright.ask.reading import faults_of
     from meshwright.network.placed_collectives import MOST_MEMBERS
-    from meshwright.options.question import quantity
 
-    faults, num_bytes = list[Fault](), 0.0
-    try:
-        num_bytes = quantity("--size", " ".join(args.size), "bytes")
-    except SpecError as error:
-        faults.extend(error.faults)
+    faults, num_bytes = [fault for error in args.errors for fault in faults_of(error)], args.size
+    if args.stride is None:
+        raise SpecError(faults)
     words, stride = [word.strip() for word in args.group.split(",")], args.stride
     wrong = [word for word in words if not (word.isascii() and word.isdigit() and len(word) < 10)]
     if wrong:
         fix = "such as 8, or 0,1,2,8"
         raise SpecError([*faults, Fault("--group", f"{wrong[0]!r} is no number of a device", fix)])
     listed = tuple(map(int, words))
-    if stride < 1:
-        faults.append(Fault("--stride", f"{stride} is no distance; at least 1 device"))
     if len(listed) > 1:
         faults += _faults_of_list(listed, num_devices)
         if stride != 1:
             faults.append(Fault("--stride", "a list of devices has no stride"))
     elif listed[0] < 2:
         faults.append(Fault("--group", f"{listed[0]} is no group; at least 2 members"))
-    elif stride >= 1 and listed[0] * stride > num_devices:
+    elif listed[0] * stride > num_devices:
         faults.append(
             Fault(
                 "--group",
@@ -260,7 +249,7 @@ def _faults_of_list(listed: tuple[int, ...], num_devices: int) -> list[Fault]:
     return faults + [Fault("--group", f"device {one} is named twice") for one in twice]
 
 
-def show_walk(args: argparse.Namespace) -> int:
+def show_walk(args: Any) -> int:
     """Print a walk frame by frame, or the names of all; write its page."""
     from meshwright.show.walks.named import walk_names
 
@@ -269,8 +258,9 @@ def show_walk(args: argparse.Namespace) -> int:
         names = walk_names()
         show([f"{name:<38} {about}" for name, about in names.items()], names, args.json)
         return 0
+    from meshwright.ask.declared import output_file
     from meshwright.catalog.models import load_model
-    from meshwright.options.question import Reading, output_file, quantity, whole_number
+    from meshwright.sharding.strategy import Streamed
     from meshwright.show.walks.named import (
         WalkQuestion,
         form_of,
@@ -284,18 +274,18 @@ def show_walk(args: argparse.Namespace) -> int:
 
     if args.walk not in walk_names():
         raise UnknownNameError("walk", args.walk, walk_names())
-    reading = Reading()
-    path = reading.value(lambda: output_file(args, "report", ".html"))
-    for fault in idle_options(args.walk, vars(args)):
+    reading = args.reading()
+    path = reading.value(output_file, args, "report", ".html")
+    for fault in idle_options(args.walk, args.stated):
         reading.fault(fault.path, fault.message, fault.fix)
     question = WalkQuestion(
         name=args.walk,
         shape=None if args.group is None else reading.value(shape_of_text, args.group),
         model=reading.value(load_model, args.model or "gpt3-175b"),
-        num_tokens=reading.value(whole_number, "--seq", args.seq or "2048", kilo=1024),
-        num_bytes=reading.value(quantity, "--size", " ".join(args.size or ["64MiB"]), "bytes"),
+        num_tokens=args.seq or 2048,
+        num_bytes=args.size or 2.0**26,
         form=reading.value(form_of, args.form),
-        streamed=None if args.streamed is None else reading.value(_streamed, args.streamed),
+        streamed=None if args.streamed is None else Streamed(args.streamed),
     )
     reading.done()
     walk = walk_of(question)
@@ -306,32 +296,22 @@ def show_walk(args: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_options(args: argparse.Namespace, name: str) -> None:
+def _refuse_options(args: Any, name: str) -> None:
     """Refuse options of a walk or a graph where none is named."""
-    from meshwright.options.question import Reading, refuse_idle
-    from meshwright.options.table import COMMANDS
+    from meshwright.ask.reading import Reading
 
     reading = Reading()
-    options = [one.target for one in COMMANDS[f"show {name}"].options if one.kind != "argument"]
-    refuse_idle(reading, args, options, f"applies only with a {name}")
+    args.refuse_idle(reading, args.options, f"applies only with a {name}")
     reading.done()
 
 
-def _streamed(text: str) -> Streamed:
-    """Return the tensor that streams."""
-    from meshwright.options.question import one_of
-    from meshwright.sharding.strategy import Streamed
-
-    return Streamed(one_of("--streamed", text, STREAMED))
-
-
-def show_graph(args: argparse.Namespace) -> int:
+def show_graph(args: Any) -> int:
     """Print one graph, or the names of the catalog."""
+    from meshwright.ask.declared import program_of
     from meshwright.catalog.graphs.files import graph_names, graph_yaml
     from meshwright.dataflow.graph_report import graph_lines, graph_record
     from meshwright.dataflow.load import load_graph
     from meshwright.graph.kernels.declared import to_spec
-    from meshwright.options.question import program_of, whole_number
 
     if args.graph is None:
         _refuse_options(args, "graph")
@@ -339,8 +319,7 @@ def show_graph(args: argparse.Namespace) -> int:
         return 0
     if args.yaml and args.json:
         raise SpecError(Fault("--json", "is of no use with --yaml", "take one of them"))
-    tokens = None if args.tokens is None else whole_number("--tokens", args.tokens, kilo=1024)
-    graph = load_graph(args.graph, tokens=tokens, training=args.training, **program_of(args))
+    graph = load_graph(args.graph, tokens=args.tokens, **program_of(args))
     if args.yaml:
         show([graph_yaml(to_spec(graph)).rstrip()], None, as_json=False, is_file=True)
         return 0
@@ -348,14 +327,11 @@ def show_graph(args: argparse.Namespace) -> int:
     return 0
 
 
-def show_topologies(args: argparse.Namespace) -> int:
+def show_topologies(args: Any) -> int:
     """Print every topology in its usual shape for a number of devices."""
     from meshwright.show.topologies import topologies_lines, topologies_record
     from meshwright.topology.network import LinkSpec, topologies
 
-    if not 1 <= args.devices <= MOST_DEVICES:
-        fault = Fault("--devices", f"{args.devices} devices", f"from 1 to {MOST_DEVICES}")
-        raise SpecError(fault)
     link = LinkSpec(1.0)
     shaped = {name: topologies[name](args.devices, link) for name in topologies}
     lines = topologies_lines(args.devices, shaped)

@@ -6,7 +6,6 @@ Studies are not part of this distribution: they are found by the entry point gro
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -40,7 +39,7 @@ class Collection(Protocol):
         """Return tables, charts and verdicts of studies: the text of each file, by its path."""
 
 
-def study(args: argparse.Namespace) -> int:
+def study(args: Any) -> int:
     """Print a study, or the list of them; with ``--out`` write its files."""
     from importlib.metadata import entry_points
     from pathlib import Path

@@ -717,17 +717,10 @@ def numbered(column: Num) -> FloatArray:
 
 def layout_of(plan_options: PlanOptions) -> PlanOptions:
     """Return the choices that the price of a layer depends on, recomputation apart."""
+    plain = plan_options.of("layer")
     return replace(
-        plan_options, recompute=Recompute.NONE, recompute_layers=0, recompute_run=1,
-        axis_order=AXES,
-        **{name: getattr(PlanOptions, name) for name in _NOT_OF_A_LAYER},
-    )  # fmt: skip
-
-
-_NOT_OF_A_LAYER = (
-    "zero_stage", "reshard_after_forward", "schedule", "overlap_data_parallel", "offload",
-    "embedding_layers", "head_layers", "stage_layers", "overlap_expert_parallel",
-)  # fmt: skip
+        plain, recompute=Recompute.NONE, recompute_layers=0, recompute_run=1, axis_order=AXES
+    )
 
 
 def streamed_blocks(

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from itertools import product
 from math import ceil, prod
-from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Generic, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
@@ -71,15 +71,6 @@ class DerivedShardings(NamedTuple):
     """Axes that split its rows and dims."""
 
 
-_NOT_OF_A_LAYER: Mapping[str, Any] = {
-    name: getattr(PlanOptions, name)
-    for name in ("reshard_after_forward", "schedule", "overlap_data_parallel",
-                 "overlap_tensor_parallel", "offload", "stream_form", "axis_order",
-                 "embedding_layers", "head_layers", "stage_layers", "recompute_layers",
-                 "recompute_run",
-                 "overlap_expert_parallel")
-} | {"zero_stage": 0}  # fmt: skip
-"""Choices on which the shardings of a layer do not depend, with the value that stands for all."""
 Work = TypeVar("Work", bound=Workload, covariant=True)
 
 
@@ -237,7 +228,8 @@ class ProblemOf(ABC, Generic[Work]):
         Derived once for each combination of the choices on which they depend.
         """
         streamed = Streamed.INPUTS if streams_inputs(plan_options) else Streamed.WEIGHTS
-        plain = replace(plan_options, streamed=streamed, **_NOT_OF_A_LAYER)
+        # No piece of a model is sharded by ZeRO: stage 0 stands for all.
+        plain = replace(plan_options.of("sharding"), streamed=streamed, zero_stage=0)
         if plain not in self._shardings:
             found = []
             for piece in self.pieces:

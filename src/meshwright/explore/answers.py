@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from meshwright import api
+from meshwright.ask import questions as ask
 from meshwright.base.errors import Fault, SpecError
-from meshwright.explore.question import OPTIONS, Start, arguments, command_of
-from meshwright.options.table import options_from_keywords
+from meshwright.explore.question import OPTIONS, Start, command_of, question_of
 
 if TYPE_CHECKING:
     from meshwright.search.exhaustive import Best, Counts, Progress
@@ -34,8 +34,8 @@ def estimate(options: Mapping[str, str], start: Start) -> Record:
 def _priced(options: Mapping[str, str], start: Start) -> Plan:
     from meshwright.train.answer import Plan
 
-    args = arguments("estimate", options, start)
-    found = api.estimate.answer(args, api.Call(command_of("estimate", options)))
+    asked = question_of(ask.Estimate, options, start)
+    found = api.estimate.answer(asked, api.Call(command_of("estimate", options)))
     if not isinstance(found, Plan):
         raise SpecError(Fault("MODEL", "starts a server", "the explorer is about training"))
     return found
@@ -43,8 +43,8 @@ def _priced(options: Mapping[str, str], start: Start) -> Plan:
 
 def search(options: Mapping[str, str], start: Start, progress: Progress) -> Record:
     """Return the best plan; stated options are fixed."""
-    args = arguments("plan", options, start)
-    found: Any = api.plan.answer(args, api.Call(command_of("plan", options), progress))
+    asked = question_of(ask.Plan, options, start)
+    found: Any = api.plan.answer(asked, api.Call(command_of("plan", options), progress))
     return answer_record(found)
 
 
@@ -53,9 +53,8 @@ def front(options: Mapping[str, str], start: Start, progress: Progress) -> Recor
     from meshwright.catalog.answer_file import plain_data
     from meshwright.train.page import front_chart
 
-    args = arguments("plan", options, start)
-    args.pareto = True
-    found: Any = api.plan.answer(args, api.Call(command_of("plan", options), progress))
+    question = question_of(ask.Plan, options, start).but(pareto=True)
+    found: Any = api.plan.answer(question, api.Call(command_of("plan", options), progress))
     asked = found.model, *_question(options, start)
     chart = front_chart(found.candidates, first="the fastest", is_brushed=True)
     return {
@@ -66,17 +65,17 @@ def front(options: Mapping[str, str], start: Start, progress: Progress) -> Recor
 
 def _question(options: Mapping[str, str], start: Start) -> tuple[int, Any]:
     """Return the number of devices and the software of a question."""
-    from meshwright.options.question import question_of
+    from meshwright.ask.declared import declared
 
-    asked = question_of(arguments("estimate", options, start))
+    asked = declared(question_of(ask.Training, options, start))
     return asked.system.num_alive, asked.workload.software
 
 
 def answer_record(found: Plan) -> Record:
     """Return a plan with the first screen of its report and the leading plans."""
+    from meshwright.ask.stated import strategy_texts
     from meshwright.catalog.answer_file import plain_data
     from meshwright.frameworks.registry import target_for
-    from meshwright.options.stated import strategy_texts
     from meshwright.train.page import first_screen
     from meshwright.train.plan_file import to_data
 
@@ -92,8 +91,8 @@ def answer_record(found: Plan) -> Record:
 
 def _entry(entry: Candidate, asked: tuple[Any, int, Any]) -> Record:
     """Return one plan of a list: its name, its price, and the options that state it."""
+    from meshwright.ask.stated import strategy_options
     from meshwright.base.units import format_bytes, format_seconds
-    from meshwright.options.stated import strategy_options
 
     price = entry.estimate
     return {
@@ -149,8 +148,8 @@ def report(text: str) -> str:
 
 def export(text: str, target: str) -> bytes:
     """Return the launch files of a plan as a ZIP archive."""
-    args = options_from_keywords("export", {"plan": _plan(text), "target": target, "print": True})
-    files: Any = api.export.answer(args, api.Call())
+    asked = ask.Export.ask({"plan": _plan(text), "target": target, "print": True})
+    files: Any = api.export.answer(asked, api.Call())
     archive = BytesIO()
     with ZipFile(archive, "w", ZIP_DEFLATED) as file:
         for name, content in files.items():

@@ -1,26 +1,28 @@
 """Questions of the page: the shown options, their first values, and their way back.
 
-Options are those of ``plan`` and ``estimate`` (``options/table.py``); all values are texts, as
+Options are those of a question of training (``ask/questions.py``); all values are texts, as
 typed. Declarations of a plan file go by their names beside those of the catalog.
 """
 
 from __future__ import annotations
 
 import shlex
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
+from meshwright.ask.questions import Explore, Fixed, Strategy, Training
+from meshwright.ask.record import WITH, Option, Question
 from meshwright.base.errors import Fault, SpecError
-from meshwright.options.table import FIXED, Option, options_from_keywords, question
 
 if TYPE_CHECKING:
     from meshwright.train.answer import Plan
 
-ASKED = question(is_needed=False)
-OPTIONS: Mapping[str, Option] = {option.name: option for option in (*ASKED, *FIXED)}
+OPTIONS: Mapping[str, Option] = {
+    name: option for name, option in Strategy.options.items()
+    if not option.is_hidden
+}  # fmt: skip
 FIRST = ("model", "on", "seq", "global_batch", "framework", "precision",
          "tp", "pp", "cp", "dp", "ep", "tatp", "mbs", "vpp", "recompute", "schedule", "zero",
          "offload")  # fmt: skip
@@ -41,15 +43,13 @@ class Start:
     notes: Sequence[str] = ()
 
 
-def start_of(args: Namespace) -> Start:
-    """Return the start that the options of ``explore`` state: a plan, a question or an example."""
+def start_of(asked: Explore) -> Start:
+    """Return the start of ``explore``: a plan, a question or an example."""
+    asked.reading().done()
     given = {
-        option.name: "on" if option.kind == "flag" else str(getattr(args, option.target))
-        for option in OPTIONS.values()
-        if getattr(args, option.target) not in (None, False)
-    }
-    if given.get("calibration") == OPTIONS["calibration"].default:
-        del given["calibration"]
+        name: "on" if option.is_flag else str(asked.stated[name])
+        for name, option in OPTIONS.items() if name in asked.stated
+    }  # fmt: skip
     named = given.get("model", "")
     if not (named.endswith(".json") and Path(named).name != "config.json"):
         return Start(given or EXAMPLE)
@@ -92,10 +92,9 @@ def start_of_plan(plan: Plan) -> Start:
     }  # fmt: skip
     stated = {name: text for name, text in texts.items() if text} | options_of(plan, plan.best)
     start = Start(stated, declared)
-    from meshwright.options.question import question_of
+    from meshwright.ask.declared import declared as declarations
 
-    asked = question_of(arguments("estimate", stated, start))
-    if asked.workload == work:
+    if declarations(question_of(Training, stated, start)).workload == work:
         return start
     note = "options cannot say all of the software of this plan file: its habits are priced"
     return Start(stated, declared, (note,))
@@ -103,14 +102,17 @@ def start_of_plan(plan: Plan) -> Start:
 
 def options_of(plan: Plan, entry: Any) -> dict[str, str]:
     """Return the options that state the strategy of a candidate of a plan."""
-    from meshwright.options.stated import strategy_options
+    from meshwright.ask.stated import strategy_options
 
     devices, software = plan.system.num_alive, plan.workload.software
     return strategy_options(entry.strategy, entry.plan_options, plan.model, devices, software)
 
 
-def arguments(verb: str, options: Mapping[str, object], start: Start) -> Namespace:
-    """Return the options of the page in the form of the command line for a verb.
+Asked = TypeVar("Asked", bound=Question)
+
+
+def question_of(question: type[Asked], options: Mapping[str, object], start: Start) -> Asked:
+    """Return the question that the options of the page ask.
 
     Raises
     ------
@@ -126,28 +128,25 @@ def arguments(verb: str, options: Mapping[str, object], start: Start) -> Namespa
     ]  # fmt: skip
     if faults:
         raise SpecError(faults)
-    given: dict[str, object] = {}
-    for name, value in options.items():
-        text = str(value).strip()
-        if text:
-            is_flag = OPTIONS[name].kind == "flag"
-            given[name] = text == "on" if is_flag else start.declared.get((name, text), text)
-    return options_from_keywords(verb, given)
+    texts = {name: text for name, value in options.items() if (text := str(value).strip())}
+    return question.ask({
+        name: text == "on" if OPTIONS[name].is_flag else start.declared.get((name, text), text)
+        for name, text in texts.items()
+    })  # fmt: skip
 
 
 def catalog(start: Start) -> dict[str, Any]:
     """Return the content of the page: options, the names that they take, and the first values."""
     names = names_taken(start)
-    titles = {"": "Question", FIXED[0].group: "Strategy"}
     listed = [
         {
             "name": option.name,
             "label": option.name.replace("_", " "),
-            "flag": option.name.upper() if option.is_positional else option.flag,
+            "flag": option.flag,
             "help": option.help,
             "metavar": option.metavar,
-            "kind": option.kind,
-            "group": titles[option.group],
+            "kind": "flag" if option.is_flag else "value",
+            "group": "Strategy" if option.name in Fixed.options else "Question",
             "choices": list(option.choices),
             "names": names.get(option.name, []),
             "is_first": option.name in FIRST,
@@ -195,6 +194,9 @@ def command_of(verb: str, options: Mapping[str, str]) -> str:
     words = ["meshwright", verb]
     for name, text in options.items():
         option = OPTIONS[name]
+        if option.is_rare:
+            words += [f"--{WITH}", option.word + ("" if option.is_flag else f"={text}")]
+            continue
         flag = [] if option.is_positional else [option.flag]
-        words += flag if option.kind == "flag" else [*flag, text]
+        words += flag if option.is_flag else [*flag, text]
     return shlex.join(words)

@@ -32,7 +32,7 @@ from meshwright.show.failure import failure
 
 HOST = "127.0.0.1"
 OWN = Path(__file__).parent / "page"
-KIT = Path(__file__).parents[1] / "report" / "page"
+KIT = Path(__file__).parents[1] / "view"
 FILES = {
     "/": (OWN / "index.html", "text/html"),
     "/explorer.css": (OWN / "explorer.css", "text/css"),

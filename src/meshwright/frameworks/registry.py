@@ -7,7 +7,8 @@ from pathlib import Path
 
 from meshwright.base.errors import Fault, UnsupportedError
 from meshwright.base.files import write_all
-from meshwright.frameworks.framework import Files, exporters
+from meshwright.frameworks.framework import Files
+from meshwright.frameworks.framework import exporters as exporters
 from meshwright.frameworks.launchers import with_launcher
 from meshwright.train.answer import Plan
 

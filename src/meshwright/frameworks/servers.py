@@ -238,4 +238,4 @@ SERVERS: Mapping[str, ServeCommand] = {
         launcher=lambda devices: f"mpirun -n {devices} trtllm-llmapi-launch ",
     ),
 }  # fmt: skip
-"""Commands of servers, by the names that ``--server`` takes."""
+"""Commands of servers, by the names that ``serve --framework`` takes."""

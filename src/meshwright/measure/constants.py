@@ -187,6 +187,21 @@ def attention_flops(row: Timing) -> float:
     return forward * (BACKWARD_FLOPS if row.kernel == "attention_backward" else 1.0)
 
 
+def rate_of(row: Timing) -> tuple[float, str] | None:
+    """Return the rate of a kernel and its unit: operations or bytes a second; None: without one."""
+    if row.kernel == "matmul":
+        return matmul_flops(row) / row.median_s, "FLOP/s"
+    if row.kernel.startswith("attention"):
+        return attention_flops(row) / row.median_s, "FLOP/s"
+    if row.kernel in WORDS or row.kernel == "update":
+        return moved_bytes(row) / row.median_s, "B/s"
+    if row.kernel in COLLECTIVES:
+        kind, sent = CollectiveKind(row.kernel), float(row.shape[0])
+        moved = float(least_sent_bytes(kind, sent, float(row.group)))
+        return moved / row.median_s, "B/s"
+    return None
+
+
 class Implied:
     """The values of each constant that single rows imply."""
 

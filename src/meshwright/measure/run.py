@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from meshwright.base.errors import SpecError
 from meshwright.base.files import in_the_way, write_all
-from meshwright.base.records import Listed, Rows, scalars
-from meshwright.base.units import format_seconds
+from meshwright.base.records import Rows, Shown, scalars
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.graphs.torch_export import torch_or_refusal
 from meshwright.catalog.systems import load_system
@@ -19,7 +19,7 @@ from meshwright.measure.device import CPU, Device, Ranks
 from meshwright.measure.files import calibration_text, system_text
 from meshwright.measure.session import Progress, Session
 from meshwright.spec.calibration import Calibration
-from meshwright.spec.measured import Machine, Measured
+from meshwright.spec.measured import Machine, Measured, Timing
 from meshwright.spec.system import ChipSpec, DType, SystemSpec
 
 BUDGET_S, QUICK_S = 150.0, 30.0
@@ -32,24 +32,27 @@ UNKNOWN_TYPES: tuple[DType, ...] = ("fp32", "tf32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
-class MeasuredMachine(Listed):
-    """Results of a run, and its files."""
+class MeasuredMachine(Shown):
+    """Measurements of a machine, the constants that follow, and the files."""
 
-    measured: Measured
-    system: SystemSpec
-    is_known: bool
-    """Whether chip and system are those of the catalog."""
+    WRITTEN: ClassVar[Mapping[str, str]] = {
+        **{name: name for name in ("machine", "chip", "constants", "unexplained", "taken_s",
+                                   "left_out")},
+        "rows": "timings", "files": "files",
+    }  # fmt: skip
+    machine: Machine
+    chip: str | None
+    """Chip of the catalog; None: not known."""
+    system: str
+    """System to price with: its name in the catalog, else its file."""
     constants: tuple[Constant, ...]
-    files: tuple[Path, ...]
-
-    def brief(self) -> str:
-        """Return the machine, with the numbers of rows and constants, as a short text."""
-        machine, measured = self.measured.machine, self.measured
-        return (
-            f"{machine.num_devices} x {machine.device}: {len(measured.rows)} rows in "
-            f"{format_seconds(measured.taken_s)}, {len(self.constants)} constants\n"
-            f"{', '.join(map(str, self.files))}"
-        )
+    unexplained: float | None
+    """80th percentile of |ln(formula / measured)| with the constants; None without rows."""
+    taken_s: float
+    left_out: tuple[str, ...]
+    """Kernels that the machine cannot run, or for which there was no time."""
+    timings: tuple[Timing, ...]
+    files: tuple[str, ...]
 
     def rows(self) -> Rows:
         """Return the constants with their ranges."""
@@ -136,7 +139,17 @@ def written(
     if chip is None:
         files[f"{path.stem}.system.yaml"] = system_text(system, command)
     paths = write_all(path.parent, files, force=force)
-    return MeasuredMachine(measured, system, chip is not None, tuple(constants), tuple(paths))
+    return MeasuredMachine(
+        machine=measured.machine,
+        chip=None if chip is None else chip.name,
+        system=str(paths[-1]) if chip is None else system.name,
+        constants=tuple(constants),
+        unexplained=unexplained,
+        taken_s=measured.taken_s,
+        left_out=measured.left_out,
+        timings=measured.rows,
+        files=tuple(map(str, paths)),
+    )
 
 
 def system_of(chip: ChipSpec, machine: Machine) -> SystemSpec:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray, read_only
-from meshwright.base.errors import MeshwrightError
-from meshwright.schedule.pipeline_schedules import PipelineSchedule, Task, TaskKind
+from meshwright.schedule.pipeline_schedules import PipelineSchedule, TaskKind
+from meshwright.schedule.tasks import PassTask, pass_tasks
 
 Seconds = float | Sequence[float] | FloatArray
 """Seconds of one micro-batch through a stage: one value, or one for each stage, split evenly over
@@ -65,30 +65,27 @@ def build_timeline(
     num_micro_batches: int,
     times: StageTimes,
 ) -> PassTimeline:
-    """Play the orders of all stages and return when each pass runs.
+    """Play the tasks of all stages and return when each pass runs.
 
-    A pass starts when its stage is free and its inputs have arrived: a forward pass needs that of
-    the layers before, an input gradient that of the layers behind and its own forward pass, a
-    weight gradient its input gradient.
+    A pass starts when its stage is free and its inputs have arrived.
 
     Raises
     ------
     MeshwrightError
         When the orders wait for each other (deadlock); the message names the missing pass.
     """
-    shape = (num_stages, num_virtual_stages, num_micro_batches)
-    orders = [schedule.order(stage, *shape) for stage in range(num_stages)]
-    lengths = [len(order) for order in orders]
-    kind, micro_batch, chunk = np.array(
-        [(KINDS.index(task.kind), task.micro_batch, task.chunk)
-         for order in orders for task in order], dtype=np.int64,
+    tasks = pass_tasks(schedule, num_stages, num_virtual_stages, num_micro_batches)
+    by_stage = sorted(range(len(tasks)), key=lambda number: tasks[number].stage)
+    stage, kind, micro_batch, chunk = np.array(
+        [(task.stage, KINDS.index(task.kind), task.micro_batch, task.chunk)
+         for task in (tasks[number] for number in by_stage)], dtype=np.int64,
     ).T  # fmt: skip
-    stage = np.repeat(np.arange(num_stages), lengths)
     durations_s = _durations_s(times, num_stages, num_virtual_stages)[kind, stage, chunk]
     durations_s = durations_s - _paired_s(times, stage, kind, chunk, num_virtual_stages)
     delay_s = 0.0 if times.blocking_sends or num_stages == 1 else times.send_s
-    ends = np.cumsum(lengths)[:-1]
-    start_s = _starts_s(orders, np.split(durations_s, ends), delay_s, num_virtual_stages)
+    seconds = np.empty(len(tasks))
+    seconds[by_stage] = durations_s
+    start_s = np.array(_starts_s(tasks, seconds.tolist(), delay_s))[by_stage]
     columns = (stage, kind, micro_batch, chunk, start_s, start_s + durations_s)
     return PassTimeline(*(read_only(np.ascontiguousarray(column)) for column in columns))
 
@@ -137,56 +134,13 @@ def _paired_s(
     return saved_s
 
 
-def _starts_s(
-    orders: Sequence[Sequence[Task]], durations_s: Sequence[FloatArray], delay_s: float,
-    num_virtual_stages: int,
-) -> FloatArray:  # fmt: skip
-    """Return when each pass starts, stage by stage [s]."""
-    num_stages, last = len(orders), len(orders) * num_virtual_stages - 1
-    ends: dict[tuple[bool, int, int], float] = {}
-    """When a pass ended that others wait for, by whether it is forward, micro-batch, position."""
-    seconds = [column.tolist() for column in durations_s]
-    starts: list[list[float]] = [[] for _ in orders]
-    free_s = [0.0] * num_stages
-
-    def ready_s(task: Task, position: int) -> float | None:
-        """Return the time at which all inputs of a pass are there; None while one has not run."""
-        if task.kind is TaskKind.BACKWARD_WEIGHT:
-            return ends.get((False, task.micro_batch, position))
-        if task.kind is TaskKind.FORWARD:
-            if not position:
-                return 0.0
-            before = ends.get((True, task.micro_batch, position - 1))
-            return None if before is None else before + delay_s
-        own = ends.get((True, task.micro_batch, position))
-        if own is None or position == last:
-            return own
-        behind = ends.get((False, task.micro_batch, position + 1))
-        return None if behind is None else max(own, behind + delay_s)
-
-    waiting = list(range(num_stages))
-    while waiting:
-        stage = waiting.pop()
-        order, first = orders[stage], len(starts[stage])
-        for number in range(first, len(order)):
-            task = order[number]
-            position = task.chunk * num_stages + stage
-            ready = ready_s(task, position)
-            if ready is None:
-                break
-            start_s = max(ready, free_s[stage])
-            free_s[stage] = start_s + seconds[stage][number]
-            starts[stage].append(start_s)
-            if task.kind is not TaskKind.BACKWARD_WEIGHT:
-                is_forward = task.kind is TaskKind.FORWARD
-                ends[is_forward, task.micro_batch, position] = free_s[stage]
-        if len(starts[stage]) > first:
-            waiting += [(stage + 1) % num_stages, (stage - 1) % num_stages]
-    stuck = [s for s, order in enumerate(orders) if len(starts[s]) < len(order)]
-    if stuck:
-        task = orders[stuck[0]][len(starts[stuck[0]])]
-        raise MeshwrightError(
-            f"the pipeline order deadlocks: stages {stuck} wait; stage {stuck[0]} cannot start "
-            f"{task.kind} of micro-batch {task.micro_batch}, chunk {task.chunk}"
-        )
-    return np.concatenate([np.array(column) for column in starts])
+def _starts_s(tasks: Sequence[PassTask], seconds: Sequence[float], delay_s: float) -> list[float]:
+    """Return when each task starts [s]."""
+    free_s = [0.0] * (1 + max(task.stage for task in tasks))
+    starts, ends = [], list[float]()
+    for task, length_s in zip(tasks, seconds, strict=True):
+        ready_s = [ends[need] + delay_s * (need == task.sender) for need in task.needs]
+        starts.append(max(free_s[task.stage], *ready_s, 0.0))
+        ends.append(starts[-1] + length_s)
+        free_s[task.stage] = ends[-1]
+    return starts

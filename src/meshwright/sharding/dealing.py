@@ -71,6 +71,15 @@ def dealt_kinds(
     return kinds
 
 
+def dealt_layers(
+    pattern: tuple[int, ...], num_kinds: int, num_chunks: int, plan_options: PlanOptions
+) -> list[IntArray]:
+    """Return the kinds of the layers of each chunk of the model, of :func:`dealt_kinds`."""
+    lengths = chunk_lengths(len(pattern), num_chunks, plan_options)
+    kinds = dealt_kinds(pattern, num_kinds, lengths, plan_options)
+    return np.split(kinds, np.cumsum(lengths)[:-1])
+
+
 def is_dealt(lengths: IntArray, num_stages: int) -> bool:
     """Return whether each stage holds a layer, and each chunk between the two ends.
 

@@ -6,99 +6,21 @@ The plan string follows the field: ``tp4 pp4 vpp5 cp2 dp2 ep1 tatp8``.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from enum import StrEnum
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from itertools import groupby
-from typing import Generic
+from typing import Any, Generic, Literal
 
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, N
 from meshwright.base.records import Brief
-
-
-class ContextKind(StrEnum):
-    """Algorithm of attention on a sequence that is split over cp."""
-
-    RING = "ring"
-    ULYSSES = "ulysses"
-
-
-class Recompute(StrEnum):
-    """Which activations are computed again in the backward pass instead of kept."""
-
-    NONE = "none"
-    SELECTIVE = "selective"
-    FULL = "full"
-
-
-class ScheduleKind(StrEnum):
-    """Order of forward and backward passes in a pipeline."""
-
-    GPIPE = "gpipe"
-    ONE_F_ONE_B = "1f1b"
-    INTERLEAVED = "interleaved"
-    ZERO_BUBBLE = "zero_bubble"
-
-
-class Offload(StrEnum):
-    """Tensors that live in host memory and travel over the host link."""
-
-    NONE = "none"
-    OPTIMIZER = "optimizer"
-    GRADIENTS = "gradients"
-    """Gradients and optimizer state: gradients leave as they are made (ZeRO-Offload)."""
-    STATE = "state"
-    """Weights, gradients and optimizer state; the device fetches the part in use."""
-    ACTIVATIONS = "activations"
-    WEIGHTS = "weights"
-    ALL = "all"
-    """Weights, optimizer state and activations; gradients stay on the device."""
-
-    @property
-    def has_optimizer(self) -> bool:
-        """Whether optimizer state is on the host."""
-        return self in (Offload.OPTIMIZER, Offload.GRADIENTS, Offload.STATE, Offload.ALL)
-
-    @property
-    def has_gradients(self) -> bool:
-        """Whether gradients are on the host."""
-        return self in (Offload.GRADIENTS, Offload.STATE)
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether weights are on the host."""
-        return self in (Offload.WEIGHTS, Offload.STATE, Offload.ALL)
-
-    @property
-    def has_activations(self) -> bool:
-        """Whether activations are on the host."""
-        return self in (Offload.ACTIVATIONS, Offload.ALL)
-
-
-class Streamed(StrEnum):
-    """Tensor that moves in a tensor stream: the cheaper one of each block, or a fixed one.
-
-    Both: the product stream of a block of tp x tatp devices. Weights stream over tatp; the
-    gathers and scatters of sequence parallelism over tp travel in the same rounds.
-    """
-
-    AUTO = "auto"
-    WEIGHTS = "weights"
-    INPUTS = "inputs"
-    BOTH = "both"
-
-
-class StreamForm(StrEnum):
-    """Form of the tensor stream on its group: a cycle where it has one, or a fixed form."""
-
-    AUTO = "auto"
-    LINE_HOLD = "hold"
-    LINE_STREAM = "stream"
-    CYCLE = "cycle"
-    RING = "ring"
-    FOLDED_RING = "folded_ring"
-
+from meshwright.spec.choices import ContextKind as ContextKind
+from meshwright.spec.choices import Offload as Offload
+from meshwright.spec.choices import Recompute as Recompute
+from meshwright.spec.choices import ScheduleKind as ScheduleKind
+from meshwright.spec.choices import Streamed as Streamed
+from meshwright.spec.choices import StreamForm as StreamForm
 
 AXES = ("tp", "tatp", "cp", "dp_shard", "dp_replicate", "pp")
 """Axes with degrees that multiply to the devices used; ep and etp re-use the devices of others."""
@@ -106,6 +28,10 @@ REUSED_AXES = ("tp", "cp", "dp_shard", "dp_replicate")
 """Axes with devices that the experts divide anew, into those of ``EXPERT_AXES``."""
 EXPERT_AXES = ("etp", "ep", "edp", "edp_shard", "edp_replicate")
 """Innermost first; ``edp`` is ``edp_shard`` and ``edp_replicate`` together."""
+
+
+OF_LAYER, OF_STEP = {"of": "layer"}, {"of": "step"}
+"""Marks of choices that no sharding depends on: of a layer's price, or of a step's alone."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +43,9 @@ class PlanOptions(Brief):
 
     sequence_parallel: bool = True
     context_kind: ContextKind = ContextKind.RING
-    zero_stage: int = 1
+    zero_stage: int = field(default=1, metadata=OF_STEP)
     """0 replicated, 1 optimizer state, 2 and gradients, 3 and weights sharded over dp_shard."""
-    reshard_after_forward: bool = True
+    reshard_after_forward: bool = field(default=True, metadata=OF_STEP)
     """ZeRO-3: weights are gathered again for the backward pass."""
     recompute: Recompute = Recompute.NONE
     recompute_modules: tuple[str, ...] = ()
@@ -128,30 +54,34 @@ class PlanOptions(Brief):
     """Tensors that selective recomputation keeps on the device, where it makes all else again."""
     offloaded_tensors: tuple[str, ...] = ()
     """Tensors that selective recomputation keeps in host memory."""
-    recompute_layers: int = 0
+    recompute_layers: int = field(default=0, metadata=OF_LAYER)
     """Layers that full recomputation covers of each chunk of a stage, from its first; 0: all."""
-    recompute_run: int = 1
+    recompute_run: int = field(default=1, metadata=OF_LAYER)
     """Layers of a run for which full recomputation keeps one input; it runs all of them again
     before the first backward pass."""
-    schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B
-    overlap_data_parallel: bool = True
+    schedule: ScheduleKind = field(default=ScheduleKind.ONE_F_ONE_B, metadata=OF_STEP)
+    overlap_data_parallel: bool = field(default=True, metadata=OF_STEP)
     """Gradient and parameter collectives overlap with computation."""
-    overlap_tensor_parallel: bool = False
+    overlap_tensor_parallel: bool = field(default=False, metadata=OF_LAYER)
     """Async TP: collectives of tp are cut into pieces that overlap with the matrix product."""
-    overlap_expert_parallel: bool = False
+    overlap_expert_parallel: bool = field(default=False, metadata=OF_STEP)
     """Dispatch and combine of tokens overlap with the opposite pass of another micro-batch."""
-    offload: Offload = Offload.NONE
+    offload: Offload = field(default=Offload.NONE, metadata=OF_STEP)
     streamed: Streamed = Streamed.AUTO
-    stream_form: StreamForm = StreamForm.AUTO
-    axis_order: tuple[str, ...] = AXES
+    stream_form: StreamForm = field(default=StreamForm.AUTO, metadata=OF_LAYER)
+    axis_order: tuple[str, ...] = field(default=AXES, metadata=OF_LAYER)
     vocabulary_parallel: bool = False
     """Embedding and logits are split over all pipeline stages, and not held by the two ends."""
-    embedding_layers: int = 0
+    embedding_layers: int = field(default=0, metadata=OF_STEP)
     """Layers that the embedding counts as when layers are dealt over a pipeline."""
-    head_layers: int = 0
-    stage_layers: tuple[int, ...] = ()
+    head_layers: int = field(default=0, metadata=OF_STEP)
+    stage_layers: tuple[int, ...] = field(default=(), metadata=OF_STEP)
     """Layers of each stage, or of each chunk of interleaved ones, in the order of the model; none:
     they are dealt."""
+
+    def of(self, part: Literal["sharding", "layer"]) -> PlanOptions:
+        """Return the choices of the shardings, or of the price, of a layer; defaults of others."""
+        return replace(self, **_defaults_beside(part))
 
     @property
     def stored_tensors(self) -> tuple[str, ...]:
@@ -189,6 +119,14 @@ class PlanOptions(Brief):
     def wraps(self) -> bool:
         """Whether the last stage sends to the first one, overlapped with computation."""
         return self.schedule is ScheduleKind.INTERLEAVED
+
+
+@cache
+def _defaults_beside(part: Literal["sharding", "layer"]) -> dict[str, Any]:
+    """Return the defaults of the choices that do not concern a part of a plan."""
+    kept = ("sharding", "layer") if part == "layer" else ("sharding",)
+    beside = [one for one in fields(PlanOptions) if one.metadata.get("of", "sharding") not in kept]
+    return {one.name: one.default for one in beside}
 
 
 @dataclass(frozen=True)

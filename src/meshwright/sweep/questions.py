@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import entry_points
-from typing import Any, get_args
+from typing import Any, TypeVar
 
+from meshwright.ask import questions as ask
+from meshwright.ask.declared import allowed_of, declared, program_of
+from meshwright.ask.reading import in_file
+from meshwright.ask.record import Question as Asked
 from meshwright.base.errors import (
     Fault,
     InfeasibleError,
@@ -17,7 +20,6 @@ from meshwright.base.errors import (
     UnlawfulError,
     nearest,
 )
-from meshwright.base.units import parse_count, parse_quantity
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.models import load_model
@@ -27,7 +29,7 @@ from meshwright.dataflow.load import load_graph
 from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.spec.sweep import SweepSpec
-from meshwright.spec.system import DType, SystemSpec
+from meshwright.spec.system import SystemSpec
 from meshwright.sweep.quantities import PEER
 from meshwright.sweep.run import Point, Result, key_of, points_of
 from meshwright.sweep.systems import (
@@ -40,7 +42,6 @@ from meshwright.sweep.systems import (
     price_units,
     system_of,
 )
-from meshwright.train.question import training, with_rent
 from meshwright.wafer.training import plan
 
 YES_OR_NO: Mapping[object, bool] = {"yes": True, "no": False, True: True, False: False}
@@ -50,6 +51,8 @@ YES_OR_NO: Mapping[object, bool] = {"yes": True, "no": False, True: True, False:
 class Question:
     """A question at each point."""
 
+    asked: type[Asked]
+    """The question of the command, with the kinds of all fields that are no parts of a design."""
     needed: tuple[str, ...]
     """Fields beside those of the system."""
     optional: tuple[str, ...]
@@ -79,15 +82,9 @@ def answer_plan(point: Point) -> Result:
 
 def _answer_plan(point: Point, system: SystemSpec) -> Result:
     """Return the best training plan on a system, or the reason why there is none."""
-    length, batch = _tokens(point["seq"]), int(point["global_batch"])
-    stated = {name: read(point[name]) for name, read in OPTIONS.items() if name in point}
-    degrees = {field: [stated.pop(name)] for name, field in FIXED.items() if name in stated}
-    rent, tokens = stated.pop("rent", None), stated.pop("tokens", None)
-    system = system if rent is None else with_rent(system, rent)
     try:
-        work = training(system, sequence_length=length, global_batch_size=batch,
-                        total_tokens=tokens, **stated)  # fmt: skip
-        found = plan(str(point["model"]), system, work, allowed=degrees, top=1)
+        known = declared(_asked(ask.Strategy, {**point, "on": system}))
+        found = plan(known.model, known.system, known.workload, allowed=known.allowed, top=1)
     except InfeasibleError as error:
         return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
     except (SpecError, UnlawfulError) as error:
@@ -116,55 +113,38 @@ def _run_usd(step_usd: float | None, step_s: float, run_s: float | None) -> floa
     return None if step_usd is None or run_s is None else step_usd / step_s * run_s
 
 
-def _precision(value: object) -> str:
-    if str(value) not in get_args(DType):
-        raise SpecError(
-            Fault("precision", f"found {value!r}", nearest(str(value), get_args(DType)))
-        )
-    return str(value)
+Kind = TypeVar("Kind", bound=Asked)
 
 
-def _number_of(name: str, least: int, value: object) -> int:
-    number = None if isinstance(value, bool) else parse_count(str(value))
-    if number is None or number < least:
-        expected = f"expected a whole number of at least {least}"
-        raise SpecError(Fault(name, f"found {value!r}, {expected}", "such as 8"))
-    return number
+def _asked(question: type[Kind], point: Mapping[str, Any]) -> Kind:
+    """Return the question of a point: its fields are options, parts of a design are none."""
+    fields = {name: value for name, value in point.items() if name in question.options}
+    if is_design(point):
+        fields.pop("network", None)
+    return question.ask({name: _stated(question, name, value) for name, value in fields.items()})
 
 
-def _quantity_of(name: str, dimension: str, unit: str, value: object) -> float:
-    """Return a quantity above 0; a bare number has the usual unit."""
-    is_bare = isinstance(value, int | float) and not isinstance(value, bool)
-    try:
-        found = parse_quantity(f"{value} {unit}" if is_bare else str(value), dimension)
-    except ValueError as error:
-        raise SpecError(Fault(name, str(error))) from error
-    if not 0.0 < found < math.inf:
-        raise SpecError(Fault(name, f"found {value!r}, expected more than 0"))
-    return found
-
-
-FIXED = {"tp": "tp", "pp": "pp", "cp": "cp", "dp": "dp", "ep": "ep", "vpp": "num_virtual_stages",
-         "mbs": "micro_batch_size", "zero": "zero_stage"}  # fmt: skip
-"""Degrees and choices that a point fixes, with their names in the search."""
-OPTIONS: Mapping[str, Callable[[object], Any]] = {
-    "framework": lambda value: load_framework(str(value)),
-    "precision": _precision,
-    "optimizer": lambda value: load_optimizer(str(value)),
-    "tokens": partial(_quantity_of, "tokens", "tokens", "tokens"),
-    "rent": partial(_quantity_of, "rent", "usd_per_hour", "USD/h"),
-    **{name: partial(_number_of, name, int(name != "zero")) for name in FIXED},
-}
-"""Options of a training plan that points may state, with their readers."""
+def _stated(question: type[Asked], name: str, value: Any) -> Any:
+    """Return a value as its option takes it: a file states flags with yes and no."""
+    if not question.options[name].is_flag:
+        return value
+    if value not in YES_OR_NO:
+        raise SpecError(Fault(name, f"found {value!r}", "yes or no"))
+    return YES_OR_NO[value]
 
 
 def answer_graph(point: Point) -> Result:
     """Return the best plan of a graph at a point, or the reason why there is none."""
-    system, graph = system_of(point), _load_graph(point)
+    asked, system = _asked(ask.Map, point), system_of(point)
+    graph = _load_graph(point)
     # Constants of a measured chip would favour or harm it against chips without measurements.
-    machine, passes = calibrated_system(system, UNCALIBRATED), int(point.get("passes", 1))
+    machine = calibrated_system(system, UNCALIBRATED)
+    allowed = {name: tuple(values) for name, values in allowed_of(asked).items()}
     try:
-        found = plan_dataflow(graph, machine, num_passes=passes, only_best=True)
+        found = plan_dataflow(
+            graph, machine, num_passes=asked.passes, optimizer=asked.optimizer,
+            hides_network=asked.overlap, allowed=allowed, only_best=True,
+        )  # fmt: skip
     except InfeasibleError as error:
         return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
     except (SpecError, UnlawfulError) as error:
@@ -187,7 +167,7 @@ def answer_graph(point: Point) -> Result:
         "price_units": price_units(system),
         "passes_per_s_per_price": best.passes_per_s / price_units(system),
         "lower_bound_s": found.lower_bound_s,
-        PEER: _peer_passes_per_s(graph, system, passes),
+        PEER: _peer_passes_per_s(graph, system, asked.passes),
     }
 
 
@@ -207,15 +187,21 @@ def _peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int
     return None if model is None else model(graph, system, num_passes)
 
 
+_TAKEN = tuple(
+    name for name, option in ask.Strategy.options.items()
+    if not option.is_hidden and name not in ("on", "network", "workload", "calibration")
+)  # fmt: skip
+"""Options of training that points may state."""
 QUESTIONS: Mapping[str, Question] = {
     "plan": Question(
-        ("model", "seq", "global_batch"), (*DRAWN, *OPTIONS), answer_plan,
+        ask.Strategy, ("model", "seq", "global_batch"), (*DRAWN, *_TAKEN), answer_plan,
         ("step_time_s", "fastest_s", "tokens_per_s", "mfu", "memory_bytes", "power_w",
          "tokens_per_j", "cost_usd", "run_s", "run_usd", "lower_bound_s",
          "dead_devices", "tokens_per_s_per_die"),
     ),
     "graph": Question(
-        ("graph",), ("seq", "training", "passes"), answer_graph,
+        ask.Map, ("graph",), ("seq", "training", "passes", "precision", "optimizer", "overlap",
+                              "tp", "pp", "dp"), answer_graph,
         ("step_time_s", "passes_per_s", "utilisation", "memory_bytes", "power_w", "chips_power_w",
          "memory_power_w", "links_power_w", "passes_per_j", "price_units",
          "passes_per_s_per_price", "lower_bound_s", PEER),
@@ -281,45 +267,37 @@ def _result_faults(sweep: SweepSpec) -> list[Fault]:
     ]
 
 
-NUMBERS = ("seq", "global_batch", "devices", "passes")
-"""Fields with a whole number above 0."""
-
-
 def _number_faults(sweep: SweepSpec) -> list[Fault]:
     """Return the faults of values in place of a number, each once."""
-    points = points_of(sweep)
-    stated = {(name, point[name]): point[name] for name in NUMBERS for point in points
-              if name in point}  # fmt: skip
-    return [
-        Fault(name, f"found {value!r}, expected a whole number above 0", "such as 64")
-        for (name, _), value in stated.items()
-        if isinstance(value, bool) or not _is_count(value if name != "seq" else _tokens(value), 1)
-    ] + [
-        Fault(name, f"found {value!r}, expected {told}", such)
-        for name, (is_right, told, such) in _OF_DRAWS.items()
-        for value in dict.fromkeys(point[name] for point in points if name in point)
-        if isinstance(value, bool) or not is_right(value)
-    ]
+    points, question = points_of(sweep), QUESTIONS[sweep.ask].asked
+    faults: dict[Fault, None] = {}
+    for name, value in sorted({(n, v) for point in points for n, v in point.items()}, key=str):
+        if name in _OF_DESIGNS:
+            is_right, told, such = _OF_DESIGNS[name]
+            if isinstance(value, bool) or not is_right(value):
+                faults[Fault(name, f"found {value!r}, expected {told}", such)] = None
+        elif name in question.options and name not in PARTS:
+            try:
+                question.options[name].read(_stated(question, name, value))
+            except SpecError as error:
+                faults |= dict.fromkeys(map(in_file, error.faults))
+    return list(faults)
 
 
 def _is_count(value: object, least: int = 0) -> bool:
     return str(value).isdecimal() and int(str(value)) >= least
 
 
-def _tokens(value: object) -> int:
-    """Return the tokens of a sequence, 0 for an invalid number; 128k is 131072."""
-    return parse_count(str(value), kilo=1024) or 0
-
-
 def _is_share(value: object) -> bool:
     return isinstance(value, int | float) and 0.0 <= value <= 1.0
 
 
-_OF_DRAWS: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
+_OF_DESIGNS: Mapping[str, tuple[Callable[[object], bool], str, str]] = {
     **dict.fromkeys(YIELDS, (_is_share, "a share from 0 to 1", "such as 0.99")),
     **dict.fromkeys(("wafer", "spares"), (_is_count, "a whole number", "such as 1")),
+    "devices": (lambda value: _is_count(value, 1), "a whole number above 0", "such as 64"),
 }
-"""Fields of wafers with drawn faults: the test of a value, and its description."""
+"""Fields of designs, and of wafers with drawn faults: the test of a value, its description."""
 
 
 def _faults_of_cases(sweep: SweepSpec, needed: tuple[str, ...]) -> list[Fault]:
@@ -336,6 +314,7 @@ def _faults_of_cases(sweep: SweepSpec, needed: tuple[str, ...]) -> list[Fault]:
 
 READ_BY: Mapping[str, tuple[str, ...]] = {
     "model": ("model",), "graph": ("graph", "seq", "training"),
+    "framework": ("framework",), "optimizer": ("optimizer",),
     **{part: (part,) for part in PARTS}, "system": ("on", *DESIGN),
 }  # fmt: skip
 """Names that are looked up, and the fields that they read."""
@@ -343,7 +322,8 @@ READ_BY: Mapping[str, tuple[str, ...]] = {
 
 def _value_faults(sweep: SweepSpec) -> list[Fault]:
     """Return the names missing from the catalog, each once; only known parts form a design."""
-    loads = {"model": _load_model, "graph": _load_graph, **PARTS, "system": system_of}
+    loads = {"model": _load_model, "graph": _load_graph, "framework": _load_framework,
+             "optimizer": _load_optimizer, **PARTS, "system": system_of}  # fmt: skip
     faults: dict[str, Fault] = {}
     seen: set[tuple[object, ...]] = set()
     for field, load in loads.items():
@@ -358,16 +338,6 @@ def _value_faults(sweep: SweepSpec) -> list[Fault]:
                 load(point)
             except MeshwrightError as error:
                 faults.setdefault(str(error), Fault(field, str(error)))
-    stated = {
-        (name, point[name]) for point in points_of(sweep) for name in OPTIONS if name in point
-    }
-    for name, value in sorted(stated, key=str):
-        try:
-            OPTIONS[name](value)
-        except SpecError as error:
-            faults |= {str(fault): fault for fault in error.faults}
-        except MeshwrightError as error:
-            faults.setdefault(str(error), Fault(name, str(error)))
     return list(faults.values())
 
 
@@ -375,10 +345,15 @@ def _load_model(point: Point) -> object:
     return load_model(str(point["model"]))
 
 
+def _load_framework(point: Point) -> object:
+    return load_framework(str(point["framework"]))
+
+
+def _load_optimizer(point: Point) -> object:
+    return load_optimizer(str(point["optimizer"]))
+
+
 def _load_graph(point: Point) -> DataflowGraph:
     """Return the graph of a point."""
-    trains = YES_OR_NO.get(point.get("training", "no"))
-    if trains is None:
-        raise SpecError(Fault("training", f"found {point['training']!r}", "yes or no"))
-    tokens = _tokens(point["seq"]) if "seq" in point else None
-    return load_graph(str(point["graph"]), tokens=tokens, training=trains)
+    asked = _asked(ask.Map, point)
+    return load_graph(str(asked.graph), tokens=asked.seq, **program_of(asked))

@@ -152,7 +152,9 @@ class SearchSpace:
         kept = tuple(order for order in orders if self.choices.keeps("axis_order", order))
         if not kept:
             allowed = ", ".join(sorted({order_name(order) for order in orders}))
-            raise SpecError(Fault("--axis-order", "is not searched for this model here", allowed))
+            raise SpecError(
+                Fault("--with axis_order", "is not searched for this model here", allowed)
+            )
         return kept
 
 

@@ -35,7 +35,7 @@ from meshwright.cost.problem import Problem
 from meshwright.cost.step import GradientSync, Priced, price_one, step_collectives, step_sync
 from meshwright.schedule.pipeline_schedules import TaskKind, schedules
 from meshwright.schedule.timeline import KINDS, PassTimeline, StageTimes, build_timeline
-from meshwright.sharding.dealing import chunk_lengths, dealt_kinds
+from meshwright.sharding.dealing import dealt_layers
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind
 from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
@@ -290,10 +290,9 @@ def step_timeline(
 def _counts(problem: Problem, plan_options: PlanOptions, stages: int, chunks: int) -> FloatArray:
     """Return the pieces of the model in each chunk, (stages, chunks, pieces) [1]."""
     pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
-    lengths = chunk_lengths(len(pattern), stages * chunks, plan_options)
-    kinds = dealt_kinds(pattern, num_kinds, lengths, plan_options)
     counts = np.zeros((stages * chunks, num_kinds * plan_options.kinds_of_recomputation + 2))
-    np.add.at(counts, (np.repeat(np.arange(stages * chunks), lengths), kinds), 1.0)
+    for chunk, kinds in enumerate(dealt_layers(pattern, num_kinds, len(counts), plan_options)):
+        np.add.at(counts[chunk], kinds, 1.0)
     everywhere = stages if plan_options.vocabulary_parallel else 1
     counts[:everywhere, -2] = 1.0
     counts[-everywhere:, -1] = 1.0

@@ -158,7 +158,7 @@ def _bridge_faults(asked: Written) -> Iterator[Fault]:
         yield Fault("workload.adapters", message, "plan with --framework accelerate")
     if work.precision.weight_format is not None:
         message = "frozen weights rest in 16 bits"
-        yield Fault("workload.precision.weight_format", message, "plan without --weights")
+        yield Fault("workload.precision.weight_format", message, "plan without --with weights")
     if not work.software.flash_attention:
         reason = "overrides leave the attention kernel to Transformer Engine"
         yield Fault("workload.software.flash_attention", f"False: {reason}", "true")

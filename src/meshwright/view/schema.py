@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from textwrap import dedent
 from typing import Any, get_type_hints
@@ -106,7 +106,11 @@ def schema_of(kind: type, name: str) -> dict[str, Any]:
     found = TypeAdapter(_printed(kind)).json_schema(
         by_alias=False, schema_generator=_Answers, mode="serialization"
     )
+    texts = {name: text for base in kind.__mro__ for name, text in _texts(base).items()}
     for entry, source in getattr(kind, "WRITTEN", {}).items():
-        if text := inspect.getdoc(getattr(kind, source, None)):
+        attribute = inspect.getattr_static(kind, source, None)
+        is_derived = isinstance(attribute, property | cached_property)
+        text = inspect.getdoc(attribute) if is_derived else texts.get(source)
+        if text:
             found["properties"][entry].setdefault("description", " ".join(text.split()))
     return {"$id": f"urn:meshwright:{name}:{FORMAT}", **found}

@@ -32,8 +32,9 @@ from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.tasks import NONE, TaskGraph, TaskGraphBuilder
 from meshwright.network.simulation.timeline import Timeline, critical_path, seconds_by_track
 from meshwright.network.traffic import Demands, placed
-from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
-from meshwright.sharding.dealing import chunk_lengths, dealt_kinds
+from meshwright.schedule.pipeline_schedules import TaskKind, schedules
+from meshwright.schedule.tasks import PassTask, pass_tasks
+from meshwright.sharding.dealing import dealt_layers
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, Strategy, stack
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import TensorStream, streams
@@ -228,8 +229,8 @@ class StepWork:
 
     runs: Sequence[Sequence[Sequence[Run]]]
     """Runs of each stage and chunk, in the order of the forward pass."""
-    orders: Sequence[Sequence[Task]]
-    """Order of the tasks of each stage, from the schedule."""
+    tasks: Sequence[PassTask]
+    """Passes of all stages, from the schedule."""
     send: Message | None
     before_step: tuple[Message, ...]
     """Data-parallel messages that bring the parameters of a stage for a step."""
@@ -266,14 +267,13 @@ class _StepBuilder:
         self.begun = self.last.copy()
         """The last task of each device before the current run: parameters of the next run may be
         requested from then on."""
-        self.arrived: dict[tuple[TaskKind, int, int], Waits] = {}
+        self.sent: dict[int, IntArray] = {}
+        """Messages between stages that have not been received, by the number of their task."""
         self.gathered: dict[tuple[int, int, int], tuple[Waits, Waits]] = {}
-        self.num_stages = len(work.orders)
-        self.last_position = self.num_stages * len(work.runs[0]) - 1
-        self.last_micro_batch = max(task.micro_batch for order in work.orders for task in order)
+        self.last_micro_batch = max(task.micro_batch for task in work.tasks)
 
     def run(self) -> None:
-        """Advance every stage as far as it can until all are done."""
+        """Enumerate the parameters of a step, then all passes."""
         # Parameters come before the first forward pass, run by run.
         for stage, chunks in enumerate(self.work.runs):
             for chunk, runs in enumerate(chunks):
@@ -282,34 +282,13 @@ class _StepBuilder:
                     self.gathered[stage, chunk, index] = first, rest
                     if first and not self.work.overlaps_data:
                         self._wait_for(self.exchanges.stages[stage], first)
-        at = [0] * self.num_stages
-        moved = True
-        while moved:
-            moved = False
-            for stage, order in enumerate(self.work.orders):
-                while at[stage] < len(order) and self._is_ready(order[at[stage]], stage):
-                    self._task(order[at[stage]], stage)
-                    at[stage] += 1
-                    moved = True
-        if any(at[s] < len(order) for s, order in enumerate(self.work.orders)):
-            raise ValueError("the orders of the pipeline wait for each other")
+        for number, task in enumerate(self.work.tasks):
+            self._task(number, task)
 
-    def _position(self, task: Task, stage: int) -> int:
-        return task.chunk * self.num_stages + stage
-
-    def _is_ready(self, task: Task, stage: int) -> bool:
-        """Return whether the inputs of a task from other stages have been enumerated."""
-        if task.kind is TaskKind.BACKWARD_WEIGHT:
-            return True
-        position = self._position(task, stage)
-        if task.kind is TaskKind.FORWARD:
-            return position == 0 or (TaskKind.FORWARD, task.micro_batch, position) in self.arrived
-        is_last = position == self.last_position
-        return is_last or (TaskKind.BACKWARD, task.micro_batch, position) in self.arrived
-
-    def _task(self, task: Task, stage: int) -> None:
+    def _task(self, number: int, task: PassTask) -> None:
         """Enumerate one chunk of one micro-batch, and its message to the next stage."""
-        work, runs = self.work, list(enumerate(self.work.runs[stage][task.chunk]))
+        work, stage = self.work, task.stage
+        runs = list(enumerate(work.runs[stage][task.chunk]))
         if task.kind is TaskKind.BACKWARD_WEIGHT:
             # The weight gradients that were put off.
             for _, run in reversed(runs):
@@ -318,10 +297,9 @@ class _StepBuilder:
                 if work.overlaps_data:
                     self._data(self._sums(task.micro_batch), run, stage, 1.0, [self.last])
         else:
-            self._pass(task, stage, runs)
-        is_forward = task.kind is TaskKind.FORWARD
-        if task.kind is not TaskKind.BACKWARD_WEIGHT:
-            self._hand_on(stage, self._position(task, stage), task.micro_batch, is_forward)
+            self._pass(task, runs)
+        if task.receiver != NONE and work.send is not None:
+            self._hand_on(number, stage, task.receiver % len(work.runs), work.send)
         if not work.overlaps_data and task.kind in (TaskKind.BACKWARD, TaskKind.BACKWARD_WEIGHT):
             # The stage waits for the gradients of the backward pass.
             sums = self._sums(task.micro_batch)
@@ -333,11 +311,11 @@ class _StepBuilder:
             if sent:
                 self._wait_for(self.exchanges.stages[stage], sent)
 
-    def _pass(self, task: Task, stage: int, runs: Sequence[tuple[int, Run]]) -> None:
+    def _pass(self, task: PassTask, runs: Sequence[tuple[int, Run]]) -> None:
         """Enumerate one pass of a micro-batch through the runs of a chunk."""
         overlaps_data, is_forward = self.work.overlaps_data, task.kind is TaskKind.FORWARD
-        kind = TaskKind.FORWARD if is_forward else TaskKind.BACKWARD
-        waits = self.arrived.pop((kind, task.micro_batch, self._position(task, stage)), [])
+        stage = task.stage
+        waits = [self.sent.pop(task.sender)] if task.sender in self.sent else []
         messages = self.work.before_forward if is_forward else self.work.before_backward
         sums = self._sums(task.micro_batch) if task.kind is TaskKind.BACKWARD else ()
         for index, run in runs if is_forward else reversed(runs):
@@ -419,21 +397,16 @@ class _StepBuilder:
         done[groups] = ended[:, None]
         return done
 
-    def _hand_on(self, stage: int, position: int, micro_batch: int, is_forward: bool) -> None:
-        """Send activations or gradients to the stage of the next or the previous chunk."""
-        after = position + (1 if is_forward else -1)
-        if self.work.send is None or not 0 <= after <= self.last_position:
-            return
-        kind = TaskKind.FORWARD if is_forward else TaskKind.BACKWARD
-        other, here = after % self.num_stages, self.exchanges.stages[stage]
+    def _hand_on(self, number: int, stage: int, other: int, send: Message) -> None:
+        """Send the activations or gradients of a task to the stage of its receiver."""
         exchange = self.exchanges.between(stage, other)
-        done = self._exchange(exchange, self.work.send, 1.0, [self.last], "pp")
-        self.arrived[kind, micro_batch, after] = [done]
+        done = self._exchange(exchange, send, 1.0, [self.last], "pp")
+        self.sent[number] = done
         if not self.exchanges.plan_options.wraps:
             pipelines = self.exchanges.pipelines
             received = np.full(len(self.last), NONE, dtype=np.int64)
             received[pipelines[:, stage]] = done[pipelines[:, other]]
-            self._wait_for(here, [received])
+            self._wait_for(self.exchanges.stages[stage], [received])
 
     def _share_of_first(self, run: Run) -> float:
         """Return the share of the parameters of a run that it needs to begin or to end.
@@ -473,7 +446,7 @@ class _StepBuilder:
 
 
 def step_tasks(work: StepWork, exchanges: Exchanges) -> TaskGraph:
-    """Return the tasks of a step; raises ``ValueError`` where the orders wait for each other."""
+    """Return the tasks of a step on devices and links."""
     builder = _StepBuilder(work, exchanges)
     builder.run()
     return builder.tasks.build()
@@ -582,7 +555,7 @@ def simulate_step(
     is_whole, scatters = plan_options.zero_stage == 3, plan_options.zero_stage >= 2
     work = StepWork(
         runs=_runs(problem, plan_options, passes, stages, chunks, num_runs),
-        orders=(),
+        tasks=(),
         send=send,
         before_step=gather if plan_options.zero_stage in (1, 2) else (),
         before_forward=gather if is_whole else (),
@@ -594,8 +567,8 @@ def simulate_step(
     )
 
     def play(num_micro_batches: int) -> tuple[TaskGraph, Timeline]:
-        orders = [schedule.order(s, stages, chunks, num_micro_batches) for s in range(stages)]
-        graph = step_tasks(replace(work, orders=orders), exchanges)
+        tasks = pass_tasks(schedule, stages, chunks, num_micro_batches)
+        graph = step_tasks(replace(work, tasks=tasks), exchanges)
         return graph, simulate_tasks(graph, bare)
 
     graph, timeline = play(played)
@@ -689,15 +662,12 @@ def _runs(
 
     The layers of a chunk are merged into at most ``num_runs`` runs of each kind.
     """
-    pattern = problem.model.layer_pattern
-    lengths = chunk_lengths(len(pattern), stages * chunks, plan_options)
-    kinds = dealt_kinds(pattern, len(problem.graph.layers), lengths, plan_options)
-    starts = np.concatenate(([0], np.cumsum(lengths))).tolist()
+    pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
+    dealt = dealt_layers(pattern, num_kinds, stages * chunks, plan_options)
     table: list[list[list[Run]]] = [[[] for _ in range(chunks)] for _ in range(stages)]
-    for number in range(stages * chunks):
-        layers = kinds[starts[number] : starts[number + 1]]
-        stage, chunk = number % stages, number // stages
-        of_stage = sum(lengths[stage::stages])
+    for number, layers in enumerate(dealt):
+        chunk, stage = divmod(number, stages)
+        of_stage = sum(map(len, dealt[stage::stages]))
         for part in np.array_split(layers, min(num_runs, len(layers))):
             for kind in np.unique(part).tolist():
                 count = float((part == kind).sum())

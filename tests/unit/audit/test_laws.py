@@ -58,7 +58,7 @@ def planned_graph():
     asked = {"seq": 1024, "global_batch": 8, "training": True, "tp": 2, "pp": 1}
     found = heard(
         graph_search, "lawful",
-        lambda: mw.plan(graph="llama3.2-1b", on="4xH100", **asked),
+        lambda: mw.map("llama3.2-1b", on="4xH100", **asked),
     )  # fmt: skip
     return next(found[1])
 
@@ -137,9 +137,9 @@ TRAINING = {
     "peak_power_is_kept": ({"dp": 8}, scaled("energy_j", 2.0)),
     "money_is_rent": ({"dp": 8}, scaled("cost_usd", 0.5)),
 }  # fmt: skip
-DECODE = {"decode": True, "batch": 64, "context": 4096}
-PREFILL = {"prefill": True, "batch": 8, "prompt": 4096}
-REQUESTS = {"decode": True, "prefill": True, "batch": 256, "prompt": 4096, "answer": 256}
+DECODE = {"batch": 64, "context": 4096}
+PREFILL = {"batch": 8, "prompt": 4096}
+REQUESTS = {"batch": 256, "prompt": 4096, "answer": 256}
 SERVING = {
     "time_is_whole": (DECODE, scaled("latency_s", 2.0)),
     "time_is_positive": (DECODE, part("time_parts_s", "wait_s", -1.0)),

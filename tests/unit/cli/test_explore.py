@@ -60,7 +60,7 @@ def test_each_run_has_a_token_of_its_own(opened):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--port", "70000"], "--port: found 70000"),
+        (["--port", "70000"], "--port: found '70000'"),
         (["missing.json"], "missing.json"),
     ],
 )

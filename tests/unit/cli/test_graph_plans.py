@@ -1,4 +1,4 @@
-"""``plan --graph``: any computation on a system, as text and as data."""
+"""``map``: any computation on a system, as text and as data."""
 
 import json
 
@@ -8,12 +8,12 @@ from meshwright.cli.main import main
 
 
 def told(capsys, *words):
-    status = main(["plan", *words])
+    status = main(["map", *words])
     return status, capsys.readouterr()
 
 
 def test_a_transform_is_told_with_its_three_exchanges(capsys):
-    status, out = told(capsys, "--graph", "fft-4096x4096", "--on", "8xA100")
+    status, out = told(capsys, "fft-4096x4096", "--on", "8xA100")
     assert status == 0
     assert "tp8 pp1 dp1" in out.out
     assert out.out.count("all-to-all of 32.0 MiB") == 3
@@ -23,11 +23,10 @@ def test_a_transform_is_told_with_its_three_exchanges(capsys):
 
 def test_data_has_the_parts_of_the_step_and_the_layout_of_each_kernel(capsys):
     words = (
-        "--graph",
         "llama3-8b",
         "--on",
         "8xA100",
-        "--global-batch",
+        "--passes",
         "8",
         "--json",
         "--seq",
@@ -45,7 +44,7 @@ def test_data_has_the_parts_of_the_step_and_the_layout_of_each_kernel(capsys):
 
 
 def test_training_takes_an_optimizer_and_degrees_can_be_fixed(capsys):
-    words = ("--graph", "llama3-8b", "--on", "8xA100", "--global-batch", "64", "--training")
+    words = ("llama3-8b", "--on", "8xA100", "--passes", "64", "--training")
     status, out = told(capsys, *words, "--tp", "2,4", "--dp", "2", "--seq", "2k")
     assert status == 0
     assert "gradient sums" in out.out
@@ -53,7 +52,7 @@ def test_training_takes_an_optimizer_and_degrees_can_be_fixed(capsys):
 
 
 def test_a_graph_that_is_cut_shows_its_stages(capsys):
-    words = ("--graph", "fft-4096x4096", "--on", "8xA100", "--pp", "2")
+    words = ("fft-4096x4096", "--on", "8xA100", "--pp", "2")
     status, out = told(capsys, *words)
     assert status == 0
     assert "kernels" in out.out
@@ -63,19 +62,14 @@ def test_a_graph_that_is_cut_shows_its_stages(capsys):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--graph", "dlrm-a"), "--on: is needed"),
-        (
-            ("--graph", "dlrm-a", "--on", "8xA100", "--decode"),
-            "--decode: says nothing about a graph",
-        ),
-        (("--graph", "dlrm-a", "--on", "8xA100", "--tp", "x"), "--tp: found 'x'"),
-        (("--graph", "nothing", "--on", "8xA100"), "unknown graph 'nothing'"),
-        (("--graph", "nothing", "--on", "8xA10"), "2 faults"),
-        (("--graph", "dlrm-a", "--on", "8xA100", "--seq", "4k"), "dlrm-a states its own sizes"),
-        (("--graph", "hpl-4096", "--on", "8xA100"), "such as hpl-1024x128"),
-        (("--graph", "hpl-4096x1024", "--on", "8xSN10"), "SN10 has no rate for fp64"),
-        (("--graph", "dlrm-a", "--on", "8xA100", "--optimizer", "megatron-adam"), "--optimizer"),
-        (("llama3-8b", "--on", "8xA100", "--overlap"), "--overlap: applies only with --graph"),
+        (("dlrm-a",), "--on: is needed"),
+        (("dlrm-a", "--on", "8xA100", "--tp", "x"), "--tp: found 'x'"),
+        (("nothing", "--on", "8xA100"), "unknown graph 'nothing'"),
+        (("nothing", "--on", "8xA10"), "2 faults"),
+        (("dlrm-a", "--on", "8xA100", "--seq", "4k"), "dlrm-a states its own sizes"),
+        (("hpl-4096", "--on", "8xA100"), "such as hpl-1024x128"),
+        (("hpl-4096x1024", "--on", "8xSN10"), "SN10 has no rate for fp64"),
+        (("dlrm-a", "--on", "8xA100", "--optimizer", "megatron-adam"), "--optimizer"),
     ],
 )
 def test_what_cannot_be_asked(capsys, words, complaint):
@@ -85,12 +79,12 @@ def test_what_cannot_be_asked(capsys, words, complaint):
 
 
 def test_degrees_that_make_up_other_devices_are_said_to_be_that(capsys):
-    status, out = told(capsys, "--graph", "fft-64x64", "--on", "8xA100", "--tp", "3")
+    status, out = told(capsys, "fft-64x64", "--on", "8xA100", "--tp", "3")
     assert status == 3
     assert "no allowed tp x pp x dp makes up 8 devices" in out.err
 
 
 def test_what_does_not_fit_says_so(capsys):
-    status, out = told(capsys, "--graph", "dlrm-a", "--on", "8xA100")
+    status, out = told(capsys, "dlrm-a", "--on", "8xA100")
     assert status == 3
     assert "memory" in out.err

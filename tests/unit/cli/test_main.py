@@ -7,11 +7,18 @@ import sys
 
 import pytest
 
+from meshwright.ask.kinds import Count
+from meshwright.ask.record import Question, option
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.cli import main as entry
 from meshwright.cli.main import main
-from meshwright.options.table import Command, Option
 from meshwright.show.failure import failure
+
+
+class Demo(Question):
+    """A demonstration."""
+
+    depth: Count | None = option("how deep", "N")
 
 
 @pytest.fixture
@@ -19,8 +26,7 @@ def command(monkeypatch):
     """Return a way to make ``meshwright demo`` do something."""
 
     def install(action):
-        demo = Command("a demonstration", (Option("depth", "how deep", kind="number"),))
-        monkeypatch.setattr(entry, "COMMANDS", {"demo": demo, "show thing": demo})
+        monkeypatch.setattr(entry, "COMMANDS", {"demo": Demo, "show thing": Demo})
         monkeypatch.setattr(entry, "function_of", lambda name: action)
 
     return install
@@ -83,9 +89,12 @@ def test_interrupt_is_130(command, capsys):
         (["dmo"], "unknown command 'dmo'; did you mean demo?"),
         (["show", "thin"], "unknown show command 'thin'; did you mean thing?"),
         (["demo", "--dpeth", "1"], "unknown option '--dpeth'; did you mean --depth?"),
-        (["serve", "llama3-8b"], "unknown command 'serve'; did you mean plan --decode?"),
+        (["train", "llama3-8b"], "unknown command 'train'; did you mean plan?"),
         (["demo", "extra"], "unexpected argument 'extra'"),
-        (["demo", "--depth", "x"], "argument --depth: invalid int value: 'x'"),
+        (
+            ["demo", "--depth", "x"],
+            "--depth: found 'x', expected a whole number above 0 (such as 8)",
+        ),
     ],
 )
 def test_wrong_words_get_a_suggestion(command, capsys, words, message):

@@ -2,25 +2,20 @@
 
 import json
 import os
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from sampled import one_in
 
+from meshwright.ask.declared import output_file
+from meshwright.ask.kinds import decimal_number, one_of, quantity, whole_number
+from meshwright.ask.questions import COMMANDS, Sweep
+from meshwright.ask.reading import Reading
 from meshwright.base.errors import SpecError, UnknownNameError
-from meshwright.cli.main import command_table, main
-from meshwright.options.question import (
-    Reading,
-    decimal_number,
-    one_of,
-    output_file,
-    quantity,
-    whole_number,
-)
+from meshwright.cli.main import main
 
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
-SERVING = ["gpt2-medium", "--on", "8xH100", "--decode", "--batch", "8", "--context", "1k"]
+SERVING = ["gpt2-medium", "--on", "8xH100", "--batch", "8", "--context", "1k"]
 
 
 def complaint(capsys, *words):
@@ -44,18 +39,22 @@ def faults(capsys, *words):
     [
         ("--seq", "0"), ("--seq", "0.3k"), ("--seq", "k"), ("--seq", "-8"), ("--seq", "9" * 30),
         ("--global-batch", "0"), ("--global-batch", "many"), ("--global-batch", ""),
-        ("--precision", "bf17"), ("--imbalance", "0.5"), ("--imbalance", "nan"),
-        ("--imbalance", "inf"), ("--imbalance", "much"), ("--tokens", "-1T"), ("--tokens", "0"),
+        ("--precision", "bf17"), ("--with imbalance", "0.5"),
+        ("--with imbalance", "nan"), ("--with imbalance", "inf"), ("--with imbalance", "much"),
+        ("--tokens", "-1T"), ("--tokens", "0"),
         ("--tokens", "1e999"), ("--tokens", "5 GB"), ("--tp", "two"), ("--tp", "0"), ("--tp", "2,"),
-        ("--tp", "²"), ("--cp", "x"), ("--pp", "x"), ("--dp", "x"), ("--ep", "x"), ("--etp", "x"),
-        ("--tatp", "x"), ("--dp-shard", "x"), ("--vpp", "x"), ("--mbs", "x"),
-        ("--recompute", "some"), ("--schedule", "2f2b"), ("--cp-kind", "helix"),
-        ("--offload", "disk"), ("--zero", "4"), ("--sp", "maybe"), ("--dp-overlap", "1"),
+        ("--tp", "²"), ("--cp", "x"), ("--pp", "x"), ("--dp", "x"), ("--ep", "x"),
+        ("--with etp", "x"), ("--tatp", "x"), ("--with dp_shard", "x"), ("--vpp", "x"),
+        ("--mbs", "x"),
+        ("--recompute", "some"), ("--schedule", "2f2b"), ("--with cp_kind", "helix"),
+        ("--offload", "disk"), ("--zero", "4"), ("--sp", "maybe"), ("--with dp_overlap", "1"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["plan", "estimate", "fit", "check"])
 def test_a_wrong_value_is_one_line_that_names_the_option(capsys, command, option, value):
-    err = complaint(capsys, command, *QUESTION, f"{option}={value}")
+    err = complaint(
+        capsys, command, *QUESTION, *option.split()[:-1], f"{option.split()[-1]}={value}"
+    )
     assert err.startswith(f"error: {option}: ")
     assert err.count("\n") == 1
 
@@ -76,7 +75,7 @@ def test_wrong_values_of_serving(capsys, option, value):
     words = list(SERVING)
     if option in words:
         del words[words.index(option) : words.index(option) + 2]
-    err = complaint(capsys, "plan", *words, f"{option}={value}")
+    err = complaint(capsys, "serve", *words, f"{option}={value}")
     assert err.startswith(f"error: {option}: ")
 
 
@@ -112,7 +111,7 @@ def test_an_unknown_name_alone_keeps_its_kind(capsys):
 def test_missing_options_of_a_search_are_told_at_once(capsys):
     paths = {fault["path"] for fault in faults(capsys, "plan")}
     assert paths == {"MODEL", "--on", "--seq", "--global-batch"}
-    paths = {fault["path"] for fault in faults(capsys, "plan", "--decode")}
+    paths = {fault["path"] for fault in faults(capsys, "serve")}
     assert paths == {"MODEL", "--on", "--batch", "--context"}
 
 
@@ -121,9 +120,6 @@ def test_missing_options_of_a_search_are_told_at_once(capsys):
     [
         ([*QUESTION, "--without", "1"], {"--without"}),
         ([*QUESTION, "--pareto", "--out", "x.json", "--top", "3"], {"--out", "--top"}),
-        ([*QUESTION, "--batch", "8", "--latency"], {"--batch", "--latency"}),
-        ([*SERVING, "--seq", "1k", "--dropout", "--prompt", "8"],
-         {"--seq", "--dropout", "--prompt"}),
     ],
 )  # fmt: skip
 def test_an_option_without_effect_is_refused(capsys, tmp_path, monkeypatch, words, idle):
@@ -148,8 +144,10 @@ def test_a_workload_file_states_the_workload(capsys, tmp_path):
     words = ["gpt2-medium", "--on", "8xH100", "--workload", str(path)]
     assert main(["estimate", *words]) == 0
     capsys.readouterr()
-    paths = {f["path"] for f in faults(capsys, "estimate", *words, "--seq", "1k", "--async-tp")}
-    assert paths == {"--seq", "--async-tp"}
+    paths = {
+        f["path"] for f in faults(capsys, "estimate", *words, "--seq", "1k", "--with", "async_tp")
+    }
+    assert paths == {"--seq", "--with async_tp"}
 
 
 @pytest.mark.parametrize("command", ["estimate", "fit", "check"])
@@ -159,8 +157,8 @@ def test_one_strategy_has_one_value_of_each(capsys, command):
 
 
 def test_shards_divide_the_replicas(capsys):
-    err = complaint(capsys, "estimate", *QUESTION, "--dp", "4", "--dp-shard", "3")
-    assert err == "error: --dp-shard: 3 does not divide dp 4 (a divisor of dp)\n"
+    err = complaint(capsys, "estimate", *QUESTION, "--dp", "4", "--with", "dp_shard=3")
+    assert err == "error: --with dp_shard: 3 does not divide dp 4 (a divisor of dp)\n"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +166,7 @@ def test_shards_divide_the_replicas(capsys):
     [
         (["--tp", "2,3"], "tp"), (["--dp", "64"], "dp"), (["--ep", "2"], "ep"),
         (["--tatp", "2"], "tatp"), (["--mbs", "65"], "micro_batch_size"),
-        (["--vpp", "5"], "num_virtual_stages"), (["--dp-shard", "3"], "dp_shard"),
+        (["--vpp", "5"], "num_virtual_stages"), (["--with", "dp_shard=3"], "dp_shard"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("pareto", [[], ["--pareto"]])
@@ -198,6 +196,8 @@ WRITING = {
     ("estimate", "out"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
     ("plan", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
     ("estimate", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
+    ("serve", "out"): SERVING, ("serve", "report"): SERVING,
+    ("map", "report"): ["fft-64x64", "--on", "8xA100"],
     ("compare", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
     ("explain", "report"): ["plan.json"], ("explain", "picture"): ["plan.json"],
     ("simulate", "trace"): ["plan.json"], ("simulate", "picture"): ["plan.json"],
@@ -217,10 +217,12 @@ OF_FOLDERS = {("export", "out"), ("study", "out")}
 
 def test_every_option_that_names_a_file_to_write_is_tried():
     writes = {"out", "picture", "trace", "csv", "report", "document"}
-    found = {(n, o.name) for n, c in command_table().items() for o in c.options if o.name in writes}
+    found = {
+        (n, o.name) for n, c in COMMANDS.items() for o in c.options.values() if o.name in writes
+    }
     found -= {("explain", "trace")}  # which is read
     assert found == WRITING.keys() | OF_FOLDERS
-    assert all("force" in {o.name for o in command_table()[name].options} for name, _ in found)
+    assert all("force" in COMMANDS[name].options for name, _ in found)
 
 
 @pytest.mark.parametrize(("verb", "name"), WRITING)
@@ -258,7 +260,7 @@ READING = [
     ["plan", "FILE", *RUN], ["plan", "llama3-8b", "--on", "FILE", *RUN[2:]],
     ["plan", "llama3-8b", "--on", "8xH100", "--workload", "FILE"],
     ["plan", "llama3-8b", *RUN, "--calibration", "FILE"],
-    ["plan", "llama3-8b", *RUN, "--measured", "FILE"], ["plan", "--graph", "FILE", *RUN[:2]],
+    ["plan", "llama3-8b", *RUN, "--measured", "FILE"], ["map", "FILE", *RUN[:2]],
     ["plan", "--from", "FILE", "--without", "1"], ["estimate", "FILE", *RUN],
     ["explain", "FILE"], ["explain", "llama3-8b", *RUN[:2], "--from", "FILE"],
     ["estimate", "--from", "FILE", *RUN[:2]],
@@ -305,9 +307,9 @@ def test_numbers_are_read():
 LENGTHS = [
     (["plan", "llama3-8b", "--on", "64xH100", "--global-batch", "64", "--seq"],
      ("workload", "sequence_length")),
-    (["plan", "llama3-8b", "--on", "8xH100", "--decode", "--batch", "1", "--context"],
+    (["serve", "llama3-8b", "--on", "8xH100", "--batch", "1", "--context"],
      ("workload", "context_length")),
-    (["plan", "llama3-8b", "--on", "8xH100", "--prefill", "--batch", "1", "--prompt"],
+    (["serve", "llama3-8b", "--on", "8xH100", "--batch", "1", "--prompt"],
      ("workload", "prompt_length")),
     (["show", "graph", "llama3-8b", "--tokens"], ("dims", "tokens")),
 ]  # fmt: skip
@@ -347,9 +349,9 @@ def test_a_number_of_paths_that_never_ends_is_refused(capsys):
 
 def test_an_output_file_in_the_present_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    args = Namespace(out="plan.json", csv=None, force=False)
-    assert str(output_file(args, "out")) == "plan.json"
-    assert output_file(args, "csv") is None
+    asked = Sweep.ask({"file": "sweep.yaml", "out": "plan.json"})
+    assert str(output_file(asked, "out")) == "plan.json"
+    assert output_file(asked, "csv") is None
 
 
 def test_reading_keeps_complaints_until_done():

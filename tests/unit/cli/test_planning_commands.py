@@ -40,7 +40,7 @@ SCREENS = [
         ["plan", "mixtral-8x7b", "--on", "wafer-6x8", "--seq", "2k", "--global-batch", "48"],
         marks=pytest.mark.slow,
     ),
-    (0, ["plan", *QUESTION[:3], "--decode", "--batch", "64", "--context", "1k"]),
+    (0, ["serve", *QUESTION[:3], "--batch", "64", "--context", "1k"]),
     (0, ["estimate", *QUESTION, "--tp", "2", "--recompute", "full", "--tokens", "1T"]),
     (3, ["estimate", *TOO_LARGE, "--tp", "8"]),
     (0, ["fit", *QUESTION]),
@@ -52,15 +52,15 @@ SCREENS = [
 
 TWO_HOSTS = ["gpt2-medium", "--on", "16xRTX4090"]
 STEP = ["--seq", "1024", "--global-batch", "64"]
-SERVED = ["--decode", "--batch", "64", "--context", "1k", "--top", "1"]
+SERVED = ["--batch", "64", "--context", "1k", "--top", "1"]
 
 
 @pytest.mark.parametrize(
     "words",
     [
         ["plan", *TWO_HOSTS, *STEP, "--dp", "16"],
-        ["plan", *TWO_HOSTS, *SERVED],
-        ["plan", "--graph", "fft-1024x1024", *TWO_HOSTS[1:], "--precision", "fp16"],
+        ["serve", *TWO_HOSTS, *SERVED],
+        ["map", "fft-1024x1024", *TWO_HOSTS[1:], "--precision", "fp16"],
         ["estimate", *TWO_HOSTS, *STEP],
         ["fit", *TWO_HOSTS, *STEP],
         ["explain", *TWO_HOSTS, *STEP],
@@ -91,7 +91,7 @@ def test_check_reads_the_network_too(capsys):
 VOLTA = ["gpt2-medium", "--on", "8xV100"]
 
 
-@pytest.mark.parametrize("words", [["plan", *STEP], ["fit", *STEP], ["plan", *SERVED]])
+@pytest.mark.parametrize("words", [["plan", *STEP], ["fit", *STEP], ["serve", *SERVED]])
 def test_chips_without_bf16_are_asked_in_fp16_and_the_screen_says_so(capsys, words):
     out = printed(capsys, 0, words[0], *VOLTA, *words[1:])
     assert "fp16 (V100 has no bf16)" in " ".join(out.split())
@@ -101,7 +101,7 @@ def test_chips_without_bf16_are_asked_in_fp16_and_the_screen_says_so(capsys, wor
     "words",
     [
         ["plan", *STEP], ["estimate", *STEP], ["fit", *STEP], ["compare", *STEP],
-        ["explain", *STEP], ["plan", *SERVED],
+        ["explain", *STEP], ["serve", *SERVED],
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -178,7 +178,7 @@ def test_an_estimate_prices_the_plan_of_a_search(capsys, plan_file):
     s, plan_options = best.strategy, best.plan_options
     words = [
         "--tp", f"{s.tp:.0f}", "--pp", f"{s.pp:.0f}", "--cp", f"{s.cp:.0f}", "--dp", f"{s.dp:.0f}",
-        "--dp-shard", f"{s.dp_shard:.0f}", "--vpp", f"{s.num_virtual_stages:.0f}",
+        "--with", f"dp_shard={s.dp_shard:.0f}", "--vpp", f"{s.num_virtual_stages:.0f}",
         "--mbs", f"{s.micro_batch_size:.0f}", "--zero", str(plan_options.zero_stage),
         "--recompute", plan_options.recompute, "--schedule", plan_options.schedule,
         "--sp", "on" if plan_options.sequence_parallel and s.tp > 1 else "off",

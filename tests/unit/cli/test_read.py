@@ -52,7 +52,7 @@ def test_a_program_is_read_and_written_as_a_file(capsys, tmp_path, program) -> N
 @pytest.mark.slow
 def test_programs_are_planned_and_fused_directly(capsys, program) -> None:
     shared = ("--precision", "bf16", "--training", "--dim", "batch=8")
-    planned = answer(capsys, "plan", "--graph", program, "--on", "8xH100", *shared)
+    planned = answer(capsys, "map", program, "--on", "8xH100", *shared)
     graph = mw.read(program, dim={"batch": 8}, precision="bf16", training=True)
     assert planned["graph"] == graph.name
     assert planned["best"]["kernels"][0]["name"] == graph.kernels[0].name
@@ -75,10 +75,6 @@ def test_half_the_word_halves_the_bytes_and_not_the_work(capsys, program) -> Non
         (["read", "nets.py:layers", "--dim", "batch"], "--dim: found 'batch' (such as batch=8)"),
         (["read", "nets.py:layers", "--dim", "batch=none"], "--dim batch: found 'none'"),
         (["read", "nets.py:layers", "--precision", "bf61"], "--precision: found 'bf61'"),
-        (
-            ["plan", "llama3-8b", "--on", "8xH100", "--dim", "a=1"],
-            "--dim: applies only with --graph",
-        ),
     ],
 )
 def test_bad_options_are_named(capsys, words, message) -> None:

@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 from report_pages import EVIL, charts_of, check_names_are_text, check_page, values_of
 
-from meshwright.api import plan
+from meshwright.api import map
 
 
 @pytest.fixture(scope="module")
 def layers():
-    return plan(graph="gpt3-175b-layer", on="16xH100", global_batch=4)
+    return map("gpt3-175b-layer", on="16xH100", passes=4)
 
 
 @pytest.fixture(scope="module")
 def linpack():
-    return plan(graph="hpl-40000x512", process_grid="any", on="8xH100")
+    return map("hpl-40000x512", process_grid="any", on="8xH100")
 
 
 def test_charts_hold_the_numbers_of_the_plans(layers) -> None:
@@ -32,7 +32,7 @@ def test_charts_hold_the_numbers_of_the_plans(layers) -> None:
 
 
 def test_stages_of_a_graph_that_is_cut_are_shown() -> None:
-    found = plan(graph="fft-4096x4096", on="4xH100", pp=2, global_batch=4)
+    found = map("fft-4096x4096", on="4xH100", pp=2, passes=4)
     page = found.page()
     check_page(page)
     if found.plans.best.stages:

@@ -91,7 +91,7 @@ def test_no_memory_gives_more_than_its_rate(chip):
 
 @pytest.mark.slow
 def test_plan_tells_the_power(capsys):
-    words = ["plan", "--graph", "gpt3-175b", "--on", "wafer-6x8", "--global-batch", "8",
+    words = ["map", "gpt3-175b", "--on", "wafer-6x8", "--passes", "8",
              "--tp", "24", "--json"]  # fmt: skip
     assert main(words) == 0
     data = json.loads(capsys.readouterr().out)["best"]

@@ -128,11 +128,11 @@ def test_what_does_not_fit_and_what_is_no_grid_is_refused():
 
 def test_command_searches_grids(capsys):
     words = ("--on", "8xA100", "--process-grid")
-    assert main(["plan", "--graph", "hpl-260000x2048", *words, "any"]) == 0
+    assert main(["map", "hpl-260000x2048", *words, "any"]) == 0
     told = capsys.readouterr().out
     assert "grid 2x4" in told
     assert "all 6 grids priced" in told
-    assert main(["plan", "--graph", "hpl-260000x2048", *words, "4x2", "--json"]) == 0
+    assert main(["map", "hpl-260000x2048", *words, "4x2", "--json"]) == 0
     assert '"rows": 4' in capsys.readouterr().out
-    assert main(["plan", "--graph", "dlrm-a", *words, "4x2"]) == 2
+    assert main(["map", "dlrm-a", *words, "4x2"]) == 2
     assert "only Linpack is" in capsys.readouterr().err

@@ -1,24 +1,22 @@
 """What the explorer asks: options of the table, a start from a plan or a question."""
 
-from argparse import Namespace
-
 import pytest
 
 import meshwright as mw
+from meshwright.ask.declared import declared
+from meshwright.ask.questions import COMMANDS, Estimate, Explore, Plan
 from meshwright.base.errors import SpecError
 from meshwright.explore.question import (
     EXAMPLE,
     FIRST,
     OPTIONS,
     Start,
-    arguments,
     catalog,
     command_of,
+    question_of,
     start_of,
     start_of_plan,
 )
-from meshwright.options.question import question_of
-from meshwright.options.table import COMMANDS, options_from_keywords
 from meshwright.spec.model import ModelSpec
 
 QUESTION = {"on": "8xH100", "seq": "8k", "global_batch": 64}
@@ -30,12 +28,12 @@ def found():
 
 
 def start(*arguments: str, **options: object) -> Start:
-    return start_of(options_from_keywords("explore", {**options, "model": (*arguments, None)[0]}))
+    return start_of(Explore.ask({**options, "model": (*arguments, None)[0]}))
 
 
 def test_every_option_is_one_of_both_verbs():
     for verb in ("plan", "estimate", "explore"):
-        assert set(OPTIONS) <= {option.name for option in COMMANDS[verb].options}
+        assert set(OPTIONS) <= COMMANDS[verb].options.keys()
     assert set(FIRST) <= set(OPTIONS)
 
 
@@ -69,7 +67,7 @@ def test_a_plan_file_asks_what_it_answered(found, tmp_path):
 
     save(found, tmp_path / "plan.json")
     begun = start(str(tmp_path / "plan.json"))
-    again = question_of(arguments("estimate", begun.options, begun))
+    again = declared(question_of(Estimate, begun.options, begun))
     assert (again.model, again.system) == (found.model, found.system)
     assert again.workload == found.workload
     assert begun.notes == ()
@@ -79,7 +77,7 @@ def test_a_plan_of_a_model_that_no_catalog_has_is_asked_by_its_name(found):
     model = ModelSpec.model_validate(found.model.model_dump() | {"name": "<img onerror>"})
     begun = start_of_plan(type(found)(**{**vars(found), "model": model}))
     assert begun.options["model"] == "<img onerror>"
-    assert question_of(arguments("estimate", begun.options, begun)).model == model
+    assert declared(question_of(Estimate, begun.options, begun)).model == model
     shown = {entry["name"]: entry["names"] for entry in catalog(begun)["options"]}
     assert shown["model"][0] == "<img onerror>"
 
@@ -104,11 +102,11 @@ def test_options_beside_a_plan_file_are_refused():
 )
 def test_what_the_page_cannot_ask_is_refused(options, complaint):
     with pytest.raises(SpecError, match=complaint):
-        arguments("plan", options, Start({}))
+        question_of(Plan, options, Start({}))
 
 
 def test_the_command_line_of_a_question_asks_the_same():
     options = {"model": "a model", "global_batch": "64", "dropout": "on"}
-    expected = "meshwright plan 'a model' --global-batch 64 --dropout"
+    expected = "meshwright plan 'a model' --global-batch 64 --with dropout"
     assert command_of("plan", options) == expected
-    assert isinstance(arguments("plan", options, Start({})), Namespace)
+    assert question_of(Plan, options, Start({})).dropout

@@ -24,7 +24,7 @@ NAMES = {
 @pytest.fixture(scope="module")
 def plan():
     """Return a plan of two replicas."""
-    return mw.serve("llama3-8b", on="8xH100", decode=True, context=4096, batch=64, tp=4, pp=1)
+    return mw.serve("llama3-8b", on="8xH100", context=4096, batch=64, tp=4, pp=1)
 
 
 def words_of(plan, name):
@@ -49,7 +49,7 @@ def test_a_replica_has_its_degrees_and_its_share_of_the_sequences(plan, name):
 @pytest.mark.parametrize("name", SERVERS)
 def test_narrow_weights_and_cache_are_said(name):
     narrow = mw.serve(
-        "llama3-8b", on="8xH100", decode=True, context=4096, batch=64, tp=4, pp=1,
+        "llama3-8b", on="8xH100", context=4096, batch=64, tp=4, pp=1,
         precision="fp8", kv_cache="fp8",
     )  # fmt: skip
     words = words_of(narrow, name)
@@ -85,7 +85,7 @@ def test_a_server_lies_on_whole_hosts(plan):
 
 def test_replicas_of_attention_share_the_experts_of_one_server():
     """vLLM, ``FusedMoEParallelConfig``: ep is tp x dp; SGLang, ``enable_dp_attention``."""
-    over = mw.serve("mixtral-8x7b", on="8xH100", decode=True, context=2048, batch=64, tp=4, ep=8)
+    over = mw.serve("mixtral-8x7b", on="8xH100", context=2048, batch=64, tp=4, ep=8)
     assert {"vllm", "sglang"} <= set(over.best.launches_with)
     words = words_of(over, "vllm")
     assert words[words.index("--data-parallel-size") + 1] == "2"
@@ -104,14 +104,14 @@ def test_replicas_of_attention_share_the_experts_of_one_server():
                                                ("deepseek-v3", "16xH100"),
                                                ("deepseek-v3", "32xH100")])  # fmt: skip
 def test_large_models_are_served_over_hosts(model, system):
-    found = mw.serve(model, on=system, decode=True, context=4096, batch=32, framework="vllm")
+    found = mw.serve(model, on=system, context=4096, batch=32, framework="vllm")
     assert found.best.estimate.fits
     assert served(found, "vllm")
 
 
 @pytest.mark.parametrize("system", ["wafer-6x8", "4xWSE-3"])
 def test_no_server_runs_on_machines_that_it_does_not_know(system):
-    asked = {"on": system, "decode": True, "context": 2048, "batch": 8}
+    asked = {"on": system, "context": 2048, "batch": 8}
     assert mw.serve("llama3-8b", **asked).best.launches_with == ()
     with pytest.raises(SpecError, match="does not run on"):
         mw.serve("llama3-8b", **asked, framework="vllm")
@@ -121,7 +121,7 @@ def test_no_server_runs_on_machines_that_it_does_not_know(system):
 @pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b"])
 def test_what_is_planned_for_a_server_is_written_for_it(name, model):
     """On two hosts: the search comes to nothing that the exporter refuses."""
-    asked = {"on": "16xH100", "decode": True, "context": 2048, "batch": 64}
+    asked = {"on": "16xH100", "context": 2048, "batch": 64}
     found = mw.serve(model, **asked, framework=name)
     for entry in (found.best, *found.runners_up):
         assert name in entry.launches_with
@@ -129,7 +129,7 @@ def test_what_is_planned_for_a_server_is_written_for_it(name, model):
 
 
 def test_without_a_server_nothing_is_refused_and_the_screen_names_those_that_start():
-    asked = {"on": "16xH100", "decode": True, "context": 2048, "batch": 64}
+    asked = {"on": "16xH100", "context": 2048, "batch": 64}
     free = mw.serve("mixtral-8x7b", **asked, tp=4, ep=2)
     assert free.best.launches_with == ("sglang",)
     assert launches_text(free) == "with sglang; priced for generic (--framework)"
@@ -146,7 +146,7 @@ def test_without_a_server_nothing_is_refused_and_the_screen_names_those_that_sta
 )  # fmt: skip
 def test_what_a_server_is_not_is_said(options, text):
     with pytest.raises(MeshwrightError, match=text):
-        mw.serve("llama3-8b", on="8xH100", decode=True, context=2048, batch=64, **options)
+        mw.serve("llama3-8b", on="8xH100", context=2048, batch=64, **options)
 
 
 def test_a_server_does_not_train():

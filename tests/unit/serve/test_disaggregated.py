@@ -138,7 +138,7 @@ def test_answers_are_made_without_prompts():
 
 
 def test_parts_of_both_times_sum_and_rates_match():
-    found = meshwright.plan(**ASKED)
+    found = meshwright.serve(**ASKED)
     best, work = found.best, found.workload
     assert sum(best.first_token_parts_s.values()) == pytest.approx(best.first_token_s)
     assert best.first_token_s <= 0.4 * (1.0 + 1e-9)
@@ -158,14 +158,14 @@ def test_parts_of_both_times_sum_and_rates_match():
 
 
 ASKED = {
-    "model": "llama3-8b", "on": "8xH100", "decode": True, "prefill": True, "disaggregated": True,
+    "model": "llama3-8b", "on": "8xH100", "disaggregated": True,
     "batch": 256, "prompt": "4k", "answer": 512, "max_ttft": "400ms", "max_tpot": "30ms",
 }  # fmt: skip
 
 
 def test_both_ways_are_compared_within_the_same_limits():
-    found = meshwright.plan(**ASKED)
-    mixed = meshwright.plan(**{**ASKED, "disaggregated": False})
+    found = meshwright.serve(**ASKED)
+    mixed = meshwright.serve(**{**ASKED, "disaggregated": False})
     assert found.aggregated == mixed.best
     ratio = found.best.tokens_per_s / mixed.best.estimate.tokens_per_s
     assert found.speedup == ratio
@@ -180,13 +180,13 @@ def test_both_ways_are_compared_within_the_same_limits():
 
 def test_a_plan_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "plan.json"
-    found = meshwright.plan(**ASKED, out=str(path))
+    found = meshwright.serve(**ASKED, out=str(path))
     assert load_serving(path) == found == meshwright.load(path)
     assert json.loads(path.read_text()) == DISAGGREGATED_FILE.to_data(found)
 
 
 def test_servers_start_a_worker_of_each_kind():
-    found = meshwright.plan(**ASKED, framework="vllm")
+    found = meshwright.serve(**ASKED, framework="vllm")
     scripts = served(found, "vllm")
     assert sorted(scripts) == ["vllm-decode.sh", "vllm-prefill.sh"]
     assert all("NixlConnector" in text for text in scripts.values())
@@ -204,16 +204,16 @@ def test_servers_start_a_worker_of_each_kind():
 def test_where_only_workers_that_do_both_keep_the_limits_they_are_named():
     """70B in 16 bits fills three of four H100s: nothing is left for workers of their own."""
     with pytest.raises(InfeasibleError, match="workers that do both do: tp4"):
-        meshwright.plan(**{**ASKED, "model": "llama3-70b", "on": "4xH100", "max_ttft": "2s"})
+        meshwright.serve(**{**ASKED, "model": "llama3-70b", "on": "4xH100", "max_ttft": "2s"})
 
 
 def test_what_no_worker_keeps_is_named():
     with pytest.raises(InfeasibleError, match="no prompt passes within 1 ms"):
-        meshwright.plan(**{**ASKED, "max_ttft": "1ms"})
+        meshwright.serve(**{**ASKED, "max_ttft": "1ms"})
     with pytest.raises(InfeasibleError, match="need two devices"):
-        meshwright.plan(**{**ASKED, "on": "1xH100"})
+        meshwright.serve(**{**ASKED, "on": "1xH100"})
     with pytest.raises(InfeasibleError, match="no split of at most 4 devices has tp 8"):
-        meshwright.plan(**{**ASKED, "on": "8xH100", "tp": 8})
+        meshwright.serve(**{**ASKED, "on": "8xH100", "tp": 8})
 
 
 @pytest.mark.parametrize(
@@ -225,13 +225,13 @@ def test_what_no_worker_keeps_is_named():
         ({"answer": 1}, "an answer of two tokens"),
         ({"speculative_model": "llama3-8b", "speculative_tokens": 2, "acceptance": 0.7},
          "drafts are not priced"),
-        ({"prefill": False, "prompt": None, "answer": None, "max_ttft": None, "max_tpot": None,
-          "context": "4k"}, "--disaggregated: applies only with --decode and --prefill"),
+        ({"prompt": None, "answer": None, "max_ttft": None, "max_tpot": None,
+          "context": "4k"}, "--context: applies only to decode"),
     ],
 )  # fmt: skip
 def test_options_that_mean_nothing_are_refused(options, message):
     with pytest.raises(SpecError, match=message):
-        meshwright.plan(**{**ASKED, **options})
+        meshwright.serve(**{**ASKED, **options})
 
 
 def test_an_answer_has_two_tokens():

@@ -124,8 +124,8 @@ def test_twice_a_resource_is_priced_and_is_never_slower(plan):
 @pytest.mark.parametrize(
     "asked",
     [
-        {"decode": True, "batch": 64, "context": "4k"},
-        {"prefill": True, "batch": 4, "prompt": "4k"},
+        {"batch": 64, "context": "4k"},
+        {"batch": 4, "prompt": "4k"},
     ],
     ids=["decode", "prefill"],
 )
@@ -230,7 +230,7 @@ def test_stated_weights_take_the_place_of_the_checkpoint(tmp_path):
     config = {**model_entry("llama3-8b").config, "quantization_config": {"load_in_4bit": True}}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config), encoding="utf-8")
-    asked = {"on": "1xH100", "decode": True, "batch": "1", "context": "1k"}
+    asked = {"on": "1xH100", "batch": "1", "context": "1k"}
     stored = meshwright.plan(str(path), **asked)
     stated = meshwright.plan(str(path), **asked, weights="fp8")
     plain = meshwright.plan("llama3-8b", **asked, weights="fp8")
@@ -247,9 +247,9 @@ def test_what_would_fit_is_narrower_than_the_checkpoint():
 @pytest.mark.parametrize(
     ("asked", "field"),
     [
-        ({"decode": True, "context": 2048}, "context_length"),
-        ({"prefill": True, "prompt": 2048}, "prompt_length"),
-        ({"decode": True, "prefill": True, "prompt": 1024, "answer": 2}, "context_length"),
+        ({"context": 2048}, "context_length"),
+        ({"prompt": 2048}, "prompt_length"),
+        ({"prompt": 1024, "answer": 2}, "context_length"),
     ],
 )
 def test_no_sequence_is_longer_than_the_table_of_positions(asked, field):

@@ -9,7 +9,7 @@ from meshwright import serve
 from meshwright.spec.model import ModelSpec
 from meshwright.view.parts import Code, Folded
 
-ASKED = {"on": "8xH100", "batch": 64, "decode": True}
+ASKED = {"on": "8xH100", "batch": 64}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_a_plan_of_an_earlier_version_has_a_page(found) -> None:
 
 
 def test_requests_show_both_times() -> None:
-    both = serve("llama3-8b", prefill=True, prompt="1k", answer="256", **ASKED)
+    both = serve("llama3-8b", prompt="1k", answer="256", **ASKED)
     page = both.page()
     check_page(page)
     points = values_of(charts_of(page)["Throughput against the time to the first token"])
@@ -75,7 +75,7 @@ def test_requests_show_both_times() -> None:
 
 
 def test_prompts_have_a_page() -> None:
-    page = serve("llama3-8b", on="8xH100", batch=8, prefill=True, prompt="1k").page()
+    page = serve("llama3-8b", on="8xH100", batch=8, prompt="1k").page()
     check_page(page)
     assert "Time to the first token" in charts_of(page)
 

@@ -125,12 +125,12 @@ def test_requests_are_answered_in_fewer_steps():
     assert found.first_token_s[0] > plain.first_token_s[0]
 
 
-ASKED = {"model": "llama3-70b", "on": "8xH100", "decode": True, "batch": 16, "context": "4k"}
+ASKED = {"model": "llama3-70b", "on": "8xH100", "batch": 16, "context": "4k"}
 DRAFTS = {"speculative_model": DRAFT, "speculative_tokens": 4, "acceptance": 0.7}
 
 
 def test_the_screen_repeats_what_was_stated():
-    found = meshwright.plan(**ASKED, **DRAFTS)
+    found = meshwright.serve(**ASKED, **DRAFTS)
     text = " ".join(text_of(found.page()).split())
     assert "4 tokens a step by llama3-8b, 70% accepted as stated: 2.77 tokens a step" in text
     assert found.best.strategy.pp == 1
@@ -139,7 +139,7 @@ def test_the_screen_repeats_what_was_stated():
 
 
 def test_a_prediction_layer_is_written_for_vllm():
-    found = meshwright.plan(
+    found = meshwright.serve(
         **{**ASKED, "model": "deepseek-v3", "on": "8xH200"}, speculative_model="mtp",
         speculative_tokens=1, acceptance=0.8, framework="vllm",
     )  # fmt: skip
@@ -156,18 +156,18 @@ def test_a_prediction_layer_is_written_for_vllm():
         ({"context": 4, "speculative_tokens": 4}, "4 tokens are all of the answer"),
         ({"acceptance": 1.2}, "--acceptance: found 1.2"),
         ({"speculative_model": "mtp"}, "llama3-70b has no layer of multi-token prediction"),
-        ({"decode": False, "prefill": True, "context": None, "prompt": "1k"},
-         "--acceptance: applies only with --decode"),
+        ({"context": None, "prompt": "1k"},
+         "--acceptance: applies only to decode"),
     ],
 )  # fmt: skip
 def test_nothing_is_taken_for_granted(options, message):
     with pytest.raises(SpecError, match=message):
-        meshwright.plan(**{**ASKED, **DRAFTS, **options})
+        meshwright.serve(**{**ASKED, **DRAFTS, **options})
 
 
 def test_pipelines_have_no_drafts():
     with pytest.raises(InfeasibleError, match="pp 2 with drafts, which need pp 1"):
-        meshwright.plan(**ASKED, **DRAFTS, pp=2)
+        meshwright.serve(**ASKED, **DRAFTS, pp=2)
 
 
 def test_drafts_are_not_priced_on_workers_of_their_own():

@@ -150,8 +150,8 @@ ASKED = {"model": "llama3-8b", "on": "1xH100", "batch": 8}
 
 
 def test_both_flags_ask_for_requests():
-    found = meshwright.plan(
-        **ASKED, decode=True, prefill=True, prompt="1k", answer=128, max_ttft="1s",
+    found = meshwright.serve(
+        **ASKED, prompt="1k", answer=128, max_ttft="1s",
         max_tpot="20ms",
     )  # fmt: skip
     work = found.workload
@@ -164,23 +164,23 @@ def test_both_flags_ask_for_requests():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"decode": True, "prefill": True, "prompt": "1k"}, "--answer: is needed"),
+        ({"prompt": "1k", "max_ttft": "1s"}, "--answer: is needed"),
         (
-            {"decode": True, "prefill": True, "prompt": "1k", "answer": 8, "context": "1k"},
-            "--context: applies only with --decode",
+            {"prompt": "1k", "answer": 8, "context": "1k"},
+            "--context: applies only to decode",
         ),
         (
-            {"decode": True, "prefill": True, "prompt": 8, "answer": 8, "max_latency": "1s"},
-            "--max-latency: applies only with --decode or --prefill",
+            {"prompt": 8, "answer": 8, "max_latency": "1s"},
+            "--max-latency: applies only to decode .* or prefill",
         ),
-        ({"decode": True, "context": "1k", "answer": 8}, "with --decode and --prefill together"),
-        ({"prefill": True, "prompt": "1k", "max_tpot": "1s"}, "--max-tpot: applies only with"),
-        ({"decode": True, "context": "1k", "framework": "megatron"}, "megatron trains"),
+        ({"context": "1k", "answer": 8}, "--context: applies only to decode"),
+        ({"prompt": "1k", "max_tpot": "1s"}, "--answer: is needed"),
+        ({"context": "1k", "framework": "megatron"}, "megatron trains"),
     ],
 )
 def test_options_of_other_questions_are_refused(options, message):
     with pytest.raises(SpecError, match=message):
-        meshwright.plan(**ASKED, **options)
+        meshwright.serve(**ASKED, **options)
 
 
 def test_a_request_has_an_answer_and_a_limit_of_its_prompt_needs_one():

@@ -48,7 +48,7 @@ def test_a_ramp_comes_from_a_script_and_goes_into_one(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [("128,128", "three numbers"), ("128,100,600", "does not reach the batch 512"),
-     ("512,16,600", "does not reach the batch 512"), ("0,16,600", "--batch-ramp")],
+     ("512,16,600", "does not reach the batch 512"), ("0,16,600", "--with batch_ramp")],
 )  # fmt: skip
 def test_a_ramp_that_misses_the_batch_is_refused(text, message):
     with pytest.raises(mw.MeshwrightError, match=message):

@@ -11,7 +11,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
     trained, served = str(folder / "training.json"), str(folder / "serving.json")
     mw.estimate("gpt2-355m", on="8xH100", seq=1024, global_batch=64, out=trained)
-    mw.serve("llama3-8b", on="8xH100", decode=True, batch=8, context=1024, tp=8, out=served)
+    mw.serve("llama3-8b", on="8xH100", batch=8, context=1024, tp=8, out=served)
     return {"training": trained, "decode": served}
 
 

@@ -55,5 +55,5 @@ def test_model_flops_count_documents_too():
 
 
 def test_documents_longer_than_a_sequence_are_refused():
-    with pytest.raises(mw.MeshwrightError, match="--document-length: 9000 is longer"):
+    with pytest.raises(mw.MeshwrightError, match="--with document_length: 9000 is longer"):
         mw.estimate("llama3-8b", **ASKED, document_length=9000)

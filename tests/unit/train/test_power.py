@@ -101,11 +101,11 @@ def test_what_knows_no_cap_refuses_one():
 
 @pytest.mark.slow
 def test_options_of_the_command_line(capsys):
-    assert main(["plan", *QUESTION, "--max-power", "50W"]) == 3
+    assert main(["plan", *QUESTION, "--with", "max_power=50W"]) == 3
     assert "50 W" in capsys.readouterr().err
-    assert main(["plan", *QUESTION, "--max-power", "5 kg"]) == 2
-    assert "--max-power" in capsys.readouterr().err
-    status = main(["estimate", *QUESTION, "--tatp", "4", "--idle-power", "off", "--json"])
+    assert main(["plan", *QUESTION, "--with", "max_power=5 kg"]) == 2
+    assert "--with max_power" in capsys.readouterr().err
+    status = main(["estimate", *QUESTION, "--tatp", "4", "--with", "idle_power=off", "--json"])
     data = json.loads(capsys.readouterr().out)["best"]["estimate"]
     assert status == 0
     assert data["energy_parts_j"]["idle_j"] == 0.0

@@ -19,7 +19,7 @@ from meshwright.view.notebook import WIDTH, figure
 from meshwright.view.parts import Chart
 
 ASKED = {"on": "8xH100", "seq": "1k", "global_batch": 16}
-REQUESTS = {"decode": True, "prefill": True, "batch": 64, "prompt": "2k", "answer": 128,
+REQUESTS = {"batch": 64, "prompt": "2k", "answer": 128,
             "max_ttft": "2 s"}  # fmt: skip
 ROWS = [
     {"id": f"run {seconds}", "group": "ours", "framework": "megatron-lm",
@@ -74,8 +74,8 @@ MADE = {
     ),
     "serving": lambda files: mw.serve("llama3-8b", on="8xH100", **REQUESTS),
     "apart": lambda files: mw.serve("llama3-8b", on="8xH100", **REQUESTS, disaggregated=True),
-    "graph": lambda files: mw.plan(graph="gpt3-175b-layer", on="8xH100"),
-    "linpack": lambda files: mw.plan(graph="hpl-20000x512", on="8xH100", process_grid="any"),
+    "graph": lambda files: mw.map("gpt3-175b-layer", on="8xH100"),
+    "linpack": lambda files: mw.map("hpl-20000x512", on="8xH100", process_grid="any"),
     "fusion": lambda files: mw.fuse("gpt3-175b-layer", on="SN10"),
     "partition": lambda files: mw.partition("llama3-8b", on="8xH100", level="hbm", seq=4096),
     "timeline": lambda files: mw.timeline(mw.estimate("gpt2-medium", **ASKED, tp=2, pp=4)),

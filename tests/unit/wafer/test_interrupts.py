@@ -4,7 +4,7 @@ import pytest
 
 import meshwright as mw
 from meshwright import api
-from meshwright.options.table import options_from_keywords
+from meshwright.ask.questions import Plan as Question
 from meshwright.wafer import training
 
 QUESTION = {"model": "gpt2-355m", "on": "wafer-6x8", "seq": 1024, "global_batch": 48}
@@ -17,8 +17,7 @@ def interrupt(*args, **kwargs):
 @pytest.mark.slow
 def test_the_best_so_far_is_placed_and_not_proven():
     whole = mw.plan(**QUESTION, simulated=0)
-    args = options_from_keywords("plan", {key: str(value) for key, value in QUESTION.items()})
-    found = api.plan.answer(args, api.Call(search=interrupt))
+    found = api.plan.answer(Question.ask(QUESTION), api.Call(search=interrupt))
     assert (whole.coverage.is_complete, found.coverage.is_complete) == (True, False)
     assert found.best.placement is not None
     assert found.best.simulated_s is None

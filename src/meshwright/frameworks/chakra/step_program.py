@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 
+import numpy as np
+
 from meshwright.base.arrays import IntArray, ceil_div
 from meshwright.cost.memory import parameters_on_device
 from meshwright.cost.pipeline import micro_batches, send_bytes
@@ -22,8 +24,9 @@ from meshwright.frameworks.chakra.groups import PIPELINE_ENDS, RankMesh
 from meshwright.frameworks.chakra.recorder import Form, Recorder, write_stream
 from meshwright.frameworks.chakra.steps import Exchange, Pieces, Step, Work
 from meshwright.frameworks.chakra.wire import Groups, Node, SharedTrace, varint
-from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
-from meshwright.sharding.dealing import chunk_lengths, dealt_kinds
+from meshwright.schedule.pipeline_schedules import TaskKind, schedules
+from meshwright.schedule.tasks import NONE, PassTask, pass_tasks
+from meshwright.sharding.dealing import dealt_layers
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, StreamForm
 from meshwright.spec.collective import CollectiveKind
@@ -171,18 +174,27 @@ class StepProgram:
         return [partner for axis in PARTNER_AXES for partner in self.mesh.along(rank, axis)]
 
     @cached_property
-    def lengths(self) -> IntArray:
-        """Layers of each run of the pipeline."""
-        return chunk_lengths(self.problem.model.num_layers, self.num_runs, self.plan_options)
+    def tasks(self) -> list[PassTask]:
+        """Passes of all stages, from the schedule."""
+        return pass_tasks(
+            schedules[self.plan_options.schedule], self.num_stages,
+            self.num_runs // self.num_stages, self.num_micro_batches,
+        )  # fmt: skip
+
+    @cached_property
+    def layers(self) -> list[IntArray]:
+        """Kinds of the layers of each run of the pipeline."""
+        pattern, num_kinds = self.problem.model.layer_pattern, len(self.problem.graph.layers)
+        return dealt_layers(pattern, num_kinds, self.num_runs, self.plan_options)
 
     @cached_property
     def kept_layers(self) -> frozenset[str]:
         """Names of layers without recomputation, where others of their chunk recompute."""
         if not self.plan_options.recomputes_some:
             return frozenset()
-        pattern, num_kinds = self.problem.model.layer_pattern, len(self.problem.graph.layers)
-        kinds = dealt_kinds(pattern, num_kinds, self.lengths, self.plan_options).tolist()
-        return frozenset(f"L{number}" for number, kind in enumerate(kinds) if kind >= num_kinds)
+        num_kinds = len(self.problem.graph.layers)
+        kept = np.flatnonzero(np.concatenate(self.layers) >= num_kinds).tolist()
+        return frozenset(f"L{number}" for number in kept)
 
     def steps(self, place: str, index: int, kind: TaskKind) -> tuple[Step, ...]:
         """Return the steps of a device in a task with the layer or edge at a place."""
@@ -194,7 +206,7 @@ class StepProgram:
         """Name and piece of the layers and edges of each run of the pipeline, first to last."""
         pattern, num_kinds = self.problem.model.layer_pattern, len(self.problem.graph.layers)
         layers = iter([(f"L{number}", kind) for number, kind in enumerate(pattern)])
-        runs = [list(islice(layers, count)) for count in self.lengths.tolist()]
+        runs = [list(islice(layers, count)) for count in map(len, self.layers)]
         runs[0].insert(0, ("embedding", num_kinds))
         runs[-1].append(("head", num_kinds + 1))
         return runs
@@ -232,38 +244,33 @@ class _RankWriter:
     def nodes(self) -> list[Node]:
         """Return all nodes, task by task."""
         program = self.program
-        order = schedules[program.plan_options.schedule].order(
-            self.stage, program.num_stages, program.num_runs // program.num_stages,
-            program.num_micro_batches,
-        )  # fmt: skip
+        order = [task for task in program.tasks if task.stage == self.stage]
         last = {task.chunk: n for n, task in enumerate(order) if task.kind in _COMPLETE}
         for number, task in enumerate(order):
-            run = task.chunk * program.num_stages + self.stage
             if task.kind is TaskKind.FORWARD:
-                self._forward(task, run)
+                self._forward(task)
             else:
-                self._backward(task, run, is_last=last[task.chunk] == number)
+                self._backward(task, is_last=last[task.chunk] == number)
         self._end()
         return self.recorder.nodes
 
-    def _forward(self, task: Task, run: int) -> None:
+    def _forward(self, task: PassTask) -> None:
         """Write down a forward pass through a run of layers, with its receives and sends."""
-        self._receive(task, run - 1, self.stage - 1, "activations")
-        for place, index in self.program.places[run]:
+        self._receive(task, task.position - 1, self.stage - 1, "activations")
+        for place, index in self.program.places[task.position]:
             label = f"F{task.micro_batch} {place}"
             self.recorder.begin_piece()
             if self.zero_stage == 3 or (self.zero_stage > 0 and task.micro_batch == 0):
                 self._exchange(label, self.state.gathers(index))
             self._play(label, self.program.steps(place, index, TaskKind.FORWARD))
-        self._send(task, run, self.stage + 1, "activations")
+        self._send(task, task.position, "activations")
 
-    def _backward(self, task: Task, run: int, *, is_last: bool) -> None:
+    def _backward(self, task: PassTask, *, is_last: bool) -> None:
         """Write down a backward pass, or one half of it, and the sums of its gradients."""
         sends = task.kind is not TaskKind.BACKWARD_WEIGHT
         gathers = sends and self.zero_stage == 3 and self.program.plan_options.reshard_after_forward
-        if sends:
-            self._receive(task, run, self.stage + 1, "gradients")
-        for place, index in reversed(self.program.places[run]):
+        self._receive(task, task.position, self.stage + 1, "gradients")
+        for place, index in reversed(self.program.places[task.position]):
             label = f"{task.kind}{task.micro_batch} {place}"
             self.recorder.begin_piece()
             if gathers:
@@ -271,8 +278,7 @@ class _RankWriter:
             self._play(label, self.program.steps(place, index, task.kind))
             if task.kind in _COMPLETE:
                 self._sum_gradients(label, index, is_last=is_last)
-        if sends:
-            self._send(task, run - 1, self.stage - 1, "gradients")
+        self._send(task, task.position - 1, "gradients")
 
     def _play(self, label: str, steps: Iterable[Step]) -> None:
         """Write down the steps of a pass."""
@@ -298,26 +304,23 @@ class _RankWriter:
             self._exchange(label, self.state.sums(index), holds_up=False)
             self.complete_gradients += self.recorder.arrived
 
-    def _receive(self, task: Task, boundary: int, stage: int, what: str) -> None:
+    def _receive(self, task: PassTask, boundary: int, stage: int, what: str) -> None:
         """Write down the receive over the boundary behind a run, if there is one."""
-        if self._is_boundary(boundary):
+        if task.sender != NONE:
             source = self.pipeline[stage % len(self.pipeline)]
             name = f"{what} {task.kind}{task.micro_batch}"
             tag = self._tag(task, boundary)
             self.recorder.receive(name, source, self.program.send_bytes, tag)
 
-    def _send(self, task: Task, boundary: int, stage: int, what: str) -> None:
+    def _send(self, task: PassTask, boundary: int, what: str) -> None:
         """Write down the send over a boundary, if there is one."""
-        if self._is_boundary(boundary):
-            target = self.pipeline[stage % len(self.pipeline)]
+        if task.receiver != NONE:
+            target = self.pipeline[task.receiver % len(self.pipeline)]
             name = f"{what} {task.kind}{task.micro_batch}"
             tag = self._tag(task, boundary)
             self.recorder.send(name, target, self.program.send_bytes, tag)
 
-    def _is_boundary(self, boundary: int) -> bool:
-        return 0 <= boundary < self.program.num_runs - 1
-
-    def _tag(self, task: Task, boundary: int) -> int:
+    def _tag(self, task: PassTask, boundary: int) -> int:
         """Return a number for each boundary, direction and micro-batch."""
         is_backward = task.kind is not TaskKind.FORWARD
         return (task.micro_batch * self.program.num_runs + boundary) * 2 + is_backward

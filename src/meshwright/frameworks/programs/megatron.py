@@ -428,7 +428,9 @@ def _batch(given: Given) -> dict[str, Any]:
     if (ramp := given.value("rampup_batch_size")) is not None:
         found["batch_ramp"] = ",".join(re.findall(r"\d+", str(ramp).replace("_", "")))
     if given.flag("reset_attention_mask"):
-        given.notes.append("a packed sequence attends as one; --document-length says otherwise")
+        given.notes.append(
+            "a packed sequence attends as one; --with document_length=N says otherwise"
+        )
     if "seq_length" not in given and "encoder_seq_length" not in given:
         given.needs("--seq", "the files state no --seq-length")
     return found

@@ -106,10 +106,10 @@ def _has_experts(model: Any) -> bool:
 def _worker(given: Given, found: dict[str, Any], option: str, role: str) -> None:
     """Read the role of a worker: prefill or decode.
 
-    It is priced without the transfer of caches: ``plan --disaggregated`` prices both roles. A
+    It is priced without the transfer of caches: ``serve --disaggregated`` prices both roles. A
     worker of prefill takes prompts, and leaves room for the first token of an answer.
     """
-    given.notes.append(f"{option}: the way of caches is priced by plan --disaggregated, not here")
+    given.notes.append(f"{option}: the way of caches is priced by serve --disaggregated, not here")
     if role == "prefill" and found["context"]:
         found |= {"decode": None, "prefill": True, "context": None, "prompt": found["context"] - 1}
 

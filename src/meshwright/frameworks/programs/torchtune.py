@@ -74,7 +74,9 @@ class Torchtune(Framework):
         if "Chunked" in (given.text("loss._component_") or ""):
             given.notes.append("a loss in parts is priced as a whole one")
         if given.flag("dataset.packed"):
-            given.notes.append("a packed sequence attends as one; --document-length says otherwise")
+            given.notes.append(
+                "a packed sequence attends as one; --with document_length=N says otherwise"
+            )
         on_networks = options.pop("has_network_adapters")
         if "lora" not in component + config and "model.lora_rank" not in given:
             options["optimizer"] = _optimizer(given, options["precision"], model)

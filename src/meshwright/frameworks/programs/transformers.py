@@ -400,7 +400,9 @@ def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
     if length and not packing:
         given.notes.append(f"every sequence is priced as long as the longest: {length} tokens")
     elif packing:
-        given.notes.append("a packed sequence attends as one; --document-length says otherwise")
+        given.notes.append(
+            "a packed sequence attends as one; --with document_length=N says otherwise"
+        )
     return found
 
 

@@ -119,7 +119,7 @@ def test_rounds_are_as_long_as_the_pipeline(tmp_path):
 def test_documents_that_attend_to_themselves_are_asked_for(tmp_path):
     """A script does not hold their length; the attention of shorter ones takes less time."""
     path = script(tmp_path, more="--reset-attention-mask --reset-position-ids")
-    assert any("--document-length" in note for note in mw.read(path).notes)
+    assert any("--with document_length" in note for note in mw.read(path).notes)
     whole, packed = (
         mw.estimate(path, on="16xH100", document_length=d).best.estimate for d in (None, 512)
     )
@@ -143,7 +143,7 @@ def test_the_order_of_the_axes_is_that_of_the_file(tmp_path):
     assert order == ("tp", "tatp", "cp", "pp", "dp_shard", "dp_replicate")
     usual = mw.estimate(script(tmp_path, more=pipeline), on="16xH100").best.plan_options.axis_order
     assert usual[-1] == "pp"
-    with pytest.raises(SpecError, match=r"--axis-order: is not searched .* \(tp-cp-dp-pp\)"):
+    with pytest.raises(SpecError, match=r"--with axis_order: is not searched .* \(tp-cp-dp-pp\)"):
         mw.plan("llama3-8b", on="16xH100", seq=4096, global_batch=64, framework="torchtitan",
                 axis_order="tp-pp-cp-dp")  # fmt: skip
 
@@ -206,7 +206,7 @@ def test_servers_are_priced_and_planned_only(tmp_path):
     for verb in (mw.fit, mw.check, mw.compare):
         with pytest.raises(SpecError, match="starts a server"):
             verb(str(path), on="2xH100")
-    assert mw.plan(from_=str(path), on="2xH100").workload.batch_size == 64
+    assert mw.serve(from_=str(path), on="2xH100").workload.batch_size == 64
     with pytest.raises(SpecError, match=r"--on: is needed.*--on 2xCHIP"):
         mw.estimate(str(path))
 

@@ -36,8 +36,8 @@ def test_a_plan_comes_back_at_its_price(tmp_path, name, question):
 @pytest.mark.parametrize("server", ["vllm", "sglang", "tensorrt-llm", "tensorrt-llm-pytorch"])
 def test_a_command_that_serves_comes_back_at_its_price(tmp_path, server, precision):
     target = server.removesuffix("-pytorch")
-    asked = {"on": "8xH100", "decode": True, "batch": 64, "context": 8192}
-    plan = mw.plan("llama3.1-8b", server=server, precision=precision, **asked)
+    asked = {"on": "8xH100", "batch": 64, "context": 8192}
+    plan = mw.serve("llama3.1-8b", framework=server, precision=precision, **asked)
     path = tmp_path / "serve.sh"
     path.write_text(served(plan, target)[f"{target}.sh"])
     beside = {"precision": precision} if target == "tensorrt-llm" else {}  # of its checkpoint

@@ -10,11 +10,11 @@ QUESTION = ["llama3-8b", "--on", "64xH100", "--seq", "8192", "--global-batch", "
 MEGATRON = ["--framework", "megatron"]
 PLANS = [
     ["--tp", "4", "--pp", "2", "--recompute", "full"],
-    ["--tp", "2", "--pp", "4", "--vpp", "2", "--dp-overlap", "off"],
+    ["--tp", "2", "--pp", "4", "--vpp", "2", "--with", "dp_overlap=off"],
     ["--zero", "3", "--mbs", "2", "--precision", "fp8"],
-    ["--tp", "8", "--cp", "2", "--recompute", "selective", "--async-tp", "--cuda-graphs"],
-    ["--tp", "2", "--pp", "4", "--axis-order", "tp-cp-pp-dp"],
-    ["--cp", "2", "--cp-kind", "ulysses", "--zero", "0", "--dropout"],
+    ["--tp", "8", "--cp", "2", "--recompute", "selective", "--with", "async_tp", "--cuda-graphs"],
+    ["--tp", "2", "--pp", "4", "--with", "axis_order=tp-cp-pp-dp"],
+    ["--cp", "2", "--with", "cp_kind=ulysses", "--zero", "0", "--with", "dropout"],
     ["--tp", "2", "--offload", "optimizer", "--optimizer", "megatron-adam-bf16-gradients"],
 ]
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from meshwright.ask.declared import OF_WORKLOAD
+from meshwright.ask.questions import Fixed
+from meshwright.ask.record import Question
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import PYTHON, SCRIPTS, TREES
-from meshwright.options.question import FIXED, STATED_IN_FILE, option_of
 
 if TYPE_CHECKING:
     from meshwright.frameworks.reading.job import Job
@@ -39,73 +40,81 @@ def is_job_file(text: object) -> bool:
     return isinstance(content, Mapping) and bool(OF_JOBS & set(content))
 
 
-def files_of(args: argparse.Namespace) -> list[str]:
+def files_of(asked: Any) -> list[str]:
     """Return the files that start a job: those of ``--from``, and MODEL where it is one."""
-    named = getattr(args, "origin", None) or []
-    files = [named] if isinstance(named, str) else list(named)
-    return [args.model, *files] if is_job_file(args.model) else files
+    files = list(asked.from_ or ())
+    return [asked.model, *files] if is_job_file(asked.model) else files
+
+
+Asked = TypeVar("Asked", bound=Question)
 
 
 def with_job(
-    args: argparse.Namespace, *, keeps_strategy: bool = True, may_serve: bool = False
-) -> tuple[argparse.Namespace, Job | None]:
-    """Return the options with the values of files, and their job; None: no file is named.
+    asked: Asked, *, keeps_strategy: bool = True, kinds: Sequence[str] = ("training",)
+) -> tuple[Asked, Job | None]:
+    """Return the question with the values of files, and their job; None: no file is named.
 
     Parameters
     ----------
     keeps_strategy
         Take degrees and choices from the files too; otherwise they are left to a search.
-    may_serve
-        The job may be a server; otherwise it trains.
+    kinds
+        What the job may do: ``training``, ``serving``.
 
     Raises
     ------
     SpecError
         The files cannot be read, or an option is needed beside them.
     """
-    files = files_of(args)
+    question: Any = asked
+    files = files_of(question)
     if not files:
-        if getattr(args, "set", None):
+        if question.set:
             raise SpecError(Fault("--set", "applies only with files that start a job"))
-        return args, None
-    given = dict(vars(args))
-    if is_job_file(given["model"]):
-        given["model"] = None
-    stated = {name for name, value in given.items() if value not in (None, False, [])}
-    job = read_files(files, given, stated)
+        return asked, None
+    variables, question = question.set, question.but(from_=None, set=None)
+    if is_job_file(question.model):
+        question = question.but(model=None)
+    stated, options = question.stated, question.options
+    job = read_files(files, question.on, variables, {options[name].target for name in stated})
     origin = ", ".join(files)
-    if job.kind == "serving" and not may_serve:
-        fault = Fault("", "starts a server", "estimate prices it, plan --from finds a better one")
-        raise SpecError(fault, origin=origin)
-    skipped = set(STATED_IN_FILE) if given.get("workload") else set()
-    skipped |= set() if keeps_strategy else set(FIXED)
-    skipped |= {"server"} if "framework" in stated else set()
+    if job.kind not in kinds:
+        raise SpecError(_OTHERS[job.kind], origin=origin)
+    skipped = set(OF_WORKLOAD) if "workload" in stated else set()
+    skipped |= set() if keeps_strategy else set(Fixed.options)
     skipped |= {"lora_rank", "lora_targets"} if "optimizer" in stated else set()
-    if job.kind == "serving":  # lengths of prompts and answers stand for the longest sequence
-        skipped |= {"context"} if "prefill" in stated else set()
-    merged = given | {
-        name: _as_option(value) for name, value in job.options.items()
-        if name not in stated | skipped
-    }  # fmt: skip
-    if job.kind == "training" and "framework" not in stated | skipped:
-        merged["framework"] = job.framework
-    if given["on"] is None:
-        merged["on"] = job.devices.system
+    # Lengths of prompts and answers stand for the longest sequence.
+    skipped |= {"context"} if "prompt" in stated else set()
+    names = {option.target: name for name, option in options.items()}
+    values = {names[key]: value for key, value in job.options.items() if key in names}
+    values.setdefault("framework", job.framework)
+    values["on"] = job.devices.system
+    question = question.but(
+        **{name: value for name, value in values.items() if name not in stated.keys() | skipped}
+    )
+    by_flag = {option.flag: name for name, option in options.items()}
     missing = [
         fault for fault in job.missing
-        if merged.get(_name(fault.path)) is None and _name(fault.path) not in skipped
+        if by_flag.get(fault.path, "") not in question.stated.keys() | skipped
     ]  # fmt: skip
-    if merged["on"] is None and all(fault.path != "--on" for fault in missing):
+    if question.on is None and all(fault.path != "--on" for fault in missing):
         example, message = job.devices.example, "is needed: the files do not name the chips"
         missing.append(Fault("--on", message, example))
     if missing:
         raise SpecError(missing, origin=origin)
-    if keeps_strategy and job.kind == "training" and (idle := _idle_ranks(merged)):
+    if keeps_strategy and job.kind == "training" and (idle := _idle_ranks(question)):
         raise SpecError(idle, origin=origin)
-    return argparse.Namespace(**{**merged, "origin": None}), job
+    return question, job
 
 
-def _idle_ranks(merged: Mapping[str, Any]) -> Fault | None:
+_OTHERS = {
+    "serving": Fault("", "starts a server", "estimate prices it, serve --from finds a better one"),
+    "training": Fault("", "trains", "estimate prices it, plan --from finds a better one"),
+}
+"""Faults of jobs that do something else."""
+
+
+def _idle_ranks(asked: Any) -> Fault | None:
     """Return the fault of degrees that do not fill the devices: each launcher starts all of them.
 
     Source: world size over tp x pp x cp in NVIDIA/Megatron-LM ``megatron/training/arguments.py``;
@@ -116,20 +125,20 @@ def _idle_ranks(merged: Mapping[str, Any]) -> Fault | None:
     from meshwright.catalog.systems import load_system
     from meshwright.spec.system import SystemSpec
 
-    sizes = {name: str(merged.get(name) or 1) for name in ("tp", "cp", "pp", "dp")}
-    on, batch = merged["on"], str(merged.get("global_batch") or "")
-    if not all(size.isdigit() for size in sizes.values()):
-        return None  # the reader of the options reports the fault
+    sizes = {name: getattr(asked, name) or (1,) for name in ("tp", "cp", "pp", "dp", "mbs")}
+    if asked.errors or any(len(size) != 1 for size in sizes.values()):
+        return None  # other faults are told
+    degrees = {name: size[0] for name, size in sizes.items()}
+    micro, on, batch = degrees.pop("mbs"), asked.on, asked.global_batch
     system = on if isinstance(on, SystemSpec) else load_system(on)
-    number, has_dp = system.num_alive, merged.get("dp") is not None
-    unit = math.prod(map(int, sizes.values()))
+    number, has_dp = system.num_alive, asked.dp is not None
+    unit = math.prod(degrees.values())
     if number == unit or (not has_dp and number % unit == 0):
         return None
-    written = " x ".join(f"{name} {size}" for name, size in sizes.items() if has_dp or name != "dp")
-    micro = str(merged.get("micro_batch_size") or 1)
+    stated = {name: size for name, size in degrees.items() if has_dp or name != "dp"}
+    written = " x ".join(f"{name} {size}" for name, size in stated.items())
     replicas = [1] if has_dp else [
-        dp for dp in range(1, 2 * (number // unit) + 3)
-        if not (batch.isdigit() and micro.isdigit()) or int(batch) % (dp * int(micro)) == 0
+        dp for dp in range(1, 2 * (number // unit) + 3) if not batch or batch % (dp * micro) == 0
     ]  # fmt: skip
     nearest = min((dp * unit for dp in replicas or [1]), key=lambda count: abs(count - number))
     what = f"are {unit} ranks" if has_dp else f"do not divide the {number} devices"
@@ -138,23 +147,22 @@ def _idle_ranks(merged: Mapping[str, Any]) -> Fault | None:
 
 
 def read_files(
-    files: Sequence[str], given: Mapping[str, Any], stated: set[str] | None = None
-) -> Job:
+    files: Sequence[str], on: Any, variables: Sequence[str] | None = None,
+    stated: Collection[str] = (),
+) -> Job:  # fmt: skip
     """Return the job that files start, beside the given options."""
     from meshwright.catalog.systems import load_system
     from meshwright.frameworks.reading.files import read_job
     from meshwright.spec.system import SystemSpec
 
     def num_devices() -> int | None:
-        on = given.get("on")
         if on is None:
             return None
         return (on if isinstance(on, SystemSpec) else load_system(on)).num_alive
 
     return read_job(
-        files, num_devices=num_devices, variables=variables_of(given.get("set") or ()),
-        stated=stated or (),
-    )  # fmt: skip
+        files, num_devices=num_devices, variables=variables_of(variables or ()), stated=stated
+    )
 
 
 def variables_of(texts: Sequence[str]) -> dict[str, str]:
@@ -168,15 +176,3 @@ def variables_of(texts: Sequence[str]) -> dict[str, str]:
     if faults:
         raise SpecError(faults)
     return found
-
-
-def _as_option(value: Any) -> Any:
-    """Return a value in the form of the command line."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _name(option: str) -> str:
-    """Return the name of an option: ``--global-batch`` is ``global_batch``."""
-    names = {option_of(name): name for name in (*FIXED, *STATED_IN_FILE, "model", "on", "batch",
-                                                "context")}  # fmt: skip
-    return names.get(option, option.lstrip("-").replace("-", "_"))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshwright.ask.declared import strategy_of
+from meshwright.ask.job_files import with_job
+from meshwright.ask.kinds import quantity
+from meshwright.ask.questions import Explain, Fit
+from meshwright.ask.reading import Reading, faults_of
 from meshwright.base.errors import Fault, SpecError, nearest
-from meshwright.options.job_files import with_job
-from meshwright.options.question import Reading, faults_of, quantity, strategy_question
-from meshwright.options.table import COMMANDS, FIXED, options_from_keywords, question
 
 if TYPE_CHECKING:
     from meshwright.train.answer import Plan
@@ -27,16 +28,14 @@ _MFU = re.compile(r"([0-9.]+)\s*(%?)\s*(mfu_causal|mfu_full|(?<=%)(?:\s*mfu)?)",
 _A_DEVICE = re.compile(r"/(device|gpu|chip)$", re.IGNORECASE)
 
 
-def measured_bytes(text: str, plan: Plan) -> float:
-    """Return the memory of the fullest device [bytes], at most its capacity."""
+def check_measured_bytes(size: float, plan: Plan) -> None:
+    """Refuse a memory of the fullest device [bytes] above its capacity."""
     from meshwright.base.units import format_bytes
 
-    size = quantity(MEASURED_MEMORY, text, "bytes")
     capacity = plan.system.chip.main_memory.capacity_bytes
     if size > capacity:
-        message = f"found {text!r}, but a device has {format_bytes(capacity)}"
+        message = f"found {format_bytes(size)}, but a device has {format_bytes(capacity)}"
         raise SpecError(Fault(MEASURED_MEMORY, message, "of the fullest device, not of all"))
-    return size
 
 
 def measured_step_s(text: str, plan: Plan) -> float:
@@ -95,7 +94,7 @@ def _step_s(text: str, plan: Plan) -> float:
     return quantity(MEASURED, text, "s")
 
 
-def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
+def factors_of(asked: Any, family: str) -> Factors | None:
     """Return the factors behind the jobs of ``--measured``; None: nothing was measured.
 
     Parameters
@@ -110,9 +109,9 @@ def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
     """
     from meshwright.train.measured.trials import learn
 
-    if args.measured is None:
+    if asked.measured is None:
         return None
-    found = measurements_of(Path(args.measured), args.calibration)
+    found = measurements_of(Path(asked.measured), asked.calibration)
     faults = [
         Fault(
             entry.name, f"ran on {chip.family}, which says nothing about {family}", "leave it out"
@@ -121,7 +120,7 @@ def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
         if (chip := entry.problem.system.chip).family != family
     ]
     if faults:
-        raise SpecError(faults, origin=args.measured)
+        raise SpecError(faults, origin=asked.measured)
     return learn(found)
 
 
@@ -179,34 +178,38 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
 
     if not isinstance(entry, Mapping):
         raise SpecError(Fault("", f"expected options of a job, found {entry!r}"))
-    args, _ = with_job(_parsed(entry))
-    for option, text in (("model", args.model), ("on", args.on), ("measured", args.measured)):
-        if text is None:
+    asked, _ = with_job(_asked(entry))
+    for option in ("model", "on", "measured"):
+        if getattr(asked, option) is None:
             raise SpecError(Fault(option, "is needed"))
-    asked, strategy, plan_options = strategy_question(args)
+    found, strategy, plan_options = strategy_of(asked)
     plan = estimate(
-        asked.model, asked.system, asked.workload, strategy, plan_options, calibration=calibration,
+        found.model, found.system, found.workload, strategy, plan_options, calibration=calibration,
         is_placed=False,
     )  # fmt: skip
     return Measurement(name, problem_of(plan), strategy, plan_options,
-                       measured_step_s(args.measured, plan))  # fmt: skip
+                       measured_step_s(str(asked.measured), plan))  # fmt: skip
 
 
-def _parsed(entry: Mapping[Any, Any]) -> argparse.Namespace:
-    """Return the options of a job in the form of the command line."""
-    options = {option.name.rstrip("_"): option for option in COMMANDS["explain"].options
-               if option.name in _OF_A_JOB}  # fmt: skip
+_OF_A_JOB = {
+    option.word: option for name, option in Explain.options.items()
+    if (name in Fit.options or name == "measured") and name != "calibration"
+}  # fmt: skip
+
+
+def _asked(entry: Mapping[Any, Any]) -> Explain:
+    """Return the question that the options of a job ask."""
     values, faults = {}, []
     for key, value in entry.items():
-        option = options.get(str(key).replace("-", "_"))
-        is_flag = option is not None and option.kind == "flag"
+        option = _OF_A_JOB.get(str(key).replace("-", "_"))
+        is_flag = option is not None and option.is_flag
         if option is None:
-            dashed = [name.replace("_", "-") for name in options]
+            dashed = [name.replace("_", "-") for name in _OF_A_JOB]
             faults.append(Fault(str(key), "is no option of a job", nearest(str(key), dashed)))
         elif (
             is_flag != isinstance(value, bool)
             or isinstance(value, Mapping)
-            or (isinstance(value, list) and option.kind not in ("values", "again"))
+            or (isinstance(value, list) and not option.takes)
         ):
             allowed = "true or false" if is_flag else "text or a number"
             faults.append(Fault(str(key), f"found {value!r}, expected {allowed}"))
@@ -214,9 +217,4 @@ def _parsed(entry: Mapping[Any, Any]) -> argparse.Namespace:
             values[option.name] = value
     if faults:
         raise SpecError(faults)
-    return options_from_keywords("explain", values)
-
-
-_OF_A_JOB = {option.name for option in (*question(is_needed=False), *FIXED)} | {
-    "from_", "set", "measured"
-}  # fmt: skip
+    return Explain.ask(values)

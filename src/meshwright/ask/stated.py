@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from meshwright.options import table
-from meshwright.options.question import CHOICES, allowed_of
+from meshwright.ask.declared import allowed_of
+from meshwright.ask.questions import Fixed
 
 if TYPE_CHECKING:
     from meshwright.sharding.strategy import PlanOptions, Strategy
@@ -16,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def strategy_texts(strategy: Strategy, plan_options: PlanOptions) -> dict[str, str]:
-    """Return the text of every option of a strategy, by its name in Python; lists may be empty."""
+    """Return the text of every option of a strategy, by its name; lists may be empty."""
     from meshwright.sharding.space import order_name
     from meshwright.sharding.strategy import lengths_text
 
     values = {**vars(strategy), **vars(plan_options), "dp": strategy.dp}
     order = order_name(plan_options.axis_order)
     # A placement nests axes in orders that no option states.
-    values["axis_order"] = order if order in CHOICES["axis_order"] else ""
+    values["axis_order"] = order if order in Fixed.options["axis_order"].choices else ""
     values["stage_layers"] = lengths_text(plan_options.stage_layers)
-    return {option.name: _text(values[option.target]) for option in table.FIXED}
+    return {option.name: _text(values[option.target]) for option in Fixed.options.values()}
 
 
 def _text(value: object) -> str:
@@ -51,13 +50,12 @@ def strategy_options(
     """
     from meshwright.train.question import stated_strategy
 
-    targets = {option.name: option.target for option in table.FIXED}
     stated = {name: text for name, text in strategy_texts(strategy, plan_options).items() if text}
 
     def says(options: dict[str, str]) -> tuple[Strategy, PlanOptions]:
-        blank = dict.fromkeys(targets.values())
-        given = {targets[name]: text for name, text in options.items()}
-        allowed = allowed_of(argparse.Namespace(**{**blank, **given}))
+        asked = Fixed.ask(options)
+        asked.reading().done()
+        allowed = allowed_of(asked)
         one = {name: values[0] for name, values in allowed.items()}
         return stated_strategy(one, model, num_devices, software)
 

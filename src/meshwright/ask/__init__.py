@@ -1,0 +1,1 @@
+"""Questions: one typed record for each command, made from command lines, keywords and files."""

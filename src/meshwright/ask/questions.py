@@ -1,0 +1,770 @@
+"""The question of each command and verb, a line for each option.
+
+Options of a beginner come first. Those marked as rare are stated by ``--with NAME=VALUE``, so that
+no command has more than forty; in Python all of them are keywords.
+"""
+
+from functools import partial
+from typing import Any, Literal
+
+from meshwright.ask.kinds import (
+    AxisOrder,
+    Bytes,
+    BytesPerS,
+    Count,
+    Count0,
+    DTypeName,
+    Duration,
+    Grid,
+    IdleWatts,
+    Imbalance,
+    ManyDevices,
+    Modules,
+    Name,
+    Port,
+    Processes,
+    Ramp,
+    Rank,
+    Rent,
+    Seconds,
+    Share,
+    Sizes,
+    StageLayers,
+    Switches,
+    Targets,
+    Tensors,
+    Tokens,
+    TokensOfRun,
+    Watts,
+    Weights,
+)
+from meshwright.ask.record import Question, argument, like, option
+from meshwright.spec.choices import (
+    ContextKind,
+    Offload,
+    Recompute,
+    ScheduleKind,
+    Streamed,
+    StreamForm,
+)
+
+BINARY = "128k is 131072, 1M 1048576"
+"""Notation of lengths; k and M of other counts are decimal."""
+MODEL_HELP = "catalog name, Hugging Face id, config.json or its folder"
+OR_JOB = f"{MODEL_HELP}; or a file that starts a job"
+PROGRAM_HELP = "a program: model.pt2, model.onnx, module:function, file.py:function"
+GRAPH_HELP = f"catalog name, file, hpl-NxB, fft-AxB or a model; {PROGRAM_HELP}"
+SYSTEM_HELP = "64xH100, 2x4xL4 (two hosts of four), wafer-6x8, v5p-128, a YAML file"
+NETWORK_HELP = (
+    "network between hosts: 100GbE, NDR, a YAML file (one adapter a host); 8x200GbE (eight)"
+)
+CALIBRATION_HELP = (
+    "constants of the cost model: uncalibrated, or a file written by calibrate (calibrated)"
+)
+OPTIMIZER_HELP = "preset of bytes per parameter; see show optimizer"
+TRAINING_HELP = "with the backward pass"
+FORCE_HELP = "replace files that are there, write through symbolic links"
+REPORT_HELP = "write a report to look at and to pass on: one HTML file"
+degree = partial(option, group="fix a degree or a choice")
+choice = partial(option, group="fix a degree or a choice")
+of_workload = partial(option, of="workload")
+in_job = partial(option, group="a job that you run")
+in_graph = partial(option, group="the program")
+
+
+# ----------------------------------------------------------------------------- pieces of questions
+
+
+class Split(Question):
+    """How devices share the work: degrees and choices of training and of serving."""
+
+    collects = True
+
+    tp: tuple[Count, ...] | None = degree("tensor parallel degree", "N")
+    cp: tuple[Count, ...] | None = degree("context parallel degree", "N")
+    pp: tuple[Count, ...] | None = degree("pipeline stages", "N")
+    dp: tuple[Count, ...] | None = degree("data parallel degree (the devices that are left)", "N")
+    ep: tuple[Count, ...] | None = degree("expert parallel degree", "N")
+    etp: tuple[Count, ...] | None = degree(
+        "tensor parallel degree inside experts", "N", is_rare=True
+    )
+    mbs: tuple[Count, ...] | None = degree(
+        "sequences in a micro-batch", "N", target="micro_batch_size"
+    )
+    sp: tuple[bool, ...] | None = choice("sequence parallelism", target="sequence_parallel")
+    cp_kind: tuple[ContextKind, ...] | None = choice(
+        "attention under context parallelism", target="context_kind", is_rare=True
+    )
+    axis_order: tuple[AxisOrder, ...] | None = choice(
+        "order of the axes on the devices, innermost first (tp-cp-dp-pp)", is_rare=True
+    )
+
+
+class Fixed(Split):
+    """Degrees and choices of training that a user fixes."""
+
+    vpp: tuple[Count, ...] | None = degree(
+        "virtual stages on each pipeline rank", "N", target="num_virtual_stages"
+    )
+    tatp: tuple[Count, ...] | None = degree("degree of tensor streams on a grid", "N")
+    zero: tuple[Literal[0, 1, 2, 3], ...] | None = choice("ZeRO stage", target="zero_stage")
+    recompute: tuple[Recompute, ...] | None = choice("activation recomputation")
+    schedule: tuple[ScheduleKind, ...] | None = choice("pipeline schedule")
+    offload: tuple[Offload, ...] | None = choice(
+        "kept in host memory; gradients: with optimizer state, state: and weights"
+    )
+    dp_shard: tuple[Count, ...] | None = degree(
+        "data parallel ranks over which state is sharded", "N", is_rare=True
+    )
+    reshard: tuple[bool, ...] | None = choice(
+        "with ZeRO 3: weights are gathered again for the backward pass",
+        target="reshard_after_forward", is_rare=True,
+    )  # fmt: skip
+    recompute_modules: tuple[Modules, ...] | None = choice(
+        "with --recompute selective: some of core_attn+layernorm+mla_up_proj+mlp+moe+moe_act+"
+        "shared_experts", "NAME+NAME", is_rare=True,
+    )  # fmt: skip
+    kept_tensors: tuple[Tensors, ...] | None = choice(
+        "with --recompute selective: kept with the input of a layer, all else is made again: some "
+        "of query_proj+key_proj+value_proj+context+out_proj+mlpwi+mlpwo", "NAME+NAME", is_rare=True,
+    )  # fmt: skip
+    offloaded_tensors: tuple[Tensors, ...] | None = choice(
+        "the same, kept in host memory; decoder_layer_input too", "NAME+NAME", is_rare=True
+    )
+    recompute_layers: tuple[Count0, ...] | None = choice(
+        "with --recompute full: layers of each chunk, the others are kept (0: all)", "N",
+        is_rare=True,
+    )  # fmt: skip
+    recompute_run: tuple[Count, ...] | None = choice(
+        "with --recompute full: layers of a chunk that keep one input together (1)", "N",
+        is_rare=True,
+    )  # fmt: skip
+    vocab_parallel: tuple[bool, ...] | None = choice(
+        "embedding and logits split over all pipeline stages (off)",
+        target="vocabulary_parallel", is_rare=True,
+    )  # fmt: skip
+    embedding_layers: tuple[Count0, ...] | None = choice(
+        "layers for which the embedding counts where stages are filled (0)", "N", is_rare=True
+    )
+    head_layers: tuple[Count0, ...] | None = choice(
+        "layers for which the head counts where stages are filled (0)", "N", is_rare=True
+    )
+    stage_layers: tuple[StageLayers, ...] | None = choice(
+        "layers of each stage (of interleaved ones of each chunk), as in 7+8*14+7", "N+N",
+        is_rare=True,
+    )  # fmt: skip
+    dp_overlap: tuple[bool, ...] | None = choice(
+        "gradient communication overlapped with the backward pass",
+        target="overlap_data_parallel", is_rare=True,
+    )  # fmt: skip
+    ep_overlap: tuple[bool, ...] | None = choice(
+        "communication of experts hidden behind another micro-batch (off)",
+        target="overlap_expert_parallel", is_rare=True,
+    )  # fmt: skip
+    streamed: tuple[Streamed, ...] | None = choice("operand of a tensor stream", is_rare=True)
+    stream_form: tuple[StreamForm, ...] | None = choice("form of a tensor stream", is_rare=True)
+
+
+class Machine(Question):
+    """The system, its power and its rent."""
+
+    collects = True
+
+    on: Name | None = option(SYSTEM_HELP, "SYSTEM")
+    network: Name | None = option(NETWORK_HELP, "NAME")
+    rent: Rent | None = option("rent of a device in USD an hour, such as 2.5", "USD/h")
+    max_power: Watts | None = option(
+        "limit of the mean power of the system, such as 15kW", "W", is_rare=True
+    )
+    max_device_power: Watts | None = option(
+        "limit of the mean power of each device", "W", is_rare=True
+    )
+    idle_power: IdleWatts | None = option(
+        "power of an idle device; off leaves it out", "W|off", is_rare=True
+    )
+    calibration: Name = option(CALIBRATION_HELP, "NAME|FILE", "calibrated")
+
+
+class Training(Question):
+    """A model, a system and a workload of training."""
+
+    collects = True
+
+    model: Name | None = argument(MODEL_HELP)
+    on: Name | None = like(Machine, "on")
+    seq: Tokens | None = of_workload(f"tokens of a sequence; {BINARY}", "TOKENS")
+    global_batch: Count | None = of_workload("sequences in a step", "N")
+    network: Name | None = like(Machine, "network")
+    framework: Name | None = of_workload(
+        "what runs it, such as megatron, torchtitan==0.3.0; see show framework", "NAME"
+    )
+    precision: DTypeName | None = of_workload(
+        "data type of the linear layers (bf16; fp16 where the chip has no bf16)", "TYPE"
+    )
+    optimizer: Name | None = of_workload(OPTIMIZER_HELP, "NAME")
+    tokens: TokensOfRun | None = of_workload(
+        "tokens of the whole run, such as 15T; decimal, B is 1e9", "N"
+    )
+    workload: Name | None = option("a YAML file instead of the options", "FILE")
+    lora_rank: Rank | None = of_workload(
+        "with --optimizer adapters: rank of each adapter, which is priced then", "N", is_rare=True
+    )
+    lora_targets: Targets | None = of_workload(
+        "products with adapters: all (usual), attention, mlp, or some of q+k+v+o+gate+up+down",
+        "NAME+NAME", is_rare=True,
+    )  # fmt: skip
+    weights: Weights | None = option(
+        "int4, awq, gptq, nf4, nf4-double, bnb-int8, with --optimizer adapters: as frozen weights "
+        "rest", "TYPE", is_rare=True,
+    )  # fmt: skip
+    document_length: Tokens | None = of_workload(
+        "tokens of the documents that are packed into a sequence, where each attends to itself "
+        "alone", "TOKENS", is_rare=True,
+    )  # fmt: skip
+    batch_ramp: Ramp | None = of_workload(
+        "growth of the batch of a run: first size, increment, and sequences until the whole batch",
+        "N,N,N", is_rare=True,
+    )  # fmt: skip
+    imbalance: Imbalance | None = of_workload(
+        "load of the busiest expert rank over the mean (1)", "X", is_rare=True
+    )
+    cuda_graphs: bool = of_workload("kernels launched as CUDA graphs", is_rare=True)
+    async_tp: bool = of_workload(
+        "async TP: communication overlaps with matrix products", is_rare=True
+    )
+    switches: Switches | None = of_workload(
+        "what of the framework is on, all else of it off: none, or some of compile+loss+async_tp+"
+        "cuda_graphs (plan: all that never cost)", "NAME+NAME", is_rare=True,
+    )  # fmt: skip
+    dropout: bool = of_workload("dropout, whose masks are stored", is_rare=True)
+    software: Any = option("software that files state", is_rare=True, is_hidden=True)
+    rent: Rent | None = like(Machine, "rent")
+    max_power: Watts | None = like(Machine, "max_power")
+    max_device_power: Watts | None = like(Machine, "max_device_power")
+    idle_power: IdleWatts | None = like(Machine, "idle_power")
+    calibration: Name = like(Machine, "calibration")
+
+
+class Requests(Question):
+    """Requests that are served: decode with ``context``, prefill with ``prompt``, or both."""
+
+    batch: Count | None = option("sequences in flight (decode) or in a batch (prefill)", "N")
+    context: Tokens | None = option(
+        f"decode: tokens in the KV cache of each sequence; {BINARY}", "TOKENS"
+    )
+    prompt: Tokens | None = option(
+        f"prefill: tokens of a prompt; with --answer whole requests; {BINARY}", "TOKENS"
+    )
+    answer: Tokens | None = option(f"requests: tokens of an answer; {BINARY}", "TOKENS")
+    kv_cache: DTypeName | None = option("data type of the KV cache", "TYPE")
+    max_latency: Seconds | None = option('limit of TPOT or TTFT, such as "50 ms"', "TIME")
+    max_ttft: Seconds | None = option("requests: limit of the time to the first token", "TIME")
+    max_tpot: Seconds | None = option("requests: limit of the time per output token", "TIME")
+    latency: bool = option("least latency instead of most throughput")
+    disaggregated: bool = option("requests: workers of prefill and of decode, each its own")
+    memory_share: Share | None = option(
+        "share of the memory that the server fills, as its own option states it "
+        "(gpu-memory-utilization, mem-fraction-static)", "X",
+    )  # fmt: skip
+    speculative_model: Name | None = option(
+        "decode: what drafts tokens, as MODEL; mtp: its own layer", "MODEL"
+    )
+    speculative_tokens: Count | None = option("tokens drafted in a step", "N")
+    acceptance: Share | None = option("chance that a drafted token is accepted: 0.7", "RATE")
+
+
+class Job(Question):
+    """Files that start a job."""
+
+    comes_last = True
+
+    from_: tuple[Name, ...] | None = in_job(
+        "files that start it: launch script, YAML, TOML, JSON; an option that is given counts "
+        "instead of theirs", "FILE", takes="words",
+    )  # fmt: skip
+    set: tuple[str, ...] | None = in_job(
+        "a shell variable that no file sets; again for each", "NAME=VALUE", takes="again"
+    )
+
+
+class Measured(Question):
+    """Measured steps that adjust the constants."""
+
+    comes_last = True
+
+    measured: Name | None = option(
+        "measured steps of your jobs (YAML, or JSON rows as for validate); they adjust the "
+        "constants", "FILE",
+    )  # fmt: skip
+
+
+class Program(Question):
+    """Sizes of a program whose graph is read."""
+
+    comes_last = True
+
+    dim: Sizes | None = in_graph(
+        f"size of a dim of a program or file: batch=8; {BINARY}; again for each", "NAME=N",
+        takes="again",
+    )  # fmt: skip
+    input: tuple[str, ...] | None = in_graph(
+        "shape of an input of a module that states none: 8x3x224x224, ids=8x128:int64", "SHAPE",
+        takes="again",
+    )  # fmt: skip
+    precision: DTypeName | None = option("data type of the numbers (as the graph states)", "TYPE")
+    training: bool = option(TRAINING_HELP)
+
+
+class Written(Question):
+    """Files that a command writes."""
+
+    comes_last = True
+
+    force: bool = option(FORCE_HELP)
+
+
+class Reported(Written):
+    """A report that a command writes."""
+
+    comes_last = True
+
+    report: Name | None = option(REPORT_HELP, "FILE.html")
+
+
+class Strategy(Training, Fixed):
+    """Training, with the degrees and choices that a user fixes."""
+
+
+# ------------------------------------------------------------------------------------ training
+
+
+class Plan(Strategy, Job, Measured, Reported):
+    """Search the whole space for the best way to train, with a proof."""
+
+    has_detail = True
+    from_: tuple[Name, ...] | None = like(
+        Job, "from_", help="an earlier plan, to plan again after a loss; or files that start a "
+        "job, to find a better one",
+    )  # fmt: skip
+    without: Count | None = in_job("with --from: number of devices lost", "N")
+    within: Duration | None = option(
+        "time for all --tokens, such as 30d; with --on CHIP the fewest devices that do it", "TIME"
+    )
+    out: Name | None = option("write the plan as JSON", "FILE")
+    top: Count = option("plans in the ranking", "N", 5)
+    fastest: bool = option("the fastest plan leads, not the simplest within 5 % of it")
+    pareto: bool = option("Pareto front of time, memory, energy and money")
+    simulated: Count0 = option(
+        "on a grid: leading plans to simulate, 0 for none", "N", 5, is_rare=True
+    )
+    per_operator: bool = option("on a grid: also a strategy for each operator", is_rare=True)
+
+
+class Estimate(Strategy, Requests, Job, Measured, Reported):
+    """Price one given strategy."""
+
+    has_detail = True
+    model: Name | None = like(Training, "model", help=OR_JOB)
+    out: Name | None = option("write the plan as JSON", "FILE")
+    kv_cache: DTypeName | None = like(Requests, "kv_cache", is_rare=True)
+    max_latency: Seconds | None = like(Requests, "max_latency", is_rare=True)
+    max_ttft: Seconds | None = like(Requests, "max_ttft", is_rare=True)
+    max_tpot: Seconds | None = like(Requests, "max_tpot", is_rare=True)
+    latency: bool = like(Requests, "latency", is_rare=True)
+    disaggregated: bool = like(Requests, "disaggregated", is_rare=True)
+    memory_share: Share | None = like(Requests, "memory_share", is_rare=True)
+    speculative_model: Name | None = like(Requests, "speculative_model", is_rare=True)
+    speculative_tokens: Count | None = like(Requests, "speculative_tokens", is_rare=True)
+    acceptance: Share | None = like(Requests, "acceptance", is_rare=True)
+
+
+class Fit(Strategy, Job):
+    """Memory only: does it fit, and if not, what would fit."""
+
+    has_detail = True
+    model: Name | None = like(Training, "model", help=OR_JOB)
+
+
+class Explain(Strategy, Job, Reported):
+    """Why this plan, why not another; where a measured step loses time."""
+
+    has_detail = True
+    model: Name | None = like(
+        Training, "model", help="a plan written by plan --out; the model of a strategy given "
+        "here, with --on; or a file that starts a job",
+    )  # fmt: skip
+    measured: str | None = in_job(
+        "measured step: 8.1s, 412k tokens/s, 41% (MFU, causal scores), 400 TFLOP/s a device", "TIME"
+    )
+    measured_memory: Bytes | None = in_job("measured memory of the fullest device: 61 GB", "SIZE")
+    trace: Name | None = in_job(
+        "PyTorch profiler trace of its steps (.json, .json.gz), beside the prediction", "FILE"
+    )
+    picture: Name | None = option(
+        "draw the grid and the load of its links; elsewhere the stages over time", "FILE.svg"
+    )
+    colors: str | None = option("with --picture: colour the groups of this axis", "AXIS")
+
+
+class Explore(Strategy):
+    """A page on this machine that answers while the question is changed."""
+
+    model: Name | None = like(Training, "model", help=f"{MODEL_HELP}; or a plan as JSON")
+    port: Port = option("of this machine (any that is free)", "N", 0)
+    no_browser: bool = option("print the address, open no browser")
+
+
+class Compare(Strategy, Job, Measured, Reported):
+    """The best plan of each known recipe, side by side."""
+
+    has_detail = True
+    model: Name | None = like(Training, "model", help=OR_JOB)
+    against: tuple[str, ...] | None = option(
+        "recipes such as megatron-3,fsdp (all of them)", "NAME,NAME"
+    )
+    fastest: bool = like(Plan, "fastest")
+
+
+class Check(Strategy, Job):
+    """Is a strategy legal, and which is the nearest legal one."""
+
+    model: Name | None = like(Training, "model", help=OR_JOB)
+
+
+# --------------------------------------------------------------------------- other ways of running
+
+
+class Serve(Machine, Requests, Split, Job, Reported):
+    """The best way to serve: decode, prefill, whole requests, or each on its own workers."""
+
+    has_detail = True
+    leads = ("model", "on", "batch", "context", "prompt", "answer", "framework", "precision",
+             "weights", "kv_cache")  # fmt: skip
+    model: Name | None = argument(MODEL_HELP)
+    framework: Name | None = option(
+        "what serves: vllm, tensorrt-llm, ... (generic); see show framework", "NAME"
+    )
+    precision: DTypeName | None = option("data type of the linear layers", "TYPE")
+    weights: Weights | None = option(
+        "data type of the resident weights, or int4, awq, gptq, nf4, nf4-double, bnb-int8", "TYPE"
+    )
+    imbalance: Imbalance | None = like(Training, "imbalance", is_rare=False)
+    cuda_graphs: bool = like(Training, "cuda_graphs", is_rare=False)
+    top: Count = like(Plan, "top")
+    out: Name | None = like(Plan, "out")
+
+
+class Map(Program, Reported):
+    """Lay any graph over devices: programs, HPL, FFT, DLRM."""
+
+    collects = True
+    has_detail = True
+    graph: Name = argument(
+        "dlrm-a, fft-4096x4096, a YAML file; model.pt2, model.onnx, module:function", "NAME|FILE",
+        is_needed=True,
+    )  # fmt: skip
+    on: Name | None = like(Machine, "on")
+    network: Name | None = like(Machine, "network")
+    seq: Tokens | None = option(f"sequence length of a model; {BINARY}", "TOKENS")
+    passes: Count = option("passes of the graph in a step", "N", 1)
+    optimizer: Name | None = like(Training, "optimizer")
+    overlap: bool = option("collectives overlap with other computation")
+    process_grid: Grid | None = option(
+        "hpl-NxB on rows and columns of devices, block-cyclic: 2x4, any", "PxQ"
+    )
+    tp: tuple[Count, ...] | None = like(Split, "tp")
+    pp: tuple[Count, ...] | None = like(Split, "pp")
+    dp: tuple[Count, ...] | None = like(Split, "dp")
+    top: Count = like(Plan, "top")
+    calibration: Name = like(Machine, "calibration")
+
+
+class Simulate(Written):
+    """Play the step of a plan, on grids with contention; or flows that share links."""
+
+    what: Name = argument("a plan, or the word: flows", "PLAN.json", is_needed=True)
+    file: Name | None = argument("after flows: links and flows", "FILE.json")
+    trace: Name | None = option("write a Perfetto trace (.json, .json.gz)", "FILE")
+    picture: Name | None = option("draw the pipeline stages over time", "FILE.svg")
+
+
+class Route(Written):
+    """Route flows over the links of any network, with a proof."""
+
+    collects = True
+
+    file: Name = argument("flows with sender, receivers and bytes", "FILE.json", is_needed=True)
+    on: Name | None = option(
+        "64xH100, wafer-6x8, a YAML file; without it the links of the file", "SYSTEM"
+    )
+    network: Name | None = like(Machine, "network")
+    paths: Processes = option("equal parts of each flow, a route for each", "N", 1)
+    seed: Count = option("of the search", "N", 0)
+    out: Name | None = option("write a flow file with routes, for simulate flows", "FILE.json")
+
+
+class Place(Written):
+    """A plan on devices of your choice, priced and simulated."""
+
+    plan: Name = argument("a plan on a grid, as JSON", "PLAN.json", is_needed=True)
+    file: Name | None = argument(
+        "the device of each rank; without it, that of the plan is shown", "PLACEMENT.json"
+    )
+    out: Name | None = option(
+        "write the placed plan; without a placement, that of the plan", "FILE.json"
+    )
+
+
+class Partition(Reported):
+    """Cut layers into stages that fit SRAM, a cache or HBM."""
+
+    collects = True
+    has_detail = True
+    model: Name | None = argument("catalog name, Hugging Face id or config.json")
+    layers: Name | None = option("measured layers: YAML, JSON or CSV", "FILE")
+    on: Name | None = option("4xWSE-3, 64xGroq-LPU, a YAML file", "SYSTEM")
+    network: Name | None = like(Machine, "network")
+    level: str | None = option("memory that holds the layers (nearest)", "NAME")
+    capacity: Bytes | None = option("memory of a device for the layers, such as 230MB", "BYTES")
+    objective: Literal["count", "balance", "time"] | None = option("what to minimise (balance)")
+    batch: Count = option("sequences in flight, or in a step", "N", 1)
+    seq: Tokens | None = option(f"context, prompt or sequence; {BINARY}", "TOKENS")
+    groups: Count | None = option("groups of the batch (the best number)", "N")
+    prefill: bool = option("prompts instead of decode", excludes="kind")
+    training: bool = option("forward and backward, with optimizer state", excludes="kind")
+    precision: DTypeName | None = option("data type of the linear layers (16 bits)", "TYPE")
+    weights: Weights | None = option("data type of the resident weights", "TYPE")
+    kv_cache: DTypeName | None = option("data type of the KV cache", "TYPE")
+    optimizer: Name | None = like(Training, "optimizer")
+    tp: Count | None = option("devices that split each layer", "N")
+    ep: Count | None = option("of them, devices over which whole experts are spread", "N")
+    picture: Name | None = option("draw the stages", "FILE.svg")
+    calibration: Name = like(Machine, "calibration")
+
+
+class Fuse(Program, Reported):
+    """Fuse kernels into partitions that run on a chip one by one."""
+
+    collects = True
+    has_detail = True
+    graph: Name = argument(GRAPH_HELP, is_needed=True)
+    on: Name | None = option("catalog name or YAML file: SN10, H100", "CHIP")
+    tp: Count = option("chips over which kernels are split", "N", 1)
+    pp: Count = option("stages over which repetitions are spread", "N", 1)
+    chips: Count | None = option("tp x pp; every division of it is tried", "N")
+    tile: Count | None = option("length of a tile (the best power of two)", "N")
+    micro_batch: Count | None = option(
+        "passes in flight, which share the weights (best up to 64)", "N"
+    )
+    link: BytesPerS | None = option("one direction of a link between chips", "RATE")
+    tokens: Tokens | None = option(f"sequence length of a model (2048); {BINARY}", "TOKENS")
+    kernel_by_kernel: bool = option("no fusion: one kernel after the other")
+    picture: Name | None = option("draw cores over time", "FILE.svg")
+
+
+class Export(Written):
+    """Write launch files for training frameworks and servers."""
+
+    plan: Name | None = argument("a plan as JSON; without one, the targets are listed")
+    target: str | None = argument(
+        "torch, megatron, megatron-bridge, torchtitan, deepspeed, accelerate, axolotl, torchtune, "
+        "maxtext or chakra; of a plan of serving vllm, sglang or tensorrt-llm"
+    )
+    out: Name = option("folder for the files", "FOLDER", ".")
+    launcher: Literal["slurm", "kubernetes"] | None = option("also what starts them on all hosts")
+    print: bool = option("show the files, write nothing")
+
+
+# ------------------------------------------------------------------------- what the catalog holds
+
+
+class ShowModel(Question):
+    """Dims, parameter counts and operators of a model."""
+
+    model: Name | None = argument(f"{MODEL_HELP}; without one, the names")
+
+
+class ShowChip(Question):
+    """Rates, memories, power and their sources."""
+
+    chip: Name | None = argument("catalog name or YAML file; without one, the names")
+
+
+class ShowSystem(Question):
+    """Devices and network levels of a system."""
+
+    system: Name | None = argument(
+        "64xH100, wafer-6x8, a catalog name or a YAML file; without one, the names"
+    )
+
+
+class ShowFramework(Question):
+    """Plans that a framework or a server can start, its kernels and its defaults."""
+
+    framework: Name | None = argument("NAME or NAME==VERSION; without one, the names")
+
+
+class ShowOptimizer(Question):
+    """Bytes per parameter that a framework keeps."""
+
+    optimizer: Name | None = argument("preset; without one, the names")
+
+
+class ShowSchema(Question):
+    """JSON Schema of an answer as --json prints it."""
+
+    schema: str | None = argument("plan, serving-plan, ...; without one, the names")
+
+
+class ShowCompletion(Question):
+    """A script with which a shell completes commands, options and names."""
+
+    shell: str | None = argument(
+        "bash, zsh, fish or tcsh; without one, where each looks for its script"
+    )
+
+
+class ShowCollectives(Question):
+    """Time of each collective algorithm on a group."""
+
+    collects = True
+
+    on: Name = option("64xH100, a name or a file", "SYSTEM", is_needed=True)
+    network: Name | None = like(Machine, "network")
+    size: Bytes = option(
+        "bytes of the full tensor, as 64 MiB", "SIZE", takes="words", is_needed=True
+    )
+    group: str = option(
+        "members of the group: their number, or devices as 0,1,2,8", "N|LIST", is_needed=True
+    )
+    stride: Count = option("devices from member to member", "N", 1)
+
+
+class ShowWalk(Reported):
+    """Who holds, computes and sends what, frame by frame."""
+
+    collects = True
+
+    walk: str | None = argument(
+        "tp, tp-sp, tspp, tatp or a collective algorithm; without one, the names"
+    )
+    group: str | None = option("members: their number, or the sides of a block as 2x4", "N|RxC")
+    model: Name | None = option("of whose layers it is told (gpt3-175b)", "MODEL")
+    seq: Tokens | None = option(f"tokens of the sequence (2048); {BINARY}", "TOKENS")
+    form: str | None = option("of a tensor stream: ring, folded_ring, hold, stream, cycle", "NAME")
+    streamed: Literal["weights", "inputs"] | None = option("which tensor travels (the smaller one)")
+    size: Bytes | None = option(
+        "of a collective: bytes of the full tensor (64 MiB)", "BYTES", takes="words"
+    )
+    report: Name | None = like(
+        Reported, "report", help="write a page to play, to step through and to scrub"
+    )
+
+
+class ShowGraph(Program):
+    """Kernels of a computation, and how they may be split."""
+
+    graph: Name | None = argument(f"{GRAPH_HELP}; without one, the names")
+    tokens: Tokens | None = like(Fuse, "tokens")
+    yaml: bool = option("print the graph as a file")
+
+
+class ShowTopologies(Question):
+    """Links, diameter and bisection of each network."""
+
+    devices: ManyDevices = option("number of devices", "N", 16)
+
+
+# ------------------------------------------------------------------- files, many questions, truth
+
+
+class Read(Program, Written):
+    """Files that start a job, as a question of this program; a program, as its kernels."""
+
+    has_detail = True
+    files: tuple[Name, ...] = argument(
+        "launch script, YAML, TOML, JSON of Megatron-LM, torchtitan, DeepSpeed, accelerate, "
+        f"MaxText, vLLM, ...; or {PROGRAM_HELP}", "FILE", takes="words", is_needed=True,
+    )  # fmt: skip
+    on: Name | None = in_job(
+        "devices of the job, instead of those that its files ask for", "SYSTEM"
+    )
+    set: tuple[str, ...] | None = like(Job, "set")
+    repeats: Count | None = in_graph("how often the whole repeats (1)", "N")
+    out: Name | None = in_graph("write the graph as a file", "FILE.yaml")
+
+
+class Sweep(Written):
+    """One question over many models, systems and designs; resumable."""
+
+    file: Name = argument("what is asked, fixed and varied (YAML)", "FILE", is_needed=True)
+    out: Name | None = option("store results there (SQLite); run again to resume", "FILE.db")
+    workers: Processes = option("processes", "N", 1)
+    csv: Name | None = option("write all points and results", "FILE")
+    picture: Name | None = option("draw the heat map of the file", "FILE.svg")
+    report: Name | None = option(
+        "write the report of the file, pictures next to it (.md), or one page to look at (.html)",
+        "FILE.md|html",
+    )
+    least: str | None = option("choose the points with the least of a result: price_units", "NAME")
+    most: str | None = option("choose the points with the most of a result: utilisation", "NAME")
+    at_least: tuple[str, ...] | None = option(
+        "floor of a result of these points: utilisation=0.5; again for each", "NAME=X",
+        takes="again",
+    )  # fmt: skip
+    at_most: tuple[str, ...] | None = option(
+        "ceiling of a result of these points: price_units=40000", "NAME=X", takes="again"
+    )
+
+
+class Validate(Reported):
+    """Compare predictions with measurements, yours or published."""
+
+    has_detail = True
+    measurements: Name | None = option("your rows (JSON array; the published ones)", "FILE")
+    kernels: bool = option("times of single kernels, not of steps (your rows as CSV)")
+    calibration: Name = like(Machine, "calibration")
+    document: Name | None = option("write tables there, and pictures next to it", "FILE.md")
+
+
+class Calibrate(Written):
+    """Fit the constants of the cost model to measurements."""
+
+    file: Name | None = argument("measured rows (JSON array; the published ones)", "FILE")
+    kernels: bool = like(Validate, "kernels")
+    out: Name | None = option("write the calibration there", "FILE.yaml")
+
+
+class Measure(Written):
+    """Measure this machine: kernels, memory, network, launches; under torchrun all its devices."""
+
+    has_detail = True
+    out: Name = option(
+        "write the calibration there (measured.yaml), rows included; a machine that the catalog "
+        "does not know goes beside it", "FILE.yaml", "measured.yaml",
+    )  # fmt: skip
+    quick: bool = option("in half a minute instead of two and a half")
+
+
+class Study(Written):
+    """Rebuild a published figure or question."""
+
+    name: str | None = argument("which study, or 'all'; without one they are listed")
+    out: Name | None = option("folder for tables, charts and verdicts", "FOLDER")
+
+
+COMMANDS: dict[str, type[Question]] = {
+    "plan": Plan, "serve": Serve, "map": Map, "fuse": Fuse, "partition": Partition,
+    "estimate": Estimate, "fit": Fit, "explain": Explain, "explore": Explore, "compare": Compare,
+    "check": Check, "simulate": Simulate, "route": Route, "place": Place, "export": Export,
+    "show model": ShowModel, "show chip": ShowChip, "show system": ShowSystem,
+    "show framework": ShowFramework, "show optimizer": ShowOptimizer, "show schema": ShowSchema,
+    "show completion": ShowCompletion, "show collectives": ShowCollectives, "show walk": ShowWalk,
+    "show graph": ShowGraph, "show topologies": ShowTopologies, "read": Read, "sweep": Sweep,
+    "validate": Validate, "calibrate": Calibrate, "measure": Measure, "study": Study,
+}  # fmt: skip
+FAMILIES = {
+    "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives, "
+    "topologies, walks and completion of shells"
+}
+"""First words with several commands."""

@@ -1,1 +1,0 @@
-"""Options of the verbs: their table, and from their values to model, system and workload."""
