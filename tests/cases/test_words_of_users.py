@@ -8,7 +8,7 @@ from meshwright.ask.measured import measured_step_s
 from meshwright.base.errors import SpecError
 from meshwright.catalog.networks import with_network
 from meshwright.catalog.systems import chip_names, load_chip, load_system
-from meshwright.view.screen import rent_rate
+from meshwright.view.words import rent_rate
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_adapters_of_a_host_have_a_limit(name):
 
 @pytest.mark.parametrize("text", ["2.5", "$2.5", "2.5 USD/h", "2.5 USD/hour"])
 def test_rent_is_in_usd_an_hour(text):
-    assert rent_of(text) == 2.5
+    assert rent_of("--rent", text) == 2.5
 
 
 @pytest.mark.parametrize("text", ["abc", "0", "-1", "2.5 USD", "nan"])
 def test_what_is_no_rent_is_refused(text):
     with pytest.raises(SpecError, match="--rent"):
-        rent_of(text)
+        rent_of("--rent", text)
 
 
 @pytest.fixture(scope="module")

@@ -241,6 +241,7 @@ def _workload_fields(reading: Reading, asked: Training) -> dict[str, Any]:
         "batch_ramp": asked.batch_ramp,
         "document_length": asked.document_length,
         "precision": asked.precision,
+        "gradient_dtype": asked.gradient_dtype,
         "expert_load_imbalance": asked.imbalance,
         "optimizer": reading.value(optimizer_of, asked.optimizer),
         "framework": reading.value(_framework, asked.framework),

@@ -202,6 +202,9 @@ class Training(Question):
         "data type of the linear layers (bf16; fp16 where the chip has no bf16)", "TYPE"
     )
     optimizer: Name | None = of_workload(OPTIMIZER_HELP, "NAME")
+    gradient_dtype: Literal["fp32", "bf16"] | None = of_workload(
+        "type in which gradients are accumulated and reduced (that of the optimizer)"
+    )
     tokens: TokensOfRun | None = of_workload(
         "tokens of the whole run, such as 15T; decimal, B is 1e9", "N"
     )

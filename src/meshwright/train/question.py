@@ -47,7 +47,7 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
     ``optimizer`` is a preset, its name, or the default of the framework, else of the system;
     ``framework`` one of the catalog or its name, and ``software`` adds to its software;
     ``precision`` all types, or that of the linear layers, by default that of the framework, else
-    the 16 bits of the chip. Compiled software fuses elementwise operators.
+    the 16 bits of the chip; ``gradient_dtype`` replaces the type of the gradients. Compiled software fuses elementwise operators.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
     """
     spec = load_system(system) if isinstance(system, str) else system
     framework, optimizer = fields.pop("framework", None), fields.pop("optimizer", None)
-    types = fields.pop("precision", None)
+    types, gradients = fields.pop("precision", None), fields.pop("gradient_dtype", None)
     if isinstance(framework, str):
         framework = load_framework(framework)
     if not isinstance(types, Precision):
@@ -86,6 +86,10 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
                   if load_framework(name).launches.adapters]  # fmt: skip
         message = f"{framework.title} trains no adapters on frozen weights"
         raise SpecError(Fault("framework", message, ", ".join(others) or "another optimizer"))
+    if gradients is not None and optimizer.freezes_weights:
+        message = f"{optimizer.name} trains adapters alone, whose gradients have their own type"
+        raise SpecError(Fault("gradient_dtype", message, "leave it out"))
+    optimizer = optimizer if gradients is None else optimizer.with_gradients(gradients)
     return Training(optimizer=optimizer, precision=types, **fields)
 
 

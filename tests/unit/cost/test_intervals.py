@@ -39,7 +39,9 @@ def test_the_interval_of_a_step_is_that_of_its_spread():
                     faster=Tail(distance=ENDS.faster, factors={}))  # fmt: skip
     known = replace(asked, calibration=replace(asked.calibration, spread=spread))
     assert interval(known, 11.0) == pytest.approx((10.0, 13.75))
-    assert interval(replace(asked, calibration=replace(asked.calibration, spread=None)), 1.0) is None
+    assert (
+        interval(replace(asked, calibration=replace(asked.calibration, spread=None)), 1.0) is None
+    )
 
 
 def test_traits_widen_an_end_by_their_degree():
