@@ -6,10 +6,11 @@ are YAML files beside the irregular rules of their framework, ``programs/NAME.ya
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from itertools import starmap
 
 import yaml
 
@@ -45,6 +46,8 @@ class Row:
     is_read: bool = True
     """Whether the row is read; otherwise a rule beside the table reads it."""
     least: int = 1
+    most: int = 10**15
+    """Largest number, where something of that length is built."""
 
     def read(self, given: Given) -> Value:
         """Return the value of this program that a file states, or the default."""
@@ -59,14 +62,14 @@ class Row:
             found = given.word(*names, among=known)
             return self.default if found is None else known[found]
         if self.kind == "whole":
-            number = given.whole(*names, least=self.least)
+            number = given.whole(*names, least=self.least, most=self.most)
             return self.default if number is None else number
         stated = given.real(*names) if self.kind == "real" else given.text(*names)
         return self.default if stated is None else stated
 
     def written(self, words: Mapping[str, Value]) -> Value:
         """Return the value of the framework for a plan in words; None: it is not written."""
-        if self.when and words.get(self.when) in PLAIN:
+        if self.when and (needed := words.get(self.when)) in PLAIN and needed is not True:
             return None
         if not self.option:
             return self.constant
@@ -97,6 +100,8 @@ class Table:
     written: str = ""
     """Name and version of the program whose files are written."""
     rows: tuple[Row, ...] = ()
+    model_rows: tuple[Row, ...] = ()
+    """Options of the model, behind the others."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Names as the table has them, by those of other versions."""
     refused: tuple[Refusal, ...] = ()
@@ -111,9 +116,21 @@ class Table:
     ignored: tuple[str, ...] = ()
     """Names, or patterns of names, of options that change no price."""
 
-    def read(self, given: Given) -> dict[str, Value]:
-        """Return the options of this program that the rows state, and judge the others."""
-        found = {row.option: row.read(given) for row in self.rows if row.option and row.is_read}
+    def read(self, given: Given, passed_over: Container[str] = ()) -> dict[str, Value]:
+        """Return the options of this program that the rows state, and judge the others.
+
+        Parameters
+        ----------
+        passed_over
+            Options of this program that are taken from the file and left at their default.
+        """
+        found = {}
+        for row in (*self.rows, *self.model_rows):
+            if row.option in passed_over:
+                given.value(row.name, *row.also)
+                found[row.option] = row.default
+            elif row.is_read:
+                found[row.option] = row.read(given)
         self.judge(given)
         return found
 
@@ -128,7 +145,7 @@ class Table:
 
     def write(self, words: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
         """Yield name and value of every row that a plan in words states."""
-        for row in self.rows:
+        for row in (*self.rows, *self.model_rows):
             if (value := row.written(words)) is not None:
                 yield row.name, value
 
@@ -142,7 +159,8 @@ def load_table(name: str) -> Table:
     return Table(
         title=tree["title"],
         written=tree.get("written", ""),
-        rows=tuple(_row(name, stated) for name, stated in tree.get("rows", {}).items()),
+        rows=tuple(starmap(_row, tree.get("rows", {}).items())),
+        model_rows=tuple(starmap(_row, tree.get("model_rows", {}).items())),
         renamed=tree.get("renamed", {}),
         refused=tuple(
             Refusal(names_of(one["names"]), one["why"], str(one.get("fix", "")),
@@ -178,6 +196,7 @@ def _row(name: str, stated: object) -> Row:
         constant=stated.get("always"),
         is_read=stated.get("read", True) and "is" in stated,
         least=stated.get("least", 1),
+        most=stated.get("most", 10**15),
     )
 
 

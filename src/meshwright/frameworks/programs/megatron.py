@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -34,7 +34,6 @@ from meshwright.frameworks.launch import (
     degrees,
     header,
     layers_of_chunks,
-    num_experts,
     ordered_as,
     plan_launch,
     shell_script,
@@ -47,10 +46,11 @@ from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.reading.models import catalog_twin, known_model, tokenizer_size
 from meshwright.frameworks.reading.shell import base_name
 from meshwright.frameworks.reading.stages import lengths_of, pipeline_layout, stage_choices
-from meshwright.frameworks.table import Words, load_table
+from meshwright.frameworks.table import Value, Words, dashed, load_table
+from meshwright.frameworks.words import words_of
 from meshwright.graph.recompute import MODULES
 from meshwright.sharding.dealing import dealt
-from meshwright.sharding.strategy import ContextKind, Offload, Recompute, lengths_text
+from meshwright.sharding.strategy import Offload, Recompute, lengths_text
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,
@@ -62,7 +62,6 @@ from meshwright.spec.workload import OptimizerPreset
 from meshwright.train.answer import Plan
 from meshwright.train.writing import MESH_AXES, RACK_DOMAIN, has_short_gradients
 
-COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 ONE_MOMENT = ("sgd", "lion", "muon", "dist_muon")
 """Optimizers that keep an FP32 copy and one moment.
@@ -70,7 +69,6 @@ ONE_MOMENT = ("sgd", "lion", "muon", "dist_muon")
 Source: NVIDIA/Megatron-LM 0.19.2 ``megatron/core/optimizer``, ``emerging_optimizers.py``.
 """
 OPTIMIZERS = ("adam", "adamw", "distributed_fused_adam", *ONE_MOMENT)
-SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 
 
 OF_DIST = ("use_megatron_fsdp", "use_torch_fsdp2", "use_tp_pp_dp_mapping",
@@ -83,6 +81,10 @@ VANILLA = "vanilla_gpt_pretrain_config"
 """Recipe without any settings."""
 DIMS = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
         "num_experts", "moe_ffn_hidden_size", "moe_router_topk", "vocab_size")  # fmt: skip
+
+
+BESIDE_MODEL = {"", "num_layers", "num_experts", "dispatcher", "flex_backend"}
+"""Options of the model that decide on other options as well."""
 
 
 @framework("megatron", reads="megatron", writes="megatron")
@@ -141,21 +143,33 @@ class Megatron(Framework):
         elif is_bridge and "num_layers" not in given:
             given.notes.append("overrides of a recipe that the files do not name (recipe: NAME): "
                                "what they leave open is priced as Megatron starts it")  # fmt: skip
-        options: dict[str, Any] = {}
-        options |= _degrees(given, setting)
-        options |= _batch(given)
-        options |= _memory(given)
-        options |= _types(given)
-        options["optimizer"] = _optimizer(given, options)
+        dims = {row.option for row in self.table.model_rows} - BESIDE_MODEL
+        passed_over = dims if "model" in setting.stated else ()
+        found: dict[str, Any] = self.table.read(given, passed_over)
+        found["num_layers"] = _num_layers(given, found)
+        options = _degrees(given, setting, found)
+        options |= _batch(given, found)
+        options |= _recompute(given, found) | _offload(given, found)
+        options |= _types(given, found)
+        options["optimizer"] = _optimizer(given, found, options)
         if peft := given.text("peft", "peft._target_"):
             options |= _adapters(given, peft)
+        frequency = given.value("moe_layer_freq")
+        others = {name: given.value(name) for name in HYBRID if name in given}
         if "model" in setting.stated:
-            _pass_over_model(given)
+            for name in ("hf_model", "model_target_", "model_args_"):
+                given.value(name)
+            given.notes.append("the model is the one that you name, not that of the file")
         else:
-            options["model"] = _named_model(given) or _model(given, options)
-        options |= _capacity(given)
-        _predict(given, options)
-        _refuse(given)
+            named = _named_model(given)
+            options["model"] = named or _model(
+                given, found | {"layer_frequency": frequency}, options, tuple(others)
+            )
+        options |= _capacity(given, found)
+        _predict(given, found, options)
+        if given.flag("distribute_saved_activations") and found["sequence_parallel"] == "on":
+            given.refuse("distribute_saved_activations", "sequence parallelism splits them already",
+                         "without it")  # fmt: skip
         return "megatron-bridge" if is_bridge else "megatron", options
 
     def render(self, plan: Plan) -> dict[str, str]:
@@ -210,7 +224,6 @@ def _mixed_precision(given: Given) -> None:
 def _named_model(given: Given) -> ModelSpec | None:
     """Return the model that a recipe names, or that of the checkpoint of its provider."""
     kind, words = given.text("model_target_") or "", given.value("model_args_")
-    given.value("load_weights")
     name = given.text("hf_model")
     if "AutoBridge" in kind:
         name = str(words[0]) if words else None
@@ -223,93 +236,80 @@ def _named_model(given: Given) -> ModelSpec | None:
                             fix="name the model beside the file")  # fmt: skip
     if (model := known_model(name)) is None:
         given.needs("MODEL", f"{name!r} is no model of the catalog", "name it, or its config.json")
-    for word in MODEL_WORDS:
-        given.value(word)
     return model
 
 
-def _degrees(given: Given, setting: Setting) -> dict[str, Any]:
+def _degrees(given: Given, setting: Setting, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the degrees, and the sharding of state over ranks."""
-    names = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size",
-             "cp": "context_parallel_size"}  # fmt: skip
-    found: dict[str, Any] = {ours: given.whole(theirs) or 1 for ours, theirs in names.items()}
-    ep, etp = given.whole("expert_model_parallel_size"), given.whole("expert_tensor_parallel_size")
-    hides = given.flag("overlap_moe_expert_parallel_comm")
-    if given.whole("num_experts") or (ep or 1) > 1:
-        found |= {"ep": ep or 1, "etp": etp or found["tp"]}
-        found["overlap_expert_parallel"] = "on" if hides else "off"
-    found["num_virtual_stages"] = _virtual_stages(given, found["pp"])
-    given.refuse_unless(
-        "microbatch_group_size_per_virtual_pipeline_stage",
-        str(found["pp"]),
-        "none",
-        why=f"rounds of another length than pp {found['pp']} are not read",
-    )
-    splits = given.flag("sequence_parallel") and found["tp"] > 1  # Megatron turns it off with tp 1
-    found["sequence_parallel"] = "on" if splits else "off"
-    if (kind := given.word("cp_comm_type", among=("p2p", "a2a"))) and found["cp"] > 1:
-        found["context_kind"] = "ulysses" if kind == "a2a" else "ring"
-    found |= _sharding(given, setting, found)
-    found |= _stage_lengths(given, found)
-    has_pipeline_inside = given.flag("use_tp_pp_dp_mapping")
-    if found["pp"] > 1 and "ep" in found and has_pipeline_inside:
+    pp, ep = stated["pp"], stated["ep"] or 1
+    found: dict[str, Any] = {
+        "tp": stated["tp"], "pp": pp, "cp": stated["cp"],
+        "num_virtual_stages": _virtual_stages(given, stated),
+        # Megatron turns it off with tp 1
+        "sequence_parallel": stated["sequence_parallel"] if stated["tp"] > 1 else "off",
+    }  # fmt: skip
+    if stated["num_experts"] or ep > 1:
+        found |= {"ep": ep, "etp": stated["etp"] or stated["tp"]}
+        found["overlap_expert_parallel"] = stated["overlap_expert_parallel"]
+    given.refuse_unless("microbatch_group_size_per_virtual_pipeline_stage", str(pp),
+                        why=f"rounds of another length than pp {pp} are not read")  # fmt: skip
+    given.refuse_unless("deallocate_pipeline_outputs", "true",
+                        why="stages that keep what they sent are not read")  # fmt: skip
+    if stated["cp"] > 1:
+        found["context_kind"] = stated["context_kind"]
+    found |= _sharding(given, setting, stated)
+    found |= _stage_lengths(given, stated, found)
+    if pp > 1 and "ep" in found and stated["has_pipeline_inside"]:
         given.refuse("use_tp_pp_dp_mapping", "experts are priced with pp outside of dp only",
                      "the default order")  # fmt: skip
-    elif found["pp"] > 1 and has_pipeline_inside:
+    elif pp > 1 and stated["has_pipeline_inside"]:
         found["axis_order"] = "tp-cp-pp-dp"
     return found
 
 
-def _num_layers(given: Given) -> int | None:
+def _num_layers(given: Given, stated: Mapping[str, Any]) -> int | None:
     """Return the layers that the files state, or of the model that their recipe names."""
     model = known_model(str(given.peek("hf_model") or ""))
-    return given.whole("num_layers", most=MOST_LAYERS) or (model.num_layers if model else None)
+    return stated["num_layers"] or (model.num_layers if model else None)
 
 
-def _virtual_stages(given: Given, pp: int) -> int | None:
+def _virtual_stages(given: Given, stated: Mapping[str, Any]) -> int | None:
     """Return the virtual stages of each rank, in any of their notations."""
-    stages = given.whole("num_virtual_stages_per_pipeline_rank")
-    layers, each = _num_layers(given), given.whole("num_layers_per_virtual_pipeline_stage")
-    layout = given.text("pipeline_model_parallel_layout")
+    pp, each = stated["pp"], stated["layers_per_chunk"]
+    layout = stated["layout"]
     if layout is not None and (lengths := layout_lengths(layout)) is not None:
         return len(lengths) // pp if len(lengths) > pp else None
-    if each is None or stages is not None:
-        return stages
-    counted = (layers or 0) + sum(map(given.flag, COUNTED))
+    if each is None or stated["virtual_stages"] is not None:
+        return stated["virtual_stages"]  # type: ignore[no-any-return]
+    counted = (stated["num_layers"] or 0) + stated["counts_embedding"] + stated["counts_loss"]
     if not counted or counted % (pp * each):
         given.refuse("num_layers_per_virtual_pipeline_stage",
                      f"{each} a stage do not divide {counted} layers over pp {pp}")  # fmt: skip
         return None
-    return counted // (pp * each)
+    return counted // (pp * each)  # type: ignore[no-any-return]
 
 
-def _sharding(given: Given, setting: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
+def _sharding(given: Given, setting: Setting, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ZeRO stage, its ranks, and the overlap of its collectives."""
     is_dealt = given.peek("optimizer") == "dist_muon"  # of layers to the ranks of dp
-    is_dealt |= given.flag("use_distributed_optimizer")
-    stage = "1" if is_dealt else _zero_stage(given, setting)
-    strategy = given.word("data_parallel_sharding_strategy", among=SHARDING)
-    fsdp = given.flag("use_megatron_fsdp", "use_custom_fsdp")
-    if fsdp:
-        stage = SHARDING[strategy or "optim_grads_params"]
-    keeps = given.flag("torch_fsdp2_no_reshard_after_forward")
-    if given.flag("use_torch_fsdp2"):
+    stage = "1" if is_dealt or stated["shards_optimizer"] else _zero_stage(given, setting)
+    if stated["has_fsdp"]:
+        stage = stated["zero_stage"] or "3"
+    if stated["has_torch_fsdp"]:
         stage = "3"
-    overlaps = given.flag("overlap_grad_reduce") or fsdp or stage in ("2", "3")
-    gathers = given.flag("overlap_param_gather")
-    if stage == "1" and overlaps and not gathers:
+    overlaps = stated["overlaps_gradients"] or stated["has_fsdp"] or stage in ("2", "3")
+    if stage == "1" and overlaps and not stated["overlaps_weights"]:
         given.notes.append("priced as with --overlap-param-gather")
     answer: dict[str, Any] = {
         "zero_stage": stage, "overlap_data_parallel": "on" if overlaps else "off",
     }  # fmt: skip
-    if keeps and stage == "3":
+    if stated["keeps_weights"] and stage == "3":
         answer["reshard_after_forward"] = "off"
-    instances = given.whole("num_distributed_optimizer_instances") or 1
-    if instances > 1 and stage != "0":
+    if stated["instances"] > 1 and stage != "0":
         world = setting.world(given, "the ranks of an optimizer instance depend on the devices")
         if world is not None:
-            ranks = world // (found["tp"] * found["pp"] * found["cp"])
-            answer["dp_shard"] = max(1, ranks // instances)
+            ranks = world // (stated["tp"] * stated["pp"] * stated["cp"])
+            answer["dp_shard"] = max(1, ranks // stated["instances"])
     return answer
 
 
@@ -323,7 +323,6 @@ def _zero_stage(given: Given, setting: Setting) -> str:
     for what in ("offload_optimizer", "offload_param"):
         if as_mapping(zero.get(what)).get("device", "none") != "none":
             given.refuse("deepspeed_config", f"{what} is not read here", "device none")
-    given.flag("no_pipeline_parallel"), given.value("deepspeed_mpi")
     if not given.flag("deepspeed"):
         return "0"
     if stage not in ("0", "1", "2", "3"):
@@ -335,14 +334,14 @@ def _zero_stage(given: Given, setting: Setting) -> str:
     return stage
 
 
-def _stage_lengths(given: Given, found: Mapping[str, Any]) -> dict[str, Any]:
+def _stage_lengths(
+    given: Given, stated: Mapping[str, Any], found: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the number of layers that embedding and head count as in the deal of layers."""
-    layers = _num_layers(given)
+    layers, layout = stated["num_layers"], stated["layout"]
     runs = found["pp"] * (found["num_virtual_stages"] or 1)
-    first = given.whole("decoder_first_pipeline_num_layers", least=0)
-    last = given.whole("decoder_last_pipeline_num_layers", least=0)
-    layout = given.text("pipeline_model_parallel_layout")
-    counts = [given.flag(name) for name in COUNTED]
+    first, last = stated["first_layers"], stated["last_layers"]
+    counts = [stated["counts_embedding"], stated["counts_loss"]]
     if layers and runs > layers + sum(counts):
         given.refuse("pipeline_model_parallel_size", f"{runs} stages have no {layers} layers")
         return {}
@@ -415,16 +414,16 @@ def layout_lengths(text: str, layers: str = "t") -> list[int] | None:
     return [sum(map(stage.count, layers)) for stage in plain.split("|")]
 
 
-def _batch(given: Given) -> dict[str, Any]:
+def _batch(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the batch of a step, its sequences, and the tokens of the whole run."""
-    batch, micro = given.whole("global_batch_size"), given.whole("micro_batch_size")
-    length = given.whole("seq_length", "encoder_seq_length")
-    found: dict[str, Any] = {"global_batch": batch, "micro_batch_size": micro, "seq": length}
-    iterations, samples = given.whole("train_iters"), given.whole("train_samples")
-    if length and samples:
-        found["tokens"] = samples * length
-    elif length and batch and iterations:
-        found["tokens"] = iterations * batch * length
+    batch, length = stated["global_batch"], stated["seq"]
+    found: dict[str, Any] = {
+        "global_batch": batch, "micro_batch_size": stated["micro_batch_size"], "seq": length,
+    }  # fmt: skip
+    if length and stated["samples"]:
+        found["tokens"] = stated["samples"] * length
+    elif length and batch and stated["steps"]:
+        found["tokens"] = stated["steps"] * batch * length
     if (ramp := given.value("rampup_batch_size")) is not None:
         found["batch_ramp"] = ",".join(re.findall(r"\d+", str(ramp).replace("_", "")))
     if given.flag("reset_attention_mask"):
@@ -436,56 +435,48 @@ def _batch(given: Given) -> dict[str, Any]:
     return found
 
 
-def _memory(given: Given) -> dict[str, Any]:
-    """Return the recomputation, and the offload to the host."""
-    found = _recompute(given)
-    if given.flag("optimizer_cpu_offload"):
-        fraction = given.real("optimizer_offload_fraction")
-        if fraction not in (None, 1.0):
-            given.refuse("optimizer_offload_fraction", f"a part ({fraction}) is not read", "1.0")
-        found["offload"] = "optimizer"
-    return found
+def _offload(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the offload of the optimizer to the host."""
+    fraction = given.real("optimizer_offload_fraction")
+    if stated["offload"] and fraction not in (None, 1.0):
+        given.refuse("optimizer_offload_fraction", f"a part ({fraction}) is not read", "1.0")
+    return {"offload": stated["offload"]}
 
 
-def _recompute(given: Given) -> dict[str, Any]:
+def _recompute(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recomputation, and its number of layers in each chunk."""
-    granularity = given.word("recompute_granularity", among=("full", "selective"))
     legacy = [given.flag(name) for name in ("checkpoint_activations",
                                             "deepspeed_activation_checkpointing")]  # fmt: skip
-    if any(legacy) and granularity is None:
-        granularity = "full"
+    kind = stated["recompute"] or ("full" if any(legacy) else None)
     if given.flag("recompute_activations"):
-        granularity = "selective"
+        kind = "selective"
     experts = given.flag("moe_layer_recompute")
-    if experts and granularity == "full":
+    if experts and kind == "full":
         given.refuse("moe_layer_recompute", "whole layers are recomputed already", "without it")
     elif experts:
-        granularity = "selective"
-    method = given.word("recompute_method", "activations_checkpoint_method",
-                        among=("uniform", "block"))  # fmt: skip
-    layers = given.whole("recompute_num_layers", "checkpoint_num_layers", least=0)
+        kind = "selective"
+    layers, is_block = stated["recompute_num_layers"], stated["recompute_method"] == "block"
     modules = given.value("recompute_modules")
-    if granularity == "full" and layers == 0 and method == "block":
+    if kind == "full" and layers == 0 and is_block:
         return {"recompute": "none"}
-    if granularity == "full":
+    if kind == "full":
         if layers == 0:
             given.refuse("recompute_num_layers", "units of no layers never end", "1, or block")
-        if method == "block":
-            return {"recompute": "full", "recompute_layers": layers or 1}
-        return {"recompute": "full", "recompute_run": layers or 1}
-    if granularity == "selective":
+        return {"recompute": "full", "recompute_layers" if is_block else "recompute_run":
+                layers or 1}  # fmt: skip
+    if kind == "selective":
         words = re.findall(r"\w+", modules) if isinstance(modules, str) else modules
         words = words or ["core_attn"]
         words = list(dict.fromkeys([*words, *(["moe"] if experts else [])]))
         if unread := [str(word) for word in words if word not in MODULES]:
             given.refuse("recompute_modules", f"{' '.join(unread)} is not read", ", ".join(MODULES))
-        elif list(words) != ["core_attn"]:
+        elif words != ["core_attn"]:
             return {"recompute": "selective", "recompute_modules": "+".join(sorted(words))}
         return {"recompute": "selective"}
     return {"recompute": "none"}
 
 
-def _types(given: Given) -> dict[str, Any]:
+def _types(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return precisions, and options of the software that change the price.
 
     Transformer Engine 2 computes products of FP32 in TF32 (``common/gemm/cublaslt_gemm.cu``).
@@ -493,35 +484,32 @@ def _types(given: Given) -> dict[str, Any]:
     mixed = (given.text("mixed_precision") or "").replace(" ", "")
     precision = "fp32"
     for name, is_on in (
-        ("fp16", given.flag("fp16") or mixed.startswith("fp16") or "fp16:true" in mixed),
-        ("bf16", given.flag("bf16") or mixed.startswith("bf16") or "bf16:true" in mixed),
-        ("fp8", given.word("fp8_format", among=("e4m3", "hybrid")) is not None or "fp8" in mixed),
+        ("fp16", stated["fp16"] or mixed.startswith("fp16") or "fp16:true" in mixed),
+        ("bf16", stated["bf16"] or mixed.startswith("bf16") or "bf16:true" in mixed),
+        ("fp8", stated["fp8_format"] or "fp8" in mixed),
         ("fp4", given.word("fp4_format", among=("e2m1",)) is not None or "fp4" in mixed),
     ):
         precision = name if is_on else precision
     if "current_scaling" in mixed or "nvfp4" in mixed:
         given.notes.append("the first and the last layer are priced in the type of the others")
-    is_local = given.peek("transformer_impl") == "local"
-    precision = "tf32" if precision == "fp32" and not is_local else precision
-    graphs = (given.text("cuda_graph_impl") or "none") != "none"
-    graphs = given.flag("enable_cuda_graph", "external_cuda_graph") or graphs
-    dropout = [given.real(name) for name in ("hidden_dropout", "attention_dropout")]
-    has_dropout = any(0.1 if rate is None else rate for rate in dropout)
-    overlaps = given.flag("tp_comm_overlap")
-    return {"precision": precision, "cuda_graphs": graphs, "async_tp": overlaps,
-            "dropout": has_dropout, "software": _software(given)}  # fmt: skip
+    if precision == "fp32" and stated["implementation"] != "local":
+        precision = "tf32"
+    graphs = given.flag("enable_cuda_graph", "external_cuda_graph")
+    dropout = bool(stated["hidden_dropout"] or stated["attention_dropout"])
+    return {"precision": precision, "cuda_graphs": graphs or stated["cuda_graph_impl"] != "none",
+            "async_tp": stated["async_tp"], "dropout": dropout,
+            "software": _software(given, stated)}  # fmt: skip
 
 
-def _software(given: Given) -> dict[str, Any]:
+def _software(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of kernels that differ from those of most jobs."""
     found: dict[str, Any] = {}
-    local = given.word("transformer_impl", among=("transformer_engine", "local")) == "local"
-    backend = given.word("attention_backend", among=("flash", "fused", "auto", "unfused", "local"))
-    flash = given.flag("use_flash_attn", default=not local)
-    if backend in ("unfused", "local") or (backend is None and not flash):
+    flash = given.flag("use_flash_attn", default=stated["implementation"] != "local")
+    kernel = stated["attention"]
+    if kernel in ("unfused", "local") or (kernel is None and not flash):
         found["flash_attention"] = False
-    if given.flag("cross_entropy_loss_fusion"):
-        found["loss"] = "compiled"
+    if stated["loss"]:
+        found["loss"] = stated["loss"]
     if given.flag("no_gradient_accumulation_fusion") or not given.flag(
         "gradient_accumulation_fusion", default=True
     ):
@@ -530,10 +518,9 @@ def _software(given: Given) -> dict[str, Any]:
         "overlap_p2p_comm", default=True
     ):
         found["overlaps_sends"] = False
-    backend = given.text("moe_flex_dispatcher_backend")
-    if given.flag("moe_enable_deepep") or given.peek("moe_token_dispatcher_type") == "flex":
+    if given.flag("moe_enable_deepep") or stated["dispatcher"] == "flex":
         found["deduplicated_dispatch"] = True  # DeepEP and HybridEP send a token to a host once
-    elif given.peek("num_experts") is not None and backend is None:
+    elif stated["num_experts"] is not None and stated["flex_backend"] is None:
         found["deduplicated_dispatch"] = False
     return found
 
@@ -562,26 +549,27 @@ def _adapters(given: Given, peft: str) -> dict[str, Any]:
     return {"optimizer": "adapters", **found}
 
 
-def _optimizer(given: Given, options: Mapping[str, Any]) -> OptimizerPreset | str | None:
+def _optimizer(
+    given: Given, stated: Mapping[str, Any], options: Mapping[str, Any]
+) -> OptimizerPreset | str | None:
     """Return the bytes that the optimizer keeps for each parameter."""
     kind = given.word("optimizer", among=OPTIMIZERS) or "adam"
     if "muon" in kind:
         given.notes.append("embeddings are updated with one moment, as matrices are")
     mixed = str(given.peek("mixed_precision") or "").replace(" ", "")
-    short = given.flag("grad_reduce_in_bf16") or "grad_reduce_in_fp32:false" in mixed
+    short = stated["has_short_gradients"] or "grad_reduce_in_fp32:false" in mixed
     sums = given.flag("grad_reduce_in_fp32", default=not mixed.startswith("fp16"))
     short = short or not sums
     name = "megatron-adam-bf16-gradients" if short else "megatron-adam"
     if options["precision"] in ("fp32", "tf32"):
         name, short = "adam-fp32", False
-    is_precise = given.flag("use_precision_aware_optimizer")
     kept = {field: given.word(f"{field}_dtype", among=BYTES) or "fp32"
             for field in ("main_grads", "main_params", "exp_avg", "exp_avg_sq")}  # fmt: skip
     fp8_weights = given.flag("fp8_param_gather", "fp8_param")
     fp8_weights |= any(name in mixed for name in ("delayed_scaling", "mxfp8"))
     preset = load_optimizer(name)
     changes: dict[str, Any] = {}
-    if is_precise:
+    if stated["is_precise"]:
         state = sum(BYTES[kept[field]] for field in ("main_params", "exp_avg", "exp_avg_sq"))
         gradient = min(BYTES[kept["main_grads"]], preset.gradient_bytes_per_param)
         changes = {"state_bytes_per_param": state, "gradient_bytes_per_param": gradient,
@@ -596,36 +584,33 @@ def _optimizer(given: Given, options: Mapping[str, Any]) -> OptimizerPreset | st
     if fp8_weights and options.get("precision") == "fp8":
         changes |= {"gathered_weight_bytes_per_param": 1.0}
     if changes:
-        stated = " ".join(
-            f"{key.partition('_bytes')[0]} {value:g}" for key, value in changes.items()
-        )
-        return preset.model_copy(update={"name": f"{name} ({stated})", **changes})
+        told = " ".join(f"{key.partition('_bytes')[0]} {value:g}" for key, value in changes.items())
+        return preset.model_copy(update={"name": f"{name} ({told})", **changes})
     return name if short else None
 
 
-def _capacity(given: Given) -> dict[str, Any]:
+def _capacity(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the load of every expert where each is padded to a multiple of the mean.
 
     Source: NVIDIA/Megatron-LM 0.19.2 ``megatron/core/transformer/moe/moe_utils.py``,
     ``get_capacity`` and ``topk_routing_with_score_function``.
     """
-    factor = given.real("moe_expert_capacity_factor")
-    pads = given.flag("moe_pad_expert_input_to_capacity")
+    factor = stated["capacity"]
     if factor is None or factor < 0:
         return {}
-    if pads and factor >= 1 and (given.whole("expert_model_parallel_size") or 1) > 1:
+    if stated["pads_experts"] and factor >= 1 and (stated["ep"] or 1) > 1:
         return {"imbalance": f"{factor:g}"}
     given.notes.append(f"experts take at most {factor:g} times the mean: tokens that are dropped "
                        "are priced as if kept; padding within one rank is not")  # fmt: skip
     return {}
 
 
-def _predict(given: Given, options: dict[str, Any]) -> None:
+def _predict(given: Given, stated: Mapping[str, Any], options: dict[str, Any]) -> None:
     """Add the layers for multi-token prediction, which follow the last one of the model.
 
     Source: NVIDIA/Megatron-LM 0.19.2 ``megatron/core/transformer/multi_token_prediction.py``.
     """
-    extra = given.whole("mtp_num_layers", least=0)
+    extra = stated["prediction_layers"]
     if not extra:
         return
     model = options.get("model")
@@ -643,43 +628,16 @@ def _predict(given: Given, options: dict[str, Any]) -> None:
     if options["pp"] == 1:
         return
     edges = [int(options.pop(edge, 0)) for edge in ("embedding_layers", "head_layers")]
-    stated = options.pop("stage_layers", None)
+    listed = options.pop("stage_layers", None)
     lengths = dealt(model.num_layers, runs, *edges).tolist()
-    if stated is not None:
-        lengths = lengths_of(stated)
-    layout = given.peek("pipeline_model_parallel_layout")
-    placed = layout_lengths(str(layout), "tm") if layout is not None else None
+    if listed is not None:
+        lengths = lengths_of(listed)
+    placed = layout_lengths(stated["layout"], "tm") if stated["layout"] is not None else None
     if placed is not None and sum(placed) == len(longer):
         lengths = placed
     else:
         lengths[-1] += extra
     options |= stage_choices(lengths, len(longer)) or {}
-
-
-def _refuse(given: Given) -> None:
-    """Refuse options that change the price and have no counterpart."""
-    load_table("megatron").judge(given)
-    if given.flag("distribute_saved_activations") and given.is_on("sequence_parallel"):
-        given.refuse("distribute_saved_activations", "sequence parallelism splits them already",
-                     "without it")  # fmt: skip
-
-
-MODEL_WORDS = ("make_vocab_size_divisible_by",
-               "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads",
-               "group_query_attention", "num_query_groups", "kv_channels",
-               "max_position_embeddings",
-               "swiglu", "normalization", "position_embedding_type",
-               "use_rotary_position_embeddings",
-               "untie_embeddings_and_output_weights", "disable_bias_linear", "add_bias_linear",
-               "add_qkv_bias", "qk_layernorm", "window_size", "multi_latent_attention",
-               "q_lora_rank",
-               "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "num_experts",
-               "moe_router_topk", "moe_ffn_hidden_size", "moe_layer_freq", "moe_grouped_gemm",
-               "moe_shared_expert_intermediate_size", "moe_shared_expert_gate",
-               "moe_router_enable_expert_bias", "moe_token_dispatcher_type", "vocab_size",
-               "moe_router_num_groups", "moe_router_group_topk",
-               "padded_vocab_size", "squared_relu", "share_embeddings_and_output_weights",
-               "apply_residual_connection_post_layernorm")  # fmt: skip
 
 
 HYBRID = ("hybrid_attention_ratio", "hybrid_mlp_ratio", "hybrid_override_pattern",
@@ -691,134 +649,94 @@ HYBRID = ("hybrid_attention_ratio", "hybrid_mlp_ratio", "hybrid_override_pattern
 """Options of layer kinds that the options of one layer do not describe."""
 
 
-def _pass_over_model(given: Given) -> None:
-    """Take the dims of the model, where the user names another one."""
-    for name in (*MODEL_WORDS, *HYBRID, "hf_model", "model_target_", "model_args_", "load_weights"):
-        given.value(name)
-    given.notes.append("the model is the one that you name, not that of the file")
-
-
-def _model(given: Given, options: Mapping[str, Any]) -> ModelSpec | None:
+def _model(
+    given: Given, stated: Mapping[str, Any], options: Mapping[str, Any], others: tuple[str, ...]
+) -> ModelSpec | None:
     """Return the model of the script: its twin in the catalog, where there is one."""
-    needed = {"num_layers": _num_layers(given)} | {
-        name: given.whole(name) for name in ("hidden_size", "num_attention_heads")
-    }
-    if lacking := [f"--{n.replace('_', '-')}" for n, value in needed.items() if value is None]:
+    needed = {"num-layers": stated["num_layers"], "hidden-size": stated["hidden_size"],
+              "num-attention-heads": stated["num_heads"]}  # fmt: skip
+    if lacking := [f"--{name}" for name, value in needed.items() if value is None]:
         given.needs("MODEL", f"no model follows without {', '.join(lacking)}", "name it")
-    if None in needed.values():
-        for name in (*MODEL_WORDS, *HYBRID):
-            given.value(name)
         return None
-    layers, hidden, heads = (value or 1 for value in needed.values())
-    if (other := next((name for name in HYBRID if name in given), None)) is not None:
-        given.needs("MODEL", f"the layers that {other} states do not follow from it", "name it")
-        for name in (*MODEL_WORDS, *HYBRID):
-            given.value(name)
+    if others:
+        given.needs("MODEL", f"the layers that {others[0]} states do not follow from it", "name it")
         return None
-    attention = _attention(given, hidden, heads)
-    vocab = _vocabulary(given)
-    gated = given.flag("swiglu")
-    bias = given.flag("add_bias_linear", default=True) and not given.flag("disable_bias_linear")
-    if given.flag("squared_relu"):
-        gated = False
+    layers, hidden, _ = needed.values()
+    gated, vocab = stated["gated"] and not stated["squared_relu"], _vocabulary(given, stated)
+    bias = stated["bias"] and not stated["lacks_bias"]
+    attention = _attention(given, stated, bias)
     if attention is None or vocab is None:
-        for name in MODEL_WORDS:
-            given.value(name)
         return None
-    attention = attention.model_copy(
-        update={"qkv_bias": bias or given.flag("add_qkv_bias"), "output_bias": bias}
-    )
-    width = given.whole("ffn_hidden_size")
-    width = width or (4 * hidden if not gated else int(4 * hidden * 2 / 3 / 64) * 64)
-    kinds, pattern = _layers(given, attention, width, gated, bias, layers)
-    positions = given.text("position_embedding_type") or "learned_absolute"
-    if given.flag("use_rotary_position_embeddings", "no_position_embedding"):
-        positions = "rope"
-    longest = given.whole("max_position_embeddings") or options.get("seq")
-    tied = not given.flag("untie_embeddings_and_output_weights")
-    if "share_embeddings_and_output_weights" in given:
-        tied = given.flag("share_embeddings_and_output_weights")
-    norm = given.word("normalization", among=("LayerNorm", "RMSNorm")) or "LayerNorm"
+    usual = 4 * hidden if not stated["gated"] else int(4 * hidden * 2 / 3 / 64) * 64
+    dense = FeedForwardSpec(ffn_size=stated["ffn_size"] or usual, gated=gated, bias=bias)
+    kinds, pattern = _layers(given, stated, attention, dense, layers)
+    has_table = stated["positions"] == "learned_absolute" and not stated["has_rotary"]
+    longest = stated["longest"] or options.get("seq")
+    is_tied = stated["is_tied"] if stated["is_tied"] is not None else not stated["is_untied"]
     model = ModelSpec(
         name="the model of the file", architecture="megatron_gpt", hidden_size=hidden,
-        vocab_size=vocab, layer_kinds=kinds, layer_pattern=pattern,
-        norm="rms" if norm == "RMSNorm" else "layer",
-        learned_positions=(longest or 0) if positions == "learned_absolute" else 0,
-        tied_embeddings=tied, max_sequence_length=longest,
+        vocab_size=vocab, layer_kinds=kinds, layer_pattern=pattern, norm=stated["norm"],
+        learned_positions=(longest or 0) if has_table else 0, tied_embeddings=is_tied,
+        max_sequence_length=longest,
     )  # fmt: skip
-    unit = (given.whole("make_vocab_size_divisible_by") or 128) * int(options.get("tp") or 1)
+    unit = stated["vocab_unit"] * int(options.get("tp") or 1)
     padded = model.model_copy(update={"vocab_size": -(-vocab // unit) * unit})
     return catalog_twin(model) or catalog_twin(padded) or model
 
 
-def _attention(given: Given, hidden: int, heads: int) -> AttentionSpec | None:
-    """Return self-attention; biases are filled in later."""
-    norms = "head" if given.flag("qk_layernorm") else "none"
-    if given.flag("multi_latent_attention"):
-        for name in ("kv_channels", "num_query_groups", "group_query_attention"):
-            given.value(name)
-        query, rank = given.whole("q_lora_rank"), given.whole("kv_lora_rank") or 32
+def _attention(given: Given, stated: Mapping[str, Any], bias: bool) -> AttentionSpec | None:
+    """Return self-attention."""
+    heads = stated["num_heads"]
+    biases = {"qkv_bias": bias or stated["qkv_bias"], "output_bias": bias}
+    if stated["is_latent"]:
         return AttentionSpec(
             kind="mla", num_heads=heads, num_kv_heads=heads,
-            head_size=given.whole("qk_head_dim") or 128,
-            value_head_size=given.whole("v_head_dim") or 128, query_rank=query, kv_rank=rank,
-            rope_head_size=given.whole("qk_pos_emb_head_dim") or 64,
+            head_size=stated["latent_head_size"] or 128,
+            value_head_size=stated["value_head_size"] or 128, query_rank=stated["query_rank"],
+            kv_rank=stated["kv_rank"] or 32, rope_head_size=stated["rope_head_size"] or 64,
+            **biases,
         )  # fmt: skip
-    size = given.whole("kv_channels") or hidden // heads
-    groups = given.whole("num_query_groups")
-    if "group_query_attention" in given and not given.flag("group_query_attention"):
-        groups = None
+    size = stated["head_size"] or stated["hidden_size"] // heads
+    groups = stated["num_kv_heads"] if stated["shares_heads"] else None
     if groups is not None and heads % groups:
         given.refuse("num_query_groups", f"{groups} does not divide {heads} heads")
         return None
-    window = None
-    if (text := given.text("window_size")) is not None:
-        numbers = re.findall(r"-?\d+", text)
-        window = int(numbers[0]) + 1 if numbers and int(numbers[0]) >= 0 else None
+    before = re.findall(r"-?\d+", stated["window"] or "")
+    window = int(before[0]) + 1 if before and int(before[0]) >= 0 else None
     return AttentionSpec(
         num_heads=heads, num_kv_heads=groups or heads, head_size=size, value_head_size=size,
-        qk_norm="head" if norms == "head" else "none", window=window,
+        qk_norm="head" if stated["has_head_norms"] else "none", window=window, **biases,
     )  # fmt: skip
 
 
 def _layers(
-    given: Given, attention: AttentionSpec, width: int, gated: bool, bias: bool, num_layers: int
-) -> tuple[tuple[LayerSpec, ...], tuple[int, ...]]:
+    given: Given, stated: Mapping[str, Any], attention: AttentionSpec, dense: FeedForwardSpec,
+    num_layers: int,
+) -> tuple[tuple[LayerSpec, ...], tuple[int, ...]]:  # fmt: skip
     """Return the kinds of layers, and which kind each layer is."""
-    dense = LayerSpec(
-        attention=attention,
-        feed_forward=FeedForwardSpec(ffn_size=width, gated=gated, bias=bias),
-    )
-    count = given.whole("num_experts")
-    names = ("moe_ffn_hidden_size", "moe_layer_freq", "moe_router_topk", "moe_grouped_gemm",
-             "moe_shared_expert_intermediate_size", "moe_shared_expert_gate",
-             "moe_router_enable_expert_bias", "moe_token_dispatcher_type")  # fmt: skip
-    stated = {name: given.value(name) for name in names}
+    plain = LayerSpec(attention=attention, feed_forward=dense)
+    count, frequency = stated["num_experts"], stated["layer_frequency"]
     if not count:
-        return (dense,), (0,) * num_layers
-    dispatcher = given.word("moe_token_dispatcher_type", among=("alltoall", "flex", "allgather"))
-    if dispatcher == "allgather" and (given.peek("expert_model_parallel_size") or 1) != 1:
+        return (plain,), (0,) * num_layers
+    if stated["dispatcher"] == "allgather" and (stated["ep"] or 1) != 1:
         given.notes.append("experts by all-gather are priced as by all-to-all: each token goes to "
                            "its own experts, not to all ranks of ep")  # fmt: skip
     experts = ExpertSpec(
-        num_experts=count, top_k=min(given.whole("moe_router_topk") or 2, count),
-        ffn_size=given.whole("moe_ffn_hidden_size") or width, gated=gated,
-        shared_ffn_size=given.whole("moe_shared_expert_intermediate_size", least=0) or 0,
-        shared_gate=given.flag("moe_shared_expert_gate"),
-        router_bias=given.flag("moe_router_enable_expert_bias"),
-        num_groups=given.whole("moe_router_num_groups") or 1,
-        top_groups=given.whole("moe_router_group_topk") or 1,
+        num_experts=count, top_k=min(stated["top_k"], count), gated=dense.gated,
+        ffn_size=stated["expert_size"] or dense.ffn_size,
+        shared_ffn_size=stated["shared_size"] or 0,
+        **{name: stated[name] for name in ("shared_gate", "router_bias", "num_groups",
+                                           "top_groups")},
     )  # fmt: skip
-    holds = layer_pattern(stated["moe_layer_freq"], num_layers)
+    holds = layer_pattern(frequency, num_layers)
     if holds is None:
-        given.refuse("moe_layer_freq",
-                     f"found {stated['moe_layer_freq']!r} for {num_layers} layers",
+        given.refuse("moe_layer_freq", f"found {frequency!r} for {num_layers} layers",
                      "a number, or a list of zeros and ones for each layer")  # fmt: skip
         holds = [1] * num_layers
     sparse = LayerSpec(attention=attention, experts=experts)
     if all(holds):
         return (sparse,), (0,) * num_layers
-    return (dense, sparse), tuple(holds)
+    return (plain, sparse), tuple(holds)
 
 
 def layer_pattern(frequency: Any, num_layers: int) -> list[int] | None:
@@ -853,9 +771,9 @@ def _list_of(node: ast.expr) -> list[int]:
     raise ValueError(ast.dump(node))
 
 
-def _vocabulary(given: Given) -> int | None:
+def _vocabulary(given: Given, stated: Mapping[str, Any]) -> int | None:
     """Return the rows of the embedding, from the size or from the tokenizer."""
-    size = given.whole("padded_vocab_size", "vocab_size")
+    size: int | None = stated["padded_vocab_size"] or stated["vocab_size"]
     source = str(given.peek("tokenizer_model") or "")
     usual = "GPT2BPETokenizer" if "merge_file" in given else ""  # that of pretrain_gpt.py
     size = size or tokenizer_size(given.text("tokenizer_type") or usual, source)
@@ -869,36 +787,12 @@ def _vocabulary(given: Given) -> int | None:
 FILE_NAME = "pretrain_gpt.sh"
 PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
 """Order of the axes under ``--use-tp-pp-dp-mapping``."""
-PRECISIONS: dict[str, tuple[Words, ...]] = {
-    "fp32": (),
-    "tf32": (),
-    "bf16": (("--bf16",),),
-    "fp16": (("--fp16",),),
-    "fp8": (("--bf16",), ("--fp8-format", "hybrid")),
-    "fp4": (("--bf16",),),
-}
-FSDP_STRATEGY = {2: "optim_grads", 3: "optim_grads_params"}
 
 
 def arguments(plan: Plan) -> list[Words]:
     """Return the arguments of a plan, its model included."""
-    return [
-        *_parallel_options(plan),
-        *_pipeline_options(plan),
-        *_state_options(plan),
-        *_memory_options(plan),
-        *_workload_options(plan),
-        *model_options(plan),
-    ]
-
-
-def _uses_fsdp(plan: Plan) -> bool:
-    return plan.best.plan_options.zero_stage >= 2
-
-
-def _has_data_axes(plan: Plan) -> bool:
-    sizes = degrees(plan)
-    return sizes["dp"] * sizes["cp"] > 1
+    written = load_table("megatron").write(_words(plan))
+    return list(dashed((name.replace("_", "-"), value) for name, value in written))
 
 
 def variables(plan: Plan) -> Iterator[str]:
@@ -908,35 +802,49 @@ def variables(plan: Plan) -> Iterator[str]:
 
     Source: NVIDIA/TransformerEngine, ``common/gemm/cublaslt_gemm.cu``; CUDA, ``cuBLAS``.
     """
-    fsdp = _uses_fsdp(plan)
+    fsdp = plan.best.plan_options.zero_stage >= 2
     if plan.workload.precision.matmul == "fp32":
         yield "export NVIDIA_TF32_OVERRIDE=0"
     yield "unset CUDA_DEVICE_MAX_CONNECTIONS" if fsdp else "export CUDA_DEVICE_MAX_CONNECTIONS=1"
 
 
-def _parallel_options(plan: Plan) -> Iterator[Words]:
-    sizes, plan_options = degrees(plan), plan.best.plan_options
-    yield "--tensor-model-parallel-size", f"{sizes['tp']}"
-    yield "--pipeline-model-parallel-size", f"{sizes['pp']}"
-    yield "--context-parallel-size", f"{sizes['cp']}"
-    if sizes["cp"] > 1:
-        ulysses = plan_options.context_kind is ContextKind.ULYSSES
-        yield "--cp-comm-type", "a2a" if ulysses else "p2p"
-    if num_experts(plan):
-        yield "--expert-model-parallel-size", f"{sizes['ep']}"
-        yield "--expert-tensor-parallel-size", f"{sizes['etp']}"
-    if plan_options.overlap_expert_parallel:
-        yield ("--overlap-moe-expert-parallel-comm",)
-    if plan_options.sequence_parallel:
-        yield ("--sequence-parallel",)
-    if plan_options.overlap_tensor_parallel and sizes["tp"] > 1:
-        yield ("--tp-comm-overlap",)
-    if not ordered_as(plan, MESH_AXES):
-        yield ("--use-tp-pp-dp-mapping",)
+def _words(plan: Plan) -> dict[str, Value]:
+    """Return the plan in words of Megatron-LM."""
+    options, work, sizes = plan.best.plan_options, plan.workload, degrees(plan)
+    overlaps = options.overlap_data_parallel and sizes["dp"] * sizes["cp"] > 1
+    words = words_of(plan) | {
+        "overlap_expert_parallel": "on" if options.overlap_expert_parallel else "off",
+        "has_pipeline_inside": not ordered_as(plan, MESH_AXES),
+        "shards_optimizer": options.zero_stage > 0,
+        "instances": sizes["dp_replicate"] if options.zero_stage else 1,
+        "has_fsdp": options.zero_stage >= 2,
+        "overlaps_gradients": overlaps,
+        "overlaps_weights": overlaps and options.zero_stage > 0,
+        "has_short_gradients": has_short_gradients(work),
+        "is_precise": options.offload is Offload.OPTIMIZER,
+        "bf16": work.precision.matmul in ("bf16", "fp8", "fp4"),
+        "fp16": work.precision.matmul == "fp16",
+        "fp8_format": "hybrid" if work.precision.matmul == "fp8" else None,
+        "attention": "flash" if work.software.flash_attention else "unfused",
+        "cuda_graph_impl": "local" if work.software.cuda_graphs else None,
+    }
+    if not work.software.dropout:
+        words |= {"attention_dropout": 0.0, "hidden_dropout": 0.0}
+    if (ramp := work.batch_ramp) is not None:
+        words["batch_ramp"] = (f"{ramp.start}", f"{ramp.increment}", f"{ramp.sequences}")
+        if work.total_tokens is not None:
+            samples = int(-(-work.total_tokens // work.sequence_length))
+            words |= {"samples": samples, "steps": None}
+    if options.recompute is Recompute.FULL:
+        words["recompute_method"] = "block" if options.recomputes_some else "uniform"
+        words["recompute_num_layers"] = options.recompute_layers or options.recompute_run
+    elif options.recompute is Recompute.SELECTIVE:
+        words["recompute_modules"] = options.recompute_modules or ("core_attn",)
+    return words | _stages(plan) | model_words(plan)
 
 
-def _pipeline_options(plan: Plan) -> Iterator[Words]:
-    """Yield virtual stages, and the layers of each chunk where they differ.
+def _stages(plan: Plan) -> dict[str, Value]:
+    """Return virtual stages, and the layers of each chunk where they differ.
 
     Interleaved chunks hold one layer less at the ends, or follow a layout, which also gives their
     number.
@@ -945,175 +853,77 @@ def _pipeline_options(plan: Plan) -> Iterator[Words]:
     first, last, middle, usual = lengths[0], lengths[-1], set(lengths[1:-1]), max(lengths)
     counts_edges = middle == {usual} and min(first, last) >= usual - 1
     if len(middle) > 1 or (chunks > 1 and not counts_edges):
-        yield "--pipeline-model-parallel-layout", pipeline_layout(lengths)
-        return
+        return {"layout": pipeline_layout(lengths)}
     if chunks > 1:
-        yield "--num-virtual-stages-per-pipeline-rank", f"{chunks}"
-        if first < usual:
-            yield ("--account-for-embedding-in-pipeline-split",)
-        if last < usual:
-            yield ("--account-for-loss-in-pipeline-split",)
-        return
-    if middle and first not in middle:
-        yield "--decoder-first-pipeline-num-layers", f"{first}"
-    if len(set(lengths)) > 1:
-        yield "--decoder-last-pipeline-num-layers", f"{last}"
+        return {"virtual_stages": chunks, "counts_embedding": first < usual,
+                "counts_loss": last < usual}  # fmt: skip
+    return {
+        "first_layers": first if middle and first not in middle else None,
+        "last_layers": last if len(set(lengths)) > 1 else None,
+    }
 
 
-def _state_options(plan: Plan) -> Iterator[Words]:
-    """Yield the arguments of sharding and sums of weights, gradients and optimizer state."""
-    plan_options, replicas = plan.best.plan_options, degrees(plan)["dp_replicate"]
-    if plan_options.zero_stage:
-        yield ("--use-distributed-optimizer",)
-        if replicas > 1:
-            yield "--num-distributed-optimizer-instances", f"{replicas}"
-    if _uses_fsdp(plan):
-        yield ("--use-megatron-fsdp",)
-        yield "--data-parallel-sharding-strategy", FSDP_STRATEGY[plan_options.zero_stage]
-        yield "--ckpt-format", "fsdp_dtensor"
-    if plan_options.overlap_data_parallel and _has_data_axes(plan):
-        yield ("--overlap-grad-reduce",)
-        if plan_options.zero_stage:
-            yield ("--overlap-param-gather",)
-    if has_short_gradients(plan.workload):
-        yield ("--grad-reduce-in-bf16",)
-
-
-def _memory_options(plan: Plan) -> Iterator[Words]:
-    plan_options = plan.best.plan_options
-    if plan_options.recompute is Recompute.FULL:
-        yield "--recompute-granularity", "full"
-        yield "--recompute-method", "block" if plan_options.recomputes_some else "uniform"
-        number = plan_options.recompute_layers or plan_options.recompute_run
-        yield "--recompute-num-layers", f"{number}"
-    elif plan_options.recompute is Recompute.SELECTIVE:
-        yield "--recompute-granularity", "selective"
-        yield "--recompute-modules", *(plan_options.recompute_modules or ("core_attn",))
-    if plan_options.offload is Offload.OPTIMIZER:
-        yield ("--optimizer-cpu-offload",)
-        yield ("--use-precision-aware-optimizer",)
-
-
-def _workload_options(plan: Plan) -> Iterable[Words]:
-    work, software = plan.workload, plan.workload.software
-    yield "--micro-batch-size", f"{degrees(plan)['micro_batch_size']}"
-    yield "--global-batch-size", f"{work.global_batch_size}"
-    yield "--seq-length", f"{work.sequence_length}"
-    ramp = work.batch_ramp
-    if ramp is not None:
-        yield "--rampup-batch-size", f"{ramp.start}", f"{ramp.increment}", f"{ramp.sequences}"
-    if work.total_tokens is not None and ramp is not None:
-        yield "--train-samples", f"{-(-work.total_tokens // work.sequence_length):.0f}"
-    elif work.total_tokens is not None:
-        yield "--train-iters", f"{-(-work.total_tokens // work.tokens_per_step):.0f}"
-    yield from PRECISIONS[work.precision.matmul]
-    yield "--attention-backend", "flash" if software.flash_attention else "unfused"
-    if not software.dropout:
-        yield "--attention-dropout", "0.0"
-        yield "--hidden-dropout", "0.0"
-    if software.cuda_graphs:
-        yield "--cuda-graph-impl", "local"
-    if software.loss == "compiled":
-        yield ("--cross-entropy-loss-fusion",)
-
-
-def model_options(plan: Plan) -> Iterator[Words]:
-    """Yield the arguments of the model."""
+def model_words(plan: Plan) -> dict[str, Value]:
+    """Return the model in words of Megatron-LM."""
     model, length = plan.model, plan.workload.sequence_length
-    kind = model.layer_kinds[0]
-    yield "--num-layers", f"{model.num_layers}"
-    yield "--hidden-size", f"{model.hidden_size}"
-    yield "--ffn-hidden-size", f"{_dense_width(model)}"
-    yield from _attention_options(model.attentions[0], length)
-    yield "--max-position-embeddings", f"{model.learned_positions or length}"
-    rotary = not model.learned_positions
-    yield "--position-embedding-type", "rope" if rotary else "learned_absolute"
-    yield "--normalization", "RMSNorm" if model.norm == "rms" else "LayerNorm"
-    if _is_gated(kind):
-        yield ("--swiglu",)
-    if biases(kind) != "all":
-        yield ("--disable-bias-linear",)
-    if biases(kind) == "qkv":
-        yield ("--add-qkv-bias",)
-    if not model.tied_embeddings:
-        yield ("--untie-embeddings-and-output-weights",)
-    yield "--vocab-size", f"{model.vocab_size}"
-    yield from _expert_options(plan)
-
-
-def _is_gated(kind: LayerSpec) -> bool:
+    kind, bias = model.layer_kinds[0], biases(model.layer_kinds[0])
     network = kind.feed_forward or kind.experts
-    return network is not None and network.gated
-
-
-def _dense_width(model: ModelSpec) -> int:
-    """Return the width of dense layers; that of an expert where there are none."""
     dense = [kind.feed_forward.ffn_size for kind in model.layer_kinds if kind.feed_forward]
-    experts = [kind.experts.ffn_size for kind in model.layer_kinds if kind.experts]
-    return (dense or experts)[0]
-
-
-def _attention_options(attention: AttentionSpec, sequence_length: int) -> Iterator[Words]:
-    yield "--num-attention-heads", f"{attention.num_heads}"
-    if attention.kind == "mla":
-        yield ("--multi-latent-attention",)
-        if attention.query_rank is not None:
-            yield "--q-lora-rank", f"{attention.query_rank}"
-        yield "--kv-lora-rank", f"{attention.kv_rank}"
-        yield "--qk-head-dim", f"{attention.head_size}"
-        yield "--qk-pos-emb-head-dim", f"{attention.rope_head_size}"
-        yield "--v-head-dim", f"{attention.value_head_size}"
-    else:
-        yield "--kv-channels", f"{attention.head_size}"
-        if attention.num_kv_heads != attention.num_heads:
-            yield ("--group-query-attention",)
-            yield "--num-query-groups", f"{attention.num_kv_heads}"
-    if attention.qk_norm == "head" or attention.kind == "mla":
-        yield ("--qk-layernorm",)
-    if attention.window is not None and attention.window < sequence_length:
-        yield "--window-size", f"{attention.window - 1},0"
-
-
-def _expert_options(plan: Plan) -> Iterator[Words]:
-    """Yield the arguments of a mixture of experts, where there is one."""
-    model = plan.model
     experts = next((kind.experts for kind in model.layer_kinds if kind.experts), None)
-    if experts is None:
-        return
-    yield "--num-experts", f"{experts.num_experts}"
-    yield "--moe-router-topk", f"{experts.top_k}"
-    yield "--moe-ffn-hidden-size", f"{experts.ffn_size}"
-    yield "--moe-layer-freq", layer_frequency(model)
-    yield ("--moe-grouped-gemm",)
-    yield from _dispatcher_options(plan)
-    yield from _router_options(experts)
+    return {
+        "num_layers": model.num_layers, "hidden_size": model.hidden_size,
+        "ffn_size": dense[0] if dense else experts.ffn_size if experts else None,
+        **_attention_words(model.attentions[0], length),
+        "longest": model.learned_positions or length,
+        "positions": "learned_absolute" if model.learned_positions else "rope",
+        "norm": model.norm, "gated": network is not None and network.gated,
+        "lacks_bias": bias != "all", "qkv_bias": bias == "qkv",
+        "is_untied": not model.tied_embeddings, "vocab_size": model.vocab_size,
+        **(_expert_words(plan, experts) if experts else {}),
+    }  # fmt: skip
 
 
-def _dispatcher_options(plan: Plan) -> Iterator[Words]:
-    """Yield the dispatcher of tokens: all-to-all sends each copy, the others one to a host.
+def _attention_words(attention: AttentionSpec, length: int) -> dict[str, Value]:
+    """Return self-attention in words of Megatron-LM; a window counts the tokens before a token."""
+    is_latent = attention.kind == "mla"
+    found: dict[str, Value] = {
+        "num_heads": attention.num_heads, "is_latent": is_latent,
+        "has_head_norms": attention.qk_norm == "head" or is_latent,
+    }  # fmt: skip
+    if attention.window is not None and attention.window < length:
+        found["window"] = f"{attention.window - 1},0"
+    if is_latent:
+        return found | {
+            "query_rank": attention.query_rank, "kv_rank": attention.kv_rank,
+            "latent_head_size": attention.head_size, "rope_head_size": attention.rope_head_size,
+            "value_head_size": attention.value_head_size,
+        }  # fmt: skip
+    found["head_size"] = attention.head_size
+    if attention.num_kv_heads != attention.num_heads:
+        found |= {"shares_heads": True, "num_kv_heads": attention.num_kv_heads}
+    return found
+
+
+def _expert_words(plan: Plan, experts: ExpertSpec) -> dict[str, Value]:
+    """Return experts in words of Megatron-LM, with the dispatcher of their tokens.
+
+    All-to-all sends each copy of a token, the others one to a host.
 
     Source: Megatron Bridge, ``flex_dispatcher_backend``: HybridEP for racks of one NVLink domain.
     """
-    sizes, domain = degrees(plan), plan.system.levels[0].size
+    sizes, levels = degrees(plan), plan.system.levels
+    domain = levels[0].size if levels else 1
     crosses_hosts = sizes["ep"] * sizes["etp"] > domain
-    if not crosses_hosts or not plan.workload.software.deduplicated_dispatch:
-        yield "--moe-token-dispatcher-type", "alltoall"
-        return
-    yield "--moe-token-dispatcher-type", "flex"
-    yield "--moe-flex-dispatcher-backend", "hybridep" if domain >= RACK_DOMAIN else "deepep"
-
-
-def _router_options(experts: ExpertSpec) -> Iterator[Words]:
-    if experts.shared_ffn_size:
-        yield "--moe-shared-expert-intermediate-size", f"{experts.shared_ffn_size}"
-    if experts.shared_gate:
-        yield ("--moe-shared-expert-gate",)
-    if experts.num_groups > 1:
-        yield "--moe-router-num-groups", f"{experts.num_groups}"
-        yield "--moe-router-group-topk", f"{experts.top_groups}"
-    if experts.router_bias:
-        yield ("--moe-router-enable-expert-bias",)
-        yield "--moe-router-score-function", "sigmoid"
+    is_flex = crosses_hosts and plan.workload.software.deduplicated_dispatch
+    return {
+        "num_experts": experts.num_experts, "top_k": experts.top_k,
+        "expert_size": experts.ffn_size, "layer_frequency": layer_frequency(plan.model),
+        "groups_products": True, "dispatcher": "flex" if is_flex else "alltoall",
+        "flex_backend": ("hybridep" if domain >= RACK_DOMAIN else "deepep") if is_flex else None,
+        "shared_size": experts.shared_ffn_size or None, "shared_gate": experts.shared_gate,
+        "num_groups": experts.num_groups, "top_groups": experts.top_groups,
+        "router_bias": experts.router_bias,
+    }  # fmt: skip
 
 
 def layer_frequency(model: ModelSpec) -> str:

@@ -28,10 +28,9 @@ from meshwright.frameworks.launch import (
 )
 from meshwright.frameworks.programs.megatron import (
     arguments,
-    model_options,
     variables,
 )
-from meshwright.frameworks.table import Words
+from meshwright.frameworks.table import Words, load_table
 from meshwright.sharding.strategy import Offload
 from meshwright.train.answer import Plan
 from meshwright.train.writing import has_short_gradients
@@ -119,7 +118,7 @@ class BridgeOverrides(Framework):
 def _overrides(plan: Plan) -> Iterator[str]:
     """Yield ``field=value`` of every argument of Megatron-LM, then the fields without one."""
     of_model = bridge_recipe(plan.model) == VANILLA
-    architecture = {name.removeprefix("--") for name, *_ in model_options(plan)}
+    architecture = {row.name.replace("_", "-") for row in load_table("megatron").model_rows}
     for name, *values in arguments(plan):
         name = name.removeprefix("--")
         if of_model or name not in architecture:
