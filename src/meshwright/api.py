@@ -1134,7 +1134,7 @@ def validate(asked: ask.Validate, call: Call) -> Validation | KernelValidation:
     from meshwright.ask.declared import output_file
     from meshwright.base.files import write_all
     from meshwright.base.registry import version
-    from meshwright.calibration.reading import judged, rows_file
+    from meshwright.calibration.rows import judged, rows_file
     from meshwright.calibration.serving import predict_all
     from meshwright.calibration.validation import Validation
     from meshwright.view.svg import check_drawable
@@ -1186,15 +1186,11 @@ def _timings(path: str | None) -> Sequence[Timings]:
 
 def _rows(path: str | None) -> Sequence[Row]:
     """Return the measured rows of a file; the published ones where none is named."""
-    from meshwright.calibration.reading import read_rows
-    from meshwright.calibration.rows import (
-        published_rows,
-        published_serving_rows,
-        published_sram_rows,
-    )
+    from meshwright.calibration.rows import TABLES, published, read_rows
 
-    published = (*published_rows(), *published_serving_rows(), *published_sram_rows())
-    return published if path is None else read_rows(Path(path))
+    if path is not None:
+        return read_rows(Path(path))
+    return [row for table in TABLES for row in published(table)]
 
 
 @verb(ask.Calibrate)

@@ -133,7 +133,7 @@ def measurements_of(path: Path, calibration: str) -> list[Measurement]:
         With all faults of the file.
     """
     from meshwright.calibration.prediction import measurements
-    from meshwright.calibration.reading import read_rows
+    from meshwright.calibration.rows import read_rows
 
     if path.suffix == ".json":
         return measurements(read_rows(path), calibration, str(path))

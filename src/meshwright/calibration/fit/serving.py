@@ -14,8 +14,7 @@ from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import SHARE, source_weights
 from meshwright.calibration.fit.constants import Free, Key
 from meshwright.calibration.fit.training import CLOSE, MOST_ROUNDS, NOISE, robust_step
-from meshwright.calibration.jobs import RefusedError
-from meshwright.calibration.rows import Row
+from meshwright.calibration.rows import RefusedError, Row
 from meshwright.calibration.serving import (
     FIGURES,
     THROUGHPUT,
