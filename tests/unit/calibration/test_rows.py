@@ -141,7 +141,7 @@ def test_validate_judges_the_good_rows(entries, status, tmp_path, capsys):
     assert [row["id"] for row in found["rows"]] == ["m" if status < 3 else "[0]"]
     assert [bad["path"] for bad in found["bad_rows"]] == (["[1].batch"] if status else [])
     assert main(["validate", "--measurements", str(path)]) == status
-    assert ("left out: [1].batch: expected 1" in capsys.readouterr().out) == (status > 0)
+    assert ("left out: [1].batch: " in capsys.readouterr().out) == (status > 0)
 
 
 def test_a_file_of_bad_rows_alone_is_bad_input(tmp_path, capsys):
