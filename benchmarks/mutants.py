@@ -342,7 +342,7 @@ def outcome(mutant: Mutant, bound_s: int, folder: Path) -> tuple[str, float, str
     found = "survived"
     if os.WIFSIGNALED(status):
         found = "out of time"
-    elif os.WEXITSTATUS(status) in (1, 2):
+    elif os.WEXITSTATUS(status) in (1, 2, 4):
         found = "caught"
     elif os.WEXITSTATUS(status) != 0:
         found = f"exit {os.WEXITSTATUS(status)}"
