@@ -21,7 +21,7 @@ from meshwright.spec.calibration import SramConstants
 from meshwright.spec.workload import Decode, SoftwareStack
 from meshwright.sram.partition import check_degrees
 from meshwright.sram.problem import PartitionProblem
-from meshwright.sram.search import Objective, solve
+from meshwright.sram.search import CutObjective, solve
 
 CONTEXT = 2048
 """Tokens of a sequence where a row does not state them; reading their cache is less than a
@@ -102,14 +102,14 @@ def _problems(row: Row, calibration: str) -> Iterator[PartitionProblem]:
 
 def _on_enough(problem: PartitionProblem) -> PartitionProblem:
     """Return the problem on the number of chips that the fewest stages need."""
-    found = solve(problem, Objective.COUNT, 1)
+    found = solve(problem, CutObjective.COUNT, 1)
     needed = len(found.stops) * problem.tensor_degree if found else problem.tensor_degree
     return replace(problem, system=load_system(f"{needed}x{problem.system.chip.name}"))
 
 
 def token_s(problem: PartitionProblem, reduction_s: float) -> float | None:
     """Return the time of one user's token for that of a sum over the cores [s]; None: no room."""
-    found = solve(replace(problem, sram=SramConstants(reduction_s)), Objective.COUNT, 1)
+    found = solve(replace(problem, sram=SramConstants(reduction_s)), CutObjective.COUNT, 1)
     if found is None or found.rates is None or not found.has_devices:
         return None
     return found.rates.latency_s

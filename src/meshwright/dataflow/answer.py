@@ -29,7 +29,7 @@ SLOWER = "slower by its bound"
 
 
 @dataclass(frozen=True)
-class Refusal(Brief):
+class RefusedDegrees(Brief):
     """Degrees without a plan."""
 
     reason: str

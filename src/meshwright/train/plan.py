@@ -34,7 +34,7 @@ from meshwright.train.estimate import (
     nothing_fits,
     warnings,
 )
-from meshwright.train.families import Block
+from meshwright.train.families import PricedBlock
 from meshwright.train.leading import NUM_SIMULATED, lead
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.measured.trials import trials_of, with_measured_interval
@@ -332,7 +332,7 @@ class ParetoFront:
     unknown: tuple[str, ...] = ()
     """Objectives left out, because a price or a power figure is missing."""
 
-    def visit(self, block: Block) -> None:
+    def visit(self, block: PricedBlock) -> None:
         """Take a priced block into account."""
         parts_j = step_energy_parts_j(
             self.problem, block.plan_options, block.strategy, block.price_with_mean, block.time
@@ -367,7 +367,7 @@ def pareto_front(space: SearchSpace, *, progress: Progress | None = None) -> Par
     return front
 
 
-def _found(block: Block, index: int) -> Found:
+def _found(block: PricedBlock, index: int) -> Found:
     table, family = block.families, int(block.family_rows[index])
     own = table.option_sets[int(table.option_set_of[family])]
     plan_options = replace(

@@ -24,7 +24,14 @@ from meshwright.dataflow.roofline import (
 from meshwright.dataflow.search import plan_dataflow
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.kernel import Kernel, Message, MessageKind, Operand, Unit, Weight
+from meshwright.graph.kernels.kernel import (
+    Kernel,
+    KernelMessage,
+    MessageKind,
+    Operand,
+    Unit,
+    Weight,
+)
 from meshwright.graph.kernels.workloads import hpl
 from meshwright.spec.collective import CollectiveKind
 
@@ -108,7 +115,7 @@ def test_changes_take_what_the_collectives_take(machine):
 
 
 def test_messages_are_sent_whatever_the_split(machine):
-    graph = layer((Message(MessageKind.SEND, 1e6), Message(MessageKind.BROADCAST, 1e6)))
+    graph = layer((KernelMessage(MessageKind.SEND, 1e6), KernelMessage(MessageKind.BROADCAST, 1e6)))
     seconds = SplitTimes(graph, machine, 4, Residency())
     plain = SplitTimes(layer(), machine, 4, Residency()).tables(TimeWeights(0.0, 1.0))
     sent = seconds.tables(TimeWeights(0.0, 1.0))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Choice(Brief):
+class FusionChoice(Brief):
     """The best candidate, and the outcome of all others."""
 
     number: int
@@ -184,7 +184,7 @@ class FusionAnswer(Shown):
     splits: Mapping[str, str | None]
     """The dim over which each kernel is split."""
     sharding_gap: float
-    choice: Choice
+    choice: FusionChoice
     tiled_dims: tuple[str, ...] = ()
     """Dims with tiles that were tried."""
     version: str = ""

@@ -19,7 +19,13 @@ from meshwright.dataflow.fusion.answer import Fusion, FusionAnswer, FusionQuesti
 from meshwright.dataflow.fusion.cores import grid_of, tileable_dims
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import OWN, DeviceShare, FusionProblem, fusion_problem
-from meshwright.dataflow.fusion.search import Candidate, KnownLattices, best_of, fuse, orders_of
+from meshwright.dataflow.fusion.search import (
+    KnownLattices,
+    WeightedProblem,
+    best_of,
+    fuse,
+    orders_of,
+)
 from meshwright.dataflow.fusion.splits import (
     LINKS_ONLY,
     ChipRing,
@@ -100,7 +106,7 @@ def fuse_graph(
         for tile in (tiles_of(entry.graph) if entry.tile is None else [entry.tile])
     ]
     tried = [(case, split) for case in cases for split in case.splits.likely]
-    candidates = [Candidate(case.problem(split), case.weight) for case, split in tried]
+    candidates = [WeightedProblem(case.problem(split), case.weight) for case, split in tried]
     choice = best_of(candidates, progress)
     case, split = tried[choice.number]
     ring, gap = case.splits.ring, case.splits.gap
@@ -322,7 +328,7 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
         if not useful:
             return StagePrice(inf, bounds[key])
         try:
-            choice = best_of(map(Candidate, useful))
+            choice = best_of(map(WeightedProblem, useful))
         except InfeasibleError:
             return None
         return StagePrice(work.layers * choice.fusion.time_s, bounds[key])
