@@ -176,9 +176,7 @@ def test_rows_of_measurements_are_jobs_too(capsys, tmp_path):
     words = ["plan", *QUESTION, "--json", "--measured", str(path)]
     assert json.loads(printed(capsys, 0, *words))["factors"]["num_measurements"] == 1
     out_of_memory = {**ROW, "id": "burst", "task": "oom", "measured": {}}
-    path.write_text(
-        json.dumps([ROW, {**ROW, "id": "odd", "strategy": {"tp": 3}}, out_of_memory])
-    )
+    path.write_text(json.dumps([ROW, {**ROW, "id": "odd", "strategy": {"tp": 3}}, out_of_memory]))
     assert set(faults(capsys, *words[:-3], "--measured", str(path))) == {"odd", "burst"}
     path.write_text("[]")
     assert faults(capsys, *words[:-3], "--measured", str(path)) == {
