@@ -887,19 +887,23 @@ _CUT_FIELDS = {"objective": "objective", "capacity": "capacity_bytes", "tp": "te
 def partition(asked: ask.Partition, call: Call) -> PartitionPlan:
     """Return layers cut into stages that fit a memory."""
     from meshwright.ask.declared import output_file
+    from meshwright.view.svg import check_drawable
 
     reading = asked.reading()
     path = reading.value(output_file, asked, "picture", ".svg")
+    if path is not None:
+        reading.value(check_drawable)
     if (asked.model is None) == (asked.layers is None):
         reading.fault("MODEL", "name either a model or a file with --layers")
         reading.done()
     cut = _measured_layers if asked.layers else _layers_of_model
     found = cut(reading, asked, call)
-    if path is not None:
+    if path is not None and found.stages:
         from meshwright.base.files import write_whole
-        from meshwright.sram.picture import partition_svg
+        from meshwright.view.svg import chart_svg
 
-        write_whole(path, partition_svg(found), force=asked.force)
+        drawn = chart_svg(found.page(), "Memory of a device of each stage")
+        write_whole(path, drawn, force=asked.force)
     return found
 
 

@@ -220,7 +220,7 @@ def predict(
 
 
 def refused_or(made: Callable[[Row], Made], row: Row) -> Made | Prediction:
-    """Return what is made of a row, or the reason for which there is nothing."""
+    """Return the prediction that ``made`` makes of a row, or one that names its refusal."""
     try:
         return made(row)
     except RefusedError as error:
