@@ -595,7 +595,7 @@ def map(asked: ask.Map, call: Call) -> GraphAnswer | GridRuns:
     """Return the best plans of any computation."""
     from meshwright.ask.declared import allowed_of, program_of, system_of
     from meshwright.base.registry import version
-    from meshwright.dataflow.answer import GraphAnswer
+    from meshwright.dataflow.answer import graph_answer
     from meshwright.dataflow.energy import power_parts_w
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.search import calibrated_system, plan_dataflow
@@ -612,7 +612,8 @@ def map(asked: ask.Map, call: Call) -> GraphAnswer | GridRuns:
         hides_network=asked.overlap, allowed=allowed, progress=call.count("degrees"),
     )  # fmt: skip
     power_w = power_parts_w(graph, machine, plans.best, plans.moved)
-    return GraphAnswer(graph, machine, plans, power_w, version(), call.command)
+    found = graph_answer(graph, machine, plans, power_w)
+    return replace(found, version=version(), command=call.command)
 
 
 def _linpack(asked: ask.Map, call: Call) -> GridRuns:

@@ -60,18 +60,7 @@ def serve(args: Any) -> int:
 
 def map(args: Any) -> int:
     """Print the best plans of any computation."""
-    from meshwright.dataflow.linpack import GridRuns, linpack_lines, linpack_record
-
-    found = api.map.answer(args, _call(args))
-    if isinstance(found, GridRuns):
-        lines, record = linpack_lines(found, top=args.top), linpack_record(found, top=args.top)
-        show(lines, record, args.json)
-        return 0
-    from meshwright.dataflow.answer import plans_record
-    from meshwright.dataflow.report import plans_lines
-
-    parts = found.graph, found.machine, found.plans, found.power_w
-    show(plans_lines(*parts, top=args.top), plans_record(*parts, top=args.top), args.json)
+    show_answer(api.map.answer(args, _call(args)).leading(args.top), args)
     return 0
 
 
@@ -326,20 +315,14 @@ def partition(args: Any) -> int:
 
 def fuse(args: Any) -> int:
     """Print kernels fused into partitions."""
-    from meshwright.dataflow.fusion.answer import fusion_record
-    from meshwright.dataflow.fusion.report import fusion_lines, fusion_screen
-
     found = api.fuse.answer(args, _call(args))
-    show_screen(
-        lambda: fusion_screen(found, next_command=picture_command(args, "fused.svg")),
-        lambda: fusion_lines(found), lambda: fusion_record(found), args,
-    )  # fmt: skip
+    show_answer(found, args, after=picture_command(args, "fused.svg"))
     return 0
 
 
 def read(args: Any) -> int:
     """Print the question of files that start a job, or the graph of a program."""
-    from meshwright.dataflow.graph_report import graph_lines, graph_record, graph_screen
+    from meshwright.dataflow.answer import summary
     from meshwright.graph.kernels.graph import DataflowGraph
 
     found = api.read.answer(args, _call(args))
@@ -349,10 +332,7 @@ def read(args: Any) -> int:
     next_command = f"meshwright map {name} --on 8xH100 --precision bf16"
     if args.out is None:
         next_command = f"{command_line()} --out {name}"
-    show_screen(
-        lambda: graph_screen(found, next_command=next_command),
-        lambda: graph_lines(found), lambda: graph_record(found), args,
-    )  # fmt: skip
+    show_answer(summary(found), args, after=next_command)
     return 0
 
 

@@ -14,8 +14,8 @@ SCHEMAS = {
     "deadline": ("train.answer", "Deadline"),
     "serving-plan": ("serve.answer", "ServingPlan"),
     "disaggregated-plan": ("serve.answer", "DisaggregatedPlan"),
-    "graph-plans": ("dataflow.answer", "GraphPlansRecord"),
-    "linpack": ("dataflow.linpack", "LinpackRecord"),
+    "graph-plans": ("dataflow.answer", "GraphAnswer"),
+    "linpack": ("dataflow.linpack", "GridRuns"),
     "fit": ("train.records", "FitRecord"),
     "check": ("train.records", "CheckRecord"),
     "comparison": ("train.compare", "ComparisonRecord"),
@@ -29,9 +29,9 @@ SCHEMAS = {
     "flows": ("show.flows", "FlowsRecord"),
     "routes": ("show.flows", "RoutesRecord"),
     "partition-plan": ("sram.answer", "PartitionPlan"),
-    "fusion": ("dataflow.fusion.answer", "FusionRecord"),
+    "fusion": ("dataflow.fusion.answer", "FusionAnswer"),
     "job": ("frameworks.reading.report", "JobRecord"),
-    "graph": ("dataflow.graph_report", "GraphRecord"),
+    "graph": ("dataflow.answer", "GraphSummary"),
     "sweep": ("sweep.answer", "SweepAnswer"),
     "validation": ("calibration.validation", "Validation"),
     "kernel-validation": ("calibration.kernel_validation", "KernelValidation"),
@@ -303,7 +303,7 @@ def show_graph(args: Any) -> int:
     """Print one graph, or the names of the catalog."""
     from meshwright.ask.declared import program_of
     from meshwright.catalog.graphs.files import graph_names, graph_yaml
-    from meshwright.dataflow.graph_report import graph_lines, graph_record
+    from meshwright.dataflow.answer import summary
     from meshwright.dataflow.load import load_graph
     from meshwright.graph.kernels.declared import to_spec
 
@@ -317,7 +317,7 @@ def show_graph(args: Any) -> int:
     if args.yaml:
         show([graph_yaml(to_spec(graph)).rstrip()], None, as_json=False, is_file=True)
         return 0
-    show(graph_lines(graph), graph_record(graph), args.json)
+    show_answer(summary(graph), args, detail=True)
     return 0
 
 

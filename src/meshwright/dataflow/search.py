@@ -20,7 +20,13 @@ from meshwright.base.units import time_told
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import default_optimizer, load_optimizer
-from meshwright.dataflow.answer import SLOWER, GraphPlan, GraphPlans, RefusedDegrees
+from meshwright.dataflow.answer import (
+    SLOWER,
+    GraphPlans,
+    RefusedDegrees,
+    SplitPlan,
+    parts_of_step,
+)
 from meshwright.dataflow.audited import plan_facts
 from meshwright.dataflow.energy import traffic
 from meshwright.dataflow.fusion.fuse import fused_stage_time
@@ -82,7 +88,7 @@ class DegreePricing:
 
     def priced(
         self, tp: int, pp: int, dp: int, *, is_final: bool = True, enough_s: float = inf
-    ) -> GraphPlan | RefusedDegrees:
+    ) -> SplitPlan | RefusedDegrees:
         """Return the best plan of some degrees, or the reason for no plan.
 
         Parameters
@@ -113,7 +119,7 @@ class DegreePricing:
 
     def _repeated(
         self, tp: int, pp: int, dp: int, is_final: bool, most_s: float
-    ) -> GraphPlan | RefusedDegrees:
+    ) -> SplitPlan | RefusedDegrees:
         """Return the plan with repetitions of the graph as stages."""
         layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)
         rounds = passes + pp - 1
@@ -154,10 +160,15 @@ class DegreePricing:
             num_bytes = sent_bytes(self.graph, tp, sharding)
             send_s = links.time_s(CollectiveKind.SEND, num_bytes)
         gradient_s, update_s = self._once_a_step(_parameters(seconds, sharding), tp, dp)
-        return GraphPlan(
-            tp, pp, dp, layers, sharding, (), passes, price.time_s, send_s,
-            (pp - 1) * max(price.time_s, send_s), gradient_s, update_s, sharding.held_bytes,
-            rounds * price.bound_s + fixed_s,
+        pass_s = max(price.time_s, send_s)
+        return SplitPlan(
+            tp=tp, pp=pp, dp=dp, layers_per_stage=layers, num_passes=passes, sharding=sharding,
+            parts_s=parts_of_step(
+                num_passes=passes, pass_s=pass_s, bubble_s=(pp - 1) * pass_s,
+                gradient_s=gradient_s, update_s=update_s,
+            ),
+            stage_s=price.time_s, send_s=send_s, held_bytes=sharding.held_bytes,
+            lower_bound_s=rounds * price.bound_s + fixed_s,
         )  # fmt: skip
 
     def _line(self, seconds: SplitTimes, dp: int) -> tuple[float, float]:
@@ -193,7 +204,7 @@ class DegreePricing:
             return None
         return replace(price, bound_s=price.bound_s + work.layers * each_s * least)
 
-    def _cut(self, tp: int, pp: int, dp: int, enough_s: float) -> GraphPlan | RefusedDegrees:
+    def _cut(self, tp: int, pp: int, dp: int, enough_s: float) -> SplitPlan | RefusedDegrees:
         """Return the plan with parts of the graph as stages."""
         passes, limit = -(-self.num_passes // dp), self.system.usable_bytes
         every = self._sums(self._seconds(tp, dp, Residency()))
@@ -216,9 +227,14 @@ class DegreePricing:
         if held > limit:
             return RefusedDegrees("memory of the fastest stages", bound_s)
         slowest = max(found.stages, key=lambda stage: stage.cost)
-        return GraphPlan(
-            tp, len(found.stages), dp, 1, None, found.stages, passes, slowest.busy, slowest.send,
-            sum(stage.cost for stage in found.stages) - slowest.cost, 0.0, 0.0, held, bound_s,
+        return SplitPlan(
+            tp=tp, pp=len(found.stages), dp=dp, layers_per_stage=1, num_passes=passes,
+            stages=found.stages,
+            parts_s=parts_of_step(
+                num_passes=passes, pass_s=max(slowest.busy, slowest.send),
+                bubble_s=sum(stage.cost for stage in found.stages) - slowest.cost,
+            ),
+            stage_s=slowest.busy, send_s=slowest.send, held_bytes=held, lower_bound_s=bound_s,
         )  # fmt: skip
 
     def repeated_least_s(self, tp: int, pp: int, dp: int) -> float:
@@ -313,10 +329,10 @@ def plan_graph(
 
 
 def _ordered(
-    pricing: DegreePricing, priced: Mapping[Degrees, GraphPlan | RefusedDegrees]
+    pricing: DegreePricing, priced: Mapping[Degrees, SplitPlan | RefusedDegrees]
 ) -> GraphPlans:
     """Return the plans among the priced degrees, the fastest first, and the bound of all."""
-    plans = [plan for plan in priced.values() if isinstance(plan, GraphPlan)]
+    plans = [plan for plan in priced.values() if isinstance(plan, SplitPlan)]
     refused = Counter(plan.reason for plan in priced.values() if isinstance(plan, RefusedDegrees))
     if not plans:
         raise InfeasibleError(_why_nothing_fits(pricing, refused))
@@ -329,9 +345,9 @@ def _ordered(
 
 def _first_prices(
     pricing: DegreePricing, degrees: list[Degrees], progress: Progress | None
-) -> dict[Degrees, GraphPlan | RefusedDegrees]:
+) -> dict[Degrees, SplitPlan | RefusedDegrees]:
     """Return plans that may still be improved, graphs that are cut between repetitions first."""
-    priced: dict[Degrees, GraphPlan | RefusedDegrees] = {}
+    priced: dict[Degrees, SplitPlan | RefusedDegrees] = {}
     bounds = {
         each: pricing.repeated_least_s(*each) if pricing.only_best else 0.0 for each in degrees
     }
@@ -347,14 +363,14 @@ def _first_prices(
     return priced
 
 
-def _close_gaps(pricing: DegreePricing, priced: dict[Degrees, GraphPlan | RefusedDegrees]) -> None:
+def _close_gaps(pricing: DegreePricing, priced: dict[Degrees, SplitPlan | RefusedDegrees]) -> None:
     """Look closely at all degrees that may hold a better plan than the best one so far."""
     closed: set[Degrees] = set()
     while True:
         open_ = [
             (plan.lower_bound_s, degrees)
             for degrees, plan in priced.items()
-            if isinstance(plan, GraphPlan)
+            if isinstance(plan, SplitPlan)
             and degrees not in closed
             and plan.lower_bound_s < min(_best_s(priced), plan.step_s * (1.0 - PROVEN))
         ]
@@ -365,8 +381,8 @@ def _close_gaps(pricing: DegreePricing, priced: dict[Degrees, GraphPlan | Refuse
         closed.add(degrees)
 
 
-def _best_s(priced: Mapping[Degrees, GraphPlan | RefusedDegrees]) -> float:
-    found = (plan.step_s for plan in priced.values() if isinstance(plan, GraphPlan))
+def _best_s(priced: Mapping[Degrees, SplitPlan | RefusedDegrees]) -> float:
+    found = (plan.step_s for plan in priced.values() if isinstance(plan, SplitPlan))
     return min(found, default=inf)
 
 

@@ -11,7 +11,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.collectives.group import make_group
 from meshwright.cost.communication import level_efficiencies
 from meshwright.cost.operator import matmul_compute_s
-from meshwright.dataflow.answer import kernel_records
+from meshwright.dataflow.answer import split_kernels
 from meshwright.dataflow.layouts import PARTIAL, REPLICATED, TensorLayout, splits_of
 from meshwright.dataflow.price import KernelMemory, Residency, SplitTimes, TimeWeights
 from meshwright.dataflow.roofline import (
@@ -222,9 +222,9 @@ def test_seconds_by_kernel_sum_to_a_pass(machine):
     """What kernels take, and the collectives behind them, is a pass through the stage."""
     found = plan_dataflow(layer(), machine, allowed={"tp": (4,)}, num_passes=2)
     best = found.best
-    records = list(kernel_records(layer(), best))
-    total = sum(r["time_s"] + sum(c["time_s"] for c in r["collectives"]) for r in records)
-    assert best.layers * total == pytest.approx(best.stage_s)
+    kernels = split_kernels(layer(), best)
+    total = sum(k.time_s + sum(sent.time_s for sent in k.collectives) for k in kernels)
+    assert best.layers_per_stage * total == pytest.approx(best.stage_s)
 
 
 def table():

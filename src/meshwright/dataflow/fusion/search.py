@@ -14,7 +14,13 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray, larger, where
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.units import format_bytes
-from meshwright.dataflow.fusion.answer import Fusion, FusionChoice, Partition, SearchCounts
+from meshwright.dataflow.fusion.answer import (
+    Fusion,
+    FusionChoice,
+    Partition,
+    PlacedKernel,
+    SearchCounts,
+)
 from meshwright.dataflow.fusion.cores import cores_needed
 from meshwright.dataflow.fusion.fewer_kernels import (
     MOST_STEPS,
@@ -293,8 +299,10 @@ def _partition(
     needed = [cores_needed(problem.choices[k], cycles, problem.grid.num_cores) for k in kernels]
     filled_s = float(prices.busy_s[row] + prices.fill_s[row] / size)
     return Partition(
-        kernels=tuple(problem.names[kernel] for kernel in kernels),
-        cores=tuple(int(cores[0]) for cores in needed),
+        kernels=tuple(
+            PlacedKernel(problem.names[kernel], int(cores[0]))
+            for kernel, cores in zip(kernels, needed, strict=True)
+        ),
         compute_s=float(prices.compute_s[row]),
         dram_s=float(prices.dram_s[row]),
         network_s=float(prices.network_s[row]),

@@ -186,7 +186,7 @@ def test_a_wide_graph_has_the_optimum_between_its_bound_and_its_answer(
     assert found.bound_s <= exact_s * ROUNDED
     assert exact_s <= found.time_s * ROUNDED
     assert found.counts.num_kept is not None
-    sets = problem.sets_of([part.kernels for part in found.partitions])
+    sets = problem.sets_of([[one.name for one in part.kernels] for part in found.partitions])
     assert evaluate(problem, sets).time_s == pytest.approx(found.time_s, rel=1e-9)
 
 
