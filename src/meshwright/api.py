@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.fusion.answer import FusionAnswer, FusionQuestion
     from meshwright.dataflow.linpack import GridRuns
-    from meshwright.frameworks.profile import Profile
+    from meshwright.frameworks.profiled import ProfiledStep
     from meshwright.frameworks.reading.job import Job
     from meshwright.graph.kernels.graph import DataflowGraph
     from meshwright.measure.run import MeasuredMachine
@@ -460,9 +460,9 @@ def compare(asked: ask.Compare, call: Call) -> Comparison:
 
 
 @verb(ask.Explain)
-def explain(asked: ask.Explain, call: Call) -> Explanation | Diagnosis | Profile:
+def explain(asked: ask.Explain, call: Call) -> Explanation | Diagnosis | ProfiledStep:
     """Return the reasons for a plan; with ``measured`` or ``trace``, the lost time of a step."""
-    answer: Explanation | Diagnosis | Profile = _explained(asked, call)[1]
+    answer: Explanation | Diagnosis | ProfiledStep = _explained(asked, call)[1]
     return answer
 
 
@@ -490,10 +490,11 @@ def _explained(asked: ask.Explain, call: Call) -> tuple[Plan, Any]:
     found = reading.value(_explained_plan, asked)
     if asked.trace is not None:
         from meshwright.frameworks.profile import read_profile
+        from meshwright.frameworks.profiled import profiled_step
 
         profile = reading.value(read_profile, Path(asked.trace))
         reading.done()
-        return found, profile
+        return found, profiled_step(profile, found)
     reading.done()
     if asked.measured is not None:
         from meshwright.train.measured.diagnose import diagnose

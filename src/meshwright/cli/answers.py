@@ -199,9 +199,7 @@ def explain(args: Any) -> int:
     """Print the reasons for a plan, or the time that a measured step loses."""
     found, answer = api._explained(args, _call(args))
     if args.trace is not None:
-        from meshwright.frameworks.profile_report import profile_lines, profile_record
-
-        show(profile_lines(answer, found), profile_record(answer, found), args.json)
+        show_answer(answer, args)
         return 0
     if args.measured is not None:
         from meshwright.train.measured.diagnose import diagnosis_lines
@@ -341,7 +339,6 @@ def _show_job(found: Job, args: Any) -> int:
     import shlex
 
     from meshwright.ask.job_files import is_job_file
-    from meshwright.frameworks.reading.report import job_lines, job_record, job_screen
 
     files = [shlex.quote(name) for name in args.files]
     is_named = all(fault.path != "MODEL" for fault in found.missing)
@@ -354,11 +351,7 @@ def _show_job(found: Job, args: Any) -> int:
     words += files if is_alone else ["--from", *files]
     if found.devices.system is None:
         words += ["--on", args.on or f"{found.devices.count or 64}xH100"]
-    words += lacking
-    show_screen(
-        lambda: job_screen(found, next_command=" ".join(words)),
-        lambda: job_lines(found), lambda: job_record(found), args,
-    )  # fmt: skip
+    show_answer(found, args, after=" ".join([*words, *lacking]))
     return 0
 
 

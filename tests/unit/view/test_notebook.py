@@ -297,8 +297,8 @@ def test_every_listed_answer_is_known_here():
         return {kind}.union(*map(below, kind.__subclasses__()))
 
     elsewhere = {
-        "Replan", "MeasuredMachine", "Profile", "DataflowGraph", "SimulatedPlan", "ServingFront",
-        "Factors", "GraphSummary", "Listed", "Shown", "Told",
+        "Replan", "MeasuredMachine", "ProfiledStep", "DataflowGraph", "SimulatedPlan",
+        "ServingFront", "Factors", "GraphSummary", "Listed", "Shown", "Told",
     }  # fmt: skip
     tested = {
         "Plan", "Front", "Deadline", "Comparison", "Explanation", "Diagnosis", "ServingPlan",
