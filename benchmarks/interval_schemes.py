@@ -19,7 +19,7 @@ from meshwright.calibration.errors import SHARE
 from meshwright.calibration.fit.spread import fit_spread, nested, quantile
 from meshwright.calibration.fit.training import Fit, fit, fit_rows
 from meshwright.calibration.rows import published
-from meshwright.cost.problem import TRAITS
+from meshwright.search.intervals import TRAITS
 
 ROWS_OF_POOL = 20
 """Rows as which the quantile of all rows counts beside those of a kind."""

@@ -104,7 +104,7 @@ def their_point(point: Point) -> TheirPoint:
     }
     return TheirPoint(
         result,
-        _their_block(layers, machine, is_training=plan_options.is_training),
+        _their_block(layers, machine, is_training=structure.is_training),
         number(layout.num_blocks * layout.num_micro_batches),
         sizes,
     )

@@ -18,6 +18,9 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+ARGUMENTS = 2
+"""Number of the types of arguments of all kernels; raise it when one is renamed: files on disk name
+them, and numba reads files of an earlier number no more."""
 _runs_as_written = ContextVar("_runs_as_written", default=False)
 
 
@@ -66,8 +69,8 @@ class CompiledFunction(Generic[Arguments, Result]):
                 names[name] = names[name].inner
         function = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__)
         update_wrapper(function, plain)
-        if not from_python:
-            function.__qualname__ += "_inner"  # a file of its own: the name is a part of its key
+        # A file of its own: the name is a part of its key.
+        function.__qualname__ += f"_{ARGUMENTS}" if from_python else f"_{ARGUMENTS}_inner"
         fast: Callable[Arguments, Result] = numba.njit(**options)(function)
         return fast
 

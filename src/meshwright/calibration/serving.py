@@ -25,8 +25,7 @@ from meshwright.calibration.rows import (
 from meshwright.calibration.sram import predict_sram
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
-from meshwright.cost.problem import throughputs
-from meshwright.serve.certainty import Certainty
+from meshwright.search.intervals import Certainty, rates_of
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.requests import Requests, Served, Serving
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
@@ -288,7 +287,7 @@ class Column:
                 predicted_tokens_per_s=float(predicted),
                 measured_tokens_per_s=float(measured),
                 has_room=bool(room >= 1.0),
-                interval=throughputs(float(predicted), ends[job.figure]) if ends else None,
+                interval=rates_of(float(predicted), ends[job.figure]) if ends else None,
             )
             for job, predicted, measured, room in numbers
         ]

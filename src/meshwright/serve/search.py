@@ -19,7 +19,7 @@ from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, take
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.search.exhaustive import TIE, Counts
-from meshwright.serve.certainty import surely
+from meshwright.search.intervals import surely
 from meshwright.serve.launching import refused_rows
 from meshwright.serve.passes import ServingProblem, group_counts, passes_of, reserved_bytes
 from meshwright.serve.price import ServingPrice, price_serving, with_groups

@@ -23,10 +23,11 @@ from meshwright.catalog.calibration import (
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import load_server, server_names
-from meshwright.cost.energy import step_cost_usd
+from meshwright.cost.money import step_cost_usd
 from meshwright.cost.pipeline import POSITIONS
 from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE
 from meshwright.search.exhaustive import Counts, Coverage
+from meshwright.search.intervals import Certainty, interval_of, rates_of
 from meshwright.serve.answer import (
     EVERY_ROW,
     Deployment,
@@ -39,7 +40,6 @@ from meshwright.serve.answer import (
     serving_string,
 )
 from meshwright.serve.audited import facts_of
-from meshwright.serve.certainty import Certainty, interval_of, rates_of
 from meshwright.serve.disaggregated import Deployments, Split, WorkerKind, search_disaggregated
 from meshwright.serve.launching import server_faults, serving_faults
 from meshwright.serve.passes import ServingProblem, with_stored_weights

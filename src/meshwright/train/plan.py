@@ -13,7 +13,8 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.registry import version
 from meshwright.base.units import format_seconds
 from meshwright.catalog.calibration import DEFAULT
-from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, total_energy_j
+from meshwright.cost.energy import step_energy_parts_j, total_energy_j
+from meshwright.cost.money import step_cost_usd
 from meshwright.cost.problem import Problem
 from meshwright.search.exhaustive import TIE, Found, Progress
 from meshwright.search.pareto import dominated_by, front_of

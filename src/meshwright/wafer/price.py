@@ -10,12 +10,8 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray, joined, take_rows
 from meshwright.collectives.group import Reach
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of_experts
-from meshwright.cost.energy import (
-    step_cost_usd,
-    step_energy_parts_j,
-    throttled,
-    total_energy_j,
-)
+from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
+from meshwright.cost.money import step_cost_usd
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_each

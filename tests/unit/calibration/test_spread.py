@@ -12,7 +12,7 @@ from meshwright.calibration.fit.training import Fit, FitRows, left_out_of
 from meshwright.calibration.prediction import Prediction, predict
 from meshwright.calibration.rows import Row, published
 from meshwright.catalog.calibration import fit_record, load_calibration
-from meshwright.cost.problem import (
+from meshwright.search.intervals import (
     EXPERTS,
     HOST,
     NARROW,

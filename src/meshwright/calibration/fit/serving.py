@@ -24,8 +24,7 @@ from meshwright.calibration.serving import (
     serving_jobs,
 )
 from meshwright.catalog.calibration import UNCALIBRATED, load_serving
-from meshwright.cost.problem import EXPERTS, UNSEEN
-from meshwright.serve.certainty import FIRST_TOKEN
+from meshwright.search.intervals import EXPERTS, FIRST_TOKEN, UNSEEN
 from meshwright.spec.calibration import Spread, Tail
 
 STARTS = tuple(np.log([0.1, 1.0 / 3.0]).tolist())
