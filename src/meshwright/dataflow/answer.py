@@ -223,11 +223,14 @@ class BestGraphPlan(GraphPlan):
 class GraphAnswer(Shown):
     """Plans of a computation that is no transformer: the best in full, the next ones in short."""
 
-    DERIVED: ClassVar[Mapping[str, str]] = {
-        "system": "system",
-        "is_calibrated": "is_calibrated",
-        "gap": "gap",
-    }
+    WRITTEN: ClassVar[Mapping[str, str]] = {
+        name: name
+        for name in (
+            "graph", "repeats", "num_kernels", "flops", "system", "fidelity", "is_calibrated",
+            "lower_bound_s", "gap", "num_priced", "refused", "best", "others", "version",
+            "command",
+        )
+    }  # fmt: skip
     graph: str
     repeats: int
     num_kernels: int

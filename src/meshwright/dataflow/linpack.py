@@ -173,12 +173,13 @@ class GridRun(Brief):
 class GridRuns(Shown):
     """Runs of Linpack on grids of processes, the fastest first."""
 
-    DERIVED: ClassVar[Mapping[str, str]] = {
-        "graph": "graph",
-        "system": "system",
-        "is_calibrated": "is_calibrated",
-        "flops_per_s": "flops_per_s",
-    }
+    WRITTEN: ClassVar[Mapping[str, str]] = {
+        name: name
+        for name in (
+            "graph", "size", "block", "system", "fidelity", "is_calibrated", "num_priced",
+            "refused", "lower_bound_s", "flops_per_s", "runs", "version", "command",
+        )
+    }  # fmt: skip
     size: int
     """Number of equations."""
     block: int
