@@ -252,7 +252,6 @@ def show_walk(args: Any) -> int:
         names = walk_names()
         show([f"{name:<38} {about}" for name, about in names.items()], names, args.json)
         return 0
-    from meshwright.ask.declared import output_file
     from meshwright.catalog.models import load_model
     from meshwright.sharding.strategy import Streamed
     from meshwright.show.walks.named import (
@@ -269,7 +268,6 @@ def show_walk(args: Any) -> int:
     if args.walk not in walk_names():
         raise UnknownNameError("walk", args.walk, walk_names())
     reading = args.reading()
-    path = reading.value(output_file, args, "report", ".html")
     for fault in idle_options(args.walk, args.stated):
         reading.fault(fault.path, fault.message, fault.fix)
     question = WalkQuestion(
@@ -283,9 +281,9 @@ def show_walk(args: Any) -> int:
     )
     reading.done()
     walk = walk_of(question)
-    if path is not None:
+    if args.report is not None:
         page = walk_page(walk, walks_beside(question), command_line())
-        write_page(page, path, force=args.force)
+        write_page(page, args.report, force=args.force)
     show_answer(walk, args, detail=True)
     return 0
 
