@@ -242,8 +242,8 @@ def time_of(answer: Any) -> float | None:
     if best is not None and hasattr(best, "estimate"):
         price = best.estimate
         return 1.0 / float(price.tokens_per_s)
-    if hasattr(answer, "plans"):
-        return float(answer.plans.best.step_s)
+    if hasattr(best, "step_s"):
+        return float(best.step_s)
     rates = getattr(answer, "rates", None)
     return None if rates is None else 1.0 / float(rates.tokens_per_s)
 

@@ -17,19 +17,19 @@ from itertools import combinations
 import numpy as np
 
 from meshwright.calibration.prediction import Prediction, predict
-from meshwright.calibration.rows import published_rows
+from meshwright.calibration.rows import published
 from meshwright.sharding.strategy import PlanOptions
 
 
 def pairs(calibration: str) -> Iterator[tuple[Prediction, Prediction]]:
     """Yield rows that differ in choices or software alone."""
     found = defaultdict(list)
-    for entry in predict(published_rows(), calibration):
+    for entry in predict(published("training"), calibration):
         if entry.log_error is not None and entry.job is not None:
             row, job = entry.row, entry.job
             batch = job.problem.workload.global_batch_size
-            model = row.model.model_copy(update={"name": None, "params_b": None})
-            key = (row.group, model, row.hardware, batch, row.precision, job.strategy)
+            model = row.model.model_copy(update={"name": None})
+            key = (row.group, model, row.system, batch, row.precision, job.strategy)
             found[key].append(entry)
     for rows in found.values():
         for one, other in combinations(rows, 2):

@@ -16,9 +16,9 @@ import numpy as np
 
 from meshwright.sram.contiguous import (
     LayerLoads,
+    LayerTimes,
     StageCapacities,
     StageRuns,
-    StageTimes,
     balanced_stops,
     greedy_stops,
 )
@@ -48,7 +48,7 @@ def measure(num_layers: int, num_stages: int, most_bytes: int) -> tuple[float, f
     sizes = rng.integers(1, 10**9, num_layers).astype(float)
     largest = rng.integers(0, most_bytes, num_layers, endpoint=True)
     stage_capacities = StageCapacities((1.1 * sizes.sum() / num_stages + 1e9 + most_bytes,))
-    times = [StageTimes(sizes * 1e-12, np.zeros(num_layers), largest * 1e-12)]
+    times = [LayerTimes(sizes * 1e-12, np.zeros(num_layers), largest * 1e-12)]
 
     def row() -> LayerLoads:
         return LayerLoads(sizes, largest.astype(float), np.zeros(num_layers))

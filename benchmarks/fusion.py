@@ -22,7 +22,7 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.dataflow.fusion.answer import FusionQuestion
 from meshwright.dataflow.fusion.fuse import problem_of
 from meshwright.dataflow.fusion.problem import OWN, FusionProblem, Rules
-from meshwright.dataflow.fusion.search import Candidate, best_of, fuse
+from meshwright.dataflow.fusion.search import WeightedProblem, best_of, fuse
 from meshwright.dataflow.load import load_graph
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
@@ -101,7 +101,8 @@ def sweep_case() -> Iterator[str]:
         problems = [asked(graph, "SN30", tp, 16, tile, rules) for tp, tile in cases]
         ready = time.process_time()
         weighted = (
-            Candidate(problem, float(tp)) for problem, (tp, _) in zip(problems, cases, strict=True)
+            WeightedProblem(problem, float(tp))
+            for problem, (tp, _) in zip(problems, cases, strict=True)
         )
         choice = best_of(weighted)
         pruned = time.process_time()

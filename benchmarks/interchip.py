@@ -1,6 +1,6 @@
 """Dataflow graphs over devices: elimination beside an integer program, and whole plans.
 
-    python benchmarks/interchip.py
+    python benchmarks/interchip.py [--small]
 
 CPU seconds of this process, one core. Both solve the same tables; building them is timed apart.
 """
@@ -9,8 +9,10 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, TypeVar
 
 from meshwright.catalog.calibration import load_calibration
@@ -32,6 +34,8 @@ Result = TypeVar("Result")
 GPT3 = (12288, 96, 128, 2048)
 LLM_1T = (24576, 128, 192, 2048)
 PROGRAM_LIMIT_S = 120.0
+CASES = 1 if "--small" in sys.argv else None
+"""Cases of each kind; None: all."""
 
 
 def machine(name: str) -> CalibratedSystem:
@@ -60,7 +64,7 @@ def sharding_cases() -> Iterator[tuple[str, Callable[[], SplitTables]]]:
 
 def shardings() -> None:
     print(f"{'sharding':<28}{'tables':>10}{'elimination':>13}{'program':>11}{'optimum':>16}")
-    for name, make in sharding_cases():
+    for name, make in islice(sharding_cases(), CASES):
         graph, tables_s = timed(lambda make=make: make().choices)
         best, dynamic_s = timed(lambda graph=graph: cheapest(graph))
         solved, program_s = timed(lambda graph=graph: solve_program(graph, limit_s=PROGRAM_LIMIT_S))
@@ -89,7 +93,7 @@ def plan_cases() -> Iterator[tuple[str, DataflowGraph, str, dict[str, Any]]]:
 def plans() -> None:
     print(f"\n{'plan':<24}{'on':<12}{'search':>9}{'tp pp dp':>14}{'step':>12}{'gap':>9}"
           f"{'priced':>8}{'refused':>9}")  # fmt: skip
-    for name, graph, system, asked in plan_cases():
+    for name, graph, system, asked in islice(plan_cases(), CASES):
         on = machine(system)
         found, search_s = timed(lambda g=graph, m=on, a=asked: plan_graph(DegreePricing(g, m, **a)))
         best = found.best

@@ -18,8 +18,8 @@ from meshwright.base.arrays import FloatArray
 from meshwright.calibration.errors import SHARE
 from meshwright.calibration.fit.spread import fit_spread, nested, quantile
 from meshwright.calibration.fit.training import Fit, fit, fit_rows
-from meshwright.calibration.rows import published_rows
-from meshwright.cost.problem import TRAITS
+from meshwright.calibration.rows import published
+from meshwright.search.intervals import TRAITS
 
 ROWS_OF_POOL = 20
 """Rows as which the quantile of all rows counts beside those of a kind."""
@@ -89,7 +89,7 @@ def judged(found: Fit, scheme: Scheme) -> tuple[FloatArray, FloatArray, FloatArr
 
 def main() -> None:
     """Print a line for each scheme."""
-    found = fit(fit_rows(published_rows()))
+    found = fit(fit_rows(published("training")))
     groups = np.array(found.rows.groups)
     names = list(dict.fromkeys(found.rows.groups))
     print("inside by source: " + ", ".join(names))

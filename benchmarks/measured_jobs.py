@@ -23,8 +23,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.calibration.fit.training import fit, fit_rows
 from meshwright.calibration.prediction import Prediction, measurement, predict
-from meshwright.calibration.reading import read_rows
-from meshwright.calibration.rows import FROZEN, Row, published_rows
+from meshwright.calibration.rows import FROZEN, Row, published, read_rows
 from meshwright.train.measured.factors import (
     PLAN_ERROR,
     RESOURCES,
@@ -107,7 +106,7 @@ def families(predictions: list[Prediction], errors: Mapping[str, float]) -> list
     for entry in predictions:
         row = entry.row
         if entry.log_error is not None and (not errors or row.id in errors):
-            found[row.group, row.model.name, row.hardware.chip, row.precision].append(entry)
+            found[row.group, row.model.name, row.system.chip, row.precision].append(entry)
     return [family(rows, errors) for rows in found.values() if len(rows) > 1]
 
 
@@ -189,7 +188,8 @@ def main() -> None:
     parser.add_argument("--measurements")
     parser.add_argument("--left-out", action="store_true")
     args = parser.parse_args()
-    rows = published_rows() if args.measurements is None else read_rows(Path(args.measurements))
+    path = args.measurements
+    rows = published("training") if path is None else read_rows(Path(path))
     errors = left_out_errors(rows) if args.left_out else {}
     outcomes = [outcome(entry) for entry in families(predict(rows, args.calibration), errors)]
     titles = ("before", "plain ratio", "one measured", "two", "others")

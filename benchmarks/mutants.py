@@ -22,10 +22,12 @@ import resource
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.machinery import SourceFileLoader
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -232,9 +234,8 @@ def chosen(number: int, seed: int, names: Iterable[str]) -> list[Mutant]:
     shares = {room: max(LEAST, round(number * len(all_) / total)) for room, all_ in rooms.items()}
     while sum(shares.values()) > max(number, LEAST * len(rooms)):
         shares[max(shares, key=lambda room: shares[room])] -= 1
-    picked = [
-        one for room in sorted(rooms) for one in sorted(rooms[room], key=order)[: shares[room]]
-    ]
+    turns = [sorted(rooms[room], key=order)[: shares[room]] for room in sorted(rooms)]
+    picked = [one for turn in zip_longest(*turns) for one in turn if one is not None]
     wanted = tuple(names)
     return [
         one for one in picked
@@ -304,12 +305,20 @@ def run(mutant: Mutant, tests: list[Path], bound_s: int, log: Path) -> int:
 
     SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
     import pytest
-    from hypothesis import settings
 
     os.environ["NUMBA_CACHE_DIR"] = str(log.parent / "numba")  # it knows sources by their file
-    settings.register_profile("mutants", database=None, deadline=None)
-    words = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "--hypothesis-profile=mutants"]
-    return int(pytest.main([*words, *map(str, tests)]))
+    words = ["-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+    return int(pytest.main([*words, *map(str, tests)], plugins=[Forgetful()]))
+
+
+class Forgetful:
+    """Examples that a mutant fails are not tried on the next one."""
+
+    def pytest_configure(self) -> None:
+        from hypothesis import settings
+
+        settings.register_profile("mutants", database=None, deadline=None)
+        settings.load_profile("mutants")
 
 
 def outcome(mutant: Mutant, bound_s: int, folder: Path) -> tuple[str, float, str]:
@@ -322,7 +331,10 @@ def outcome(mutant: Mutant, bound_s: int, folder: Path) -> tuple[str, float, str
         status = 70
         try:
             status = run(mutant, tests, bound_s, log)
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(status)
     _, status, used = os.wait4(child, 0)
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
@@ -330,7 +342,7 @@ def outcome(mutant: Mutant, bound_s: int, folder: Path) -> tuple[str, float, str
     found = "survived"
     if os.WIFSIGNALED(status):
         found = "out of time"
-    elif os.WEXITSTATUS(status) in (1, 2):
+    elif os.WEXITSTATUS(status) in (1, 2, 4):
         found = "caught"
     elif os.WEXITSTATUS(status) != 0:
         found = f"exit {os.WEXITSTATUS(status)}"
@@ -339,7 +351,6 @@ def outcome(mutant: Mutant, bound_s: int, folder: Path) -> tuple[str, float, str
 
 def warm_up() -> None:
     """Import what all tests need and no mutant touches, once for all processes."""
-    import hypothesis  # noqa: F401
     import numpy  # noqa: F401
     import pydantic  # noqa: F401
     import pytest  # noqa: F401

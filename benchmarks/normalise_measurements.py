@@ -1,14 +1,18 @@
-"""Published measurements as the package stores them: words of sources become typed fields, once.
+"""Published measurements as the package stores them: words of sources become questions, once.
 
-    python benchmarks/normalise_measurements.py RAW.json [--onto TABLE.json] --out TABLE.json
+    python benchmarks/normalise_measurements.py
+    python benchmarks/normalise_measurements.py RAW.json --onto training
 
-``RAW.json`` is an array of rows as ``docs/explanation/calibration.md`` describes them, or a raw
-table in which rows name shared parts by their index (those that the stored tables were made from:
-``git show fcc2b49:src/meshwright/validation/data/training.json``, and ``inference.json``). Each row
-is read as a user's file is, gets the date of its software from the title of its source, and keeps
-the words that were read (``reasons``). Rows name their parts by index in the result too. Of a file
-that says which rows are ``complete`` only those are taken, and of requests those with a length;
-``--onto`` puts them behind the rows of a table that is stored.
+The first form makes the tables of the package (``src/meshwright/calibration/data``) from the rows
+of ``benchmarks/measurements``: questions with their measured answers. The second one reads the
+words of a raw file first (``source_words``) and puts its rows behind those of one table.
+
+``RAW.json`` is an array of rows in the words of their source, or a raw table in which rows name
+shared parts by their index (those that the tables were made from: ``git show
+fcc2b49:src/meshwright/validation/data/training.json``, and ``inference.json``). Each row gets the
+date of its software from the title of its source, and keeps the words that were read
+(``reasons``). Of a file that says which rows are ``complete`` only those are taken, and of requests
+those with a length.
 """
 
 from __future__ import annotations
@@ -20,8 +24,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from meshwright.calibration.reading import rows_of
-from meshwright.calibration.rows import Row, table_rows
+from source_fields import FOLDER, SHARED, Row, table_rows
+from source_questions import asked
+from source_words import rows_of
+
+from meshwright.calibration import rows
 
 TRAINING = ("sources", "models", "hardware", "plans")
 SERVING = ("sources", "models", "hardware", "settings")
@@ -60,18 +67,6 @@ STATED: Mapping[str, Mapping[str, Any]] = {
 }
 """By folder of a source: options of its launch file that raw rows leave out, as fields of the
 software, each with the words of the file."""
-SHARED = (
-    "source",
-    "model",
-    "hardware",
-    "parallelism",
-    "software",
-    "precision",
-    "definition",
-    "reasons",
-    "notes",
-)
-"""Parts that rows name by index."""
 
 
 def raw_rows(content: Any) -> list[dict[str, Any]]:
@@ -135,10 +130,10 @@ def dated(row: dict[str, Any]) -> dict[str, Any]:
     return {**found, **row, **{key: found[key] for key in ("software", "measured") if key in found}}
 
 
-def explained(rows: list[Row]) -> list[Row]:
+def explained(read: list[Row]) -> list[Row]:
     """Return rows with the words behind what raw rows leave out."""
     found = []
-    for row in rows:
+    for row in read:
         stated = STATED.get((row.source.path or "").rpartition("/")[0], {})
         why = {f"software.{name}": words for name, (_, words) in stated.items()}
         if row.source.path in IN_GIB and row.measured.memory_bytes_per_chip:
@@ -147,27 +142,28 @@ def explained(rows: list[Row]) -> list[Row]:
     return found
 
 
-def stored(rows: list[Row]) -> str:
-    """Return rows as the text of a table: fields that are stated, shared parts by their index."""
-    parts: dict[str, list[Any]] = {name: [] for name in SHARED}
-    entries_of_rows = []
-    for row in rows:
-        entry = row.model_dump(mode="json", exclude_defaults=True)
-        for name in SHARED:
+def stored(entries: list[dict[str, Any]], shared: tuple[str, ...]) -> str:
+    """Return rows as the text of a table: parts that rows share by their index."""
+    parts: dict[str, list[Any]] = {name: [] for name in shared}
+    for entry in entries:
+        for name in shared:
             if name in entry:
                 known, value = parts[name], entry[name]
                 entry[name] = known.index(value) if value in known else len(known)
                 if value not in known:
                     known.append(value)
-        entries_of_rows.append(entry)
-    shared = [
-        f'  "{name}": {_listed(entries, "   ")}' for name, entries in parts.items() if entries
-    ]
+    listed = [f'  "{name}": {_listed(values, "   ")}' for name, values in parts.items() if values]
     return (
-        '{\n "parts": {\n'
-        + ",\n".join(shared)
-        + f'\n }},\n "rows": {_listed(entries_of_rows, "  ")}\n}}\n'
+        '{\n "parts": {\n' + ",\n".join(listed) + f'\n }},\n "rows": {_listed(entries, "  ")}\n}}\n'
     )
+
+
+def question_fields(row: rows.Row) -> dict[str, Any]:
+    """Return the stated fields of a question; a stated switch of software may be a default."""
+    entry = row.model_dump(mode="json", exclude_defaults=True)
+    if software := row.software.model_dump(mode="json", exclude_unset=True):
+        entry["software"] = software
+    return entry
 
 
 def _listed(entries: list[Any], indent: str) -> str:
@@ -177,18 +173,24 @@ def _listed(entries: list[Any], indent: str) -> str:
 
 
 def main() -> None:
-    """Read the file that is named, and write the table."""
+    """Read the raw file that is named, then write the tables of the package."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("raw", metavar="RAW.json", type=Path)
-    parser.add_argument("--onto", metavar="TABLE.json", type=Path)
-    parser.add_argument("--out", metavar="TABLE.json", type=Path, required=True)
-    asked = parser.parse_args()
-    content = json.loads(asked.raw.read_text(encoding="utf-8"))
-    rows = explained(rows_of(raw_rows(content), str(asked.raw)))
-    if asked.onto is not None:
-        rows = [*table_rows(asked.onto), *rows]
-    asked.out.write_text(stored(rows), encoding="utf-8")
-    print(f"{len(rows)} rows, {asked.out.stat().st_size:,} bytes")
+    parser.add_argument("raw", metavar="RAW.json", type=Path, nargs="?")
+    parser.add_argument("--onto", choices=rows.TABLES)
+    args = parser.parse_args()
+    if (args.raw is None) != (args.onto is None):
+        parser.error("RAW.json and --onto go together")
+    if args.raw is not None:
+        path = FOLDER / f"{args.onto}.json"
+        content = json.loads(args.raw.read_text(encoding="utf-8"))
+        known = [*table_rows(path), *explained(rows_of(raw_rows(content)))]
+        entries = [row.model_dump(mode="json", exclude_defaults=True) for row in known]
+        path.write_text(stored(entries, SHARED), encoding="utf-8")
+    for table in rows.TABLES:
+        entries = [question_fields(asked(row)) for row in table_rows(FOLDER / f"{table}.json")]
+        path = rows.DATA / f"{table}.json"
+        path.write_text(stored(entries, rows.SHARED), encoding="utf-8")
+        print(f"{table}: {len(entries)} rows, {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

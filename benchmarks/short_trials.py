@@ -19,8 +19,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.calibration.errors import Family, families_of
 from meshwright.calibration.prediction import measurement, predict
-from meshwright.calibration.reading import read_rows
-from meshwright.calibration.rows import published_rows
+from meshwright.calibration.rows import published, read_rows
 from meshwright.search.robustness import choose_trials
 from meshwright.train.measured.factors import PLAN_ERROR, RESOURCES, STEP_NOISE, logs_and_slopes
 from meshwright.train.measured.trials import expected_covariance
@@ -89,7 +88,8 @@ def main() -> None:
     parser.add_argument("--calibration", default="calibrated")
     parser.add_argument("--measurements")
     args = parser.parse_args()
-    rows = published_rows() if args.measurements is None else read_rows(Path(args.measurements))
+    path = args.measurements
+    rows = published("training") if path is None else read_rows(Path(path))
     used = [entry for entry in predict(rows, args.calibration) if entry.refused is None]
     found = [f for f in families_of(used) if len(f.rows) >= FEWEST_PLANS]
     every = [plans_of(family) for family in found]

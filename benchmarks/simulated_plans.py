@@ -1,17 +1,19 @@
 """Writes a table of docs/explanation/simulation.md: simulated over contended steps of plans.
 
-Run: python benchmarks/simulated_plans.py [--write]
+Run: python benchmarks/simulated_plans.py [--small | --write]
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import meshwright as mw
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "simulation.md"
-CASES = (
+Case = tuple[str, str, int, int]
+CASES: tuple[Case, ...] = (
     ("llama3-70b", "wafer-4x8", 4096, 128),
     ("gpt3-175b", "wafer-8x8", 2048, 512),
     ("gpt3-6.7b", "wafer-4x8", 2048, 128),
@@ -21,6 +23,7 @@ CASES = (
     ("llama3-8b", "tpu-v5p-4x4x4", 8192, 256),
     ("llama3-8b", "tpu-v5e-16x16", 4096, 1024),
 )
+SMALL: tuple[Case, ...] = (("gpt2-medium", "wafer-4x4", 1024, 32),)
 BEGIN, END = "<!-- benchmarks/simulated_plans.py -->\n", "<!-- end -->\n"
 
 
@@ -41,15 +44,15 @@ def line(model: str, system: str, tokens: int, batch: int) -> str:
     return f"| {model} on {system}, {tokens}, {batch} | {' | '.join(shown)} |\n"
 
 
-def table() -> str:
-    """Return the whole table."""
+def table(cases: Sequence[Case] = CASES) -> str:
+    """Return the table of some cases."""
     head = "| model and system, tokens, batch | 1st | 2nd | 3rd | 4th | 5th |\n|---|" + "---:|" * 5
-    return head + "\n" + "".join(line(*case) for case in CASES)
+    return head + "\n" + "".join(line(*case) for case in cases)
 
 
 def main(arguments: list[str]) -> None:
     """Print the table, or put it where the page has it."""
-    found = table()
+    found = table(SMALL if "--small" in arguments else CASES)
     if "--write" in arguments:
         before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
         PAGE.write_text(before + BEGIN + found + END + rest.partition(END)[2], "utf-8")

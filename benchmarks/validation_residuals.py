@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from meshwright.calibration.prediction import Prediction, predict
-from meshwright.calibration.rows import published_rows
+from meshwright.calibration.rows import published
 
 COMPUTATION = ("compute_s", "recompute_s")
 SMALL = 0.03
@@ -67,7 +67,7 @@ def print_kind(name: str, of: Callable[[Prediction], str], rows: Iterable[Predic
 
 def main(calibration: str = "calibrated", source: str = "") -> None:
     """Print all tables, and the rows of one source."""
-    rows = [e for e in predict(published_rows(), calibration) if e.log_error is not None]
+    rows = [e for e in predict(published("training"), calibration) if e.log_error is not None]
     for name, of in KINDS.items():
         print_kind(name, of, rows)
     for entry in sorted(rows, key=lambda e: -abs(e.log_error)):

@@ -20,7 +20,7 @@ from meshwright.dataflow.fusion.answer import FusionQuestion
 from meshwright.dataflow.fusion.fuse import problem_of, target_named, tiles_of
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import FusionProblem
-from meshwright.dataflow.fusion.search import Candidate, best_of
+from meshwright.dataflow.fusion.search import WeightedProblem, best_of
 from meshwright.dataflow.load import load_graph
 
 TILE, LINK = 64, 25e9
@@ -59,7 +59,7 @@ def main() -> None:
     for source in (layers,) if args.no_programs else (layers, programs):
         for name, problems in source():
             start = time.process_time()
-            choice = best_of(map(Candidate, problems))
+            choice = best_of(map(WeightedProblem, problems))
             search_s = time.process_time() - start
             kernels, phases_s = problems[0].num_kernels, min(map(bound_s, problems))
             print(f"| {name} | {kernels} | {choice.fusion.counts.num_kept or kernels} "

@@ -1,5 +1,7 @@
 """Ordinary questions about training, to be asked with a framework."""
 
+import pytest
+
 from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
@@ -26,6 +28,8 @@ QUESTIONS = (
     ("llama3-8b", "64xH100", 8192, 512, {"precision": "fp8"}),
     ("gpt-oss-20b", "16xH100", 4096, 128, {}),
 )
+NUMBERS = ((2, 1), pytest.param(None, 7, marks=pytest.mark.slow))
+"""How many winners of a framework are tried, and the least that there are; None: all of them."""
 
 
 def starts_at_all(name, model, system, precision):

@@ -111,9 +111,9 @@ def step_s(priced) -> float:
 
 def groups_of(asked: Problem, strategy: Strategy, price: PlacedPrice):
     """Return the groups of a placed strategy as the closed form sees them."""
-    from meshwright.network.placement import Choice
+    from meshwright.network.placement import Nesting
 
-    return choice_network(asked, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
+    return choice_network(asked, [(strategy, [Nesting(price.ranks.axes, price.ranks.shapes)])])
 
 
 GRIDS = (

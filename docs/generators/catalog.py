@@ -22,12 +22,14 @@ from meshwright.catalog.workloads import (
 from meshwright.collectives import collective_algorithms
 from meshwright.graph.parameters import count_parameters
 from meshwright.schedule.pipeline_schedules import schedules
-from meshwright.show.framework import framework_lines, server_lines
+from meshwright.show.declared import Software, framework_shown, server_shown
 from meshwright.streams import streams
 from meshwright.topology import topologies
 from meshwright.topology.network import LinkSpec
 from meshwright.train.compare import recipes
 from meshwright.view.declared_values import declared_values, origin_text, value_text
+from meshwright.view.registry import page_of
+from meshwright.view.terminal import text_of
 
 FOLDER = "catalog"
 NUM_SHOWN = 16
@@ -129,7 +131,7 @@ def frameworks() -> str:
         for version in framework_versions(name) or ("",):
             framework = load_framework(f"{name}=={version}" if version else name)
             parts += [
-                f"### {escaped(f'{name} {version}'.rstrip())}", block(framework_lines(framework)),
+                f"### {escaped(f'{name} {version}'.rstrip())}", shown(framework_shown(framework)),
                 sources_list(framework.sources.values()),
             ]  # fmt: skip
     parts.append("## Serving")
@@ -138,9 +140,14 @@ def frameworks() -> str:
         sources = server_sources(server)
         parts += [
             f"### {escaped(f'{server.name} {server.version}'.rstrip())}",
-            block(server_lines(server, sources)), sources_list(sources),
+            shown(server_shown(server, sources)), sources_list(sources),
         ]  # fmt: skip
     return page("Frameworks and servers", *parts)
+
+
+def shown(software: Software) -> str:
+    """Return a framework or a server as its command prints it."""
+    return block(text_of(page_of(software), detail=True).splitlines())
 
 
 def optimizers() -> str:

@@ -50,7 +50,7 @@ from meshwright_papers.calculon.block import NO_WORK, Layer, block_choices, bloc
 from meshwright_papers.calculon.block_cost import block_cost, optimizer_cost
 from meshwright_papers.calculon.executions import executions_from_rows
 from meshwright_papers.calculon.machine import Machine, application_named, machine_of, system_named
-from meshwright_papers.calculon.step import Evaluation, evaluate, layout_of, option_set_of
+from meshwright_papers.calculon.step import Evaluation, evaluate, layout_of, structure_of
 
 ATTENTION_LAYERS = ("attention_scores", "attention_softmax", "attention_mask", "attention_values")
 
@@ -83,20 +83,20 @@ def their_point(point: Point) -> TheirPoint:
     application, system = application_named(point.model), system_named(point.system)
     rows = executions_from_rows([point.execution], application, len(system.networks))
     machine = machine_of(system, point.execution["datatype"])
-    plan_options = option_set_of(rows)
+    structure = structure_of(rows)
     choices = block_choices(rows, rows.tp, machine.links(rows.tp_network), rows.fused_activation)
-    layers = block_layers(application, plan_options, choices, machine.bytes_per_element)
-    block = block_cost(application, machine, plan_options, choices)
+    layers = block_layers(application, structure, choices, machine.bytes_per_element)
+    block = block_cost(application, machine, structure, choices)
     shards = rows.dp if rows.shard_optimizer[0] else 1.0
     update = optimizer_cost(machine, block.weights, shards)
     layout = layout_of(application, rows)
     result = evaluate(application, system, rows)
     sizes = numbers(result.memory)
-    held = number(layout.num_blocks * layout.micro_batches_in_flight) * plan_options.is_training
+    held = number(layout.num_blocks * layout.micro_batches_in_flight) * structure.is_training
     sizes |= {
         "held": held,
         "per_block": number(block.kept_bytes + block.checkpoint_bytes),
-        "working": number(block.working_bytes - block.kept_bytes * plan_options.is_training)
+        "working": number(block.working_bytes - block.kept_bytes * structure.is_training)
         + sizes["activation_gradient_bytes"],
         "weight_pair": 2 * number(block.weight_bytes),
         "state_pair": 2 * number(update.state_bytes),
@@ -104,7 +104,7 @@ def their_point(point: Point) -> TheirPoint:
     }
     return TheirPoint(
         result,
-        _their_block(layers, machine, is_training=plan_options.is_training),
+        _their_block(layers, machine, is_training=structure.is_training),
         number(layout.num_blocks * layout.num_micro_batches),
         sizes,
     )

@@ -1,6 +1,6 @@
 """How fast the compatibility preset covers the peer's search spaces, beside the peer's own figures.
 
-Run: python papers/benchmarks/calculon_space.py
+Run: python papers/benchmarks/calculon_space.py [--small]
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ SAMPLED_PER_CPU_S = {512: 297.2, 1024: None, 4096: 394.9}
 3,938 (512 processors) and 2,209 (4096): not run to its end."""
 COLD = """
 from meshwright_papers.calculon.machine import application_named, system_named
-from meshwright_papers.calculon.search import search
-from meshwright_papers.calculon.executions import Space
+from meshwright_papers.calculon.search import Space, search
 system = system_named("a100_80g").without_host_memory()
 search(Space(application_named("gpt3-175B"), system, {num}, 1536, tensor_overlap=False))
 """
@@ -120,8 +119,12 @@ def whole_spaces() -> None:
 
 def main() -> None:
     """Cover all spaces and print."""
-    published_spaces()
-    whole_spaces()
+    if "--small" in sys.argv:
+        del RUNS["runs"][1:]
+        published_spaces()
+    else:
+        published_spaces()
+        whole_spaces()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"\npeak memory of this process: {peak:,.0f} MiB")
 

@@ -1,6 +1,6 @@
 """Three ways to choose options on shared links, on the same tables: time found, and its price.
 
-    python benchmarks/level_two.py
+    python papers/benchmarks/level_two.py [--small]
 
 Exact choices on demand are the default. Each method begins with what level 1 chose; CPU seconds of
 this process, one core, warm. Gaps are to the bound of the options in the table.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from operator_search import CASES, asked
+from operator_search import CASES, SMALL, asked
 
 from meshwright.wafer.operators.assignment import (
     Assignment,
@@ -54,7 +54,7 @@ def main() -> None:
     print(
         f"{'case':<24}{'options':>8}  {'method':<10}{'CPU':>8}{'priced':>8}{'step':>10}{'gap':>8}"
     )
-    for case in CASES:
+    for case in SMALL if "--small" in sys.argv else CASES:
         problem = asked(*case)
         base = likely_bases(problem, 1)[0]
         model = model_graph(problem, base.frame, physical_network(problem))

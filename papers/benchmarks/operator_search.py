@@ -1,6 +1,6 @@
 """Search time of plans with a strategy for each operator, with both gaps, and of Alpa's program.
 
-    python papers/benchmarks/operator_search.py
+    python papers/benchmarks/operator_search.py [--small]
 
 CPU seconds of this process, one core, warm. The integer program gets the tables of level 1 of the
 same run, without a memory budget and with the 12 options that are fastest for some group: with all
@@ -8,6 +8,7 @@ of them it does not end in minutes.
 """
 
 import os
+import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -24,6 +25,7 @@ CASES = (
     ("gpt3-76b", "wafer-8x10", 2048), ("llama3-70b", "wafer-4x8", 4096),
     ("gpt3-175b", "wafer-4x8", 2048),
 )  # fmt: skip
+SMALL = (("gpt3-6.7b", "wafer-4x4", 2048),)
 
 
 def asked(model: str, system: str, length: int) -> Problem:
@@ -32,11 +34,12 @@ def asked(model: str, system: str, length: int) -> Problem:
 
 
 def main() -> None:
-    warm = asked(*CASES[0])
+    cases = SMALL if "--small" in sys.argv else CASES
+    warm = asked(*cases[0])
     plan_operators(warm, likely_bases(warm, 1), physical_network(warm))
     print(f"{'case':<24}{'frames':>8}{'plan':>8}{'step':>10}{'gap 1':>8}{'gap 2':>8}{'whole':>8}"
           f"{'DP':>10}{'ILP':>10}{'ratio':>8}")  # fmt: skip
-    for case in CASES:
+    for case in cases:
         problem = asked(*case)
         bases, frames_s = timed(lambda p=problem: likely_bases(p, 1))
         found, plan_s = timed(lambda p=problem, b=bases: plan_operators(p, b, physical_network(p)))

@@ -1,11 +1,12 @@
 """How long a whole answer takes on wafers: search, placement, routes, limits and robustness.
 
-    python papers/benchmarks/wafer_plans.py
+    python papers/benchmarks/wafer_plans.py [--small]
 
 CPU seconds of this process, one core. The first case is run before, so that kernels are loaded.
 """
 
 import os
+import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -19,19 +20,21 @@ CASES = (
     ("gpt3-76b", "wafer-6x8", 128), ("gpt3-76b", "wafer-8x8", 128), ("gpt3-76b", "wafer-8x10", 128),
     ("gpt3-175b", "4xwafer-8x8", 256), ("gpt3-175b", "16xwafer-8x8", 1024),
 )  # fmt: skip
+SMALL = (("gpt2-medium", "wafer-4x4", 32),)
 
 
 def main() -> None:
+    cases = SMALL if "--small" in sys.argv else CASES
     asked = [
         partial(
             plan_training, model, system,
             training(system, sequence_length=2048, global_batch_size=batch),
         )
-        for model, system, batch in CASES
+        for model, system, batch in cases
     ]  # fmt: skip
     asked[0]()
     print(f"{'case':<26}{'plan':>10}{'candidates':>14}{'step':>10}{'above bound':>13}")
-    for (model, system, _), ask in zip(CASES, asked, strict=True):
+    for (model, system, _), ask in zip(cases, asked, strict=True):
         plan, taken_s = timed(ask)
         step_s, cover = plan.best.estimate.step_time_s, plan.coverage
         print(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.fusion.answer import FusionAnswer, FusionQuestion
     from meshwright.dataflow.linpack import GridRuns
-    from meshwright.frameworks.profile import Profile
+    from meshwright.frameworks.profiled import ProfiledStep
     from meshwright.frameworks.reading.job import Job
     from meshwright.graph.kernels.graph import DataflowGraph
     from meshwright.measure.run import MeasuredMachine
@@ -136,27 +136,15 @@ def reported(answer: Callable[[Q, Call], T]) -> Callable[[Q, Call], T]:
 
     @wraps(answer)
     def written(asked: Q, call: Call) -> T:
-        path = _report_file(asked)
-        found = answer(asked, call)
-        if path is not None:
-            _report(found, path, asked)
+        found: Any = answer(asked, call)
+        question: Any = asked
+        if question.report is not None:
+            from meshwright.view.html import write_page
+
+            write_page(found.page(**_beside(found)), question.report, force=question.force)
         return found
 
     return written
-
-
-def _report_file(asked: Any) -> Path | None:
-    """Return the file of a report, checked before the work starts."""
-    from meshwright.ask.declared import output_file
-
-    return output_file(asked, "report", ".html")
-
-
-def _report(found: Any, path: Path, asked: Any) -> None:
-    """Write the report of an answer."""
-    from meshwright.view.html import write_page
-
-    write_page(found.page(**_beside(found)), path, force=asked.force)
 
 
 def _beside(found: Any) -> dict[str, Any]:
@@ -231,7 +219,7 @@ def _launch(found: Plan) -> dict[str, Any]:
 @reported
 def plan(asked: ask.Plan, call: Call) -> Plan | Front | Replan | Deadline:
     """Return the best plan of the whole space."""
-    from meshwright.ask.declared import declared, output_file
+    from meshwright.ask.declared import declared
     from meshwright.ask.job_files import with_job
 
     if _is_replan(asked):
@@ -242,10 +230,9 @@ def plan(asked: ask.Plan, call: Call) -> Plan | Front | Replan | Deadline:
     if asked.pareto:
         names = ["out", "top", "per_operator", "within", "fastest"]
         asked.refuse_idle(reading, names, "a front is no single plan, and is always whole")
-    path = reading.value(output_file, asked, "out")
     if asked.within is not None:
         found = _deadline(reading, asked, call)
-        _saved(found.plan, path, asked)
+        _saved(found.plan, asked)
         return found
     known = declared(asked, reading=reading)
     if asked.pareto:
@@ -255,7 +242,7 @@ def plan(asked: ask.Plan, call: Call) -> Plan | Front | Replan | Deadline:
             known.model, known.system, known.workload, command=call.command,
             **_shared(asked, call, known),
         )  # fmt: skip
-    return _saved(_best_plan(asked, call, known), path, asked)
+    return _saved(_best_plan(asked, call, known), asked)
 
 
 def _shared(asked: Any, call: Call, known: Declared) -> dict[str, Any]:
@@ -323,7 +310,7 @@ def _is_replan(asked: ask.Plan) -> bool:
 
 def _replan(asked: ask.Plan, call: Call) -> Replan:
     """Return the plan for the devices that are left."""
-    from meshwright.ask.declared import needed, output_file
+    from meshwright.ask.declared import needed
     from meshwright.train.answer import Plan
     from meshwright.train.plan import replan
     from meshwright.train.plan_file import load as load_plan
@@ -332,7 +319,6 @@ def _replan(asked: ask.Plan, call: Call) -> Replan:
     kept = ("from_", "without", "out", "report", "force")
     idle = [name for name in asked.options if name not in kept]
     asked.refuse_idle(reading, idle, "with --from, the earlier plan states this")
-    path = reading.value(output_file, asked, "out")
     if "without" not in asked.stated:
         reading.fault("--without", "is needed")
     before = reading.value(needed, "--from", (asked.from_ or (None,))[0], load_plan, Plan)
@@ -340,7 +326,7 @@ def _replan(asked: ask.Plan, call: Call) -> Replan:
     changed = replan(
         before, without=asked.without or 0, placer=_placer(before.system), progress=call.search
     )
-    _saved(changed.plan, path, asked)
+    _saved(changed.plan, asked)
     return changed
 
 
@@ -356,12 +342,12 @@ def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
     return CLOSED_FORM
 
 
-def _saved(found: Plan, path: Path | None, asked: Any) -> Plan:
+def _saved(found: Plan, asked: Any) -> Plan:
     """Write a plan to its file, where one is named, and return it."""
-    if path is not None:
+    if asked.out is not None:
         from meshwright.train import plan_file as files
 
-        files.save(found, path, force=asked.force)
+        files.save(found, asked.out, force=asked.force)
     return found
 
 
@@ -369,7 +355,7 @@ def _saved(found: Plan, path: Path | None, asked: Any) -> Plan:
 @reported
 def estimate(asked: ask.Estimate, call: Call) -> Plan | ServingPlan | DisaggregatedPlan:
     """Return the price of one given strategy, or of the serving of a job."""
-    from meshwright.ask.declared import is_serving, output_file
+    from meshwright.ask.declared import is_serving
     from meshwright.ask.job_files import with_job
 
     known, job = with_job(asked, kinds=("training", "serving"))
@@ -380,8 +366,7 @@ def estimate(asked: ask.Estimate, call: Call) -> Plan | ServingPlan | Disaggrega
         split = {"tp": known.tp or 1, "pp": known.pp or 1} if job is None else {}
         return _serving(reading, known.to(ask.Serve).but(top=1, **split), call)
     known.refuse_idle(reading, ask.Requests.options, "applies only to serving, with --batch")
-    path = reading.value(output_file, known, "out")
-    return _saved(_priced(known, call, reading=reading), path, asked)
+    return _saved(_priced(known, call, reading=reading), asked)
 
 
 @verb(ask.Fit)
@@ -460,21 +445,18 @@ def compare(asked: ask.Compare, call: Call) -> Comparison:
 
 
 @verb(ask.Explain)
-def explain(asked: ask.Explain, call: Call) -> Explanation | Diagnosis | Profile:
+def explain(asked: ask.Explain, call: Call) -> Explanation | Diagnosis | ProfiledStep:
     """Return the reasons for a plan; with ``measured`` or ``trace``, the lost time of a step."""
-    answer: Explanation | Diagnosis | Profile = _explained(asked, call)[1]
+    answer: Explanation | Diagnosis | ProfiledStep = _explained(asked, call)[1]
     return answer
 
 
 def _explained(asked: ask.Explain, call: Call) -> tuple[Plan, Any]:
     """Return a plan with its explanation or the diagnosis of its measured step."""
-    from meshwright.ask.declared import output_file
     from meshwright.ask.job_files import files_of
     from meshwright.ask.measured import check_measured_bytes, measured_step_s
 
     reading = asked.reading()
-    path = reading.value(output_file, asked, "picture", ".svg")
-    report = reading.value(_report_file, asked)
     if asked.on is None and not files_of(asked):
         stated = [name for name in ask.Fit.options if name not in ("model", "on", "calibration")]
         asked.refuse_idle(reading, stated, "applies only with --on: the plan file states this")
@@ -490,10 +472,11 @@ def _explained(asked: ask.Explain, call: Call) -> tuple[Plan, Any]:
     found = reading.value(_explained_plan, asked)
     if asked.trace is not None:
         from meshwright.frameworks.profile import read_profile
+        from meshwright.frameworks.profiled import profiled_step
 
         profile = reading.value(read_profile, Path(asked.trace))
         reading.done()
-        return found, profile
+        return found, profiled_step(profile, found)
     reading.done()
     if asked.measured is not None:
         from meshwright.train.measured.diagnose import diagnose
@@ -503,24 +486,24 @@ def _explained(asked: ask.Explain, call: Call) -> tuple[Plan, Any]:
             reading.value(check_measured_bytes, asked.measured_memory, found)
         reading.done()
         return found, diagnose(found, step_s, measured_memory_bytes=asked.measured_memory)
-    if path is not None and found.best.placement is None:
+    if asked.picture is not None and found.best.placement is None:
         if asked.colors is not None:
             raise UsageError("--colors: applies only on grids of devices")
-        _draw_stages(found, path, asked)
-    elif path is not None:
+        _draw_stages(found, asked)
+    elif asked.picture is not None:
         from meshwright.base.files import write_whole
         from meshwright.wafer.picture import draw
         from meshwright.wafer.svg import wafer_svg
 
-        write_whole(path, wafer_svg(draw(found, asked.colors)), force=asked.force)
+        write_whole(asked.picture, wafer_svg(draw(found, asked.colors)), force=asked.force)
     from meshwright.train.explain import explain as why
 
     answer = why(found, _placer(found.system))
-    if report is not None:
+    if asked.report is not None:
         from meshwright.view.html import write_page
 
         page = found.page(explanation=answer, **_beside(found))
-        write_page(page, report, force=asked.force)
+        write_page(page, asked.report, force=asked.force)
     return found, answer
 
 
@@ -556,12 +539,11 @@ def serve(asked: ask.Serve, call: Call) -> ServingPlan | DisaggregatedPlan:
 
 def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | DisaggregatedPlan:
     """Return the best way to serve, written to the file that a question names."""
-    from meshwright.ask.declared import allowed_of, model_and_system, output_file, serving_workload
+    from meshwright.ask.declared import allowed_of, model_and_system, serving_workload
     from meshwright.serve.answer import DISAGGREGATED_FILE, save_serving
     from meshwright.serve.serve import disaggregate
     from meshwright.serve.serve import serve as best_serving
 
-    path = reading.value(output_file, asked, "out")
     model, system = model_and_system(reading, asked)
     workload = serving_workload(reading, asked, system)
     if asked.disaggregated:
@@ -579,13 +561,13 @@ def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | Di
     }  # fmt: skip
     if asked.disaggregated:
         split = disaggregate(model, system, workload, **shared)
-        if path is not None:
-            DISAGGREGATED_FILE.save(split, path, force=asked.force)
+        if asked.out is not None:
+            DISAGGREGATED_FILE.save(split, asked.out, force=asked.force)
         return split
     objective = "latency" if asked.latency else "throughput"
     found = best_serving(model, system, workload, objective=objective, **shared)
-    if path is not None:
-        save_serving(found, path, force=asked.force)
+    if asked.out is not None:
+        save_serving(found, asked.out, force=asked.force)
     return found
 
 
@@ -595,7 +577,7 @@ def map(asked: ask.Map, call: Call) -> GraphAnswer | GridRuns:
     """Return the best plans of any computation."""
     from meshwright.ask.declared import allowed_of, program_of, system_of
     from meshwright.base.registry import version
-    from meshwright.dataflow.answer import GraphAnswer
+    from meshwright.dataflow.answer import graph_answer
     from meshwright.dataflow.energy import power_parts_w
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.search import calibrated_system, plan_dataflow
@@ -612,7 +594,8 @@ def map(asked: ask.Map, call: Call) -> GraphAnswer | GridRuns:
         hides_network=asked.overlap, allowed=allowed, progress=call.count("degrees"),
     )  # fmt: skip
     power_w = power_parts_w(graph, machine, plans.best, plans.moved)
-    return GraphAnswer(graph, machine, plans, power_w, version(), call.command)
+    found = graph_answer(graph, machine, plans, power_w)
+    return replace(found, version=version(), command=call.command)
 
 
 def _linpack(asked: ask.Map, call: Call) -> GridRuns:
@@ -679,32 +662,29 @@ def simulate(
         raise UsageError("--picture: applies only with a plan")
     if asked.file is None:
         raise UsageError("a file is missing: simulate flows FILE.json")
-    from meshwright.ask.declared import output_file
     from meshwright.catalog.flow_files import read_flow_file
     from meshwright.frameworks.perfetto import write_flow_trace
     from meshwright.network.flows import play_flows
 
-    target = output_file(asked, "trace")
     scenarios = read_flow_file(Path(asked.file))
-    if target is not None and len(scenarios) > 1:
+    if asked.trace is not None and len(scenarios) > 1:
         raise UsageError(f"--trace: a trace holds one scenario, {asked.file} has {len(scenarios)}")
     runs = [(scenario, play_flows(scenario)) for scenario in scenarios]
-    if target is not None:
-        write_flow_trace(*runs[0], target, force=asked.force)
+    if asked.trace is not None:
+        write_flow_trace(*runs[0], asked.trace, force=asked.force)
     return runs
 
 
 @verb(ask.Route)
 def route(asked: ask.Route, call: Call) -> list[RoutedFlows]:
     """Return routes of the flows of a file, with the load of each link and the proof."""
-    from meshwright.ask.declared import output_file, system_of
+    from meshwright.ask.declared import system_of
     from meshwright.base.files import write_whole
     from meshwright.catalog.flow_files import read_flow_file
     from meshwright.network.flows import links_of, route_flows
     from meshwright.topology.levels import network_of
 
     reading = asked.reading()
-    target = reading.value(output_file, asked, "out")
     if asked.on is None:
         asked.refuse_idle(reading, ("network",), "applies only with --on")
     network = None if asked.on is None else reading.value(lambda: network_of(system_of(asked)))
@@ -712,7 +692,7 @@ def route(asked: ask.Route, call: Call) -> list[RoutedFlows]:
     links = [] if network is None else links_of(network)
     scenarios = read_flow_file(Path(asked.file), needs_routes=False, links=links)
     found = [route_flows(one, network, seed=asked.seed, max_paths=asked.paths) for one in scenarios]
-    if target is not None:
+    if asked.out is not None:
         import json
 
         from meshwright.catalog.flow_files import SCHEMA
@@ -720,7 +700,7 @@ def route(asked: ask.Route, call: Call) -> list[RoutedFlows]:
 
         records = [routed_record(routed) for routed in found]
         text = json.dumps({"schema": SCHEMA, "scenarios": records}, indent=1) + "\n"
-        write_whole(target, text, force=asked.force)
+        write_whole(asked.out, text, force=asked.force)
     return found
 
 
@@ -729,57 +709,52 @@ def place(asked: ask.Place, call: Call) -> PlacementRecord | dict[str, Simulated
     """Return two simulated placements of a plan, its own and that of a file; or write a file."""
     import json
 
-    from meshwright.ask.declared import needed, output_file
+    from meshwright.ask.declared import needed
     from meshwright.base.files import write_whole
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
     from meshwright.wafer.simulation import simulate as play
     from meshwright.wafer.stated import place_on, placement_record
 
-    target = output_file(asked, "out")
     found = needed("PLAN.json", asked.plan, load_plan, Plan)
     if asked.file is None:
         record = placement_record(found)
-        if target is not None:
-            write_whole(target, json.dumps(record) + "\n", force=asked.force)
+        if asked.out is not None:
+            write_whole(asked.out, json.dumps(record) + "\n", force=asked.force)
         return record
     from meshwright.catalog.flow_files import read_placement_file
 
     moved = place_on(found, read_placement_file(Path(asked.file)))
-    _saved(moved, target, asked)
+    _saved(moved, asked)
     return {"as planned": play(found), "as stated": play(moved)}
 
 
-def _played(asked: Any) -> tuple[Plan, Any]:
+def _played(asked: ask.Simulate) -> tuple[Plan, Any]:
     """Return a plan and its simulated step, off a grid its timeline; write the requested files."""
-    from meshwright.ask.declared import needed, output_file
+    from meshwright.ask.declared import needed
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
 
-    reading = Reading()
-    target = reading.value(output_file, asked, "trace")
-    picture = reading.value(output_file, asked, "picture", ".svg")
-    reading.done()
     found = needed("PLAN.json", asked.what, load_plan, Plan)
-    if picture is not None:
-        _draw_stages(found, picture, asked)
+    if asked.picture is not None:
+        _draw_stages(found, asked)
     if found.best.placement is None:
         line = timeline(found)
-        if target is not None:
+        if asked.trace is not None:
             from meshwright.frameworks.perfetto import write_step_trace
 
             notes = {"plan": found.best.text, "fidelity": line.fidelity}
-            write_step_trace(line, target, notes=notes, force=asked.force)
+            write_step_trace(line, asked.trace, notes=notes, force=asked.force)
         return found, line
     from meshwright.wafer.simulation import simulate as play
 
     played = play(found)
-    if target is not None:
+    if asked.trace is not None:
         from meshwright.frameworks.perfetto import write_trace
 
         graph = played.step.graph
         write_trace(
-            played.step.timeline, played.network, target, num_bytes=graph.num_bytes,
+            played.step.timeline, played.network, asked.trace, num_bytes=graph.num_bytes,
             routes=graph.routes, notes={"plan": found.best.text, "fidelity": "simulated"},
             force=asked.force,
         )  # fmt: skip
@@ -810,12 +785,12 @@ def timeline(plan: Plan | str | Path) -> StepTimeline:
     return of_plan(needed("plan", given, load_plan, Plan))
 
 
-def _draw_stages(plan: Plan, path: Path, asked: Any) -> None:
+def _draw_stages(plan: Plan, asked: Any) -> None:
     """Write the pipeline chart of a plan."""
     from meshwright.base.files import write_whole
     from meshwright.train.picture import pipeline_svg
 
-    write_whole(path, pipeline_svg(plan, timeline(plan)), force=asked.force)
+    write_whole(asked.picture, pipeline_svg(plan, timeline(plan)), force=asked.force)
 
 
 @verb(ask.Export)
@@ -886,20 +861,22 @@ _CUT_FIELDS = {"objective": "objective", "capacity": "capacity_bytes", "tp": "te
 @reported
 def partition(asked: ask.Partition, call: Call) -> PartitionPlan:
     """Return layers cut into stages that fit a memory."""
-    from meshwright.ask.declared import output_file
-
     reading = asked.reading()
-    path = reading.value(output_file, asked, "picture", ".svg")
+    if asked.picture is not None:
+        from meshwright.view.svg import check_drawable
+
+        reading.value(check_drawable)
     if (asked.model is None) == (asked.layers is None):
         reading.fault("MODEL", "name either a model or a file with --layers")
         reading.done()
     cut = _measured_layers if asked.layers else _layers_of_model
     found = cut(reading, asked, call)
-    if path is not None:
+    if asked.picture is not None and found.stages:
         from meshwright.base.files import write_whole
-        from meshwright.sram.picture import partition_svg
+        from meshwright.view.svg import chart_svg
 
-        write_whole(path, partition_svg(found), force=asked.force)
+        drawn = chart_svg(found.page(), "Memory of a device of each stage")
+        write_whole(asked.picture, drawn, force=asked.force)
     return found
 
 
@@ -979,22 +956,20 @@ def _partition_workload(asked: ask.Partition, system: SystemSpec | None) -> Work
 @reported
 def fuse(asked: ask.Fuse, call: Call) -> FusionAnswer:
     """Return kernels fused into partitions that run on one chip after the other."""
-    from meshwright.ask.declared import output_file
     from meshwright.base.registry import version
     from meshwright.dataflow.fusion.fuse import fuse_graph
 
     reading = asked.reading()
-    path = reading.value(output_file, asked, "picture", ".svg")
     if "chips" in asked.stated:
         asked.refuse_idle(reading, ("tp", "pp"), "is chosen where --chips is given")
     question = _fusion_question(reading, asked)
     answer = fuse_graph(question, chips=asked.chips, progress=call.count("tiles and divisions"))
     answer = replace(answer, version=version(), command=call.command)
-    if path is not None:
+    if asked.picture is not None:
         from meshwright.base.files import write_whole
         from meshwright.dataflow.fusion.picture import fusion_svg
 
-        write_whole(path, fusion_svg(answer), force=asked.force)
+        write_whole(asked.picture, fusion_svg(answer), force=asked.force)
     return answer
 
 
@@ -1036,7 +1011,7 @@ def read(asked: ask.Read, call: Call) -> Job | DataflowGraph:
 
 def _read_program(asked: ask.Read) -> DataflowGraph:
     """Return the graph of a program."""
-    from meshwright.ask.declared import output_file, program_of
+    from meshwright.ask.declared import program_of
     from meshwright.base.files import write_whole
     from meshwright.catalog.graphs.files import graph_yaml
     from meshwright.dataflow.load import load_graph
@@ -1044,12 +1019,11 @@ def _read_program(asked: ask.Read) -> DataflowGraph:
 
     reading = Reading()
     asked.refuse_idle(reading, ("on", "set"), "applies only with files that start a job")
-    path = reading.value(output_file, asked, "out", ".yaml")
     reading.done()
     graph = load_graph(asked.files[0], repeats=asked.repeats or 1, **program_of(asked))
-    if path is not None:
+    if asked.out is not None:
         text = graph_yaml(to_spec(graph, about=f"Read from {asked.files[0]}."))
-        write_whole(path, text, force=asked.force)
+        write_whole(asked.out, text, force=asked.force)
     return graph
 
 
@@ -1059,7 +1033,6 @@ def _read_program(asked: ask.Read) -> DataflowGraph:
 @verb(ask.Sweep)
 def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     """Return one question answered over all combinations of the varied fields."""
-    from meshwright.ask.declared import output_file
     from meshwright.base.files import write_all, write_whole
     from meshwright.base.registry import version
     from meshwright.sweep.answer import SweepAnswer
@@ -1071,57 +1044,43 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     from meshwright.view.heat_map import heat_svg
     from meshwright.view.svg import check_drawable
 
-    reading = Reading()
-    stated = reading.value(load_sweep, Path(asked.file))
-    out = reading.value(output_file, asked, "out", is_resumed=True)
-    is_page = str(asked.report or "").endswith(".html")
-    table, picture, report = (
-        reading.value(output_file, asked, name, suffix)
-        for name, suffix in (
-            ("csv", ""), ("picture", ".svg"), ("report", ".html" if is_page else ".md"),
-        )
-    )  # fmt: skip
-    reading.done()
+    stated = load_sweep(Path(asked.file))
+    is_page = asked.report is not None and asked.report.suffix == ".html"
+    written = {"--picture": ("heat_map", asked.picture),
+               "--report": ("report", None if is_page else asked.report)}  # fmt: skip
     faults = [
         Fault(option, f"the file states no {name}", "add one to it")
-        for option, path, name in (
-            ("--picture", picture, "heat_map"), ("--report", None if is_page else report, "report"),
-        )
+        for option, (name, path) in written.items()
         if path is not None and getattr(stated, name) is None
-    ]  # fmt: skip
+    ]
     if faults:
         raise SpecError(faults)
     has_maps = stated.report is not None and bool(stated.report.heat_maps)
-    if picture is not None or (report is not None and not is_page and has_maps):
+    if asked.picture is not None or (asked.report is not None and not is_page and has_maps):
         check_drawable()
-    points = checked(stated)
-    objective = objective_of(
-        QUESTIONS[stated.ask].values,
-        asked.least,
-        asked.most,
-        asked.at_least or (),
-        asked.at_most or (),
-    )
-    with Store(out) as store:
+    points, question = checked(stated), QUESTIONS[stated.ask]
+    limits = asked.at_least or (), asked.at_most or ()
+    objective = objective_of(question.values, asked.least, asked.most, *limits)
+    with Store(asked.out) as store:
         swept = run_points(
-            stated.ask, QUESTIONS[stated.ask].answer, points, store, version=state_of_code(),
+            stated.ask, question.answer, points, store, version=state_of_code(),
             num_workers=asked.workers,
             progress=call.count("points", "; Ctrl-C: what is there so far"),
         )  # fmt: skip
-    if table is not None:
-        write_whole(table, sweep_csv(swept), force=asked.force)
-    if picture is not None and stated.heat_map is not None:
+    if asked.csv is not None:
+        write_whole(asked.csv, sweep_csv(swept), force=asked.force)
+    if asked.picture is not None and stated.heat_map is not None:
         drawn = heat_svg(cells_of(stated, stated.heat_map, swept))
-        write_whole(picture, drawn, force=asked.force)
+        write_whole(asked.picture, drawn, force=asked.force)
     chosen = () if objective is None else tuple(choices(objective, stated, records(swept)))
     found = SweepAnswer(stated, swept, chosen, version(), call.command)
-    if report is not None and is_page:
-        found.report(report, force=asked.force)
-    elif report is not None and stated.report is not None:
+    if asked.report is not None and is_page:
+        found.report(asked.report, force=asked.force)
+    elif asked.report is not None and stated.report is not None:
         from meshwright.view.markdown import markdown_of
 
-        files = markdown_of(found.page(), report.stem, without=("points",))
-        write_all(report.parent, files, force=asked.force)
+        files = markdown_of(found.page(), asked.report.stem, without=("points",))
+        write_all(asked.report.parent, files, force=asked.force)
     return found
 
 
@@ -1131,16 +1090,14 @@ def validate(asked: ask.Validate, call: Call) -> Validation | KernelValidation:
     """Return predictions of measured rows, published or your own."""
     if asked.kernels:
         return _validated_kernels(asked, call)
-    from meshwright.ask.declared import output_file
     from meshwright.base.files import write_all
     from meshwright.base.registry import version
-    from meshwright.calibration.reading import judged, rows_file
+    from meshwright.calibration.rows import judged, rows_file
     from meshwright.calibration.serving import predict_all
     from meshwright.calibration.validation import Validation
     from meshwright.view.svg import check_drawable
 
-    target = output_file(asked, "document", ".md")
-    if target is not None:
+    if asked.document is not None:
         check_drawable()
     rows, faults = _rows(None), list[Fault]()
     if asked.measurements is not None:
@@ -1149,31 +1106,30 @@ def validate(asked: ask.Validate, call: Call) -> Validation | KernelValidation:
             raise SpecError(faults, origin=asked.measurements)
     predictions = tuple(predict_all(rows, asked.calibration))
     found = Validation(predictions, asked.calibration, tuple(faults), version(), call.command)
-    if target is not None:
+    if asked.document is not None:
         from meshwright.calibration.view import documents
 
-        write_all(target.parent, documents(found, target.stem), force=asked.force)
+        write_all(asked.document.parent, documents(found, asked.document.stem), force=asked.force)
     return found
 
 
 def _validated_kernels(asked: Any, call: Call) -> KernelValidation:
     """Return the comparison of the curves of single kernels with measured times."""
-    from meshwright.ask.declared import output_file
     from meshwright.base.files import write_all
     from meshwright.base.registry import version
     from meshwright.calibration.kernel_validation import kernel_validation
     from meshwright.catalog.calibration import DEFAULT as STEPS
     from meshwright.catalog.kernels import DEFAULT, load_curves
 
-    target = output_file(asked, "document", ".md")
     curves = load_curves(DEFAULT if asked.calibration == STEPS else asked.calibration)
     found = kernel_validation(_timings(asked.measurements), curves)
     found = replace(found, version=version(), command=call.command)
-    if target is not None:
+    if asked.document is not None:
         from meshwright.view.markdown import markdown_of
         from meshwright.view.registry import page_of
 
-        write_all(target.parent, markdown_of(page_of(found), target.stem), force=asked.force)
+        files = markdown_of(page_of(found), asked.document.stem)
+        write_all(asked.document.parent, files, force=asked.force)
     return found
 
 
@@ -1186,29 +1142,23 @@ def _timings(path: str | None) -> Sequence[Timings]:
 
 def _rows(path: str | None) -> Sequence[Row]:
     """Return the measured rows of a file; the published ones where none is named."""
-    from meshwright.calibration.reading import read_rows
-    from meshwright.calibration.rows import (
-        published_rows,
-        published_serving_rows,
-        published_sram_rows,
-    )
+    from meshwright.calibration.rows import TABLES, published, read_rows
 
-    published = (*published_rows(), *published_serving_rows(), *published_sram_rows())
-    return published if path is None else read_rows(Path(path))
+    if path is not None:
+        return read_rows(Path(path))
+    return [row for table in TABLES for row in published(table)]
 
 
 @verb(ask.Calibrate)
 def calibrate(asked: ask.Calibrate, call: Call) -> Fitted:
     """Return the constants of the cost model fitted to measured rows."""
-    from meshwright.ask.declared import output_file
     from meshwright.base.files import write_whole
     from meshwright.calibration.fit.report import fitted
     from meshwright.calibration.rows import is_frozen
     from meshwright.catalog.calibration import DEFAULT as CALIBRATED
     from meshwright.catalog.calibration import UNCALIBRATED
 
-    path = output_file(asked, "out")
-    name = "calibrated" if path is None else path.stem
+    name = "calibrated" if asked.out is None else asked.out.stem
     command = " ".join(filter(None, ("meshwright calibrate", asked.file)))
     if asked.kernels:
         from meshwright.calibration.fit.kernels import fitted_kernels
@@ -1219,19 +1169,16 @@ def calibrate(asked: ask.Calibrate, call: Call) -> Fitted:
         found = fitted(rows, name, command, CALIBRATED if asked.file else UNCALIBRATED)
     if not found.data:
         raise InfeasibleError("no row has a measured throughput that can be predicted")
-    if path is not None:
-        write_whole(path, found.text, force=asked.force)
+    if asked.out is not None:
+        write_whole(asked.out, found.text, force=asked.force)
     return found
 
 
 @verb(ask.Measure)
 def measure(asked: ask.Measure, call: Call) -> MeasuredMachine | None:
     """Return the measurements of this machine; None in processes that are not the first."""
-    from meshwright.ask.declared import output_file
     from meshwright.measure.run import measure as measure_all
 
-    path = output_file(asked, "out", ".yaml")
-    assert path is not None
     return measure_all(
-        path, quick=asked.quick, force=asked.force, command=call.command, progress=call.count
+        asked.out, quick=asked.quick, force=asked.force, command=call.command, progress=call.count
     )

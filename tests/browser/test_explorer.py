@@ -258,8 +258,7 @@ def p95(values: list[float]) -> float:
     return sorted(values)[math.ceil(0.95 * len(values)) - 1]
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("is_dark", [False, True])
+@pytest.mark.parametrize(("width", "is_dark"), [(1280, False), (400, True)])
 def test_everybody_can_read_and_reach_it(page, address, width, is_dark):
     page.look(width, is_dark=is_dark)
     page.open(at(address, mode="search", **SMALL, pin=urlencode({**SMALL, "zero": "3"})))

@@ -6,6 +6,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from sampled import sampled
 
 SITE = Path(__file__).parents[2] / "docs" / "_build" / "html"
 PAGES = (
@@ -33,7 +34,7 @@ def site():
         server.shutdown()
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", sampled(PAGES, 3))
 @pytest.mark.parametrize(("width", "is_dark"), [(1280, False), (400, True)])
 def test_everybody_can_read_a_page(page, site, name, width, is_dark):
     page.look(width, is_dark=is_dark)

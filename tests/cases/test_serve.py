@@ -11,7 +11,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.base.errors import InfeasibleError, SpecError
-from meshwright.calibration.rows import published_serving_rows
+from meshwright.calibration.rows import published
 from meshwright.calibration.serving import columns_of, serving_jobs
 from meshwright.catalog.models import load_model
 from meshwright.cli.main import main
@@ -57,7 +57,7 @@ def test_the_verdict_on_workers_of_one_kind_counts_prompts():
 
 def test_rows_and_plans_are_priced_by_one_function():
     """30 published loads of clients: the figure of ``validate`` is that of the plan's price."""
-    rows = [row for row in published_serving_rows() if row.closed_loop][:300:10]
+    rows = [row for row in published("serving") if row.closed_loop][:300:10]
     jobs = [job for row in rows for job in serving_jobs(row, "calibrated")]
     assert len(rows) == 30
     compared = 0

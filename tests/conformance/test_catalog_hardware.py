@@ -16,8 +16,11 @@ from meshwright.catalog.systems import (
     load_system_file,
     system_names,
 )
+from meshwright.show.declared import declared
 from meshwright.spec.system import ChipSpec, SystemSpec
-from meshwright.view.declared_values import declaration_lines, declared_values
+from meshwright.view.declared_values import declared_values
+from meshwright.view.registry import page_of
+from meshwright.view.terminal import text_of
 
 BANDS = {
     # field name without indices -> lowest and highest plausible value [SI]
@@ -109,7 +112,8 @@ class TestChip:
 
     def test_its_text_fits_the_screen(self, name):
         chip = load_chip(name)
-        lines = declaration_lines(chip, chip.name, chip.sources)
+        page = page_of(declared(chip, {}, chip.name, chip.sources))
+        lines = text_of(page, detail=True).splitlines()
         assert max(map(len, lines)) <= 100
 
 
@@ -133,7 +137,8 @@ class TestSystem:
 
     def test_its_text_fits_the_screen(self, name):
         system = load_system(name)
-        lines = declaration_lines(system, system.name, system.sources)
+        page = page_of(declared(system, {}, system.name, system.sources))
+        lines = text_of(page, detail=True).splitlines()
         assert max(map(len, lines)) <= 100
 
 

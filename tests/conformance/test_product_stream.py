@@ -8,14 +8,14 @@ from oracles.product_stream import ProductStream, enumerate_block, play_product
 from oracles.stream_legality import violations
 from oracles.stream_transfers import product_received_bytes, square_break_even
 
-from meshwright.streams.forms import Line, streams
+from meshwright.streams.forms import LineStream, streams
 
 PRODUCTS = {
     "ring": ProductStream(streams["ring"], streams["ring"]),
     "folded_ring": ProductStream(streams["folded_ring"], streams["folded_ring"]),
     "hold": ProductStream(streams["hold"], streams["hold"]),
     "stream": ProductStream(streams["hold"], streams["stream"]),
-    "knob": ProductStream(streams["hold"], Line(1.0)),
+    "knob": ProductStream(streams["hold"], LineStream(1.0)),
     "cycle": ProductStream(streams["cycle"], streams["cycle"]),
     "line and cycle": ProductStream(streams["hold"], streams["cycle"]),
 }

@@ -9,7 +9,7 @@ import pytest
 
 import meshwright.schedule as package
 from meshwright.base.errors import MeshwrightError
-from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
+from meshwright.schedule.pipeline_schedules import OrderedPass, TaskKind, schedules
 from meshwright.schedule.timeline import KINDS, StageTimes, build_timeline
 
 STAGES, CHUNKS, MICRO_BATCHES = (1, 2, 3, 4, 6), (1, 2, 3, 4), (1, 2, 3, 4, 6, 8, 12)
@@ -44,7 +44,9 @@ def test_each_task_runs_once(name):
                 {TaskKind.FORWARD, TaskKind.BACKWARD},
                 {TaskKind.FORWARD, TaskKind.BACKWARD_INPUT, TaskKind.BACKWARD_WEIGHT},
             )
-            assert set(order) == {Task(k, i, c) for k in kinds for i in range(m) for c in range(v)}
+            assert set(order) == {
+                OrderedPass(k, i, c) for k in kinds for i in range(m) for c in range(v)
+            }
 
 
 @pytest.mark.parametrize("name", schedules)
@@ -143,7 +145,7 @@ def test_a_wrong_order_is_a_deadlock():
         @staticmethod
         def order(stage, num_stages, num_virtual_stages, num_micro_batches):
             """Gradient before forward pass."""
-            return [Task(TaskKind.BACKWARD, 0, 0), Task(TaskKind.FORWARD, 0, 0)]
+            return [OrderedPass(TaskKind.BACKWARD, 0, 0), OrderedPass(TaskKind.FORWARD, 0, 0)]
 
     with pytest.raises(MeshwrightError, match="stage 0 cannot start B of micro-batch 0"):
         build_timeline(Backwards, 2, 1, 1, StageTimes(1.0, 1.0, 1.0))

@@ -27,9 +27,9 @@ from transformer_block import (
     block_forward_backward,
 )
 
-from meshwright.streams.forms import Line, enumerate_rounds, streams
+from meshwright.streams.forms import LineStream, enumerate_rounds, streams
 
-FORMS = {name: streams[name] for name in streams} | {"knob": Line(1.0)}
+FORMS = {name: streams[name] for name in streams} | {"knob": LineStream(1.0)}
 LLAMA, GPT = Shape(), Shape(kv_heads=4, norm="layer", activation="gelu")
 ONCE = ("hold", "cycle", "ring", "folded_ring")
 """Forms in which each member receives each item once."""

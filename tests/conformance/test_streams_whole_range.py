@@ -11,7 +11,7 @@ from oracles.stream_arrays import stream_layer
 from oracles.stream_legality import violations
 from oracles.stream_links import counted_transfers, links_of
 
-from meshwright.streams.forms import Line, enumerate_rounds, reverse, streams
+from meshwright.streams.forms import LineStream, enumerate_rounds, reverse, streams
 
 pytestmark = pytest.mark.slow
 MEMBERS = range(2, 65)
@@ -59,7 +59,7 @@ def test_every_form_is_dense(name):
 def test_every_knob():
     for n in MEMBERS:
         step = 1 if n <= 24 else 4
-        for line in (Line(float(held)) for held in range(1 + n % step, (n + 1) // 2, step)):
+        for line in (LineStream(float(held)) for held in range(1 + n % step, (n + 1) // 2, step)):
             rounds = enumerate_rounds(line, n)
             assert violations(rounds, line.buffers(n)) == []
             assert counted_transfers(rounds) == line.transfers(n)

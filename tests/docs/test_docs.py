@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 from sampled import slow_where
 
-from meshwright.calibration.reading import StatedHardware, StatedRow
-from meshwright.calibration.rows import ModelFields, ParallelismFields, SoftwareFields
+from meshwright.calibration.rows import (
+    Measured,
+    ModelFields,
+    OptimizerFields,
+    PrecisionFields,
+    Row,
+    SystemFields,
+)
 from meshwright.cli.main import main, members
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +92,7 @@ def test_readme_leads_to_every_page():
 
 def test_fields_of_measured_rows_are_listed():
     text = (ROOT / "docs" / "explanation" / "calibration.md").read_text(encoding="utf-8")
-    parts = (StatedRow, ModelFields, StatedHardware, ParallelismFields, SoftwareFields)
+    parts = (Row, ModelFields, SystemFields, PrecisionFields, OptimizerFields, Measured)
     names = [name for part in parts for name in part.model_fields]
     assert [name for name in names if f"`{name}`" not in text] == []
 

@@ -22,12 +22,11 @@ TRAIN = f"gpt2-medium {ON_GPUS}"
 ON_WAFER = "gpt3-6.7b --on wafer-4x8 --seq 2048 --global-batch 32"
 SERVE = "llama3-8b --on 8xH100"
 ROW = {
-    "id": "m", "group": "mine", "framework": "megatron-lm",
-    "model": {"name": "own", "seq": 2048, "layers": 4, "hidden": 1024, "heads": 8, "ffn": 4096,
-              "vocab": 32000},
-    "hardware": {"chip": "H100", "chips": 8}, "parallelism": {"tp": 2, "pp": 2, "zero_stage": 1},
-    "global_batch": 16, "micro_batch": 1, "precision": "bf16",
-    "measured": {"tokens_per_s_per_chip": 8500.0, "memory_bytes_per_chip": 3e10},
+    "id": "m", "group": "mine", "framework": "megatron",
+    "model": "gpt2-medium", "system": "8xH100", "sequence_length": 1024,
+    "strategy": {"tp": 2, "pp": 2, "zero_stage": 1, "micro_batch_size": 1},
+    "global_batch_size": 16, "precision": "bf16",
+    "measured": {"tokens_per_s_per_chip": 8500.0, "memory_bytes": 3e10},
 }  # fmt: skip
 FILES = {
     "sweep.yaml": "name: batches\nask: plan\nfixed: {model: gpt2-medium, seq: 512, on: 8xA100}\n"

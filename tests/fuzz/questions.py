@@ -31,12 +31,12 @@ VERBS = {
     "wafer.json": ("check {}", "simulate {}", "place {}"),
     "serving.json": ("export {} vllm --out out --force",),
 }
-ROWS = """[{"id": "m", "group": "mine", "framework": "megatron-lm",
- "model": {"name": "own", "seq": 2048, "layers": 4, "hidden": 1024, "heads": 8, "ffn": 4096,
- "vocab": 32000}, "hardware": {"chip": "H100", "chips": 8, "inter_node": "400 Gb/s"},
- "parallelism": {"tp": 2, "pp": 2, "zero_stage": 1}, "global_batch": 16, "micro_batch": 1,
- "precision": "bf16", "recompute": "full", "features": {"sp": true},
- "measured": {"tokens_per_s_per_chip": 8500.0, "memory_bytes_per_chip": 3e10}}]"""
+ROWS = """[{"id": "m", "group": "mine", "framework": "megatron",
+ "model": "gpt2-medium", "system": "8xH100", "sequence_length": 1024,
+ "strategy": {"tp": 2, "pp": 2, "zero_stage": 1, "micro_batch_size": 1,
+ "recompute": "full"},
+ "global_batch_size": 16, "precision": "bf16", "software": {"dropout": true},
+ "measured": {"tokens_per_s_per_chip": 8500.0, "memory_bytes": 3e10}}]"""
 TRACE = """{"traceEvents": [
  {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 100},
  {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 40, "args": {"stream": 7}},

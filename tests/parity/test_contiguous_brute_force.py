@@ -8,9 +8,9 @@ from sampled import sampled
 
 from meshwright.sram.contiguous import (
     LayerLoads,
+    LayerTimes,
     StageCapacities,
     StageRuns,
-    StageTimes,
     balanced_stops,
     fastest_cut,
     greedy_stops,
@@ -35,7 +35,7 @@ def instance(seed):
     most = int(rng.integers(1, 5)) if kinds[1] else 1
     stage_capacities = rng.integers(4, 30, 4 if kinds[2] else 1).astype(float)
     times = [
-        StageTimes(rng.integers(1, 9, n) / 1.0, rng.integers(0, 3, n) / 1.0,
+        LayerTimes(rng.integers(1, 9, n) / 1.0, rng.integers(0, 3, n) / 1.0,
                    rng.integers(0, 9, n) / 1.0)
         for _ in range(int(rng.integers(1, 4)))
     ]  # fmt: skip
@@ -199,7 +199,7 @@ def test_both_ways_to_balance_agree_on_long_rows(seed):
     zeros = np.zeros(150)
     loads, stage_capacities = LayerLoads(sizes, zeros, zeros), StageCapacities((sizes.sum(),))
     slowest = (
-        StageRuns(loads, stage_capacities, [StageTimes(sizes, zeros, zeros)], 20)
+        StageRuns(loads, stage_capacities, [LayerTimes(sizes, zeros, zeros)], 20)
         .best(np.maximum)
         .seconds
     )

@@ -16,7 +16,7 @@ from meshwright.dataflow.fusion.problem import (
     Tensors,
     fusion_problem,
 )
-from meshwright.dataflow.fusion.search import Candidate, best_of, evaluate, fuse
+from meshwright.dataflow.fusion.search import WeightedProblem, best_of, evaluate, fuse
 from meshwright.graph.kernels.kernel import Unit
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, accelerator_named
 from meshwright_papers.studies.dfmodel.workloads import gpt_layer
@@ -114,7 +114,7 @@ SWEEP = [
 
 
 def test_the_best_of_all_degrees_and_power_of_two_tiles_is_the_published_one():
-    found = best_of(Candidate(problem(*case), LAYERS / case[1]) for case in SWEEP)
+    found = best_of(WeightedProblem(problem(*case), LAYERS / case[1]) for case in SWEEP)
     assert SWEEP[found.number] == (4, 2, 64)
     assert 1 / found.weighted_s == pytest.approx(2.8448, abs=5e-5)
     assert found.bound_s == found.weighted_s

@@ -15,7 +15,7 @@ import pytest
 
 from meshwright.graph.op import OpKind, Phase
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.algebra import FLAT, Move, Operand, Sharding, matmul, reshard
+from meshwright.sharding.algebra import FLAT, Move, ShardedOperand, Sharding, matmul, reshard
 from meshwright.sharding.axes import activation_sharding, arbiter, matrices
 from meshwright.sharding.axes import weight_sharding as derived_weight_home
 from meshwright.sharding.derivation import (
@@ -245,8 +245,8 @@ class Layer:
         for weight, output in matrices(op):
             w = self.weights[weight.name]
             rule = matmul(
-                Operand(x.dims, x.layout),
-                Operand(w.dims, w.layout),
+                ShardedOperand(x.dims, x.layout),
+                ShardedOperand(w.dims, w.layout),
                 output.dims,
                 arbiter=arbiter(self.plan_options),
             )
@@ -265,12 +265,12 @@ class Layer:
         for weight, output in matrices(op):
             dy, w = self.settled(output), self.weights[weight.name]
             name = self.gradient_name(output)
-            on_y, on_w = Operand(dy.dims, dy.layout), Operand(w.dims, w.layout)
+            on_y, on_w = ShardedOperand(dy.dims, dy.layout), ShardedOperand(w.dims, w.layout)
             rule = matmul(on_y, on_w, x.dims, arbiter=arbiter(self.plan_options))
             left = self.on.run(dy, rule.left_moves, name, is_forward=False)
             right = self.on.run(w, rule.right_moves, weight.name, is_forward=False)
             self.gradients[source.name].append(self.times(left, right, x.dims, rule.local))
-            rule = matmul(Operand(x.dims, x.layout), on_y, w.dims)
+            rule = matmul(ShardedOperand(x.dims, x.layout), on_y, w.dims)
             left = self.on.run(x, rule.left_moves, source.name, is_forward=False)
             right = self.on.run(dy, rule.right_moves, name, is_forward=False)
             self.keep(weight, self.times(left, right, w.dims, rule.local))

@@ -11,7 +11,7 @@ from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.step import price_columns
 from meshwright.sharding.strategy import PlanOptions, Recompute, stack
 from meshwright.wafer.operators.assignment import assign, best_uniform, model_graph
-from meshwright.wafer.operators.options import Frame
+from meshwright.wafer.operators.options import SharedChoices
 from meshwright.wafer.operators.prices import BEFORE, handovers, operator_groups
 from meshwright.wafer.operators.resharding import LayoutMoves, busiest_s, moved, pair_routes
 from meshwright.wafer.price import choice_network, physical_network
@@ -29,7 +29,7 @@ def asked(spec=SMALL, capacity_bytes=4e9, **fields):
 
 def graph_of(what, num_sequences=8, **choices):
     plan_options = PlanOptions(**({"zero_stage": 1} | choices))
-    frame = Frame(plan_options, what.system.num_devices, num_sequences)
+    frame = SharedChoices(plan_options, what.system.num_devices, num_sequences)
     return model_graph(what, frame, physical_network(what))
 
 

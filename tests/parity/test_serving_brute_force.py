@@ -17,7 +17,7 @@ from meshwright.serve.price import price_serving
 from meshwright.serve.search import (
     CONTEXT_OUTSIDE,
     PIPELINE_INSIDE,
-    Objective,
+    ServingObjective,
     ServingSpace,
     search_serving,
 )
@@ -114,8 +114,8 @@ def test_search_is_brute_force(seed):
     latency, rate, whole = brute_force(question)
     limit_s = question.max_latency_s or np.inf
     in_time = latency <= limit_s
-    for objective in Objective:
-        wanted = in_time & (whole == 1.0) if objective is Objective.LATENCY else in_time
+    for objective in ServingObjective:
+        wanted = in_time & (whole == 1.0) if objective is ServingObjective.LATENCY else in_time
         space = ServingSpace(question, Choices())
         if not wanted.any():
             with pytest.raises(InfeasibleError):
@@ -124,7 +124,7 @@ def test_search_is_brute_force(seed):
         result = search_serving(space, objective)
         rows, best = result.fitting, result.ranked[0]
         assert rows.latency_s.min() == latency.min()
-        if objective is Objective.LATENCY:
+        if objective is ServingObjective.LATENCY:
             assert rows.latency_s[result.ranked].min() == latency[wanted].min()
             assert rows.latency_s[best] <= 1.01 * latency[wanted].min()
         else:

@@ -13,7 +13,7 @@ from oracles.collective_tasks import phased_tasks, phases_of
 from meshwright.collectives.block import hamiltonian_cycle
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.collectives.ring import Stream, all_gather_transfers
+from meshwright.collectives.ring import SpanOrder, all_gather_transfers
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.traffic import Demands
 from meshwright.topology.grid import mesh
@@ -81,7 +81,7 @@ def two_halves_line_allgather(case):
     """Each half in a channel of its own, with its own barriers."""
     group = logical("grid", case["columns"], case["rows"])
     count = case["rows"] * case["columns"]
-    streams = [Stream((0, 1), channel=0), Stream((1, 0), channel=1)]
+    streams = [SpanOrder((0, 1), channel=0), SpanOrder((1, 0), channel=1)]
     sent = list(all_gather_transfers(case["shard_bytes"] * count, group, streams))
     halves = [[one for one in sent if one.channel == channel] for channel in (0, 1)]
     return [phases_of(half, np.arange(count)) for half in halves]

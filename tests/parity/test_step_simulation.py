@@ -30,7 +30,7 @@ from meshwright.sharding.strategy import (
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import MemoryLevel
 from meshwright.wafer import simulation as simulated_module
-from meshwright.wafer.messages import Message, PiecePasses, Work, only, piece_passes
+from meshwright.wafer.messages import Message, OperatorWork, PiecePasses, only, piece_passes
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.simulation import (
     COMPUTE,
@@ -206,8 +206,8 @@ def of_stages(
 
     def runs(stage):
         passes = PiecePasses(
-            (Work("forward", forward_s[stage] / chunks),),
-            (Work("backward", backward_s[stage] / chunks, later_s=later_s),),
+            (OperatorWork("forward", forward_s[stage] / chunks),),
+            (OperatorWork("backward", backward_s[stage] / chunks, later_s=later_s),),
         )
         return [[Run(passes, 1.0, 0.0)] for _ in range(chunks)]
 
@@ -406,7 +406,7 @@ def test_what_streams_is_sent_in_its_rounds_by_hand():
     items = Message("tatp", CollectiveKind.ALL_GATHER, 1.0, True, True, until=0.75)
     sums = Message("tatp", CollectiveKind.REDUCE_SCATTER, 1.0, True, True, since=0.25)
     first = Message("tp", CollectiveKind.ALL_GATHER, 1.0)
-    played = list(in_rounds([Work("product", 8.0, (first, items, sums), later_s=4.0)]))
+    played = list(in_rounds([OperatorWork("product", 8.0, (first, items, sums), later_s=4.0)]))
     assert [work.compute_s for work, _ in played] == [2.0, 4.0, 2.0]
     assert [work.later_s for work, _ in played] == [1.0, 2.0, 1.0]
     third = pytest.approx(1 / 3)
@@ -416,7 +416,7 @@ def test_what_streams_is_sent_in_its_rounds_by_hand():
         [(sums, third)],
     ]
     sums = replace(sums, since=0.75, until=1.5)
-    played = list(in_rounds([Work("attention", 8.0, (items, sums))]))
+    played = list(in_rounds([OperatorWork("attention", 8.0, (items, sums))]))
     assert [work.compute_s for work, _ in played] == [6.0, 2.0, 0.0]
     shares = [sent[0][1] for _, sent in played]
     assert shares == [pytest.approx(1.0), third, pytest.approx(2 / 3)]

@@ -6,10 +6,10 @@ import pytest
 from oracles.stream_arrays import walk_behind
 from oracles.stream_links import links_of
 
-from meshwright.streams.forms import Line, enumerate_rounds, reverse, streams
+from meshwright.streams.forms import LineStream, enumerate_rounds, reverse, streams
 from meshwright.streams.round_model import backward_s, exchange_s, forward_s
 
-FORMS = {name: streams[name] for name in streams} | {"knob": Line(2.0)}
+FORMS = {name: streams[name] for name in streams} | {"knob": LineStream(2.0)}
 
 
 def event_driven_forward_s(rounds, compute_s, link_s):

@@ -14,9 +14,9 @@ from meshwright.schedule.timeline import build_timeline
 from meshwright.spec.workload import Training
 from meshwright.sram.contiguous import (
     LayerLoads,
+    LayerTimes,
     StageCapacities,
     StageRuns,
-    StageTimes,
     balanced_stops,
     greedy_stops,
     least_stages,
@@ -69,7 +69,7 @@ def test_what_the_greedy_cut_fits_fits_the_others_too(sizes, room):
     loads, column = row(sizes, sizes), np.array(sizes)
     stage_capacities = StageCapacities((room * 2 * max(sizes), room * 3 * max(sizes)))
     stops = greedy_stops(loads, stage_capacities)
-    times = [StageTimes(column, 0 * column, 0 * column)]
+    times = [LayerTimes(column, 0 * column, 0 * column)]
     assert balanced_stops(loads, stage_capacities, len(stops)) is not None
     assert np.isfinite(
         StageRuns(loads, stage_capacities, times, len(sizes)).best(np.maximum).seconds[-1]

@@ -9,7 +9,7 @@ from small_problems import option_sets, problem, random_problem, random_strategy
 
 from meshwright.cost.parts import TimePart
 from meshwright.cost.step import price_one
-from meshwright.network.placement import Choice
+from meshwright.network.placement import Nesting
 from meshwright.sharding.strategy import Offload, PlanOptions, StreamForm, make_strategy
 from meshwright.train.question import with_powers
 from meshwright.wafer.messages import only
@@ -52,7 +52,7 @@ def by_hop(asked, plan_options, strategy, price):
 def laid(asked, plan_options, strategy, axes, shapes):
     """Return the placed price of a strategy in one way to lay it."""
     unused = tuple(axis for axis in plan_options.axis_order if axis not in axes)
-    choice = Choice((*axes, *unused), (*shapes, *((1, 1) for _ in unused)))
+    choice = Nesting((*axes, *unused), (*shapes, *((1, 1) for _ in unused)))
     (price,) = price_placed(asked, [(plan_options, strategy, choice)], physical_network(asked))
     return price
 
@@ -168,7 +168,7 @@ def test_the_best_placement_below_a_cap_is_that_of_brute_force(seed):
     physical = physical_network(asked)
     found = place(asked, plan_options, strategy, physical)
     ways = [
-        (plan_options, strategy, Choice(price.ranks.axes, price.ranks.shapes))
+        (plan_options, strategy, Nesting(price.ranks.axes, price.ranks.shapes))
         for price in every_placement(asked, strategy, plan_options)
     ]
     times_s = []

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.sharding.algebra import Operand, Sharding, matmul, reshard
+from meshwright.sharding.algebra import ShardedOperand, Sharding, matmul, reshard
 from meshwright.spec.collective import CollectiveKind
 
 DEGREES = {"a": 2, "b": 3}
@@ -129,8 +129,8 @@ def test_forward_and_both_gradients_equal_the_dense_product(case):
     def arbiter(axis, left_dim, right_dim):
         return sides[axis]
 
-    on_x, on_w = Operand(x_dims, x_at), Operand(w_dims, w_at)
-    on_y = Operand(y_dims, y_at)
+    on_x, on_w = ShardedOperand(x_dims, x_at), ShardedOperand(w_dims, w_at)
+    on_y = ShardedOperand(y_dims, y_at)
     xs, ws, dys = shard(x, x_dims, x_at), shard(w, w_dims, w_at), shard(dy, y_dims, y_at)
 
     y = local_product(x, x_dims, w, w_dims, y_dims)
@@ -164,13 +164,13 @@ def kinds(moves):
 
 
 def test_case_1_a_free_dim_of_one_operand_needs_nothing():
-    product = matmul(Operand(X, Sharding()), Operand(W, Sharding({"n": ("a",)})), Y)
+    product = matmul(ShardedOperand(X, Sharding()), ShardedOperand(W, Sharding({"n": ("a",)})), Y)
     assert product.left_moves == product.right_moves == product.output_moves == []
     assert product.local == Sharding({"n": ("a",)})
 
 
 def test_case_2_a_contracted_dim_that_is_split_alone_is_gathered():
-    product = matmul(Operand(X, Sharding({"k": ("a",)})), Operand(W, Sharding()), Y)
+    product = matmul(ShardedOperand(X, Sharding({"k": ("a",)})), ShardedOperand(W, Sharding()), Y)
     assert kinds(product.left_moves) == [(CollectiveKind.ALL_GATHER, "a")]
     assert product.local == Sharding()
 
@@ -184,14 +184,17 @@ def test_case_2_a_contracted_dim_that_is_split_alone_is_gathered():
 )
 def test_case_3_a_contracted_dim_that_is_split_in_both_is_reduced(want, kind):
     split = Sharding({"k": ("a",)})
-    product = matmul(Operand(X, split), Operand(W, split), Y, want)
+    product = matmul(ShardedOperand(X, split), ShardedOperand(W, split), Y, want)
     assert product.local == Sharding({}, ("a",))
     assert kinds(product.output_moves) == [(kind, "a")]
 
 
 @pytest.mark.parametrize(("side", "remaining"), [("left", "n"), ("right", "m")])
 def test_case_4_two_free_dims_on_one_axis_are_a_structural_choice(side, remaining):
-    left, right = Operand(X, Sharding({"m": ("a",)})), Operand(W, Sharding({"n": ("a",)}))
+    left, right = (
+        ShardedOperand(X, Sharding({"m": ("a",)})),
+        ShardedOperand(W, Sharding({"n": ("a",)})),
+    )
     product = matmul(left, right, Y, arbiter=lambda axis, left_dim, right_dim: side)
     moved = product.left_moves if side == "left" else product.right_moves
     assert kinds(moved) == [(CollectiveKind.ALL_GATHER, "a")]
@@ -203,6 +206,6 @@ def test_leaving_out_a_derived_reduction_is_noticed():
     rng = np.random.default_rng(0)
     x, w = dense(X, rng), dense(W, rng)
     split = Sharding({"k": ("a",)})
-    product = matmul(Operand(X, split), Operand(W, split), Y)
+    product = matmul(ShardedOperand(X, split), ShardedOperand(W, split), Y)
     found = execute(product, shard(x, X, split), X, shard(w, W, split), W, Y)
     assert not same(found, shard(local_product(x, X, w, W, Y), Y, Sharding()))

@@ -4,7 +4,7 @@ import pytest
 
 from meshwright.base.errors import UnknownNameError
 from meshwright.catalog.design import Design, build
-from meshwright.dataflow.fusion.answer import FusionQuestion, fusion_record
+from meshwright.dataflow.fusion.answer import FusionQuestion
 from meshwright.dataflow.fusion.fuse import fuse_graph
 from meshwright.dataflow.load import load_graph
 from meshwright.dataflow.price import ring_bytes
@@ -63,27 +63,27 @@ def fused(*degrees, chips=None, **limits):
 
 
 def test_the_published_layer_over_all_tiles():
-    data = fusion_record(fused(4, 2))
-    assert data["tile"] == 64
-    assert data["time_s"] == pytest.approx(7_323_254.784e-9, rel=1e-12)
-    assert data["sequences_per_s"] == pytest.approx(2.8448, abs=1e-4)
-    assert data["compute_share"] == pytest.approx(0.84777, abs=1e-5)
-    assert (data["micro_batch"], data["gap"], data["fidelity"]) == (60, 0.0, "closed_form")
-    assert sum(data["parts_s"].values()) == pytest.approx(data["time_s"], rel=1e-12)
-    assert data["splits"]["ffn1"] == "ffn"
-    parts = data["partitions"]
-    assert sum(part["time_s"] for part in parts) == pytest.approx(data["time_s"], rel=1e-12)
-    assert len([kernel for part in parts for kernel in part["kernels"]]) == 18
-    assert all(sum(k["cores"] for k in part["kernels"]) <= 640 for part in parts)
+    data = fused(4, 2)
+    assert data.tile == 64
+    assert data.time_s == pytest.approx(7_323_254.784e-9, rel=1e-12)
+    assert data.sequences_per_s == pytest.approx(2.8448, abs=1e-4)
+    assert data.compute_share == pytest.approx(0.84777, abs=1e-5)
+    assert (data.micro_batch, data.gap, data.fidelity) == (60, 0.0, "closed_form")
+    assert sum(data.parts_s.values()) == pytest.approx(data.time_s, rel=1e-12)
+    assert data.splits["ffn1"] == "ffn"
+    parts = data.partitions
+    assert sum(part.time_s for part in parts) == pytest.approx(data.time_s, rel=1e-12)
+    assert sum(len(part.kernels) for part in parts) == 18
+    assert all(sum(kernel.cores for kernel in part.kernels) <= 640 for part in parts)
 
 
 def test_the_best_division_of_eight_chips_is_the_published_one():
-    data = fusion_record(fused(chips=8))
-    assert (data["tp"], data["pp"], data["tile"], data["gap"]) == (4, 2, 64, 0.0)
-    assert data["bound_s"] == pytest.approx(data["time_s"], rel=1e-12)
-    alone = fusion_record(fused(chips=8, runs_by_kernel=True))
-    assert (alone["tp"], alone["pp"]) == (1, 8)
-    assert data["sequences_per_s"] / alone["sequences_per_s"] == pytest.approx(3.098, abs=1e-3)
+    data = fused(chips=8)
+    assert (data.tp, data.pp, data.tile, data.gap) == (4, 2, 64, 0.0)
+    assert data.bound_s == pytest.approx(data.time_s, rel=1e-12)
+    alone = fused(chips=8, runs_by_kernel=True)
+    assert (alone.tp, alone.pp) == (1, 8)
+    assert data.sequences_per_s / alone.sequences_per_s == pytest.approx(3.098, abs=1e-3)
 
 
 def test_an_accelerator_of_no_published_run_is_named():

@@ -6,10 +6,8 @@ at once.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from meshwright.ask.questions import (
@@ -56,39 +54,6 @@ def needed(
         return given
     expected = "a name or a file" + (f" or a {kind.__name__}" if kind else "")
     raise SpecError(Fault(option, f"found a {type(given).__name__}, expected {expected}"))
-
-
-def output_file(
-    asked: Any, name: str, suffix: str = "", *, is_resumed: bool = False
-) -> Path | None:
-    """Return the file that an option names, checked before the work starts.
-
-    Its folder is there and may be written to, its name ends as it should, and nothing is in the
-    way; see :func:`meshwright.base.files.in_the_way`.
-    """
-    from meshwright.base.files import in_the_way
-
-    option, text = asked.flag(name), getattr(asked, name)
-    if text is None:
-        return None
-    if not text or text.endswith(os.sep):
-        raise SpecError(Fault(option, f"{text!r} names no file"))
-    path = Path(text)
-    folder = path.parent
-    if not folder.is_dir():
-        raise SpecError(Fault(option, f"there is no folder {str(path.parent)!r}"))
-    if not os.access(folder, os.W_OK):
-        raise SpecError(Fault(option, f"the folder {str(path.parent)!r} cannot be written to"))
-    if fault := in_the_way(path, force=asked.force, is_resumed=is_resumed):
-        raise SpecError(Fault(option, f"{text!r} {fault.message}", fault.fix))
-    named = {other: Path(value) for other in asked.options
-             if other != name and isinstance(value := getattr(asked, other), str)
-             and value.isprintable()}  # fmt: skip
-    if same := [o for o, other in named.items() if other.resolve() == path.resolve()]:
-        raise SpecError(Fault(option, f"{text!r} is {asked.flag(same[0])} too", "another name"))
-    if suffix and path.suffix.lower() != suffix:
-        raise SpecError(Fault(option, f"{text!r} does not end in {suffix}", f"{path.stem}{suffix}"))
-    return path
 
 
 # ------------------------------------------------------------------------------------- training

@@ -93,7 +93,7 @@ def with_job(
         **{name: value for name, value in values.items() if name not in stated.keys() | skipped}
     )
     by_flag = {option.flag: name for name, option in options.items()}
-    missing = [
+    missing: list[Fault] = [
         fault for fault in job.missing
         if by_flag.get(fault.path, "") not in question.stated.keys() | skipped
     ]  # fmt: skip

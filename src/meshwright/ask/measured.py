@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from meshwright.ask.declared import strategy_of
 from meshwright.ask.job_files import with_job
 from meshwright.ask.kinds import quantity
-from meshwright.ask.questions import Explain, Fit
-from meshwright.ask.reading import Reading, faults_of
+from meshwright.ask.questions import MeasuredJob
+from meshwright.ask.reading import Reading, faults_of, in_file
 from meshwright.base.errors import Fault, SpecError, nearest
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def measurements_of(path: Path, calibration: str) -> list[Measurement]:
         With all faults of the file.
     """
     from meshwright.calibration.prediction import measurements
-    from meshwright.calibration.reading import read_rows
+    from meshwright.calibration.rows import read_rows
 
     if path.suffix == ".json":
         return measurements(read_rows(path), calibration, str(path))
@@ -155,9 +155,9 @@ def _jobs(path: Path, calibration: str) -> Iterator[Measurement]:
         one = Reading()
         found.append(one.value(_job, f"jobs[{index}]", entry, calibration))
         reading.errors += [
-            SpecError(Fault(_place(index, f.path), f.message, f.fix))
+            SpecError(Fault(_place(index, in_file(fault).path), fault.message, fault.fix))
             for error in one.errors
-            for f in faults_of(error)
+            for fault in faults_of(error)
         ]
     if reading.errors:
         faults = [fault for error in reading.errors for fault in faults_of(error)]
@@ -166,12 +166,12 @@ def _jobs(path: Path, calibration: str) -> Iterator[Measurement]:
 
 
 def _place(index: int, path: str) -> str:
-    """Return the place of a fault in a job: its options have no dashes in a file."""
-    return ".".join(filter(None, (f"jobs[{index}]", path.removeprefix("--"))))
+    """Return the place of a fault in a job."""
+    return ".".join(filter(None, (f"jobs[{index}]", path)))
 
 
 def _job(name: str, entry: Any, calibration: str) -> Measurement:
-    """Return one job: the options of ``explain`` without their dashes."""
+    """Return one job: options of ``explain`` without their dashes."""
     from meshwright.train.estimate import estimate
     from meshwright.train.measured.factors import Measurement
     from meshwright.train.question import problem_of
@@ -180,7 +180,7 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
         raise SpecError(Fault("", f"expected options of a job, found {entry!r}"))
     asked, _ = with_job(_asked(entry))
     for option in ("model", "on", "measured"):
-        if getattr(asked, option) is None:
+        if option not in asked.stated:
             raise SpecError(Fault(option, "is needed"))
     found, strategy, plan_options = strategy_of(asked)
     plan = estimate(
@@ -191,30 +191,17 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
                        measured_step_s(str(asked.measured), plan))  # fmt: skip
 
 
-_OF_A_JOB = {
-    option.word: option for name, option in Explain.options.items()
-    if (name in Fit.options or name == "measured") and name != "calibration"
-}  # fmt: skip
-
-
-def _asked(entry: Mapping[Any, Any]) -> Explain:
-    """Return the question that the options of a job ask."""
-    values, faults = {}, []
-    for key, value in entry.items():
-        option = _OF_A_JOB.get(str(key).replace("-", "_"))
-        is_flag = option is not None and option.is_flag
-        if option is None:
-            dashed = [name.replace("_", "-") for name in _OF_A_JOB]
-            faults.append(Fault(str(key), "is no option of a job", nearest(str(key), dashed)))
-        elif (
-            is_flag != isinstance(value, bool)
-            or isinstance(value, Mapping)
-            or (isinstance(value, list) and not option.takes)
-        ):
-            allowed = "true or false" if is_flag else "text or a number"
-            faults.append(Fault(str(key), f"found {value!r}, expected {allowed}"))
-        else:
-            values[option.name] = value
-    if faults:
-        raise SpecError(faults)
-    return Explain.ask(values)
+def _asked(entry: Mapping[Any, Any]) -> MeasuredJob:
+    """Return the question that the options of a job ask, all faults at once."""
+    names = {option.word: name for name, option in MeasuredJob.options.items()}
+    values = {str(key).replace("-", "_"): (key, value) for key, value in entry.items()}
+    reading = Reading()
+    for word, (key, _) in values.items():
+        if word not in names:
+            dashed = [name.replace("_", "-") for name in names]
+            reading.fault(str(key), "is no option of a job", nearest(str(key), dashed))
+    known = {names[word]: value for word, (_, value) in values.items() if word in names}
+    asked = MeasuredJob.ask(known)
+    reading.errors += asked.errors
+    reading.done()
+    return asked

@@ -5,6 +5,7 @@ no command has more than forty; in Python all of them are keywords.
 """
 
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from meshwright.ask.kinds import (
@@ -331,7 +332,7 @@ class Reported(Written):
 
     comes_last = True
 
-    report: Name | None = option(REPORT_HELP, "FILE.html")
+    report: Path | None = option(REPORT_HELP, "FILE.html", writes=(".html",))
 
 
 class Strategy(Training, Fixed):
@@ -353,7 +354,7 @@ class Plan(Strategy, Job, Measured, Reported):
     within: Duration | None = option(
         "time for all --tokens, such as 30d; with --on CHIP the fewest devices that do it", "TIME"
     )
-    out: Name | None = option("write the plan as JSON", "FILE")
+    out: Path | None = option("write the plan as JSON", "FILE", writes=())
     top: Count = option("plans in the ranking", "N", 5)
     fastest: bool = option("the fastest plan leads, not the simplest within 5 % of it")
     pareto: bool = option("Pareto front of time, memory, energy and money")
@@ -367,18 +368,9 @@ class Estimate(Strategy, Requests, Job, Measured, Reported):
     """Price one given strategy."""
 
     has_detail = True
+    rarely = tuple(Requests.options.keys() - {"batch", "context", "prompt", "answer"})
     model: Name | None = like(Training, "model", help=OR_JOB)
-    out: Name | None = option("write the plan as JSON", "FILE")
-    kv_cache: DTypeName | None = like(Requests, "kv_cache", is_rare=True)
-    max_latency: Seconds | None = like(Requests, "max_latency", is_rare=True)
-    max_ttft: Seconds | None = like(Requests, "max_ttft", is_rare=True)
-    max_tpot: Seconds | None = like(Requests, "max_tpot", is_rare=True)
-    latency: bool = like(Requests, "latency", is_rare=True)
-    disaggregated: bool = like(Requests, "disaggregated", is_rare=True)
-    memory_share: Share | None = like(Requests, "memory_share", is_rare=True)
-    speculative_model: Name | None = like(Requests, "speculative_model", is_rare=True)
-    speculative_tokens: Count | None = like(Requests, "speculative_tokens", is_rare=True)
-    acceptance: Share | None = like(Requests, "acceptance", is_rare=True)
+    out: Path | None = option("write the plan as JSON", "FILE", writes=())
 
 
 class Fit(Strategy, Job):
@@ -403,10 +395,18 @@ class Explain(Strategy, Job, Reported):
     trace: Name | None = in_job(
         "PyTorch profiler trace of its steps (.json, .json.gz), beside the prediction", "FILE"
     )
-    picture: Name | None = option(
-        "draw the grid and the load of its links; elsewhere the stages over time", "FILE.svg"
+    picture: Path | None = option(
+        "draw the grid and the load of its links; elsewhere the stages over time",
+        "FILE.svg",
+        writes=(".svg",),
     )
     colors: str | None = option("with --picture: colour the groups of this axis", "AXIS")
+
+
+class MeasuredJob(Fit):
+    """A job of a file of measurements."""
+
+    measured: str | None = like(Explain, "measured")
 
 
 class Explore(Strategy):
@@ -454,7 +454,7 @@ class Serve(Machine, Requests, Split, Job, Reported):
     imbalance: Imbalance | None = like(Training, "imbalance", is_rare=False)
     cuda_graphs: bool = like(Training, "cuda_graphs", is_rare=False)
     top: Count = like(Plan, "top")
-    out: Name | None = like(Plan, "out")
+    out: Path | None = like(Plan, "out")
 
 
 class Map(Program, Reported):
@@ -487,8 +487,10 @@ class Simulate(Written):
 
     what: Name = argument("a plan, or the word: flows", "PLAN.json", is_needed=True)
     file: Name | None = argument("after flows: links and flows", "FILE.json")
-    trace: Name | None = option("write a Perfetto trace (.json, .json.gz)", "FILE")
-    picture: Name | None = option("draw the pipeline stages over time", "FILE.svg")
+    trace: Path | None = option("write a Perfetto trace (.json, .json.gz)", "FILE", writes=())
+    picture: Path | None = option(
+        "draw the pipeline stages over time", "FILE.svg", writes=(".svg",)
+    )
 
 
 class Route(Written):
@@ -503,7 +505,9 @@ class Route(Written):
     network: Name | None = like(Machine, "network")
     paths: Processes = option("equal parts of each flow, a route for each", "N", 1)
     seed: Count = option("of the search", "N", 0)
-    out: Name | None = option("write a flow file with routes, for simulate flows", "FILE.json")
+    out: Path | None = option(
+        "write a flow file with routes, for simulate flows", "FILE.json", writes=()
+    )
 
 
 class Place(Written):
@@ -513,8 +517,8 @@ class Place(Written):
     file: Name | None = argument(
         "the device of each rank; without it, that of the plan is shown", "PLACEMENT.json"
     )
-    out: Name | None = option(
-        "write the placed plan; without a placement, that of the plan", "FILE.json"
+    out: Path | None = option(
+        "write the placed plan; without a placement, that of the plan", "FILE.json", writes=()
     )
 
 
@@ -541,7 +545,7 @@ class Partition(Reported):
     optimizer: Name | None = like(Training, "optimizer")
     tp: Count | None = option("devices that split each layer", "N")
     ep: Count | None = option("of them, devices over which whole experts are spread", "N")
-    picture: Name | None = option("draw the stages", "FILE.svg")
+    picture: Path | None = option("draw the stages", "FILE.svg", writes=(".svg",))
     calibration: Name = like(Machine, "calibration")
 
 
@@ -562,7 +566,7 @@ class Fuse(Program, Reported):
     link: BytesPerS | None = option("one direction of a link between chips", "RATE")
     tokens: Tokens | None = option(f"sequence length of a model (2048); {BINARY}", "TOKENS")
     kernel_by_kernel: bool = option("no fusion: one kernel after the other")
-    picture: Name | None = option("draw cores over time", "FILE.svg")
+    picture: Path | None = option("draw cores over time", "FILE.svg", writes=(".svg",))
 
 
 class Export(Written):
@@ -659,7 +663,7 @@ class ShowWalk(Reported):
     size: Bytes | None = option(
         "of a collective: bytes of the full tensor (64 MiB)", "BYTES", takes="words"
     )
-    report: Name | None = like(
+    report: Path | None = like(
         Reported, "report", help="write a page to play, to step through and to scrub"
     )
 
@@ -694,20 +698,23 @@ class Read(Program, Written):
     )
     set: tuple[str, ...] | None = like(Job, "set")
     repeats: Count | None = in_graph("how often the whole repeats (1)", "N")
-    out: Name | None = in_graph("write the graph as a file", "FILE.yaml")
+    out: Path | None = in_graph("write the graph as a file", "FILE.yaml", writes=(".yaml",))
 
 
 class Sweep(Written):
     """One question over many models, systems and designs; resumable."""
 
     file: Name = argument("what is asked, fixed and varied (YAML)", "FILE", is_needed=True)
-    out: Name | None = option("store results there (SQLite); run again to resume", "FILE.db")
+    out: Path | None = option(
+        "store results there (SQLite); run again to resume", "FILE.db", writes=(), is_resumed=True
+    )
     workers: Processes = option("processes", "N", 1)
-    csv: Name | None = option("write all points and results", "FILE")
-    picture: Name | None = option("draw the heat map of the file", "FILE.svg")
-    report: Name | None = option(
+    csv: Path | None = option("write all points and results", "FILE", writes=())
+    picture: Path | None = option("draw the heat map of the file", "FILE.svg", writes=(".svg",))
+    report: Path | None = option(
         "write the report of the file, pictures next to it (.md), or one page to look at (.html)",
         "FILE.md|html",
+        writes=(".md", ".html"),
     )
     least: str | None = option("choose the points with the least of a result: price_units", "NAME")
     most: str | None = option("choose the points with the most of a result: utilisation", "NAME")
@@ -727,7 +734,9 @@ class Validate(Reported):
     measurements: Name | None = option("your rows (JSON array; the published ones)", "FILE")
     kernels: bool = option("times of single kernels, not of steps (your rows as CSV)")
     calibration: Name = like(Machine, "calibration")
-    document: Name | None = option("write tables there, and pictures next to it", "FILE.md")
+    document: Path | None = option(
+        "write tables there, and pictures next to it", "FILE.md", writes=(".md",)
+    )
 
 
 class Calibrate(Written):
@@ -735,17 +744,17 @@ class Calibrate(Written):
 
     file: Name | None = argument("measured rows (JSON array; the published ones)", "FILE")
     kernels: bool = like(Validate, "kernels")
-    out: Name | None = option("write the calibration there", "FILE.yaml")
+    out: Path | None = option("write the calibration there", "FILE.yaml", writes=())
 
 
 class Measure(Written):
     """Measure this machine: kernels, memory, network, launches; under torchrun all its devices."""
 
     has_detail = True
-    out: Name = option(
+    out: Path = option(
         "write the calibration there (measured.yaml), rows included; a machine that the catalog "
         "does not know goes beside it", "FILE.yaml", "measured.yaml",
-    )  # fmt: skip
+        writes=(".yaml",))  # fmt: skip
     quick: bool = option("in half a minute instead of two and a half")
 
 

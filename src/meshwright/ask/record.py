@@ -23,6 +23,7 @@ from meshwright.base.errors import Fault, MeshwrightError, SpecError, UnknownNam
 if TYPE_CHECKING:
     import argparse
     import inspect
+    from pathlib import Path
 
 Other = TypeVar("Other", bound="Question")
 WITH = "with"
@@ -48,6 +49,10 @@ class Option:
         """``workload``: a workload file states it too."""
         self.takes: str = more.pop("takes", "")
         """``words`` (one or more), ``again`` (may be given again and again); else one value."""
+        self.writes: tuple[str, ...] | None = more.pop("writes", None)
+        """Suffixes of the file that is written there, () any; None: nothing is."""
+        self.is_resumed: bool = more.pop("is_resumed", False)
+        """Whether such a file is added to where it is there."""
         self.is_positional: bool = more.pop("is_positional", False)
         self.is_needed: bool = more.pop("is_needed", False)
         self.is_rare: bool = more.pop("is_rare", False)
@@ -59,6 +64,12 @@ class Option:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
         self.target = self.target or name
+
+    def but(self, **changes: Any) -> Option:
+        """Return the option with some of its settings changed."""
+        made = Option.__new__(Option)
+        made.__dict__.update({k: v for k, v in vars(self).items() if k != "kind"} | changes)
+        return made
 
     @cached_property
     def kind(self) -> Kind:
@@ -157,6 +168,8 @@ class Question:
     options: ClassVar[Mapping[str, Option]] = {}
     leads: ClassVar[tuple[str, ...]] = ()
     """Options of a beginner, which stand first."""
+    rarely: ClassVar[tuple[str, ...]] = ()
+    """Inherited options that are rare here."""
     comes_last: ClassVar[bool] = False
     """Whether its options stand below those of a subclass."""
     has_detail: ClassVar[bool] = False
@@ -188,6 +201,8 @@ class Question:
         for base in cls.__bases__:
             if base not in first:
                 found = {**found, **{k: v for k, v in base.options.items() if k not in found}}
+        for name in cls.rarely:
+            found[name] = found[name].but(is_rare=True)
         cls.options = {name: found[name] for name in (*cls.leads, *found) if name in found}
 
     @classmethod
@@ -225,9 +240,46 @@ class Question:
         for name, entry in cls.options.items():
             if entry.is_needed and name not in asked.stated:
                 reading.fault(name, "is needed")
+        files = {
+            name: reading.value(asked._output_file, name) for name, entry in cls.options.items()
+            if entry.writes is not None and getattr(asked, name) is not None
+        }  # fmt: skip
         if not cls.collects:
             reading.done()
-        return asked._of(errors=tuple(reading.errors))
+        return asked._of(**files, errors=tuple(reading.errors))
+
+    def _output_file(self, name: str) -> Path:
+        """Return the file that an option names, checked before the work starts.
+
+        Its folder is there and may be written to, its name ends as it should, and nothing is in
+        the way; see :func:`meshwright.base.files.in_the_way`.
+        """
+        from pathlib import Path
+
+        from meshwright.base.files import in_the_way
+
+        entry, text = self.options[name], str(getattr(self, name))
+        if not text or text.endswith(os.sep):
+            raise SpecError(Fault(entry.flag, f"{text!r} names no file"))
+        path = Path(text)
+        folder, suffixes = path.parent, entry.writes
+        if not folder.is_dir():
+            raise SpecError(Fault(entry.flag, f"there is no folder {str(folder)!r}"))
+        if not os.access(folder, os.W_OK):
+            raise SpecError(Fault(entry.flag, f"the folder {str(folder)!r} cannot be written to"))
+        force = bool(getattr(self, "force", False))
+        if fault := in_the_way(path, force=force, is_resumed=entry.is_resumed):
+            raise SpecError(Fault(entry.flag, f"{text!r} {fault.message}", fault.fix))
+        named = {other: value for other in self.options
+                 if other != name and isinstance(value := getattr(self, other), str)
+                 and value.isprintable()}  # fmt: skip
+        if same := [o for o, value in named.items() if Path(value).resolve() == path.resolve()]:
+            message = f"{text!r} is {self.flag(same[0])} too"
+            raise SpecError(Fault(entry.flag, message, "another name"))
+        if suffixes and path.suffix.lower() not in suffixes:
+            fix = f"{path.stem}{suffixes[0]}"
+            raise SpecError(Fault(entry.flag, f"{text!r} does not end in {suffixes[0]}", fix))
+        return path
 
     def but(self, **given: Any) -> Self:
         """Return the question with other values, read like the first ones; None: not stated."""
@@ -365,10 +417,7 @@ class Question:
 
 def like(question: type[Question], name: str, **changes: Any) -> Any:
     """Return the field of another question, with some of its settings changed."""
-    made = Option.__new__(Option)
-    made.__dict__.update({k: v for k, v in vars(question.options[name]).items() if k != "kind"})
-    made.__dict__.update(changes)
-    return made
+    return question.options[name].but(**changes)
 
 
 class _Shown:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from meshwright.calibration.validation import Validation
     from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.linpack import GridRuns
-    from meshwright.frameworks.profile import Profile
+    from meshwright.frameworks.profiled import ProfiledStep
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
     from meshwright.train.answer import Deadline, Front, Plan, Replan
     from meshwright.train.explain import Explanation
@@ -70,7 +70,7 @@ class ExplainVerb(Protocol):
     @overload
     def __call__(self, *plan: object, measured: str, **options: object) -> Diagnosis: ...
     @overload
-    def __call__(self, *plan: object, trace: str, **options: object) -> Profile: ...
+    def __call__(self, *plan: object, trace: str, **options: object) -> ProfiledStep: ...
     @overload
     def __call__(self, *plan: object, **options: object) -> Explanation: ...
 

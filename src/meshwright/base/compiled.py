@@ -18,11 +18,14 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+ARGUMENTS = 2
+"""Number of the types of arguments of all kernels; raise it when one is renamed: files on disk name
+them, and numba reads files of an earlier number no more."""
 _runs_as_written = ContextVar("_runs_as_written", default=False)
 
 
 @dataclass(eq=False)
-class Kernel(Generic[Arguments, Result]):
+class CompiledFunction(Generic[Arguments, Result]):
     """A function that is compiled at its first call, kept on disk for the next process."""
 
     plain: Callable[Arguments, Result]
@@ -62,12 +65,12 @@ class Kernel(Generic[Arguments, Result]):
         plain = cast(FunctionType, self.plain)
         names = dict(plain.__globals__)
         for name in plain.__code__.co_names:
-            if isinstance(names.get(name), Kernel):
+            if isinstance(names.get(name), CompiledFunction):
                 names[name] = names[name].inner
         function = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__)
         update_wrapper(function, plain)
-        if not from_python:
-            function.__qualname__ += "_inner"  # a file of its own: the name is a part of its key
+        # A file of its own: the name is a part of its key.
+        function.__qualname__ += f"_{ARGUMENTS}" if from_python else f"_{ARGUMENTS}_inner"
         fast: Callable[Arguments, Result] = numba.njit(**options)(function)
         return fast
 
@@ -77,19 +80,19 @@ class Kernel(Generic[Arguments, Result]):
         return self.compile(from_python=False)
 
 
-def compiled(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:
+def compiled(function: Callable[Arguments, Result]) -> CompiledFunction[Arguments, Result]:
     """Return a function of arrays as a kernel."""
-    return Kernel(function)
+    return CompiledFunction(function)
 
 
-def compiled_in_place(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:
+def compiled_in_place(function: Callable[Arguments, Result]) -> CompiledFunction[Arguments, Result]:
     """Return a function as a kernel that allocates no array and writes into its arguments."""
-    return Kernel(function, allocates=False)
+    return CompiledFunction(function, allocates=False)
 
 
-def compiled_inline(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:
+def compiled_inline(function: Callable[Arguments, Result]) -> CompiledFunction[Arguments, Result]:
     """Return a function as a kernel that allocates no array and is inlined into its callers."""
-    return Kernel(function, allocates=False, is_inlined=True)
+    return CompiledFunction(function, allocates=False, is_inlined=True)
 
 
 @contextmanager

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.arrays import FloatArray
-from meshwright.calibration.prediction import DID_NOT_FIT, Prediction
+from meshwright.calibration.prediction import Prediction
+from meshwright.calibration.rows import DID_NOT_FIT
 from meshwright.catalog.calibration import ErrorRecord, PooledErrorRecord, RowsErrorRecord
 
 TIE = 0.05
@@ -251,13 +252,15 @@ def noise_of(predictions: Iterable[Prediction]) -> float | None:
 
 def _setup_key(entry: Prediction) -> Hashable:
     """Return the model, chips, batch and requests of a row: all but its plan."""
-    row, software = entry.row, entry.row.software
-    model = row.model.model_copy(update={"name": None, "params_b": None})
-    batch = entry.job.problem.workload.global_batch_size if entry.job else None
-    stated = (software.compile, software.async_tp, software.packed_sequences)
-    plain = (row.group, model, row.hardware, batch, row.precision, stated, row.task)
+    row = entry.row
+    model = row.model.model_copy(update={"name": None})
+    compiled = row.software.compiled, row.software.async_tensor_parallel
     server = row.framework if row.is_serving else None
-    return (*plain, server, row.batch, row.input_len, row.output_len)
+    return (
+        row.group, row.task, model, row.system, row.precision, compiled, server,
+        row.sequence_length, row.global_batch_size, row.batch, row.prompt_tokens,
+        row.answer_tokens, *sorted(row.conditions.items()),
+    )  # fmt: skip
 
 
 def _plan_key(entry: Prediction) -> Hashable:
@@ -313,9 +316,8 @@ def _spearman_of_sweeps(predictions: Iterable[Prediction]) -> float | None:
     sweeps: dict[Hashable, list[Prediction]] = defaultdict(list)
     for entry in predictions:
         if entry.log_error is not None:
-            hardware = entry.row.hardware
-            named = entry.row.model.name, entry.row.task
-            key = (entry.row.group, *named, hardware.chip, hardware.chips)
+            row = entry.row
+            key = (row.group, row.model.name, row.task, row.system.chip, row.system.num_chips)
             sweeps[key].append(entry)
     found, weights = [], []
     for rows in sweeps.values():

@@ -74,9 +74,9 @@ def plan_regrets(figures: Figures) -> list[tuple[Row, float, bool]]:
         row, first = entry.row, firsts.get(entry.row.id)
         if first is None:
             continue
-        load = (row.batch, row.input_len, row.output_len, row.shortest_share)
-        key = (row.group, row.model.name, row.hardware.chip, row.framework, row.precision, load)
-        plan = (row.hardware.chips, row.parallelism)
+        load = (row.batch, row.prompt_tokens, row.answer_tokens, row.shortest_share)
+        key = (row.group, row.model.name, row.system.chip, row.framework, row.precision, load)
+        plan = (row.system.num_chips, row.strategy)
         found[key][plan].append((row, *_rates(entry, first)))
     regrets = []
     for plans in found.values():
@@ -94,11 +94,11 @@ def plan_regrets(figures: Figures) -> list[tuple[Row, float, bool]]:
 def _rates(step: Prediction, first: Prediction) -> tuple[float, float]:
     """Return answered tokens per second and chip of one client, measured and predicted."""
     row = step.row
-    prompt, answer = float(row.input_len or 0), float(row.output_len or 1)
+    prompt, answer = float(row.prompt_tokens or 0), float(row.answer_tokens or 1)
 
     def rate(per_token: float | None, prompt_rate: float | None) -> float:
         taken_s = prompt / (prompt_rate or np.inf) + (answer - 1.0) / (per_token or np.inf)
-        return answer / taken_s / float(row.hardware.chips or 1)
+        return answer / taken_s / float(row.system.num_chips or 1)
 
     return (
         rate(step.measured_tokens_per_s, first.measured_tokens_per_s),

@@ -1,103 +1,52 @@
 """A row priced: the throughput and the memory that the cost model predicts, and those measured.
 
-Throughput is compared in one unit, tokens per second of the whole job. Sources count FLOPs in their
-own ways, so rates in FLOP/s are turned into tokens by the rule of their source, and only where
-neither tokens nor seconds are stated. Memory is that of the fullest device, counted as its source
-counts it.
+Throughput is compared in one unit, tokens per second of the whole job. Memory is that of the
+fullest device, counted as its source counts it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError
 from meshwright.base.records import Brief, Scalar
-from meshwright.calibration.jobs import Job, Reason, RefusedError, job_of
-from meshwright.calibration.rows import FlopsRule, Row
+from meshwright.calibration.jobs import Job, job_of
+from meshwright.calibration.rows import (
+    ANALYTIC,
+    DID_NOT_FIT,
+    Counting,
+    Reason,
+    RefusedError,
+    Row,
+)
 from meshwright.cost.memory import fullest
-from meshwright.cost.operator import stated_rate
 from meshwright.cost.parts import MemoryPart, MemoryUse
 from meshwright.cost.pipeline import num_communicators
 from meshwright.cost.step import Priced, price_one
-from meshwright.graph.flops import ScoreCount, step_flops
-from meshwright.graph.parameters import count_parameters
 from meshwright.sharding.strategy import Recompute
 from meshwright.train.estimate import estimate_of
 from meshwright.train.measured.factors import Measurement
 from meshwright.wafer.training import GRIDS
 
+Made = TypeVar("Made")
+
 
 def measured_tokens_per_s(job: Job) -> float | None:
     """Return the throughput of the whole job [tokens/s]; None: not measured."""
-    row, work = job.row, job.problem.workload
-    found, chips = row.measured, job.problem.system.num_devices
+    found, work = job.row.measured, job.problem.workload
     if found.tokens_per_s is not None:
         return found.tokens_per_s
     if found.tokens_per_s_per_chip is not None:
-        return found.tokens_per_s_per_chip * chips
+        return found.tokens_per_s_per_chip * job.problem.system.num_devices
     if found.iteration_time_s is not None:
         return work.tokens_per_step / found.iteration_time_s
     if found.samples_per_s is not None:
         return found.samples_per_s * work.sequence_length
-    flops, rate = counted_flops_per_token(job), found.tflops_per_chip
-    if rate is None and found.mfu is not None:
-        peak = stated_rate(job.problem.system.chip, work.precision.activation)
-        rate = found.mfu * peak / 1e12
-    if rate is None or flops is None:
-        return None
-    return rate * 1e12 * chips / flops
-
-
-def counted_flops_per_token(job: Job) -> float | None:
-    """Return the FLOPs that the source of a row counts for one token; None: rule not stated.
-
-    Hardware FLOPs of Megatron: 96 B s l h^2 (1 + s/6h + V/16lh), a forward pass repeated; its
-    model FLOPs are three quarters of the layers. Rules by parameters: 6 N or 8 N, with full scores
-    where they are named. Otherwise the model FLOPs of all products, with full or causal scores.
-    """
-    rule, model = job.row.flops_counting, job.problem.model
-    length = float(job.problem.workload.sequence_length)
-    if rule is None:
-        return None
-    if rule is FlopsRule.EIGHT_N:
-        params = (job.row.model.params_b or 0.0) * 1e9
-        return 8.0 * params if params else None
-    if rule is FlopsRule.SIX_N:
-        whole = count_parameters(model).num_params
-        return 6.0 * whole + 12.0 * model.num_layers * model.hidden_size * length
-    is_hardware = rule in (FlopsRule.HARDWARE, FlopsRule.HARDWARE_CAUSAL)
-    is_causal = rule in (FlopsRule.MODEL_CAUSAL, FlopsRule.HARDWARE_CAUSAL)
-    flops = step_flops(
-        job.problem.graph, num_tokens=1.0, sequence_length=length,
-        count=ScoreCount.CAUSAL if is_causal else ScoreCount.FULL,
-        recompute="full" if is_hardware else "none",
-        freezes_weights=job.problem.workload.optimizer.freezes_weights,
-    )  # fmt: skip
-    return float(flops.hardware if is_hardware else flops.model)
-
-
-ANALYTIC = "memory"
-"""Task of rows that state the result of a formula of their source; they need not have run."""
-
-
-class Counting(StrEnum):
-    """Bytes that a source counts as memory."""
-
-    DEVICE = "device"
-    """All memory that the driver reports: allocator, runtime and communication library."""
-    ALLOCATOR = "allocator"
-    """Peak of the memory reserved by the allocator of the framework."""
-    ALLOCATED = "allocated"
-    """Peak of the memory that the allocator gave to tensors at once."""
-    RESIDENT = "resident"
-    """Bytes of tensors between steps: parameters, gradients, optimizer state."""
-    TENSORS = "tensors"
-    """Parameters, gradients, optimizer state and kept activations alone."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -150,21 +99,14 @@ def row_memory(job: Job, priced: Priced) -> RowMemory:
     search. Where recomputation is not stated, the plan may have used any, so a row fits if it fits
     under full recomputation.
     """
-    row, use = job.row, _fullest(priced)
-    stated = row.measured.memory_bytes_per_chip
-    counting = Counting.DEVICE if job.habits.counts_runtime else Counting.ALLOCATOR
-    metric = row.measured.memory_metric or ""
-    if "allocated" in metric:
-        counting = Counting.ALLOCATED if "max" in metric else Counting.RESIDENT
-    state, kept = row.measured.param_opt_bytes, row.measured.activation_bytes
-    if stated is None and state is not None and kept is not None:
-        counting, stated = Counting.TENSORS, state + kept
-    is_last = row.measured.memory_of_last_stage and job.strategy.pp > 1
+    row, use, measured = job.row, _fullest(priced), job.row.measured
+    usual = Counting.DEVICE if job.habits.counts_runtime else Counting.ALLOCATOR
+    is_last = measured.memory_of_last_stage and job.strategy.pp > 1
     return RowMemory(
         use=use,
-        counting=counting,
+        counting=measured.memory_counting or usual,
         num_communicators=float(num_communicators(job.strategy)),
-        measured_bytes=stated,
+        measured_bytes=measured.memory_bytes,
         fits=None if row.task == ANALYTIC else _fits(job, use),
         stated_use=_plain(priced.step.memory[-1]) if is_last else None,
     )
@@ -178,7 +120,7 @@ def used_bytes(use: MemoryUse) -> float:
 def _fits(job: Job, use: MemoryUse) -> bool:
     """Return whether a row fits, with full recomputation where it may be."""
     capacity = job.problem.system.chip.main_memory.capacity_bytes
-    if used_bytes(use) <= capacity or job.row.recompute is not None:
+    if used_bytes(use) <= capacity or "recompute" in job.row.strategy.stated:
         return used_bytes(use) <= capacity
     leaner = replace(job.plan_options, recompute=Recompute.FULL)
     again = price_one(job.problem, leaner, job.strategy)
@@ -194,9 +136,6 @@ def _fullest(priced: Priced) -> MemoryUse:
 def _plain(use: MemoryUse) -> MemoryUse:
     """Return memory as plain numbers."""
     return MemoryUse({part: _one(column) for part, column in use.columns.items()})
-
-
-DID_NOT_FIT = "oom"
 
 
 @dataclass(frozen=True)
@@ -230,7 +169,7 @@ class Prediction(Brief):
         memory = self.memory
         return {
             "id": self.row.id, "source": self.row.group, "model": self.row.model.name,
-            "chip": self.row.hardware.chip, "chips": self.row.hardware.chips,
+            "chip": self.row.system.chip, "chips": self.row.system.num_chips,
             "predicted_tokens_per_s": self.predicted_tokens_per_s,
             "measured_tokens_per_s": self.measured_tokens_per_s,
             "interval_low_tokens_per_s": low, "interval_high_tokens_per_s": high,
@@ -273,15 +212,17 @@ def predict(
     is_placed
         Whether rows on grids are placed and share links; a fit works with closed forms.
     """
-    return [_predicted(row, calibration, is_named, is_placed) for row in rows]
 
-
-def _predicted(row: Row, calibration: str, is_named: bool, is_placed: bool) -> Prediction:
-    """Return the prediction of one row."""
-    try:
-        if row.task != DID_NOT_FIT and not any(vars(row.measured).values()):
-            raise RefusedError(Reason.MEASURED, row.task)
+    def predicted(row: Row) -> Prediction:
         return compared(job_of(row, calibration, is_named=is_named), is_placed=is_placed)
+
+    return [refused_or(predicted, row) for row in rows]
+
+
+def refused_or(made: Callable[[Row], Made], row: Row) -> Made | Prediction:
+    """Return the prediction that ``made`` makes of a row, or one that names its refusal."""
+    try:
+        return made(row)
     except RefusedError as error:
         return Prediction(row, refused=error.reason, detail=error.detail)
     except MeshwrightError as error:
@@ -298,7 +239,7 @@ def compared(job: Job, *, is_placed: bool = True) -> Prediction:
     row, work = job.row, job.problem.workload
     memory, measured = row_memory(job, priced), measured_tokens_per_s(job)
     if measured is None and memory.measured_bytes is None and row.task != DID_NOT_FIT:
-        raise RefusedError(Reason.MEASURED, "the rule by which FLOPs were counted is not known")
+        raise RefusedError(Reason.MEASURED, row.task)
     ends_s = estimate.interval_s
     return Prediction(
         row,

@@ -1,35 +1,54 @@
-"""Measurements as they are stored: rows of typed fields, and the published tables.
+"""Measured rows: a question in the words of the verbs, its measured answer, and the source.
 
-A field that a source does not state is None. The conversion of the words of a source to these
-fields is in :mod:`meshwright.calibration.reading`.
+The published tables (``data/*.json``) and files of users have the same fields.
+``benchmarks/normalise_measurements.py`` reads the words of a source into them.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 
-from meshwright.sharding.strategy import Offload, Recompute
-from meshwright.spec.system import DType
-from meshwright.spec.workload import MOST_DEFERRED
+from meshwright.base.errors import Fault, MeshwrightError, SpecError, nearest
+from meshwright.catalog.files import read_json, shown
+from meshwright.catalog.models import load_model
+from meshwright.catalog.systems import load_chip, load_system
+from meshwright.catalog.workloads import load_optimizer
+from meshwright.cost.operator import stated_rate
+from meshwright.sharding.strategy import DEGREES, PlanOptions
+from meshwright.spec.declaration import message_of
+from meshwright.spec.model import ModelSpec, WeightFormat
+from meshwright.spec.system import ChipSpec, DType, NetworkLevel, SystemSpec
+from meshwright.spec.workload import BYTES_OF, OptimizerPreset, Precision, SoftwareStack
 
-ADAPTERS = "finetune-lora"
-"""The task that trains adapters on frozen weights."""
+ADAPTERS, DID_NOT_FIT, ANALYTIC = "finetune-lora", "oom", "memory"
+"""Tasks: adapters trained on frozen weights; a step that ran out of memory; the result of a formula
+of the source, which need not have run."""
 DATA = Path(__file__).parent / "data"
-_UNSTATED = ("", "null", "none stated", "unknown")
+TABLES = ("training", "serving", "sram")
+"""Published tables."""
+
+_MOST_COUNT, _LEAST_AMOUNT, _MOST_AMOUNT = 10**12, 1e-12, 1e24
+"""Largest count, least and largest amount (time, rate or size) of a job."""
 
 
-def _stated(value: Any) -> Any:
-    """Return a value, or None where words say that it is not stated; whole floats are whole."""
-    if isinstance(value, str) and value.strip().lower() in _UNSTATED:
-        return None
+def _whole(value: Any) -> Any:
+    """Return a whole float as an integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -38,20 +57,10 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-_MAYBE = BeforeValidator(_stated)
-_MOST_COUNT, _LEAST_AMOUNT, _MOST_AMOUNT = 10**12, 1e-12, 1e24
-"""Largest count, least and largest amount (time, rate or size) of a job."""
-Flag = Annotated[Annotated[bool, Strict()] | None, _MAYBE]
-Count = Annotated[Annotated[int, Strict(), Field(ge=1, le=_MOST_COUNT)] | None, _MAYBE]
-CountOrZero = Annotated[Annotated[int, Strict(), Field(ge=0, le=_MOST_COUNT)] | None, _MAYBE]
-Amount = Annotated[
-    Annotated[
-        float, Strict(), Field(gt=_LEAST_AMOUNT, le=_MOST_AMOUNT, allow_inf_nan=False)
-    ] | None, _MAYBE
-]  # fmt: skip
-Name = Annotated[str, BeforeValidator(_as_text)]
-Text = Annotated[str | None, BeforeValidator(_as_text)]
-
+Count = Annotated[int, BeforeValidator(_whole), Strict(), Field(ge=1, le=_MOST_COUNT)]
+CountOrZero = Annotated[int, BeforeValidator(_whole), Strict(), Field(ge=0, le=_MOST_COUNT)]
+Amount = Annotated[float, Strict(), Field(gt=_LEAST_AMOUNT, le=_MOST_AMOUNT, allow_inf_nan=False)]
+Text = Annotated[str, BeforeValidator(_as_text)]
 
 FROZEN = ("mlperf-training", "tpu-recipes")
 """Sources that no constant, interval or rule has seen: two of the ten that were added last, by
@@ -71,224 +80,306 @@ quarter of its families of model, chip and server, ``random.choice(sorted(famili
 replace=False)``."""
 
 
-class Fields(BaseModel):
-    """Some fields of a row; fields without an effect on the price are skipped."""
+class Reason(StrEnum):
+    """Reasons for which a row is left out."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+    TASK = "task-not-priced"
+    """No training step: inference, single layers."""
+    MEASURED = "nothing-to-compare"
+    """No time, throughput, memory or label to hold a prediction against."""
+    DIMS = "model-dims-not-stated"
+    """Dims are not stated, or make no model."""
+    SEQUENCE = "sequence-length-not-stated"
+    LENGTHS = "input-or-output-length-not-stated"
+    BATCH = "batch-not-stated"
+    CHIP = "chip-unknown"
+    COUNT = "chip-count-not-stated"
+    SYSTEM = "system-not-built"
+    """The chips form no system: no such slice, or no room."""
+    DEGREES = "degrees-do-not-multiply"
+    PRECISION = "precision-unknown"
+    """Precision is unknown, or the chip has no rate for it."""
+    PLAN = "plan-not-priced"
+    """The plan breaks a rule of the axes."""
+
+
+class RefusedError(Exception):
+    """One row is refused, for a reason, with the value found."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        self.reason, self.detail = reason, detail
+        super().__init__(f"{reason}: {detail}")
+
+
+class Fields(BaseModel):
+    """Some fields of a row; None is not stated, unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """The fields that are not None, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 class Source(Fields):
     """Source of a figure."""
 
-    title: Text = None
-    repo: Text = None
-    path: Text = None
-    commit: Text = None
-    url: Text = None
+    title: Text | None = None
+    repo: Text | None = None
+    path: Text | None = None
+    commit: Text | None = None
+    url: Text | None = None
 
 
 class ModelFields(Fields):
-    """Dims of the model; ``seq`` in tokens, ``params_b`` in billions."""
+    """A model: one that ``--model`` takes (``like``), changed where stated, or declared whole."""
 
-    name: Text = None
-    catalog_name: Text = None
-    """Name of the public model in the catalog; None: the model is built from the dims."""
-    params_b: Amount = None
-    layers: Count = None
-    hidden: Count = None
-    ffn: Count = None
-    ffn_gated: Flag = None
-    heads: Count = None
-    kv_heads: Count = None
-    head_dim: Count = None
-    vocab: Count = None
-    seq: Count = None
-    n_experts: CountOrZero = None
-    topk: CountOrZero = None
-    moe_ffn: Count = None
-    shared_experts: CountOrZero = None
-    first_dense_layers: CountOrZero = None
-    position: Text = None
-    attention: Text = None
-    """MHA, GQA, MQA, or MLA; no other field states the ranks of MLA."""
+    name: Text | None = None
+    like: Text | None = None
+    vocab_size: Count | None = None
+    learned_positions: Count | None = None
+    declared: ModelSpec | None = None
 
+    def spec(self) -> ModelSpec:
+        """Return the model.
 
-class HardwareFields(Fields):
-    """Chips and the network that the source states; rates are of one direction."""
-
-    chip: Text = None
-    """Name of a chip of the catalog; other names are refused when the row is priced."""
-    chips: Count = None
-    chips_per_node: Count = None
-    slices: Count = None
-    """TPU slices joined by the data-centre network."""
-    nvlink_domain: Count = None
-    """Chips of one NVLink domain: 72 for NVL72."""
-    nvlinks_per_chip: Count = None
-    inter_node_gbit_per_chip: Amount = None
-    """Rate between nodes of each chip [Gb/s]."""
-    inter_node_gbit_per_node: Amount = None
-    """Rate between nodes of a whole node, where the source states it so [Gb/s]."""
-    rail_optimized: Flag = None
-    """Whether each chip has its own switch; None: as in the standard system of the chip."""
+        Raises
+        ------
+        RefusedError
+            It is neither named nor declared, or not known.
+        """
+        if self.declared is not None:
+            return self.declared
+        if self.like is None:
+            raise RefusedError(Reason.DIMS, self.name or "no model")
+        changes = {name: getattr(self, name) for name in ("vocab_size", "learned_positions")}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        try:
+            return load_model(self.like).model_copy(update=changes)
+        except MeshwrightError as error:
+            raise RefusedError(Reason.DIMS, str(error).splitlines()[0]) from error
 
 
-class ParallelismFields(Fields):
-    """Degrees and choices of the plan."""
+class SystemFields(Fields):
+    """A system that ``--on`` takes (``like``), with other levels or another chip where stated."""
 
-    tp: Count = None
-    sp: Flag = None
-    pp: Count = None
-    vpp: Count = None
-    dp: Count = None
-    dp_shard: Count = None
-    """Ranks over which state is sharded; None: all, or those of one slice."""
-    fsdp: Flag = None
-    zero_stage: CountOrZero = None
-    cp: Count = None
-    ep: Count = None
-    etp: Count = None
-    dp_attention: Flag = None
-    """Serving: tp ranks are dp replicas of attention, which share one set of experts."""
-    embedding_layers: CountOrZero = None
-    """Layers that the embedding counts as when layers are dealt over a pipeline."""
-    head_layers: CountOrZero = None
+    like: Text | None = None
+    with_chip: Text | None = None
+    """Chip in the place of the system's own."""
+    levels: tuple[NetworkLevel, ...] | None = None
+    at_least: bool = False
+    """Machines that serve from SRAM: as many more chips as the layers need."""
+
+    def spec(self) -> SystemSpec:
+        """Return the system.
+
+        Raises
+        ------
+        RefusedError
+            It is not named, or not known.
+        """
+        try:
+            return _system(self)
+        except MeshwrightError as error:
+            raise RefusedError(Reason.SYSTEM, str(error).splitlines()[0]) from error
+
+    @property
+    def chip(self) -> str:
+        """Name of the chip; of an unknown system its own name."""
+        try:
+            return self.spec().chip.name
+        except RefusedError:
+            return self.like or "not stated"
+
+    @property
+    def num_chips(self) -> int | None:
+        """Number of chips; None: not known."""
+        try:
+            return self.spec().num_devices
+        except RefusedError:
+            return None
 
 
-class SoftwareFields(Fields):
-    """Software of a row, as far as the source states it."""
-
-    compile: Flag = None
-    async_tp: Flag = None
-    packed_sequences: Flag = None
-    compiled_loss: Flag = None
-    """Whether the cross entropy is compiled: that of PyTorch then holds one FP32 copy of the
-    logits; one that is otherwise computed in place holds one more."""
-    bf16_reductions: Flag = None
-    """Whether full sharding reduces gradients in bf16."""
-    separate_accumulation: Flag = None
-    """Whether gradients of micro-batches are added in a separate pass."""
-    optimizer: Text = None
-    """Preset of the bytes kept for each parameter, if it is not that of the framework."""
-    keeps_cast_inputs: Flag = None
-    """Whether products of 8 bits keep their cast inputs."""
-    narrow_activation_inputs: Flag = None
-    """Whether activations keep their inputs in 8 bits."""
-    narrow_parameters: Flag = None
-    """Whether weights are kept in 8 bits beside their FP32 copy."""
-    dropout: Flag = None
-    deterministic: Flag = None
-    """Whether kernels give the same bits each time."""
-    deferred_logit_gradients: Annotated[
-        Annotated[int, Strict(), Field(ge=1, le=MOST_DEFERRED)] | None, _MAYBE
-    ] = None
-    """Micro-batches with gradients of logits that wait for the weight gradient of the last
-    product."""
-    logit_tiles: Count = None
-    """Parts in which logits are made one after the other."""
-    drafts_tokens: Flag = None
-    """Speculative decoding: a pass checks several drafted tokens."""
+@cache
+def _system(stated: SystemFields) -> SystemSpec:
+    """Return a system by its fields."""
+    if stated.like is None:
+        raise SpecError(Fault("system", "is not stated", "a system that --on takes"))
+    system = load_system(stated.like)
+    changes: dict[str, Any] = {}
+    if stated.levels is not None:
+        changes["levels"] = stated.levels
+    if stated.with_chip is not None:
+        name = f"{system.num_devices}x{stated.with_chip}"
+        changes |= {"chip": load_chip(stated.with_chip), "name": name}
+    return system.model_copy(update=changes)
 
 
 class PrecisionFields(Fields):
-    """Number formats; a format that is not stated is None."""
+    """Number formats; one that is not stated is that of the framework, else of the chip."""
 
     activation: DType | None = None
     matmul: DType | None = None
-    """Type of the matrix products, where it is narrower than activations."""
     weight: DType | None = None
     """Serving: type of the stored weights."""
-    scaling: Literal["current", "mx", "row", "tensor"] | None = None
-    """Scaling of 8-bit operands: ``current`` and ``mx`` of Transformer Engine, one scale for each
-    row or for each tensor of torchao."""
-    fp32_gradients: bool = False
-    """Whether gradients of micro-batches are summed in FP32."""
-    fp8_all_gather: bool = False
-    """Whether full sharding gathers weights in 8 bits."""
+    kv_cache: DType | None = None
+    row_scales: bool = False
+    weight_format: WeightFormat | None = None
+
+    def __hash__(self) -> int:
+        return hash((self.activation, self.matmul, self.weight, self.kv_cache, self.row_scales))
+
+    def precision(self, chip: ChipSpec, word: DType | None = None) -> Precision:
+        """Return the formats on a chip, with those of a framework where they are not stated.
+
+        Raises
+        ------
+        RefusedError
+            The chip has no rate for them.
+        """
+        activation = self.activation or word or chip.word
+        matmul = self.matmul or activation
+        try:
+            for dtype in (matmul, activation):
+                stated_rate(chip, dtype)
+        except SpecError as error:
+            raise RefusedError(Reason.PRECISION, str(error.faults[0])) from error
+        return Precision(
+            matmul=matmul, activation=activation, weight=self.weight or activation,
+            kv_cache=self.kv_cache or activation, row_scales=self.row_scales,
+            weight_format=self.weight_format,
+        )  # fmt: skip
 
 
-class FlopsRule(StrEnum):
-    """FLOPs that a source counts: N parameters, L layers of width h, s tokens, one token."""
+class OptimizerFields(Fields):
+    """A preset that ``--optimizer`` takes (``like``), with other bytes where stated."""
 
-    EIGHT_N = "8 N"
-    SIX_N = "6 N + 12 L h s"
-    MODEL = "model FLOPs, full scores"
-    MODEL_CAUSAL = "model FLOPs, causal scores"
-    HARDWARE = "hardware FLOPs, full scores"
-    """With the forward pass repeated, as full recomputation does."""
-    HARDWARE_CAUSAL = "hardware FLOPs, causal scores"
+    like: Text
+    weight_bytes_per_param: Amount | None = None
+    gathered_weight_bytes_per_param: Amount | None = None
+
+    def preset(self) -> OptimizerPreset:
+        """Return the preset with its changes."""
+        changes = {name: value for name, value in self.stated.items() if name != "like"}
+        return load_optimizer(self.like).model_copy(update=changes)
 
 
-class MeasuredFields(Fields):
+def _named(field: str) -> BeforeValidator:
+    """Return a validator that reads something stated by its name alone."""
+    return BeforeValidator(lambda value: {field: value} if isinstance(value, str) else value)
+
+
+def _typed(value: Any) -> Any:
+    """Return the fields of a precision that is stated by one type."""
+    if not isinstance(value, str):
+        return value
+    return {"activation" if BYTES_OF.get(value, 1.0) >= 2.0 else "matmul": value}
+
+
+StrategyFields: type[Fields] = create_model(
+    "StrategyFields",
+    __base__=Fields,
+    **dict.fromkeys((*DEGREES, "dp"), (Count | None, None)),
+    **{name: (kind | None, None) for name, kind in get_type_hints(PlanOptions).items()},
+)  # type: ignore[call-overload]
+"""Degrees and choices of a plan, by the names of ``StrategyOf`` and ``PlanOptions``, and ``dp``."""
+
+
+class Counting(StrEnum):
+    """Bytes that a source counts as memory."""
+
+    DEVICE = "device"
+    """All memory that the driver reports: allocator, runtime and communication library."""
+    ALLOCATOR = "allocator"
+    """Peak of the memory reserved by the allocator of the framework."""
+    ALLOCATED = "allocated"
+    """Peak of the memory that the allocator gave to tensors at once."""
+    RESIDENT = "resident"
+    """Bytes of tensors between steps: parameters, gradients, optimizer state."""
+    TENSORS = "tensors"
+    """Parameters, gradients, optimizer state and kept activations alone."""
+
+
+class Measured(Fields):
     """Measured values; ``tokens_per_s`` of the whole job."""
 
-    iteration_time_s: Amount = None
-    tokens_per_s: Amount = None
-    tokens_per_s_per_chip: Amount = None
-    samples_per_s: Amount = None
-    tflops_per_chip: Amount = None
-    mfu: Amount = None
-    memory_bytes_per_chip: Amount = None
-    memory_metric: Text = None
-    """Memory that the source counts: ``allocated`` in it leaves out the runtime and memory that the
-    allocator holds besides tensors; without ``max`` it is the memory between steps."""
-    memory_of_last_stage: Flag = None
+    iteration_time_s: Amount | None = None
+    tokens_per_s: Amount | None = None
+    tokens_per_s_per_chip: Amount | None = None
+    samples_per_s: Amount | None = None
+    memory_bytes: Amount | None = None
+    """Memory of the fullest device."""
+    memory_counting: Counting | None = None
+    """None: what users of the framework count."""
+    memory_of_last_stage: bool = False
     """Whether the memory is that of the last stage of a pipeline, not of the fullest device."""
-    param_opt_bytes: Amount = None
-    """Bytes of parameters, gradients and optimizer state on one chip."""
-    activation_bytes: Amount = None
-    latency_s: Amount = None
+    latency_s: Amount | None = None
     """Latency of a batch of requests, from the first token of the prompts to the last of the
     answers [s]."""
-    total_tokens_per_s: Amount = None
-    output_tokens_per_s: Amount = None
-    output_tokens_per_s_per_chip: Amount = None
-    ttft_ms: Amount = None
-    tpot_ms: Amount = None
-    tokens_per_s_per_user: Amount = None
+    total_tokens_per_s: Amount | None = None
+    output_tokens_per_s: Amount | None = None
+    ttft_ms: Amount | None = None
+    tpot_ms: Amount | None = None
+    tokens_per_s_per_user: Amount | None = None
     """Throughput of one stream of answers on a machine that serves from SRAM."""
 
 
-class CommonFields(Fields):
-    """Fields that a row of the tables and a row of a user's file share."""
+class Row(Fields):
+    """One question, its measured answer and its source."""
 
-    id: Name
-    group: Name
+    id: Text
+    group: Text = "unnamed"
     """Source with which its errors are counted."""
-    task: Name = "pretrain"
+    task: Text = "pretrain"
+    measured: Measured = Measured()
     source: Source = Source()
-    model: ModelFields = ModelFields()
-    parallelism: ParallelismFields = ParallelismFields()
-    software: SoftwareFields = SoftwareFields()
-    measured: MeasuredFields = MeasuredFields()
-    framework: Text = None
-    """Stored row: profile of the framework, or server."""
-    framework_version: Text = None
-    date: Text = None
+    date: Text | None = None
     """Date of the software, YYYY-MM."""
-    micro_batch: Count = None
-    """Micro-batch size [sequences]; in rows of MaxText for each chip."""
-    global_batch: Count = None
-    grad_accum: Count = None
-    flash_attention: Flag = None
-    batch: Count = None
-    """Inference: requests that start together; not stated: a queue that keeps the server busy."""
-    closed_loop: Flag = None
-    """Inference: ``batch`` is a number of clients, each of which sends its next request when the
+    framework_version: Text | None = None
+    notes: Text | None = None
+    reasons: Mapping[str, str] = Field(default_factory=dict)
+    """Words of the source by field, where they differ from the value."""
+    conditions: Mapping[str, Any] = Field(default_factory=dict)
+    """Conditions that no price reads; rows that differ in them are no repetitions."""
+    refused: Reason | None = None
+    """Reason why what the source states makes no question."""
+    detail: str = ""
+
+    model: Annotated[ModelFields, _named("like")] = ModelFields()
+    system: Annotated[SystemFields, _named("like")] = SystemFields()
+    framework: Text | None = None
+    """Framework of the catalog, or server."""
+    strategy: StrategyFields = StrategyFields()
+    precision: Annotated[PrecisionFields, BeforeValidator(_typed)] = PrecisionFields()
+    sequence_length: Count | None = None
+    global_batch_size: Count | None = None
+    optimizer: Annotated[OptimizerFields, _named("like")] | None = None
+    """None: that of the framework, else of the system."""
+    software: SoftwareStack = SoftwareStack()
+    """Fields that differ from the software of the framework."""
+    batch: Count | None = None
+    """Serving: requests that start together; not stated: a queue that keeps the server busy."""
+    closed_loop: bool = False
+    """Serving: ``batch`` is a number of clients, each of which sends its next request when the
     answer to the one before has ended."""
-    shortest_share: Amount = None
-    """Inference: lengths are drawn evenly between this share of the stated ones and all of them;
+    shortest_share: Amount | None = None
+    """Serving: lengths are drawn evenly between this share of the stated ones and all of them;
     not stated: all requests are equal."""
-    input_len: CountOrZero = None
-    output_len: CountOrZero = None
-    definition: Text = None
-    """Inference: tokens that the throughput of the source counts."""
-    notes: Text = None
+    prompt_tokens: CountOrZero | None = None
+    answer_tokens: CountOrZero | None = None
+    drafts_tokens: bool = False
+    """Serving from SRAM: a pass checks several drafted tokens."""
+
+    def check(self) -> None:
+        """Refuse a row that makes no question."""
+        if self.refused is not None:
+            raise RefusedError(self.refused, self.detail)
 
     @property
     def is_serving(self) -> bool:
         """Whether requests were served; otherwise a model was trained."""
-        return self.input_len is not None or self.output_len is not None or self.is_one_user
+        return (self.prompt_tokens, self.answer_tokens) != (None, None) or self.is_one_user
 
     @property
     def is_one_user(self) -> bool:
@@ -296,42 +387,9 @@ class CommonFields(Fields):
         return self.measured.tokens_per_s_per_user is not None
 
 
-class Row(CommonFields):
-    """One measurement with its configuration."""
-
-    hardware: HardwareFields = HardwareFields()
-    precision: PrecisionFields | None = None
-    recompute: Recompute | None = None
-    recompute_modules: tuple[str, ...] = ()
-    """Modules of Megatron that selective recomputation covers."""
-    kept_tensors: tuple[str, ...] = ()
-    """Tensors of MaxText that are kept on the device, while all others are made again."""
-    offloaded_tensors: tuple[str, ...] = ()
-    """Tensors of MaxText that are kept on the host, while all others are made again."""
-    offload: Offload | None = None
-    flops_counting: FlopsRule | None = None
-    reasons: Mapping[str, str] = Field(default_factory=dict)
-    """Words of the source by field, where they differ from the value."""
-    without_effect: tuple[str, ...] = ()
-    """Fields of a user's file that no price reads."""
-
-
-DESCRIPTION = ("id", "group", "source", "framework_version", "date", "definition", "notes")
-"""Fields that identify a row or that its words are read by; no price depends on them."""
-WITHOUT_EFFECT = {"software.packed_sequences": "the lengths of the documents are not stated"}
-"""Fields that no price reads, with the reason."""
-
-
-def passed_over(rows: Iterable[Row]) -> list[str]:
-    """Return the fields of users' rows that no price reads, each with its number of rows."""
-    counts = Counter(name for row in rows for name in row.without_effect)
-    return [f"{name} ({number})" for name, number in counts.most_common()]
-
-
 def family_of(row: Row) -> str:
     """Return the rows of requests that differ from a row in plan, load and lengths alone."""
-    chip = row.hardware.chip
-    return f"{row.group}: {row.model.name} on {chip} under {row.framework}"
+    return f"{row.group}: {row.model.name} on {row.system.chip} under {row.framework}"
 
 
 def is_frozen(row: Row) -> bool:
@@ -340,31 +398,105 @@ def is_frozen(row: Row) -> bool:
     return row.group in frozen or family_of(row) in frozen
 
 
-@cache
-def published_rows() -> tuple[Row, ...]:
-    """Return the published measurements of training."""
-    return table_rows(DATA / "training.json")
+DESCRIPTION = ("id", "group", "source", "framework_version", "date", "notes", "reasons",
+               "conditions")  # fmt: skip
+"""Fields that identify a row, or tell rows apart; no price depends on them."""
 
 
 @cache
-def published_serving_rows() -> tuple[Row, ...]:
-    """Return the published measurements of serving."""
-    return table_rows(DATA / "serving.json")
-
-
-@cache
-def published_sram_rows() -> tuple[Row, ...]:
-    """Return the published figures of machines that serve from SRAM."""
-    return table_rows(DATA / "sram.json")
-
-
-def table_rows(path: Path) -> tuple[Row, ...]:
-    """Return the rows of a stored table, in which a number stands for a part that rows share."""
-    table = json.loads(path.read_text(encoding="utf-8"))
-    parts = table["parts"]
+def published(table: str) -> tuple[Row, ...]:
+    """Return the rows of a published table, in which a number stands for a part that rows share."""
+    content = json.loads((DATA / f"{table}.json").read_text(encoding="utf-8"))
+    parts = {
+        name: [_PARTS[name].validate_python(value) for value in values]
+        for name, values in content["parts"].items()
+    }
     return tuple(
-        Row.model_validate(
-            {key: parts[key][value] if key in parts else value for key, value in entry.items()}
-        )
-        for entry in table["rows"]
-    )
+        Row.model_validate({
+            name: parts[name][value] if name in parts else value for name, value in row.items()
+        })
+        for row in content["rows"]
+    )  # fmt: skip
+
+
+SHARED = ("source", "model", "system", "strategy", "precision", "optimizer", "software",
+          "reasons", "notes")  # fmt: skip
+"""Parts that rows of a table name by index."""
+_PARTS = {name: TypeAdapter(Row.model_fields[name].rebuild_annotation()) for name in SHARED}
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a JSON file.
+
+    Raises
+    ------
+    SpecError
+        With all faults of the file.
+    """
+    rows, faults = judged(rows_file(path), str(path))
+    if faults:
+        raise SpecError(faults, origin=str(path))
+    return rows
+
+
+NO_JSON = (".csv", ".csv.gz", ".tsv")
+"""Suffixes of tables of kernels."""
+
+
+def rows_file(path: Path) -> Any:
+    """Return the content of a file of measured rows."""
+    if path.name.lower().endswith(NO_JSON):
+        fix = "--kernels reads times of single kernels; rows of steps are a JSON array"
+        raise SpecError(Fault("", "is a table, not rows of steps", fix), origin=str(path))
+    return read_json(path)
+
+
+def judged(content: Any, origin: str) -> tuple[list[Row], list[Fault]]:
+    """Return the good rows of a parsed array, and the faults of the others.
+
+    A row without a name is named by its index; null means not stated.
+
+    Raises
+    ------
+    SpecError
+        Where the content is no array, or an empty one.
+    """
+    if not isinstance(content, list) or not content:
+        kind = "an empty one" if content == [] else shown(content)
+        found = Fault("", f"expected an array of rows, found {kind}", "[{...}, ...]")
+        raise SpecError(found, origin=origin)
+    rows: dict[str, Row] = {}
+    faults: list[Fault] = []
+    for index, entry in enumerate(content):
+        if not isinstance(entry, Mapping):
+            faults.append(Fault(f"[{index}]", f"expected fields, found {shown(entry)}"))
+            continue
+        stated = {name: value for name, value in entry.items() if value is not None}
+        try:
+            row = Row.model_validate({"id": f"[{index}]", **stated})
+        except ValidationError as error:
+            name = f", in row {stated['id']!r}" if isinstance(stated.get("id"), str) else ""
+            faults += [_fault(f"[{index}]", wrong, name) for wrong in error.errors()]
+            continue
+        if row.id in rows:
+            faults.append(Fault(f"[{index}].id", f"two rows are named {row.id!r}", "one name each"))
+        rows.setdefault(row.id, row)
+    return list(rows.values()), faults
+
+
+def _fault(place: str, wrong: Any, of_row: str) -> Fault:
+    """Return a fault that pydantic found in an entry, with the nearest field for an unknown one."""
+    path = ".".join([place, *map(str, wrong["loc"])])
+    if wrong["type"] != "extra_forbidden":
+        return Fault(path, f"{message_of(wrong)}, found {shown(wrong['input'])}{of_row}")
+    part: Any = Row
+    for name in wrong["loc"][:-1]:
+        part = _PARTS_BY_FIELD.get(str(name), part)
+    return Fault(path, f"is no field{of_row}", nearest(str(wrong["loc"][-1]), part.model_fields))
+
+
+_PARTS_BY_FIELD: Mapping[str, type[BaseModel]] = {
+    "source": Source, "model": ModelFields, "system": SystemFields, "strategy": StrategyFields,
+    "precision": PrecisionFields, "optimizer": OptimizerFields, "software": SoftwareStack,
+    "measured": Measured,
+}  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
@@ -12,36 +12,31 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.base.errors import MeshwrightError, SpecError
-from meshwright.calibration.jobs import Reason, RefusedError, model_of, system_of
-from meshwright.calibration.prediction import Prediction, predict
+from meshwright.calibration.prediction import Prediction, predict, refused_or
 from meshwright.calibration.rows import (
-    HardwareFields,
+    Fields,
     ModelFields,
-    ParallelismFields,
     PrecisionFields,
+    Reason,
+    RefusedError,
     Row,
+    SystemFields,
 )
 from meshwright.calibration.sram import predict_sram
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
-from meshwright.cost.operator import stated_rate
-from meshwright.cost.problem import throughputs
-from meshwright.serve.certainty import Certainty
+from meshwright.search.intervals import Certainty, rates_of
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.requests import Requests, Served, Serving
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.calibration import ServingConstantsOf, Spread
-from meshwright.spec.model import ModelSpec, WeightFormat
-from meshwright.spec.system import ChipSpec, DType
-from meshwright.spec.workload import Decode, Precision, Server, SoftwareStack
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.workload import Decode, SoftwareStack
 
 THROUGHPUT, TPOT, TTFT = "throughput", "TPOT", "TTFT"
 FIGURES = {"next": TPOT, "first": TTFT}
 """Figures measured of clients; all others count as throughput."""
 PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
-LEAST_EXPERT_COLUMNS = 256
-"""Fewest columns of the shard of an expert: kernels with block scales take no narrower tiles."""
 
 
 @dataclass(frozen=True)
@@ -84,161 +79,70 @@ def server_name_of(row: Row) -> str:
 
 
 def serving_jobs(row: Row, calibration: str) -> list[ServingJob]:
-    """Return a job for each figure that a row states: its stated configuration, and defaults.
+    """Return a job for each figure that a row states: its question, and defaults.
 
     Raises
     ------
     RefusedError
         With the reason, when it cannot be priced.
     """
+    row.check()
     figures = _measured(row)
-    answer = row.output_len or (1 if [name for name, _ in figures] == ["prompts"] else 0)
-    if not row.input_len or not answer:
-        raise RefusedError(Reason.LENGTHS, f"{row.input_len} and {row.output_len} tokens")
-    model = row.model.model_copy(update={"seq": None, "params_b": None})
+    answer = row.answer_tokens or (1 if [name for name, _ in figures] == ["prompts"] else 0)
+    if not row.prompt_tokens or not answer:
+        raise RefusedError(Reason.LENGTHS, f"{row.prompt_tokens} and {row.answer_tokens} tokens")
     setting = _setting(
-        server_name_of(row), row.hardware, model, row.precision, row.parallelism, calibration
+        server_name_of(row), row.system, row.model, row.precision, row.strategy, calibration
     )
     batch = inf if row.batch is None else max(row.batch / setting.replicas, 1.0)
     mean = (1.0 + (row.shortest_share or 1.0)) / 2.0
     return [
-        ServingJob(row, setting, mean * row.input_len, mean * answer, batch, *figure)
+        ServingJob(row, setting, mean * row.prompt_tokens, mean * answer, batch, *figure)
         for figure in figures
     ]
 
 
 @cache
 def _setting(
-    server_name: str, hardware: HardwareFields, fields: ModelFields,
-    precision: PrecisionFields | None,
-    plan: ParallelismFields, calibration: str,
+    server_name: str, on: SystemFields, asked: ModelFields, precision: PrecisionFields,
+    degrees: Fields, calibration: str,
 ) -> Setting:  # fmt: skip
     """Return the setting that rows of one configuration share."""
-    system, server = system_of(hardware), load_server(server_name)
-    model = model_of(fields, "fsdp")
-    chip = system.chip
+    system, model, server = on.spec(), asked.spec(), load_server(server_name)
     workload = Decode(
-        batch_size=1, context_length=1, precision=serving_precision(precision, chip, server, model),
+        batch_size=1, context_length=1, precision=precision.precision(system.chip),
         software=SoftwareStack(cuda_graphs=True),
     )  # fmt: skip
+    family = system.chip.family
     problem = ServingProblem(
-        model, system, workload, load_calibration(chip.family, calibration),
-        constants=load_serving(chip.family, server, calibration), server=server,
+        model, system, workload, load_calibration(family, calibration),
+        constants=load_serving(family, server, calibration), server=server,
     )  # fmt: skip
-    strategy, replicas = _strategy(plan, system.num_devices, model)
+    strategy, replicas = _strategy(degrees.stated, system.num_devices, model)
     return Setting(Serving(problem, server, PLAIN, strategy), replicas)
 
 
 def _strategy(
-    plan: ParallelismFields, num_devices: int, model: ModelSpec
+    stated: Mapping[str, Any], num_devices: int, model: ModelSpec
 ) -> tuple[Strategy, float]:
     """Return the degrees of one replica, and the replicas.
 
-    Where no degree is stated, all chips split each layer. Experts lie inside a replica: spread as
-    ``ep`` says, the rest of the chips split each of them.
+    Where no degree is stated, all chips split each layer; chips that do not hold different experts
+    split each of them.
     """
-    pp, dp = plan.pp or 1, plan.dp or 1
-    if plan.dp_attention:
-        return _joined(plan, num_devices, model)
-    tp = plan.tp or max(num_devices // (pp * dp), 1)
+    pp = stated.get("pp", 1)
+    tp = stated.get("tp", max(num_devices // pp, 1))
+    joined, ep = stated.get("dp_replicate", 1), stated.get("ep", 1)
     replicas = num_devices / (tp * pp)
-    if replicas != int(replicas) or plan.dp not in (None, int(replicas)):
-        found = f"tp {tp} x pp {pp} x dp {dp} on {num_devices} chips"
-        raise RefusedError(Reason.DEGREES, found)
-    if pp > model.num_layers:
-        raise RefusedError(Reason.PLAN, f"{pp} stages of {model.num_layers} layers")
-    experts = max((k.experts.num_experts for k in model.layer_kinds if k.experts), default=0)
-    ep = min(plan.ep or _experts_spread(model, tp), tp) if experts else 1
-    if tp % ep:
-        raise RefusedError(Reason.DEGREES, f"ep {ep} does not divide tp {tp}")
-    return make_strategy(tp=tp, pp=pp, ep=ep, etp=tp // ep if experts else 1), replicas
-
-
-def _joined(plan: ParallelismFields, num_devices: int, model: ModelSpec) -> tuple[Strategy, float]:
-    """Return one of dp replicas of attention that share the experts of tp chips, and their number.
-
-    Source: SGLang 0.5.23, ``srt/server_args.py``, ``enable_dp_attention``.
-    """
-    pp, dp = plan.pp or 1, plan.dp or 1
-    tp = plan.tp or max(num_devices // pp, 1)
-    ep = plan.ep or tp
-    if tp % dp or tp % ep or num_devices % (tp * pp):
-        found = f"attention of dp {dp} and ep {ep} on tp {tp} x pp {pp} of {num_devices} chips"
+    if replicas != int(replicas) or (tp * joined) % ep or replicas % joined:
+        found = f"tp {tp} x pp {pp} x dp {joined} with ep {ep} on {num_devices} chips"
         raise RefusedError(Reason.DEGREES, found)
     if pp > model.num_layers:
         raise RefusedError(Reason.PLAN, f"{pp} stages of {model.num_layers} layers")
     if not model.has_experts:
-        return make_strategy(tp=tp // dp, pp=pp), float(num_devices // (tp * pp) * dp)
-    strategy = make_strategy(tp=tp // dp, pp=pp, dp_replicate=dp, ep=ep, etp=tp // ep)
-    return strategy, float(num_devices // (tp * pp) * dp)
-
-
-def _experts_spread(model: ModelSpec, tp: int) -> int:
-    """Return the number of chips of a replica over which whole experts are spread, if not stated.
-
-    Each expert is split as far as its parts keep a tile of columns; the remaining chips hold
-    different experts.
-    """
-    widths = (k.experts.ffn_size for k in model.layer_kinds if k.experts)
-    most = max(min(widths) // LEAST_EXPERT_COLUMNS, 1)
-    return next(ep for ep in range(1, tp + 1) if tp % ep == 0 and tp // ep <= most)
-
-
-NVFP4_BYTES = 0.5 + 1.0 / 16.0
-"""Four bits, and a scale of eight for sixteen of them. Source: NVIDIA, Introducing NVFP4."""
-
-
-def stored_format(weight: DType | None, chip: ChipSpec, model: ModelSpec) -> WeightFormat | None:
-    """Return the format of weights in 4 bits; None: of other types.
-
-    Checkpoints that the model itself was published with come first. Where the chip multiplies in 4
-    bits, it is NVFP4, whose checkpoints leave the attention of models with experts wide (NVIDIA
-    TensorRT Model Optimizer, the recipes of DeepSeek-R1-FP4 and Qwen3-235B-A22B-FP4).
-    """
-    if weight != "fp4":
-        return None
-    known = model.weight_format
-    if known is not None and known.bytes_per_weight < 1.0:
-        return known
-    if "fp4" not in chip.matmul_flops_per_s:
-        return None
-    has_experts = model.has_experts
-    return WeightFormat(
-        name="nvfp4",
-        bytes_per_weight=NVFP4_BYTES,
-        wide_shares={"attention": 1.0} if has_experts else {},
-        matmul="fp4",
-    )
-
-
-def serving_precision(
-    stated: PrecisionFields | None, chip: ChipSpec, server: Server, model: ModelSpec | None = None
-) -> Precision:
-    """Return the number formats of a served model: 16 bits where nothing is stated.
-
-    Where the chip has no rate for a narrow format, its products run in 16 bits.
-
-    Raises
-    ------
-    RefusedError
-        When the chip has no rate for those either.
-    """
-    known = stated or PrecisionFields()
-    activation = "fp32" if known.activation == "fp32" else chip.word
-    try:
-        stated_rate(chip, activation)
-    except SpecError as error:
-        raise RefusedError(Reason.PRECISION, str(error.faults[0])) from error
-    narrows = server.narrow_cache or chip.family in server.narrow_cache_on
-    stored = stored_format(known.weight, chip, model) if model else None
-    has_rate = known.matmul is not None and known.matmul in chip.matmul_flops_per_s
-    return Precision(
-        matmul=known.matmul if known.matmul and has_rate else activation,
-        activation=activation,
-        weight=known.weight or activation,
-        kv_cache="fp8" if known.weight and narrows else activation,
-        weight_format=stored,
-    )
+        return make_strategy(tp=tp, pp=pp), replicas
+    etp = stated.get("etp", tp * joined // ep)
+    return make_strategy(tp=tp, pp=pp, dp_replicate=joined, ep=ep, etp=etp), replicas
 
 
 def predict_all(rows: Sequence[Row], calibration: str) -> list[Prediction]:
@@ -275,7 +179,7 @@ def _predicted(rows: Sequence[Row], calibration: str) -> list[list[Prediction]]:
     record = serving_record(calibration)
     spread = record.spread if record else None
     seen = frozenset(record.families) if record else frozenset[str]()
-    found = [_jobs_or_refusal(row, calibration) for row in rows]
+    found = [refused_or(lambda row: serving_jobs(row, calibration), row) for row in rows]
     jobs = [job for entry in found if not isinstance(entry, Prediction) for job in entry]
     answers: dict[int, Prediction] = {}
     for column in columns_of(jobs):
@@ -285,16 +189,6 @@ def _predicted(rows: Sequence[Row], calibration: str) -> list[list[Prediction]]:
         [entry] if isinstance(entry, Prediction) else [answers[id(job)] for job in entry]
         for entry in found
     ]
-
-
-def _jobs_or_refusal(row: Row, calibration: str) -> list[ServingJob] | Prediction:
-    """Return the jobs of a row, or its refusal."""
-    try:
-        return serving_jobs(row, calibration)
-    except RefusedError as error:
-        return Prediction(row, refused=error.reason, detail=error.detail)
-    except MeshwrightError as error:
-        return Prediction(row, refused=Reason.PLAN, detail=str(error).splitlines()[0])
 
 
 PREDICTING = {
@@ -393,7 +287,7 @@ class Column:
                 predicted_tokens_per_s=float(predicted),
                 measured_tokens_per_s=float(measured),
                 has_room=bool(room >= 1.0),
-                interval=throughputs(float(predicted), ends[job.figure]) if ends else None,
+                interval=rates_of(float(predicted), ends[job.figure]) if ends else None,
             )
             for job, predicted, measured, room in numbers
         ]
@@ -421,13 +315,11 @@ def _measured(row: Row) -> list[tuple[str, float]]:
         When it states none.
     """
     found, batch = row.measured, row.batch or 0
-    prompt, answer = row.input_len or 0, row.output_len or 0
+    prompt, answer = row.prompt_tokens or 0, row.answer_tokens or 0
     if found.total_tokens_per_s:
         return [("total", found.total_tokens_per_s)]
     if found.output_tokens_per_s:
         return [("output", found.output_tokens_per_s)]
-    if found.output_tokens_per_s_per_chip and row.hardware.chips:
-        return [("output", found.output_tokens_per_s_per_chip * row.hardware.chips)]
     if found.latency_s and batch:
         return [("total", (prompt + answer) * batch / found.latency_s)]
     if row.closed_loop and batch and (found.tpot_ms or found.ttft_ms):

@@ -24,13 +24,13 @@ from meshwright.calibration.errors import (
 )
 from meshwright.calibration.figures import Figures, figure_errors, figures_of
 from meshwright.calibration.prediction import Prediction
-from meshwright.calibration.rows import FROZEN, Row, passed_over
+from meshwright.calibration.rows import FROZEN, Row
 from meshwright.calibration.serving import server_name_of
 from meshwright.catalog.calibration import RowsErrorRecord
 
 VIEWS: dict[str, Callable[[Row], str]] = {
     "server": server_name_of,
-    "chip": lambda row: row.hardware.chip or "not stated",
+    "chip": lambda row: row.system.chip,
     "batch": lambda row: "queue" if row.batch is None else str(row.batch),
     "model": lambda row: row.model.name or "unnamed",
 }
@@ -103,7 +103,7 @@ class Validation(Shown):
 
     WRITTEN: ClassVar[Mapping[str, str]] = {
         "groups": "groups", "overall": "pooled", "rows": "row_errors", "bad_rows": "bad_rows",
-        "without_effect": "without_effect", "memory": "memory", "inference": "inference",
+        "memory": "memory", "inference": "inference",
         "sram": "sram_errors",
     }  # fmt: skip
     predictions: tuple[Prediction, ...]
@@ -190,11 +190,6 @@ class Validation(Shown):
             )
             for entry in self.predictions
         )
-
-    @property
-    def without_effect(self) -> list[str]:
-        """Fields of the rows that no price reads, each with its number of rows."""
-        return passed_over(entry.row for entry in self.predictions)
 
     @property
     def memory(self) -> MemoryOfRows:

@@ -25,7 +25,7 @@ from meshwright.calibration.kernel_rows import KINDS
 from meshwright.calibration.kernel_validation import KernelErrors, KernelValidation
 from meshwright.calibration.picture import coverage_spec, error_spec, per_chip, ratio_spec
 from meshwright.calibration.prediction import Prediction, predict, used_bytes
-from meshwright.calibration.rows import FROZEN, Row, SoftwareFields, is_frozen
+from meshwright.calibration.rows import FROZEN, Row, is_frozen
 from meshwright.calibration.serving import predict_all, server_name_of
 from meshwright.calibration.sram import predict_sram
 from meshwright.calibration.validation import Validation, views_of
@@ -117,8 +117,7 @@ def validation_page(found: Validation, others: Others | None = None) -> Page:
             for tile in _tiles(found, record)
         ],
         sections=shown,
-        warnings=[*(f"left out: {fault}" for fault in found.bad_rows),
-                  *(f"without effect: {one}" for one in found.without_effect)],
+        warnings=[f"left out: {fault}" for fault in found.bad_rows],
         command=found.command,
         version=found.version,
     )  # fmt: skip
@@ -544,8 +543,8 @@ def _serving(found: Validation, others: Others | None) -> Iterator[Part]:
 FIGURE_VIEWS: dict[str, Callable[[Row], str]] = {
     "source": lambda row: row.group,
     "server": server_name_of,
-    "chip": lambda row: row.hardware.chip or "not stated",
-    "frozen": lambda row: f"{row.model.name}, {row.hardware.chip}, {row.framework}"
+    "chip": lambda row: row.system.chip,
+    "frozen": lambda row: f"{row.model.name}, {row.system.chip}, {row.framework}"
     if row.closed_loop else row.group,
 }  # fmt: skip
 """Groups of the figures of serving; of frozen ones a family, or a whole source."""
@@ -628,7 +627,7 @@ def _sram(found: Validation) -> Iterator[Part]:
         return
     part, entries = sram_part(found.calibration), list(found.sram)
     plain = [
-        entry.row.model_copy(update={"id": f"{entry.row.id} plain", "software": SoftwareFields()})
+        entry.row.model_copy(update={"id": f"{entry.row.id} plain", "drafts_tokens": False})
         for entry in entries
         if "drafts_tokens" in entry.row.reasons
     ]
@@ -638,7 +637,7 @@ def _sram(found: Validation) -> Iterator[Part]:
     for entry, known in zip(entries, before, strict=True):
         row, left_out = entry.row, part.fit.left_out.get(entry.row.id) if part else None
         rows.append((
-            row.id, row.hardware.chip, row.measured.tokens_per_s_per_user,
+            row.id, row.system.chip, row.measured.tokens_per_s_per_user,
             entry.predicted_tokens_per_s, _factor(entry.log_error), _factor(left_out),
             _factor(known.log_error),
         ))  # fmt: skip
@@ -811,7 +810,7 @@ def worst(predictions: Sequence[Prediction], number: int) -> list[Prediction]:
 def chips_text(entry: Prediction) -> str:
     """Return the chips of a row."""
     assert entry.job is not None
-    return f"{entry.row.hardware.chips}x{entry.job.problem.system.chip.name}"
+    return f"{entry.row.system.num_chips}x{entry.job.problem.system.chip.name}"
 
 
 def degrees_text(entry: Prediction) -> str:
@@ -827,5 +826,5 @@ def degrees_text(entry: Prediction) -> str:
 def requests_text(row: Row) -> str:
     """Return the chips, the server and the requests of a row in few words."""
     batch = "queue" if row.batch is None else f"batch {row.batch}"
-    chips = f"{row.hardware.chips}x{row.hardware.chip}"
-    return f"{chips} {server_name_of(row)} {batch} {row.input_len}+{row.output_len}"
+    chips = f"{row.system.num_chips}x{row.system.chip}"
+    return f"{chips} {server_name_of(row)} {batch} {row.prompt_tokens}+{row.answer_tokens}"

@@ -19,15 +19,15 @@ from meshwright.spec.system import (
     LevelKind,
     LinkPart,
     MemoryLevel,
-    MemoryPart,
     NetworkLevel,
+    PackageMemory,
     SystemSpec,
 )
 
 
 def shared_area(
-    chip: ChipSpec, memory: MemoryPart, logic_mm2: float
-) -> tuple[ChipSpec, MemoryPart]:
+    chip: ChipSpec, memory: PackageMemory, logic_mm2: float
+) -> tuple[ChipSpec, PackageMemory]:
     """Return a chip with this area of logic, and the memory that the rest of the area holds.
 
     The area is that of the chip and the memory as the catalog states them. Cores are whole; rates,
@@ -84,9 +84,9 @@ def shared_area(
 
 
 @cache
-def load_memory(name_or_path: str) -> MemoryPart:
+def load_memory(name_or_path: str) -> PackageMemory:
     """Return a memory by its name in the catalog, or the one in a YAML file."""
-    return load_file(MemoryPart, data_path("memories", "memory", name_or_path))
+    return load_file(PackageMemory, data_path("memories", "memory", name_or_path))
 
 
 @cache
@@ -189,7 +189,7 @@ def build(design: Design) -> SystemSpec:
     )
 
 
-def with_memory(chip: ChipSpec, part: MemoryPart) -> ChipSpec:
+def with_memory(chip: ChipSpec, part: PackageMemory) -> ChipSpec:
     """Return a chip with another main memory."""
     level = MemoryLevel(
         name=part.name.lower(),

@@ -60,18 +60,7 @@ def serve(args: Any) -> int:
 
 def map(args: Any) -> int:
     """Print the best plans of any computation."""
-    from meshwright.dataflow.linpack import GridRuns, linpack_lines, linpack_record
-
-    found = api.map.answer(args, _call(args))
-    if isinstance(found, GridRuns):
-        lines, record = linpack_lines(found, top=args.top), linpack_record(found, top=args.top)
-        show(lines, record, args.json)
-        return 0
-    from meshwright.dataflow.answer import plans_record
-    from meshwright.dataflow.report import plans_lines
-
-    parts = found.graph, found.machine, found.plans, found.power_w
-    show(plans_lines(*parts, top=args.top), plans_record(*parts, top=args.top), args.json)
+    show_answer(api.map.answer(args, _call(args)).leading(args.top), args)
     return 0
 
 
@@ -210,9 +199,7 @@ def explain(args: Any) -> int:
     """Print the reasons for a plan, or the time that a measured step loses."""
     found, answer = api._explained(args, _call(args))
     if args.trace is not None:
-        from meshwright.frameworks.profile_report import profile_lines, profile_record
-
-        show(profile_lines(answer, found), profile_record(answer, found), args.json)
+        show_answer(answer, args)
         return 0
     if args.measured is not None:
         from meshwright.train.measured.diagnose import diagnosis_lines
@@ -326,20 +313,14 @@ def partition(args: Any) -> int:
 
 def fuse(args: Any) -> int:
     """Print kernels fused into partitions."""
-    from meshwright.dataflow.fusion.answer import fusion_record
-    from meshwright.dataflow.fusion.report import fusion_lines, fusion_screen
-
     found = api.fuse.answer(args, _call(args))
-    show_screen(
-        lambda: fusion_screen(found, next_command=picture_command(args, "fused.svg")),
-        lambda: fusion_lines(found), lambda: fusion_record(found), args,
-    )  # fmt: skip
+    show_answer(found, args, after=picture_command(args, "fused.svg"))
     return 0
 
 
 def read(args: Any) -> int:
     """Print the question of files that start a job, or the graph of a program."""
-    from meshwright.dataflow.graph_report import graph_lines, graph_record, graph_screen
+    from meshwright.dataflow.answer import summary
     from meshwright.graph.kernels.graph import DataflowGraph
 
     found = api.read.answer(args, _call(args))
@@ -349,10 +330,7 @@ def read(args: Any) -> int:
     next_command = f"meshwright map {name} --on 8xH100 --precision bf16"
     if args.out is None:
         next_command = f"{command_line()} --out {name}"
-    show_screen(
-        lambda: graph_screen(found, next_command=next_command),
-        lambda: graph_lines(found), lambda: graph_record(found), args,
-    )  # fmt: skip
+    show_answer(summary(found), args, after=next_command)
     return 0
 
 
@@ -361,7 +339,6 @@ def _show_job(found: Job, args: Any) -> int:
     import shlex
 
     from meshwright.ask.job_files import is_job_file
-    from meshwright.frameworks.reading.report import job_lines, job_record, job_screen
 
     files = [shlex.quote(name) for name in args.files]
     is_named = all(fault.path != "MODEL" for fault in found.missing)
@@ -374,11 +351,7 @@ def _show_job(found: Job, args: Any) -> int:
     words += files if is_alone else ["--from", *files]
     if found.devices.system is None:
         words += ["--on", args.on or f"{found.devices.count or 64}xH100"]
-    words += lacking
-    show_screen(
-        lambda: job_screen(found, next_command=" ".join(words)),
-        lambda: job_lines(found), lambda: job_record(found), args,
-    )  # fmt: skip
+    show_answer(found, args, after=" ".join([*words, *lacking]))
     return 0
 
 

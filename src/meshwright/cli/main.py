@@ -246,7 +246,8 @@ def show(lines: Iterable[str], data: object, as_json: bool, *, is_file: bool = F
 
 
 def show_answer(
-    answer: object, args: Any, *, after: str = "", data: object = None
+    answer: object, args: Any, *, after: str = "", data: object = None,
+    detail: bool = False,
 ) -> None:  # fmt: skip
     """Print an answer by its view, or as data for a program.
 
@@ -256,6 +257,8 @@ def show_answer(
         Command that a user may ask next.
     data
         Data for a program; None: the answer itself.
+    detail
+        Whether all sections follow the first screen, as with ``--detail``.
     """
     if args.json:
         show((), answer if data is None else data, as_json=True)
@@ -265,7 +268,7 @@ def show_answer(
 
     page = page_of(answer)
     wipe()
-    draw(page, detail=getattr(args, "detail", False), after=after)
+    draw(page, detail=detail or getattr(args, "detail", False), after=after)
 
 
 def show_screen(

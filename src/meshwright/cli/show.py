@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
-from meshwright.cli.main import command_line, show
+from meshwright.cli.main import command_line, show, show_answer
 
 SCHEMAS = {
     "plan": ("train.answer", "Plan"),
@@ -14,14 +14,14 @@ SCHEMAS = {
     "deadline": ("train.answer", "Deadline"),
     "serving-plan": ("serve.answer", "ServingPlan"),
     "disaggregated-plan": ("serve.answer", "DisaggregatedPlan"),
-    "graph-plans": ("dataflow.answer", "GraphPlansRecord"),
-    "linpack": ("dataflow.linpack", "LinpackRecord"),
+    "graph-plans": ("dataflow.answer", "GraphAnswer"),
+    "linpack": ("dataflow.linpack", "GridRuns"),
     "fit": ("train.records", "FitRecord"),
     "check": ("train.records", "CheckRecord"),
     "comparison": ("train.compare", "ComparisonRecord"),
     "explanation": ("train.records", "ExplanationRecord"),
     "diagnosis": ("train.measured.diagnose", "Diagnosis"),
-    "profile": ("frameworks.profile_report", "ProfileRecord"),
+    "profile": ("frameworks.profiled", "ProfiledStep"),
     "timeline": ("train.timeline_report", "TimelineRecord"),
     "simulation": ("wafer.report", "SimulationRecord"),
     "placement": ("wafer.stated", "PlacementRecord"),
@@ -29,16 +29,16 @@ SCHEMAS = {
     "flows": ("show.flows", "FlowsRecord"),
     "routes": ("show.flows", "RoutesRecord"),
     "partition-plan": ("sram.answer", "PartitionPlan"),
-    "fusion": ("dataflow.fusion.answer", "FusionRecord"),
-    "job": ("frameworks.reading.report", "JobRecord"),
-    "graph": ("dataflow.graph_report", "GraphRecord"),
+    "fusion": ("dataflow.fusion.answer", "FusionAnswer"),
+    "job": ("frameworks.reading.job", "Job"),
+    "graph": ("dataflow.answer", "GraphSummary"),
     "sweep": ("sweep.answer", "SweepAnswer"),
     "validation": ("calibration.validation", "Validation"),
     "kernel-validation": ("calibration.kernel_validation", "KernelValidation"),
     "calibration": ("calibration.fit.report", "FittedRecord"),
     "measurement": ("measure.run", "MeasuredMachine"),
-    "collectives": ("show.collectives", "CollectivesRecord"),
-    "topologies": ("show.topologies", "TopologiesRecord"),
+    "collectives": ("show.networks", "Collectives"),
+    "topologies": ("show.networks", "Topologies"),
     "walk": ("show.walks.walk", "Walk"),
     "failure": ("show.failure", "Failure"),
 }
@@ -54,18 +54,17 @@ def show_model(args: Any) -> int:
         return 0
     from meshwright.catalog.models import load_model
     from meshwright.graph.transformer import build_graph
-    from meshwright.show.model import model_lines, model_record
+    from meshwright.show.model import shown_model
 
     model = load_model(args.model)
-    record = model_record(model, build_graph(model))
-    show(tuple(model_lines(model, record)), record, args.json)
+    show_answer(shown_model(model, build_graph(model)), args, detail=True)
     return 0
 
 
 def show_chip(args: Any) -> int:
     """Print one chip, or the names of the catalog."""
     from meshwright.catalog.systems import chip_names, load_chip
-    from meshwright.view.declared_values import declaration_lines, declaration_record
+    from meshwright.show.declared import declared
 
     if args.chip is None:
         show(chip_names(), list(chip_names()), args.json)
@@ -74,17 +73,17 @@ def show_chip(args: Any) -> int:
     about = {"name": chip.name, "vendor": chip.vendor}
     also = f", also called {', '.join(chip.also_called)}" if chip.also_called else ""
     title = f"{chip.name} of {chip.vendor}{also}"
-    record = declaration_record(chip, about, chip.sources)
-    show(tuple(declaration_lines(chip, title, chip.sources)), record, args.json)
+    found = declared(chip, about, title, chip.sources)
+    show_answer(found, args, data=found.data(), detail=True)
     return 0
 
 
 def show_system(args: Any) -> int:
     """Print one system, or the names of the catalog."""
     from meshwright.catalog.systems import load_system, system_names
-    from meshwright.show.topologies import network_line, network_record
+    from meshwright.show.declared import declared
+    from meshwright.show.networks import network_of_topology
     from meshwright.topology.levels import topology_of
-    from meshwright.view.declared_values import declaration_lines, declaration_record
 
     if args.system is None:
         show(system_names(), list(system_names()), args.json)
@@ -92,21 +91,19 @@ def show_system(args: Any) -> int:
     system = load_system(args.system)
     about = {"name": system.name, "chip": system.chip.name, "num_alive": system.num_alive}
     title = f"{system.name}: {system.num_devices} x {system.chip.name}, innermost level first"
-    record = declaration_record(system, about, system.sources)
-    lines = declaration_lines(system, title, system.sources)
     topology = topology_of(system)
     is_whole = topology.num_devices == system.num_alive and not system.dead_links
-    if is_whole and system.levels:
-        lines.insert(1, network_line(topology))
-        record["network"] = network_record(topology)
-    show(lines, record, args.json)
+    network = network_of_topology(topology) if is_whole and system.levels else None
+    found = declared(system, about, title, system.sources, network)
+    show_answer(found, args, data=found.data(), detail=True)
     return 0
 
 
 def show_optimizer(args: Any) -> int:
     """Print one preset, or the names of all."""
     from meshwright.catalog.workloads import load_optimizer, optimizer_names, preset_file
-    from meshwright.view.declared_values import declared_values, value_lines, value_record
+    from meshwright.show.declared import Declared
+    from meshwright.view.declared_values import declared_values
 
     if args.optimizer is None:
         show(optimizer_names(), list(optimizer_names()), args.json)
@@ -114,9 +111,9 @@ def show_optimizer(args: Any) -> int:
     preset = load_optimizer(args.optimizer)
     origins = preset_file("optimizers").provenance
     entries = list(declared_values(preset, origins, f"presets.{preset.name}"))
-    lines = (f"{preset.name}: {preset.source}", "", *value_lines(entries))
-    values = [value_record(entry) for entry in entries]
-    show(lines, {"name": preset.name, "source": preset.source, "values": values}, args.json)
+    about = {"name": preset.name, "source": preset.source}
+    found = Declared(about, f"{preset.name}: {preset.source}", entries)
+    show_answer(found, args, data=found.data(), detail=True)
     return 0
 
 
@@ -125,7 +122,7 @@ def show_framework(args: Any) -> int:
     from meshwright.catalog.files import find_name
     from meshwright.catalog.frameworks import framework_names, framework_versions, load_framework
     from meshwright.catalog.workloads import load_server, server_names, server_sources
-    from meshwright.show.framework import framework_lines, server_lines
+    from meshwright.show.declared import framework_shown, server_shown
 
     if args.framework is None:
         versions = {name: framework_versions(name) for name in framework_names()}
@@ -136,12 +133,12 @@ def show_framework(args: Any) -> int:
         return 0
     if find_name(args.framework.partition("==")[0], server_names()) is not None:
         server = load_server(args.framework)
-        show(tuple(server_lines(server, server_sources(server))), server.model_dump(mode="json"),
-             args.json)  # fmt: skip
+        answer = server_shown(server, server_sources(server))
+        show_answer(answer, args, data=server.model_dump(mode="json"), detail=True)
         return 0
     framework = load_framework(args.framework)
     record = framework.model_dump(mode="json", exclude={"provenance"})
-    show(tuple(framework_lines(framework)), record, args.json)
+    show_answer(framework_shown(framework), args, data=record, detail=True)
     return 0
 
 
@@ -172,7 +169,7 @@ def show_collectives(args: Any) -> int:
     from meshwright.collectives.bounds import timed_algorithms
     from meshwright.collectives.group import is_block, make_group
     from meshwright.network.placed_collectives import placed_algorithms
-    from meshwright.show.collectives import collectives_lines, collectives_record
+    from meshwright.show.networks import Collectives, spans_of
     from meshwright.spec.collective import CollectiveKind
     from meshwright.topology.levels import network_of
 
@@ -182,21 +179,18 @@ def show_collectives(args: Any) -> int:
     size, sides = len(devices), [level.size for level in system.levels]
     if not is_listed and is_block(sides, args.stride, size):
         group = make_group(system.levels, float(args.stride), float(size))
-        found = {str(kind): timed_algorithms(kind, num_bytes, group) for kind in CollectiveKind}
-        title = f"{system.name}: groups of {size}, stride {args.stride}"
+        spans = spans_of(system.levels, group)
+        timed = {str(kind): timed_algorithms(kind, num_bytes, group) for kind in CollectiveKind}
     else:
-        group, network = None, network_of(system)
-        found = {
+        spans, network = [], network_of(system)
+        timed = {
             str(kind): placed_algorithms(kind, num_bytes, devices, network)
             for kind in CollectiveKind
             if kind is not CollectiveKind.SEND
         }
-        title = f"{system.name}: devices {', '.join(map(str, devices))}"
-    lines = collectives_lines(title, num_bytes, system.levels, group, found)
-    record = collectives_record(
-        system.name, args.stride, num_bytes, system.levels, group, found, devices
-    )
-    show(lines, record, args.json)
+    fidelity = "closed_form" if spans else "simulated"
+    found = Collectives(system.name, args.stride, num_bytes, fidelity, devices, spans, timed)
+    show_answer(found, args, detail=True)
     return 0
 
 
@@ -258,7 +252,6 @@ def show_walk(args: Any) -> int:
         names = walk_names()
         show([f"{name:<38} {about}" for name, about in names.items()], names, args.json)
         return 0
-    from meshwright.ask.declared import output_file
     from meshwright.catalog.models import load_model
     from meshwright.sharding.strategy import Streamed
     from meshwright.show.walks.named import (
@@ -269,13 +262,12 @@ def show_walk(args: Any) -> int:
         walk_of,
         walks_beside,
     )
-    from meshwright.show.walks.shown import walk_lines, walk_page
+    from meshwright.show.walks.view import walk_page
     from meshwright.view.html import write_page
 
     if args.walk not in walk_names():
         raise UnknownNameError("walk", args.walk, walk_names())
     reading = args.reading()
-    path = reading.value(output_file, args, "report", ".html")
     for fault in idle_options(args.walk, args.stated):
         reading.fault(fault.path, fault.message, fault.fix)
     question = WalkQuestion(
@@ -289,10 +281,10 @@ def show_walk(args: Any) -> int:
     )
     reading.done()
     walk = walk_of(question)
-    if path is not None:
+    if args.report is not None:
         page = walk_page(walk, walks_beside(question), command_line())
-        write_page(page, path, force=args.force)
-    show(walk_lines(walk), walk, args.json)
+        write_page(page, args.report, force=args.force)
+    show_answer(walk, args, detail=True)
     return 0
 
 
@@ -309,7 +301,7 @@ def show_graph(args: Any) -> int:
     """Print one graph, or the names of the catalog."""
     from meshwright.ask.declared import program_of
     from meshwright.catalog.graphs.files import graph_names, graph_yaml
-    from meshwright.dataflow.graph_report import graph_lines, graph_record
+    from meshwright.dataflow.answer import summary
     from meshwright.dataflow.load import load_graph
     from meshwright.graph.kernels.declared import to_spec
 
@@ -323,17 +315,16 @@ def show_graph(args: Any) -> int:
     if args.yaml:
         show([graph_yaml(to_spec(graph)).rstrip()], None, as_json=False, is_file=True)
         return 0
-    show(graph_lines(graph), graph_record(graph), args.json)
+    show_answer(summary(graph), args, detail=True)
     return 0
 
 
 def show_topologies(args: Any) -> int:
     """Print every topology in its usual shape for a number of devices."""
-    from meshwright.show.topologies import topologies_lines, topologies_record
+    from meshwright.show.networks import shaped_topologies
     from meshwright.topology.network import LinkSpec, topologies
 
     link = LinkSpec(1.0)
     shaped = {name: topologies[name](args.devices, link) for name in topologies}
-    lines = topologies_lines(args.devices, shaped)
-    show(lines, topologies_record(args.devices, shaped), args.json)
+    show_answer(shaped_topologies(args.devices, shaped), args, detail=True)
     return 0

@@ -1,7 +1,7 @@
 """Collectives: the network of a group, algorithms in closed form and message by message, bounds."""
 
 from meshwright.collectives.all_to_all import DirectAllToAll, StagedAllToAll
-from meshwright.collectives.block import CentralAllReduce, Cycle, PipelinedWaveAllReduce, Wave
+from meshwright.collectives.block import CentralAllReduce, CycleGather, PipelinedWaveAllReduce, Wave
 from meshwright.collectives.registry import Algorithm, collective_algorithms
 from meshwright.collectives.ring import GATHER_KINDS, Bucket, Hierarchical, NeighbourSend, Ring
 from meshwright.collectives.tree import (
@@ -16,7 +16,7 @@ from meshwright.collectives.tree import (
 _ENTRIES: dict[str, Algorithm] = {
     **{f"bucket_{kind}": Bucket(kind) for kind in GATHER_KINDS},
     "central_all_reduce": CentralAllReduce(),
-    **{f"cycle_{kind}": Cycle(kind) for kind in GATHER_KINDS},
+    **{f"cycle_{kind}": CycleGather(kind) for kind in GATHER_KINDS},
     **{f"hierarchical_{kind}": Hierarchical(kind) for kind in GATHER_KINDS},
     **{f"pipelined_hierarchical_{kind}": Hierarchical(kind, 32) for kind in GATHER_KINDS},
     "pipelined_in_network_all_reduce": InNetworkAllReduce(num_pieces=32),

@@ -38,7 +38,7 @@ from meshwright.spec.collective import CollectiveKind
 
 
 @dataclass(frozen=True)
-class Block:
+class GridBlock:
     """The two grid dimensions of each group, and the slower of their links: (rows,) each."""
 
     applies: Mask
@@ -55,7 +55,7 @@ class Block:
         return self.inner * self.outer
 
 
-def block_of(group: Group[Num]) -> Block:
+def block_of(group: Group[Num]) -> GridBlock:
     """Return the block of each group; ``applies`` is false where there is no block."""
     size = group_size(group)
     applies: Mask = False
@@ -71,7 +71,7 @@ def block_of(group: Group[Num]) -> Block:
         inner, outer = where(here, first.size, inner), where(here, second.size, outer)
         each_s = where(here, larger(message_s(first), message_s(second)), each_s)
         rate = where(here, slower, rate)
-    return Block(applies, inner, outer, each_s, rate)
+    return GridBlock(applies, inner, outer, each_s, rate)
 
 
 def sides_of(group: Group[float]) -> tuple[int, int]:
@@ -148,7 +148,7 @@ def hamiltonian_cycle(num_rows: int, num_columns: int) -> list[tuple[int, int]]:
     return [(0, 0), *snake, *[(row, 0) for row in range(num_rows - 1, 0, -1)]]
 
 
-class Cycle(BlockGather):
+class CycleGather(BlockGather):
     """T = N/2 (latency + m_half/B) + (N - 1)/N S/(2 B) for a gather; one side is even.
 
     Whole shards go half way around a Hamiltonian cycle from both sides.
@@ -266,13 +266,13 @@ def _entering(
     return [pool[end - count : end] for end, count in zip(ends, waves, strict=True)]
 
 
-def tree_share(block: Block) -> Num:
+def tree_share(block: GridBlock) -> Num:
     """Return (N - 1)/E: the part of each byte's path down all trees that one link carries [1]."""
     edges = 2.0 * block.size - block.inner - block.outer
     return (block.size - 1.0) / edges
 
 
-def even_share(block: Block) -> Num:
+def even_share(block: GridBlock) -> Num:
     """Return the part of S that the busiest link of an even wave carries in all phases [1]."""
     short, long = smaller(block.inner, block.outer), larger(block.inner, block.outer)
     return short * (long - 1.0) / block.size * tree_share(block)

@@ -64,7 +64,7 @@ def gather_affine(span: Span[Num]) -> Affine:
 
 
 @dataclass(frozen=True)
-class Move:
+class SpanMessage:
     """One message inside a span: the block of ``origin``, or one half of it, goes one step."""
 
     step: int
@@ -75,7 +75,7 @@ class Move:
     lane: int = 0
 
 
-def gather_moves(size: int, *, is_grid: bool, closes: bool) -> Iterator[Move]:
+def gather_moves(size: int, *, is_grid: bool, closes: bool) -> Iterator[SpanMessage]:
     """Yield the moves that bring the block of every member of a span to all of them.
 
     In one direction on a switch, in both on a grid, where a ring gets the farthest block in
@@ -89,10 +89,10 @@ def gather_moves(size: int, *, is_grid: bool, closes: bool) -> Iterator[Move]:
             origin, target = rank - direction * step, rank + direction
             if closes or not is_grid or (0 <= origin < size and 0 <= target < size):
                 half = lane if in_halves else None
-                yield Move(step, rank, target % size, origin % size, half, lane)
+                yield SpanMessage(step, rank, target % size, origin % size, half, lane)
 
 
-def _span_moves(group: Group[float]) -> list[list[Move]]:
+def _span_moves(group: Group[float]) -> list[list[SpanMessage]]:
     return [
         list(gather_moves(size, is_grid=span.is_grid, closes=bool(span.closes)))
         for size, span in zip(shape_of(group), group.spans, strict=True)
@@ -100,7 +100,7 @@ def _span_moves(group: Group[float]) -> list[list[Move]]:
 
 
 @dataclass(frozen=True)
-class Stream:
+class SpanOrder:
     """An equal part of the data that visits the spans in its own order."""
 
     order: tuple[int, ...]
@@ -115,7 +115,7 @@ def num_gather_chunks(group: Group[float], num_streams: int) -> int:
 
 
 def all_gather_transfers(
-    num_bytes: float, group: Group[float], streams: Sequence[Stream]
+    num_bytes: float, group: Group[float], streams: Sequence[SpanOrder]
 ) -> Iterator[Transfer]:
     """Yield the messages of an all-gather of ``num_bytes``; each stream carries an equal part."""
     shape = shape_of(group)
@@ -144,7 +144,7 @@ def all_gather_transfers(
                 yield Transfer(*sent, level, move.lane, channel=stream.channel)
 
 
-def all_gather_traffic(group: Group[float], streams: Sequence[Stream]) -> FloatArray:
+def all_gather_traffic(group: Group[float], streams: Sequence[SpanOrder]) -> FloatArray:
     """Return the traffic of :func:`all_gather_transfers`, all messages together: (messages, 4).
 
     Source, destination, share of the bytes, and level; in any order, without listing chunks.
@@ -233,9 +233,9 @@ class GatherFamily(Algorithm):
 class StreamGather(GatherFamily):
     """A gather with parts that visit the spans one after the other."""
 
-    def streams(self, group: Group[float]) -> Sequence[Stream]:
+    def streams(self, group: Group[float]) -> Sequence[SpanOrder]:
         """Return the parts of the data and the order in which each visits the spans."""
-        return (Stream(outermost_first(group)),)
+        return (SpanOrder(outermost_first(group)),)
 
     def num_chunks(self, group: Group[float]) -> int:
         """Return two halves of each stream of each member's shard."""
@@ -331,10 +331,10 @@ class Hierarchical(StreamGather):
             (slope + further * worst_slope) / self.num_pieces,
         )
 
-    def streams(self, group: Group[float]) -> Sequence[Stream]:
+    def streams(self, group: Group[float]) -> Sequence[SpanOrder]:
         """Return the pieces, each in its own channel and a phase behind the one before."""
         order = outermost_first(group)
-        return [Stream(order, channel=piece) for piece in range(self.num_pieces)]
+        return [SpanOrder(order, channel=piece) for piece in range(self.num_pieces)]
 
 
 class Bucket(StreamGather):
@@ -391,13 +391,13 @@ class Bucket(StreamGather):
             fixed_s, slope = fixed_s + phase_s, slope + phase_slope
         return fixed_s, slope
 
-    def streams(self, group: Group[float]) -> Sequence[Stream]:
+    def streams(self, group: Group[float]) -> Sequence[SpanOrder]:
         """Return one stream for each dimension to begin with."""
         shape = shape_of(group)
         spanned = [level for level, size in enumerate(shape) if size > 1]
         alone = [level for level, size in enumerate(shape) if size == 1]
         count = max(len(spanned), 1)
-        return [Stream((*spanned[first:], *spanned[:first], *alone)) for first in range(count)]
+        return [SpanOrder((*spanned[first:], *spanned[:first], *alone)) for first in range(count)]
 
 
 class NeighbourSend(Algorithm):

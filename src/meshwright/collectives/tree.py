@@ -32,7 +32,7 @@ from meshwright.collectives.group import (
 )
 from meshwright.collectives.registry import Affine, Algorithm, Transfer, where_it_applies
 from meshwright.collectives.ring import (
-    Stream,
+    SpanOrder,
     all_gather_transfers,
     gather_affine,
     num_gather_chunks,
@@ -124,7 +124,7 @@ def chain(size: int) -> list[int | None]:
 
 
 @dataclass(frozen=True)
-class Edge:
+class TreeEdge:
     """One edge of a nested tree: the level it crosses, and the child's distance to the root."""
 
     child: int
@@ -133,7 +133,7 @@ class Edge:
     depth: int
 
 
-def nested_tree(shape: tuple[int, ...], tree: Callable[[int], Parents]) -> list[Edge]:
+def nested_tree(shape: tuple[int, ...], tree: Callable[[int], Parents]) -> list[TreeEdge]:
     """Return a tree over all members: a tree inside each domain, then one over their roots."""
     levels = [tree(size) for size in shape]
     edges = []
@@ -143,7 +143,7 @@ def nested_tree(shape: tuple[int, ...], tree: Callable[[int], Parents]) -> list[
             if parent is not None:
                 depth = sum(_depth(levels[k], position) for k, position in enumerate(place))
                 above = rank_of(shape, moved(place, level, parent))
-                edges.append(Edge(rank_of(shape, place), above, level, depth))
+                edges.append(TreeEdge(rank_of(shape, place), above, level, depth))
                 break
     return edges
 
@@ -245,7 +245,7 @@ class TreeOverRingsAllReduce(Algorithm):
         shape = shape_of(group)
         outermost = max((k for k, size in enumerate(shape) if size > 1), default=0)
         pieces, gather = range(self.num_pieces), []
-        for transfer in all_gather_transfers(num_bytes, group, [Stream(outermost_first(group))]):
+        for transfer in all_gather_transfers(num_bytes, group, [SpanOrder(outermost_first(group))]):
             if transfer.level != outermost:
                 halves = [half * self.num_pieces for half in transfer.chunks]
                 chunks = tuple(half + piece for half in halves for piece in pieces)

@@ -1,4 +1,4 @@
-"""Joules and money of a step, and its slowdown by a cap on the mean power.
+"""Energy of a step, and its slowdown by a cap on the mean power.
 
 An unknown quantity stays unknown (NaN); it is never zero.
 """
@@ -19,7 +19,6 @@ from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import ChipSpec, SystemSpec
 from meshwright.spec.workload import OptimizerPreset
 
-SECONDS_PER_HOUR = 3600.0
 UNKNOWN = math.nan
 
 
@@ -124,27 +123,6 @@ def _drawn_s(energy_j: Num, power_w: Num) -> Num:
     """Return the seconds to draw an energy at a power; infinite without power."""
     has_room = power_w > 0
     return where(has_room, energy_j / where(has_room, power_w, 1.0), math.inf)
-
-
-def step_cost_usd(chip: ChipSpec, step_s: Num, num_devices: Num) -> Num:
-    """Return the rent of the devices used for one step [USD]; NaN where it is not known."""
-    rent = UNKNOWN if chip.rent_usd_per_hour is None else chip.rent_usd_per_hour
-    return step_s * num_devices * (rent / SECONDS_PER_HOUR)
-
-
-def goodput_fraction(
-    num_devices: float, mtbf_device_hours: float, checkpoint_s: float, restart_s: float
-) -> float:
-    """Return the share of wall time that makes progress [1].
-
-    1 - t_ckpt / tau - (tau / 2 + t_restart) n / MTBF at the best interval
-    tau = sqrt(2 t_ckpt MTBF / n). Source: Young 1974; Daly 2006, first order.
-    """
-    mtbf_s = mtbf_device_hours * SECONDS_PER_HOUR / num_devices
-    if checkpoint_s <= 0:
-        return max(0.0, 1.0 - restart_s / mtbf_s)
-    interval_s = math.sqrt(2.0 * checkpoint_s * mtbf_s)
-    return max(0.0, 1.0 - checkpoint_s / interval_s - (interval_s / 2.0 + restart_s) / mtbf_s)
 
 
 IDLE_ABOVE_CAP = "power-idle-above-cap"

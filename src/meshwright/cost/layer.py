@@ -268,7 +268,7 @@ def split_backward(costs: Sequence[LayerCost], plan_options: PlanOptions) -> Seq
     return [replace(c, backward_launch_s=c.input_launch_s + c.weight_launch_s) for c in costs]
 
 
-class Held(Protocol):
+class HeldMemory(Protocol):
     """Memory of a piece of the model on one device: in its price, or in a bound of it."""
 
     @property
@@ -288,7 +288,7 @@ class Held(Protocol):
         """Recomputed activations in the largest transient [bytes]."""
 
 
-def weighted_part(costs: Sequence[Held], counts: Sequence[Num], name: str) -> Num:
+def weighted_part(costs: Sequence[HeldMemory], counts: Sequence[Num], name: str) -> Num:
     """Return one part of ``counts[k]`` layers of each kind k; of transients the largest."""
     largest = name in ("working_bytes", "recomputed_bytes")
     weights = [count > 0 for count in counts] if largest else counts

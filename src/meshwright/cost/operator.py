@@ -340,7 +340,7 @@ class MatmulShape(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductCost:
     """Seconds of arithmetic, seconds of memory, and bytes of one matrix product."""
 
     compute_s: Num
@@ -353,15 +353,15 @@ class Product:
         return larger(self.compute_s, self.memory_s)
 
 
-NO_PRODUCT = Product(0.0, 0.0, 0.0)
+NO_PRODUCT = ProductCost(0.0, 0.0, 0.0)
 
 
 class Products(NamedTuple):
     """The products of a linear layer."""
 
-    forward: Product
-    to_input: Product
-    to_weight: Product
+    forward: ProductCost
+    to_input: ProductCost
+    to_weight: ProductCost
 
 
 def matmul_shape(op: Op, layer: LocalLayer) -> MatmulShape:
@@ -461,7 +461,7 @@ def products(op: Op, shape: MatmulShape, moved: Sequence[Num], rates: DeviceRate
         is_narrow = word_of(op, rates) < rates.activation_bytes
         launches_s = shape.num_products * rates.expert_kernels * rates.launch_s * is_narrow
     forward, to_input, to_weight = (
-        Product(
+        ProductCost(
             matmul_compute_s(shape.num_products, *size, rate, rates) + launches_s,
             traffic / rates.memory_bytes_per_s,
             traffic,

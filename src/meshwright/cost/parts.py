@@ -17,7 +17,7 @@ import numpy as np
 from meshwright.base.arrays import Num
 
 
-class Phase(StrEnum):
+class StepPhase(StrEnum):
     """When a part of a step arises."""
 
     PASSES = "passes"
@@ -32,38 +32,38 @@ class Phase(StrEnum):
 class TimePart(StrEnum):
     """Parts of the time of a step, in the order of summation; values are the names in JSON."""
 
-    phase: Phase
+    phase: StepPhase
     axis: str | None
     """Axis of the exposed communication in this part; None: no communication."""
 
-    def __new__(cls, name: str, phase: Phase, axis: str | None = None) -> Self:
+    def __new__(cls, name: str, phase: StepPhase, axis: str | None = None) -> Self:
         """Return the part with its phase and axis."""
         part = str.__new__(cls, name)
         part._value_, part.phase, part.axis = name, phase, axis
         return part
 
-    COMPUTE = "compute_s", Phase.PASSES
+    COMPUTE = "compute_s", StepPhase.PASSES
     """Forward, input gradients and weight gradients."""
-    RECOMPUTE = "recompute_s", Phase.PASSES
-    LAUNCH = "launch_s", Phase.PASSES
+    RECOMPUTE = "recompute_s", StepPhase.PASSES
+    LAUNCH = "launch_s", StepPhase.PASSES
     """Waiting for the host to launch kernels."""
-    TP_COMM = "tp_comm_s", Phase.PASSES, "tp"
+    TP_COMM = "tp_comm_s", StepPhase.PASSES, "tp"
     """Exposed communication of tensor and sequence parallelism."""
-    CP_COMM = "cp_comm_s", Phase.PASSES, "cp"
-    EP_COMM = "ep_comm_s", Phase.PASSES, "ep"
-    TATP_STREAM = "tatp_stream_s", Phase.PASSES, "tatp"
+    CP_COMM = "cp_comm_s", StepPhase.PASSES, "cp"
+    EP_COMM = "ep_comm_s", StepPhase.PASSES, "ep"
+    TATP_STREAM = "tatp_stream_s", StepPhase.PASSES, "tatp"
     """Rounds of tensor streams that wait for a link or for memory."""
-    PP_COMM = "pp_comm_s", Phase.PASSES, "pp"
-    BUBBLE = "bubble_s", Phase.PASSES
-    DP_COMM = "dp_comm_s", Phase.UPDATE, "dp"
+    PP_COMM = "pp_comm_s", StepPhase.PASSES, "pp"
+    BUBBLE = "bubble_s", StepPhase.PASSES
+    DP_COMM = "dp_comm_s", StepPhase.UPDATE, "dp"
     """Exposed synchronisation of gradients and parameters."""
-    OVERLAP_SLOWDOWN = "overlap_slowdown_s", Phase.UPDATE
+    OVERLAP_SLOWDOWN = "overlap_slowdown_s", StepPhase.UPDATE
     """Seconds by which concurrent transfers slow computation down."""
-    OPTIMIZER = "optimizer_s", Phase.UPDATE
-    OFFLOAD = "offload_s", Phase.UPDATE
-    JITTER = "jitter_s", Phase.WHOLE
+    OPTIMIZER = "optimizer_s", StepPhase.UPDATE
+    OFFLOAD = "offload_s", StepPhase.UPDATE
+    JITTER = "jitter_s", StepPhase.WHOLE
     """Waiting for the slowest of many devices."""
-    THROTTLE = "throttle_s", Phase.WHOLE
+    THROTTLE = "throttle_s", StepPhase.WHOLE
     """Slowed down, so that the mean power stays below a cap."""
 
 

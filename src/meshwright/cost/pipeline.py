@@ -27,7 +27,7 @@ from meshwright.base.arrays import (
     where,
 )
 from meshwright.cost.communication import EXPOSED_PART
-from meshwright.cost.layer import Held, LayerCost, split_backward, weighted_part, weighted_sum
+from meshwright.cost.layer import HeldMemory, LayerCost, split_backward, weighted_part, weighted_sum
 from meshwright.cost.memory import StageState, num_axes, orthogonal_work
 from meshwright.cost.parts import StepTime, TimePart, by_field, number_at
 from meshwright.cost.problem import Problem, ProblemOf
@@ -427,8 +427,8 @@ def tied_sync_s(
 
 
 def stage_states(
-    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num], costs: Sequence[Held],
-    layout: StageLayout, num_micro_batches: Num,
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num],
+    costs: Sequence[HeldMemory], layout: StageLayout, num_micro_batches: Num,
 ) -> tuple[StageState, ...]:  # fmt: skip
     """Return the memory of the first, the fullest middle and the last stage."""
     return tuple(
@@ -443,8 +443,8 @@ def heaviest_of(states: Sequence[StageState]) -> StageState:
 
 
 def _stage_state(
-    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num], costs: Sequence[Held],
-    layout: StageLayout, position: str, num_micro_batches: Num,
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num],
+    costs: Sequence[HeldMemory], layout: StageLayout, position: str, num_micro_batches: Num,
 ) -> StageState:  # fmt: skip
     """Return the memory of the stage at a position."""
 

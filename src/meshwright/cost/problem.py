@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from meshwright.sharding.local_sizes import (
 )
 from meshwright.sharding.space import device_counts, legal_counts
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, Streamed
-from meshwright.spec.calibration import Calibration, CalibrationOf, Spread, Tail
+from meshwright.spec.calibration import Calibration, CalibrationOf
 from meshwright.spec.model import ExpertSpec, ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import BYTES_OF, Training, Workload
@@ -408,81 +407,3 @@ UNCALIBRATED_NOTE = "uncalibrated: constants come from data sheets and public so
 
 RECURRENT_NOTE = "no measured row has a recurrent layer: scans at the rates of attention (assumed)"
 """Note of answers for models with recurrent layers; intervals do not cover it."""
-EXPERTS = "experts"
-"""1 where layers have experts: balance, routing and small products are hard to foresee."""
-NARROW = "narrow_words"
-"""Halvings of the words of products from 16 bits [1]: casts and scales differ."""
-UNSEEN = "unseen_family"
-"""1 where no measured row is of the family of the chip."""
-UNNAMED = "unnamed_framework"
-"""1 where the software of the step is not named: published stacks are tuned, the next one may not
-be."""
-HOST = "host_bound"
-"""Share of the step that waits for the host, which no data sheet states."""
-TRAITS = (EXPERTS, NARROW, UNSEEN, UNNAMED, HOST)
-"""Traits of a question, known before it is measured, that widen the interval of its price."""
-
-
-def traits_of(
-    problem: ProblemOf[Workload], *, is_seen: bool, host_share: float = 0.0
-) -> dict[str, float]:
-    """Return the degree of each trait of a question."""
-    word_bytes = BYTES_OF[problem.workload.precision.matmul]
-    return {
-        EXPERTS: float(problem.num_experts > 0),
-        NARROW: max(math.log2(2.0 / word_bytes), 0.0),
-        UNSEEN: float(not is_seen),
-        UNNAMED: float(not problem.workload.software.framework),
-        HOST: host_share,
-    }
-
-
-class Distances(NamedTuple):
-    """Distances of the ends of an 80 % interval of times from the prediction, in logarithms."""
-
-    slower: float
-    faster: float
-
-
-def distance_of(tail: Tail, degrees: Mapping[str, float]) -> float:
-    """Return the distance of one end of an interval, by the degrees of the traits of its question.
-
-    ``tail.distance * prod(factor ** degree)`` over the traits.
-    """
-    wider = (factor ** degrees.get(trait, 0.0) for trait, factor in tail.factors.items())
-    return float(tail.distance * math.prod(wider))
-
-
-def distances_of(spread: Spread, degrees: Mapping[str, float]) -> Distances:
-    """Return the distances of both ends of an interval, by the degrees of the traits."""
-    return Distances(distance_of(spread.slower, degrees), distance_of(spread.faster, degrees))
-
-
-def distances(problem: Problem, host_share: float = 0.0) -> Distances | None:
-    """Return the ends of the 80 % interval of ln(measured / predicted) of times; None: unknown.
-
-    Parameters
-    ----------
-    host_share
-        Share of the time of a step spent waiting for the host [1].
-    """
-    constants = problem.calibration
-    if constants.spread is None:
-        return None
-    traits = traits_of(problem, is_seen=constants.is_calibrated, host_share=host_share)
-    return distances_of(constants.spread, traits)
-
-
-def throughputs(predicted: float, ends: Distances) -> tuple[float, float]:
-    """Return the interval of a throughput, in its unit, from the ends of that of its time."""
-    return predicted * math.exp(-ends.slower), predicted * math.exp(ends.faster)
-
-
-def interval(
-    problem: Problem, step_s: float, host_share: float = 0.0
-) -> tuple[float, float] | None:
-    """Return the 80 % interval of measured times of such a step [s]; None: not known."""
-    found = distances(problem, host_share)
-    if found is None:
-        return None
-    return step_s * math.exp(-found.faster), step_s * math.exp(found.slower)

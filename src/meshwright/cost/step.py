@@ -31,7 +31,7 @@ from meshwright.cost.communication import (
     plain,
     slowdown_s,
 )
-from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, throttled, total_energy_j
+from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
 from meshwright.cost.layer import (
     LayerCost,
     layer_keys,
@@ -50,6 +50,7 @@ from meshwright.cost.memory import (
     step_host_bytes,
     step_memory,
 )
+from meshwright.cost.money import step_cost_usd
 from meshwright.cost.operator import DeviceRates
 from meshwright.cost.parts import MemoryUse, StepTime, TimePart
 from meshwright.cost.pipeline import PipelinePrice, price_pipeline, send_bytes

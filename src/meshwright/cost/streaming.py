@@ -47,7 +47,7 @@ from meshwright.sharding.axes import weight_sharding
 from meshwright.sharding.local_sizes import LocalLayer, degree_of, local_elements
 from meshwright.sharding.strategy import PlanOptions, StrategyOf, Streamed, StreamForm
 from meshwright.spec.collective import CollectiveKind
-from meshwright.streams.forms import Line, TensorStream, streams
+from meshwright.streams.forms import LineStream, TensorStream, streams
 from meshwright.streams.round_model import (
     StreamedTensor,
     backward_s,
@@ -371,7 +371,7 @@ class LinkTimes:
 
 
 @dataclass(frozen=True)
-class Fit:
+class BufferFit:
     """Fit of the buffers of one pass on chip."""
 
     num_chunks: Num
@@ -382,7 +382,7 @@ class Fit:
     num_shared_rounds: Num
 
 
-def fit_buffers(num_bytes: Num, links: StreamLinks, free_bytes: Num) -> Fit:
+def fit_buffers(num_bytes: Num, links: StreamLinks, free_bytes: Num) -> BufferFit:
     """Return the fit of the buffers of passing copies on chip, with the chunks of a sub-tensor.
 
     On a line a member holds all copies that fit whole; where not even those of ``stream`` fit,
@@ -391,13 +391,13 @@ def fit_buffers(num_bytes: Num, links: StreamLinks, free_bytes: Num) -> Fit:
     members, may_hold = links.num_members, links.may_hold
     held, sends, shared = links.num_buffers, links.num_sends, links.num_shared_rounds
     if np.any(may_hold):
-        line = Line.filling(members, np.floor(free_bytes / larger(num_bytes, 1.0)))
+        line = LineStream.filling(members, np.floor(free_bytes / larger(num_bytes, 1.0)))
         held = where(may_hold, line.buffers(members).with_incoming, held)
         sends = where(may_hold, line.transfers(members) / members, sends)
         shared = where(may_hold, line.num_shared_rounds(members), shared)
     chunks = num_chunks_to_fit(stream_buffer_bytes(num_bytes, held), free_bytes, 0.0 * num_bytes)
     is_cut = chunks > MOST_CHUNKS
-    return Fit(where(is_cut, 1.0, chunks), is_cut & (members > 1), sends, shared)
+    return BufferFit(where(is_cut, 1.0, chunks), is_cut & (members > 1), sends, shared)
 
 
 def link_times(
@@ -417,14 +417,14 @@ def link_times(
         )
     )  # fmt: skip
 
-    def link_s(num_bytes: Num, fit: Fit) -> Num:
+    def link_s(num_bytes: Num, fit: BufferFit) -> Num:
         passed_s = round_link_s(
             num_bytes, links.bandwidth_bytes_per_s, links.latency_s, links.message_half_bytes,
             num_hops=links.num_hops, num_parts=links.num_parts, num_chunks=fit.num_chunks,
         )  # fmt: skip
         return where(num_bytes > 0, passed_s, 0.0)
 
-    def relay_s(num_bytes: Num, fit: Fit) -> Num:
+    def relay_s(num_bytes: Num, fit: BufferFit) -> Num:
         moved = relay_bytes(num_bytes, links.num_members, links.num_parts)
         return where(fit.relays, moved / rates.memory_bytes_per_s, 0.0)
 

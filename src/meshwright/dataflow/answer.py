@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar
 
-from typing_extensions import TypedDict
-
-from meshwright.base.records import Brief, Rows, Shown
+from meshwright.base.records import Brief, Rows, Shown, scalars
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.dataflow.layouts import TensorLayout, payload_bytes
+from meshwright.dataflow.layouts import TensorLayout, payload_bytes, splits_of
 from meshwright.dataflow.roofline import CalibratedSystem, fused_edges
 from meshwright.dataflow.sharding import GraphSharding
 from meshwright.dataflow.stages import Stage
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, factors
-from meshwright.view.notebook import figure
-from meshwright.view.words import counted
-
-if TYPE_CHECKING:
-    from meshwright.view.notebook import AltairChart
-    from meshwright.view.parts import Page
 
 SLOWER = "slower by its bound"
 
 
 @dataclass(frozen=True)
-class Refusal(Brief):
+class RefusedDegrees(Brief):
     """Degrees without a plan."""
 
     reason: str
@@ -37,31 +29,27 @@ class Refusal(Brief):
     """Lower bound of the step of a plan that was not found but may exist [s]."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GraphPlan(Brief):
-    """Degrees, splits of the kernels, and the time of a step."""
+    """Degrees, seconds and memory of a plan of a graph."""
 
+    DERIVED: ClassVar[Mapping[str, str]] = {"step_s": "step_s", "passes_per_s": "passes_per_s"}
     tp: int
+    """Devices over which kernels are split."""
     pp: int
+    """Stages."""
     dp: int
-    layers: int
+    """Replicas."""
+    layers_per_stage: int
     """Repetitions of the graph on the fullest stage; 1 where the graph itself is cut."""
-    sharding: GraphSharding | None
-    """Splits of one repetition; None where the graph is cut."""
-    stages: tuple[Stage, ...]
-    """Stages of the graph, where the graph itself is cut."""
     num_passes: int
     """Passes of each replica in a step."""
+    parts_s: Mapping[str, float]
+    """Parts of the time of a step; they sum to ``step_s`` [s]."""
     stage_s: float
     """Time of one pass through the slowest stage [s]."""
     send_s: float
     """Time to send a pass to the next stage, overlapped with the rest [s]."""
-    bubble_s: float
-    """Time to fill and drain the stages: one pass through all the others [s]."""
-    gradient_s: float
-    """Time of the gradient sums over replicas, once a step [s]."""
-    update_s: float
-    """Time of the update of the weights, once a step [s]."""
     held_bytes: float
     """Memory of the fullest device [bytes]."""
     lower_bound_s: float
@@ -73,24 +61,14 @@ class GraphPlan(Brief):
         return self.tp, self.pp, self.dp
 
     @property
-    def pass_s(self) -> float:
-        """Time between two passes [s]."""
-        return max(self.stage_s, self.send_s)
+    def text(self) -> str:
+        """Degrees as text, such as ``tp8 pp1 dp1``."""
+        return f"tp{self.tp} pp{self.pp} dp{self.dp}"
 
     @property
     def step_s(self) -> float:
         """Time of a step, all parts summed [s]."""
         return sum(self.parts_s.values())
-
-    @property
-    def parts_s(self) -> Mapping[str, float]:
-        """Parts of the time of a step; they sum to it [s]."""
-        return {
-            "passes_s": self.num_passes * self.pass_s,
-            "bubble_s": self.bubble_s,
-            "gradient_sums_s": self.gradient_s,
-            "update_s": self.update_s,
-        }
 
     @property
     def passes_per_s(self) -> float:
@@ -100,9 +78,49 @@ class GraphPlan(Brief):
     def brief(self) -> str:
         """Return degrees, time and memory."""
         return (
-            f"tp{self.tp} pp{self.pp} dp{self.dp}: {format_seconds(self.step_s)} a step, "
+            f"{self.text}: {format_seconds(self.step_s)} a step, "
             f"{format_bytes(self.held_bytes)} on the fullest device"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitPlan(GraphPlan):
+    """A plan of the search, with the splits of its kernels."""
+
+    sharding: GraphSharding | None = None
+    """Splits of one repetition; None where the graph is cut."""
+    stages: tuple[Stage, ...] = ()
+    """Stages of the graph, where the graph itself is cut."""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Fields of the plan as data, without the splits."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(GraphPlan)}
+
+
+def parts_of_step(
+    *, num_passes: int, pass_s: float, bubble_s: float, gradient_s: float = 0.0,
+    update_s: float = 0.0,
+) -> dict[str, float]:  # fmt: skip
+    """Return the parts of the time of a step [s].
+
+    Parameters
+    ----------
+    num_passes, pass_s
+        Passes of each replica; time between two passes [s].
+    bubble_s
+        Time to fill and drain the stages: one pass through all the others [s].
+    gradient_s
+        Time of the gradient sums over replicas, once a step [s].
+    update_s
+        Time of the update of the weights, once a step [s].
+    """
+    return {
+        "passes_s": num_passes * pass_s,
+        "bubble_s": bubble_s,
+        "gradient_sums_s": gradient_s,
+        "update_s": update_s,
+    }
 
 
 @dataclass(frozen=True)
@@ -119,7 +137,7 @@ class Traffic(Brief):
 class GraphPlans(Brief):
     """Plans in the order of their time, the coverage of the space, and a bound for all of it."""
 
-    plans: tuple[GraphPlan, ...]
+    plans: tuple[SplitPlan, ...]
     refused: Mapping[str, int]
     """Degrees by the reason why they have no plan."""
     lower_bound_s: float
@@ -128,128 +146,46 @@ class GraphPlans(Brief):
     """Traffic of the fastest plan."""
 
     @property
-    def best(self) -> GraphPlan:
+    def best(self) -> SplitPlan:
         """The fastest plan."""
         return self.plans[0]
 
     @property
     def gap(self) -> float:
         """Largest possible distance of the best plan from the optimum, as a fraction."""
-        if self.best.step_s <= self.lower_bound_s:
-            return 0.0
-        return self.best.step_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0.0 else inf
+        return gap_of(self.best.step_s, self.lower_bound_s)
 
-    def brief(self) -> str:
-        """Return the number of plans, and the fastest."""
-        return f"{counted(len(self.plans), 'plan')}, gap {self.gap:.1%}; {self.best.brief()}"
+
+def gap_of(found_s: float, lower_bound_s: float) -> float:
+    """Return the largest possible distance of a time from the optimum, as a fraction of a bound.
+
+    found / bound - 1, and 0 where the bound is met: 1.2 s over a bound of 1 s are 0.2.
+    """
+    if found_s <= lower_bound_s:
+        return 0.0
+    return found_s / lower_bound_s - 1.0 if lower_bound_s > 0.0 else inf
 
 
 @dataclass(frozen=True)
-class GraphAnswer(Shown):
-    """Plans of a computation that is no transformer, with the question."""
-
-    graph: DataflowGraph
-    machine: CalibratedSystem
-    plans: GraphPlans
-    power_w: Mapping[str, float | None]
-    """Power of chips, memory and links under the best plan; None: not known [W]."""
-    version: str = ""
-    command: str = ""
-
-    def page(self) -> Page:
-        """Return the report as data."""
-        from meshwright.dataflow.page import graph_page
-
-        return graph_page(self)
-
-    def brief(self) -> str:
-        """Return the fastest plan, and its proof."""
-        often = f" x {self.graph.repeats}" if self.graph.repeats > 1 else ""
-        return (
-            f"{self.graph.name}{often} on {self.machine.spec.name}\n{self.plans.best.brief()}\n"
-            f"{counted(len(self.plans.plans), 'plan')} priced, gap {self.plans.gap:.1%}"
-        )
-
-    def rows(self) -> Rows:
-        """Return the plans, the fastest first."""
-        rows = [plan_record(plan) for plan in self.plans.plans]
-        return [{name: value for name, value in row.items() if isinstance(value, int | float)}
-                for row in rows]  # fmt: skip
-
-    def plot_time(self) -> AltairChart:
-        """Draw the parts of a step [s]."""
-        from meshwright.dataflow.page import time_of
-
-        return figure(time_of(self))
-
-    def plot_memory(self) -> AltairChart:
-        """Draw the memory of the fullest device by part, against its capacity [GiB]."""
-        from meshwright.dataflow.page import memory_of
-
-        return figure(memory_of(self.machine, self.plans.best.held_bytes))
-
-    def plot_kernels(self) -> AltairChart:
-        """Draw the time of each kernel in one pass [s]."""
-        from meshwright.dataflow.page import kernels_of
-
-        return figure(kernels_of(self), "the graph is cut into stages: plot_stages()")
-
-    def plot_stages(self) -> AltairChart:
-        """Draw the time of each stage in one pass [s]."""
-        from meshwright.dataflow.page import stages_of
-
-        return figure(stages_of(self), "the graph is not cut into stages: plot_kernels()")
-
-    def plot_ranking(self) -> AltairChart:
-        """Draw the step of the leading degrees in its parts [s]."""
-        from meshwright.dataflow.page import ranking_of
-
-        return figure(ranking_of(self), "only one plan fits")
-
-    def plot_power(self) -> AltairChart:
-        """Draw the mean power of chips, memory and links over a step [W]."""
-        from meshwright.dataflow.page import power_of
-
-        return figure(power_of(self), f"power of {self.machine.spec.chip.name} is not known")
-
-
-class DegreesRecord(TypedDict):
-    """Degrees, seconds and memory of a plan of a graph."""
-
-    layers_per_stage: int
-    tp: int
-    pp: int
-    dp: int
-    num_passes: int
-    step_s: float
-    passes_per_s: float
-    parts_s: Mapping[str, float]
-    """Parts of the time of a step; they sum to ``step_s``."""
-    stage_s: float
-    send_s: float
-    held_bytes: float
-    lower_bound_s: float
-    """Lower bound of the step of any plan of these degrees."""
-
-
-class CollectiveRecord(TypedDict):
+class KernelCollective(Brief):
     """A collective behind a kernel."""
 
     kind: str
     num_bytes: float
     time_s: float
-    readers: Sequence[str]
+    readers: tuple[str, ...]
     """Kernels that need the output of the collective."""
     leaves: bool
     """Whether the output leaves the graph."""
 
 
-class SplitKernelRecord(TypedDict):
+@dataclass(frozen=True)
+class SplitKernel(Brief):
     """Time and split of a kernel."""
 
     name: str
     time_s: float
-    """Time of its own launch, or time that it adds to the kernel that it is fused with."""
+    """Time of its own launch, or time that it adds to the kernel that it is fused with [s]."""
     fused_with: str | None
     """Kernel with the launch in which this one runs; the result of that kernel never leaves the
     chip."""
@@ -258,116 +194,120 @@ class SplitKernelRecord(TypedDict):
     writes: str
     leaves: str | None
     """Layout in which the output leaves the graph."""
-    collectives: Sequence[CollectiveRecord]
+    collectives: tuple[KernelCollective, ...]
 
 
-class StageRecord(TypedDict):
+@dataclass(frozen=True)
+class GraphStage(Brief):
     """Kernels of one stage of a graph that is cut."""
 
-    kernels: Sequence[str]
+    kernels: tuple[str, ...]
     busy_s: float
     send_s: float
 
 
-class BestGraphPlanRecord(DegreesRecord):
+@dataclass(frozen=True, kw_only=True)
+class BestGraphPlan(GraphPlan):
     """The best plan of a graph in full."""
 
     moved: Traffic
     power_w: Mapping[str, float | None]
-    """Power of chips, memory and links."""
-    kernels: Sequence[SplitKernelRecord]
-    stages: Sequence[StageRecord]
+    """Power of chips, memory and links; None: not known [W]."""
+    kernels: tuple[SplitKernel, ...]
+    """Kernels of one repetition; empty where the graph is cut."""
+    stages: tuple[GraphStage, ...]
+    """Stages, where the graph itself is cut."""
 
 
-class GraphPlansRecord(TypedDict):
-    """The best plan of a graph in full, and the next ones in short."""
+@dataclass(frozen=True, kw_only=True)
+class GraphAnswer(Shown):
+    """Plans of a computation that is no transformer: the best in full, the next ones in short."""
 
+    WRITTEN: ClassVar[Mapping[str, str]] = {
+        name: name
+        for name in (
+            "graph", "repeats", "num_kernels", "flops", "system", "fidelity", "is_calibrated",
+            "lower_bound_s", "gap", "num_priced", "refused", "best", "others", "version",
+            "command",
+        )
+    }  # fmt: skip
     graph: str
     repeats: int
-    system: str
-    fidelity: str
-    is_calibrated: bool
+    num_kernels: int
+    flops: float
+    """Work of one pass through all repetitions [FLOP]."""
+    machine: CalibratedSystem
+    fidelity: str = "closed_form"
     lower_bound_s: float
-    """Lower bound of the step over the whole space."""
-    gap: float
+    """Lower bound of the step over the whole space [s]."""
     num_priced: int
     refused: Mapping[str, int]
     """Degrees by the reason why they have no plan."""
-    best: BestGraphPlanRecord
-    others: Sequence[DegreesRecord]
+    best: BestGraphPlan
+    others: tuple[GraphPlan, ...]
+    """The next plans, the fastest first."""
+    version: str = ""
+    command: str = ""
+
+    @property
+    def system(self) -> str:
+        """Name of the system."""
+        return self.machine.spec.name
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether the constants were fitted to measurements."""
+        return self.machine.calibration.is_calibrated
+
+    @property
+    def gap(self) -> float:
+        """Largest possible distance of the best plan from the optimum, as a fraction."""
+        return gap_of(self.best.step_s, self.lower_bound_s)
+
+    def leading(self, count: int) -> GraphAnswer:
+        """Return the answer with the fastest plans alone."""
+        return replace(self, others=self.others[: count - 1])
+
+    def rows(self) -> Rows:
+        """Return the plans, the fastest first."""
+        return [scalars(plan) for plan in (self.best, *self.others)]
 
 
-def plans_record(
+def graph_answer(
     graph: DataflowGraph,
     system: CalibratedSystem,
     plans: GraphPlans,
     power_w: Mapping[str, float | None],
-    *,
-    top: int,
-) -> GraphPlansRecord:
-    """Return the best plan in full, and the next ones in short."""
-    return {
-        "graph": graph.name,
-        "repeats": graph.repeats,
-        "system": system.spec.name,
-        "fidelity": "closed_form",
-        "is_calibrated": system.calibration.is_calibrated,
-        "lower_bound_s": plans.lower_bound_s,
-        "gap": plans.gap,
-        "num_priced": len(plans.plans),
-        "refused": plans.refused,
-        "best": {
-            **plan_record(plans.best),
-            "moved": plans.moved,
-            "power_w": power_w,
-            "kernels": list(kernel_records(graph, plans.best)),
-            "stages": [
-                {
-                    "kernels": [graph.kernels[number].name for number in stage.kernels],
-                    "busy_s": stage.busy,
-                    "send_s": stage.send,
-                }
-                for stage in plans.best.stages
-            ],
-        },
-        "others": [plan_record(plan) for plan in plans.plans[1:top]],
-    }
+) -> GraphAnswer:
+    """Return the plans of a search as data."""
+    best = plans.best
+    stages = tuple(
+        GraphStage(tuple(graph.kernels[k].name for k in stage.kernels), stage.busy, stage.send)
+        for stage in best.stages
+    )
+    return GraphAnswer(
+        graph=graph.name, repeats=graph.repeats, num_kernels=len(graph.kernels),
+        flops=graph.flops, machine=system, lower_bound_s=plans.lower_bound_s,
+        num_priced=len(plans.plans), refused=plans.refused,
+        best=BestGraphPlan(
+            **best.data, moved=plans.moved, power_w=power_w,
+            kernels=tuple(split_kernels(graph, best)), stages=stages,
+        ),
+        others=tuple(GraphPlan(**plan.data) for plan in plans.plans[1:]),
+    )  # fmt: skip
 
 
-def plan_record(plan: GraphPlan) -> DegreesRecord:
-    """Return degrees, seconds and memory of a plan."""
-    return {
-        "layers_per_stage": plan.layers,
-        "tp": plan.tp,
-        "pp": plan.pp,
-        "dp": plan.dp,
-        "num_passes": plan.num_passes,
-        "step_s": plan.step_s,
-        "passes_per_s": plan.passes_per_s,
-        "parts_s": plan.parts_s,
-        "stage_s": plan.stage_s,
-        "send_s": plan.send_s,
-        "held_bytes": plan.held_bytes,
-        "lower_bound_s": plan.lower_bound_s,
-    }
-
-
-def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[SplitKernelRecord]:
+def split_kernels(graph: DataflowGraph, plan: SplitPlan) -> Iterator[SplitKernel]:
     """Yield the time of each kernel, its split, and the collectives behind it."""
     if plan.sharding is None:
         return
-    sent: dict[str, list[CollectiveRecord]] = defaultdict(list)
+    sent: dict[str, list[KernelCollective]] = defaultdict(list)
     for placed in plan.sharding.changes:
         if (kind := placed.change.kind) is not None:
-            sent[placed.producer].append(
-                {
-                    "kind": kind.value,
-                    "num_bytes": payload_bytes(kind, placed.num_bytes, plan.tp),
-                    "time_s": placed.cost,
-                    "readers": list(placed.readers),
-                    "leaves": placed.leaves,
-                }
-            )
+            num_bytes = payload_bytes(kind, placed.num_bytes, plan.tp)
+            sent[placed.producer].append(KernelCollective(
+                kind.value, num_bytes, placed.cost, tuple(placed.readers), placed.leaves
+            ))  # fmt: skip
     tables, ways = plan.sharding.tables, plan.sharding.ways
     leaving, seconds = tables.leaving(ways), tables.costs_of_kernels(ways)
     splits = plan.sharding.splits
@@ -376,19 +316,82 @@ def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[SplitKerne
         for edge in fused_edges(graph)
         if splits[edge.producer].writes == splits[edge.consumer].reads[edge.place]
     }
-    for number, (kernel, split) in enumerate(zip(graph.kernels, plan.sharding.splits, strict=True)):
-        yield {
-            "name": kernel.name,
-            "time_s": seconds[number],
-            "fused_with": fused.get(number),
-            "split": split.dim,
-            "writes": _named(kernel, split.writes),
-            "leaves": _named(kernel, leaving[number]) if number in leaving else None,
-            "collectives": sent.get(kernel.name, []),
-        }
+    for number, (kernel, split) in enumerate(zip(graph.kernels, splits, strict=True)):
+        yield SplitKernel(
+            kernel.name, seconds[number], fused.get(number), split.dim,
+            writes=_named(kernel, split.writes),
+            leaves=_named(kernel, leaving[number]) if number in leaving else None,
+            collectives=tuple(sent.get(kernel.name, ())),
+        )  # fmt: skip
 
 
 def _named(kernel: Kernel, layout: TensorLayout) -> str:
     """Return a layout with the name of the dim that is split."""
     place = layout.place
     return str(layout) if place is None else f"by {factors(kernel.dims[place])[0]}"
+
+
+@dataclass(frozen=True)
+class GraphKernel(Brief):
+    """A kernel of a graph, of one repetition."""
+
+    name: str
+    phase: str
+    unit: str
+    reads: tuple[str, ...]
+    dims: tuple[str, ...]
+    flops: float
+    written_bytes: float
+    weight_bytes: float
+    splits: tuple[str, ...]
+    """Dims over which the kernel may be split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSummary(Shown):
+    """Work, traffic and memory of a graph, one repetition but for the totals."""
+
+    name: str
+    repeats: int
+    tiled: str
+    dims: Mapping[str, int]
+    word_bytes: float
+    """Bytes of a number."""
+    num_kernels: int
+    num_tensors: int
+    num_parameters: float
+    flops: float
+    inputs: Mapping[str, tuple[str, ...]]
+    """Dims of each input."""
+    with_gradients: tuple[str, ...]
+    """Inputs that have a gradient."""
+    outputs: tuple[str, ...]
+    """Kernels with results that leave the graph."""
+    kernels: tuple[GraphKernel, ...]
+
+    def rows(self) -> Rows:
+        """Return the kernels."""
+        return [scalars(kernel) for kernel in self.kernels]
+
+
+def summary(graph: DataflowGraph) -> GraphSummary:
+    """Return a graph as data."""
+    return GraphSummary(
+        name=graph.name, repeats=graph.repeats, tiled=graph.tiled, dims=graph.sizes,
+        word_bytes=graph.word_bytes, num_kernels=len(graph.kernels),
+        num_tensors=len(graph.edges), num_parameters=graph.num_parameters, flops=graph.flops,
+        inputs={name: tuple(dims) for name, dims in graph.inputs.items()},
+        with_gradients=tuple(name for name in graph.inputs if name not in graph.constants),
+        outputs=tuple(graph.outputs),
+        kernels=tuple(
+            GraphKernel(
+                kernel.name, kernel.phase.value, kernel.unit.value,
+                tuple(read.source for read in kernel.inputs), tuple(kernel.dims),
+                flops=kernel.flops(graph.sizes),
+                written_bytes=graph.tensor_bytes(kernel),
+                weight_bytes=sum(graph.tensor_bytes(weight) for weight in kernel.weights),
+                splits=tuple(one.dim for one in splits_of(kernel) if one.dim is not None),
+            )
+            for kernel in graph.kernels
+        ),
+    )  # fmt: skip

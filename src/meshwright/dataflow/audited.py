@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from meshwright.audit.graphs import FusionFacts, GraphFacts, KernelFacts, PartFacts
 from meshwright.audit.laws import gathered
-from meshwright.dataflow.answer import GraphPlan, GraphPlans
-from meshwright.dataflow.fusion.answer import FusionAnswer
+from meshwright.dataflow.answer import GraphPlans, SplitPlan
+from meshwright.dataflow.fusion.answer import Fusion, FusionQuestion
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Unit, num_elements
@@ -30,7 +30,8 @@ def plan_facts(
     weights = {weight.name: weight for kernel in graph.kernels for weight in kernel.weights}
     yield gathered(
         GraphFacts, plan, plans, graph,
-        answer=f"tp{plan.tp} pp{plan.pp} dp{plan.dp}",
+        answer=plan.text,
+        layers=plan.layers_per_stage,
         system=system.spec,
         kernels=tuple(_kernels(graph, plan)),
         runs_by_kernel=runs_by_kernel and plan.sharding is not None,
@@ -44,7 +45,7 @@ def plan_facts(
     )  # fmt: skip
 
 
-def _kernels(graph: DataflowGraph, plan: GraphPlan) -> Iterator[KernelFacts]:
+def _kernels(graph: DataflowGraph, plan: SplitPlan) -> Iterator[KernelFacts]:
     """Yield the time of each kernel; of a graph that is cut, its work alone."""
     sharding, seconds = plan.sharding, [0.0] * len(graph.kernels)
     if sharding is not None:
@@ -90,9 +91,8 @@ def _fused_ends_bytes(graph: DataflowGraph) -> float:
     return sum(found.values())
 
 
-def fusion_facts(answer: FusionAnswer) -> Iterator[FusionFacts]:
+def fusion_facts(asked: FusionQuestion, fusion: Fusion, latency_s: float) -> Iterator[FusionFacts]:
     """Yield the facts of the partitions of a graph."""
-    asked, fusion = answer.question, answer.choice.fusion
     graph, grid = asked.graph, asked.target.grid
     kernels = {kernel.name: kernel for kernel in graph.kernels}
     narrow = min((1.0, *(cycles for _, cycles in grid.slowdowns)))
@@ -104,13 +104,13 @@ def fusion_facts(answer: FusionAnswer) -> Iterator[FusionFacts]:
         ends_bytes=_fused_ends_bytes(graph),
         moves_ends=asked.rules.counts_ends,
         all_repeats=graph.repeats,
-        latency_s=answer.latency_s,
+        latency_s=latency_s,
         parts=tuple(
             gathered(
                 PartFacts, part,
-                cores=sum(part.cores),
-                flops=_product_flops(graph, [kernels[name] for name in part.kernels]),
-                weight_bytes=_loaded_bytes(graph, [kernels[name] for name in part.kernels]),
+                cores=sum(placed.cores for placed in part.kernels),
+                flops=_product_flops(graph, [kernels[placed.name] for placed in part.kernels]),
+                weight_bytes=_loaded_bytes(graph, [kernels[one.name] for one in part.kernels]),
             )
             for part in fusion.partitions
         ),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
-from meshwright.dataflow.answer import GraphPlan, Traffic
+from meshwright.dataflow.answer import SplitPlan, Traffic
 from meshwright.dataflow.layouts import TensorLayout, collective_of, local_sizes, payload_bytes
 from meshwright.dataflow.price import Residency, SplitTimes, gradient_sums, ring_bytes
 from meshwright.dataflow.roofline import CalibratedSystem, Roofline
@@ -26,7 +26,7 @@ from meshwright.spec.workload import OptimizerPreset
 def traffic(
     graph: DataflowGraph,
     system: CalibratedSystem,
-    plan: GraphPlan,
+    plan: SplitPlan,
     optimizer: OptimizerPreset | None = None,
 ) -> Traffic:
     """Return the traffic of a plan in a step [bytes].
@@ -70,8 +70,8 @@ def traffic(
         crossing = sent_bytes(graph, tp, plan.sharding) if plan.pp > 1 else 0.0
         link_bytes += plan.num_passes * plan.dp * (plan.pp - 1) * tp * crossing
     memory_bytes, devices = often * tp * moved, tp * plan.pp * plan.dp
-    if optimizer is not None and plan.update_s > 0.0:
-        updated = plan.update_s * float(system.engine(graph).memory_bytes_per_s)
+    if optimizer is not None and plan.parts_s["update_s"] > 0.0:
+        updated = plan.parts_s["update_s"] * float(system.engine(graph).memory_bytes_per_s)
         gradients = updated / optimizer.step_traffic_bytes_per_param
         gradients *= optimizer.reduced_gradient_bytes_per_param
         memory_bytes += devices * updated
@@ -80,7 +80,7 @@ def traffic(
     return Traffic(min(memory_bytes, devices * rate * plan.step_s), link_bytes)
 
 
-def _ways_of_stages(plan: GraphPlan) -> tuple[int, ...]:
+def _ways_of_stages(plan: SplitPlan) -> tuple[int, ...]:
     """Return the split of each kernel of a graph that is cut."""
     chosen = {
         kernel: way for stage in plan.stages
@@ -90,7 +90,7 @@ def _ways_of_stages(plan: GraphPlan) -> tuple[int, ...]:
 
 
 def power_parts_w(
-    graph: DataflowGraph, system: CalibratedSystem, plan: GraphPlan, moved: Traffic
+    graph: DataflowGraph, system: CalibratedSystem, plan: SplitPlan, moved: Traffic
 ) -> Mapping[str, float | None]:
     """Return the mean power of chips, memory and links over a step [W]; None: not known.
 

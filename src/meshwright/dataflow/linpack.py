@@ -12,31 +12,26 @@ manual page of HPL_pdfact: a panel takes b log2(P) (latency + (2 b + 4) words) +
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from typing_extensions import TypedDict
 
 from meshwright.base.arrays import FloatArray, ceil_div
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
-from meshwright.base.records import Brief, Rows, Shown
+from meshwright.base.records import Brief, Rows, Shown, scalars
 from meshwright.base.registry import version
-from meshwright.base.units import format_bytes, format_seconds, format_si
+from meshwright.base.units import format_bytes
 from meshwright.cost.operator import matmul_compute_s
 from meshwright.dataflow.roofline import CalibratedSystem, Links
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.workloads import hpl
 from meshwright.spec.collective import CollectiveKind
-from meshwright.view.notebook import figure
-from meshwright.view.screen import memory_lines, time_lines
 
-if TYPE_CHECKING:
-    from meshwright.view.notebook import AltairChart
-    from meshwright.view.parts import Page
-
+NEIGHBOURS: tuple[Literal["row", "column"], ...] = ("row", "column")
+"""Directions along which ranks are counted."""
 WORD_BYTES = 8.0
 """Bytes of a number: Linpack runs in double precision."""
 
@@ -47,13 +42,13 @@ class ProcessGrid:
 
     rows: int
     columns: int
-    is_row_major: bool = True
-    """Whether the devices of a row are neighbours."""
+    neighbours: Literal["row", "column"] = "row"
+    """Direction along which ranks are counted."""
 
     def __str__(self) -> str:
         """Return P x Q and the direction of neighbours."""
         order = "" if min(self.rows, self.columns) == 1 else \
-            f", neighbours in {'rows' if self.is_row_major else 'columns'}"  # fmt: skip
+            f", neighbours in {self.neighbours}s"  # fmt: skip
         return f"{self.rows}x{self.columns}{order}"
 
 
@@ -151,13 +146,22 @@ def solution_flops(size: int) -> float:
 
 @dataclass(frozen=True)
 class GridRun(Brief):
-    """A run on one grid."""
+    """A run on one grid of processes."""
 
-    grid: ProcessGrid
+    DERIVED: ClassVar[Mapping[str, str]] = {"run_s": "run_s"}
+    rows: int
+    columns: int
+    neighbours: Literal["row", "column"]
+    """Direction along which ranks are counted."""
     parts_s: Mapping[str, float]
     """Parts of the time of the run [s]."""
     held_bytes: float
     """Memory of the fullest device [bytes]."""
+
+    @property
+    def grid(self) -> ProcessGrid:
+        """The grid of the run."""
+        return ProcessGrid(self.rows, self.columns, self.neighbours)
 
     @property
     def run_s(self) -> float:
@@ -165,55 +169,45 @@ class GridRun(Brief):
         return sum(self.parts_s.values())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GridRuns(Shown):
-    """Runs on all grids of the devices, the fastest first."""
+    """Runs of Linpack on grids of processes, the fastest first."""
 
+    WRITTEN: ClassVar[Mapping[str, str]] = {
+        name: name
+        for name in (
+            "graph", "size", "block", "system", "fidelity", "is_calibrated", "num_priced",
+            "refused", "lower_bound_s", "flops_per_s", "runs", "version", "command",
+        )
+    }  # fmt: skip
     size: int
+    """Number of equations."""
     block: int
-    system: CalibratedSystem
-    runs: tuple[GridRun, ...]
-    num_refused: int
-    """Number of grids with too little memory for the matrix."""
+    machine: CalibratedSystem
+    fidelity: str = "closed_form"
+    num_priced: int
+    refused: Mapping[str, int]
+    """Grids by the reason why they do not run."""
     lower_bound_s: float
     """Lower bound of the time on any grid, and of any other even division of the work [s]."""
+    runs: tuple[GridRun, ...]
     version: str = ""
     command: str = ""
 
-    def page(self) -> Page:
-        """Return the report as data."""
-        from meshwright.dataflow.page import linpack_page
+    @property
+    def graph(self) -> str:
+        """Name of the problem."""
+        return f"hpl-{self.size}x{self.block}"
 
-        return linpack_page(self)
+    @property
+    def system(self) -> str:
+        """Name of the system."""
+        return self.machine.spec.name
 
-    def brief(self) -> str:
-        """Return the fastest grid."""
-        return (
-            f"hpl-{self.size}x{self.block} on {self.system.spec.name}: grid {self.best.grid}\n"
-            f"{format_seconds(self.best.run_s)}, {format_si(self.flops_per_s, 'FLOP/s')}; "
-            f"{len(self.runs)} grids priced"
-        )
-
-    def rows(self) -> Rows:
-        """Return the grids, the fastest first."""
-        return [
-            {"rows": run.grid.rows, "columns": run.grid.columns,
-             "neighbours": "row" if run.grid.is_row_major else "column", "run_s": run.run_s,
-             "held_bytes": run.held_bytes}
-            for run in self.runs
-        ]  # fmt: skip
-
-    def plot_time(self) -> AltairChart:
-        """Draw the parts of the run [s]."""
-        from meshwright.dataflow.page import run_of
-
-        return figure(run_of(self))
-
-    def plot_ranking(self) -> AltairChart:
-        """Draw the run on the leading grids in its parts, against its work alone [s]."""
-        from meshwright.dataflow.page import grids_of
-
-        return figure(grids_of(self), "only one grid fits")
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether the constants were fitted to measurements."""
+        return self.machine.calibration.is_calibrated
 
     @property
     def best(self) -> GridRun:
@@ -224,6 +218,14 @@ class GridRuns(Shown):
     def flops_per_s(self) -> float:
         """Rate as Linpack reports it: 2/3 n^3 + 3/2 n^2 over the time [FLOP/s]."""
         return (2.0 / 3.0 * self.size**3 + 1.5 * self.size**2) / self.best.run_s
+
+    def leading(self, count: int) -> GridRuns:
+        """Return the answer with the fastest runs alone."""
+        return replace(self, runs=self.runs[:count])
+
+    def rows(self) -> Rows:
+        """Return the grids, the fastest first."""
+        return [scalars(run) for run in self.runs]
 
 
 def run_on(size: int, block: int, grid: ProcessGrid, system: CalibratedSystem) -> GridRun:
@@ -266,7 +268,9 @@ def run_on(size: int, block: int, grid: ProcessGrid, system: CalibratedSystem) -
     read_s = WORD_BYTES * most_rows * b / memory
     launches = float(engine.launch_s) * len(b)
     return GridRun(
-        grid,
+        grid.rows,
+        grid.columns,
+        grid.neighbours,
         {
             "factor_s": float(factor_s.sum()) + launches,
             "pivots_s": float(pivot_s.sum()),
@@ -318,9 +322,9 @@ def plan_linpack(
     if not 1 <= block <= size:
         raise SpecError(Fault("block", f"found {block}", f"from 1 to {size}"))
     grids = [
-        ProcessGrid(p, q, is_row_major)
+        ProcessGrid(p, q, neighbours)
         for p, q in ([wanted] if wanted else shapes)
-        for is_row_major in ((True,) if min(p, q) == 1 else (True, False))
+        for neighbours in NEIGHBOURS[: 1 if min(p, q) == 1 else 2]
     ]
     every = [run_on(size, block, grid, system) for grid in grids]
     runs = [run for run in every if run.held_bytes <= system.usable_bytes]
@@ -330,15 +334,18 @@ def plan_linpack(
         raise InfeasibleError(
             f"{message}; {system.spec.name} has {format_bytes(system.usable_bytes)}"
         )
-    runs.sort(key=lambda run: (run.run_s, run.held_bytes, run.grid.rows))
+    runs.sort(key=lambda run: (run.run_s, run.held_bytes, run.rows))
     bound_s = least_s(size, block, system)
-    refused = len(every) - len(runs)
-    return GridRuns(size, block, system, tuple(runs), refused, bound_s, version(), command)
+    refused = {"memory": len(every) - len(runs)} if len(runs) < len(every) else {}
+    return GridRuns(
+        size=size, block=block, machine=system, num_priced=len(runs), refused=refused,
+        lower_bound_s=bound_s, runs=tuple(runs), version=version(), command=command,
+    )  # fmt: skip
 
 
 def _links(grid: ProcessGrid, system: CalibratedSystem) -> tuple[Links, Links]:
     """Return the links down a column of the grid and along a row."""
-    down, along = (grid.columns, 1) if grid.is_row_major else (1, grid.rows)
+    down, along = (grid.columns, 1) if grid.neighbours == "row" else (1, grid.rows)
     return system.links(down, grid.rows), system.links(along, grid.columns)
 
 
@@ -350,79 +357,3 @@ def _times(links: Links, kind: CollectiveKind, words: FloatArray) -> FloatArray:
 def _words(size: int) -> DataflowGraph:
     """Return the product of the update, which states the type of the numbers."""
     return hpl(size, size, word_bytes=WORD_BYTES)
-
-
-class GridRunRecord(TypedDict):
-    """One grid of processes."""
-
-    rows: int
-    columns: int
-    neighbours: Literal["row", "column"]
-    """Direction along which ranks are counted."""
-    run_s: float
-    parts_s: Mapping[str, float]
-    held_bytes: float
-
-
-class LinpackRecord(TypedDict):
-    """Runs of Linpack on grids of processes, fastest first."""
-
-    graph: str
-    system: str
-    fidelity: str
-    is_calibrated: bool
-    num_priced: int
-    refused: Mapping[str, int]
-    """Grids by the reason why they do not run."""
-    lower_bound_s: float
-    flops_per_s: float
-    """Rate of the fastest run."""
-    runs: Sequence[GridRunRecord]
-
-
-def linpack_record(found: GridRuns, *, top: int) -> LinpackRecord:
-    """Return the runs as data."""
-    return {
-        "graph": f"hpl-{found.size}x{found.block}",
-        "system": found.system.spec.name,
-        "fidelity": "closed_form",
-        "is_calibrated": found.system.calibration.is_calibrated,
-        "num_priced": len(found.runs),
-        "refused": {"memory": found.num_refused} if found.num_refused else {},
-        "lower_bound_s": found.lower_bound_s,
-        "flops_per_s": found.flops_per_s,
-        "runs": [
-            {
-                "rows": run.grid.rows,
-                "columns": run.grid.columns,
-                "neighbours": "row" if run.grid.is_row_major else "column",
-                "run_s": run.run_s,
-                "parts_s": run.parts_s,
-                "held_bytes": run.held_bytes,
-            }
-            for run in found.runs[:top]
-        ],
-    }
-
-
-def linpack_lines(found: GridRuns, *, top: int) -> Iterator[str]:
-    """Yield the fastest grid in full, and the next ones in short."""
-    best, spec = found.best, found.system.spec
-    yield f"hpl-{found.size}x{found.block} on {spec.name}: grid {best.grid}"
-    yield f"{format_seconds(best.run_s)}, {format_si(found.flops_per_s, 'FLOP/s')}"
-    known = "" if found.system.calibration.is_calibrated else ", uncalibrated"
-    refused = f"; {found.num_refused} refused: memory" if found.num_refused else ""
-    yield (f"fidelity closed_form{known}, proven: all {len(found.runs)} grids priced{refused}; "
-           f"work alone takes {format_seconds(found.lower_bound_s)}")  # fmt: skip
-    yield ""
-    yield from time_lines("one run", best.parts_s, best.run_s)
-    yield ""
-    memory = spec.chip.main_memory
-    yield from memory_lines({"matrix and panel": best.held_bytes}, best.held_bytes,
-                            memory.capacity_bytes, memory.name)  # fmt: skip
-    if len(found.runs) > 1 and top > 1:
-        yield ""
-        yield f"{'next grids':<32}{'run':>10}{'memory':>12}"
-        for run in found.runs[1:top]:
-            took, kept = format_seconds(run.run_s), format_bytes(run.held_bytes)
-            yield f"  {run.grid!s:<30}{took:>10}{kept:>12}"

@@ -20,7 +20,13 @@ from meshwright.base.units import time_told
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import default_optimizer, load_optimizer
-from meshwright.dataflow.answer import SLOWER, GraphPlan, GraphPlans, Refusal
+from meshwright.dataflow.answer import (
+    SLOWER,
+    GraphPlans,
+    RefusedDegrees,
+    SplitPlan,
+    parts_of_step,
+)
 from meshwright.dataflow.audited import plan_facts
 from meshwright.dataflow.energy import traffic
 from meshwright.dataflow.fusion.fuse import fused_stage_time
@@ -82,7 +88,7 @@ class DegreePricing:
 
     def priced(
         self, tp: int, pp: int, dp: int, *, is_final: bool = True, enough_s: float = inf
-    ) -> GraphPlan | Refusal:
+    ) -> SplitPlan | RefusedDegrees:
         """Return the best plan of some degrees, or the reason for no plan.
 
         Parameters
@@ -93,18 +99,18 @@ class DegreePricing:
             Time of a plan that is known: a graph is not cut where that cannot be faster [s].
         """
         if dp > self.num_passes:
-            return Refusal("more replicas than passes")
+            return RefusedDegrees("more replicas than passes")
         if tp > max(self.graph.sizes.values()):
-            return Refusal("no dim has so many parts")
+            return RefusedDegrees("no dim has so many parts")
         if self.is_repeated(pp):
             most_s = enough_s if self.only_best else inf
             return self._repeated(tp, pp, dp, is_final, most_s)
         if self.graph.repeats > 1:
-            return Refusal("more stages than repetitions")
+            return RefusedDegrees("more stages than repetitions")
         if any(kernel.phase is not Phase.FORWARD for kernel in self.graph.kernels):
-            return Refusal("a graph with gradients is cut between repetitions only")
+            return RefusedDegrees("a graph with gradients is cut between repetitions only")
         if self.least_s(tp, pp, dp) >= enough_s:
-            return Refusal(SLOWER)
+            return RefusedDegrees(SLOWER)
         return self._cut(tp, pp, dp, enough_s)
 
     def is_repeated(self, pp: int) -> bool:
@@ -113,12 +119,12 @@ class DegreePricing:
 
     def _repeated(
         self, tp: int, pp: int, dp: int, is_final: bool, most_s: float
-    ) -> GraphPlan | Refusal:
+    ) -> SplitPlan | RefusedDegrees:
         """Return the plan with repetitions of the graph as stages."""
         layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)
         rounds = passes + pp - 1
         if dp > 1 and self._bytes_per_row is not None:
-            return Refusal("rows of tables are updated by one replica")
+            return RefusedDegrees("rows of tables are updated by one replica")
         residency = Residency(layers, min(pp, passes), self._bytes_per_param, self._bytes_per_row)
         seconds = self._seconds(tp, dp, residency)
         slope, fixed_s = self._line(seconds, dp)
@@ -127,7 +133,7 @@ class DegreePricing:
             self._sums(seconds, each_s), self.system.usable_bytes, uses_program=is_final
         )
         if not found:
-            return Refusal("memory")
+            return RefusedDegrees("memory")
         tables, network = seconds.tables(), seconds.tables(NETWORK_ONLY)
         works = [
             StageWork(
@@ -144,20 +150,25 @@ class DegreePricing:
         priced = [(price, n) for n, work in enumerate(works)
                   if (price := self._stage(work, seconds, each_s)) is not None]  # fmt: skip
         if not priced:
-            return Refusal("memory of a chip")
+            return RefusedDegrees("memory of a chip")
         price, number = min(priced, key=lambda one: one[0].time_s)
         if price.time_s == inf:
-            return Refusal(SLOWER, rounds * min(one.bound_s for one, _ in priced) + fixed_s)
+            return RefusedDegrees(SLOWER, rounds * min(one.bound_s for one, _ in priced) + fixed_s)
         sharding, send_s = works[number].sharding, 0.0
         if pp > 1:
             links = self.system.links(tp * dp, pp)
             num_bytes = sent_bytes(self.graph, tp, sharding)
             send_s = links.time_s(CollectiveKind.SEND, num_bytes)
         gradient_s, update_s = self._once_a_step(_parameters(seconds, sharding), tp, dp)
-        return GraphPlan(
-            tp, pp, dp, layers, sharding, (), passes, price.time_s, send_s,
-            (pp - 1) * max(price.time_s, send_s), gradient_s, update_s, sharding.held_bytes,
-            rounds * price.bound_s + fixed_s,
+        pass_s = max(price.time_s, send_s)
+        return SplitPlan(
+            tp=tp, pp=pp, dp=dp, layers_per_stage=layers, num_passes=passes, sharding=sharding,
+            parts_s=parts_of_step(
+                num_passes=passes, pass_s=pass_s, bubble_s=(pp - 1) * pass_s,
+                gradient_s=gradient_s, update_s=update_s,
+            ),
+            stage_s=price.time_s, send_s=send_s, held_bytes=sharding.held_bytes,
+            lower_bound_s=rounds * price.bound_s + fixed_s,
         )  # fmt: skip
 
     def _line(self, seconds: SplitTimes, dp: int) -> tuple[float, float]:
@@ -193,30 +204,37 @@ class DegreePricing:
             return None
         return replace(price, bound_s=price.bound_s + work.layers * each_s * least)
 
-    def _cut(self, tp: int, pp: int, dp: int, enough_s: float) -> GraphPlan | Refusal:
+    def _cut(self, tp: int, pp: int, dp: int, enough_s: float) -> SplitPlan | RefusedDegrees:
         """Return the plan with parts of the graph as stages."""
         passes, limit = -(-self.num_passes // dp), self.system.usable_bytes
         every = self._sums(self._seconds(tp, dp, Residency()))
         sums = [tables for one in every if (tables := one.within(limit)) is not None]
         if not sums:
-            return Refusal("memory")
+            return RefusedDegrees("memory")
         links = self.system.links(tp * dp, pp)
         try:
             found = cut_stages(
                 sums, pp, lambda b: links.time_s(CollectiveKind.SEND, b), most=enough_s / passes
             )
         except UnsupportedError:
-            return Refusal("too many branches side by side for stages", self.least_s(tp, pp, dp))
+            return RefusedDegrees(
+                "too many branches side by side for stages", self.least_s(tp, pp, dp)
+            )
         if found is None:
-            return Refusal(SLOWER)
+            return RefusedDegrees(SLOWER)
         bound_s = max(passes * found.lower_bound, self.least_s(tp, pp, dp))
         held = max(stage.held_bytes(sums[0]) for stage in found.stages)
         if held > limit:
-            return Refusal("memory of the fastest stages", bound_s)
+            return RefusedDegrees("memory of the fastest stages", bound_s)
         slowest = max(found.stages, key=lambda stage: stage.cost)
-        return GraphPlan(
-            tp, len(found.stages), dp, 1, None, found.stages, passes, slowest.busy, slowest.send,
-            sum(stage.cost for stage in found.stages) - slowest.cost, 0.0, 0.0, held, bound_s,
+        return SplitPlan(
+            tp=tp, pp=len(found.stages), dp=dp, layers_per_stage=1, num_passes=passes,
+            stages=found.stages,
+            parts_s=parts_of_step(
+                num_passes=passes, pass_s=max(slowest.busy, slowest.send),
+                bubble_s=sum(stage.cost for stage in found.stages) - slowest.cost,
+            ),
+            stage_s=slowest.busy, send_s=slowest.send, held_bytes=held, lower_bound_s=bound_s,
         )  # fmt: skip
 
     def repeated_least_s(self, tp: int, pp: int, dp: int) -> float:
@@ -310,10 +328,12 @@ def plan_graph(
     return _ordered(pricing, priced)
 
 
-def _ordered(pricing: DegreePricing, priced: Mapping[Degrees, GraphPlan | Refusal]) -> GraphPlans:
+def _ordered(
+    pricing: DegreePricing, priced: Mapping[Degrees, SplitPlan | RefusedDegrees]
+) -> GraphPlans:
     """Return the plans among the priced degrees, the fastest first, and the bound of all."""
-    plans = [plan for plan in priced.values() if isinstance(plan, GraphPlan)]
-    refused = Counter(plan.reason for plan in priced.values() if isinstance(plan, Refusal))
+    plans = [plan for plan in priced.values() if isinstance(plan, SplitPlan)]
+    refused = Counter(plan.reason for plan in priced.values() if isinstance(plan, RefusedDegrees))
     if not plans:
         raise InfeasibleError(_why_nothing_fits(pricing, refused))
     ordered = sorted(plans, key=lambda plan: (plan.step_s, plan.held_bytes, plan.degrees))
@@ -325,9 +345,9 @@ def _ordered(pricing: DegreePricing, priced: Mapping[Degrees, GraphPlan | Refusa
 
 def _first_prices(
     pricing: DegreePricing, degrees: list[Degrees], progress: Progress | None
-) -> dict[Degrees, GraphPlan | Refusal]:
+) -> dict[Degrees, SplitPlan | RefusedDegrees]:
     """Return plans that may still be improved, graphs that are cut between repetitions first."""
-    priced: dict[Degrees, GraphPlan | Refusal] = {}
+    priced: dict[Degrees, SplitPlan | RefusedDegrees] = {}
     bounds = {
         each: pricing.repeated_least_s(*each) if pricing.only_best else 0.0 for each in degrees
     }
@@ -337,20 +357,20 @@ def _first_prices(
             progress(done, len(ordered))
         best_s = _best_s(priced)
         if bounds[each] >= best_s:
-            priced[each] = Refusal(SLOWER, bounds[each])
+            priced[each] = RefusedDegrees(SLOWER, bounds[each])
             continue
         priced[each] = pricing.priced(*each, is_final=False, enough_s=best_s)
     return priced
 
 
-def _close_gaps(pricing: DegreePricing, priced: dict[Degrees, GraphPlan | Refusal]) -> None:
+def _close_gaps(pricing: DegreePricing, priced: dict[Degrees, SplitPlan | RefusedDegrees]) -> None:
     """Look closely at all degrees that may hold a better plan than the best one so far."""
     closed: set[Degrees] = set()
     while True:
         open_ = [
             (plan.lower_bound_s, degrees)
             for degrees, plan in priced.items()
-            if isinstance(plan, GraphPlan)
+            if isinstance(plan, SplitPlan)
             and degrees not in closed
             and plan.lower_bound_s < min(_best_s(priced), plan.step_s * (1.0 - PROVEN))
         ]
@@ -361,8 +381,8 @@ def _close_gaps(pricing: DegreePricing, priced: dict[Degrees, GraphPlan | Refusa
         closed.add(degrees)
 
 
-def _best_s(priced: Mapping[Degrees, GraphPlan | Refusal]) -> float:
-    found = (plan.step_s for plan in priced.values() if isinstance(plan, GraphPlan))
+def _best_s(priced: Mapping[Degrees, SplitPlan | RefusedDegrees]) -> float:
+    found = (plan.step_s for plan in priced.values() if isinstance(plan, SplitPlan))
     return min(found, default=inf)
 
 

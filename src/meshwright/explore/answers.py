@@ -18,7 +18,7 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.explore.question import OPTIONS, Start, command_of, question_of
 
 if TYPE_CHECKING:
-    from meshwright.search.exhaustive import Best, Counts, Progress
+    from meshwright.search.exhaustive import Counts, FastestCandidates, Progress
     from meshwright.train.answer import Candidate, Plan
 
 Record = dict[str, Any]
@@ -112,7 +112,7 @@ def sections(text: str) -> Record:
     return {"sections": [plain_data(section) for section in _plan(text).page().sections]}
 
 
-def progress_record(counts: Counts, best: Best, left_s: float) -> Record:
+def progress_record(counts: Counts, best: FastestCandidates, left_s: float) -> Record:
     """Return the progress of a search, in words."""
     from meshwright.base.units import format_seconds
 

@@ -23,11 +23,8 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import opened, unreadable
-from meshwright.base.records import Listed, Rows
-from meshwright.base.units import format_seconds
+from meshwright.base.records import Brief
 from meshwright.catalog.files import shown
-from meshwright.view.pieces import largest
-from meshwright.view.words import counted
 
 
 class Work(StrEnum):
@@ -82,7 +79,7 @@ MICRO = 1e-6
 
 
 @dataclass(frozen=True)
-class Profile(Listed):
+class Profile(Brief):
     """Time of the mean step of a trace by kind of work; parts and idle time sum to the step."""
 
     step_s: float
@@ -96,24 +93,6 @@ class Profile(Listed):
     """Hidden time of each kind of communication, behind computation [s]."""
     idle_s: float
     """Time with nothing under way: the host prepares, or waits [s]."""
-
-    def brief(self) -> str:
-        """Return the mean step, and its largest parts."""
-        steps = counted(self.num_steps, "step") if self.num_steps else "no step named"
-        parts = {str(kind): seconds for kind, seconds in self.parts_s.items()}
-        return (
-            f"{format_seconds(self.step_s)} a step ({steps}): "
-            f"{largest(parts | {'nothing under way': self.idle_s}, self.step_s)}"
-        )
-
-    def rows(self) -> Rows:
-        """Return the time of each kind of work; of communication, exposed and hidden."""
-        kinds = dict.fromkeys((*self.parts_s, *self.hidden_s))
-        return [
-            {"part": str(kind), "time_s": self.parts_s.get(kind, 0.0),
-             "hidden_s": self.hidden_s.get(kind, 0.0)}
-            for kind in kinds
-        ]  # fmt: skip
 
 
 @dataclass

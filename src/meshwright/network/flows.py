@@ -74,7 +74,7 @@ def network_of_links(scenario: FlowScenario) -> Network:
 
 
 @dataclass(frozen=True)
-class Phase(Brief):
+class FlowPhase(Brief):
     """Flows in flight together: each waits for an equal number of others one after the other."""
 
     flows: IntArray
@@ -93,7 +93,7 @@ class RoutedFlows(Listed):
 
     scenario: FlowScenario
     network: Network
-    phases: tuple[Phase, ...]
+    phases: tuple[FlowPhase, ...]
     load_bytes: FloatArray
     """Load of each link, of all phases [bytes]."""
 
@@ -173,7 +173,7 @@ def route_flows(
                 parts[number] = [tuple(routed.routes.of(route).tolist()) for route in found]
         stated = [(scenario.routes[f], float(scenario.num_bytes[f])) for f in flows.tolist()]
         phases.append(
-            Phase(flows, _stated_s(stated, network), routed.default_z_s, routed.certificate)
+            FlowPhase(flows, _stated_s(stated, network), routed.default_z_s, routed.certificate)
         )
         load_bytes += routed.link_load_bytes
     return RoutedFlows(_in_parts(scenario, parts), network, tuple(phases), load_bytes)

@@ -229,7 +229,7 @@ def blocks_of_experts(
 
 
 @dataclass(frozen=True)
-class Choice:
+class Nesting:
     """A way to lay the axes of a strategy on a grid."""
 
     axes: tuple[str, ...]
@@ -243,7 +243,7 @@ class Choice:
 def all_choices(
     plan_options: PlanOptions, strategy: Strategy, sides: Shape, grids: Sequence[Shape] = (),
     most: int | None = None,
-) -> Sequence[Choice]:  # fmt: skip
+) -> Sequence[Nesting]:  # fmt: skip
     """Return the ways to lay the axes in nested blocks; those of the plan's own order first.
 
     Parameters
@@ -260,13 +260,13 @@ def all_choices(
 @lru_cache(maxsize=4096)
 def _choices(
     degrees: tuple[tuple[str, int], ...], sides: Shape, grids: tuple[Shape, ...], most: int | None
-) -> tuple[Choice, ...]:
+) -> tuple[Nesting, ...]:
     return tuple(islice(_each_choice(degrees, sides, grids), most))
 
 
 def _each_choice(
     degrees: Sequence[tuple[str, int]], sides: Shape, grids: Sequence[Shape]
-) -> Iterator[Choice]:
+) -> Iterator[Nesting]:
     used = [(axis, degree) for axis, degree in degrees if degree > 1]
     unused = tuple(axis for axis, degree in degrees if degree == 1)
     alone = tuple((1,) * len(sides) for _ in unused)
@@ -286,7 +286,7 @@ def _each_choice(
             key = shapes, tuple(map(and_, meeting[shapes], goes_first))
             if key not in known:
                 known.add(key)
-                yield Choice(axes, (*(shapes[number] for number in order), *alone))
+                yield Nesting(axes, (*(shapes[number] for number in order), *alone))
 
 
 def _meet(one: Shape, other: Shape) -> bool:
@@ -393,9 +393,9 @@ class Ranks:
         in_blocks = self.cell is None
         return (np.sort(self.device, axis=None) if in_blocks else self.device).tobytes()
 
-    def place(self, axis: str) -> Place:
+    def place(self, axis: str) -> AxisPlace:
         """Return the place of an axis, or of several (``a*b``): all that decides its groups."""
-        return Place((self._blocks(axis), self._used), self)
+        return AxisPlace((self._blocks(axis), self._used), self)
 
     def visit(self, axis: str, *, closes: bool, is_side_by_side: bool = False) -> IntArray:
         """Return the positions of an axis in its block, in an order that goes along neighbours.
@@ -407,7 +407,7 @@ class Ranks:
 
 
 @dataclass(frozen=True)
-class Place:
+class AxisPlace:
     """Blocks of an axis on the devices in use: equal ones have the same groups of devices."""
 
     key: tuple[object, ...]
@@ -552,7 +552,7 @@ def _stream_orders(network: Network, devices: Shape, closes: bool) -> Iterator[S
         yield found[0]
 
 
-def stated_ranks(network: Network, sides: Shape, choice: Choice) -> Ranks | None:
+def stated_ranks(network: Network, sides: Shape, choice: Nesting) -> Ranks | None:
     """Return the ranks of a choice: on the devices that it states, or where its blocks fit."""
     if not choice.devices:
         return block_ranks(network, sides, choice.axes, choice.shapes, may_have_holes=True)

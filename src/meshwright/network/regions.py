@@ -67,7 +67,7 @@ class _Move(NamedTuple):
     takes_edge: bool
 
 
-class _Step(Protocol):
+class _SweepStep(Protocol):
     def moves(self, state: _State) -> list[_Move]:
         """Return the possible next moves, the most wanted first."""
 
@@ -211,7 +211,7 @@ def cover(num_cells: int, edges: Edges, rules: CoverRules, limit: int) -> Cover:
     return Cover(_walks(chosen), is_proven=True)
 
 
-def _steps(num_cells: int, edges: Edges, rules: CoverRules, is_sized: bool) -> list[_Step]:
+def _steps(num_cells: int, edges: Edges, rules: CoverRules, is_sized: bool) -> list[_SweepStep]:
     """Return the steps of the sweep; a cell leaves the border after its last neighbour."""
     earlier: list[list[int]] = [[] for _ in range(num_cells)]
     last = list(range(num_cells))
@@ -221,7 +221,7 @@ def _steps(num_cells: int, edges: Edges, rules: CoverRules, is_sized: bool) -> l
     degrees = Counter(cell for edge in edges for cell in edge)
     missing = [max(0, 2 - degrees[cell]) for cell in range(num_cells)]
     forced = sum(missing)
-    steps: list[_Step] = []
+    steps: list[_SweepStep] = []
     border: list[int] = []
     for cell in range(num_cells):
         border.append(cell)
@@ -238,7 +238,9 @@ def _steps(num_cells: int, edges: Edges, rules: CoverRules, is_sized: bool) -> l
     return steps
 
 
-def _search(steps: Sequence[_Step], start: _State, limit: int) -> tuple[list[int] | None, bool]:
+def _search(
+    steps: Sequence[_SweepStep], start: _State, limit: int
+) -> tuple[list[int] | None, bool]:
     """Return the steps with an edge that is taken, or None; and whether that is proven."""
     seen: set[tuple[int, _State]] = set()
     taken = [False]

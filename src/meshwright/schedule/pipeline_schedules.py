@@ -25,7 +25,7 @@ class TaskKind(StrEnum):
     BACKWARD_WEIGHT = "BW"
 
 
-class Task(NamedTuple):
+class OrderedPass(NamedTuple):
     """One entry of the order of a stage."""
 
     kind: TaskKind
@@ -86,7 +86,7 @@ class PipelineSchedule(ABC):
     @abstractmethod
     def order(
         stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
-    ) -> list[Task]:
+    ) -> list[OrderedPass]:
         """Return the tasks of a stage, in order."""
 
 
@@ -111,10 +111,10 @@ class GPipe(PipelineSchedule):
     @staticmethod
     def order(
         stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
-    ) -> list[Task]:
+    ) -> list[OrderedPass]:
         """Return F0 F1 ... then B0 B1 ..., the same on every stage."""
-        forward = [Task(TaskKind.FORWARD, i, 0) for i in range(num_micro_batches)]
-        return forward + [Task(TaskKind.BACKWARD, i, 0) for i in range(num_micro_batches)]
+        forward = [OrderedPass(TaskKind.FORWARD, i, 0) for i in range(num_micro_batches)]
+        return forward + [OrderedPass(TaskKind.BACKWARD, i, 0) for i in range(num_micro_batches)]
 
 
 class OneForwardOneBackward(PipelineSchedule):
@@ -144,15 +144,15 @@ class OneForwardOneBackward(PipelineSchedule):
     @staticmethod
     def order(
         stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
-    ) -> list[Task]:
+    ) -> list[OrderedPass]:
         """Return p - stage - 1 forward passes of warm-up, then F B in turn, then all other B."""
         warm_up = min(num_stages - stage - 1, num_micro_batches)
-        tasks = [Task(TaskKind.FORWARD, i, 0) for i in range(warm_up)]
+        tasks = [OrderedPass(TaskKind.FORWARD, i, 0) for i in range(warm_up)]
         for i in range(warm_up, num_micro_batches):
-            tasks.append(Task(TaskKind.FORWARD, i, 0))
-            tasks.append(Task(TaskKind.BACKWARD, i - warm_up, 0))
+            tasks.append(OrderedPass(TaskKind.FORWARD, i, 0))
+            tasks.append(OrderedPass(TaskKind.BACKWARD, i - warm_up, 0))
         left = range(num_micro_batches - warm_up, num_micro_batches)
-        return tasks + [Task(TaskKind.BACKWARD, i, 0) for i in left]
+        return tasks + [OrderedPass(TaskKind.BACKWARD, i, 0) for i in left]
 
 
 class Interleaved(PipelineSchedule):
@@ -204,7 +204,7 @@ class Interleaved(PipelineSchedule):
     @staticmethod
     def order(
         stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
-    ) -> list[Task]:
+    ) -> list[OrderedPass]:
         """Return the warm-up, then F B in turn, then the remaining B, in passes of one chunk."""
         num_passes = num_virtual_stages * num_micro_batches
         passes = []
@@ -212,9 +212,9 @@ class Interleaved(PipelineSchedule):
             run, within = divmod(index, num_stages * num_virtual_stages)
             chunk, offset = divmod(within, num_stages)
             passes.append((run * num_stages + offset, chunk))
-        forward = [Task(TaskKind.FORWARD, i, chunk) for i, chunk in passes]
+        forward = [OrderedPass(TaskKind.FORWARD, i, chunk) for i, chunk in passes]
         last = num_virtual_stages - 1
-        backward = [Task(TaskKind.BACKWARD, i, last - chunk) for i, chunk in passes]
+        backward = [OrderedPass(TaskKind.BACKWARD, i, last - chunk) for i, chunk in passes]
         warm_up = 2 * (num_stages - stage - 1) + last * num_stages
         warm_up = min(warm_up, num_passes)
         steady = num_passes - warm_up
@@ -263,18 +263,18 @@ class ZeroBubble(PipelineSchedule):
     @staticmethod
     def order(
         stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
-    ) -> list[Task]:
+    ) -> list[OrderedPass]:
         """Return 1F1B of F and BI; the stage-th BI after that of a micro-batch precedes its BW."""
         warm_up = min(num_stages - stage - 1, num_micro_batches)
-        tasks = [Task(TaskKind.FORWARD, i, 0) for i in range(warm_up)]
+        tasks = [OrderedPass(TaskKind.FORWARD, i, 0) for i in range(warm_up)]
         for i in range(num_micro_batches):
             if i + warm_up < num_micro_batches:
-                tasks.append(Task(TaskKind.FORWARD, i + warm_up, 0))
-            tasks.append(Task(TaskKind.BACKWARD_INPUT, i, 0))
+                tasks.append(OrderedPass(TaskKind.FORWARD, i + warm_up, 0))
+            tasks.append(OrderedPass(TaskKind.BACKWARD_INPUT, i, 0))
             if i >= stage:
-                tasks.append(Task(TaskKind.BACKWARD_WEIGHT, i - stage, 0))
+                tasks.append(OrderedPass(TaskKind.BACKWARD_WEIGHT, i - stage, 0))
         delayed = range(max(num_micro_batches - stage, 0), num_micro_batches)
-        return tasks + [Task(TaskKind.BACKWARD_WEIGHT, i, 0) for i in delayed]
+        return tasks + [OrderedPass(TaskKind.BACKWARD_WEIGHT, i, 0) for i in delayed]
 
 
 schedules: Registry[type[PipelineSchedule]] = Registry("pipeline schedule")

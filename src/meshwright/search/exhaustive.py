@@ -115,7 +115,7 @@ class Found:
 
 
 @dataclass
-class Best:
+class FastestCandidates:
     """The ``size`` fastest candidates; each carries its memory and an identity of whole numbers.
 
     ``limit_s`` is the time beyond which a candidate can matter no more: neither among the fastest
@@ -229,7 +229,7 @@ BLOCK_ROWS = 8_192
 """Families of one block: with their divisions about the size of a cache."""
 FIRST_ROWS = 256
 """Families of the first block, which finds a first good plan."""
-Progress = Callable[[Counts, Best, float], None]
+Progress = Callable[[Counts, FastestCandidates, float], None]
 """Called after each block: counts, the best so far, and the bound of the rest [s]."""
 Price = Callable[[IntArray], None]
 """Prices the members of some families and folds them into the best."""
@@ -244,7 +244,7 @@ class BoundedSearch:
     num_members: FloatArray
     """Shape (families,)."""
     counts: Counts
-    best: Best
+    best: FastestCandidates
     prepare: Callable[[IntArray], Price]
     """Returns the pricing function of members, given the families to price, in ascending order."""
     left_s: float = float("inf")

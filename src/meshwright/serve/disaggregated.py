@@ -178,7 +178,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Kind:
+class WorkerKind:
     """One kind of worker: its problem, and every row that fits the memory and its limit."""
 
     space: ServingSpace
@@ -197,8 +197,8 @@ class Kind:
 class Deployments:
     """All deployments of a problem: the product of two spaces and of the numbers of workers."""
 
-    prefill: Kind
-    decode: Kind
+    prefill: WorkerKind
+    decode: WorkerKind
     path: CachePath
 
     @property
@@ -432,7 +432,7 @@ def prompts_of(work: Decode) -> Prefill:
     )  # fmt: skip
 
 
-def _kind(space: ServingSpace, prompts: ServingProblem, counts: Counts) -> Kind:
+def _kind(space: ServingSpace, prompts: ServingProblem, counts: Counts) -> WorkerKind:
     """Return the rows of one kind of worker.
 
     Replicas inside a worker that share no experts are separate workers, and left out.
@@ -443,7 +443,7 @@ def _kind(space: ServingSpace, prompts: ServingProblem, counts: Counts) -> Kind:
     s = columns.strategy
     is_one = (s.dp == 1) | (s.ep * s.etp > s.tp * s.cp)
     columns = columns.take(is_one & is_in_time(space, columns))
-    return Kind(space, option_sets, columns, _cache_bytes(prompts, columns.strategy))
+    return WorkerKind(space, option_sets, columns, _cache_bytes(prompts, columns.strategy))
 
 
 def _cache_bytes(prompts: ServingProblem, strategy: StrategyColumns) -> FloatArray:
@@ -456,7 +456,7 @@ def _cache_bytes(prompts: ServingProblem, strategy: StrategyColumns) -> FloatArr
     return column(reduce(larger, [use.cache_bytes for use in held]))[places.reshape(-1)]
 
 
-def _with_room_to_send(prefill: Kind) -> Kind:
+def _with_room_to_send(prefill: WorkerKind) -> WorkerKind:
     """Return the rows with room for the caches of one more pass: those being sent."""
     columns, capacity = prefill.columns, prefill.space.problem.system.chip.main_memory
     more = prefill.cache_bytes * columns.strategy.micro_batch_size

@@ -17,10 +17,10 @@ from meshwright.cost.communication import Collectives, CommCost, comm_cost
 from meshwright.cost.memory import parameters_on_device
 from meshwright.cost.operator import DeviceRates
 from meshwright.cost.pipeline import POSITIONS, StageLayout, jitter_fraction, stage_layout
-from meshwright.cost.problem import Distances, ProblemOf
+from meshwright.cost.problem import ProblemOf
 from meshwright.cost.step import send_s
 from meshwright.graph.op import LayerGraph, OpKind, Phase
-from meshwright.serve.certainty import Certainty, surely
+from meshwright.search.intervals import Certainty, Distances, surely
 from meshwright.serve.closed_loop import LoopOf
 from meshwright.serve.operators import (
     PassCost,

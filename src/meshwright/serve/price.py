@@ -9,14 +9,9 @@ from operator import add
 import numpy as np
 
 from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller, where
-from meshwright.cost.energy import (
-    dynamic_parts_j,
-    link_energy_j,
-    step_cost_usd,
-    system_parts_j,
-    total_energy_j,
-)
+from meshwright.cost.energy import dynamic_parts_j, link_energy_j, system_parts_j, total_energy_j
 from meshwright.cost.memory import num_axes
+from meshwright.cost.money import step_cost_usd
 from meshwright.serve.closed_loop import LoopOf, LoopState, requests_per_s, steady, together
 from meshwright.serve.operators import PASS_TIME_PARTS
 from meshwright.serve.passes import (

@@ -19,7 +19,7 @@ from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, take
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.search.exhaustive import TIE, Counts
-from meshwright.serve.certainty import surely
+from meshwright.search.intervals import surely
 from meshwright.serve.launching import refused_rows
 from meshwright.serve.passes import ServingProblem, group_counts, passes_of, reserved_bytes
 from meshwright.serve.price import ServingPrice, price_serving, with_groups
@@ -460,7 +460,7 @@ BLOCK_ROWS = 32_768
 """Rows that are priced at a time: those that share a pass about fill a cache."""
 
 
-class Objective(StrEnum):
+class ServingObjective(StrEnum):
     """Objective of the search for a serving system."""
 
     THROUGHPUT = "throughput"
@@ -473,7 +473,7 @@ class Objective(StrEnum):
 class ServingResult:
     """The best candidates, the Pareto front, and the coverage of the space."""
 
-    objective: Objective
+    objective: ServingObjective
     option_sets: tuple[PlanOptions, ...]
     fitting: ServingColumns
     """All candidates that fit the memory."""
@@ -493,7 +493,7 @@ class ServingResult:
 
 
 def search_serving(
-    space: ServingSpace, objective: Objective = Objective.THROUGHPUT, *, top: int = 5
+    space: ServingSpace, objective: ServingObjective = ServingObjective.THROUGHPUT, *, top: int = 5
 ) -> ServingResult:
     """Return the best ways to serve, proven over the whole space.
 
@@ -509,7 +509,9 @@ def search_serving(
     if not len(fitting):
         raise InfeasibleError(memory_shortfall(space, counts))
     in_time = is_in_time(space, fitting)
-    eligible = in_time & (is_full(space, fitting) if objective is Objective.LATENCY else True)
+    eligible = in_time & (
+        is_full(space, fitting) if objective is ServingObjective.LATENCY else True
+    )
     if not eligible.any():
         raise InfeasibleError(latency_shortfall(space, option_sets, fitting, in_time, counts))
     return ServingResult(
@@ -535,7 +537,7 @@ def covered(space: ServingSpace, counts: Counts) -> tuple[tuple[PlanOptions, ...
         mine = candidates.take(np.flatnonzero(own))
         legal = legal_rows(space, plan_options, mine.strategy, counts)
         mine = mine.take(legal)
-        layout = Layout(
+        layout = ServingLayout(
             plan_options, len(option_sets), reserved_of(space.problem, plan_options, mine)
         )
         ladder = _priced(space, layout, mine)
@@ -547,7 +549,7 @@ def covered(space: ServingSpace, counts: Counts) -> tuple[tuple[PlanOptions, ...
 
 
 @dataclass(frozen=True)
-class Layout:
+class ServingLayout:
     """A set of plan options, and the values that depend only on it and on the split."""
 
     plan_options: PlanOptions
@@ -573,7 +575,7 @@ def reserved_of(
     return tuple(found)
 
 
-def _priced(space: ServingSpace, layout: Layout, candidates: Candidates) -> ServingColumns:
+def _priced(space: ServingSpace, layout: ServingLayout, candidates: Candidates) -> ServingColumns:
     """Return the columns of each row that ranking needs, priced in blocks."""
     parts = []
     for start in range(0, len(candidates), BLOCK_ROWS):
@@ -598,7 +600,7 @@ def _priced(space: ServingSpace, layout: Layout, candidates: Candidates) -> Serv
     return joined_columns(parts)
 
 
-def _block_price(space: ServingSpace, layout: Layout, block: Candidates) -> ServingPrice:
+def _block_price(space: ServingSpace, layout: ServingLayout, block: Candidates) -> ServingPrice:
     """Return the price of a block; rows that differ in their groups alone share their pass."""
     size = block.strategy.micro_batch_size.astype(np.int64)
     keys = block.split_of * (size.max() + 1) + size
@@ -619,7 +621,9 @@ def _that_fit(space: ServingSpace, priced: ServingColumns, counts: Counts) -> Se
     return priced.take(fits)
 
 
-def _largest_batches(space: ServingSpace, layout: Layout, ladder: ServingColumns) -> ServingColumns:
+def _largest_batches(
+    space: ServingSpace, layout: ServingLayout, ladder: ServingColumns
+) -> ServingColumns:
     """Return, for each split and number of groups, the largest batch that fits and is in time.
 
     Memory and latency grow with the batch, so the ladder brackets it and halving finds it. Rows
@@ -679,14 +683,14 @@ def is_full(space: ServingSpace, columns: ServingColumns) -> BoolArray:
 
 
 def ranking(
-    columns: ServingColumns, eligible: BoolArray, objective: Objective, top: int
+    columns: ServingColumns, eligible: BoolArray, objective: ServingObjective, top: int
 ) -> IntArray:
     """Return the best row of each split of the devices, best first.
 
     Within a tie (see ``TIE``) of the best one, fewer devices win, then the other measure.
     """
     rows = np.flatnonzero(eligible)
-    wants_rate = objective is Objective.THROUGHPUT
+    wants_rate = objective is ServingObjective.THROUGHPUT
     measures = (-columns.tokens_per_s[rows], columns.latency_s[rows])
     first, second = measures if wants_rate else measures[::-1]
     devices, memory = columns.strategy.num_devices[rows], columns.memory_bytes[rows]

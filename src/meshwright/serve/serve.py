@@ -23,10 +23,11 @@ from meshwright.catalog.calibration import (
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import load_server, server_names
-from meshwright.cost.energy import step_cost_usd
+from meshwright.cost.money import step_cost_usd
 from meshwright.cost.pipeline import POSITIONS
 from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE
 from meshwright.search.exhaustive import Counts, Coverage
+from meshwright.search.intervals import Certainty, interval_of, rates_of
 from meshwright.serve.answer import (
     EVERY_ROW,
     Deployment,
@@ -39,8 +40,7 @@ from meshwright.serve.answer import (
     serving_string,
 )
 from meshwright.serve.audited import facts_of
-from meshwright.serve.certainty import Certainty, interval_of, rates_of
-from meshwright.serve.disaggregated import Deployments, Kind, Split, search_disaggregated
+from meshwright.serve.disaggregated import Deployments, Split, WorkerKind, search_disaggregated
 from meshwright.serve.launching import server_faults, serving_faults
 from meshwright.serve.passes import ServingProblem, with_stored_weights
 from meshwright.serve.price import (
@@ -52,7 +52,7 @@ from meshwright.serve.price import (
     per_million_tokens,
     price_serving,
 )
-from meshwright.serve.search import Objective, ServingResult, ServingSpace, search_serving
+from meshwright.serve.search import ServingObjective, ServingResult, ServingSpace, search_serving
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.calibration import constants_of
@@ -304,7 +304,7 @@ def serve(
     """
     problem = serving_problem(model, system, workload, server, calibration, memory_share)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
-    result = search_serving(ServingSpace(problem, choices), Objective(objective), top=top)
+    result = search_serving(ServingSpace(problem, choices), ServingObjective(objective), top=top)
     plan = serving_plan(
         problem, result, calibration=calibration, server=problem.server.name, version=version(),
         command=command, memory_share=memory_share,
@@ -458,7 +458,7 @@ def _deployment(found: Deployments, split: Split) -> Deployment:
     )
 
 
-def _worker(kind: Kind, index: int) -> ServingCandidate:
+def _worker(kind: WorkerKind, index: int) -> ServingCandidate:
     """Return one worker, with rates over its own devices."""
     found = serving_candidate(kind.space.problem, *kind.candidate(index))
     price = found.estimate

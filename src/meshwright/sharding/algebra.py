@@ -128,7 +128,7 @@ def walk(layout: Sharding, moves: list[Move]) -> Iterator[tuple[Sharding, Move]]
 
 
 @dataclass(frozen=True)
-class Operand:
+class ShardedOperand:
     """One side of a matrix product: its dims in order, and its sharding."""
 
     dims: tuple[str, ...]
@@ -136,7 +136,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductMoves:
     """Moves that a matrix product needs for each operand, and the sharding of its output."""
 
     left_moves: list[Move]
@@ -158,12 +158,12 @@ def gather_left(axis: str, left_dim: str, right_dim: str) -> Side:
 
 
 def matmul(
-    left: Operand,
-    right: Operand,
+    left: ShardedOperand,
+    right: ShardedOperand,
     output_dims: tuple[str, ...],
     want: Sharding | None = None,
     arbiter: Arbiter = gather_left,
-) -> Product:
+) -> ProductMoves:
     """Apply the four-case rule to ``output = left @ right``, summed over the other shared dims.
 
     Parameters
@@ -190,7 +190,7 @@ def matmul(
         elif remaining is not None:
             local = Sharding(local.split, (*local.partial, axis))
     moves = [] if want is None else reshard(local, want)
-    return Product(
+    return ProductMoves(
         gathered["left"], gathered["right"], local, moves, local if want is None else want
     )
 

@@ -16,8 +16,8 @@ from meshwright.sharding import launching
 from meshwright.sharding.algebra import (
     FLAT,
     Arbiter,
-    Operand,
-    Product,
+    ProductMoves,
+    ShardedOperand,
     Sharding,
     Side,
     matmul,
@@ -811,9 +811,9 @@ def logical_dims(tensor: Tensor) -> tuple[str, ...]:
     return ("experts", *tensor.dims) if grouped else tensor.dims
 
 
-def as_operand(tensor: Tensor, layout: Sharding) -> Operand:
+def as_operand(tensor: Tensor, layout: Sharding) -> ShardedOperand:
     """Return an activation as one side of a product."""
-    return Operand(logical_dims(tensor), layout)
+    return ShardedOperand(logical_dims(tensor), layout)
 
 
 def matrices(op: Op) -> list[tuple[Tensor, Tensor]]:
@@ -861,15 +861,17 @@ def source_layout(op: Op, plan_options: PlanOptions) -> Sharding:
     return Sharding({"tokens": free, **table.split})
 
 
-def source_operand(op: Op, plan_options: PlanOptions) -> Operand:
+def source_operand(op: Op, plan_options: PlanOptions) -> ShardedOperand:
     """Return the activation that a product reads as its left side."""
     layout = source_layout(op, plan_options)
     if op.kind is OpKind.EMBEDDING:
-        return Operand((*op.inputs[0].dims, *op.contracted), layout)
+        return ShardedOperand((*op.inputs[0].dims, *op.contracted), layout)
     return as_operand(op.inputs[0], layout)
 
 
-def forward_products(op: Op, plan_options: PlanOptions) -> list[tuple[Tensor, Tensor, Product]]:
+def forward_products(
+    op: Op, plan_options: PlanOptions
+) -> list[tuple[Tensor, Tensor, ProductMoves]]:
     """Return, for each weight matrix of an operator: weight, output, and the product it needs."""
     left = source_operand(op, plan_options)
     return [
@@ -878,7 +880,7 @@ def forward_products(op: Op, plan_options: PlanOptions) -> list[tuple[Tensor, Te
             output,
             matmul(
                 left,
-                Operand(weight.dims, weight_sharding(weight, plan_options)),
+                ShardedOperand(weight.dims, weight_sharding(weight, plan_options)),
                 logical_dims(output),
                 arbiter=arbiter(plan_options),
             ),

@@ -18,7 +18,7 @@ from meshwright.sharding.algebra import (
     FLAT,
     CollectiveCall,
     Move,
-    Operand,
+    ShardedOperand,
     Sharding,
     Split,
     matmul,
@@ -375,7 +375,7 @@ def _product_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     for weight, output in matrices(op):
         gradient, rest = gradient_of(output), activation_sharding(output, plan_options)
         incoming = as_operand(output, rest)
-        held = Operand(weight.dims, weight_sharding(weight, plan_options))
+        held = ShardedOperand(weight.dims, weight_sharding(weight, plan_options))
         site = f"{op.name}: output gradient"
         if op.kind is not OpKind.EMBEDDING:
             back = matmul(incoming, held, left.dims, arbiter=arbiter(plan_options))

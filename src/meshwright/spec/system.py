@@ -143,7 +143,7 @@ class ChipSpec(Declaration):
         return self.memories[-1]
 
 
-class MemoryPart(Declaration):
+class PackageMemory(Declaration):
     """All memory of one kind on one package."""
 
     name: str

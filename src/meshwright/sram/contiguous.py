@@ -274,7 +274,7 @@ def balanced_stops(
 
 
 @dataclass(frozen=True)
-class StageTimes:
+class LayerTimes:
     """Seconds of the layers on the device of a stage, and of the sends at its ends."""
 
     layer_s: FloatArray
@@ -284,9 +284,9 @@ class StageTimes:
     exit_s: FloatArray
     """Time of the sends of a stage that ends with each layer [s]."""
 
-    def reversed(self) -> StageTimes:
+    def reversed(self) -> LayerTimes:
         """Return the times with the layers in reverse order."""
-        return StageTimes(self.layer_s[::-1], self.exit_s[::-1], self.entry_s[::-1])
+        return LayerTimes(self.layer_s[::-1], self.exit_s[::-1], self.entry_s[::-1])
 
     def run_s(self, first: IntArray, stop: int) -> FloatArray:
         """Return the seconds of runs that stop at the same place."""
@@ -322,7 +322,7 @@ class StageRuns:
     """The seconds of every run of layers on every kind of stage that has room for it."""
 
     def __init__(
-        self, loads: LayerLoads, stage_capacities: StageCapacities, times: Sequence[StageTimes],
+        self, loads: LayerLoads, stage_capacities: StageCapacities, times: Sequence[LayerTimes],
         most_stages: int,
     ) -> None:  # fmt: skip
         """Price the runs; stages beyond the last one with stated times are like it."""

@@ -48,8 +48,8 @@ from meshwright.sram.proposals import (
 )
 from meshwright.sram.rates import batch_of
 from meshwright.sram.search import (
+    CutObjective,
     CutProblem,
-    Objective,
     Solution,
     bound,
     cut_problems_of,
@@ -203,7 +203,7 @@ def partition(
     if cut.num_groups is not None and cut.num_groups > batch:
         message = f"{cut.num_groups} groups of a batch of {batch}"
         raise SpecError(Fault("groups", message, f"at most {batch}"))
-    objective = Objective(cut.objective)
+    objective = CutObjective(cut.objective)
     solution = solve(problem, objective, cut.num_groups)
     groups = solution.num_groups if solution else cut.num_groups or group_choices(problem)[-1]
     cut_problem = solution.cut_problem if solution else cut_problems_of(problem, [groups])[0]
@@ -237,8 +237,8 @@ def partition_measured(
         Neither a capacity nor a system is stated, or times are needed and not there.
     """
     spec = load_system(system) if isinstance(system, str) else system
-    layers, objective = measured_layers(file), Objective(cut.objective)
-    if objective is Objective.TIME and not layers.layer_s.any():
+    layers, objective = measured_layers(file), CutObjective(cut.objective)
+    if objective is CutObjective.TIME and not layers.layer_s.any():
         raise SpecError(Fault("objective", "time needs the time of every layer", "in the file"))
     devices = None
     if spec is not None:

@@ -19,8 +19,8 @@ from meshwright.sram.contiguous import most_worth
 from meshwright.sram.problem import PLAN_OPTIONS, PartitionProblem
 from meshwright.sram.rates import batch_of, rates
 from meshwright.sram.search import (
+    CutObjective,
     CutProblem,
-    Objective,
     Solution,
     cut_problems_of,
     fewest_stops,
@@ -74,8 +74,8 @@ Progress = Callable[[int, int], None]
 
 
 def proposals(
-    problem: PartitionProblem, objective: Objective, num_groups: int | None, found: Solution | None,
-    progress: Progress | None = None,
+    problem: PartitionProblem, objective: CutObjective, num_groups: int | None,
+    found: Solution | None, progress: Progress | None = None,
 ) -> list[Proposal]:  # fmt: skip
     """Return the changes that make a model fit, the cheapest first.
 
@@ -86,7 +86,7 @@ def proposals(
     progress
         Called with the changes that are tried.
     """
-    changes: list[Callable[[PartitionProblem, Objective, int | None], Iterator[Proposal]]] = [
+    changes: list[Callable[[PartitionProblem, CutObjective, int | None], Iterator[Proposal]]] = [
         _splits, _batches, _streams, _narrower, _pruned,
     ]  # fmt: skip
     offers: list[Proposal] = []
@@ -113,7 +113,7 @@ def _offer(
 
 
 def _splits(
-    problem: PartitionProblem, objective: Objective, groups: int | None
+    problem: PartitionProblem, objective: CutObjective, groups: int | None
 ) -> Iterator[Proposal]:
     """Yield the split of each layer that needs the fewest devices: all of it, or its experts."""
     for kind in ("split", "experts") if problem.priced_problem.num_experts else ("split",):
@@ -152,7 +152,7 @@ def _legal_splits(problem: PartitionProblem, *, spreads_experts: bool) -> list[P
 
 
 def _batches(
-    problem: PartitionProblem, objective: Objective, groups: int | None
+    problem: PartitionProblem, objective: CutObjective, groups: int | None
 ) -> Iterator[Proposal]:
     """Yield the largest smaller batch that fits the devices there are.
 
@@ -195,7 +195,7 @@ def with_batch(problem: PartitionProblem, batch: int) -> PartitionProblem:
 
 
 def _streams(
-    problem: PartitionProblem, objective: Objective, groups: int | None
+    problem: PartitionProblem, objective: CutObjective, groups: int | None
 ) -> Iterator[Proposal]:
     """Yield the next level of memory that holds the layers; layers with room nearer stay there."""
     for level in range(problem.level + 1, len(problem.system.chip.memories)):
@@ -211,7 +211,7 @@ def _streams(
 
 
 def _narrower(
-    problem: PartitionProblem, objective: Objective, groups: int | None
+    problem: PartitionProblem, objective: CutObjective, groups: int | None
 ) -> Iterator[Proposal]:
     """Yield narrower weights that fit, the widest of them."""
     work = problem.workload
@@ -231,7 +231,7 @@ def _narrower(
 
 
 def _pruned(
-    problem: PartitionProblem, objective: Objective, groups: int | None
+    problem: PartitionProblem, objective: CutObjective, groups: int | None
 ) -> Iterator[Proposal]:
     """Yield the largest share of the weights with which the model fits.
 
@@ -285,7 +285,7 @@ MOST_IN_FLIGHT = 1 << 16
 
 
 def level_options(
-    problem: PartitionProblem, objective: Objective, groups: int | None
+    problem: PartitionProblem, objective: CutObjective, groups: int | None
 ) -> tuple[PartitionLevel, ...]:
     """Return the best cut for each level of memory of the chip, near to far."""
     found = []
@@ -307,7 +307,7 @@ def level_options(
 
 
 def batch_options(
-    problem: PartitionProblem, objective: Objective, progress: Progress | None = None
+    problem: PartitionProblem, objective: CutObjective, progress: Progress | None = None
 ) -> tuple[tuple[PartitionBatch, ...], int]:
     """Return the batches that none beats in tokens per second and in those of one user.
 

@@ -18,10 +18,10 @@ from meshwright.serve.passes import group_counts
 from meshwright.spec.workload import Training
 from meshwright.sram.contiguous import (
     LayerLoads,
+    LayerTimes,
     Speed,
     StageCapacities,
     StageRuns,
-    StageTimes,
     balanced_stops,
     fastest_cut,
     greedy_stops,
@@ -67,7 +67,7 @@ class CutProblem:
         candidates = [self.layers_by_chip.get(chip.name, self.layers) for chip in chips]
         return max(candidates, key=lambda layers: float(layers.layer_s.sum()))
 
-    def times_of(self, stage: int) -> StageTimes:
+    def times_of(self, stage: int) -> LayerTimes:
         """Return the seconds of every run on a stage, as the search for a cut needs them.
 
         In training the number of stages is open while they are counted from the end, so every
@@ -83,7 +83,7 @@ class CutProblem:
             entry_s = 0.0 * exit_s
             if self.is_training:
                 entry_s = np.concatenate(([0.0], exit_s[:-1]))
-            self._times[key] = StageTimes(layers.layer_s, entry_s, exit_s)
+            self._times[key] = LayerTimes(layers.layer_s, entry_s, exit_s)
         return self._times[key]
 
     def stage_seconds(self, stops: list[int]) -> list[StageSeconds]:
@@ -130,7 +130,7 @@ class CutProblem:
                    key=lambda lv: float(self._sends_s[lv].max()), default=None)  # fmt: skip
 
     @cached_property
-    def _times(self) -> dict[tuple[int, int | None, int | None], StageTimes]:
+    def _times(self) -> dict[tuple[int, int | None, int | None], LayerTimes]:
         return {}
 
 
@@ -138,7 +138,7 @@ MOST_PLACES = 50_000_000
 """Layers times stages beyond which the table of the fastest cuts is not made."""
 
 
-class Objective(StrEnum):
+class CutObjective(StrEnum):
     """Objective of the search for a cut."""
 
     COUNT = "count"
@@ -268,7 +268,7 @@ def cut_problems_of(problem: PartitionProblem, num_groups: list[int]) -> list[Cu
 
 
 def solve(
-    problem: PartitionProblem, objective: Objective, num_groups: int | None = None
+    problem: PartitionProblem, objective: CutObjective, num_groups: int | None = None
 ) -> Solution | None:
     """Return the best cut of a model; None where a layer fits no device.
 
@@ -285,7 +285,7 @@ def solve(
     def rank(solution: Solution) -> tuple[float, ...]:
         speed = solution.rates.tokens_per_s if solution.rates else 0.0
         used = float(solution.num_stages * solution.replicas)
-        is_fastest = objective is Objective.TIME and solution.has_devices
+        is_fastest = objective is CutObjective.TIME and solution.has_devices
         stages = 0.0 if is_fastest else float(len(solution.stops))
         return stages, -speed, used, solution.num_groups
 
@@ -302,7 +302,7 @@ def group_choices(problem: PartitionProblem) -> list[int]:
 
 
 def _solution(
-    problem: PartitionProblem, objective: Objective, cut_problem: CutProblem, num_groups: int
+    problem: PartitionProblem, objective: CutObjective, cut_problem: CutProblem, num_groups: int
 ) -> Solution | None:
     """Return the best cut of a model into stages; None where a layer fits no device."""
 
@@ -315,13 +315,13 @@ def _solution(
     return None if stops is None else _priced(problem, cut_problem, num_groups, stops)
 
 
-def _best_stops(cut_problem: CutProblem, objective: Objective, speed: Speed) -> list[int] | None:
+def _best_stops(cut_problem: CutProblem, objective: CutObjective, speed: Speed) -> list[int] | None:
     """Return the best cut under an objective; None where a layer fits no device."""
     stops = fewest_stops(cut_problem)
-    if stops is None or objective is Objective.COUNT:
+    if stops is None or objective is CutObjective.COUNT:
         return stops
     most = len(stops) if cut_problem.most_stages is None else cut_problem.most_stages
-    if objective is Objective.BALANCE or len(stops) > most:
+    if objective is CutObjective.BALANCE or len(stops) > most:
         return even_stops(cut_problem, len(stops))
     return fastest_stops(cut_problem, most, speed)
 
@@ -346,7 +346,7 @@ def _priced(
     return replace(plain, rates=yielded)
 
 
-def solve_measured(cut_problem: CutProblem, objective: Objective) -> Solution | None:
+def solve_measured(cut_problem: CutProblem, objective: CutObjective) -> Solution | None:
     """Return the best cut of measured layers; None where one of them fits no device.
 
     ``time``: most passes per second of all replicas on the devices there are, each with groups

@@ -14,14 +14,12 @@ from meshwright.sram.answer import (
     PartitionStage,
     Proposal,
 )
-from meshwright.sram.picture import partition_svg
 from meshwright.sram.rates import Rates
 from meshwright.view.drawn import largest
 from meshwright.view.parts import (
     Folded,
     Page,
     Part,
-    Picture,
     Plot,
     Section,
     Table,
@@ -308,8 +306,6 @@ def _stages(plan: PartitionPlan) -> Iterator[Part]:
     if not plan.stages:
         return
     yield stages_table(plan, len(plan.stages), "Stages; those alike share a row")
-    says = f"{counted(len(plan.stages), 'stage')}: layers, memory, time, what each sends on"
-    yield Folded("The stages as one picture", [Picture("Stages", says, partition_svg(plan))])
 
 
 def _sure(plan: PartitionPlan) -> Iterator[Part]:

@@ -2,13 +2,13 @@
 
 from math import inf
 
-from meshwright.streams.forms import Cycle, Line, Ring, TensorStream, streams
+from meshwright.streams.forms import CycleStream, LineStream, RingStream, TensorStream, streams
 
 _FORMS: dict[str, TensorStream] = {
-    "folded_ring": Ring(is_folded=True),
-    "cycle": Cycle(),
-    "stream": Line(num_held=0.0),
-    "hold": Line(num_held=inf),
-    "ring": Ring(),
+    "folded_ring": RingStream(is_folded=True),
+    "cycle": CycleStream(),
+    "stream": LineStream(num_held=0.0),
+    "hold": LineStream(num_held=inf),
+    "ring": RingStream(),
 }
 streams.fill(_FORMS, "streams")

@@ -83,7 +83,7 @@ streams: Registry[TensorStream] = Registry("tensor stream")
 
 
 @dataclass(frozen=True)
-class Ring(TensorStream):
+class RingStream(TensorStream):
     """TSPP: a one-way ring in a line; every sub-tensor moves one member down the ring each round.
 
     Neighbours of the ring are neighbours of the line, and the wrap crosses the whole line, in the
@@ -146,7 +146,7 @@ class Ring(TensorStream):
         ]
 
 
-class Cycle(Ring):
+class CycleStream(RingStream):
     """A ring on a Hamiltonian cycle of neighbours, half of every sub-tensor in each direction.
 
     A link carries half the bytes of a line. A block of a mesh has such a cycle when one side is
@@ -194,7 +194,7 @@ class Cycle(Ring):
 
 
 @dataclass(frozen=True)
-class Line(TensorStream):
+class LineStream(TensorStream):
     """A line of devices, one hop a round in both directions: ``hold``, ``stream`` and between.
 
     Express waves carry every sub-tensor once to each member. The members of the left half use them
@@ -210,7 +210,7 @@ class Line(TensorStream):
     """Passing copies that each half keeps, h: 0 is ``stream``, from ceil(N / 2) on ``hold``."""
 
     @classmethod
-    def filling(cls, num_members: Num, num_fitting: Num) -> Line:
+    def filling(cls, num_members: Num, num_fitting: Num) -> LineStream:
         """Return the line of the most copies with buffers for at most this many sub-tensors.
 
         Where even those of ``stream`` hold more, it is ``stream``.

@@ -20,15 +20,17 @@ from meshwright.base.registry import version
 from meshwright.base.units import format_bytes, format_si, time_told
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.catalog.systems import best_measured_mfu
-from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_w, idles_above_cap
+from meshwright.cost.energy import IDLE_ABOVE_CAP, idle_power_w, idles_above_cap
+from meshwright.cost.goodput import goodput_fraction
 from meshwright.cost.memory import fullest, host_of
 from meshwright.cost.operator import stated_rate
 from meshwright.cost.parts import TimePart, number_at
 from meshwright.cost.pipeline import POSITIONS, micro_batches, recomputed_shares
-from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE, UNSEEN, Problem, interval
+from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE, Problem
 from meshwright.cost.step import Priced, price_columns, price_one
 from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
 from meshwright.search.exhaustive import Coverage, Found, in_order_of_preference
+from meshwright.search.intervals import UNSEEN, interval
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, stack
 from meshwright.sharding.strategy import row as row_of
 from meshwright.spec.model import ModelSpec

@@ -570,7 +570,7 @@ def _layer_table(
 
 
 @dataclass(frozen=True)
-class Block:
+class PricedBlock:
     """Members that fit, priced; ``plan_options`` holds the choices on which members differ."""
 
     families: Families
@@ -621,7 +621,7 @@ class _Expansion:
 
 def members(
     space: SearchSpace, families: Families, links: LinkTable, rows: IntArray, counts: Counts
-) -> Iterator[Block]:
+) -> Iterator[PricedBlock]:
     """Yield the members of the named families that fit, priced, and count the others.
 
     Offload is priced only where the same plan does not fit without it: it never makes a step
@@ -649,7 +649,7 @@ def members(
 def _with_offloads(
     space: SearchSpace, part: _Part, plan_options: PlanOptions, expansion: _Expansion,
     offloads: Sequence[Offload], counts: Counts,
-) -> Iterator[Block]:  # fmt: skip
+) -> Iterator[PricedBlock]:  # fmt: skip
     """Yield the members that fit as they are, then those that fit with a kind of offload only."""
     for number, offload in enumerate(offloads):
         chosen = replace(plan_options, offload=offload)
@@ -681,7 +681,7 @@ def _note_shortage(counts: Counts, room: Room) -> None:
 def _block(
     space: SearchSpace, part: _Part, plan_options: PlanOptions, expansion: _Expansion,
     rows: IntArray, memory_bytes: FloatArray,
-) -> Block:  # fmt: skip
+) -> PricedBlock:  # fmt: skip
     """Return some rows of an expansion, priced."""
     part_rows = expansion.part_rows[rows]
     price = take_rows(replace(part.price, states=(), mean=None), part_rows)
@@ -689,7 +689,7 @@ def _block(
         space.problem, plan_options, take_rows(expansion.shards, rows), price,
         part.links.take(expansion.link_rows[rows], plan_options.zero_stage),
     )  # fmt: skip
-    block = Block(
+    block = PricedBlock(
         part.families, plan_options, part.rows[part_rows], expansion.dp_shard[rows], price, time,
         memory_bytes[rows],
     )  # fmt: skip

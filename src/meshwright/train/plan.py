@@ -13,7 +13,8 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.registry import version
 from meshwright.base.units import format_seconds
 from meshwright.catalog.calibration import DEFAULT
-from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, total_energy_j
+from meshwright.cost.energy import step_energy_parts_j, total_energy_j
+from meshwright.cost.money import step_cost_usd
 from meshwright.cost.problem import Problem
 from meshwright.search.exhaustive import TIE, Found, Progress
 from meshwright.search.pareto import dominated_by, front_of
@@ -34,7 +35,7 @@ from meshwright.train.estimate import (
     nothing_fits,
     warnings,
 )
-from meshwright.train.families import Block
+from meshwright.train.families import PricedBlock
 from meshwright.train.leading import NUM_SIMULATED, lead
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.measured.trials import trials_of, with_measured_interval
@@ -332,7 +333,7 @@ class ParetoFront:
     unknown: tuple[str, ...] = ()
     """Objectives left out, because a price or a power figure is missing."""
 
-    def visit(self, block: Block) -> None:
+    def visit(self, block: PricedBlock) -> None:
         """Take a priced block into account."""
         parts_j = step_energy_parts_j(
             self.problem, block.plan_options, block.strategy, block.price_with_mean, block.time
@@ -367,7 +368,7 @@ def pareto_front(space: SearchSpace, *, progress: Progress | None = None) -> Par
     return front
 
 
-def _found(block: Block, index: int) -> Found:
+def _found(block: PricedBlock, index: int) -> Found:
     table, family = block.families, int(block.family_rows[index])
     own = table.option_sets[int(table.option_set_of[family])]
     plan_options = replace(

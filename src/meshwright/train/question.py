@@ -47,7 +47,8 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
     ``optimizer`` is a preset, its name, or the default of the framework, else of the system;
     ``framework`` one of the catalog or its name, and ``software`` adds to its software;
     ``precision`` all types, or that of the linear layers, by default that of the framework, else
-    the 16 bits of the chip; ``gradient_dtype`` replaces the type of the gradients. Compiled software fuses elementwise operators.
+    the 16 bits of the chip; ``gradient_dtype`` replaces the type of gradients. Compiled software
+    fuses elementwise operators.
 
     Parameters
     ----------

@@ -19,9 +19,9 @@ from meshwright.cost.problem import Problem
 from meshwright.graph.flops import step_flops
 from meshwright.search.exhaustive import (
     FIRST_ROWS,
-    Best,
     BoundedSearch,
     Counts,
+    FastestCandidates,
     Found,
     Price,
     Progress,
@@ -38,7 +38,7 @@ from meshwright.sharding.space import (
 from meshwright.sharding.strategy import Offload, StrategyColumns
 from meshwright.train.families import (
     AllFamilies,
-    Block,
+    PricedBlock,
     families,
     link_table,
     members,
@@ -49,7 +49,7 @@ from meshwright.train.space import SearchSpace
 
 KEPT = 512
 MOST_KEPT = 100_000
-Visit = Callable[[Block], None]
+Visit = Callable[[PricedBlock], None]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def search(
     """
     started = time.perf_counter()
     size = max(KEPT, 2 * top) if within_s is None or simpler_than else MOST_KEPT
-    run = _Run(space, Best(size, top, within_s), visit, among, simpler_than, Counts())
+    run = _Run(space, FastestCandidates(size, top, within_s), visit, among, simpler_than, Counts())
     is_complete = run.cover(prune=prune, progress=progress)
     best = run.best
     proven_s = float(best.times_s.min(initial=np.inf))
@@ -138,7 +138,7 @@ class _Run:
     def __init__(
         self,
         space: SearchSpace,
-        best: Best,
+        best: FastestCandidates,
         visit: Visit | None,
         among: AllFamilies | None,
         simpler_than: float | None,
@@ -196,7 +196,7 @@ class _Run:
 
         return price
 
-    def _fold(self, block: Block, collected: IntArray) -> None:
+    def _fold(self, block: PricedBlock, collected: IntArray) -> None:
         """Add the members of a block to the counts and the best so far."""
         times_s, identities = column(block.time.total_s), _identities(block, collected)
         ranks = None if self.complexity is None else self.complexity[identities[:, 0]]
@@ -283,7 +283,12 @@ def fewer_devices(
         counted = result.counts.plus(counts)
         return replace(result, counts=counted, is_complete=is_complete)
     run = _Run(
-        space, Best(top, top, within_s), None, AllFamilies(space, parts, is_complete), None, counts
+        space,
+        FastestCandidates(top, top, within_s),
+        None,
+        AllFamilies(space, parts, is_complete),
+        None,
+        counts,
     )
     is_complete = is_complete and run.cover(prune=True, progress=None)
     best = run.best
@@ -315,7 +320,7 @@ def _least_complexity(every: AllFamilies) -> IntArray:
     return np.concatenate(found)
 
 
-def _identities(block: Block, collected: IntArray) -> IntArray:
+def _identities(block: PricedBlock, collected: IntArray) -> IntArray:
     """Return whole numbers that name members: family, shards, ZeRO stage, reshard, offload."""
     plan_options = block.plan_options
     fixed = np.ones(len(block.family_rows), dtype=np.int64)
@@ -331,7 +336,7 @@ def _identities(block: Block, collected: IntArray) -> IntArray:
     )
 
 
-def _found(every: AllFamilies, best: Best) -> tuple[Found, ...]:
+def _found(every: AllFamilies, best: FastestCandidates) -> tuple[Found, ...]:
     """Return the best candidates by their identities; each family is looked up once."""
     if not len(best.times_s):
         return ()

@@ -1,15 +1,13 @@
-"""Declarations value by value, with unit and source: for ``show chip`` and its siblings."""
+"""Declarations value by value, with unit and source."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.spec.declaration import Declaration, Provenance, Source, file_key
-from meshwright.view.screen import screen_width
+from meshwright.spec.declaration import Declaration, Provenance, file_key
 
 _UNITS: Final = {
     "_bytes_per_param": "B/parameter", "_bytes_per_s": "B/s", "_flops_per_s": "FLOP/s",
@@ -122,54 +120,3 @@ def value_record(entry: DeclaredValue) -> dict[str, Any]:
         record |= entry.origin.model_dump(exclude_none=True)
         record["origin"] = record.pop("kind")
     return record
-
-
-def declaration_record(
-    declaration: Declaration, about: Mapping[str, Any], sources: Mapping[str, Source]
-) -> dict[str, Any]:
-    """Return a declaration as data: its subject, its values, its sources, its notes."""
-    origins: Mapping[str, Provenance] = getattr(declaration, "provenance", {})
-    return {
-        **about,
-        "values": [value_record(entry) for entry in declared_values(declaration, origins)],
-        "sources": {key: entry.model_dump(exclude_none=True) for key, entry in sources.items()},
-        "notes": list(getattr(declaration, "notes", ())),
-    }
-
-
-def declaration_lines(
-    declaration: Declaration, title: str, sources: Mapping[str, Source]
-) -> list[str]:
-    """Return a declaration as text of the width of the screen."""
-    origins: Mapping[str, Provenance] = getattr(declaration, "provenance", {})
-    entries = list(declared_values(declaration, origins))
-    lines = [title, "", *value_lines(entries)]
-    lines += ["", "sources"] if sources else []
-    for key, entry in sources.items():
-        place = entry.url or "/".join(filter(None, (entry.repo, entry.path)))
-        lines += textwrap.wrap(
-            f"  {key}: {entry.title}", screen_width(), subsequent_indent="      "
-        )
-        if place:
-            lines += textwrap.wrap(
-                place, screen_width(), initial_indent="      ", subsequent_indent="      "
-            )
-    notes: tuple[str, ...] = getattr(declaration, "notes", ())
-    lines += ["", "notes"] if notes else []
-    for note in notes:
-        lines += textwrap.wrap(f"  {note}", screen_width(), subsequent_indent="    ")
-    return lines
-
-
-def value_lines(entries: list[DeclaredValue]) -> list[str]:
-    """Return one line for each value, its origin wrapped next to it."""
-    paths = max((len(entry.path) for entry in entries), default=0)
-    texts = [value_text(entry.value, entry.unit) for entry in entries]
-    values = max(map(len, texts), default=0)
-    lines = []
-    for entry, text in zip(entries, texts, strict=True):
-        head = f"{entry.path:<{paths}}  {text:>{values}}  "
-        rest = textwrap.wrap(origin_text(entry), max(screen_width() - len(head), 20)) or [""]
-        lines.append((head + rest[0]).rstrip())
-        lines += [" " * len(head) + line for line in rest[1:]]
-    return lines

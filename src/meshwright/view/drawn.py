@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from meshwright.base.errors import UnknownNameError
 from meshwright.view import charts
 from meshwright.view.parts import Chart, Folded, Page, Part, Plot, Section, Table, Whole
 from meshwright.view.values import named, shown, written
@@ -44,6 +45,25 @@ def drawn(part: Part) -> Part:
     if isinstance(part, Folded):
         return replace(part, parts=[drawn(inner) for inner in part.parts])
     return part
+
+
+def chart_of(page: Page, name: str) -> Chart:
+    """Return a chart of a page by its title, or the first chart of a section by its key.
+
+    Raises
+    ------
+    UnknownNameError
+        The page has no such chart.
+    """
+    found: dict[str, Chart] = {}
+    for section in map(drawn_section, page.sections):
+        for part in section.parts:
+            if isinstance(part, Chart):
+                found.setdefault(section.key, part)
+                found[part.title] = part
+    if name not in found:
+        raise UnknownNameError("chart of this answer", name, found)
+    return found[name]
 
 
 def ranked(parts: Mapping[str, float]) -> dict[str, float]:

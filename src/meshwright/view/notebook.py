@@ -5,8 +5,8 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from meshwright.base.errors import UnknownNameError, UnsupportedError
-from meshwright.view.drawn import drawn_section
+from meshwright.base.errors import UnsupportedError
+from meshwright.view.drawn import chart_of
 from meshwright.view.parts import Chart, Page
 
 if TYPE_CHECKING:
@@ -31,15 +31,7 @@ def plot_of(page: Page, name: str) -> AltairChart:
     UnknownNameError, UnsupportedError
         The page has no such chart, or Altair is not installed.
     """
-    found: dict[str, Chart] = {}
-    for section in map(drawn_section, page.sections):
-        for part in section.parts:
-            if isinstance(part, Chart):
-                found.setdefault(section.key, part)
-                found[part.title] = part
-    if name not in found:
-        raise UnknownNameError("chart of this answer", name, found)
-    return figure(found[name])
+    return figure(chart_of(page, name))
 
 
 def figure(chart: Chart | None, why_none: str = "") -> AltairChart:

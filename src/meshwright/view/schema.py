@@ -34,11 +34,19 @@ class _Answers(GenerateJsonSchema):
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
         kind = schema["cls"]
         found = _told(kind, super().dataclass_schema(schema))
-        for name, source in getattr(kind, "DERIVED", {}).items():
-            holds = get_type_hints(getattr(kind, source).fget)["return"]
-            found["properties"][name] = TypeAdapter(holds).json_schema(mode=self.mode)
-            found.setdefault("required", []).append(name)
-        return found
+        own: dict[str, Any] = found["properties"]
+        written = getattr(kind, "WRITTEN", dict(zip(own, own, strict=True)) | _derived(kind))
+        found["properties"] = {
+            name: own[source] if source in own else TypeAdapter(
+                get_type_hints(_getter(getattr(kind, source)))["return"]
+            ).json_schema(mode=self.mode)
+            for name, source in written.items()
+        }  # fmt: skip
+        needed = found.pop("required", ())
+        required = [
+            name for name, source in written.items() if source not in own or source in needed
+        ]
+        return found | ({"required": required} if required else {})
 
     def generate(
         self, schema: core_schema.CoreSchema, mode: JsonSchemaMode = "serialization"
@@ -94,6 +102,11 @@ def _printed(kind: type) -> type:
     printed = dataclasses.make_dataclass(kind.__name__, list(holds.items()))
     printed.__doc__ = kind.__doc__
     return printed
+
+
+def _derived(kind: type) -> dict[str, str]:
+    """Return the properties that are written with the fields of a record."""
+    return dict(getattr(kind, "DERIVED", {}))
 
 
 def _getter(entry: Any) -> Any:

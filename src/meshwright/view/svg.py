@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.view.charts import MARK, Spec
+from meshwright.view.drawn import chart_of
+from meshwright.view.parts import Page
 
 INK, QUIET, LINE, PAPER = "#1b1f27", "#525a68", "#d6dae1", "#ffffff"
 DARK = {INK: "#e6e9ef", QUIET: "#a9b1c0", LINE: "#343b48", PAPER: "#14171d", MARK: "#3a9fe0"}
@@ -71,6 +73,12 @@ def svg_of(spec: Spec, title: str, subtitle: str = "", *, width: int = WIDTH) ->
         vl_version=VEGA_LITE, allowed_base_urls=[],
     )  # fmt: skip
     return _cleaned(text, title, subtitle)
+
+
+def chart_svg(page: Page, name: str) -> str:
+    """Return a chart of a page as SVG, by its title or by the key of its section."""
+    chart = chart_of(page, name)
+    return svg_of(dict(chart.spec), chart.title, f"{page.title}. {chart.says}")
 
 
 def _config() -> dict[str, Any]:

@@ -51,7 +51,7 @@ MOST_POINTS = 12
 """Rows of a plot of points or lines; the report has all."""
 LEAST_SHARE, SMALL_SHARE = 0.001, 0.02
 """Least share of the whole with a separate bar, and that where room is short."""
-GAP, FOLDED = 2, 20
+GAP, FOLDED = 2, 12
 """Columns between those of a table, and the least width of a column of words."""
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 """Segments of a stacked bar, in turn."""
@@ -292,9 +292,10 @@ def _picture_part(part: Picture, console: Console) -> Iterator[RenderableType]:
 
 
 def _player_part(part: Player, console: Console) -> Iterator[RenderableType]:
-    yield _words(f"{part.title}: {part.says}")
-    for step in part.steps:
-        yield _indented(_words(" ".join(filter(None, (step.title, step.text, step.sent)))))
+    for number, step in enumerate(part.steps, start=1):
+        yield _words(f"{number:>3}  {step.title}", style="bold")
+        for text in filter(None, (step.text, step.sent)):
+            yield _indented(_words(text), 5)
 
 
 DRAWN: dict[type, Callable[..., Iterator[RenderableType]]] = {
@@ -311,10 +312,10 @@ DRAWN: dict[type, Callable[..., Iterator[RenderableType]]] = {
 """Function of each kind of part."""
 
 
-def _indented(drawn: RenderableType) -> RenderableType:
+def _indented(drawn: RenderableType, columns: int = 2) -> RenderableType:
     from rich.padding import Padding
 
-    return Padding(drawn, (0, 0, 0, 2))
+    return Padding(drawn, (0, 0, 0, columns))
 
 
 def _words(text: str, *, style: str = "", is_whole: bool = False) -> Words:
@@ -412,9 +413,13 @@ def _table(table: Table, room: int) -> RenderableType:
 
 
 def _least_width(column: Sequence[str]) -> int:
-    """Return the columns of the screen that a column needs; words may be folded."""
-    widest = max(len(cell) for cell in (column[0].removesuffix(">"), *column[1:]))
-    return widest if column[0].endswith(">") else min(widest, FOLDED)
+    """Return the columns of the screen that a column needs; words are folded between each other."""
+    cells = [column[0].removesuffix(">"), *column[1:]]
+    widest = max(map(len, cells))
+    if column[0].endswith(">"):
+        return widest
+    longest = max((len(word) for cell in cells for word in cell.split()), default=0)
+    return min(widest, max(FOLDED, min(longest, 2 * FOLDED)))
 
 
 def _block_of_table(columns: Sequence[Sequence[str]]) -> RenderableType:
@@ -427,8 +432,9 @@ def _block_of_table(columns: Sequence[Sequence[str]]) -> RenderableType:
     for name, *_ in columns:
         is_number = name.endswith(">")
         grid.add_column(
-            name.removesuffix(">"), justify="right" if is_number else "left", no_wrap=is_number
-        )
+            name.removesuffix(">"), justify="right" if is_number else "left", no_wrap=is_number,
+            overflow="fold",
+        )  # fmt: skip
     for cells in zip(*(column[1:] for column in columns), strict=True):
         grid.add_row(*map(_words, cells))
     return grid

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
-from meshwright.base.units import format_bytes, format_seconds
+from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.view.parts import Cell, Table
 
 NAMED = re.compile(r"(.*?)(?: ?\[(.+)\]|(>))?$", re.DOTALL)
@@ -17,6 +18,7 @@ TOLD: dict[str, Callable[[float], str]] = {
     "+%": lambda value: f"{value:+.1%}",
     "x": lambda value: f"{value:.2f}x",
     "#": lambda value: f"{value:,.0f}",
+    **{unit: partial(format_si, unit=unit) for unit in ("FLOP", "FLOP/s", "W")},
 }
 """Units that a value carries itself, so that the name of its column has none."""
 

@@ -20,7 +20,7 @@ def named_type(name: str, chip: ChipSpec) -> str:
 _FIELD_WORDS = {
     "tp_comm": "TP communication", "pp_comm": "PP communication", "cp_comm": "CP communication",
     "ep_comm": "EP communication", "dp_comm": "DP communication", "tatp_comm": "TATP streams",
-    "hbm": "HBM", "d2d": "die-to-die links",
+    "hbm": "HBM", "dram": "DRAM", "exposed_dram": "exposed DRAM", "d2d": "die-to-die links",
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import best_algorithm
 from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.parts import number_at
-from meshwright.network.placement import Place, Ranks
+from meshwright.network.placement import AxisPlace, Ranks
 from meshwright.network.routing import Routes, default_routes, make_routes, xy_routes
 from meshwright.network.tcme.bounds import Certificate
 from meshwright.network.tcme.optimiser import make_problem, solve
@@ -335,7 +335,7 @@ def axis_loads(
 
 
 @lru_cache(maxsize=8192)
-def _placed(pattern: Pattern, axis: str, place: Place) -> Demands:
+def _placed(pattern: Pattern, axis: str, place: AxisPlace) -> Demands:
     """Return the demands of all groups of an axis for one byte of a message.
 
     Groups are in the order of their first devices: equal places may list them in different orders,

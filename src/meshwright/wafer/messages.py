@@ -87,7 +87,7 @@ class HeldParams(Generic[N]):
 
 
 @dataclass(frozen=True)
-class Work:
+class OperatorWork:
     """One operator in one direction: the messages that it waits for, and its computation."""
 
     name: str
@@ -97,32 +97,32 @@ class Work:
     later_s: Num = 0.0
     """Seconds of the weight gradient in the computation, which a schedule may put off."""
 
-    def at_once(self) -> Work:
+    def at_once(self) -> OperatorWork:
         """Return the work without the part that may be put off."""
         now = tuple(message for message in self.messages if not message.is_later)
-        return Work(self.name, self.compute_s - self.later_s, now)
+        return OperatorWork(self.name, self.compute_s - self.later_s, now)
 
-    def put_off(self) -> Work:
+    def put_off(self) -> OperatorWork:
         """Return the part of the work that may be put off."""
         later = tuple(message for message in self.messages if message.is_later)
-        return Work(self.name, self.later_s, later)
+        return OperatorWork(self.name, self.later_s, later)
 
-    def share(self, part: float, messages: tuple[Message, ...] = ()) -> Work:
+    def share(self, part: float, messages: tuple[Message, ...] = ()) -> OperatorWork:
         """Return a part of the computation, with these messages."""
-        return Work(self.name, self.compute_s * part, messages, self.later_s * part)
+        return OperatorWork(self.name, self.compute_s * part, messages, self.later_s * part)
 
 
 @dataclass(frozen=True)
 class PiecePasses:
     """One kind of layer, or an edge, through both passes of a micro-batch."""
 
-    forward: tuple[Work, ...]
-    backward: tuple[Work, ...]
+    forward: tuple[OperatorWork, ...]
+    backward: tuple[OperatorWork, ...]
     """Recomputation first."""
 
 
 @dataclass(frozen=True)
-class _Step:
+class _OperatorStep:
     """One operator with its price, and how its block streams; columns of strategies."""
 
     op: Op
@@ -139,7 +139,7 @@ class _Step:
 
 def _steps(
     problem: Problem, plan_options: PlanOptions, network: AxisNetwork, rates: DeviceRates
-) -> Iterator[list[_Step]]:
+) -> Iterator[list[_OperatorStep]]:
     """Yield the operators of each kind of layer, then of the embedding, then of the head."""
     for index, blocks in enumerate(streamed_blocks(problem, plan_options, network)):
         is_edge = index >= len(problem.graph.layers)
@@ -155,7 +155,7 @@ def _steps(
             for op in block.ops:
                 cost = op_cost(op, piece.local, rates, piece.streams, causal=causal)
                 again = recompute is Recompute.FULL or op.name in selected
-                steps.append(_Step(op, cost, piece, is_taken, calls, again))
+                steps.append(_OperatorStep(op, cost, piece, is_taken, calls, again))
         yield steps
 
 
@@ -177,19 +177,21 @@ def piece_passes(
     return tuple(_passes(rates, steps) for steps in every)
 
 
-def _passes(rates: DeviceRates, steps: Sequence[_Step]) -> PiecePasses:
+def _passes(rates: DeviceRates, steps: Sequence[_OperatorStep]) -> PiecePasses:
     """Return both passes of one piece, under one strategy."""
 
-    def messages(step: _Step, *, is_forward: bool, again: bool = False) -> tuple[Message, ...]:
+    def messages(
+        step: _OperatorStep, *, is_forward: bool, again: bool = False
+    ) -> tuple[Message, ...]:
         return tuple(m.of() for m in _messages(step, is_forward=is_forward, again=again))
 
     forward = [
-        Work(step.op.name, only(step.cost.forward_s), messages(step, is_forward=True))
+        OperatorWork(step.op.name, only(step.cost.forward_s), messages(step, is_forward=True))
         for step in steps
     ]
     repeated = [step for step in steps if step.is_repeated]
     backward = [
-        Work(
+        OperatorWork(
             f"{step.op.name} again",
             only(step.cost.forward_s),
             messages(step, is_forward=True, again=True),
@@ -197,7 +199,7 @@ def _passes(rates: DeviceRates, steps: Sequence[_Step]) -> PiecePasses:
         for step in repeated
     ]
     backward += [
-        Work(
+        OperatorWork(
             f"{step.op.name} gradient",
             only(step.cost.input_gradient_s) + only(step.cost.weight_gradient_s),
             messages(step, is_forward=False),
@@ -212,11 +214,13 @@ def _passes(rates: DeviceRates, steps: Sequence[_Step]) -> PiecePasses:
     for works, num_kernels in ((forward, kernels_forward), (backward, kernels_backward)):
         waits_s = only(exposed_launch_s(sum(w.compute_s for w in works), num_kernels, rates))
         if waits_s > 0:
-            works.append(Work("launch", waits_s))
+            works.append(OperatorWork("launch", waits_s))
     return PiecePasses(tuple(forward), tuple(backward))
 
 
-def _messages(step: _Step, *, is_forward: bool, again: bool = False) -> Iterator[MessageOf[Num]]:
+def _messages(
+    step: _OperatorStep, *, is_forward: bool, again: bool = False
+) -> Iterator[MessageOf[Num]]:
     """Yield the messages of an operator in one pass of a micro-batch, or in its recomputation.
 
     Tensors in the same rounds are one message, as they are priced: the weights of queries, keys
@@ -252,7 +256,7 @@ def _messages(step: _Step, *, is_forward: bool, again: bool = False) -> Iterator
     yield from together.values()
 
 
-def _rounds_of(step: _Step, call: CollectiveCall) -> tuple[Num, Num]:
+def _rounds_of(step: _OperatorStep, call: CollectiveCall) -> tuple[Num, Num]:
     """Return when a call is sent in the rounds of an operator, in shares of its computation [1].
 
     Of N rounds gathered tensors come in all but the last, for the next one, and sums leave in all
@@ -274,7 +278,7 @@ def _rounds_of(step: _Step, call: CollectiveCall) -> tuple[Num, Num]:
     return last - 1.0 + a_round, last
 
 
-def _passed(steps: Sequence[_Step], *, is_forward: bool) -> Iterator[MessageOf[Num]]:
+def _passed(steps: Sequence[_OperatorStep], *, is_forward: bool) -> Iterator[MessageOf[Num]]:
     """Yield the messages of a piece in one pass of a micro-batch, recomputation included."""
     for step in steps:
         if not is_forward and step.is_repeated:
@@ -365,7 +369,7 @@ def step_messages(
 
 
 def _layer_messages(
-    problem: Problem, strategy: StrategyColumns, pieces: Sequence[Sequence[_Step]],
+    problem: Problem, strategy: StrategyColumns, pieces: Sequence[Sequence[_OperatorStep]],
     num_passes: float, *, is_forward: bool,
 ) -> Iterator[tuple[MessageOf[Num], Num]]:  # fmt: skip
     """Yield the messages of the layers of a stage in a number of passes, each with its count.

@@ -22,7 +22,7 @@ from meshwright.cost.problem import MOST_DEVICES, Mapper, Problem
 from meshwright.cost.step import Priced, price_each
 from meshwright.network.faults import SharedWork
 from meshwright.network.placement import (
-    Choice,
+    Nesting,
     Ranks,
     all_choices,
     sequential_shapes,
@@ -85,7 +85,7 @@ class Laid:
     """
 
     found: Found
-    choices: Sequence[Choice]
+    choices: Sequence[Nesting]
     alone: Priced
     """Prices on private links, one row for each way."""
     left_s: float
@@ -111,7 +111,7 @@ class Laid:
         if price is not None and price.time_s < self.time_s:
             self.best = price
 
-    def laid_as(self, problem: Problem, choice: Choice, priced: Priced, time_s: float) -> Found:
+    def laid_as(self, problem: Problem, choice: Nesting, priced: Priced, time_s: float) -> Found:
         """Return the candidate laid in one way, with its time; the first row gives its memory."""
         return Found(
             self.found.strategy,
@@ -135,10 +135,10 @@ class Works:
 
     problem: Problem
     physical: Network
-    _ranks: dict[Choice, Ranks | None] = field(default_factory=dict)
-    _works: dict[tuple[Choice, float, float], SharedWork | None] = field(default_factory=dict)
+    _ranks: dict[Nesting, Ranks | None] = field(default_factory=dict)
+    _works: dict[tuple[Nesting, float, float], SharedWork | None] = field(default_factory=dict)
 
-    def of(self, strategy: Strategy, choice: Choice) -> SharedWork | None:
+    def of(self, strategy: Strategy, choice: Nesting) -> SharedWork | None:
         """Return the work of a strategy that is laid in one way; None where no rank can work."""
         key = choice, float(strategy.cp), float(strategy.micro_batch_size)
         if key not in self._works:
@@ -203,7 +203,7 @@ def laid(
 
 
 def _at_their_pace(
-    problem: Problem, laid: Sequence[tuple[Strategy, Sequence[Choice]]],
+    problem: Problem, laid: Sequence[tuple[Strategy, Sequence[Nesting]]],
     option_sets: Sequence[tuple[PlanOptions, int]], network: AxisNetwork, works: Works,
     within_s: float,
 ) -> list[tuple[IntArray, Priced]]:  # fmt: skip
@@ -258,7 +258,7 @@ def fits_devices(problem: Problem, priced: Priced) -> BoolArray:
     return fits
 
 
-def choices_of(problem: Problem, found: Found) -> Sequence[Choice]:
+def choices_of(problem: Problem, found: Found) -> Sequence[Nesting]:
     """Return the ways to lay a candidate that the mapper of the problem knows."""
     sides, plan_options, strategy = problem.grid_sides, found.plan_options, found.strategy
     if problem.mapper is Mapper.SMAP:
@@ -266,7 +266,7 @@ def choices_of(problem: Problem, found: Found) -> Sequence[Choice]:
             (order, sequential_shapes([int(getattr(strategy, axis)) for axis in order], sides))
             for order in axis_orders(True)
         ]
-        return [Choice(order, shapes) for order, shapes in rows if shapes is not None]
+        return [Nesting(order, shapes) for order, shapes in rows if shapes is not None]
     grids = () if problem.may_have_holes else problem.whole_grids
     return all_choices(plan_options, strategy, sides, grids, most_choices(problem) + 1)
 
@@ -429,7 +429,7 @@ def routed(
     if physical.num_devices > MOST_DEVICES:
         return placing
     price = placing.price
-    way = plan_options, strategy, Choice(price.ranks.axes, price.ranks.shapes)
+    way = plan_options, strategy, Nesting(price.ranks.axes, price.ranks.shapes)
     (anew,) = price_placed(problem, [way], physical, is_routed=True, alone=[price.closed_form])
     assert anew is not None
     best = min(anew, price, key=attrgetter("time_s"))
@@ -450,7 +450,7 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
     shapes = [placement.shapes[axis][::-1] for axis in placement.axes]
     alone = (1,) * len(placement.grid_shape)
     shapes += [alone for _ in unused]
-    choice = Choice((*placement.axes, *unused), tuple(shapes), placement.devices)
+    choice = Nesting((*placement.axes, *unused), tuple(shapes), placement.devices)
     found = [
         price
         for is_routed in {physical.num_devices <= MOST_DEVICES, False}

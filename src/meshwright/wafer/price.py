@@ -10,17 +10,13 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray, joined, take_rows
 from meshwright.collectives.group import Reach
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of_experts
-from meshwright.cost.energy import (
-    step_cost_usd,
-    step_energy_parts_j,
-    throttled,
-    total_energy_j,
-)
+from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
+from meshwright.cost.money import step_cost_usd
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_each
 from meshwright.network.faults import SharedWork, shared_work
-from meshwright.network.placement import Choice, Ranks, stated_ranks
+from meshwright.network.placement import Nesting, Ranks, stated_ranks
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import (
     AXES,
@@ -92,7 +88,7 @@ _NETWORKS: dict[tuple[int, tuple[float, ...]], tuple[SystemSpec, Network]] = {}
 
 
 def choice_network(
-    problem: Problem, laid: Sequence[tuple[Strategy, Sequence[Choice]]]
+    problem: Problem, laid: Sequence[tuple[Strategy, Sequence[Nesting]]]
 ) -> AxisNetwork:
     """Return the groups of strategies, one row for each way to lay each of them."""
     counts = [len(choices) for _, choices in laid]
@@ -106,7 +102,7 @@ def choice_network(
     return problem.network_with(replace(placed, strides=strides), columns)
 
 
-def _nesting(choices: Sequence[Choice]) -> AxisPlacement:
+def _nesting(choices: Sequence[Nesting]) -> AxisPlacement:
     """Return the placement of axes, one row for each way to lay them."""
     sizes = np.array([choice.shapes for choice in choices], dtype=float)
     apart = np.ones_like(sizes)
@@ -141,7 +137,7 @@ def contention_of(
     physical
         Network from :func:`physical_network`.
     """
-    network = choice_network(problem, [(strategy, [Choice(ranks.axes, ranks.shapes)])])
+    network = choice_network(problem, [(strategy, [Nesting(ranks.axes, ranks.shapes)])])
     (found,) = _contentions(
         problem, [(plan_options, 1)], network, [ranks], stacked([params]), physical, is_routed
     )
@@ -171,7 +167,7 @@ def _contentions(
 
 
 def ranks_of(
-    problem: Problem, strategy: Strategy, choice: Choice, physical: Network
+    problem: Problem, strategy: Strategy, choice: Nesting, physical: Network
 ) -> Ranks | None:
     """Return the ranks of a choice; None where its blocks, or those of experts, do not fit."""
     ranks = stated_ranks(physical, problem.grid_sides, choice)
@@ -183,7 +179,7 @@ def ranks_of(
     return ranks if all(ranks.fills_blocks(axis) for axis in EXPERT_AXES) else None
 
 
-Way = tuple[PlanOptions, Strategy, Choice]
+Way = tuple[PlanOptions, Strategy, Nesting]
 """A candidate, and a way to lay it."""
 
 
@@ -347,7 +343,7 @@ def step_links(
     are left out. Messages take the default routes; where a window of the plan is routed anew, the
     detour of an axis in the whole step is that of the window.
     """
-    network = choice_network(problem, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
+    network = choice_network(problem, [(strategy, [Nesting(price.ranks.axes, price.ranks.shapes)])])
     pipeline, params = price.closed_form.pipeline, params_of(price.closed_form)
     num_passes = only(pipeline.num_micro_batches)
     messages = step_messages(problem, plan_options, network, params, num_passes)

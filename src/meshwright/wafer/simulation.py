@@ -26,7 +26,7 @@ from meshwright.cost.layer import prices_of, recomputes_of
 from meshwright.cost.operator import DeviceRates
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
-from meshwright.network.placement import Choice, Ranks
+from meshwright.network.placement import Nesting, Ranks
 from meshwright.network.routing import Routes, default_routes
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.tasks import NONE, TaskGraph, TaskGraphBuilder
@@ -54,8 +54,8 @@ from meshwright.wafer.messages import (
     DATA_AXES,
     EXPERT_DATA_AXES,
     Message,
+    OperatorWork,
     PiecePasses,
-    Work,
     data_messages,
     only,
     piece_passes,
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class PlacedExchange:
     """Demands for one byte of the full tensor on one rank."""
 
     demands: Demands
@@ -122,11 +122,11 @@ class Exchanges:
             network,
         )
         self.launch_s = launch_s
-        self._by_algorithm: dict[tuple[object, ...], Exchange] = {}
-        self._of: dict[tuple[Message, int], Exchange] = {}
-        self._between: dict[tuple[int, int], Exchange] = {}
+        self._by_algorithm: dict[tuple[object, ...], PlacedExchange] = {}
+        self._of: dict[tuple[Message, int], PlacedExchange] = {}
+        self._between: dict[tuple[int, int], PlacedExchange] = {}
 
-    def of(self, message: Message, stage: int) -> Exchange:
+    def of(self, message: Message, stage: int) -> PlacedExchange:
         """Return the exchange of a message among the devices of one pipeline stage.
 
         Messages that differ in their bytes alone share one where they take the same algorithm.
@@ -142,7 +142,7 @@ class Exchanges:
             self._of[message, stage] = self._by_algorithm[key]
         return self._of[message, stage]
 
-    def _make(self, message: Message, name: str, group: Group[float], stage: int) -> Exchange:
+    def _make(self, message: Message, name: str, group: Group[float], stage: int) -> PlacedExchange:
         """Return the exchange of a message by an algorithm or a stream."""
         pattern = message_pattern(
             message, self.plan_options, group, is_side_by_side=joins_grids(self.groups.levels)
@@ -158,9 +158,11 @@ class Exchanges:
             fixed_s, fixed_bytes = fixed_s + self.launch_s, 0.0
         waits_s_per_byte = max(0.0, float(s_per_byte) - float(pair_s(pattern, group).max()))
         routes = default_routes(self.network, demands)
-        return Exchange(demands, routes, groups, float(fixed_s), waits_s_per_byte, fixed_bytes)
+        return PlacedExchange(
+            demands, routes, groups, float(fixed_s), waits_s_per_byte, fixed_bytes
+        )
 
-    def between(self, stage: int, other: int) -> Exchange:
+    def between(self, stage: int, other: int) -> PlacedExchange:
         """Return the exchange of one message from each device of a stage to the other stage."""
         if (stage, other) not in self._between:
             source, there = self.pipelines[:, stage], self.pipelines[:, other]
@@ -172,7 +174,7 @@ class Exchanges:
             fixed_s = affine_candidates(CollectiveKind.SEND, group)[0][1] + self.launch_s
             groups = np.stack((there, source), axis=1)
             routes = default_routes(self.network, demands)
-            self._between[stage, other] = Exchange(demands, routes, groups, float(fixed_s))
+            self._between[stage, other] = PlacedExchange(demands, routes, groups, float(fixed_s))
         return self._between[stage, other]
 
     @cached_property
@@ -338,7 +340,7 @@ class _StepBuilder:
             waits = []
 
     def _run(
-        self, works: Sequence[Work], run: Run, stage: int, waits: Waits, at_end: Waits
+        self, works: Sequence[OperatorWork], run: Run, stage: int, waits: Waits, at_end: Waits
     ) -> None:
         """Enumerate one run in one direction; messages of ``at_end`` arrive before it ends."""
         devices = self.exchanges.stages[stage]
@@ -377,7 +379,7 @@ class _StepBuilder:
         return self._exchange(exchange, message, times, [self.last, *waits], message.axis)
 
     def _exchange(
-        self, exchange: Exchange, message: Message, times: float, after: Waits, track: str
+        self, exchange: PlacedExchange, message: Message, times: float, after: Waits, track: str
     ) -> IntArray:
         """Enumerate transfers and the waits of groups, and return the waits of each device."""
         source, groups = exchange.demands.source, exchange.groups
@@ -452,7 +454,9 @@ def step_tasks(work: StepWork, exchanges: Exchanges) -> TaskGraph:
     return builder.tasks.build()
 
 
-def in_rounds(works: Sequence[Work]) -> Iterator[tuple[Work, list[tuple[Message, float]]]]:
+def in_rounds(
+    works: Sequence[OperatorWork],
+) -> Iterator[tuple[OperatorWork, list[tuple[Message, float]]]]:
     """Yield parts of works, each with its messages during computation and their shares.
 
     A work is cut where a message that overlaps with it begins or ends; messages that it waits for
@@ -478,12 +482,12 @@ ROUNDING = 1e-8
 """Share of a computation below which two ends are the same [1]."""
 
 
-def merged(works: Sequence[Work]) -> list[Work]:
+def merged(works: Sequence[OperatorWork]) -> list[OperatorWork]:
     """Return the works of a pass; works that send nothing are added to the one before.
 
     A message that overlaps with an operator belongs to that operator.
     """
-    merged_works: list[Work] = []
+    merged_works: list[OperatorWork] = []
     for work in works:
         before = merged_works[-1] if merged_works else None
         is_alone = before is None or any(message.overlaps for message in before.messages)
@@ -525,7 +529,7 @@ def simulate_step(
         Most tasks to play, about; ``MOST_TASKS`` if not given.
     """
     plan_options = replace(plan_options, recompute_run=1)
-    network = choice_network(problem, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
+    network = choice_network(problem, [(strategy, [Nesting(price.ranks.axes, price.ranks.shapes)])])
     # Latencies and message starts are part of the exchanges, which know the algorithm.
     none = np.zeros(physical.num_links)
     bare = replace(physical, latency_s=none, message_half_bytes=none.copy())
@@ -616,8 +620,8 @@ def _columns(by_speed: Sequence[Sequence[PiecePasses]]) -> list[PiecePasses]:
     Waiting for launches comes last, and not at every speed.
     """
 
-    def joined(passes: Sequence[Sequence[Work]]) -> tuple[Work, ...]:
-        rows = zip_longest(*passes, fillvalue=Work("launch", 0.0))
+    def joined(passes: Sequence[Sequence[OperatorWork]]) -> tuple[OperatorWork, ...]:
+        rows = zip_longest(*passes, fillvalue=OperatorWork("launch", 0.0))
         return tuple(
             replace(
                 works[0],

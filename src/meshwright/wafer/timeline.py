@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.network.placement import Choice
+from meshwright.network.placement import Nesting
 from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
 from meshwright.train.timeline import StepTimeline, plan_timeline, step_timeline
@@ -29,7 +29,7 @@ def timeline(plan: Plan) -> StepTimeline:
     price = price_as_placed(problem, plan.best, physical_network(problem))
     if price is None:
         raise UnsupportedError("the placement of the plan does not fit the devices of its system")
-    choice = Choice(price.ranks.axes, price.ranks.shapes)
+    choice = Nesting(price.ranks.axes, price.ranks.shapes)
     slowdown = {axis: np.array([times]) for axis, times in price.contention.slowdown.items()}
     network = replace(choice_network(problem, [(plan.best.strategy, [choice])]), slowdown=slowdown)
     at_pace = problem.at_pace(price.work.pace, price.work.most_work)

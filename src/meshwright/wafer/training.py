@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.problem import Mapper, Problem
-from meshwright.network.placement import Choice
+from meshwright.network.placement import Nesting
 from meshwright.search.exhaustive import TIE, Found, Progress, in_order_of_preference
 from meshwright.sharding.strategy import AXES, PlanOptions, Strategy
 from meshwright.topology.network import Network
@@ -165,7 +165,7 @@ def _leaders(
         way = laid.placing
         if problem.mapper is Mapper.TMAP:
             way = routed(problem, laid.found.plan_options, laid.found.strategy, way, physical)
-        choice = Choice(way.price.ranks.axes, way.price.ranks.shapes)
+        choice = Nesting(way.price.ranks.axes, way.price.ranks.shapes)
         final.append(laid.laid_as(problem, choice, way.price.contended, way.time_s))
         placings[id(final[-1])] = way
 

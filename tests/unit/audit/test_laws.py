@@ -21,7 +21,7 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.cli.main import exit_status
 from meshwright.dataflow import search as graph_search
-from meshwright.dataflow.audited import fusion_facts
+from meshwright.dataflow.fusion import fuse as fusion_search
 from meshwright.dataflow.fusion.price import PartitionPrices
 from meshwright.serve.audited import facts_of as serving_facts
 from meshwright.sram import partition as stage_search
@@ -55,7 +55,7 @@ def heard(module, name, ask):
 @cache
 def planned_graph():
     """Return the facts of a trained graph on two groups of GPUs."""
-    asked = {"seq": 1024, "global_batch": 8, "training": True, "tp": 2, "pp": 1}
+    asked = {"seq": 1024, "passes": 8, "training": True, "tp": 2, "pp": 1}
     found = heard(
         graph_search, "lawful",
         lambda: mw.map("llama3.2-1b", on="4xH100", **asked),
@@ -66,7 +66,7 @@ def planned_graph():
 @cache
 def fused_graph():
     """Return the facts of a fused layer."""
-    return next(fusion_facts(mw.fuse("gpt3-175b-layer", on="SN10")))
+    return next(heard(fusion_search, "lawful", lambda: mw.fuse("gpt3-175b-layer", on="SN10"))[1])
 
 
 @cache
@@ -285,7 +285,7 @@ def test_an_answer_that_breaks_a_law_is_not_given_and_ends_with_3():
 def test_a_price_without_a_launch_breaks_a_law(monkeypatch):
     """Kernels of nanoseconds on a GPU, as they were priced once, are found and not given."""
     path = Path(__file__).parents[2] / "cases" / "dataflow" / "passing.yaml"
-    assert mw.fuse(str(path), on="H100").choice.fusion.time_s == pytest.approx(5e-6 / 64)
+    assert mw.fuse(str(path), on="H100").time_s == pytest.approx(5e-6 / 64)
     monkeypatch.setattr(
         PartitionPrices, "running_s", lambda self, size: self.busy_s + self.fill_s / size
     )

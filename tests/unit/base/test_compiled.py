@@ -5,7 +5,13 @@ import sys
 import numpy as np
 import pytest
 
-from meshwright.base.compiled import Kernel, as_written, compiled, compiled_inline, has_numba
+from meshwright.base.compiled import (
+    CompiledFunction,
+    as_written,
+    compiled,
+    compiled_inline,
+    has_numba,
+)
 from meshwright.network import paths, routing
 
 
@@ -37,9 +43,9 @@ def test_a_kernel_gives_what_the_function_gives():
 
 def test_kernels_run_as_written_after_they_were_compiled_for_another_one():
     """A compiled kernel has compiled callees; one as written calls those as written: no crash."""
-    first = Kernel(norm.plain)
+    first = CompiledFunction(norm.plain)
     assert first(NUMBERS) == 10.0
-    second = Kernel(norm.plain)
+    second = CompiledFunction(norm.plain)
     with as_written():
         assert second(NUMBERS) == 10.0
         assert sum_of_squares.plain(NUMBERS) == 25.0
@@ -48,7 +54,9 @@ def test_kernels_run_as_written_after_they_were_compiled_for_another_one():
 
 @pytest.mark.parametrize("module", [paths, routing])
 def test_compiling_leaves_the_names_of_a_module_alone(module):
-    kernels = {name: value for name, value in vars(module).items() if isinstance(value, Kernel)}
+    kernels = {
+        name: value for name, value in vars(module).items() if isinstance(value, CompiledFunction)
+    }
     for kernel in kernels.values():
         kernel.compile()
     assert kernels == {name: getattr(sys.modules[module.__name__], name) for name in kernels}

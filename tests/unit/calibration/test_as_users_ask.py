@@ -12,7 +12,7 @@ import pytest
 import meshwright as mw
 from meshwright.calibration.errors import by_group
 from meshwright.calibration.prediction import predict
-from meshwright.calibration.rows import published_rows
+from meshwright.calibration.rows import published
 from meshwright.catalog.calibration import fit_record
 from meshwright.train.question import check_problem
 
@@ -30,7 +30,7 @@ def sampled(is_named):
 
 def by_group_of_rows():
     found = {}
-    for row in published_rows():
+    for row in published("training"):
         found.setdefault(row.group, []).append(row)
     return found
 
@@ -41,49 +41,34 @@ def workload_options(entry, is_named):
     if says_more(entry, is_named):
         return {"workload": work}
     options = {"seq": work.sequence_length, "global_batch": work.global_batch_size}
-    if row.precision is not None:
+    if row.precision.matmul or row.precision.activation:
         options["precision"] = work.precision.matmul
-    optimizer = row.software.optimizer if is_named else None
+    optimizer = row.optimizer.like if is_named and row.optimizer else None
     if row.task == "finetune-lora":
-        options["optimizer"] = optimizer or "adapters"
-    elif optimizer is not None:
+        optimizer = optimizer or "adapters"
+    if optimizer is not None:
         options["optimizer"] = optimizer
     if is_named and row.framework is not None:
         options["framework"] = row.framework
     return options
 
 
+OPTIONS = {"micro_batch_size": "mbs", "num_virtual_stages": "vpp", "zero_stage": "zero",
+           "sequence_parallel": "sp"}  # fmt: skip
+"""Options of the command line with a name of their own; dp takes the remaining devices."""
+
+
 def plan_options(entry):
     """Return the plan of a row as options: what it states, in the words of the command line."""
-    row, job = entry.row, entry.job
-    plan, chosen = row.parallelism, job.strategy
-    options = {
-        "on": job.problem.system,
-        "tp": int(chosen.tp), "pp": int(chosen.pp), "cp": int(chosen.cp), "ep": int(chosen.ep),
-        "dp_shard": int(chosen.dp_shard), "mbs": int(chosen.micro_batch_size),
-        "vpp": int(chosen.num_virtual_stages),
-    }  # fmt: skip
-    if plan.etp is not None and job.problem.model.has_experts:
-        options["etp"] = plan.etp
-    stage = plan.zero_stage
-    if stage is None and plan.fsdp is not None:
-        stage = 3 if plan.fsdp else min(job.habits.zero_stage, 1)
-    if plan.sp is not None and chosen.tp > 1:
-        options["sp"] = "on" if plan.sp else "off"
-    if stage is not None and chosen.dp_shard * chosen.cp > 1:
-        options["zero"] = stage
-    if row.recompute is not None:
-        options["recompute"] = str(row.recompute)
-    if row.offload is not None:
-        options["offload"] = str(row.offload)
-    for name in ("embedding_layers", "head_layers"):
-        if number := getattr(plan, name):
-            options[name] = number
-    for name in ("recompute_modules", "kept_tensors", "offloaded_tensors"):
-        if named := getattr(row, name):
-            options[name] = "+".join(named)
-    if row.task == "finetune-lora":
-        options["zero"] = job.plan_options.zero_stage
+    options = {"on": entry.job.problem.system}
+    for name, value in entry.row.strategy.stated.items():
+        if name == "sequence_parallel":
+            value = "on" if value else "off"
+        elif isinstance(value, tuple):
+            value = "+".join(value)
+        if (name != "dp" and value != "off") or entry.job.strategy.tp > 1:
+            options[OPTIONS.get(name, name)] = value
+    options.pop("dp", None)
     return options
 
 
@@ -93,13 +78,11 @@ def says_more(entry, is_named):
     types = job.problem.workload.precision
     if types != type(types).on(job.problem.system.chip, types.matmul):
         return True
-    if not is_named:
-        return False
-    stated = {name for name, value in vars(row.software).items() if value is not None}
-    unusual = row.flash_attention not in (None, job.habits.software.flash_attention)
-    formats = row.precision and (row.precision.fp32_gradients or row.precision.fp8_all_gather)
-    own_optimizer = row.parallelism.fsdp and job.habits.zero_stage < 3
-    return bool(stated - {"optimizer", "packed_sequences"} or unusual or formats or own_optimizer)
+    usual, software = job.habits.software, row.software
+    unusual = software.model_fields_set - {"flash_attention"} or (
+        software.flash_attention != usual.flash_attention and software.model_fields_set
+    )
+    return is_named and bool(unusual or len(row.optimizer.stated if row.optimizer else ()) > 1)
 
 
 def is_refused(entry):
@@ -143,6 +126,6 @@ def test_the_interval_of_no_framework_reaches_further():
 def test_the_record_holds_both_errors_of_each_source():
     record = fit_record("calibrated")
     assert record.unnamed.median > record.left_out.median
-    for name, rows in by_group(predict(published_rows()[:1], "calibrated")).items():
+    for name, rows in by_group(predict(published("training")[:1], "calibrated")).items():
         assert len(rows) == 1
         assert record.groups[name].unnamed.median is not None

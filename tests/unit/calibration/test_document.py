@@ -15,7 +15,7 @@ from meshwright.calibration.picture import (
     ratio_spec,
 )
 from meshwright.calibration.prediction import predict
-from meshwright.calibration.rows import HardwareFields, published_rows
+from meshwright.calibration.rows import SystemFields, published
 from meshwright.calibration.validation import Validation
 from meshwright.calibration.view import Others, validation_page
 from meshwright.catalog.calibration import ErrorRecord, GroupRecord
@@ -26,7 +26,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def of_group(name, number):
-    return [row for row in published_rows() if row.group == name][:number]
+    return [row for row in published("training") if row.group == name][:number]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_constants_that_were_not_fitted_tell_no_source_left_out(rows):
 
 
 def test_rows_that_cannot_be_predicted_have_a_document_without_their_pictures(rows):
-    unknown = [row.model_copy(update={"hardware": HardwareFields(chip="none")}) for row in rows]
+    unknown = [row.model_copy(update={"system": SystemFields(like="8xnone")}) for row in rows]
     found = Validation(tuple(predict(unknown, "calibrated")), "calibrated")
     told = markdown_of(validation_page(found, Others(found, found)), "found")
     assert set(told) == {"found.md", "found_intervals.svg"}

@@ -4,11 +4,12 @@ import math
 from dataclasses import replace
 
 import pytest
+from measured_rows import rows_of
 
 from meshwright.calibration.errors import errors_of, families_of, intervals_of, median_of_medians
-from meshwright.calibration.jobs import Reason, job_of
-from meshwright.calibration.prediction import Counting, Prediction, RowMemory, predict
-from meshwright.calibration.reading import rows_of
+from meshwright.calibration.jobs import job_of
+from meshwright.calibration.prediction import Prediction, RowMemory, predict
+from meshwright.calibration.rows import Counting, Reason
 from meshwright.calibration.validation import Validation
 from meshwright.catalog.answer_file import plain_data
 from meshwright.cost.parts import MemoryPart, MemoryUse
@@ -23,7 +24,7 @@ PLANS = ({"tp": 1}, {"tp": 2}, {"tp": 4}, {"tp": 8})
 
 
 def compared(plan, name, predicted, measured):
-    (row,) = rows_of([ROW | {"id": name, "parallelism": plan, "micro_batch": 1}], "x")
+    (row,) = rows_of([ROW | {"id": name, "parallelism": plan, "micro_batch": 1}])
     use = MemoryUse(dict.fromkeys(MemoryPart, 0.0))
     memory = RowMemory(use.plus({MemoryPart.WEIGHTS: 1.0}), Counting.DEVICE, 1.0, 2.0, fits=True)
     return Prediction(row, job_of(row, "uncalibrated"), predicted, measured, memory)
@@ -62,7 +63,7 @@ def test_ranks_inside_a_sweep():
 
 
 def test_refused_rows_are_counted():
-    rows = [*lab([(1.0, 1.0)]), Prediction(rows_of([ROW], "x")[0], refused=Reason.BATCH)]
+    rows = [*lab([(1.0, 1.0)]), Prediction(rows_of([ROW])[0], refused=Reason.BATCH)]
     errors = errors_of(rows)
     assert (errors.rows, errors.rows_used, errors.rows_refused) == (2, 1, 1)
 
@@ -97,8 +98,7 @@ def test_the_data_has_the_agreed_shape():
             ROW | {"micro_batch": 1, "measured": {"tokens_per_s": 5e4}},
             ROW | {"id": "b", "micro_batch": 1},
             ROW | {"id": "c", "task": "oom", "micro_batch": 64, "global_batch": 512},
-        ],
-        "x",
+        ]
     )
     found = Validation(tuple(predict(rows, "uncalibrated")), "uncalibrated")
     data = plain_data(found)
@@ -107,7 +107,7 @@ def test_the_data_has_the_agreed_shape():
         "bias_log", "memory_median_abs_error", "false_fits", "false_ooms", "spearman",
         "regret_mean",
     }  # fmt: skip
-    assert set(data) == {"groups", "overall", "rows", "bad_rows", "without_effect", "memory",
+    assert set(data) == {"groups", "overall", "rows", "bad_rows", "memory",
                          "inference", "sram"}  # fmt: skip
     assert data["inference"] is data["sram"] is None
     assert set(data["groups"]["lab"]) == measures

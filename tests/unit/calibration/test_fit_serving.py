@@ -12,7 +12,7 @@ from meshwright.calibration.fit.serving import (
     fit_serving,
     serving_rows,
 )
-from meshwright.calibration.rows import published_serving_rows
+from meshwright.calibration.rows import published
 from meshwright.calibration.serving import Column
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
@@ -30,8 +30,8 @@ class MadeColumn(Column):
 
 @pytest.fixture(scope="module")
 def rows():
-    kept = [r for r in published_serving_rows() if r.framework == "vllm-v0"]
-    chosen = [r for r in kept if r.hardware.chip != "MI300X"][::4]
+    kept = [r for r in published("serving") if r.framework == "vllm-v0"]
+    chosen = [r for r in kept if r.system.chip != "MI300X"][::4]
     made = serving_rows(chosen, "uncalibrated")
     return replace(made, columns=tuple(MadeColumn(c.setting, c.jobs) for c in made.columns))
 

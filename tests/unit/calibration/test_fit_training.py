@@ -9,7 +9,7 @@ from meshwright.calibration.fit.constants import keys_of
 from meshwright.calibration.fit.record import calibration_text
 from meshwright.calibration.fit.training import STEP, FitRows, fit, fit_rows, left_out_of
 from meshwright.calibration.prediction import predict
-from meshwright.calibration.rows import published_rows
+from meshwright.calibration.rows import published
 from meshwright.catalog.calibration import fit_record, load_calibration
 
 KEYS = keys_of(["ampere"], ["llm-foundry", "megatron==2021"])
@@ -19,8 +19,8 @@ TRUE = {"matmul_sustained_efficiency": 0.85, "eager_traffic_factor": 2.4}
 @pytest.fixture(scope="module")
 def rows():
     """Rows of two sources on A100 whose measurements follow known constants exactly."""
-    chosen = [row for row in published_rows() if row.group == "llm-foundry"][80:216:12]
-    chosen += [row for row in published_rows() if row.group == "megatron-sc21"][::3]
+    chosen = [row for row in published("training") if row.group == "llm-foundry"][80:216:12]
+    chosen += [row for row in published("training") if row.group == "megatron-sc21"][::3]
     found = fit_rows(chosen)
     values = np.log([TRUE.get(key.free.name, key.free.prior) for key in KEYS])
     errors = found.errors(KEYS, values[None, :])[0][0]
@@ -95,7 +95,7 @@ def test_a_written_calibration_is_read(fitted, tmp_path):
 
 
 def test_fitted_predictions_have_an_interval():
-    row = next(row for row in published_rows() if row.group == "megatron-sc21")
+    row = next(row for row in published("training") if row.group == "megatron-sc21")
     (entry,) = predict([row], "calibrated")
     low, high = entry.interval
     assert low < entry.predicted_tokens_per_s < high

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from measured_rows import rows_of, source_rows
 
 from meshwright.calibration.errors import memory_error_record
 from meshwright.calibration.fit.memory import (
@@ -13,8 +14,8 @@ from meshwright.calibration.fit.memory import (
     memory_rows,
 )
 from meshwright.calibration.jobs import job_of
-from meshwright.calibration.prediction import Counting, RowMemory, predict
-from meshwright.calibration.reading import rows_of
+from meshwright.calibration.prediction import RowMemory, predict
+from meshwright.calibration.rows import Counting
 from meshwright.calibration.validation import Validation
 from meshwright.catalog.answer_file import plain_data
 from meshwright.cost.parts import MemoryPart, MemoryUse
@@ -31,7 +32,11 @@ ROW = {
 
 
 def row_of(**changes):
-    return rows_of([ROW | changes], "x")[0]
+    return rows_of([ROW | changes])[0]
+
+
+def source_row_of(**changes):
+    return source_rows([ROW | changes])[0]
 
 
 def predicted(**changes):
@@ -224,7 +229,7 @@ def test_megatron_logs_the_last_stage():
     ],
 )  # fmt: skip
 def test_words_of_recomputation(words, fields):
-    row = row_of(recompute=words)
+    row = source_row_of(recompute=words)
     assert (row.recompute, row.recompute_modules, row.offloaded_tensors) == fields
 
 
@@ -247,7 +252,7 @@ UNEVEN = {"decoder-first-pipeline-num-layers": 4, "decoder-last-pipeline-num-lay
     ],
 )  # fmt: skip
 def test_words_of_a_plan(changes, field, value):
-    assert getattr(row_of(**changes).parallelism, field) == value
+    assert getattr(source_row_of(**changes).parallelism, field) == value
 
 
 @pytest.mark.parametrize(
@@ -269,7 +274,7 @@ def test_words_of_a_plan(changes, field, value):
     ],
 )  # fmt: skip
 def test_words_of_what_software_keeps(changes, field, value):
-    assert getattr(row_of(**changes).software, field) == value
+    assert getattr(source_row_of(**changes).software, field) == value
 
 
 @pytest.mark.parametrize(
@@ -287,7 +292,7 @@ def test_words_of_what_software_keeps(changes, field, value):
 def test_the_same_bits_each_time_took_materialised_scores_once(changes, fused):
     features = {"deterministic-mode": True, "transformer-impl": "transformer_engine"}
     hardware = {"chip_id": changes.pop("chip"), "chips": 8}
-    row = row_of(**{"features": features, "hardware": hardware} | changes)
+    row = source_row_of(**{"features": features, "hardware": hardware} | changes)
     assert row.flash_attention is fused
 
 
@@ -305,7 +310,7 @@ def test_a_loss_made_in_place_holds_one_more_copy_where_it_is_compiled():
     [("fp32 (TF32 peak 495)", "fp32"), ("tf32", "fp32"), ("bf16 (fp32 grad accumulation)", "bf16")],
 )
 def test_precision_may_be_followed_by_a_remark(text, expected):
-    assert row_of(precision=text).precision.activation == expected
+    assert source_row_of(precision=text).precision.activation == expected
 
 
 @pytest.mark.parametrize(
@@ -315,7 +320,7 @@ def test_precision_may_be_followed_by_a_remark(text, expected):
      ("a/llama3_8B-megatron/README.md", "megatron"), ("a/n1_pytorch/x.txt", None)],
 )  # fmt: skip
 def test_a_folder_names_the_framework(path, name):
-    row = row_of(group="other", parallelism={"tp": 1}, source={"repo": "a/b", "path": path})
+    row = source_row_of(group="other", parallelism={"tp": 1}, source={"repo": "a/b", "path": path})
     assert row.framework == name
 
 

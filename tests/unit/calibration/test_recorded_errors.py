@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.calibration.prediction import predict
-from meshwright.calibration.rows import FROZEN, published_rows
+from meshwright.calibration.rows import FROZEN, published
 from meshwright.calibration.validation import Validation
 from meshwright.catalog.calibration import fit_record
 
@@ -22,7 +22,7 @@ MEASURES = ("p90_abs_log_error", "memory_median_abs_error", "false_fits", "false
 
 @pytest.fixture(scope="module")
 def found():
-    rows = [row for row in published_rows() if row.group not in FROZEN]
+    rows = [row for row in published("training") if row.group not in FROZEN]
     return Validation(tuple(predict(rows, "calibrated")), "calibrated")
 
 

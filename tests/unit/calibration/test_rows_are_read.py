@@ -1,48 +1,45 @@
-"""Each field of a row is read by a price, or listed with the reason why none reads it."""
+"""Each field of a row is read by a price, or identifies the row."""
 
 import pytest
 
-from meshwright.calibration.reading import judged
 from meshwright.calibration.rows import (
     DESCRIPTION,
-    WITHOUT_EFFECT,
+    TABLES,
     Fields,
-    HardwareFields,
-    MeasuredFields,
+    Measured,
     ModelFields,
-    ParallelismFields,
+    OptimizerFields,
     PrecisionFields,
     Row,
-    SoftwareFields,
-    passed_over,
-    published_rows,
-    published_serving_rows,
-    published_sram_rows,
+    SystemFields,
+    published,
 )
 from meshwright.calibration.serving import predict_all
 
 PARTS = {
-    "": Row, "model.": ModelFields, "hardware.": HardwareFields, "parallelism.": ParallelismFields,
-    "software.": SoftwareFields, "precision.": PrecisionFields, "measured.": MeasuredFields,
+    "": Row, "model.": ModelFields, "system.": SystemFields, "optimizer.": OptimizerFields,
+    "precision.": PrecisionFields, "measured.": Measured,
 }  # fmt: skip
-ABOUT_THE_FILE = ("reasons", "without_effect")
 ROWS_OF_SOURCE = 6
 
 
 def sampled():
     """Return some rows of each source and task."""
     found = {}
-    for row in (*published_rows(), *published_serving_rows(), *published_sram_rows()):
-        found.setdefault((row.group, row.task), []).append(row)
+    for table in TABLES:
+        for row in published(table):
+            found.setdefault((row.group, row.task), []).append(row)
     return [row for rows in found.values() for row in rows[:: max(len(rows) // ROWS_OF_SOURCE, 1)]]
 
 
 @pytest.mark.slow
-def test_each_field_is_read_or_listed(monkeypatch):
+def test_each_field_is_read_or_describes(monkeypatch):
     read, plain, rows = set(), Fields.__getattribute__, sampled()
 
     def record(self, name):
         read.add((type(self), name))
+        if name == "stated":
+            read.update((type(self), field) for field in type(self).model_fields)
         return plain(self, name)
 
     monkeypatch.setattr(Fields, "__getattribute__", record)
@@ -54,18 +51,5 @@ def test_each_field_is_read_or_listed(monkeypatch):
         for name in kind.model_fields
         if (kind, name) not in read
     }
-    assert unread <= {*DESCRIPTION, *WITHOUT_EFFECT, *ABOUT_THE_FILE}
-    assert set(WITHOUT_EFFECT) <= unread
-
-
-def test_fields_that_nobody_reads_are_named():
-    row = {
-        "model": {"name": "llama3-8b", "seq": 8192, "atention": "MLA"}, "global_batch": 64,
-        "software": {"packed_sequences": True}, "measured": {"iteration_time_s": 1.0, "hfu": 0.4},
-        "hardware": {"chip": "H100", "chips": 8}, "notes": "mine", "colour": "red", "nothing": None,
-    }  # fmt: skip
-    rows, faults = judged([row, row | {"id": "b"}], "a test")
-    assert not faults
-    assert passed_over(rows) == [
-        "model.atention (2)", "software.packed_sequences (2)", "measured.hfu (2)", "colour (2)"
-    ]  # fmt: skip
+    # The name of a model is for readers.
+    assert unread <= {*DESCRIPTION, "model.name"}

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from measured_rows import rows_of
+from source_questions import serving_precision
+from source_words import serving_precision_of
 
-from meshwright.calibration.jobs import Reason
-from meshwright.calibration.reading import rows_of, serving_precision_of
-from meshwright.calibration.rows import published_rows, published_serving_rows
+from meshwright.calibration.rows import Reason, published
 from meshwright.calibration.serving import (
     predict_all,
     predict_first_tokens,
     predict_served,
     server_name_of,
     serving_jobs,
-    serving_precision,
 )
 from meshwright.calibration.validation import Validation, views_of
 from meshwright.catalog.answer_file import plain_data
@@ -36,7 +36,7 @@ def row(**changes):
         "hardware": {"chip": "H100", "chips": 2}, "parallelism": {"tp": 2}, "framework": "vLLM",
         "batch": 16, "input_len": 512, "output_len": 128, "measured": {"latency_s": 2.0},
     }  # fmt: skip
-    return rows_of([plain | changes], "x")[0]
+    return rows_of([plain | changes])[0]
 
 
 def predicted(**changes):
@@ -46,7 +46,7 @@ def predicted(**changes):
 
 @pytest.mark.slow
 def test_every_published_row_is_predicted_and_names_its_source():
-    rows = published_serving_rows()
+    rows = published("serving")
     assert len(rows) == 3052
     assert all(entry.source.title and entry.is_serving for entry in rows)
     found = predict_served(rows[::10], "calibrated")
@@ -196,7 +196,7 @@ def test_weights_in_four_bits_have_scales_and_wide_attention_beside_experts():
 
 
 def test_both_kinds_of_rows_keep_their_order_and_the_headline_is_of_training():
-    trained, served = published_rows()[0], row(id="served")
+    trained, served = published("training")[0], row(id="served")
     rows = [served, trained, row(id="again")]
     found = Validation(tuple(predict_all(rows, "calibrated")), "calibrated")
     data = plain_data(found)
@@ -219,7 +219,7 @@ def test_a_file_of_requests_alone_has_its_own_headline():
 
 @pytest.mark.slow
 def test_serving_is_as_recorded():
-    found = predict_served(published_serving_rows(), "calibrated")
+    found = predict_served(published("serving"), "calibrated")
     medians = {
         name: errors.median_abs_log_error for name, errors in views_of(found)["server"].items()
     }

@@ -10,9 +10,9 @@ from meshwright.calibration.errors import interval_score
 from meshwright.calibration.fit.spread import held_out, spread_of
 from meshwright.calibration.fit.training import Fit, FitRows, left_out_of
 from meshwright.calibration.prediction import Prediction, predict
-from meshwright.calibration.rows import Row, published_rows
+from meshwright.calibration.rows import Row, published
 from meshwright.catalog.calibration import fit_record, load_calibration
-from meshwright.cost.problem import (
+from meshwright.search.intervals import (
     EXPERTS,
     HOST,
     NARROW,
@@ -149,8 +149,8 @@ def test_too_few_sources_have_no_intervals_to_judge(fitted):
 
 
 def test_predictions_of_rows_have_the_interval_of_their_kind():
-    rows = [row for row in published_rows() if row.group == "megatron-sc21"][:1]
-    rows += [row for row in published_rows() if row.group == "nemo-24.07"][:1]
+    rows = [row for row in published("training") if row.group == "megatron-sc21"][:1]
+    rows += [row for row in published("training") if row.group == "nemo-24.07"][:1]
     plain, narrow = (
         np.log(entry.predicted_tokens_per_s / entry.interval[0])
         for entry in predict(rows, "calibrated")

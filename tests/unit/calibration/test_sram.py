@@ -11,9 +11,7 @@ from meshwright.base.errors import SpecError
 from meshwright.calibration.fit.record import constants_of_sram, sram_record
 from meshwright.calibration.fit.report import fitted
 from meshwright.calibration.fit.sram import fit_sram
-from meshwright.calibration.jobs import Reason
-from meshwright.calibration.reading import read_rows
-from meshwright.calibration.rows import SoftwareFields, published_sram_rows
+from meshwright.calibration.rows import Reason, StrategyFields, published, read_rows
 from meshwright.calibration.serving import predict_all
 from meshwright.calibration.sram import predict_sram, sram_job, token_s
 from meshwright.calibration.validation import Validation
@@ -29,11 +27,11 @@ FACTOR = math.log(1.5)
 
 @pytest.fixture(scope="module")
 def found():
-    return Validation(tuple(predict_all(published_sram_rows(), "calibrated")), "calibrated")
+    return Validation(tuple(predict_all(published("sram"), "calibrated")), "calibrated")
 
 
 def test_every_figure_is_within_a_factor_of_one_and_a_half(found):
-    assert {entry.row.hardware.chip for entry in found.sram} == {"WSE-3", "Groq-LPU"}
+    assert {entry.row.system.chip for entry in found.sram} == {"WSE-3", "Groq-LPU"}
     assert all(entry.row.source.title for entry in found.sram)
     errors = {entry.row.id: entry.log_error for entry in found.sram}
     assert {"cerebras/8b", "cerebras/70b", "cerebras/405b"} < set(errors)
@@ -42,12 +40,12 @@ def test_every_figure_is_within_a_factor_of_one_and_a_half(found):
 
 def test_so_is_every_figure_that_the_constants_have_not_seen():
     left_out = sram_part("calibrated").fit.left_out
-    assert set(left_out) == {row.id for row in published_sram_rows()}
+    assert set(left_out) == {row.id for row in published("sram")}
     assert all(abs(error) < FACTOR for error in left_out.values())
 
 
 def test_the_committed_constants_are_those_of_the_fit(found):
-    again, part = fit_sram(published_sram_rows(), "calibrated"), sram_part("calibrated")
+    again, part = fit_sram(published("sram"), "calibrated"), sram_part("calibrated")
     assert sram_record(again).left_out == pytest.approx(part.fit.left_out, abs=2e-3)
     for entry in found.sram:
         assert entry.log_error == pytest.approx(part.fit.fitted[entry.row.id], abs=2e-3)
@@ -60,9 +58,9 @@ def test_the_committed_constants_are_those_of_the_fit(found):
 @pytest.mark.slow
 def test_without_drafts_the_largest_model_is_out_of_reach(found):
     """What is assumed of the row of 405B is told beside it: plain, it would be 3 times slower."""
-    row = next(row for row in published_sram_rows() if row.id == "cerebras/405b")
+    row = next(row for row in published("sram") if row.id == "cerebras/405b")
     assert "not stated" in row.reasons["drafts_tokens"]
-    plain = row.model_copy(update={"software": SoftwareFields()})
+    plain = row.model_copy(update={"drafts_tokens": False})
     (entry,) = predict_sram([plain], "calibrated")
     assert entry.log_error < -2 * FACTOR
     assert any("405b plain" in line for line in text_of(found.page(), detail=True).splitlines())
@@ -72,7 +70,7 @@ def test_without_drafts_the_largest_model_is_out_of_reach(found):
 def test_constants_come_back_out_of_rows_made_with_them():
     true, tokens = {"wafer-engine": 4e-6, "language-unit": 7e-7}, 2.2
     rows = []
-    for row in published_sram_rows():
+    for row in published("sram"):
         job = sram_job(row, "calibrated")
         speed = job.tokens_per_s(true[job.family], tokens if job.server else 1.0)
         measured = row.measured.model_copy(update={"tokens_per_s_per_user": speed})
@@ -86,7 +84,7 @@ def test_constants_come_back_out_of_rows_made_with_them():
 
 @pytest.mark.parametrize("name", ["cerebras/70b", "groq/mixtral"])
 def test_a_token_is_affine_in_the_time_of_a_sum(name):
-    job = sram_job(next(row for row in published_sram_rows() if row.id == name), "calibrated")
+    job = sram_job(next(row for row in published("sram") if row.id == name), "calibrated")
     for seconds in (3e-7, 5e-6):
         times = [token_s(problem, seconds) for problem in job.problems]
         assert times == pytest.approx(job.terms[:, 0] + job.terms[:, 1] * seconds, rel=1e-9)
@@ -105,8 +103,8 @@ def test_chips_without_rows_get_what_the_others_share_and_say_so():
 
 
 MINE = {
-    "id": "mine", "group": "mine", "framework": "mine", "model": {"name": "Llama 3 8B"},
-    "hardware": {"chip": "WSE-3"}, "measured": {"tokens_per_s_per_user": 1000},
+    "id": "mine", "group": "mine", "framework": "mine", "model": "llama3-8b",
+    "system": {"like": "1xWSE-3", "at_least": True}, "measured": {"tokens_per_s_per_user": 1000},
 }  # fmt: skip
 
 
@@ -137,10 +135,10 @@ def test_a_figure_of_ones_own_is_read_fitted_and_read_again(path, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"hardware": {"chip": "nothing"}}, Reason.CHIP),
-        ({"hardware": {"chip": "H100", "chips": 8}}, Reason.SYSTEM),
-        ({"hardware": {"chip": "Groq-LPU", "chips": 4}}, Reason.SYSTEM),
-        ({"model": {"name": "unheard of"}}, Reason.DIMS),
+        ({"system": "8xnothing"}, Reason.SYSTEM),
+        ({"system": "8xH100"}, Reason.SYSTEM),
+        ({"system": "4xGroq-LPU"}, Reason.SYSTEM),
+        ({"model": "unheard of"}, Reason.DIMS),
     ],
 )
 def test_what_cannot_be_priced_is_refused_for_a_reason(path, changes, reason):
@@ -149,7 +147,7 @@ def test_what_cannot_be_priced_is_refused_for_a_reason(path, changes, reason):
 
 
 def test_a_file_of_nothing_that_fits_has_no_constants(path):
-    rows = written(path, hardware={"chip": "H100", "chips": 8})
+    rows = written(path, system="8xH100")
     assert fit_sram(rows, "calibrated") is None
 
 
@@ -159,8 +157,8 @@ def test_a_speed_is_a_number_above_zero(path):
 
 
 def test_stated_splits_and_lengths_are_taken():
-    row = next(row for row in published_sram_rows() if row.id == "groq/70b")
-    stated = row.model_copy(update={"parallelism": row.parallelism.model_copy(update={"tp": 16})})
+    row = next(row for row in published("sram") if row.id == "groq/70b")
+    stated = row.model_copy(update={"strategy": StrategyFields(tp=16)})
     (problem,) = sram_job(stated, "calibrated").problems
     assert problem.tensor_degree == 16
     assert problem.workload.context_length == 4096

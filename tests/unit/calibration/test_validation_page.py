@@ -9,7 +9,7 @@ from report_pages import EVIL, charts_of, check_names_are_text, check_page, part
 from meshwright.api import validate
 from meshwright.calibration.errors import errors_of
 from meshwright.calibration.picture import per_chip
-from meshwright.calibration.rows import published_rows, published_serving_rows, published_sram_rows
+from meshwright.calibration.rows import published
 from meshwright.calibration.serving import predict_all
 from meshwright.calibration.validation import Validation
 from meshwright.calibration.view import NUM_MISSES, worst
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.slow
 def found():
     train = [
         row for name in ("megatron-sc21", "torchtitan", "interleave")
-        for row in [row for row in published_rows() if row.group == name][:30]
+        for row in [row for row in published("training") if row.group == name][:30]
     ]  # fmt: skip
-    rows = [*train, *published_serving_rows()[:8], *published_sram_rows()[:3]]
+    rows = [*train, *published("serving")[:8], *published("sram")[:3]]
     return Validation(tuple(predict_all(rows, "calibrated")), "calibrated")
 
 

@@ -32,8 +32,8 @@ def test_the_screen_fits_100_columns(capsys, words):
     lines, whole = text.splitlines(), output(capsys, *words, "--detail").splitlines()
     assert len(lines) <= 24
     assert max(map(len, [*lines, *whole])) <= 100
-    assert any("cores: " in line for line in whole)
-    assert "fidelity closed_form" in text
+    assert any("cores of each kernel" in line for line in whole)
+    assert "by the closed-form model, not calibrated" in text
     assert lines[0].startswith(words[0].partition("-layer")[0])
 
 

@@ -18,11 +18,10 @@ jobs:
      mbs: 8, measured: 130k tokens/s/device}
 """
 ROW = {
-    "id": "mine", "group": "mine", "framework": "megatron-lm",
-    "model": {"name": "gpt2-medium", "layers": 24, "hidden": 1024, "heads": 16, "vocab": 50304,
-              "seq": 1024},
-    "hardware": {"chip": "H100", "chips": 8, "chips_per_node": 8},
-    "parallelism": {"tp": 2, "pp": 1}, "micro_batch": 4, "global_batch": 64, "precision": "bf16",
+    "id": "mine", "group": "mine", "framework": "megatron-bridge",
+    "model": {"like": "gpt2-medium", "vocab_size": 50304}, "system": "8xH100",
+    "strategy": {"tp": 2, "micro_batch_size": 4}, "sequence_length": 1024,
+    "global_batch_size": 64, "precision": "bf16",
     "measured": {"iteration_time_s": 0.13},
 }  # fmt: skip
 
@@ -113,11 +112,11 @@ def test_faults_of_jobs_name_fields_without_dashes(capsys, tmp_path):
     path.write_text(
         "jobs:\n"
         "  - {model: gpt2-medium, on: 8xH100, seq: 1k, global-batch: 64, measured: 130}\n"
-        "  - {model: gpt2-medium, on: 8xH100, tp: [1, 2], measured: 1 s}\n"
+        "  - {model: gpt2-medium, on: 8xH100, seq: 1k, global-batch: 8, tp: [1, 2], measured: 1s}\n"
     )
     found = faults(capsys, "plan", *QUESTION, "--measured", str(path))
     assert list(found) == ["jobs[0].measured", "jobs[1].tp"]
-    assert "found [1, 2]" in found["jobs[1].tp"]
+    assert "found 2" in found["jobs[1].tp"]
 
 
 def test_options_that_do_not_go_together(capsys, tmp_path):
@@ -177,9 +176,7 @@ def test_rows_of_measurements_are_jobs_too(capsys, tmp_path):
     words = ["plan", *QUESTION, "--json", "--measured", str(path)]
     assert json.loads(printed(capsys, 0, *words))["factors"]["num_measurements"] == 1
     out_of_memory = {**ROW, "id": "burst", "task": "oom", "measured": {}}
-    path.write_text(
-        json.dumps([ROW, {**ROW, "id": "odd", "parallelism": {"tp": 3}}, out_of_memory])
-    )
+    path.write_text(json.dumps([ROW, {**ROW, "id": "odd", "strategy": {"tp": 3}}, out_of_memory]))
     assert set(faults(capsys, *words[:-3], "--measured", str(path))) == {"odd", "burst"}
     path.write_text("[]")
     assert faults(capsys, *words[:-3], "--measured", str(path)) == {

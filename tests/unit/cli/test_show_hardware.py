@@ -24,14 +24,14 @@ def test_without_a_name_the_names(capsys, words, name):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["chip", "h100"], "memories[hbm].bandwidth      3.35 TB/s  accelerators"),
+        (["chip", "h100"], "memories[hbm].bandwidth 3.35 TB/s accelerators"),
         (["system", "64xH100"], "levels[infiniband].bandwidth"),
-        (["optimizer", "temp-12"], "state_bytes_per_param              8 B/parameter  temp"),
+        (["optimizer", "temp-12"], "state_bytes_per_param 8 B/parameter temp"),
     ],
 )
 def test_one_entry(capsys, words, line):
     text = output(capsys, *words)
-    assert any(shown.startswith(line) for shown in text.splitlines())
+    assert any(" ".join(shown.split()).startswith(line) for shown in text.splitlines())
     assert max(map(len, text.splitlines())) <= 100
     assert json.loads(output(capsys, *words, "--json"))["values"]
 

@@ -15,16 +15,17 @@ def output(capsys, *words):
 
 def test_the_table_has_a_row_for_each(capsys):
     lines = output(capsys, "topologies").splitlines()
-    assert [line.split()[0] for line in lines[3:]] == list(topologies)
+    assert [line.split()[0] for line in lines[4:]] == list(topologies)
     assert max(map(len, lines)) <= 100
     # 4 x 4: 2 x 24 links, three hops along either side, four wires across the middle
-    assert next(line for line in lines if line.startswith("mesh")).split() == [
+    assert next(line for line in lines if line.split()[:1] == ["mesh"]).split() == [
         "mesh", "4x4", "48", "6", "4"
     ]  # fmt: skip
 
 
 def test_a_size_that_a_topology_does_not_have(capsys):
-    assert "fat_tree         no shape of 15" in output(capsys, "topologies", "--devices", "15")
+    shown = " ".join(output(capsys, "topologies", "--devices", "15").split())
+    assert "fat_tree no shape of 15" in shown
 
 
 def test_data_holds_the_closed_forms(capsys):
@@ -49,7 +50,7 @@ def test_too_few_and_too_many(capsys, number):
 def test_a_system_says_what_its_network_is(capsys):
     """Six wires of 2 TB/s across the middle of 6 x 8 dies."""
     text = output(capsys, "system", "wafer-6x8")
-    assert "network: 164 links, 12 hops across, bisection 12 TB/s" in text
+    assert "network   164 links, 12 hops across, bisection 12 TB/s" in text
     record = json.loads(output(capsys, "system", "64xH100", "--json"))
     assert record["network"]["bisection_bytes_per_s"] == 32 * 50e9
 

@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.cost.communication import CollectiveTime, overlapped, plain, slowdown_s
 from meshwright.cost.memory import StageState
-from meshwright.cost.parts import Phase, StepTime, TimePart
+from meshwright.cost.parts import StepPhase, StepTime, TimePart
 from meshwright.cost.pipeline import PipelinePrice
 from meshwright.cost.step import DataParallelLinks, gradient_sync, sharding_copies_s, step_time
 from meshwright.sharding.strategy import PlanOptions
@@ -37,7 +37,9 @@ LINKS = DataParallelLinks(
 def pipeline(**given):
     """Return a pipeline that takes no time but what is given."""
     known = {entry.name: 0.0 for entry in fields(PipelinePrice)}
-    known["time"] = StepTime({p: given.pop(p, 0.0) for p in TimePart if p.phase == Phase.PASSES})
+    known["time"] = StepTime(
+        {p: given.pop(p, 0.0) for p in TimePart if p.phase == StepPhase.PASSES}
+    )
     known |= {"num_micro_batches": MICRO_BATCHES, "num_layers": BUCKETS}
     return PipelinePrice(**(known | given))
 

@@ -8,14 +8,14 @@ from small_problems import chip, level, system
 
 from meshwright.cost.energy import (
     dynamic_parts_j,
-    goodput_fraction,
     idle_power_w,
     least_step_s,
     link_energy_j,
-    step_cost_usd,
     system_parts_j,
     total_energy_j,
 )
+from meshwright.cost.goodput import goodput_fraction
+from meshwright.cost.money import step_cost_usd
 from meshwright.spec.system import MemoryLevel
 
 MEMORY = MemoryLevel(

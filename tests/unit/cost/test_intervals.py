@@ -9,9 +9,15 @@ import pytest
 from small_problems import problem
 
 from meshwright.calibration.errors import interval_score, intervals_of
-from meshwright.cost.problem import Distances, distance_of, interval, throughputs
+from meshwright.search.intervals import (
+    Distances,
+    distance_of,
+    interval,
+    interval_of,
+    rates_of,
+    surely,
+)
 from meshwright.search.robustness import DrawnTimes
-from meshwright.serve.certainty import interval_of, rates_of, surely
 from meshwright.spec.calibration import Spread, Tail
 
 ENDS = Distances(slower=math.log(1.25), faster=math.log(1.1))
@@ -24,7 +30,6 @@ def test_a_time_has_its_fast_end_first():
 
 
 def test_a_rate_has_its_slow_end_first():
-    assert throughputs(100.0, ENDS) == pytest.approx((80.0, 110.0))
     assert rates_of(100.0, ENDS) == pytest.approx((80.0, 110.0))
 
 

@@ -14,7 +14,7 @@ from meshwright.cost.memory import (
     host_bytes,
     memory_use,
 )
-from meshwright.cost.parts import MemoryPart, MemoryUse, Phase, StepTime, TimePart
+from meshwright.cost.parts import MemoryPart, MemoryUse, StepPhase, StepTime, TimePart
 from meshwright.cost.pipeline import PipelinePrice
 from meshwright.cost.step import host_update_s, offload_step_s, optimizer_step_s
 from meshwright.sharding.strategy import Offload, PlanOptions
@@ -158,7 +158,9 @@ def test_the_fullest_stage_is_taken_whole():
 
 def pipeline(**given):
     known = {entry.name: 0.0 for entry in fields(PipelinePrice)}
-    known["time"] = StepTime({p: given.pop(p, 0.0) for p in TimePart if p.phase == Phase.PASSES})
+    known["time"] = StepTime(
+        {p: given.pop(p, 0.0) for p in TimePart if p.phase == StepPhase.PASSES}
+    )
     return PipelinePrice(**(known | {"num_micro_batches": 5.0, "num_layers": 8.0} | given))
 
 

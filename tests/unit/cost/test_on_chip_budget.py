@@ -17,7 +17,7 @@ from meshwright.cost.streaming import (
     link_times,
 )
 from meshwright.spec.workload import Precision, SoftwareStack
-from meshwright.streams.forms import Line, streams
+from meshwright.streams.forms import LineStream, streams
 from meshwright.streams.round_model import StreamedTensor, stream_buffer_bytes
 
 WAFER = load_system("wafer-4x8")
@@ -57,10 +57,10 @@ def test_blocks_what_stays_and_buffers_share_the_memory_of_a_die(
         if fit.relays:
             continue
         knobs = [0.0] if not may_hold else list(range((members + 1) // 2 + 1))
-        held = next(h for h in knobs if Line(h).transfers(float(members)) / members
+        held = next(h for h in knobs if LineStream(h).transfers(float(members)) / members
                     == pytest.approx(fit.num_sends))  # fmt: skip
         buffers = stream_buffer_bytes(
-            sub_tensor, Line(held).buffers(float(members)).with_incoming, 0.0, fit.num_chunks
+            sub_tensor, LineStream(held).buffers(float(members)).with_incoming, 0.0, fit.num_chunks
         )
         assert 2.0 * blocks + stays + buffers <= SRAM * (1 + 1e-12)
 

@@ -25,7 +25,7 @@ def test_a_chip_with_an_array_fuses_and_stays_above_the_work_at_its_peak():
     found = plan_dataflow(SMALL, machine, num_passes=8, allowed={"tp": (2, 4), "dp": (1, 2)})
     assert {plan.degrees for plan in found.plans} == {(2, 4, 1), (4, 2, 1), (2, 2, 2), (4, 1, 2)}
     for plan in found.plans:
-        least_s = SMALL.flops / 8 * plan.layers / (plan.tp * peak)
+        least_s = SMALL.flops / 8 * plan.layers_per_stage / (plan.tp * peak)
         assert plan.stage_s >= least_s
     assert found.best.step_s >= found.lower_bound_s > 0.0
 

@@ -11,7 +11,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.collectives.group import make_group
 from meshwright.cost.communication import level_efficiencies
 from meshwright.cost.operator import matmul_compute_s
-from meshwright.dataflow.answer import kernel_records
+from meshwright.dataflow.answer import split_kernels
 from meshwright.dataflow.layouts import PARTIAL, REPLICATED, TensorLayout, splits_of
 from meshwright.dataflow.price import KernelMemory, Residency, SplitTimes, TimeWeights
 from meshwright.dataflow.roofline import (
@@ -24,7 +24,14 @@ from meshwright.dataflow.roofline import (
 from meshwright.dataflow.search import plan_dataflow
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.kernel import Kernel, Message, MessageKind, Operand, Unit, Weight
+from meshwright.graph.kernels.kernel import (
+    Kernel,
+    KernelMessage,
+    MessageKind,
+    Operand,
+    Unit,
+    Weight,
+)
 from meshwright.graph.kernels.workloads import hpl
 from meshwright.spec.collective import CollectiveKind
 
@@ -108,7 +115,7 @@ def test_changes_take_what_the_collectives_take(machine):
 
 
 def test_messages_are_sent_whatever_the_split(machine):
-    graph = layer((Message(MessageKind.SEND, 1e6), Message(MessageKind.BROADCAST, 1e6)))
+    graph = layer((KernelMessage(MessageKind.SEND, 1e6), KernelMessage(MessageKind.BROADCAST, 1e6)))
     seconds = SplitTimes(graph, machine, 4, Residency())
     plain = SplitTimes(layer(), machine, 4, Residency()).tables(TimeWeights(0.0, 1.0))
     sent = seconds.tables(TimeWeights(0.0, 1.0))
@@ -215,9 +222,9 @@ def test_seconds_by_kernel_sum_to_a_pass(machine):
     """What kernels take, and the collectives behind them, is a pass through the stage."""
     found = plan_dataflow(layer(), machine, allowed={"tp": (4,)}, num_passes=2)
     best = found.best
-    records = list(kernel_records(layer(), best))
-    total = sum(r["time_s"] + sum(c["time_s"] for c in r["collectives"]) for r in records)
-    assert best.layers * total == pytest.approx(best.stage_s)
+    kernels = split_kernels(layer(), best)
+    total = sum(k.time_s + sum(sent.time_s for sent in k.collectives) for k in kernels)
+    assert best.layers_per_stage * total == pytest.approx(best.stage_s)
 
 
 def table():

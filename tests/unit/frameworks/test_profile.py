@@ -5,13 +5,13 @@ import json
 import os
 
 import pytest
+from report_pages import charts_of, check_page
 
 import meshwright as mw
 from meshwright.base.errors import SpecError
 from meshwright.cli.main import main
 from meshwright.frameworks import profile
 from meshwright.frameworks.profile import Work, kind_of, read_profile
-from meshwright.frameworks.profile_report import shares
 
 QUESTION = {"on": "8xH100", "seq": "1k", "global_batch": 64, "tp": 2}
 
@@ -177,17 +177,21 @@ def test_bytes_that_are_no_trace_are_told(tmp_path, device_trace, monkeypatch):
 def test_both_sides_sum_to_their_step(device_trace):
     found = mw.explain("gpt2-355m", **QUESTION, trace=device_trace)
     plan = mw.estimate("gpt2-355m", **QUESTION)
-    parts = shares(found, plan)
+    parts = found.parts
     assert sum(part.measured_s for part in parts) == pytest.approx(found.step_s)
     assert sum(part.predicted_s for part in parts) == pytest.approx(plan.best.estimate.step_time_s)
+    check_page(found.page())
+    sides = charts_of(found.page())["Both steps by part"].table
+    assert [row[0] for row in sides.rows] == ["measured", "predicted"]
+    assert sides.head[1:] == [f"{part.name}>" for part in parts]
 
 
 def test_explain_shows_a_trace_beside_the_prediction(device_trace, capsys):
     words = ["explain", "gpt2-355m", "--on", "8xH100", "--seq", "1k", "--global-batch", "64"]
     assert main([*words, "--trace", str(device_trace)]) == 0
     shown = capsys.readouterr().out
-    assert "measured 100 us a step (2 steps, kernels of the device)" in shown
-    assert "hidden behind computation: all reduce 20 us" in shown
+    assert "measured  100 us a step (2 steps, kernels of the device)" in shown
+    assert "hidden    all reduce 20 us" in shown
     assert main([*words, "--trace", str(device_trace), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["step_s"] == pytest.approx(1e-4)

@@ -158,7 +158,13 @@ def test_a_server_does_not_train():
 def test_show_framework_prints_no_objects(name, capsys):
     assert main(["show", "framework", name]) == 0
     text = capsys.readouterr().out
-    for word, is_there in {"axes": 1, "source  ": 1, "Source(": 0, "kind=": 0, "title=": 0}.items():
+    for word, is_there in {
+        "axes": 1,
+        "Where does it come from?": 1,
+        "Source(": 0,
+        "kind=": 0,
+        "title=": 0,
+    }.items():
         assert (word in text) == is_there
 
 

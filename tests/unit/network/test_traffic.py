@@ -8,7 +8,7 @@ from placed_problems import grid_problem
 
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.network.placement import Choice, block_ranks
+from meshwright.network.placement import Nesting, block_ranks
 from meshwright.network.traffic import Demands, collective_pattern, joined_demands, placed
 from meshwright.sharding.strategy import AXES, PlanOptions, StreamForm, make_strategy
 from meshwright.spec.collective import CollectiveKind
@@ -60,7 +60,7 @@ def load_of(message, shape, inner=(1, 1), plan_options=None, sides=None):
     sides = sides or tuple(a * b for a, b in zip(shape, inner, strict=True))
     asked = grid_problem(*sides)
     unused = tuple(name for name in AXES if name not in ("tp", axis))
-    choice = Choice(("tp", axis, *unused), (inner, shape, *((1, 1) for _ in unused)))
+    choice = Nesting(("tp", axis, *unused), (inner, shape, *((1, 1) for _ in unused)))
     strategy = make_strategy(**{"tp": inner[0] * inner[1], axis: shape[0] * shape[1]})
     physical = physical_network(asked)
     ranks = block_ranks(physical, asked.grid_sides, choice.axes, choice.shapes)

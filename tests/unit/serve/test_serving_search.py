@@ -11,7 +11,7 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.serve.passes import ServingProblem, group_counts
 from meshwright.serve.search import (
-    Objective,
+    ServingObjective,
     ServingSpace,
     batch_ladder,
     pareto_front,
@@ -71,7 +71,9 @@ def test_the_largest_batch_in_time_is_tried_between_the_steps_of_the_ladder():
 
 
 def test_least_latency_keeps_the_whole_batch_in_flight():
-    found = search_serving(space("llama3-70b", "8xH100", decode(batch_size=64)), Objective.LATENCY)
+    found = search_serving(
+        space("llama3-70b", "8xH100", decode(batch_size=64)), ServingObjective.LATENCY
+    )
     rows = found.ranked
     assert (found.fitting.sequences_in_flight[rows] == 64).all()
     strategy, _, groups = found.candidate(rows[0])
@@ -124,12 +126,14 @@ def test_too_tight_a_latency_names_the_fastest():
 
 def test_a_batch_that_never_fits_at_once_names_the_most_that_does():
     with pytest.raises(InfeasibleError, match=r"whole batch of 4096 sequences"):
-        search_serving(space("llama3-70b", "8xH100", decode(batch_size=4096)), Objective.LATENCY)
+        search_serving(
+            space("llama3-70b", "8xH100", decode(batch_size=4096)), ServingObjective.LATENCY
+        )
 
 
 def test_one_long_prompt_is_shared_by_all_devices():
     work = Prefill(batch_size=1, prompt_length=131_072, software=GRAPHS)
-    found = search_serving(space("llama3-70b", "64xH100", work), Objective.LATENCY)
+    found = search_serving(space("llama3-70b", "64xH100", work), ServingObjective.LATENCY)
     strategy, _, _ = found.candidate(found.ranked[0])
     assert strategy.cp > 1
     assert strategy.pp == 1

@@ -4,15 +4,18 @@ import json
 
 import pytest
 
+from meshwright.catalog.answer_file import plain_data
 from meshwright.catalog.models import load_model, model_names
 from meshwright.cli.main import main
 from meshwright.graph.transformer import build_graph
-from meshwright.show.model import model_lines, model_record
+from meshwright.show.model import shown_model
+from meshwright.view.registry import page_of
+from meshwright.view.terminal import text_of
 
 
 def record_of(name):
     model = load_model(name)
-    return model_record(model, build_graph(model))
+    return plain_data(shown_model(model, build_graph(model)))
 
 
 def test_record_of_llama3_70b_by_hand():
@@ -56,7 +59,7 @@ def test_operators_hold_all_parameters_and_twice_as_many_flops(name):
 @pytest.mark.parametrize("name", ["deepseek-v3", "gemma3-4b"])
 def test_text_states_counts_and_conventions(name):
     model, record = load_model(name), record_of(name)
-    text = "\n".join(model_lines(model, record))
+    text = text_of(page_of(shown_model(model, build_graph(model))), detail=True)
     assert f"{record['num_params']:,}" in text
     assert f"{record['kv_cache_bytes_per_token']:,.0f}" in text
     joined = " ".join(text.split())

@@ -11,8 +11,8 @@ from meshwright.sharding.strategy import Streamed
 from meshwright.show.walks.block import block_walk
 from meshwright.show.walks.collective import collective_walk
 from meshwright.show.walks.named import dense_layer
-from meshwright.show.walks.shown import walk_page
 from meshwright.show.walks.stream import Layer, stream_walk
+from meshwright.show.walks.view import walk_page
 from meshwright.show.walks.walk import Recorder, WalkTensor, loop_of
 from meshwright.view.html import html_of
 from meshwright.view.parts import Player

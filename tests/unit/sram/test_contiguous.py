@@ -6,9 +6,9 @@ from tests.oracles.decode_groups import decode_schedule, measured_rates
 
 from meshwright.sram.contiguous import (
     LayerLoads,
+    LayerTimes,
     StageCapacities,
     StageRuns,
-    StageTimes,
     balanced_stops,
     greedy_stops,
     least_stages,
@@ -24,7 +24,7 @@ def row(resident, transient=0, kept=0):
 
 def times(layer_s, exit_s=0.0, entry_s=0.0):
     ones = np.ones(len(layer_s))
-    return [StageTimes(np.array(layer_s, dtype=float), entry_s * ones, exit_s * ones)]
+    return [LayerTimes(np.array(layer_s, dtype=float), entry_s * ones, exit_s * ones)]
 
 
 def test_weights_add_up_and_the_largest_transient_counts():
@@ -113,7 +113,7 @@ def test_the_slowest_stage_counts_its_send():
         3,
         3,
     ]
-    sends = [StageTimes(np.array([3.0, 1, 2]), np.zeros(3), np.array([4.0, 0.5, 0]))]
+    sends = [LayerTimes(np.array([3.0, 1, 2]), np.zeros(3), np.array([4.0, 0.5, 0]))]
     cuts = StageRuns(loads, StageCapacities((9.0,)), sends, 3).best(np.maximum)
     assert cuts.seconds.tolist() == [6, 4.5, 4.5]  # one layer each takes 3 + 4
     assert cuts.stops(2) == [2, 3]

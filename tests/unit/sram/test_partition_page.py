@@ -8,14 +8,12 @@ from report_pages import (
     charts_of,
     check_names_are_text,
     check_page,
-    parts_of,
     values_of,
 )
 
 from meshwright import partition
 from meshwright.catalog.footprint_files import FootprintFile, LayerFootprint
 from meshwright.sram.partition import Cut, partition_measured
-from meshwright.view.parts import Picture
 
 
 def cut(name: str, *sizes: float, capacity: float = 2e6):
@@ -43,7 +41,6 @@ def test_bars_fill_the_room_of_a_device() -> None:
     assert lines == [2e6 / 2**20]
     times = values_of(charts_of(page)["Time of one group on each stage"])
     assert [row["amount"] for row in times] == pytest.approx([1.0, 5.0, 4.0])  # [us]
-    assert any(isinstance(part, Picture) for part in parts_of(page))
 
 
 def test_layers_that_fit_nowhere_are_named() -> None:

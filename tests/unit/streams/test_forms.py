@@ -5,7 +5,7 @@ import pytest
 from oracles.stream_legality import violations
 from oracles.stream_links import counted_transfers
 
-from meshwright.streams.forms import Line, enumerate_rounds, streams
+from meshwright.streams.forms import LineStream, enumerate_rounds, streams
 
 
 def sends_of_round(name, turn):
@@ -48,21 +48,21 @@ def test_buffers():
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 19])
 def test_every_knob_of_the_line(n):
     for held in range((n + 1) // 2 + 2):
-        line = Line(float(held))
+        line = LineStream(float(held))
         rounds = enumerate_rounds(line, n)
         assert violations(rounds, line.buffers(n)) == []
         assert counted_transfers(rounds) == line.transfers(n)
 
 
 def test_knob_trades_transfers_for_room():
-    lines = [Line(float(held)) for held in (0, 4, 8, 16)]
+    lines = [LineStream(float(held)) for held in (0, 4, 8, 16)]
     assert [line.transfers(32) for line in lines] == [1442, 1234, 1090, 992]
     assert [line.buffers(32).resident for line in lines] == [2, 6, 10, 16]
 
 
 def test_hold_never_shares_a_link_in_the_backward_pass():
     # N = 16, n = 8: each sub-tensor sent again on a side adds four rounds, the first one two
-    lines = [Line(float(held)) for held in (0, 3, 4, 5, 6, 7)]
+    lines = [LineStream(float(held)) for held in (0, 3, 4, 5, 6, 7)]
     assert [line.num_shared_rounds(16) for line in lines] == [14, 14, 10, 6, 2, 0]
     assert streams["hold"].num_shared_rounds(16) == 0
     assert streams["cycle"].num_shared_rounds(16) == 14
@@ -86,9 +86,9 @@ def test_cycle_halves_what_a_link_carries():
 @pytest.mark.parametrize("n", range(1, 65))
 def test_a_line_holds_the_most_copies_that_fit(n):
     """Against trying every knob: the least transfers among those whose buffers fit."""
-    knobs = [Line(float(h)) for h in range((n + 1) // 2 + 1)]
+    knobs = [LineStream(float(h)) for h in range((n + 1) // 2 + 1)]
     for fitting in range(n + 3):
-        found = Line.filling(float(n), float(fitting))
+        found = LineStream.filling(float(n), float(fitting))
         fit = [line for line in knobs if line.buffers(float(n)).with_incoming <= fitting]
         best = min((line.transfers(float(n)) for line in fit), default=knobs[0].transfers(float(n)))
         assert found.transfers(float(n)) == best

@@ -4,15 +4,16 @@ import pytest
 
 from meshwright.catalog.files import load_text
 from meshwright.catalog.systems import load_chip, load_system
+from meshwright.show.declared import declared
 from meshwright.spec.system import ChipSpec
 from meshwright.view.declared_values import (
-    declaration_record,
     declared_values,
     origin_text,
     unit_of,
-    value_lines,
     value_text,
 )
+from meshwright.view.registry import page_of
+from meshwright.view.terminal import text_of
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_a_chip_value_by_value():
 def test_unknown_prices_are_told():
     values = by_path(load_chip("V100"))
     assert values["price"].value is None
-    assert value_lines([values["price"]]) == ["price  unknown"]
+    assert value_text(values["price"].value, values["price"].unit) == "unknown"
 
 
 def test_what_a_file_leaves_out_is_a_default_and_what_has_no_source_is_told():
@@ -80,16 +81,18 @@ def test_what_a_file_leaves_out_is_a_default_and_what_has_no_source_is_told():
 
 
 def test_long_origins_wrap_beside_their_value():
-    lines = value_lines(list(by_path(load_system("wafer-6x8")).values()))
+    system = load_system("wafer-6x8")
+    page = page_of(declared(system, {}, "wafer-6x8", system.sources))
+    lines = text_of(page, detail=True).splitlines()
     assert max(map(len, lines)) <= 100
-    start = next(i for i, line in enumerate(lines) if line.startswith("levels[columns].bandwidth"))
+    start = next(i for i, line in enumerate(lines) if "levels[columns].bandwidth" in line)
     indent = lines[start].index("assumed")
     assert lines[start + 1][:indent].isspace()
 
 
 def test_the_record_is_in_si_units_with_its_sources():
     system = load_system("64xH100")
-    record = declaration_record(system, {"name": system.name}, system.sources)
+    record = declared(system, {"name": system.name}, "", system.sources).data()
     values = {entry["field"]: entry for entry in record["values"]}
     latency = values["levels[nvlink].latency"]
     assert latency == {

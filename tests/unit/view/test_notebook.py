@@ -22,10 +22,10 @@ ASKED = {"on": "8xH100", "seq": "1k", "global_batch": 16}
 REQUESTS = {"batch": 64, "prompt": "2k", "answer": 128,
             "max_ttft": "2 s"}  # fmt: skip
 ROWS = [
-    {"id": f"run {seconds}", "group": "ours", "framework": "megatron-lm",
-     "model": {"name": "Llama 3 8B", "seq": 8192}, "hardware": {"chip": "H100", "chips": 8},
-     "parallelism": {"tp": 2, "zero_stage": 1}, "global_batch": 128, "micro_batch": 1,
-     "precision": "bf16", "measured": {"iteration_time_s": seconds}}
+    {"id": f"run {seconds}", "group": "ours", "framework": "megatron-bridge",
+     "model": "llama3-8b", "system": "8xH100", "sequence_length": 8192, "global_batch_size": 128,
+     "strategy": {"tp": 2, "zero_stage": 1}, "precision": "bf16",
+     "measured": {"iteration_time_s": seconds}}
     for seconds in (16.9, 17.2)
 ]  # fmt: skip
 SWEPT = """
@@ -297,8 +297,8 @@ def test_every_listed_answer_is_known_here():
         return {kind}.union(*map(below, kind.__subclasses__()))
 
     elsewhere = {
-        "Replan", "MeasuredMachine", "Profile", "DataflowGraph", "SimulatedPlan", "ServingFront",
-        "Factors", "Listed", "Shown", "Told",
+        "Replan", "MeasuredMachine", "ProfiledStep", "DataflowGraph", "SimulatedPlan",
+        "ServingFront", "Factors", "GraphSummary", "Listed", "Shown", "Told",
     }  # fmt: skip
     tested = {
         "Plan", "Front", "Deadline", "Comparison", "Explanation", "Diagnosis", "ServingPlan",

@@ -24,7 +24,7 @@ from meshwright.wafer.operators.assignment import (
     model_graph,
     on_demand,
 )
-from meshwright.wafer.operators.options import Frame
+from meshwright.wafer.operators.options import SharedChoices
 from meshwright.wafer.price import physical_network
 
 
@@ -33,7 +33,7 @@ def level_one(zero_stage=1, capacity_bytes=4e9):
     grid = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=capacity_bytes)
     what = problem(model(num_layers=4), grid, sequence_length=4096, global_batch_size=16)
     plan_options = PlanOptions(zero_stage=zero_stage)
-    graph = model_graph(what, Frame(plan_options, 8, 8), physical_network(what))
+    graph = model_graph(what, SharedChoices(plan_options, 8, 8), physical_network(what))
     return assign(graph)
 
 

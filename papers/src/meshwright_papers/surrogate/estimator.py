@@ -13,7 +13,7 @@ from meshwright.base.errors import UnsupportedError
 from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
-from meshwright.network.placement import Choice
+from meshwright.network.placement import Nesting
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.wafer.price import choice_network
 from meshwright_papers.surrogate.dataset import FIRST_LEARNED, QUANTITIES, Rows, closed_form
@@ -64,7 +64,7 @@ class Surrogate:
         return found
 
     def step_s(
-        self, plan_options: PlanOptions, strategy: Strategy, choices: Sequence[Choice],
+        self, plan_options: PlanOptions, strategy: Strategy, choices: Sequence[Nesting],
         alone: Priced | None = None,
     ) -> FloatArray:  # fmt: skip
         """Return the step of one strategy laid in each of some ways [s]."""

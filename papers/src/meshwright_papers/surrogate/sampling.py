@@ -15,7 +15,7 @@ from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.pipeline import micro_batches
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns
-from meshwright.network.placement import Choice, all_choices
+from meshwright.network.placement import Nesting, all_choices
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices, Grid, degree_columns, divisors
 from meshwright.sharding.strategy import (
@@ -197,7 +197,7 @@ class Drawn:
 
     plan_options: PlanOptions
     strategy: Strategy
-    choice: Choice
+    choice: Nesting
 
 
 def draw_candidates(
@@ -302,12 +302,14 @@ def _with_shards(
 
 def _choice(
     problem: Problem, plan_options: PlanOptions, strategy: Strategy, rng: np.random.Generator
-) -> Choice:
+) -> Nesting:
     """Return one layout of a strategy."""
-    ways: Sequence[Choice] = choices_of(problem, plan_options, strategy)
+    ways: Sequence[Nesting] = choices_of(problem, plan_options, strategy)
     return ways[int(rng.integers(len(ways)))]
 
 
-def choices_of(problem: Problem, plan_options: PlanOptions, strategy: Strategy) -> Sequence[Choice]:
+def choices_of(
+    problem: Problem, plan_options: PlanOptions, strategy: Strategy
+) -> Sequence[Nesting]:
     """Return the ways to lay a strategy on the grid of a problem, at most ``MOST_CHOICES``."""
     return all_choices(plan_options, strategy, problem.grid_sides, most=MOST_CHOICES)

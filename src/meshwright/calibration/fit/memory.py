@@ -14,7 +14,8 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import memory_error_record, source_weights
-from meshwright.calibration.prediction import Counting, Prediction, RowMemory
+from meshwright.calibration.prediction import Prediction, RowMemory
+from meshwright.calibration.rows import Counting
 from meshwright.catalog.calibration import MemoryGroupRecord, MemoryRecord
 from meshwright.cost.parts import MemoryPart
 

@@ -29,8 +29,7 @@ from meshwright.catalog.calibration import (
     SramRecord,
     load_calibration,
 )
-from meshwright.cost.problem import EXPERTS, UNSEEN, distance_of
-from meshwright.serve.certainty import FIRST_TOKEN
+from meshwright.search.intervals import EXPERTS, FIRST_TOKEN, UNSEEN, distance_of
 from meshwright.spec.calibration import Spread, Tail
 from meshwright.spec.declaration import file_key
 

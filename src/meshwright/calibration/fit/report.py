@@ -33,7 +33,7 @@ from meshwright.calibration.fit.serving import fit_serving, serving_rows
 from meshwright.calibration.fit.sram import fit_sram
 from meshwright.calibration.fit.training import FitRows, fit, fit_rows, usable
 from meshwright.calibration.prediction import predict
-from meshwright.calibration.rows import Row, passed_over
+from meshwright.calibration.rows import Row
 from meshwright.catalog.calibration import (
     UNCALIBRATED,
     CoverageRecord,
@@ -53,8 +53,6 @@ class FittedRecord(TypedDict, total=False):
     num_rows: int
     unused: Mapping[str, str]
     """Reasons why rows were not used, by the name of the row."""
-    without_effect: Sequence[str]
-    """Fields of the rows that no price reads, each with its number of rows."""
     expected: PooledErrorRecord | None
     """Errors of the calibration that the rows adjust; null: they adjust none."""
     fitted: PooledErrorRecord
@@ -172,7 +170,7 @@ def fitted(rows: Sequence[Row], name: str, command: str, calibration: str = UNCA
             Constant("sram", *key.place, *entry) for key, entry in constants_of_sram(sram)
         ]
     if data:
-        data |= {"unused": unused, "without_effect": passed_over(rows)}
+        data |= {"unused": unused}
     return Fitted(text, data, tuple(constants))
 
 

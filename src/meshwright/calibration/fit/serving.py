@@ -14,8 +14,7 @@ from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import SHARE, source_weights
 from meshwright.calibration.fit.constants import Free, Key
 from meshwright.calibration.fit.training import CLOSE, MOST_ROUNDS, NOISE, robust_step
-from meshwright.calibration.jobs import RefusedError
-from meshwright.calibration.rows import Row
+from meshwright.calibration.rows import RefusedError, Row
 from meshwright.calibration.serving import (
     FIGURES,
     THROUGHPUT,
@@ -25,8 +24,7 @@ from meshwright.calibration.serving import (
     serving_jobs,
 )
 from meshwright.catalog.calibration import UNCALIBRATED, load_serving
-from meshwright.cost.problem import EXPERTS, UNSEEN
-from meshwright.serve.certainty import FIRST_TOKEN
+from meshwright.search.intervals import EXPERTS, FIRST_TOKEN, UNSEEN
 from meshwright.spec.calibration import Spread, Tail
 
 STARTS = tuple(np.log([0.1, 1.0 / 3.0]).tolist())

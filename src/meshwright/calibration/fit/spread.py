@@ -11,7 +11,7 @@ from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import SHARE, interval_score
 from meshwright.calibration.fit.training import NOTHING, Fit, FitRows, Stacks
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
-from meshwright.cost.problem import TRAITS, UNNAMED, distances_of, traits_of
+from meshwright.search.intervals import TRAITS, UNNAMED, distances_of, traits_of
 from meshwright.spec.calibration import Spread, Tail
 
 EXPECTED_FACTOR = 2.0

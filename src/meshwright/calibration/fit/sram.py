@@ -11,8 +11,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.fit.constants import Free, Key
 from meshwright.calibration.fit.training import CLOSE, MOST_ROUNDS, NOISE, STEP, robust_step
-from meshwright.calibration.jobs import RefusedError
-from meshwright.calibration.rows import Row
+from meshwright.calibration.rows import RefusedError, Row
 from meshwright.calibration.sram import SramJob, sram_job
 
 REDUCTION = Free("reduction_s", 1e-6, 1.0, 1e-8, 1e-4)

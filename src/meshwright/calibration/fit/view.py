@@ -32,13 +32,11 @@ def fitted_page(found: Fitted) -> Page:
         Section("unused", "Which rows were not used?",
                 [Table(("row", "reason"), list(unused.items()))] if unused else []),
     )  # fmt: skip
-    fields = found.data.get("without_effect", ())
     return Page(
         title="Fitted constants",
         subtitle="constants fitted to measured rows; errors are |ln(predicted / measured)|",
         tiles=list(_tiles(found, tables, constants)),
         sections=[section for section in sections if section.parts],
-        warnings=[f"without effect: {', '.join(fields)}"] if fields else [],
     )
 
 

@@ -15,11 +15,24 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_chip
 from meshwright.dataflow.audited import fusion_facts
-from meshwright.dataflow.fusion.answer import Fusion, FusionAnswer, FusionQuestion, Target
-from meshwright.dataflow.fusion.cores import grid_of, tileable_dims
+from meshwright.dataflow.fusion.answer import (
+    Fusion,
+    FusionAnswer,
+    FusionCounts,
+    FusionQuestion,
+    Partition,
+    Target,
+)
+from meshwright.dataflow.fusion.cores import grid_of, passing_dims, tileable_dims
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import OWN, DeviceShare, FusionProblem, fusion_problem
-from meshwright.dataflow.fusion.search import Candidate, KnownLattices, best_of, fuse, orders_of
+from meshwright.dataflow.fusion.search import (
+    KnownLattices,
+    WeightedProblem,
+    best_of,
+    fuse,
+    orders_of,
+)
 from meshwright.dataflow.fusion.splits import (
     LINKS_ONLY,
     ChipRing,
@@ -30,8 +43,10 @@ from meshwright.dataflow.fusion.splits import (
 from meshwright.dataflow.roofline import CalibratedSystem, dtype_of_product
 from meshwright.dataflow.stages import StagePrice, StageTime, StageWork
 from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import single_dims
 from meshwright.graph.op import Phase
 from meshwright.sharding.space import divisors
+from meshwright.spec.workload import BYTES_OF
 
 LEAST_TILE = 16
 """The smallest tile that is tried where none is given, of dims that are much longer."""
@@ -100,7 +115,7 @@ def fuse_graph(
         for tile in (tiles_of(entry.graph) if entry.tile is None else [entry.tile])
     ]
     tried = [(case, split) for case in cases for split in case.splits.likely]
-    candidates = [Candidate(case.problem(split), case.weight) for case, split in tried]
+    candidates = [WeightedProblem(case.problem(split), case.weight) for case, split in tried]
     choice = best_of(candidates, progress)
     case, split = tried[choice.number]
     ring, gap = case.splits.ring, case.splits.gap
@@ -110,8 +125,81 @@ def fuse_graph(
         least_s = min(choice.bound_s, seconds)
         choice = replace(choice, fusion=fusion, weighted_s=seconds, bound_s=least_s)
         gap = seconds / _least_s(cases, seconds) - 1.0
-    answer = FusionAnswer(case.question, case.tile, split.dims, gap, choice, dims)
-    return lawful(answer, fusion_facts(answer))
+    asked, fusion = case.question, choice.fusion
+    graph, grid, chips = asked.graph, asked.target.grid, asked.tp * asked.pp
+    rate = 1.0 / (fusion.time_s * asked.repeats)
+    setup_s = fusion.micro_batch * sum(part.setup_s for part in fusion.partitions)
+    answer = FusionAnswer(
+        graph=graph.name, chip=asked.target.name, rate_of=asked.target.dtype,
+        kernel_by_kernel=asked.runs_by_kernel, tp=asked.tp, pp=asked.pp,
+        tile=case.tile, tiled=graph.tiled, tiled_dims=dims,
+        pass_name="sequence" if graph.tiled == "tokens" and "batch" not in graph.sizes else "pass",
+        num_kernels=len(graph.kernels), repeats=asked.repeats, micro_batch=fusion.micro_batch,
+        latency_s=latency_s(asked, fusion), weights_s=graph.repeats * setup_s,
+        time_s=fusion.time_s, parts_s=fusion.parts_s, bound_s=choice.bound_s / asked.repeats,
+        gap=choice.weighted_s / choice.bound_s - 1.0, sharding_gap=gap,
+        sequences_per_s=rate, compute_share=graph.flops * rate / (chips * grid.flops_per_s),
+        num_cores=grid.num_cores, sram_capacity_bytes=grid.sram_bytes,
+        dram_capacity_bytes=grid.dram_bytes, held_bytes=fusion.held_bytes, splits=split.dims,
+        counts=FusionCounts(
+            **vars(fusion.counts), tiles_fused=choice.num_fused, tiles_pruned=choice.num_pruned,
+            tiles_refused=len(choice.refused),
+        ),
+        refused=choice.refused, partitions=fusion.partitions, warnings=tuple(_warnings(asked)),
+    )  # fmt: skip
+    return lawful(answer, fusion_facts(asked, fusion, answer.latency_s))
+
+
+def _warnings(asked: FusionQuestion) -> Iterator[str]:
+    """Yield the mismatch of the numbers of the graph and the rates that the chip states."""
+    target, width = asked.target, asked.graph.widest_product_bytes
+    if BYTES_OF[target.dtype] != width:
+        yield (
+            f"products are priced at its rate of {target.dtype}: {target.name} states none for "
+            f"products of {width:g}-byte numbers (--precision)"
+        )
+
+
+def latency_s(asked: FusionQuestion, fusion: Fusion) -> float:
+    """Return the latency of one pass alone on the chips, all weights read for it [s].
+
+    graph repeats x sum over partitions max(rounds x busy + fill + setup, launch)
+    + (pp - 1) x send
+
+    Partitions are those of the best throughput. A kernel that needs all tiles of another kernel
+    waits for them: one more round of its partition, at its pace. Three partitions of 2, 3 and 4 us
+    that fill for 1 us and load weights for 5 us each, one round in each, take 3 x 6 + 9 = 27 us
+    once; launched every 9 us 9 + 9 + 10 = 28 us.
+    """
+    once = sum(
+        max(
+            _rounds(asked.graph, fusion.problem, part) * part.busy_s
+            + fusion.micro_batch * (part.fill_s + part.setup_s),
+            fusion.problem.grid.launch_s,
+        )
+        for part in fusion.partitions
+    )
+    return asked.graph.repeats * once + (asked.pp - 1) * fusion.problem.send_s
+
+
+def _rounds(graph: DataflowGraph, problem: FusionProblem, part: Partition) -> int:
+    """Return the number of times that the tiles of one pass run through a partition."""
+    waits = dict[str, int]()
+    passing = passing_dims(graph, problem.num_tiles).keys()
+    names = {kernel.name for kernel in part.kernels}
+    makers = {kernel.name: kernel for kernel in graph.kernels if kernel.name in names}
+    for name, kernel in makers.items():
+        waits[name] = max(
+            (
+                waits[read.source]
+                + (not passing.isdisjoint(single_dims(makers[read.source].dims))
+                   and passing.isdisjoint(single_dims(read.dims)))
+                for read in kernel.inputs
+                if read.source in makers
+            ),
+            default=0,
+        )  # fmt: skip
+    return 1 + max(waits.values())
 
 
 def problem_of(question: FusionQuestion, tile: int) -> FusionProblem:
@@ -322,7 +410,7 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
         if not useful:
             return StagePrice(inf, bounds[key])
         try:
-            choice = best_of(map(Candidate, useful))
+            choice = best_of(map(WeightedProblem, useful))
         except InfeasibleError:
             return None
         return StagePrice(work.layers * choice.fusion.time_s, bounds[key])

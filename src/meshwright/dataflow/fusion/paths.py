@@ -26,7 +26,7 @@ fit."""
 
 
 @dataclass(frozen=True)
-class Steps:
+class LatticeSteps:
     """Steps of a lattice that are possible, with their seconds and bytes."""
 
     lattice: Lattice
@@ -87,7 +87,7 @@ class Path:
     """Numbers of the steps of the lattice, in the order of time."""
 
 
-def best_path(steps: Steps, finish: Finish) -> tuple[Path | None, int]:
+def best_path(steps: LatticeSteps, finish: Finish) -> tuple[Path | None, int]:
     """Return the path that finishes first, and the number of pairs that were kept on the way.
 
     None where no path finishes. Among equal paths, one that holds the fewest bytes.
@@ -104,7 +104,7 @@ def best_path(steps: Steps, finish: Finish) -> tuple[Path | None, int]:
     return pairs.path(steps, finish), pairs.count
 
 
-def _to_the_end(steps: Steps, costs: FloatArray, add: np.ufunc) -> FloatArray:
+def _to_the_end(steps: LatticeSteps, costs: FloatArray, add: np.ufunc) -> FloatArray:
     """Return the least cost from each ideal to the whole graph; infinite where no path leads."""
     least = np.full(len(steps.lattice.ideals), np.inf)
     least[-1] = 0.0
@@ -119,7 +119,7 @@ def _to_the_end(steps: Steps, costs: FloatArray, add: np.ufunc) -> FloatArray:
 
 
 def _along(
-    steps: Steps, costs: FloatArray, add: np.ufunc, left: FloatArray
+    steps: LatticeSteps, costs: FloatArray, add: np.ufunc, left: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return seconds and bytes of a path of least cost, as columns of one."""
     best = np.zeros(len(steps.lattice.ideals), np.int64)
@@ -148,7 +148,7 @@ class _Pairs:
         """All pairs kept so far."""
         return len(self.seconds)
 
-    def extend(self, steps: Steps, chosen: slice, finish: Finish, known: float) -> None:
+    def extend(self, steps: LatticeSteps, chosen: slice, finish: Finish, known: float) -> None:
         """Add the pairs of ideals of one size, which these steps lead to."""
         source, target = steps.source[chosen], steps.target[chosen]
         times = self.held[source]
@@ -170,7 +170,7 @@ class _Pairs:
         self.parent = np.append(self.parent, parent[kept])
         self.step = np.append(self.step, steps.number[chosen][step[kept]])
 
-    def path(self, steps: Steps, finish: Finish) -> Path | None:
+    def path(self, steps: LatticeSteps, finish: Finish) -> Path | None:
         """Return the best path to the last ideal."""
         last = len(steps.lattice.ideals) - 1
         ends = np.arange(self.start[last], self.start[last] + self.held[last])

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
-from meshwright.dataflow.fusion.report import pass_of, title
 from meshwright.view.drawing import group_class, label, page, rectangle
 
 MARGIN, HEAD, NAMES = 24.0, 82.0, 92.0
@@ -28,26 +27,35 @@ RESOURCES = ("compute", "DRAM", "network", "fill, setup", "launch", "SRAM")
 
 def fusion_svg(answer: FusionAnswer) -> str:
     """Return the picture of an answer; equal for equal answers, and nothing from outside."""
-    fusion, grid = answer.choice.fusion, answer.question.target.grid
     width = 2 * MARGIN + NAMES + WIDTH
     height = HEAD + CHIP + GAP + ROW * len(RESOURCES) + MARGIN
-    total_s = sum(part.time_s for part in fusion.partitions)
+    total_s = sum(part.time_s for part in answer.partitions)
     says = (
-        f"{format_seconds(fusion.time_s)} for a {pass_of(answer)}, {fusion.micro_batch} at once; "
-        f"{grid.num_cores} cores, SRAM {format_bytes(grid.sram_bytes)}; {fusion.fidelity}"
+        f"{format_seconds(answer.time_s)} for a {answer.pass_name}, {answer.micro_batch} at once; "
+        f"{answer.num_cores} cores, SRAM {format_bytes(answer.sram_capacity_bytes)}; "
+        f"{answer.fidelity}"
     )
     lines = [
-        label(MARGIN, 28, title(answer), "title"),
+        label(MARGIN, 28, question_line(answer), "title"),
         label(MARGIN, 48, says, "note quiet"),
         *_names(),
     ]
     left = MARGIN + NAMES
-    for number, part in enumerate(fusion.partitions):
+    for number, part in enumerate(answer.partitions):
         wide = WIDTH * part.time_s / total_s
-        column = _column(number, part, wide, grid.num_cores, grid.sram_bytes)
+        column = _column(number, part, wide, answer.num_cores, answer.sram_capacity_bytes)
         lines += [f'<g transform="translate({left:.1f} {HEAD:.0f})">', *column, "</g>"]
         left += wide
-    return page(width, height, title(answer), lines)
+    return page(width, height, question_line(answer), lines)
+
+
+def question_line(answer: FusionAnswer) -> str:
+    """Return the question: the graph, the chips, degrees and tile."""
+    how = "kernel by kernel" if answer.kernel_by_kernel else "fused"
+    return (
+        f"{answer.graph} on {answer.chip}, {how}: tp {answer.tp}, pp {answer.pp}, "
+        f"tiles of {answer.tile} {answer.tiled}"
+    )
 
 
 def _names() -> Iterator[str]:
@@ -61,13 +69,14 @@ def _column(
     number: int, part: Partition, wide: float, num_cores: int, sram_bytes: float
 ) -> Iterator[str]:
     """Yield one partition: its kernels on the cores, and its parts of the time."""
-    idle = num_cores - sum(part.cores)
+    idle = num_cores - sum(kernel.cores for kernel in part.kernels)
     yield from _heading(f"{number + 1}", f": {format_seconds(part.time_s)}", wide)
     yield rectangle(0.0, 0.0, wide, CHIP, "die none", f"{idle} cores idle")
     top, unnamed = 0.0, []
-    for kernel, (name, cores) in enumerate(zip(part.kernels, part.cores, strict=True)):
+    for place, kernel in enumerate(part.kernels):
+        name, cores = kernel.name, kernel.cores
         high = CHIP * cores / num_cores
-        colour = group_class(number + 3 * kernel)
+        colour = group_class(number + 3 * place)
         yield rectangle(0.0, top, wide, high, f"die {colour}", f"{name}: {cores} cores")
         words = f"{name} {cores}"
         if high >= LEAST_LABEL and INSET + LETTER * len(words) < wide:

@@ -323,7 +323,7 @@ class _Read:
 
 
 @dataclass(frozen=True)
-class _Tensor:
+class _BufferedTensor:
     """A tensor as its writer leaves it."""
 
     writer: int
@@ -370,13 +370,13 @@ class _Device:
         is_move = kernel.unit is Unit.NONE and kernel.phase is not Phase.WEIGHT_GRADIENT
         return is_sum and not is_move and kernel.name in self.graph.outputs
 
-    def written(self, rules: Rules) -> list[_Tensor]:
+    def written(self, rules: Rules) -> list[_BufferedTensor]:
         """Return the outputs of the kernels, each with its readers."""
         graph, level = self.graph, [0] * len(self.graph.kernels)
         # the longest path to each kernel, in kernels before it
         for edge in graph.edges:
             level[edge.consumer] = max(level[edge.consumer], level[edge.producer] + 1)
-        found: list[_Tensor] = []
+        found: list[_BufferedTensor] = []
         for writer, kernel in enumerate(graph.kernels):
             size = self.size(writer, kernel.dims, graph.word_of(kernel))
             reads = [
@@ -389,7 +389,7 @@ class _Device:
                 reads.append(_Read(len(graph.kernels), size))
             if reads:
                 groups = [reads] if rules.writes_once else [[read] for read in reads]
-                found += [_Tensor(writer, size, group) for group in groups]
+                found += [_BufferedTensor(writer, size, group) for group in groups]
         return found
 
     def _read(self, edge: Edge, left: _Size, depth: int, rules: Rules) -> _Read:
@@ -408,7 +408,7 @@ class _Device:
             is_whole=self.passes(writer.dims) and not self.passes(dims),
         )
 
-    def inputs(self) -> Iterable[_Tensor]:
+    def inputs(self) -> Iterable[_BufferedTensor]:
         """Yield the inputs of the graph, each once."""
         graph = self.graph
         for name in graph.inputs:
@@ -419,7 +419,7 @@ class _Device:
                 if operand.source == name
             ]
             if reads:
-                yield _Tensor(len(graph.kernels), reads[0].size, reads)
+                yield _BufferedTensor(len(graph.kernels), reads[0].size, reads)
 
 
 def _tensors(device: _Device, rules: Rules, *, buffers: int) -> Tensors:

@@ -14,7 +14,13 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray, larger, where
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.units import format_bytes
-from meshwright.dataflow.fusion.answer import Choice, Fusion, Partition, SearchCounts
+from meshwright.dataflow.fusion.answer import (
+    Fusion,
+    FusionChoice,
+    Partition,
+    PlacedKernel,
+    SearchCounts,
+)
 from meshwright.dataflow.fusion.cores import cores_needed
 from meshwright.dataflow.fusion.fewer_kernels import (
     MOST_STEPS,
@@ -23,7 +29,7 @@ from meshwright.dataflow.fusion.fewer_kernels import (
     put_back,
 )
 from meshwright.dataflow.fusion.lattice import Lattice, chain_of, lattice_of, limits_of, row_of
-from meshwright.dataflow.fusion.paths import Finish, Steps, best_path
+from meshwright.dataflow.fusion.paths import Finish, LatticeSteps, best_path
 from meshwright.dataflow.fusion.price import PartitionPrices, bound_s, price_partitions
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.dataflow.fusion.wide_graphs import ROUNDING, search_all_orders
@@ -34,7 +40,7 @@ KnownLattices = dict[tuple[object, ...], Lattice | None]
 
 
 @dataclass(frozen=True)
-class Orders:
+class KernelOrders:
     """The orders of kernels that are searched for a problem."""
 
     lattice: Lattice | None
@@ -45,7 +51,7 @@ class Orders:
     """Kernels of a wide graph that are searched in all orders."""
 
 
-def orders_of(problem: FusionProblem, known: KnownLattices | None = None) -> Orders:
+def orders_of(problem: FusionProblem, known: KnownLattices | None = None) -> KernelOrders:
     """Return the orders that are searched; ``known`` lattices are shared, and new ones added.
 
     Raises
@@ -55,7 +61,7 @@ def orders_of(problem: FusionProblem, known: KnownLattices | None = None) -> Ord
     """
     least_s = bound_s(problem)
     if problem.runs_by_kernel:
-        return Orders(None, least_s)
+        return KernelOrders(None, least_s)
     known, limits = {} if known is None else known, limits_of(problem)
     if limits.key not in known:
         try:
@@ -64,14 +70,14 @@ def orders_of(problem: FusionProblem, known: KnownLattices | None = None) -> Ord
             known[limits.key] = None
     lattice = known[limits.key]
     if lattice is not None:
-        return Orders(lattice, least_s)
+        return KernelOrders(lattice, least_s)
     fewer = fewer_kernels(problem)
     found = _best([_solve(fewer.problem, fewer.lattice, fewer.prices)], problem)
-    return Orders(None, max(least_s, found.time_s), fewer)
+    return KernelOrders(None, max(least_s, found.time_s), fewer)
 
 
 def fuse(
-    problem: FusionProblem, orders: Orders | None = None, *, enough_s: float = np.inf
+    problem: FusionProblem, orders: KernelOrders | None = None, *, enough_s: float = np.inf
 ) -> Fusion:
     """Return the best partitions of a problem.
 
@@ -234,16 +240,16 @@ def _solve(
 
 def _steps(
     problem: FusionProblem, lattice: Lattice, prices: PartitionPrices, allowed: tuple[int, int]
-) -> Steps:
+) -> LatticeSteps:
     """Return the steps with partitions that fit, for a range of micro-batches."""
     number = np.flatnonzero(prices.fits[lattice.partition])
     partition = lattice.partition[number]
     seconds = prices.running_s(allowed[1])
     if problem.rules.frees_tensors:
         alive = _alive_bytes(problem, lattice, prices)[number]
-        return Steps(lattice, number, seconds[partition], alive, np.maximum)
+        return LatticeSteps(lattice, number, seconds[partition], alive, np.maximum)
     crossing = prices.crossing_bytes[partition]
-    return Steps(lattice, number, seconds[partition], crossing, np.add)
+    return LatticeSteps(lattice, number, seconds[partition], crossing, np.add)
 
 
 def _alive_bytes(problem: FusionProblem, lattice: Lattice, prices: PartitionPrices) -> FloatArray:
@@ -293,8 +299,10 @@ def _partition(
     needed = [cores_needed(problem.choices[k], cycles, problem.grid.num_cores) for k in kernels]
     filled_s = float(prices.busy_s[row] + prices.fill_s[row] / size)
     return Partition(
-        kernels=tuple(problem.names[kernel] for kernel in kernels),
-        cores=tuple(int(cores[0]) for cores in needed),
+        kernels=tuple(
+            PlacedKernel(problem.names[kernel], int(cores[0]))
+            for kernel, cores in zip(kernels, needed, strict=True)
+        ),
         compute_s=float(prices.compute_s[row]),
         dram_s=float(prices.dram_s[row]),
         network_s=float(prices.network_s[row]),
@@ -329,7 +337,7 @@ def why_nothing_fits(problem: FusionProblem) -> str:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class WeightedProblem:
     """A problem, and the weight of one of its seconds: repetitions times devices."""
 
     problem: FusionProblem
@@ -337,8 +345,8 @@ class Candidate:
 
 
 def best_of(
-    candidates: Iterable[Candidate], progress: Callable[[int, int], None] | None = None
-) -> Choice:
+    candidates: Iterable[WeightedProblem], progress: Callable[[int, int], None] | None = None
+) -> FusionChoice:
     """Return the candidate of the least weighted seconds, those of the lowest bound tried first.
 
     There is at least one candidate. ``progress`` is called with the numbers done and of all. The
@@ -355,7 +363,7 @@ def best_of(
     ]
     heapify(waiting)
     known: KnownLattices = {}
-    wide: dict[int, Orders] = {}
+    wide: dict[int, KernelOrders] = {}
     best: tuple[float, int, Fusion] | None = None
     least, num_fused = float("inf"), 0
     refused: dict[int, str] = {}
@@ -387,7 +395,7 @@ def best_of(
         raise InfeasibleError(_why_none_fits(refused))
     weighted, number, fusion = best
     bound, reasons = min(least, weighted), tuple(refused.values())
-    return Choice(number, fusion, weighted, bound, num_fused, len(waiting), reasons)
+    return FusionChoice(number, fusion, weighted, bound, num_fused, len(waiting), reasons)
 
 
 def _why_none_fits(refused: dict[int, str]) -> str:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from meshwright.base.errors import Fault
 from meshwright.base.units import parse_count, whole_number
@@ -41,12 +41,19 @@ class Statement:
     """Name as spelled in the file."""
     value: Any
     """Text, or a value of YAML, JSON or TOML."""
-    place: str = ""
+    place: str | None = None
     """File, and line where known."""
 
     def __str__(self) -> str:
         value = as_written(self.value) if isinstance(self.value, str) else self.value
         return f"{self.option} {value}".strip() if value is not None else self.option
+
+
+@dataclass(frozen=True, repr=False)
+class OpenOption(Fault):
+    """Option that the files leave open."""
+
+    WRITTEN: ClassVar[Mapping[str, str]] = {"option": "path", "message": "message", "fix": "fix"}
 
 
 @cache
@@ -67,7 +74,7 @@ class Given:
         self._statements = {canonical(one.option): one for one in statements}
         self._taken: dict[str, Statement] = {}
         self.faults: list[Fault] = []
-        self.missing: list[Fault] = []
+        self.missing: list[OpenOption] = []
         self.notes: list[str] = []
         self._implied: set[str] = set()
 
@@ -288,7 +295,7 @@ class Given:
 
     def needs(self, option: str, why: str, fix: str = "") -> None:
         """Note that an option of this program has to be stated beside the files."""
-        self.missing.append(Fault(option, f"is needed: {why}", fix))
+        self.missing.append(OpenOption(option, f"is needed: {why}", fix))
 
     def _wrong(self, names: tuple[str, ...], found: object, wanted: str, why: str = "") -> None:
         name = next(name for name in names if name in self._statements)
@@ -324,7 +331,7 @@ class Given:
             Names, or patterns of names, of options that change no price.
         """
         known, ignored = tuple(patterns), []
-        unread: dict[tuple[str, str], list[Statement]] = {}
+        unread: dict[tuple[str | None, str], list[Statement]] = {}
         sections = {name.partition(".")[0] for name in (*self._taken, *known) if "." in name}
         for name, one in self._statements.items():
             if name in self._taken:
@@ -384,14 +391,14 @@ def of_words(words: Iterable[str], place: str = "") -> tuple[Given, tuple[str, .
             values.append(word)
         else:
             loose.append(word)
-    given = Given(Statement(name, " ".join(values), place) for name, values in found)
+    given = Given(Statement(name, " ".join(values), place or None) for name, values in found)
     given.notes += notes
     return given, tuple(loose)
 
 
 def of_tree(tree: Mapping[str, Any], place: str = "") -> Given:
     """Return the options of a tree, nested names joined by dots."""
-    return Given(Statement(name, value, place) for name, value in _leaves(tree))
+    return Given(Statement(name, value, place or None) for name, value in _leaves(tree))
 
 
 def _leaves(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
-from meshwright.base.errors import Fault, SpecError
-from meshwright.base.records import Listed, Rows
-from meshwright.frameworks.reading.given import Given, Statement
+from meshwright.base.errors import SpecError
+from meshwright.base.records import Rows, Shown
+from meshwright.frameworks.reading.given import Given, OpenOption, Statement
 from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.spec.declaration import faults_of
+from meshwright.spec.model import ModelSpec
 
 if TYPE_CHECKING:
     from meshwright.frameworks.framework import Framework
 
 
 @dataclass(frozen=True)
-class Job(Listed):
+class Job(Shown):
     """Job stated by the files that start it."""
 
+    WRITTEN: ClassVar[Mapping[str, str]] = {
+        "framework": "framework", "kind": "kind", "model": "model", "devices": "devices",
+        "options": "other_options", "read": "read", "ignored": "ignored", "missing": "missing",
+        "notes": "notes",
+    }  # fmt: skip
     framework: str
     """Name of the framework in the catalog; the server of a serving job."""
     kind: Literal["training", "serving"]
@@ -31,15 +37,20 @@ class Job(Listed):
     read: tuple[Statement, ...]
     ignored: tuple[Statement, ...]
     """Statements that change no price."""
-    missing: tuple[Fault, ...] = ()
+    missing: tuple[OpenOption, ...] = ()
     """Options of this program that have to be stated beside the files."""
     notes: tuple[str, ...] = ()
 
-    def brief(self) -> str:
-        """Return the title of the job, and its open options."""
-        from meshwright.frameworks.reading.report import job_screen
+    @property
+    def model(self) -> str | None:
+        """Name of the model; None: the files do not name it."""
+        value = self.options.get("model")
+        return value.name if isinstance(value, ModelSpec) else value
 
-        return job_screen(self, next_command="").lead
+    @property
+    def other_options(self) -> dict[str, Any]:
+        """Values of options of this program, by name, without the model."""
+        return {name: value for name, value in self.options.items() if name != "model"}
 
     def rows(self) -> Rows:
         """Return every statement of the files, whether a price depends on it, and its place."""
@@ -108,7 +119,7 @@ def job_of(reader: Framework, given: Given, setting: Setting, origin: str) -> Jo
     for name, option in _NEEDED[reader.kind].items():
         name = "prompt" if name == "context" and "prefill" in options else name
         if name not in options and all(fault.path != option for fault in given.missing):
-            given.missing.append(Fault(option, "is needed: the files do not state it"))
+            given.missing.append(OpenOption(option, "is needed: the files do not state it"))
     return Job(framework, reader.kind, options, setting.devices, given.read, ignored,
                tuple(dict.fromkeys(given.missing)), tuple(dict.fromkeys(given.notes)))  # fmt: skip
 

@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from meshwright.base.budget import as_list, as_mapping
 from meshwright.base.errors import Fault, MeshwrightError, SpecError
@@ -25,11 +25,12 @@ from meshwright.frameworks.reading.shell import base_name, unknown_in
 class Devices:
     """Devices of a job, as far as its launchers state them."""
 
+    WRITTEN: ClassVar[Mapping[str, str]] = {"hosts": "num_hosts", "all": "count", "chip": "chip"}
     num_hosts: int | None = None
     per_host: int | None = None
     total: int | None = None
     """Number of all devices, where stated as one number."""
-    chip: str = ""
+    chip: str | None = None
     """Name of the chip in the cluster."""
 
     @property
@@ -42,7 +43,8 @@ class Devices:
     @property
     def known_chip(self) -> str:
         """The chip by a name that the catalog knows; empty where it is not stated or not known."""
-        words: list[str] = [self.chip, *re.split(r"[^A-Za-z0-9]+", self.chip)]
+        named = self.chip or ""
+        words: list[str] = [named, *re.split(r"[^A-Za-z0-9]+", named)]
         for word in filter(None, words):
             try:
                 load_system(f"{self.count or 1}x{word}")
@@ -225,7 +227,7 @@ def _launched(name: str, words: Sequence[str], line: int) -> Launch | None:
     kind = (
         "accelerate" if "accelerate" in name else "deepspeed" if "deepspeed" in name else "torchrun"
     )
-    kept = tuple(Statement(one.option, one.value, "") for one in given.statements)
+    kept = tuple(Statement(one.option, one.value) for one in given.statements)
     return replace(
         found,
         devices=Devices(whole_number(hosts), per_host, total),
@@ -302,7 +304,7 @@ def slurm_devices(given: Given) -> Devices:
     if total is not None and ":" in gpus:
         chip = gpus.partition(":")[0]
     number = whole_number((hosts or "").rpartition("-")[2])
-    return Devices(number, per_host, None if per_host else total, chip)
+    return Devices(number, per_host, None if per_host else total, chip or None)
 
 
 # -------------------------------------------------------------------------------- Kubernetes
@@ -338,7 +340,7 @@ def containers(trees: Sequence[Mapping[str, Any]]) -> list[Container]:
             continue
         hosts = sum(count for count, _, _ in chips)
         _, pod, spec = chips[0]
-        labels = " ".join(map(str, as_mapping(pod.get("nodeSelector")).values()))
+        labels = " ".join(map(str, as_mapping(pod.get("nodeSelector")).values())) or None
         devices = Devices(hosts, _chips(spec), None, labels)
         found: dict[str, Container] = {}
         for _, _, container in pods:

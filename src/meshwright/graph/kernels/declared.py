@@ -7,7 +7,14 @@ from graphlib import CycleError, TopologicalSorter
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.kernel import Kernel, Message, MessageKind, Operand, Unit, Weight
+from meshwright.graph.kernels.kernel import (
+    Kernel,
+    KernelMessage,
+    MessageKind,
+    Operand,
+    Unit,
+    Weight,
+)
 from meshwright.graph.op import Phase
 from meshwright.spec.graph import GraphSpec, KernelSpec, MessageSpec, NamedTensor
 
@@ -75,7 +82,7 @@ def _kernel(name: str, spec: KernelSpec) -> Kernel:
         flops_per_point=flops,
         word_bytes=spec.word_bytes,
         phase=Phase(spec.phase),
-        messages=tuple(Message(MessageKind(m.kind), m.size_bytes) for m in spec.messages),
+        messages=tuple(KernelMessage(MessageKind(m.kind), m.size_bytes) for m in spec.messages),
         is_sum=spec.is_sum,
         in_place=spec.in_place,
     )

@@ -65,7 +65,7 @@ class Weight:
 
 
 @dataclass(frozen=True)
-class Message:
+class KernelMessage:
     """Bytes that a kernel sends beside the collectives of its split."""
 
     kind: MessageKind
@@ -92,7 +92,7 @@ class Kernel:
     word_bytes: float | None = None
     """Bytes of an element of the output; None: the word of the graph."""
     phase: Phase = Phase.FORWARD
-    messages: tuple[Message, ...] = ()
+    messages: tuple[KernelMessage, ...] = ()
     is_sum: bool = False
     """The kernel only adds its inputs: each summand has the gradient of the sum."""
     in_place: bool = False

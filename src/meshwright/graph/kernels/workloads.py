@@ -11,7 +11,7 @@ from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import (
     Dims,
     Kernel,
-    Message,
+    KernelMessage,
     MessageKind,
     Operand,
     Unit,
@@ -90,21 +90,21 @@ def _iteration(
         (rows, "block"),
         (Operand(source, left),),
         flops_per_point=2.0,
-        messages=(Message(MessageKind.SEND, pivots),),
+        messages=(KernelMessage(MessageKind.SEND, pivots),),
     )
     yield Kernel(
         f"broadcast{step}",
         Unit.NONE,
         left,
         (Operand(f"factor{step}", left),),
-        messages=(Message(MessageKind.BROADCAST, panel),),
+        messages=(KernelMessage(MessageKind.BROADCAST, panel),),
     )
     yield Kernel(
         f"swap{step}",
         Unit.NONE,
         right,
         (Operand(source, right),),
-        messages=(Message(MessageKind.SEND, swapped),),
+        messages=(KernelMessage(MessageKind.SEND, swapped),),
     )
     reads = (
         Operand(f"broadcast{step}", left),

@@ -97,7 +97,7 @@ def pop(heap: Heap) -> int:
     return first
 
 
-class Work(NamedTuple):
+class FluidWork(NamedTuple):
     """Demands of a task graph; nothing here changes."""
 
     resource: IntArray
@@ -190,11 +190,11 @@ class Log(NamedTuple):
     num_rows: IntArray
 
 
-def make_work(graph: TaskGraph) -> Work:
+def make_work(graph: TaskGraph) -> FluidWork:
     """Return the work of a task graph as arrays."""
     order = np.argsort(graph.needs, kind="stable")
     waiting = np.repeat(np.arange(len(graph)), np.diff(graph.needs_offsets))
-    return Work(
+    return FluidWork(
         resource=np.where(graph.is_transfer, -1, graph.device * len(graph.tracks) + graph.track),
         wait_s=np.where(graph.is_transfer, graph.latency_s, graph.duration_s),
         num_bytes=graph.num_bytes + np.where(graph.num_bytes > 0, graph.overhead_bytes, 0.0),
@@ -222,7 +222,7 @@ def make_progress(graph: TaskGraph, num_resources: int) -> Progress:
     )
 
 
-def make_sharing(work: Work, capacity: FloatArray) -> Sharing:
+def make_sharing(work: FluidWork, capacity: FloatArray) -> Sharing:
     """Return links without flows."""
     num_tasks, num_links, num_entries = len(work.wait_s), len(capacity), len(work.links)
     per_link = np.bincount(work.links, minlength=num_links)
@@ -304,7 +304,7 @@ def _include_held_back(sharing: Sharing, link: int) -> None:
 
 
 @compiled_inline
-def _enter(work: Work, sharing: Sharing, flow: int, now_s: float) -> None:
+def _enter(work: FluidWork, sharing: Sharing, flow: int, now_s: float) -> None:
     """Put a flow on its links."""
     for entry in range(work.offsets[flow], work.offsets[flow + 1]):
         link = work.links[entry]
@@ -321,7 +321,7 @@ def _enter(work: Work, sharing: Sharing, flow: int, now_s: float) -> None:
 
 
 @compiled_inline
-def _leave(work: Work, sharing: Sharing, flow: int) -> None:
+def _leave(work: FluidWork, sharing: Sharing, flow: int) -> None:
     """Take a flow off its links."""
     for entry in range(work.offsets[flow], work.offsets[flow + 1]):
         link, slot = work.links[entry], sharing.entry_slot[entry]
@@ -339,7 +339,7 @@ def _leave(work: Work, sharing: Sharing, flow: int) -> None:
 
 
 @compiled_inline
-def _grow(work: Work, sharing: Sharing, num_flows: int, num_links: int) -> None:
+def _grow(work: FluidWork, sharing: Sharing, num_flows: int, num_links: int) -> None:
     """Take in the neighbours of the flows and links that the region got after these numbers."""
     while num_flows < sharing.stamp[FLOWS] or num_links < sharing.stamp[LINKS]:
         if num_links < sharing.stamp[LINKS]:
@@ -357,7 +357,7 @@ def _grow(work: Work, sharing: Sharing, num_flows: int, num_links: int) -> None:
 
 
 @compiled_inline
-def _open(work: Work, sharing: Sharing, shares: Heap) -> None:
+def _open(work: FluidWork, sharing: Sharing, shares: Heap) -> None:
     """Take the rates of the region's flows off its links, and order the links by fair share."""
     for index in range(sharing.stamp[LINKS]):
         link = sharing.members[index]
@@ -405,7 +405,7 @@ def _fair_level(sharing: Sharing, link: int, level: float) -> float:
 
 
 @compiled_inline
-def _settle(work: Work, sharing: Sharing, link: int, level: float) -> int:
+def _settle(work: FluidWork, sharing: Sharing, link: int, level: float) -> int:
     """Give the open flows of a full link their rate; return their number."""
     start, num_settled = sharing.first_slot[link], 0
     sharing.level[link] = level
@@ -421,7 +421,7 @@ def _settle(work: Work, sharing: Sharing, link: int, level: float) -> int:
 
 
 @compiled_inline
-def _fill(work: Work, sharing: Sharing, shares: Heap) -> None:
+def _fill(work: FluidWork, sharing: Sharing, shares: Heap) -> None:
     """Raise the rates of the region together; a link that is full settles those on it.
 
     Faster flows from outside of the region count as if they were cut to the same rate.
@@ -458,7 +458,9 @@ def _lower_floors(sharing: Sharing) -> int:
 
 
 @compiled_inline
-def _share_anew(work: Work, sharing: Sharing, shares: Heap, events: Heap, now_s: float) -> None:
+def _share_anew(
+    work: FluidWork, sharing: Sharing, shares: Heap, events: Heap, now_s: float
+) -> None:
     """Solve the region of this instant, and move the ends of flows with a new rate."""
     _grow(work, sharing, 0, 0)
     while True:
@@ -490,7 +492,7 @@ def _make_ready(progress: Progress, task: int) -> None:
 
 
 @compiled_inline
-def _finish(work: Work, progress: Progress, task: int, end_s: float) -> None:
+def _finish(work: FluidWork, progress: Progress, task: int, end_s: float) -> None:
     """End a task; tasks that waited for it alone become ready."""
     progress.stage[task] = DONE
     progress.end_s[task] = end_s
@@ -503,7 +505,7 @@ def _finish(work: Work, progress: Progress, task: int, end_s: float) -> None:
 
 
 @compiled_inline
-def _run(work: Work, progress: Progress, events: Heap, task: int, from_s: float) -> None:
+def _run(work: FluidWork, progress: Progress, events: Heap, task: int, from_s: float) -> None:
     """Start a computation on its resource, which is free."""
     progress.running[work.resource[task]] = task
     progress.stage[task] = RUNNING
@@ -512,7 +514,7 @@ def _run(work: Work, progress: Progress, events: Heap, task: int, from_s: float)
 
 
 @compiled_inline
-def _begin(work: Work, progress: Progress, events: Heap, task: int) -> None:
+def _begin(work: FluidWork, progress: Progress, events: Heap, task: int) -> None:
     """Start a task that is ready: a transfer waits for its latency, a computation may queue."""
     resource = work.resource[task]
     if resource < 0:
@@ -530,7 +532,7 @@ def _begin(work: Work, progress: Progress, events: Heap, task: int) -> None:
 
 
 @compiled_inline
-def _free(work: Work, progress: Progress, events: Heap, resource: int, now_s: float) -> None:
+def _free(work: FluidWork, progress: Progress, events: Heap, resource: int, now_s: float) -> None:
     """Hand a resource to the first task in its queue."""
     progress.running[resource] = -1
     task = progress.head[resource]
@@ -541,7 +543,7 @@ def _free(work: Work, progress: Progress, events: Heap, resource: int, now_s: fl
 
 @compiled_inline
 def _advance(
-    work: Work, progress: Progress, sharing: Sharing, events: Heap, task: int, now_s: float
+    work: FluidWork, progress: Progress, sharing: Sharing, events: Heap, task: int, now_s: float
 ) -> None:
     """Advance a task to its next event, when its time has come."""
     stage = progress.stage[task]
@@ -561,7 +563,7 @@ def _advance(
 
 
 @compiled_inline
-def _release(work: Work, progress: Progress, events: Heap, until_s: float) -> None:
+def _release(work: FluidWork, progress: Progress, events: Heap, until_s: float) -> None:
     """Begin the tasks that became ready, in order of their number, or when they may start."""
     while progress.ready.size[0] > 0:
         task = pop(progress.ready)
@@ -573,7 +575,7 @@ def _release(work: Work, progress: Progress, events: Heap, until_s: float) -> No
 
 
 @compiled_inline
-def _play_instant(work: Work, progress: Progress, sharing: Sharing, events: Heap) -> float:
+def _play_instant(work: FluidWork, progress: Progress, sharing: Sharing, events: Heap) -> float:
     """Play all events of the next instant; return its time [s]."""
     now_s: float = events.key[events.items[0]]
     until_s = now_s + TIE * now_s
@@ -603,7 +605,7 @@ def _record(sharing: Sharing, log: Log, now_s: float) -> None:
 
 @compiled_in_place
 def play(
-    work: Work, progress: Progress, sharing: Sharing, shares: Heap, events: Heap, log: Log
+    work: FluidWork, progress: Progress, sharing: Sharing, shares: Heap, events: Heap, log: Log
 ) -> bool:
     """Run until everything is done (True), or until the log needs more room (False).
 
@@ -622,7 +624,7 @@ def play(
 
 
 @compiled_in_place
-def start(work: Work, progress: Progress, events: Heap) -> None:
+def start(work: FluidWork, progress: Progress, events: Heap) -> None:
     """Begin the tasks that wait for no other."""
     for task in range(len(progress.stage)):
         if progress.num_missing[task] == 0:

@@ -119,7 +119,7 @@ NONE = -1
 """Marks that there is no task to wait for."""
 
 
-class _Block(NamedTuple):
+class _TaskBlock(NamedTuple):
     """Tasks that were added together: one value for all of them, or a column."""
 
     name: str
@@ -146,7 +146,7 @@ class TaskGraphBuilder:
     def __init__(self, network: Network) -> None:
         self.network = network
         self._tracks: dict[str, int] = {}
-        self._blocks: list[_Block] = []
+        self._blocks: list[_TaskBlock] = []
         self._senders: dict[int, tuple[Routes, IntArray, FloatArray, FloatArray]] = {}
         self._count = 0
 
@@ -162,7 +162,7 @@ class TaskGraphBuilder:
     ) -> IntArray:
         """Add one computation on each device, and return their numbers."""
         count = len(device)
-        return self._add(_Block(
+        return self._add(_TaskBlock(
             name, self._track(track), count, None, device, duration_s, 0.0, 0.0, 0.0, start_s,
             _needs(after, count),
         ))  # fmt: skip
@@ -191,7 +191,7 @@ class TaskGraphBuilder:
             latency_s = deepest_latency_s(routes, self.network)
             self._senders[id(routes)] = routes, device, overhead, latency_s
         _, device, overhead, latency_s = self._senders[id(routes)]
-        return self._add(_Block(
+        return self._add(_TaskBlock(
             name, self._track(track), len(routes), routes, device, 0.0, num_bytes, overhead,
             latency_s, start_s, _needs(after, len(routes)),
         ))  # fmt: skip
@@ -199,7 +199,7 @@ class TaskGraphBuilder:
     def _track(self, name: str) -> int:
         return self._tracks.setdefault(name, len(self._tracks))
 
-    def _add(self, block: _Block) -> IntArray:
+    def _add(self, block: _TaskBlock) -> IntArray:
         """Add a block, and return the numbers of its tasks."""
         self._blocks.append(block)
         self._count += block.size

@@ -62,7 +62,7 @@ class Timeline(Listed):
 
 
 @dataclass(frozen=True)
-class LinkUse:
+class LinkLoad:
     """Mean load of links in each of several equal parts of a run."""
 
     edges_s: FloatArray
@@ -73,7 +73,7 @@ class LinkUse:
 
 def link_use(
     timeline: Timeline, network: Network, num_parts: int, links: IntArray | None = None
-) -> LinkUse:
+) -> LinkLoad:
     """Return the use of the links of a network, or of some of them, over time."""
     counted = np.zeros(network.num_links, dtype=bool)
     counted[slice(None) if links is None else links] = True
@@ -83,7 +83,7 @@ def link_use(
     edges_s = np.linspace(0.0, timeline.makespan_s, num_parts + 1)
     whole = counted.sum() * np.diff(edges_s)
     area = _integral(link, at_s, load, edges_s)
-    return LinkUse(edges_s, area / np.where(whole > 0, whole, 1.0))
+    return LinkLoad(edges_s, area / np.where(whole > 0, whole, 1.0))
 
 
 def _integral(

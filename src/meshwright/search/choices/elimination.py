@@ -122,7 +122,7 @@ class Summand(NamedTuple):
     others."""
 
 
-class Task(NamedTuple):
+class EliminationStep(NamedTuple):
     """One table from others: the least over the choices of a node, for each of its neighbours."""
 
     summands: tuple[Summand, ...]
@@ -135,7 +135,7 @@ class Task(NamedTuple):
 class Order:
     """Steps that take out the nodes of a graph."""
 
-    tasks: list[Task] = field(default_factory=list)
+    tasks: list[EliminationStep] = field(default_factory=list)
     """The result of each is the next table."""
     taken: list[tuple[int, tuple[Factor, ...]]] = field(default_factory=list)
     """Nodes in the order in which they go, with the tables that held them."""
@@ -200,7 +200,7 @@ class _Eliminator:
         for scope, table in factors.items():
             self._add(scope, table)
         self.order = Order()
-        self.known: dict[Task, int] = {}
+        self.known: dict[EliminationStep, int] = {}
 
     def run(self) -> Order:
         """Take out the tips of residuals, then leaves, then nodes that leave the least table."""
@@ -290,16 +290,16 @@ class _Eliminator:
         for node in scope:
             del self.holding[node][scope]
 
-    def _task(self, group: tuple[Factor, ...], near: Scope, node: int) -> Task:
+    def _task(self, group: tuple[Factor, ...], near: Scope, node: int) -> EliminationStep:
         """Return the sum of tables over a node and its neighbours, least over the node."""
         summands = []
         for scope, table in group:
             spans = tuple([other in scope for other in near])
             summands.append(Summand(len(scope), table, scope.index(node), spans))
         summands.sort()
-        return Task(tuple(summands), self.factors.get(near))
+        return EliminationStep(tuple(summands), self.factors.get(near))
 
-    def _result(self, task: Task) -> int:
+    def _result(self, task: EliminationStep) -> int:
         """Return the number of the table of a task, which is listed once."""
         number = self.known.setdefault(task, len(self.order.tasks))
         if number == len(self.order.tasks):
@@ -312,7 +312,7 @@ MOST_ENTRIES = 4_000_000
 
 
 @dataclass(frozen=True)
-class Best:
+class CheapestChoices:
     """The cheapest choices that were found, and a bound of any choice's cost, memory paid for."""
 
     choices: tuple[int, ...]
@@ -323,7 +323,7 @@ class Best:
 
 def cheapest(
     graph: ChoiceGraph, s_per_byte: float = 0.0, *, most_entries: int = MOST_ENTRIES
-) -> Best:
+) -> CheapestChoices:
     """Return the choices of least time, where each byte of memory is charged a price.
 
     Parameters
@@ -332,7 +332,7 @@ def cheapest(
         Entries that a table may have; beyond, the value is a bound and the choices a guess.
     """
     reduced = Reduced(graph, s_per_byte, most_entries=most_entries)
-    return Best(reduced.choices({}), float(reduced.table), reduced.is_exact)
+    return CheapestChoices(reduced.choices({}), float(reduced.table), reduced.is_exact)
 
 
 class Reduced:
@@ -403,7 +403,7 @@ def _numbered(
     return loads, tuple(nodes), tuple(edges.items())
 
 
-def _done(task: Task, tables: Sequence[FloatArray]) -> FloatArray:
+def _done(task: EliminationStep, tables: Sequence[FloatArray]) -> FloatArray:
     """Return the table of a task."""
     spread = []
     for num_axes, table, axis, spans in task.summands:

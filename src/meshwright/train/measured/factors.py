@@ -17,8 +17,9 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, Num
 from meshwright.base.records import Brief, Listed, Rows, scalars
-from meshwright.cost.problem import Distances, Problem
+from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns
+from meshwright.search.intervals import Distances
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.calibration import Calibration, CalibrationOf, calibration_columns
 from meshwright.view.words import counted, words

@@ -10,7 +10,8 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError
-from meshwright.cost.problem import Distances, Problem, distances
+from meshwright.cost.problem import Problem
+from meshwright.search.intervals import Distances, distances
 from meshwright.search.robustness import choose_trials
 from meshwright.train.answer import Candidate, Trials
 from meshwright.train.measured.factors import (

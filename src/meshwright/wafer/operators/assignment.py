@@ -19,7 +19,7 @@ from meshwright.cost.problem import Problem
 from meshwright.search.choices.budget import cheapest_within
 from meshwright.search.choices.elimination import ChoiceGraph, Load, make_load
 from meshwright.topology.network import Network
-from meshwright.wafer.operators.options import Frame, all_options
+from meshwright.wafer.operators.options import SharedChoices, all_options
 from meshwright.wafer.operators.prices import (
     Assigned,
     Entry,
@@ -61,7 +61,7 @@ class Assignment:
         return max(self.assigned.total_s / self.lower_bound_s - 1.0, 0.0)
 
 
-def model_graph(problem: Problem, frame: Frame, physical: Network) -> ModelGraph | None:
+def model_graph(problem: Problem, frame: SharedChoices, physical: Network) -> ModelGraph | None:
     """Return the choices of all operators under a frame; None where no option is legal.
 
     Every set of degrees keeps its fastest way to lay it; those that are likely to matter stay.

@@ -1,7 +1,7 @@
 """Options: ways to split one micro-batch of the whole model over the devices of a grid.
 
 An option is a set of degrees, the place of its axes, and a streamed tensor. The sequences of a
-micro-batch and the choices for the whole model (:class:`Frame`) are the same for all options.
+micro-batch and the choices for the whole model (:class:`SharedChoices`) are equal for all options.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from meshwright.base.arrays import BoolArray, FloatArray, IntArray, take_rows
 from meshwright.collectives.group import Reach
 from meshwright.cost.communication import AxisNetwork, AxisPlacement
 from meshwright.cost.problem import Problem
-from meshwright.network.placement import Choice, all_choices
+from meshwright.network.placement import Nesting, all_choices
 from meshwright.search.exhaustive import Progress
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices, factorizations
@@ -43,7 +43,7 @@ TENSORS = (Streamed.WEIGHTS, Streamed.INPUTS, Streamed.BOTH)
 
 
 @dataclass(frozen=True)
-class Frame:
+class SharedChoices:
     """Choices shared by all operators of a plan."""
 
     plan_options: PlanOptions
@@ -59,12 +59,12 @@ class Frame:
 class Options:
     """Columns of options under one frame, legal ones only."""
 
-    frame: Frame
+    frame: SharedChoices
     columns: StrategyColumns
     option_sets: tuple[PlanOptions, ...]
     """Plan options of each row: streamed tensor, order of the axes, and whether sequences are split
     over tp."""
-    choices: tuple[Choice, ...]
+    choices: tuple[Nesting, ...]
     """Place of the axes of each row."""
     network: AxisNetwork
 
@@ -99,7 +99,7 @@ class Options:
         )
 
 
-def all_options(problem: Problem, frame: Frame) -> Options | None:
+def all_options(problem: Problem, frame: SharedChoices) -> Options | None:
     """Return every legal option, in every way to lay it; None without legal options."""
     strategies = list(_legal(problem, frame))
     each = max(1, MOST_OPTIONS // max(len(strategies), 1))
@@ -116,7 +116,7 @@ def all_options(problem: Problem, frame: Frame) -> Options | None:
     return Options(frame, columns, tuple(option_sets), tuple(choices), network)
 
 
-def _legal(problem: Problem, frame: Frame) -> Iterator[tuple[Strategy, PlanOptions]]:
+def _legal(problem: Problem, frame: SharedChoices) -> Iterator[tuple[Strategy, PlanOptions]]:
     """Yield the degrees that no rule refuses, with the streamed tensor."""
     columns = stack(
         [
@@ -160,7 +160,7 @@ def _refused(problem: Problem, plan_options: PlanOptions, columns: StrategyColum
     return found
 
 
-def _layout(columns: StrategyColumns, choices: Sequence[Choice]) -> AxisPlacement:
+def _layout(columns: StrategyColumns, choices: Sequence[Nesting]) -> AxisPlacement:
     """Return the placement of the axes of each row: distances, and blocks."""
     order = np.array([[AXES.index(axis) for axis in choice.axes] for choice in choices])
     shapes = np.array([choice.shapes for choice in choices], dtype=float)
@@ -196,7 +196,7 @@ ONE_STAGE: Mapping[str, tuple[object, ...]] = {
 class Base:
     """Frames that differ in their stage of ZeRO alone: their layers have equal costs."""
 
-    frame: Frame
+    frame: SharedChoices
     option_sets: tuple[PlanOptions, ...]
 
 
@@ -240,6 +240,6 @@ def likely_bases(
         if len(stages) < MOST_STAGES:
             stages[shared] = None
     return [
-        Base(Frame(next(iter(option_sets)), devices, sequences, blocks), tuple(option_sets))
+        Base(SharedChoices(next(iter(option_sets)), devices, sequences, blocks), tuple(option_sets))
         for (devices, sequences, _), option_sets in list(found.items())[:most]
     ]

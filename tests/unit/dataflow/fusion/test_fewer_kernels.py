@@ -20,7 +20,7 @@ from meshwright.dataflow.fusion.fewer_kernels import (
 )
 from meshwright.dataflow.fusion.price import least_of_larger, price_partitions
 from meshwright.dataflow.fusion.problem import OWN, Tensors
-from meshwright.dataflow.fusion.search import Candidate, best_of, evaluate, fuse, orders_of
+from meshwright.dataflow.fusion.search import WeightedProblem, best_of, evaluate, fuse, orders_of
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL
 
 ROUNDED = 1 + 1e-12
@@ -186,7 +186,7 @@ def test_a_wide_graph_has_the_optimum_between_its_bound_and_its_answer(
     assert found.bound_s <= exact_s * ROUNDED
     assert exact_s <= found.time_s * ROUNDED
     assert found.counts.num_kept is not None
-    sets = problem.sets_of([part.kernels for part in found.partitions])
+    sets = problem.sets_of([[one.name for one in part.kernels] for part in found.partitions])
     assert evaluate(problem, sets).time_s == pytest.approx(found.time_s, rel=1e-9)
 
 
@@ -215,7 +215,7 @@ def test_candidates_are_pruned_by_the_raised_bound_of_wide_graphs(monkeypatch):
     tensors = replace(fast.tensors, sequence_bytes=3.0 * whole)
     slow = replace(slow, tensors=tensors)
     monkeypatch.setattr(lattices, "MOST_IDEALS", 3)
-    found = best_of([Candidate(slow), Candidate(fast)])
+    found = best_of([WeightedProblem(slow), WeightedProblem(fast)])
     assert found.number == 1
     assert (found.num_fused, found.num_pruned) == (1, 1)
     assert found.weighted_s == fuse(fast).time_s
@@ -233,7 +233,7 @@ def test_a_wide_graph_for_which_nothing_was_found_keeps_its_bound(monkeypatch):
         return put_together(problem, kept)
 
     monkeypatch.setattr(search, "_put_together", finds_nothing_fast)
-    found = best_of([Candidate(fast), Candidate(slow)])
+    found = best_of([WeightedProblem(fast), WeightedProblem(slow)])
     assert found.number == 1
     assert found.bound_s == orders_of(fast).least_s < found.weighted_s
 

@@ -13,7 +13,8 @@ from report_pages import (
 )
 
 from meshwright import fuse
-from meshwright.view.parts import Picture
+from meshwright.view.parts import Picture, Text
+from meshwright.view.terminal import text_of
 
 
 @pytest.fixture(scope="module")
@@ -22,20 +23,37 @@ def found():
 
 
 def test_charts_hold_the_numbers_of_the_partitions(found) -> None:
-    page, fusion = found.page(), found.choice.fusion
+    page = found.page()
     check_page(page)
-    shown = charts_of(page)
-    whole = values_of(shown["Time of a sequence"])
-    assert sum(row["amount"] for row in whole) == pytest.approx(fusion.time_s)
-    rows = values_of(shown["Time of each partition, for one sequence"])
-    for number, part in enumerate(fusion.partitions, start=1):
-        times = [row["amount"] for row in rows if row["row"] == f"partition {number}"]
-        assert sum(times) == pytest.approx(part.time_s)
-    sram = [row["amount"] * 2**20 for row in values_of(shown["SRAM of each partition"])]
-    assert sram == pytest.approx([part.sram_bytes for part in fusion.partitions])
+    whole, each, sram, moved = (
+        part
+        for section in page.sections[:2]
+        for part in section.parts
+        if not isinstance(part, Text)
+    )
+    assert sum(whole.parts.values()) == pytest.approx(whole.whole) == pytest.approx(found.time_s)
+    for row, part in zip(each.data.rows, found.partitions, strict=True):
+        assert sum(row[1:]) == pytest.approx(part.time_s)
+    assert [row[1] for row in sram.data.rows] == [part.sram_bytes for part in found.partitions]
+    assert sram.limit == found.sram_capacity_bytes
+    assert [row[1] for row in moved.data.rows] == [part.moved_bytes for part in found.partitions]
+    bars = values_of(charts_of(page)["SRAM of each partition"])
+    assert bars[0]["amount"] * 2**20 == pytest.approx(found.partitions[0].sram_bytes)
     assert any(isinstance(part, Picture) for part in parts_of(page))
 
 
 def test_names_are_text(found) -> None:
-    asked = replace(found.question, graph=replace(found.question.graph, name=EVIL))
-    check_names_are_text(found.page(), replace(found, question=asked).page())
+    check_names_are_text(found.page(), replace(found, graph=EVIL).page())
+
+
+def test_a_partition_says_its_limit_and_the_chips_their_share_of_the_peak(found) -> None:
+    """One chip of SN10 runs all 96 repetitions one after the other."""
+    assert found.sequences_per_s == pytest.approx(1.0 / (96 * found.time_s))
+    first = text_of(found.page()).splitlines()[2]
+    assert (
+        first.split()
+        == (
+            f"speed {found.sequences_per_s:.4g} sequences/s on 1 chip, {found.compute_share:.0%} "
+            "of peak"
+        ).split()
+    )

@@ -24,7 +24,7 @@ from meshwright.dataflow.fusion.lattice import (
 )
 from meshwright.dataflow.fusion.price import price_partitions
 from meshwright.dataflow.fusion.problem import OWN, DeviceShare, fusion_problem
-from meshwright.dataflow.fusion.search import Candidate, Orders, best_of, evaluate, fuse
+from meshwright.dataflow.fusion.search import KernelOrders, WeightedProblem, best_of, evaluate, fuse
 from meshwright.dataflow.fusion.wide_graphs import search_all_orders
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight
@@ -78,7 +78,9 @@ def test_alike_branches_leave_the_optimum_as_it_is(count, length):
     asked = problem(experts(count, length))
     every = lattice_of(replace(limits_of(asked), branches=Branches(())))
     assert len(every.ideals) == (length + 1) ** count + 2
-    assert fuse(asked).time_s == pytest.approx(fuse(asked, Orders(every, 0.0)).time_s, rel=1e-12)
+    assert fuse(asked).time_s == pytest.approx(
+        fuse(asked, KernelOrders(every, 0.0)).time_s, rel=1e-12
+    )
 
 
 def test_branches_of_unlike_sizes_are_not_exchanged():
@@ -166,7 +168,7 @@ def test_candidates_beyond_the_best_are_pruned_and_the_rest_share_a_lattice():
         fusion_problem(graph, GRID, DeviceShare(tile=tile), DFMODEL)
         for tile in (16, 32, 64, 128, 256)
     ]
-    found = best_of(Candidate(entry, 2.0) for entry in asked)
+    found = best_of(WeightedProblem(entry, 2.0) for entry in asked)
     alone = [fuse(entry).time_s for entry in asked]
     assert found.number == int(np.argmin(alone))
     assert found.weighted_s == pytest.approx(2.0 * min(alone))

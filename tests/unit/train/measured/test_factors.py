@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.cost.problem import Distances
+from meshwright.search.intervals import Distances
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.calibration import CONSTANTS
 from meshwright.spec.workload import SoftwareStack

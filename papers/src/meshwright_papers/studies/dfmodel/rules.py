@@ -17,7 +17,8 @@ from math import inf
 from meshwright.base.errors import InfeasibleError
 from meshwright.dataflow.fusion.answer import Fusion, FusionQuestion, Target
 from meshwright.dataflow.fusion.cores import CoreGrid
-from meshwright.dataflow.fusion.fuse import fuse_graph
+from meshwright.dataflow.fusion.fuse import problem_of, tiles_of
+from meshwright.dataflow.fusion.search import WeightedProblem, best_of
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.op import Phase
 from meshwright.spec.system import SystemSpec
@@ -67,7 +68,7 @@ def peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int)
             tile=graph.sizes[graph.tiled] if by_kernel else None, runs_by_kernel=by_kernel,
         )  # fmt: skip
         try:
-            found = fuse_graph(question).choice.fusion
+            found = _fused(question)
         except InfeasibleError:
             continue
         rates += [
@@ -75,6 +76,12 @@ def peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int)
             for together in _together(found, num_passes, dp)
         ]
     return max(rates, default=None)
+
+
+def _fused(question: FusionQuestion) -> Fusion:
+    """Return the best partitions, over all tiles where none is given."""
+    tiles = tiles_of(question.graph) if question.tile is None else [question.tile]
+    return best_of([WeightedProblem(problem_of(question, tile)) for tile in tiles]).fusion
 
 
 def _together(found: Fusion, num_passes: int, dp: int) -> Iterator[int]:

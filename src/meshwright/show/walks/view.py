@@ -1,8 +1,7 @@
-"""A walk as lines of text and as a page with its player."""
+"""The view of a walk: its player, and every frame in words."""
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,32 +10,10 @@ from meshwright.base.registry import version
 from meshwright.base.units import format_bytes
 from meshwright.show.walks.walk import Exchange, Frame, Held, Message, Walk, WalkTensor
 from meshwright.view.parts import Page, Player, Section, Step, Table, Text, Tile
+from meshwright.view.registry import view
 
-WIDTH = 80
 MOST_NAMED = 8
 """Most messages of a frame that are named one by one."""
-
-
-def walk_lines(walk: Walk) -> Iterator[str]:
-    """Yield the frames of a walk in words, at most ``WIDTH`` columns wide."""
-    yield from textwrap.wrap(walk.title, WIDTH)
-    yield from textwrap.wrap(walk.asked, WIDTH)
-    for number, frame in enumerate(walk.frames, start=1):
-        yield ""
-        yield from textwrap.wrap(f"{number:>3}  {heading(frame)}", WIDTH)
-        for text in (frame.caption, sent_text(walk, frame), held_text(walk, frame)):
-            yield from _indented(text)
-    yield ""
-    for exchange in walk.exchanges:
-        *words, full, sent = cells_of(exchange)
-        yield from _indented("; ".join(filter(None, words)), "")
-        yield from _indented(f"{full} in full, {sent} sent by a device")
-    for note in walk.notes:
-        yield from _indented(note, "")
-
-
-def _indented(text: str, indent: str = "     ") -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent="     ")
 
 
 def heading(frame: Frame) -> str:
@@ -115,6 +92,7 @@ def cells_of(exchange: Exchange) -> tuple[str, ...]:
 # --------------------------------------------------------------------------------- the page
 
 
+@view(Walk)
 def walk_page(walk: Walk, beside: Sequence[Walk] = (), command: str = "") -> Page:
     """Return the page of a walk.
 
@@ -182,8 +160,7 @@ def _side_by_side(shown: Walk, walks: Sequence[Walk]) -> Table:
 
 
 def _closing(walk: Walk, frame: Frame) -> str:
-    text = sent_text(walk, frame)
-    return f"{text}." if text else ""
+    return ". ".join(filter(None, (sent_text(walk, frame), held_text(walk, frame)))) + "."
 
 
 def _cut_text(tensor: WalkTensor) -> str:

@@ -1,28 +1,22 @@
-"""From the words of a source to the fields of a row: files of measurements, all faults at once.
+"""From the words of a source to typed fields.
 
-A user's file states chips, networks, precision, recomputation, software and models as its source
-words them. They are read here, once; pricing afterwards uses typed fields alone. The published
-tables are stored as fields (``benchmarks/normalise_measurements.py``).
+A raw file states chips, networks, precision, recomputation, software and models as its source words
+them. They are read here, once.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import cache
 from math import prod
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
-
-from meshwright.base.errors import Fault, SpecError
-from meshwright.calibration.rows import (
+from pydantic import Field
+from source_fields import (
     ADAPTERS,
-    DATA,
-    DESCRIPTION,
-    WITHOUT_EFFECT,
+    FOLDER,
     CommonFields,
     Count,
     Fields,
@@ -36,12 +30,12 @@ from meshwright.calibration.rows import (
     SoftwareFields,
     Text,
 )
-from meshwright.catalog.files import find_name, read_json
+
+from meshwright.catalog.files import find_name
 from meshwright.catalog.models import known_names, load_model
 from meshwright.catalog.systems import chip_names, load_chip
 from meshwright.graph.recompute import MODULES, TENSORS
 from meshwright.sharding.strategy import Recompute
-from meshwright.spec.declaration import message_of
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import DType
 
@@ -78,132 +72,15 @@ class StatedRow(CommonFields):
     """Options of the framework, by their names."""
 
 
-_ROWS = TypeAdapter(list[StatedRow])
-_EXPECTED = {
-    "model_type": "fields", "dict_type": "fields", "string_type": "text",
-    "bool_type": "true, false or null", "int_type": "a whole number",
-    "float_type": "a number or null",
-    "greater_than": "a number above 0", "finite_number": "a number above 0",
-}  # fmt: skip
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Return the measurements of a JSON file.
-
-    Raises
-    ------
-    SpecError
-        With all faults of the file.
-    """
-    return rows_of(rows_file(path), str(path))
-
-
-TABLES = (".csv", ".csv.gz", ".tsv")
-"""Suffixes of tables, which are no JSON."""
-
-
-def rows_file(path: Path) -> Any:
-    """Return the content of a file of measured rows."""
-    if path.name.lower().endswith(TABLES):
-        fix = "--kernels reads times of single kernels; rows of steps are a JSON array"
-        raise SpecError(Fault("", "is a table, not rows of steps", fix), origin=str(path))
-    return read_json(path)
-
-
-def rows_of(content: Any, origin: str) -> list[Row]:
-    """Return the rows of a parsed array, or raise all of its faults; see :func:`judged`."""
-    rows, faults = judged(content, origin)
-    if faults:
-        raise SpecError(faults, origin=origin)
-    return rows
-
-
-def judged(content: Any, origin: str) -> tuple[list[Row], list[Fault]]:
-    """Return the good rows of a parsed array, and the faults of the others.
-
-    A row without a name is named by its index; null means not stated.
-
-    Raises
-    ------
-    SpecError
-        Where the content is no array, or an empty one.
-    """
-    if not isinstance(content, list) or not content:
-        kind = "an empty one" if content == [] else _kind(content)
-        found = Fault("", f"expected an array of rows, found {kind}", "[{...}, ...]")
-        raise SpecError(found, origin=origin)
-    entries = [
-        {"id": f"[{index}]", "group": "unnamed"}
-        | {key: value for key, value in entry.items() if value is not None}
-        if isinstance(entry, Mapping)
-        else entry
+def rows_of(content: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the rows of a parsed array; a row without a name is named by its index."""
+    return [
+        row_of(StatedRow.model_validate({
+            "id": f"[{index}]", "group": "unnamed",
+            **{name: value for name, value in entry.items() if value is not None},
+        }))
         for index, entry in enumerate(content)
-    ]
-    faults: dict[int, list[Fault]] = {}
-    try:
-        _ROWS.validate_python(entries)
-    except ValidationError as error:
-        for wrong in error.errors(include_url=False):
-            index = int(wrong["loc"][0])
-            faults.setdefault(index, []).append(_fault(wrong, entries[index]))
-    first: dict[str, int] = {}
-    for index, entry in enumerate(entries):
-        if isinstance(entry, Mapping) and (name := str(entry["id"])) in first:
-            message = f"found {name!r}, which row [{first[name]}] has"
-            faults.setdefault(index, []).append(Fault(f"[{index}].id", message, "one name each"))
-        elif isinstance(entry, Mapping):
-            first[name] = index
-    good = [index for index in range(len(entries)) if index not in faults]
-    stated = _ROWS.validate_python([entries[index] for index in good])
-    rows = []
-    for index, row in zip(good, stated, strict=True):
-        try:
-            unread = tuple(_unread(entries[index], StatedRow))
-            rows.append(row_of(row).model_copy(update={"without_effect": unread}))
-        except ValidationError as error:
-            faults[index] = [_fault_of_words(index, wrong) for wrong in error.errors()]
-    return rows, [fault for index in sorted(faults) for fault in faults[index]]
-
-
-def _unread(entry: Mapping[str, Any], kind: type[Fields], path: str = "") -> Iterator[str]:
-    """Yield the fields that an entry states and no price reads, parts of it with their path."""
-    for name, value in entry.items():
-        place, field = f"{path}{name}", kind.model_fields.get(name)
-        part = None if field is None else field.default
-        if value is None or place in DESCRIPTION:
-            continue
-        if isinstance(part, Fields) and isinstance(value, Mapping):
-            yield from _unread(value, type(part), f"{place}.")
-        elif field is None or place in WITHOUT_EFFECT:
-            yield place
-
-
-def _fault_of_words(index: int, error: Any) -> Fault:
-    """Return the fault of a number that was read from the words of a row."""
-    name = ".".join(map(str, error["loc"]))
-    least = error.get("ctx", {}).get("gt")
-    allowed = message_of(error) if least is None else f"expected more than {least:g}"
-    return Fault(f"[{index}]", f"{name} is understood as {error['input']!r}: {allowed}")
-
-
-def _fault(error: Any, entry: Any) -> Fault:
-    """Return a fault that pydantic found in an entry, in the words of this package."""
-    (index, *names), kind = error["loc"], error["type"]
-    limits = error.get("ctx", {})
-    allowed = (
-        f"{limits['ge']} or more" if "ge" in limits
-        else f"at most {limits['le']:g}" if "le" in limits
-        else _EXPECTED[kind]
-    )  # fmt: skip
-    name = entry.get("id", "") if isinstance(entry, Mapping) else ""
-    of_row = f", in row {name!r}" if isinstance(name, str) and not name.startswith("[") else ""
-    message = f"expected {allowed}, found {_kind(error['input'])}{of_row if name else ''}"
-    return Fault(".".join([f"[{index}]", *map(str, names)]), message)
-
-
-def _kind(value: Any) -> str:
-    """Return a plain JSON value, or words for its type."""
-    return {dict: "an object", list: "an array", type(None): "null"}.get(type(value), repr(value))
+    ]  # fmt: skip
 
 
 def row_of(stated: StatedRow) -> Row:
@@ -691,7 +568,7 @@ def public_dims(name: str) -> dict[str, Any]:
 
 @cache
 def _configurations() -> dict[str, dict[str, Any]]:
-    content = json.loads((DATA / "models.json").read_text(encoding="utf-8"))
+    content = json.loads((FOLDER / "models.json").read_text(encoding="utf-8"))
     return {_plain(name): dims for name, dims in content.items()}
 
 

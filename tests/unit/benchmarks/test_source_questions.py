@@ -1,14 +1,10 @@
-"""From rows to jobs: what is stated is taken, what is not has one default, else a reason."""
+"""From a source to a question: what is stated is taken, what is not follows once, else a reason."""
 
 import pytest
-
-from meshwright.calibration.jobs import (
-    Reason,
-    RefusedError,
-    job_of,
-    system_of,
-)
-from meshwright.calibration.reading import (
+from measured_rows import rows_of, source_rows
+from source_fields import FlopsRule, HardwareFields, PrecisionFields
+from source_questions import system_of
+from source_words import (
     StatedHardware,
     between_nodes,
     chip_name_of,
@@ -16,9 +12,10 @@ from meshwright.calibration.reading import (
     hardware_of,
     precision_of,
     recompute_of,
-    rows_of,
 )
-from meshwright.calibration.rows import FlopsRule, HardwareFields, PrecisionFields
+
+from meshwright.calibration.jobs import job_of
+from meshwright.calibration.rows import Reason, RefusedError
 from meshwright.catalog.models import load_model
 from meshwright.sharding.strategy import Recompute, ScheduleKind
 
@@ -33,7 +30,7 @@ ROW = {
 
 
 def row_of(**changes):
-    return rows_of([ROW | changes], "x")[0]
+    return rows_of([ROW | changes])[0]
 
 
 def job(**changes):
@@ -261,7 +258,7 @@ def test_rules_by_which_flops_are_counted(text, rule):
 
 
 def test_words_that_say_more_than_their_field_are_kept():
-    row = row_of(recompute="selective op", precision="bf16")
+    (row,) = source_rows([ROW | {"recompute": "selective op", "precision": "bf16"}])
     assert row.reasons == {"hardware.chip": "H100 SXM 80GB", "recompute": "selective op"}
 
 

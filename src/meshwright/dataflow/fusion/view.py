@@ -1,0 +1,214 @@
+"""The view of a fusion: its speed, the limit and the memory of each partition, and the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.base.units import format_bytes, format_seconds
+from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
+from meshwright.dataflow.fusion.picture import fusion_svg, question_line
+from meshwright.view.drawn import largest
+from meshwright.view.parts import Cell, Page, Part, Picture, Plot, Section, Table, Text, Tile, Whole
+from meshwright.view.registry import view
+from meshwright.view.words import counted, words
+
+SHOWN_GAP = 0.0005
+"""Least gap that is shown; a smaller one is written as 0.0 %."""
+MOST_PARTITIONS = 8
+"""Partitions on the first screen."""
+MOST_LETTERS = 36
+"""Most letters for the kernels of a partition on the first screen."""
+
+
+@view(FusionAnswer)
+def fusion_page(answer: FusionAnswer) -> Page:
+    """Return the page of a fusion."""
+    return Page(
+        title=f"{answer.graph} on {answer.chip}: kernels fused",
+        subtitle=question_line(answer),
+        tiles=list(_tiles(answer)),
+        sections=(
+            Section("time", "How fast, and what limits it?", list(_time(answer))),
+            Section("memory", "What does the chip hold?", list(_memory(answer))),
+            Section("partitions", "What runs together?", list(_partitions(answer))),
+            Section("sure", "What is proved?", list(_sure(answer))),
+        ),
+        warnings=answer.warnings,
+        command=answer.command,
+        version=answer.version,
+    )
+
+
+def _tiles(answer: FusionAnswer) -> Iterator[Tile]:
+    one, partitions = answer.pass_name, answer.partitions
+    yield Tile("How fast is it?", speed_line(answer), _pass_line(answer), "time", label="speed")
+    yield Tile(
+        "How long does one take?", f"{format_seconds(answer.latency_s)} for one {one} alone",
+        _weights_line(answer), "time", label="latency",
+    )  # fmt: skip
+    fullest, room = max(part.sram_bytes for part in partitions), answer.sram_capacity_bytes
+    yield Tile("Does it fit?", f"{format_bytes(fullest)} of {format_bytes(room)} of SRAM in the "
+               "fullest partition", section="memory", mood="good", label="memory")  # fmt: skip
+    verdict, *notes = proof_lines(answer)
+    yield Tile("How sure is it?", verdict, "\n".join(notes), "sure", label="proof")
+    yield Tile("What limits it?", largest(answer.parts_s, answer.time_s),
+               f"share of the time of a {one}", "time", label="time",
+               part=_whole(answer))  # fmt: skip
+    rows: list[tuple[Cell, ...]] = [
+        (number, part.time_s, words(part.limit), part.sram_bytes, part.moved_bytes, _kernels(part))
+        for number, part in enumerate(partitions[:MOST_PARTITIONS], start=1)
+    ]
+    left = len(partitions) - MOST_PARTITIONS
+    rows += [("...", None, f"{left} more", None, None, "")] if left > 0 else []
+    yield Tile(
+        "What runs together?", counted(len(partitions), "partition"),
+        f"of {counted(answer.num_kernels, 'kernel')}", "partitions", label="parts", spare=2,
+        part=Table(("", "time [s]", "limit", "SRAM [bytes]", "moved [bytes]", "kernels"), rows),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------- in words
+
+
+def _passes(answer: FusionAnswer, number: float) -> str:
+    return counted(number, answer.pass_name, "passes" if answer.pass_name == "pass" else "")
+
+
+def speed_line(answer: FusionAnswer) -> str:
+    """Return the throughput of the group of chips."""
+    many = "passes" if answer.pass_name == "pass" else "sequences"
+    return (f"{answer.sequences_per_s:.4g} {many}/s on {counted(answer.tp * answer.pp, 'chip')}, "
+            f"{answer.compute_share:.0%} of peak")  # fmt: skip
+
+
+def _pass_line(answer: FusionAnswer) -> str:
+    """Return the time of a pass, and the passes in flight."""
+    often = f" x {answer.repeats} for" if answer.repeats > 1 else ""
+    return (f"{format_seconds(answer.time_s)}{often} a {answer.pass_name}, "
+            f"{_passes(answer, answer.micro_batch)} in flight")  # fmt: skip
+
+
+def _weights_line(answer: FusionAnswer) -> str:
+    """Return the part of the latency that loads weights, and the passes that share it."""
+    if not answer.weights_s:
+        return "no weights are loaded"
+    loads = f"{format_seconds(answer.weights_s)} of it loads weights"
+    if answer.micro_batch == 1:
+        return loads
+    return f"{loads}, which {answer.micro_batch} in flight share (--micro-batch)"
+
+
+def proof_lines(answer: FusionAnswer) -> Iterator[str]:
+    """Yield the distance from the optimum, then the search behind it."""
+    counts = answer.counts
+    model = "by the closed-form model, not calibrated"
+    searched = [f"{counted(counts.num_ideals, 'ideal')}, "
+                f"{counted(counts.num_steps, 'step')} between them"]  # fmt: skip
+    if answer.kernel_by_kernel and counts.num_kept is None:
+        yield f"one answer for each tile {model}"
+        searched = []
+    elif counts.num_kept is None and answer.gap < SHOWN_GAP:
+        yield f"proven: gap {answer.gap:.1%} {model}"
+    else:
+        yield f"at most {answer.gap:.1%} from the best {model}"
+    if answer.sharding_gap >= SHOWN_GAP:
+        yield f"split over tp: at most {answer.sharding_gap:.1%} from the best of all splits"
+    if counts.num_kept is not None:
+        searched.insert(0, f"wide graph, bound by all orders of {counts.num_kept} of its "
+                        f"{answer.num_kernels} kernels")  # fmt: skip
+    if counts.tiles_fused + counts.tiles_pruned + counts.tiles_refused > 1:
+        searched.append(
+            f"of tiles of {' or '.join(answer.tiled_dims)} {counts.tiles_fused} fused, "
+            f"{counts.tiles_pruned} beyond their bound, {counts.tiles_refused} do not fit"
+        )
+    if searched:
+        yield "; ".join(searched)
+
+
+def _kernels(part: Partition) -> str:
+    """Return the kernels of a partition: all that fit in a cell, else those of the most cores."""
+    text = ", ".join(kernel.name for kernel in part.kernels)
+    if len(text) <= MOST_LETTERS:
+        return text
+    shown: list[str] = []
+    for kernel in sorted(part.kernels, key=lambda kernel: -kernel.cores):
+        if shown and len(", ".join([*shown, kernel.name])) > MOST_LETTERS:
+            break
+        shown.append(kernel.name)
+    return f"{', '.join(shown)}, ... ({len(part.kernels)})"
+
+
+# ------------------------------------------------------------------------------------ the sections
+
+
+def _whole(answer: FusionAnswer) -> Whole:
+    return Whole(f"Time of a {answer.pass_name}", answer.parts_s, "s", answer.time_s)
+
+
+def _names(answer: FusionAnswer) -> list[str]:
+    return [f"partition {number}" for number in range(1, len(answer.partitions) + 1)]
+
+
+def _time(answer: FusionAnswer) -> Iterator[Part]:
+    yield _whole(answer)
+    partitions = answer.partitions
+    causes = [name for name in partitions[0].parts_s
+              if any(part.parts_s[name] for part in partitions)]  # fmt: skip
+    name, longest = max(
+        zip(_names(answer), partitions, strict=True), key=lambda entry: entry[1].time_s
+    )
+    yield Plot(
+        f"Time of each partition, for one {answer.pass_name}",
+        f"The longest, {name}, takes {format_seconds(longest.time_s)}; "
+        f"{words(longest.limit)} limits it",
+        "stacked",
+        Table(("", *(f"{words(cause)} [s]" for cause in causes)),
+              [(name, *(part.parts_s[cause] for cause in causes))
+               for name, part in zip(_names(answer), partitions, strict=True)]),
+    )  # fmt: skip
+
+
+def _memory(answer: FusionAnswer) -> Iterator[Part]:
+    names, partitions = _names(answer), answer.partitions
+    fullest, room = max(part.sram_bytes for part in partitions), answer.sram_capacity_bytes
+    yield Plot(
+        "SRAM of each partition",
+        f"{format_bytes(fullest)} of {format_bytes(room)} in the fullest", "bars",
+        Table(("partition", "SRAM [bytes]"),
+              [(name, part.sram_bytes) for name, part in zip(names, partitions, strict=True)]),
+        limit=room, limit_name="capacity",
+    )  # fmt: skip
+    moved = [part.moved_bytes for part in partitions]
+    yield Plot(
+        "Traffic between chip and DRAM, by partition",
+        f"{format_bytes(sum(moved))} in all, weights apart",
+        "bars",
+        Table(("partition", "traffic [bytes]"), list(zip(names, moved, strict=True))),
+    )
+    yield Text(f"Tensors of one {answer.pass_name} take {format_bytes(answer.held_bytes)} of "
+               f"{format_bytes(answer.dram_capacity_bytes)} of DRAM.")  # fmt: skip
+
+
+def _partitions(answer: FusionAnswer) -> Iterator[Part]:
+    rows = [
+        (number, words(part.limit), part.time_s, part.compute_s, part.dram_s, part.network_s)
+        for number, part in enumerate(answer.partitions, start=1)
+    ]
+    head = ("", "limit", "time [s]", "computation [s]", "DRAM [s]", "network [s]")
+    yield Table(head, rows, "In the order of time; the longest of the three resources sets the "
+                "pace")  # fmt: skip
+    placed = [
+        (number, ", ".join(f"{kernel.name} {kernel.cores}" for kernel in part.kernels),
+         "" if part.weight_parts == 1 else f"{part.weight_parts} parts")
+        for number, part in enumerate(answer.partitions, start=1)
+    ]  # fmt: skip
+    yield Table(("", "cores of each kernel", "weights in"), placed)
+    says = f"Cores of {counted(len(answer.partitions), 'partition')} over time"
+    yield Picture("Cores over time", says, fusion_svg(answer))
+
+
+def _sure(answer: FusionAnswer) -> Iterator[Part]:
+    for line in proof_lines(answer):
+        yield Text(f"{line[:1].upper()}{line[1:]}.")
+    if answer.refused:
+        yield Table(("why others do not fit",), [(why,) for why in answer.refused])

@@ -1,0 +1,199 @@
+"""The views of single entries: models, hardware, software, collectives, topologies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Any
+
+from meshwright.base.units import format_bytes, format_si
+from meshwright.show.declared import Declared, Software
+from meshwright.show.model import ShownModel, ShownOperator
+from meshwright.show.networks import Collectives, Network, Topologies
+from meshwright.view.declared_values import DeclaredValue, origin_text, value_text
+from meshwright.view.parts import Cell, Page, Part, Section, Table, Text, Tile
+from meshwright.view.registry import view
+
+
+@view(ShownModel)
+def model_page(found: ShownModel) -> Page:
+    """Return the page of a model."""
+    return Page(
+        title=found.name,
+        subtitle=f"{found.name}  ({found.architecture})",
+        tiles=list(_model_tiles(found)),
+        sections=[
+            Section("layers", "Which layers has it?", [Table(
+                ("kind [#]", "layers [#]", "parameters of one [#]", "layer"),
+                [(place, kind["num_layers"], kind["num_params"], _described(kind))
+                 for place, kind in enumerate(found.layers)])]),
+            Section("operators", "Which operators has it?", list(_operators(found))),
+            Section("counts", "How is it counted?",
+                    [*map(Text, found.conventions), Text(f"source: {found.source}")]),
+        ],
+    )  # fmt: skip
+
+
+def _model_tiles(found: ShownModel) -> Iterator[Tile]:
+    yield Tile("How many parameters?", _billions(found.num_params), label="params")
+    if found.num_active_params != found.num_params:
+        yield Tile("How many for one token?", _billions(found.num_active_params), label="active")
+    parts = ", ".join(f"{name} {size:,}" for name, size in found.params_by_part.items() if size)
+    yield Tile("Where are they?", parts, label="parts")
+    cache = (f"{found.kv_cache_bytes_per_token:,.0f} bytes per token, words of "
+             f"{found.kv_word_bytes:.0f} bytes")  # fmt: skip
+    if windowed := found.windowed_kv_cache_bytes_per_token:
+        cache += f"; {windowed:,.0f} of them in layers that keep no more than a window"
+    yield Tile("How large is its KV cache?", cache, label="kv cache")
+    if found.recurrent_state_bytes:
+        states = f"{found.recurrent_state_bytes:,.0f} bytes per sequence, states in FP32"
+        yield Tile("How large are its states?", states, label="states")
+    names = ("num_layers", "hidden_size", "vocab_size", "max_sequence_length")
+    dims = ", ".join(f"{name} {found.dims[name]:,}" for name in names if found.dims[name])
+    yield Tile("What are its dims?", dims, label="dims")
+
+
+def _billions(count: int) -> str:
+    return f"{count:,}  ({count / 1e9:.4g} billion)"
+
+
+def _operators(found: ShownModel) -> Iterator[Part]:
+    yield Text("FLOP of the forward pass for each token; of attention for each key that it sees.")
+    for place, operators in groupby(found.operators, lambda one: one.place):
+        head = ("operator", "kind", "layers [#]", "parameters [#]", "FLOP/token>", "outputs")
+        yield Table(head, [_operator_row(one) for one in operators], place)
+
+
+def _operator_row(one: ShownOperator) -> tuple[Cell, ...]:
+    outputs = (text.removeprefix("routed_").removeprefix("tokens x ")
+               for text in one.dims["outputs"])  # fmt: skip
+    per_key = one.forward_flops_per_token_and_key
+    flops = f"{per_key:,.0f} /key" if per_key else f"{one.forward_flops_per_token:,.0f}"
+    return one.name, one.kind, one.num_layers, one.num_params, flops, "; ".join(outputs)
+
+
+def _described(kind: Mapping[str, Any]) -> str:
+    """Return one kind of layer in words."""
+    parts = []
+    if attention := kind.get("attention"):
+        parts.append(_attention(attention))
+    if recurrence := kind.get("recurrence"):
+        parts.append(_recurrence(recurrence))
+    if network := kind.get("feed_forward"):
+        parts.append(f"{'gated ' if network['gated'] else ''}feed-forward {network['ffn_size']}")
+    if experts := kind.get("experts"):
+        shared = experts.get("shared_ffn_size")
+        text = f"{experts['top_k']} of {experts['num_experts']} experts of {experts['ffn_size']}"
+        parts.append(text + (f", shared {shared}" if shared else ""))
+    after = "" if kind["norms_before"] else " on the branches"
+    norms = kind["num_norms"]
+    return f"{'; '.join(parts)}; {norms} norm{'s' * (norms > 1)}{after}"
+
+
+def _recurrence(one: Mapping[str, Any]) -> str:
+    name = {"mamba2": "Mamba 2", "gated_delta": "gated delta rule"}[one["kind"]]
+    groups = one["num_groups"]
+    return (f"{name}, {one['num_heads']} heads of {one['head_size']}, states of "
+            f"{one['state_size']}, {groups} group{'s' * (groups > 1)}, chunks of "
+            f"{one['chunk_size']}")  # fmt: skip
+
+
+def _attention(one: Mapping[str, Any]) -> str:
+    heads = one["num_heads"]
+    if one["kind"] == "mla":
+        text = f"latent attention, {heads} heads, cached rank {one['kv_rank']}"
+    else:
+        text = f"{heads} heads of {one['head_size']} on {one['num_kv_heads']} key-value heads"
+    text += ", gated" if one.get("output_gate") else ""
+    if one.get("window") is not None:
+        text += f", {one['window_kind']} window {one['window']}"
+    return text
+
+
+@view(Declared)
+def declared_page(found: Declared) -> Page:
+    """Return the page of an entry of the catalog, value by value."""
+    values = Table(("value", "is>", "from"), [_value_row(one) for one in found.entries])
+    sources = [
+        (key, one.title, one.url or "/".join(filter(None, (one.repo, one.path))))
+        for key, one in found.sources.items()
+    ]
+    sections = (
+        Section("values", "What is declared?", [values]),
+        Section("sources", "Where does it come from?",
+                [Table(("source", "title", "where"), sources)] if sources else []),
+        Section("notes", "What else is known?", [Text(note) for note in found.notes]),
+    )  # fmt: skip
+    network = [] if found.network is None else [
+        Tile("What is its network?", network_text(found.network), label="network")
+    ]  # fmt: skip
+    return Page(found.title, found.title, network, [one for one in sections if one.parts])
+
+
+def _value_row(entry: DeclaredValue) -> tuple[str, str, str]:
+    return entry.path, value_text(entry.value, entry.unit), origin_text(entry)
+
+
+def network_text(network: Network) -> str:
+    """Return the links, diameter and bisection of a network in words."""
+    bound = "" if network.bisection_is_exact else "at most "
+    bisection = format_si(network.bisection_bytes_per_s, "B/s")
+    return (f"{network.num_links} links, {network.diameter} hops across, bisection "
+            f"{bound}{bisection}")  # fmt: skip
+
+
+@view(Software)
+def software_page(found: Software) -> Page:
+    """Return the page of a framework or a server."""
+    sections = [
+        Section(title, title, [Table(("option", "is"), rows)])
+        for title, declaration in found.parts.items()
+        if (rows := found.stated(declaration))
+    ]
+    sources = [Text(source.title) for source in found.sources]
+    if sources:
+        sections.append(Section("sources", "Where does it come from?", sources))
+    title = f"{found.name}: {found.why}" if found.why else found.name
+    return Page(found.name, title, [], sections)
+
+
+@view(Collectives)
+def collectives_page(found: Collectives) -> Page:
+    """Return the page of the algorithms of every kind of collective on a group."""
+    sections = [
+        Section(kind, kind, [Table(
+            ("algorithm", "time [s]", "bus bandwidth>", "of the bound [%]"),
+            [(row.name, row.time_s, format_si(row.bus_bandwidth_bytes_per_s, "B/s"),
+              row.bound_fraction) for row in rows])])
+        for kind, rows in found.collectives.items()
+    ]  # fmt: skip
+    spans = Table(
+        ("level", "members [#]", "bandwidth>", "latency [s]"),
+        [(span.level, span.size, format_si(span.bandwidth_bytes_per_s, "B/s"), span.latency_s)
+         for span in found.spans if span.size > 1],
+    )  # fmt: skip
+    if found.spans:
+        group = f"groups of {len(found.devices)}, stride {found.stride}"
+        tile = Tile("What does the group span?", group, label="group", part=spans)
+    else:
+        group = f"devices {', '.join(map(str, found.devices))}"
+        routed = "no block of the levels: messages are routed and played (simulated)"
+        tile = Tile("What does the group span?", routed, label="group")
+    title = f"{found.system}: {group}, {format_bytes(found.num_bytes)} on each member"
+    return Page(title, title, [tile], sections)
+
+
+@view(Topologies)
+def topologies_page(found: Topologies) -> Page:
+    """Return the page of topologies with links of one bandwidth."""
+    rows = [
+        (name, f"no shape of {found.num_devices}", None, None, None) if one is None else
+        (name, one.shape, one.num_links, one.diameter,
+         f"{'' if one.bisection_is_exact else '<= '}{one.bisection_bytes_per_s:g}")
+        for name, one in found.topologies.items()
+    ]  # fmt: skip
+    title = (f"{found.num_devices} devices, the bisection in links of one direction "
+             "(<= : a bound)")  # fmt: skip
+    head = ("topology", "shape", "links [#]", "diameter [#]", "bisection>")
+    return Page(title, title, [], [Section("shapes", "Which shapes are there?",
+                                           [Table(head, rows)])])  # fmt: skip
