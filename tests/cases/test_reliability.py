@@ -315,37 +315,31 @@ def test_no_reader_takes_more_than_its_budget(tmp_path, words, name, content):
 
 
 ROW = {
-    "id": "m", "group": "mine", "framework": "megatron-lm",
-    "model": {"name": "own", "seq": 2048, "layers": 4, "hidden": 1024, "heads": 8, "ffn": 4096,
-              "vocab": 32000},
-    "hardware": {"chip": "H100", "chips": 8, "inter_node": "400 Gb/s"},
-    "parallelism": {"tp": 2, "pp": 2, "zero_stage": 1}, "global_batch": 16, "micro_batch": 1,
-    "precision": "bf16", "measured": {"tokens_per_s_per_chip": 8500.0},
+    "id": "m", "group": "mine", "framework": "megatron", "model": "gpt2-medium",
+    "system": "8xH100", "sequence_length": 1024, "global_batch_size": 16, "precision": "bf16",
+    "strategy": {"tp": 2, "pp": 2, "zero_stage": 1}, "measured": {"tokens_per_s_per_chip": 8500.0},
 }  # fmt: skip
 
 
-def rows(path, rate, **other):
-    row = ROW | other | {"hardware": ROW["hardware"] | {"inter_node": rate}}
-    path.write_text(json.dumps([row]))
-
-
-def test_the_rate_of_a_row_is_read_as_every_number_is(tmp_path):
-    """``1_0 Gb/s`` is ten, where it was the 0 behind the dash; 0 Gb/s is no network."""
-    rows(tmp_path / "ten.json", "10 Gb/s")
-    rows(tmp_path / "dashed.json", "1_0 Gb/s")
-    rows(tmp_path / "none.json", "0 Gb/s")
-    told = [
-        ended(tmp_path, "validate", "--measurements", f"{n}.json")[1] for n in ("ten", "dashed")
-    ]
-    assert told[0] == told[1]
-    status, message = ended(tmp_path, "validate", "--measurements", "none.json")
-    assert (status, "expected more than 1e-12" in message) == (2, True)
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"measured": {"tokens_per_s": 0}}, "expected more than 1e-12, found 0"),
+        ({"strategy": {"recompute": "some"}}, "expected one of none, selective, full"),
+        ({"strategy": {"tp": 2.5}}, "expected a whole number, found 2.5"),
+        ({"system": {"level": 3}}, "unknown field"),
+    ],
+)
+def test_messages_of_rows_are_in_plain_words(tmp_path, changes, says):
+    (tmp_path / "rows.json").write_text(json.dumps([ROW | changes]))
+    status, message = ended(tmp_path, "validate", "--measurements", "rows.json")
+    assert (status, says in message) == (2, True), message
     assert "Input should" not in message
 
 
 def test_names_of_rows_cannot_steer_a_terminal_or_a_page(tmp_path):
     name = "<script>a=1</script>\u2028\u202e\x1b[2J"
-    rows(tmp_path / "rows.json", "400 Gb/s", id=name, group=name)
+    (tmp_path / "rows.json").write_text(json.dumps([ROW | {"id": name, "group": name}]))
     for words in (["validate", "--detail", "--measurements"], ["calibrate"]):
         status, told = ended(tmp_path, *words, "rows.json")
         assert status == 0, told

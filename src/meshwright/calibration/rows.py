@@ -492,7 +492,9 @@ def _fault(place: str, wrong: Any, of_row: str) -> Fault:
     part: Any = Row
     for name in wrong["loc"][:-1]:
         part = _PARTS_BY_FIELD.get(str(name), part)
-    return Fault(path, f"is no field{of_row}", nearest(str(wrong["loc"][-1]), part.model_fields))
+    return Fault(
+        path, f"{message_of(wrong)}{of_row}", nearest(str(wrong["loc"][-1]), part.model_fields)
+    )
 
 
 _PARTS_BY_FIELD: Mapping[str, type[BaseModel]] = {

@@ -14,8 +14,8 @@ A value is written plainly (``3.35 TB/s``) or with its origin::
 ``source:`` next to other fields is the default source of the plain values below it, and the origin
 of derived ones; a value written with ``value:`` states its own origin.
 
-A file passes through three steps: sources are taken out of the tree (:func:`plain_values`), fields
-are checked against the declaration (:class:`_FieldCheck`), pydantic converts the rest.
+A file passes through two steps: sources are taken out of the tree (:func:`plain_values`), pydantic
+checks the fields against the declaration.
 """
 
 from __future__ import annotations
@@ -29,17 +29,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from meshwright.base.budget import Budget
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
 from meshwright.base.files import MOST_BYTES, text_of, unreadable
 from meshwright.base.units import DIMENSIONS, parse_quantity
-from meshwright.spec.declaration import Declaration, Provenance, file_key, message_of
+from meshwright.spec.declaration import (
+    Declaration,
+    Provenance,
+    choices_of,
+    file_key,
+    message_of,
+)
 
 Location = tuple[str | int, ...]
 
@@ -340,74 +346,7 @@ def number_in(value: Any) -> tuple[float, str] | None:
 
 # fields and their types
 
-UNKNOWN = "unknown"
-_WRITTEN_BY_LOADER = ("provenance",)
-_PLAIN = {
-    float: "a number", int: "a whole number", bool: "true or false", str: "text",
-    Any: "a text or a number",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _FieldType:
-    """The type of a field, its None and its validators taken apart."""
-
-    core: Any
-    is_optional: bool
-    has_reader: bool
-    """Whether a validator reads the value: a quantity with its unit, or a count."""
-
-    @classmethod
-    def of(cls, annotation: Any, metadata: Iterable[Any] = ()) -> _FieldType:
-        """Return the parts of an annotation."""
-        is_optional, reads = False, any(isinstance(entry, BeforeValidator) for entry in metadata)
-        while get_origin(annotation) in (Annotated, Union, types.UnionType):
-            arguments = get_args(annotation)
-            if get_origin(annotation) is Annotated:
-                reads = reads or any(isinstance(entry, BeforeValidator) for entry in arguments[1:])
-            else:
-                is_optional = is_optional or type(None) in arguments
-                arguments = tuple(entry for entry in arguments if entry is not type(None))
-            annotation = arguments[0]
-        return cls(annotation, is_optional, reads)
-
-    @property
-    def is_list(self) -> bool:
-        """Whether it is written as a list."""
-        return get_origin(self.core) is tuple
-
-    @property
-    def entry(self) -> _FieldType | None:
-        """The type of the entries of a list or a mapping; None: it is neither."""
-        origin = get_origin(self.core)
-        is_mapping = isinstance(origin, type) and issubclass(origin, Mapping)
-        arguments = get_args(self.core)
-        if self.is_list or is_mapping:
-            return _FieldType.of(arguments[0 if self.is_list else 1])
-        return None
-
-    @property
-    def is_declaration(self) -> bool:
-        """Whether the field is a declaration with further fields."""
-        return isinstance(self.core, type) and issubclass(self.core, Declaration)
-
-    @property
-    def expected(self) -> str:
-        """Words for the values that the field accepts."""
-        if get_origin(self.core) is Literal:
-            return "one of " + ", ".join(map(str, get_args(self.core)))
-        if self.has_reader:
-            return "a number with its unit" if self.core is float else "a whole number"
-        return "a list" if self.is_list else _PLAIN.get(self.core, "a mapping")
-
-    def is_plain(self, value: Any) -> bool:
-        """Return whether a value has the plain type of the field, without any conversion."""
-        if self.core not in _PLAIN:
-            return get_origin(self.core) in (None, Literal)
-        allowed = int | float if self.core is float else self.core
-        return self.core is Any or (
-            isinstance(value, allowed) and isinstance(value, bool) == (self.core is bool)
-        )
+_WRITTEN_BY_LOADER = {"provenance"}
 
 
 def file_keys(model: type[Declaration]) -> dict[str, FieldInfo]:
@@ -419,61 +358,36 @@ def file_keys(model: type[Declaration]) -> dict[str, FieldInfo]:
     }
 
 
-@cache
-def _types_of(model: type[Declaration]) -> dict[str, _FieldType]:
-    """Return the types of the fields of a declaration by their key in a file."""
-    return {
-        key: _FieldType.of(info.annotation, info.metadata) for key, info in file_keys(model).items()
-    }
+def _declaration_at(model: type[Declaration], at: Location) -> type[Declaration] | None:
+    """Return the declaration that holds the fields at a location; None: none does."""
+    kind: object = model
+    for step in at:
+        if isinstance(kind, type) and issubclass(kind, Declaration):
+            info = file_keys(kind).get(str(step))
+            kind = info.annotation if info else None
+        else:
+            kind = next((part for part in reversed(get_args(kind)) if part is not ...), None)
+        while get_origin(kind) in (Annotated, Union, types.UnionType):
+            kind = next(part for part in get_args(kind) if part is not type(None))
+    return kind if isinstance(kind, type) and issubclass(kind, Declaration) else None
 
 
-@dataclass
-class _FieldCheck:
-    """Walks a tree along the types of a declaration and collects the faults."""
+def _with_tuples(value: Any, at: Location, plain: PlainValues) -> Any:
+    """Return a value in which lists are tuples, as declarations hold them; no file states origins.
 
-    plain: PlainValues
-
-    def declaration(self, model: type[Declaration], value: Any, at: Location) -> Any:
-        """Return a mapping in which all keys are fields of the declaration."""
-        if isinstance(value, BaseModel):
-            return value
-        if not isinstance(value, dict):
-            message = f"expected a mapping of fields, found {shown(value)}"
-            self.plain.refuse(at, message, is_last=True)
-            return value
-        kinds, known = _types_of(model), {}
-        for key, entry in value.items():
-            if key in kinds:
-                known[key] = self.value(kinds[key], entry, (*at, key))
-            else:
-                fix = nearest(file_key(str(key)), kinds)
-                self.plain.refuse((*at, key), "unknown field", fix, is_last=True)
-        return known
-
-    def value(self, kind: _FieldType, value: Any, at: Location) -> Any:
-        """Return one value, checked as far as its type says.
-
-        ``unknown`` becomes None where the field may be unknown.
-        """
-        if at in self.plain.reported:
-            return value
-        if kind.is_declaration:
-            return self.declaration(kind.core, value, at)
-        if isinstance(value, dict | list) and (entry := kind.entry):
-            if isinstance(value, list) and kind.is_list:
-                return [self.value(entry, part, (*at, i)) for i, part in enumerate(value)]
-            if isinstance(value, dict) and not kind.is_list:
-                return {key: self.value(entry, part, (*at, key)) for key, part in value.items()}
-        if value == UNKNOWN and kind.core is not str:
-            if not kind.is_optional:
-                message = "must be stated; it cannot be `unknown`"
-                self.plain.refuse(at, message, kind.expected, is_last=True)
-            return None
-        is_nested = isinstance(value, dict | list)
-        if is_nested or (not kind.has_reader and not kind.is_plain(value)):
-            message = f"expected {kind.expected}, found {shown(value)}"
-            self.plain.refuse(at, message, is_last=True)
-        return value
+    Fields that the loader writes are refused.
+    """
+    if isinstance(value, dict):
+        for key in value.keys() & _WRITTEN_BY_LOADER:
+            plain.refuse((*at, key), "unknown field")
+        return {
+            key: _with_tuples(entry, (*at, key), plain)
+            for key, entry in value.items()
+            if key not in _WRITTEN_BY_LOADER
+        }
+    if isinstance(value, list):
+        return tuple(_with_tuples(entry, (*at, i), plain) for i, entry in enumerate(value))
+    return value
 
 
 # files to declarations
@@ -616,11 +530,13 @@ def load_text(model: type[D], text: str, *, origin: str = "", prepare: Prepare |
 
 def load_plain(model: type[D], plain: PlainValues, *, origin: str = "") -> D:
     """Return the declaration of plain values, or all faults, with those noted before."""
-    value = _FieldCheck(plain).declaration(model, plain.value, ())
+    value = _with_tuples(plain.value, (), plain)
     if "provenance" in model.model_fields:
         value["provenance"] = plain.provenance
     try:
-        result = model.model_validate(value, context={"from_file": True})
+        result = model.model_validate(
+            value, strict=True, by_alias=True, by_name=False, context={"from_file": True}
+        )
     except ValidationError as error:
         above = {at[:length] for at in plain.reported for length in range(len(at) + 1)}
         for entry in error.errors(include_url=False):
@@ -635,27 +551,22 @@ def load_plain(model: type[D], plain: PlainValues, *, origin: str = "") -> D:
 
 def _pydantic_fault(model: type[Declaration], tree: Tree, error: Any, at: Location) -> Fault:
     """Return one pydantic error in the words of this package."""
-    found, kind = error.get("input"), error["type"]
-    message = message_of(error)
-    if kind == "missing":
-        allowed = f"required here: {', '.join(_required(model, at[:-1]))}"
-        return fault_at(tree.lines, at, "is missing", allowed)
-    if kind == "literal_error":
-        known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
-        message = f"expected one of {', '.join(known)}, found {found!r}"
-        return fault_at(tree.lines, at, message, nearest(str(found), known))
-    if kind != "value_error":
-        message = f"{message[0].lower()}{message[1:]}, found {shown(found)}"
-    elif (named := _NAMED_FIELD.fullmatch(message)) and isinstance(found, dict):
-        at, message = (*at, file_key(named[1])), named[2]
-    return fault_at(tree.lines, at, message)
-
-
-def _required(model: Any, at: Location) -> list[str]:
-    """Return the required keys of the mapping at a location."""
-    kind = _FieldType.of(model)
-    for step in at:
-        fields = _types_of(kind.core) if kind.is_declaration else {}
-        kind = fields.get(str(step)) or kind.entry or kind
-    keys = file_keys(kind.core) if kind.is_declaration else {}
-    return [key for key, info in keys.items() if info.is_required()]
+    found, kind, message = error.get("input"), error["type"], message_of(error)
+    if kind in ("missing", "extra_forbidden"):
+        holder = _declaration_at(model, at[:-1])
+        keys = file_keys(holder) if holder else {}
+        if kind == "extra_forbidden":
+            return fault_at(tree.lines, at, message, nearest(file_key(str(at[-1])), keys))
+        required = ", ".join(key for key, info in keys.items() if info.is_required())
+        return fault_at(tree.lines, at, message, f"required here: {required}")
+    if found is None:
+        return fault_at(tree.lines, at, "must be stated; it cannot be `unknown`")
+    if isinstance(found, tuple):
+        found, message = list(found), message.partition(", found ")[0]
+    elif kind == "value_error":
+        if (named := _NAMED_FIELD.fullmatch(message)) and isinstance(found, dict):
+            return fault_at(tree.lines, (*at, file_key(named[1])), named[2])
+        return fault_at(tree.lines, at, message)
+    known = choices_of(error) if kind == "literal_error" else []
+    fix = nearest(str(found), known) if known else ""
+    return fault_at(tree.lines, at, f"{message}, found {shown(found)}", fix)

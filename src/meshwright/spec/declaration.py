@@ -8,6 +8,7 @@ text file the same field is written without the suffix and with the unit in the 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -18,6 +19,7 @@ from pydantic import (
     ConfigDict,
     ValidationError,
     ValidationInfo,
+    model_validator,
 )
 
 from meshwright.base.errors import Fault, SpecError
@@ -28,6 +30,10 @@ _SUFFIXES = (
     "_bytes_per_s", "_flops_per_s", "_j_per_flop", "_j_per_byte", "_usd_per_hour", "_usd_per_kwh",
     "_bytes", "_flops", "_mm2", "_usd", "_hz", "_s", "_w", "_m",
 )  # fmt: skip
+
+
+UNKNOWN = "unknown"
+"""Text of a file for a value that is not known."""
 
 
 def file_key(field_name: str) -> str:
@@ -48,6 +54,23 @@ class Declaration(Brief, BaseModel):
         allow_inf_nan=False,
         strict=False,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unknown(cls, value: Any, info: ValidationInfo) -> Any:
+        """Return the fields of a file in which ``unknown`` stands for None, but for text."""
+        if not (info.context and info.context.get("from_file") and isinstance(value, dict)):
+            return value
+        texts = {
+            key
+            for name, field in cls.model_fields.items()
+            if field.annotation in (str, str | None)
+            for key in (name, field.alias)
+        }
+        return {
+            key: None if entry == UNKNOWN and key not in texts else entry
+            for key, entry in value.items()
+        }
 
     def shown_fields(self) -> Iterator[tuple[str, Any]]:
         """Yield the fields that differ from their default, by name."""
@@ -85,12 +108,41 @@ def faults_of(error: ValidationError) -> list[Fault]:
     ]
 
 
+_EXPECTED = {
+    "float_type": "a number", "int_type": "a whole number", "bool_type": "true or false",
+    "string_type": "text", "tuple_type": "a list", "list_type": "a list", "model_type": "fields",
+    "model_attributes_type": "a mapping of fields", "mapping_type": "a mapping",
+    "dict_type": "a mapping", "finite_number": "a finite number",
+}  # fmt: skip
+"""Words for the values that a field accepts, by the error of pydantic."""
+_LIMITS = {
+    "ge": "{:g} or more",
+    "gt": "more than {:g}",
+    "le": "at most {:g}",
+    "lt": "less than {:g}",
+}
+
+
 def message_of(wrong: Any) -> str:
-    """Return the message of one error of pydantic, without its prefix."""
-    if wrong["type"] == "missing":
+    """Return the words for one error of pydantic."""
+    kind, context = wrong["type"], wrong.get("ctx", {})
+    if kind == "missing":
         return "is missing"
+    if kind == "extra_forbidden":
+        return "unknown field"
+    if kind in _EXPECTED:
+        return f"expected {_EXPECTED[kind]}"
+    if kind in ("literal_error", "enum"):
+        return f"expected one of {', '.join(choices_of(wrong))}"
+    if limit := next((name for name in _LIMITS if name in context), None):
+        return f"expected {_LIMITS[limit].format(context[limit])}"
     message: str = wrong["msg"].removeprefix("Value error, ")
     return message
+
+
+def choices_of(wrong: Any) -> list[str]:
+    """Return the words that a field accepts, where it accepts a choice."""
+    return re.findall(r"'([^']*)'", wrong.get("ctx", {}).get("expected", ""))
 
 
 def _written_in(dimension: str) -> BeforeValidator:

@@ -88,9 +88,9 @@ def test_good_rows_are_kept_and_bad_ones_told_all_at_once():
     ]  # fmt: skip
     assert (
         str(faults[0])
-        == "[1].strategy.tpp: is no field, in row 'bad' (did you mean tp or pp or etp?)"
+        == "[1].strategy.tpp: unknown field, in row 'bad' (did you mean tp or pp or etp?)"
     )
-    assert "found -1, in row 'bad'" in str(faults[1])
+    assert "expected 1 or more, found -1, in row 'bad'" in str(faults[1])
     assert "did you mean compiled" in faults[-1].fix
 
 
@@ -141,7 +141,8 @@ def test_validate_judges_the_good_rows(entries, status, tmp_path, capsys):
     assert [row["id"] for row in found["rows"]] == ["m" if status < 3 else "[0]"]
     assert [bad["path"] for bad in found["bad_rows"]] == (["[1].batch"] if status else [])
     assert main(["validate", "--measurements", str(path)]) == status
-    assert ("left out: [1].batch: " in capsys.readouterr().out) == (status > 0)
+    told = "left out: [1].batch: expected 1 or more, found -1"
+    assert (told in capsys.readouterr().out) == (status > 0)
 
 
 def test_a_file_of_bad_rows_alone_is_bad_input(tmp_path, capsys):
