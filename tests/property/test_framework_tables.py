@@ -1,0 +1,94 @@
+"""A framework is one table: what its rows write is read back, and written again as it was."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.frameworks.framework import exporters, readers
+from meshwright.frameworks.reading.given import Given, Statement
+from meshwright.frameworks.table import PLAIN, text_of
+
+TABLES = {one.table_name: one.table for one in (*readers.values(), *exporters.values())}
+FORMS = {"text": text_of, "tree": lambda value: value}
+"""Values as command lines have them, and as files of settings do."""
+
+
+def rows_of(table):
+    return [*table.rows, *table.model_rows]
+
+
+def values_of(row):
+    """Return the values that a row can state, and that of a file that leaves it out."""
+    if row.values:
+        return st.sampled_from([*row.values.values(), row.default])
+    if row.kind == "switch":
+        return st.booleans()
+    if row.kind == "real":
+        return st.floats(0.125, 1e6).map(lambda number: float(f"{number:.6g}"))
+    if row.kind == "text":
+        return st.from_regex(r"[a-z][a-z0-9_.,-]{0,11}", fullmatch=True).filter(
+            lambda text: text not in ("none", "null")
+        )
+    return st.integers(max(row.least, 1), min(row.most, 10**12))
+
+
+@st.composite
+def words_for(draw, table):
+    """Draw a plan in words: values for some of the options that the rows name."""
+    rows = [row for row in rows_of(table) if row.option and row.is_read]
+    kept = draw(st.lists(st.sampled_from(rows), unique_by=lambda row: row.option, min_size=1))
+    words = {row.option: draw(values_of(row)) for row in kept}
+    own = {row.option: row for row in rows}
+    for name in {row.when for row in rows_of(table) if row.when} - set(words):
+        words[name] = draw(values_of(own[name]) if name in own else st.sampled_from([0, 2]))
+    return words
+
+
+def read_back(table, written, form):
+    """Return the words that a file of these options states, its faults aside."""
+    stated = Given(Statement(name, FORMS[form](value)) for name, value in written)
+    return table.read(stated), stated.faults
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", sorted(name for name, table in TABLES.items() if table.rows))
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_rows_read_what_they_write(name, form, data):
+    table = TABLES[name]
+    words = data.draw(words_for(table))
+    written = list(table.write(words))
+    found, faults = read_back(table, written, form)
+    stated = dict(written)
+    for row in rows_of(table):
+        if not row.option or not row.is_read:
+            continue
+        expected = words.get(row.option) if row.name in stated else row.default
+        assert found[row.option] == expected, row
+    refused = {name for one in table.refused for name in one.names}
+    assert not [fault for fault in faults if fault.path not in refused]
+    assert list(table.write(words | {k: v for k, v in found.items() if k in words})) == written
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_no_option_stands_twice_in_a_table(name):
+    table = TABLES[name]
+    options = [row.option for row in rows_of(table) if row.option]
+    read = [row for row in rows_of(table) if row.is_read]
+    names = [other for row in read for other in (row.name, *row.also)]
+    assert len(set(options)) == len(options)
+    assert len(set(names)) == len(names)
+    assert not set(names) & {pattern for pattern in table.ignored if "*" not in pattern}
+    assert not set(names) & set(table.renamed), "renamed before it is read"
+    assert {row.when for row in rows_of(table)} <= {"", *options, *CONDITIONS}
+
+
+CONDITIONS = {"has_experts", "num_experts", "cp", "pp"}
+"""Words of plans on which rows depend and that no row of theirs states."""
+
+
+def test_a_switch_that_is_on_is_not_taken_for_the_number_one():
+    row = next(one for one in TABLES["megatron"].rows if one.when == "has_fsdp")
+    assert 1 in PLAIN
+    assert row.written({"has_fsdp": True, "zero_stage": "3"}) == "optim_grads_params"
+    assert row.written({"has_fsdp": False, "zero_stage": "3"}) is None
