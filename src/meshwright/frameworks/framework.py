@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from meshwright.base.errors import Fault
 from meshwright.base.registry import Registry
-from meshwright.frameworks.reading.given import Given
+from meshwright.frameworks.reading.given import Given, Options, Tree
 from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.refusals import framework_refusals
@@ -55,11 +55,11 @@ class Framework:
         """Return whether a command is this program."""
         return False
 
-    def holds(self, tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Tree) -> bool:
         """Return whether a tree is a file of this program."""
         return False
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program; faults are kept in ``given``."""
         raise NotImplementedError
 

@@ -13,7 +13,6 @@ Source: axolotl-ai-cloud/axolotl 0.19.0 (2026-10), ``utils/schemas/config.py``, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import yaml
 
@@ -27,7 +26,7 @@ from meshwright.frameworks.programs.transformers import (
     gather,
     read_gathered,
 )
-from meshwright.frameworks.reading.given import Given
+from meshwright.frameworks.reading.given import Given, Options, Tree
 from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.refusals import asked, framework_refusals
@@ -44,14 +43,14 @@ class Axolotl(Transformers):
         """Return whether a command is this program."""
         return launch.program == "axolotl" or launch.program.startswith("axolotl.cli")
 
-    def holds(self, tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Tree) -> bool:
         """Return whether a tree is a file of this program."""
         return "base_model" in tree and bool(
             {"micro_batch_size", "gradient_accumulation_steps", "datasets", "sequence_len"}
             & set(tree)
         )
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         gather(given, setting)
         given.renamed({"sequence_parallel_degree": f"{AT}cp_size"})

@@ -7,8 +7,7 @@ Source: PyTorch 2.13, ``init_device_mesh``, ``fully_shard``, ``torch.distributed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.launch import (
@@ -21,7 +20,7 @@ from meshwright.frameworks.launch import (
     plan_launch,
     torchrun_words,
 )
-from meshwright.frameworks.reading.given import Given
+from meshwright.frameworks.reading.given import Given, Options, Tree
 from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.frameworks.reading.stages import stage_choices
@@ -42,13 +41,13 @@ class Fsdp(Framework):
         """Return whether a command is this program."""
         return {"NUM_DEVICES", "ZERO_STAGE"} <= set(given)
 
-    def holds(self, tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Tree) -> bool:
         """Return whether a tree has the constants of such a script."""
         return {"NUM_DEVICES", "ZERO_STAGE", "MESH"} <= set(tree)
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
-        found: dict[str, Any] = self.table.read(given)
+        found: Options = self.table.read(given)
         total = found.pop("num_devices")
         setting.devices = Devices(setting.devices.num_hosts, total=total, chip=setting.devices.chip)
         sizes = {axis: given.whole(f"MESH.{axis}") or 1 for axis in MESH_AXES}

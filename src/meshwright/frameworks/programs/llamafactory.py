@@ -6,9 +6,6 @@ Source: hiyouga/LLaMA-Factory 0.9.5 (2026-05), ``src/llamafactory/hparams/*_args
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from meshwright.base.files import TREES
 from meshwright.frameworks.framework import framework
 from meshwright.frameworks.programs.transformers import (
@@ -16,7 +13,7 @@ from meshwright.frameworks.programs.transformers import (
     gather,
     read_gathered,
 )
-from meshwright.frameworks.reading.given import Given
+from meshwright.frameworks.reading.given import Given, Options, Tree
 from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Launch
 
@@ -35,12 +32,12 @@ class LlamaFactory(Transformers):
             is_script and any(word.endswith(TREES) for word in launch.words)
         )
 
-    def holds(self, tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Tree) -> bool:
         """Return whether a tree is a file of this program."""
         named = {"finetuning_type", "infer_backend", "cutoff_len", "export_dir"} & set(tree)
         return bool(named) and bool({"model_name_or_path", "model_class"} & set(tree))
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         gather(given, setting)
         self.table.judge(given)

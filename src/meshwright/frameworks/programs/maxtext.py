@@ -12,10 +12,9 @@ Source: MaxText 0.2.5, ``maxtext/configs/base.yml``, ``configs/types.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
 from math import gcd
-from typing import Any
 
 from meshwright.base.errors import SpecError
 from meshwright.catalog.maxtext_models import BLOCKS, MODELS, config_of_keys, model_keys
@@ -29,13 +28,14 @@ from meshwright.frameworks.launch import (
     plan_launch,
     shell_script,
 )
-from meshwright.frameworks.reading.given import Given, of_tree
+from meshwright.frameworks.reading.given import Given, Options, Tree, of_tree
 from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.frameworks.reading.models import catalog_twin, known_model
 from meshwright.frameworks.table import Value, assigned
 from meshwright.frameworks.words import words_of
 from meshwright.graph.recompute import LAYER_INPUT, TENSORS
+from meshwright.spec.model import ModelSpec
 from meshwright.train.answer import Plan
 
 AXES = {
@@ -82,13 +82,13 @@ class MaxText(Framework):
             name.startswith(("ici_", "dcn_")) for name in given
         )
 
-    def holds(self, tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Tree) -> bool:
         """Return whether a tree has names of MaxText."""
         return "per_device_batch_size" in tree or any(
             key.startswith(("ici_", "dcn_")) for key in tree
         )
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         words = given.value("(word)") or []
         for path in (word for word in words if str(word).endswith((".yml", ".yaml"))):
@@ -99,7 +99,7 @@ class MaxText(Framework):
             except SpecError as error:
                 given.faults += error.faults
         _devices(given, setting)
-        found: dict[str, Any] = self.table.read(given)
+        found: Options = self.table.read(given)
         options = _degrees(given, setting, found)
         options |= _batch(given, setting, found, options)
         options |= _types(given, found)
@@ -137,7 +137,7 @@ def _devices(given: Given, setting: Setting) -> None:
         setting.num_devices = setting.num_devices or total
 
 
-def _degrees(given: Given, setting: Setting, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _degrees(given: Given, setting: Setting, stated: Options) -> Options:
     """Return degrees: each axis inside of a slice times that between slices."""
     sizes: dict[str, int] = {"tp": 1, "cp": 1, "pp": 1, "ep": 1, "dp_shard": 1, "dp_replicate": 1}
     rest: list[str] = []
@@ -162,7 +162,7 @@ def _degrees(given: Given, setting: Setting, stated: Mapping[str, Any]) -> dict[
     ep = sizes.pop("ep")
     shards = sizes.pop("dp_shard") * ep  # experts share the ranks of fsdp: weights besides them too
     replicas = sizes.pop("dp_replicate")
-    found: dict[str, Any] = dict(sizes) | {"dp": shards * replicas, "dp_shard": shards}
+    found: Options = dict(sizes) | {"dp": shards * replicas, "dp_shard": shards}
     if ep > 1:
         found |= {"ep": ep, "etp": 1}
     is_sharded = shards > 1 or sizes["cp"] > 1  # weights lie on the ranks of context as well
@@ -179,12 +179,10 @@ def _degrees(given: Given, setting: Setting, stated: Mapping[str, Any]) -> dict[
     return found
 
 
-def _batch(
-    given: Given, setting: Setting, stated: Mapping[str, Any], options: Mapping[str, Any]
-) -> dict[str, Any]:
+def _batch(given: Given, setting: Setting, stated: Options, options: Options) -> Options:
     """Return the batch: that of a device times devices, with accumulation."""
     each, again, length = stated["device_batch"], stated["accumulation"], stated["seq"]
-    found: dict[str, Any] = {"seq": length}
+    found: Options = {"seq": length}
     world = setting.world(given, "the batch of a step is that of a device times devices")
     if not world:
         _pipeline_parts(given, stated["pipeline_parts"], options, 0)
@@ -203,9 +201,7 @@ def _batch(
     return found
 
 
-def _pipeline_parts(
-    given: Given, count: int | None, options: Mapping[str, Any], sequences: float
-) -> int:
+def _pipeline_parts(given: Given, count: int | None, options: Options, sequences: float) -> int:
     """Return the micro-batches into which a pipeline cuts the sequences of a rank; 1 without one.
 
     0 sequences: their number is not known yet.
@@ -229,7 +225,7 @@ def _pipeline_parts(
     return count
 
 
-def _types(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _types(given: Given, stated: Options) -> Options:
     """Return precisions, recomputation, and offload to the host.
 
     Products of FP32 numbers are in TF32 by default: JAX 0.10, ``docs/201/precision.md``.
@@ -252,7 +248,7 @@ def _types(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
             "software": {"logit_tiles": tiles} if tiles > 1 else {}}  # fmt: skip
 
 
-def _recomputation(given: Given) -> dict[str, Any]:
+def _recomputation(given: Given) -> Options:
     """Return the recomputation, and the tensors kept on the device or on the host."""
     policy = given.word("remat_policy", among={**REMAT, **KEEPS}) or "full"
     places: dict[str, set[str]] = {"device": set(), "offload": set(), "remat": set()}
@@ -274,7 +270,7 @@ def _recomputation(given: Given) -> dict[str, Any]:
     return {"recompute": "selective", **{name: text for name, text in stored.items() if text}}
 
 
-def _model(given: Given) -> Any:
+def _model(given: Given) -> ModelSpec | None:
     """Return the model by its name, or by its dims."""
     name = given.text("model_name")
     dims = [key for key in given if key in _DIMS]
@@ -299,10 +295,10 @@ _DIMS = frozenset(
 )
 
 
-def _stated_model(given: Given, dims: list[str]) -> Any:
+def _stated_model(given: Given, dims: list[str]) -> ModelSpec | None:
     """Return the model of the catalog with these dims, or a model of them."""
     words = {key: given.text(key) or "" for key in dims}
-    values: dict[str, Any] = {key: _value(word) for key, word in words.items()}
+    values: Options = {key: _value(word) for key, word in words.items()}
     config = config_of_keys(values)
     if config is None:
         given.refuse(

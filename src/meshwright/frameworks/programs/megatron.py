@@ -20,7 +20,6 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from itertools import groupby
-from typing import Any
 
 from meshwright.base.budget import Budget, as_mapping
 from meshwright.base.errors import Fault, SpecError, nearest
@@ -40,7 +39,7 @@ from meshwright.frameworks.launch import (
     torchrun_words,
 )
 from meshwright.frameworks.reading.adapters import adapter_options
-from meshwright.frameworks.reading.given import Given, of_tree
+from meshwright.frameworks.reading.given import Given, Options, Tree, of_tree
 from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.reading.models import catalog_twin, known_model, tokenizer_size
@@ -102,7 +101,7 @@ class Megatron(Framework):
             name.startswith(("pretrain_gpt", "pretrain_mamba", "pretrain_llama")) and len(given) > 4
         )
 
-    def holds(self, tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Tree) -> bool:
         """Return whether a tree has the sections or the words of Megatron."""
         sections = {"MODEL_ARGS", "language_model", "model_parallel"}
         model = tree.get("model")
@@ -111,7 +110,7 @@ class Megatron(Framework):
         is_own = "tensor_model_parallel_size" in tree and "model_name_or_path" not in tree
         return bool(sections & set(tree)) or is_bridge or is_own
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         if (path := given.path("config_file", "yaml_cfg")) is not None:
             given.add(of_tree(setting.config_files(path), path))
@@ -145,7 +144,7 @@ class Megatron(Framework):
                                "what they leave open is priced as Megatron starts it")  # fmt: skip
         dims = {row.option for row in self.table.model_rows} - BESIDE_MODEL
         passed_over = dims if "model" in setting.stated else ()
-        found: dict[str, Any] = self.table.read(given, passed_over)
+        found: Options = self.table.read(given, passed_over)
         found["num_layers"] = _num_layers(given, found)
         options = _degrees(given, setting, found)
         options |= _batch(given, found)
@@ -239,10 +238,10 @@ def _named_model(given: Given) -> ModelSpec | None:
     return model
 
 
-def _degrees(given: Given, setting: Setting, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _degrees(given: Given, setting: Setting, stated: Options) -> Options:
     """Return the degrees, and the sharding of state over ranks."""
     pp, ep = stated["pp"], stated["ep"] or 1
-    found: dict[str, Any] = {
+    found: Options = {
         "tp": stated["tp"], "pp": pp, "cp": stated["cp"],
         "num_virtual_stages": _virtual_stages(given, stated),
         # Megatron turns it off with tp 1
@@ -267,13 +266,13 @@ def _degrees(given: Given, setting: Setting, stated: Mapping[str, Any]) -> dict[
     return found
 
 
-def _num_layers(given: Given, stated: Mapping[str, Any]) -> int | None:
+def _num_layers(given: Given, stated: Options) -> int | None:
     """Return the layers that the files state, or of the model that their recipe names."""
     model = known_model(str(given.peek("hf_model") or ""))
     return stated["num_layers"] or (model.num_layers if model else None)
 
 
-def _virtual_stages(given: Given, stated: Mapping[str, Any]) -> int | None:
+def _virtual_stages(given: Given, stated: Options) -> int | None:
     """Return the virtual stages of each rank, in any of their notations."""
     pp, each = stated["pp"], stated["layers_per_chunk"]
     layout = stated["layout"]
@@ -289,7 +288,7 @@ def _virtual_stages(given: Given, stated: Mapping[str, Any]) -> int | None:
     return counted // (pp * each)  # type: ignore[no-any-return]
 
 
-def _sharding(given: Given, setting: Setting, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _sharding(given: Given, setting: Setting, stated: Options) -> Options:
     """Return the ZeRO stage, its ranks, and the overlap of its collectives."""
     is_dealt = given.peek("optimizer") == "dist_muon"  # of layers to the ranks of dp
     stage = "1" if is_dealt or stated["shards_optimizer"] else _zero_stage(given, setting)
@@ -300,7 +299,7 @@ def _sharding(given: Given, setting: Setting, stated: Mapping[str, Any]) -> dict
     overlaps = stated["overlaps_gradients"] or stated["has_fsdp"] or stage in ("2", "3")
     if stage == "1" and overlaps and not stated["overlaps_weights"]:
         given.notes.append("priced as with --overlap-param-gather")
-    answer: dict[str, Any] = {
+    answer: Options = {
         "zero_stage": stage, "overlap_data_parallel": "on" if overlaps else "off",
     }  # fmt: skip
     if stated["keeps_weights"] and stage == "3":
@@ -315,7 +314,7 @@ def _sharding(given: Given, setting: Setting, stated: Mapping[str, Any]) -> dict
 
 def _zero_stage(given: Given, setting: Setting) -> str:
     """Return the ZeRO stage of Megatron-DeepSpeed: of its option, or of the file that it names."""
-    tree: Mapping[str, Any] = {}
+    tree: Tree = {}
     if (path := given.path("deepspeed_config")) is not None:
         tree = setting.config_files(path)
     zero = as_mapping(tree.get("zero_optimization"))
@@ -334,9 +333,7 @@ def _zero_stage(given: Given, setting: Setting) -> str:
     return stage
 
 
-def _stage_lengths(
-    given: Given, stated: Mapping[str, Any], found: Mapping[str, Any]
-) -> dict[str, Any]:
+def _stage_lengths(given: Given, stated: Options, found: Options) -> Options:
     """Return the number of layers that embedding and head count as in the deal of layers."""
     layers, layout = stated["num_layers"], stated["layout"]
     runs = found["pp"] * (found["num_virtual_stages"] or 1)
@@ -414,10 +411,10 @@ def layout_lengths(text: str, layers: str = "t") -> list[int] | None:
     return [sum(map(stage.count, layers)) for stage in plain.split("|")]
 
 
-def _batch(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _batch(given: Given, stated: Options) -> Options:
     """Return the batch of a step, its sequences, and the tokens of the whole run."""
     batch, length = stated["global_batch"], stated["seq"]
-    found: dict[str, Any] = {
+    found: Options = {
         "global_batch": batch, "micro_batch_size": stated["micro_batch_size"], "seq": length,
     }  # fmt: skip
     if length and stated["samples"]:
@@ -435,7 +432,7 @@ def _batch(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _offload(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _offload(given: Given, stated: Options) -> Options:
     """Return the offload of the optimizer to the host."""
     fraction = given.real("optimizer_offload_fraction")
     if stated["offload"] and fraction not in (None, 1.0):
@@ -443,7 +440,7 @@ def _offload(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
     return {"offload": stated["offload"]}
 
 
-def _recompute(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _recompute(given: Given, stated: Options) -> Options:
     """Return the recomputation, and its number of layers in each chunk."""
     legacy = [given.flag(name) for name in ("checkpoint_activations",
                                             "deepspeed_activation_checkpointing")]  # fmt: skip
@@ -476,7 +473,7 @@ def _recompute(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
     return {"recompute": "none"}
 
 
-def _types(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _types(given: Given, stated: Options) -> Options:
     """Return precisions, and options of the software that change the price.
 
     Transformer Engine 2 computes products of FP32 in TF32 (``common/gemm/cublaslt_gemm.cu``).
@@ -501,9 +498,9 @@ def _types(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
             "software": _software(given, stated)}  # fmt: skip
 
 
-def _software(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _software(given: Given, stated: Options) -> Options:
     """Return the options of kernels that differ from those of most jobs."""
-    found: dict[str, Any] = {}
+    found: Options = {}
     flash = given.flag("use_flash_attn", default=stated["implementation"] != "local")
     kernel = stated["attention"]
     if kernel in ("unfused", "local") or (kernel is None and not flash):
@@ -525,7 +522,7 @@ def _software(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _adapters(given: Given, peft: str) -> dict[str, Any]:
+def _adapters(given: Given, peft: str) -> Options:
     """Return the adapters of Megatron Bridge: ``LoRA`` or ``CanonicalLoRA``, of usual rank 32.
 
     Source: megatron-bridge 0.6.2, ``peft/lora.py`` and ``peft/canonical_lora.py``.
@@ -549,9 +546,7 @@ def _adapters(given: Given, peft: str) -> dict[str, Any]:
     return {"optimizer": "adapters", **found}
 
 
-def _optimizer(
-    given: Given, stated: Mapping[str, Any], options: Mapping[str, Any]
-) -> OptimizerPreset | str | None:
+def _optimizer(given: Given, stated: Options, options: Options) -> OptimizerPreset | str | None:
     """Return the bytes that the optimizer keeps for each parameter."""
     kind = given.word("optimizer", among=OPTIMIZERS) or "adam"
     if "muon" in kind:
@@ -568,7 +563,7 @@ def _optimizer(
     fp8_weights = given.flag("fp8_param_gather", "fp8_param")
     fp8_weights |= any(name in mixed for name in ("delayed_scaling", "mxfp8"))
     preset = load_optimizer(name)
-    changes: dict[str, Any] = {}
+    changes: Options = {}
     if stated["is_precise"]:
         state = sum(BYTES[kept[field]] for field in ("main_params", "exp_avg", "exp_avg_sq"))
         gradient = min(BYTES[kept["main_grads"]], preset.gradient_bytes_per_param)
@@ -589,7 +584,7 @@ def _optimizer(
     return name if short else None
 
 
-def _capacity(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _capacity(given: Given, stated: Options) -> Options:
     """Return the load of every expert where each is padded to a multiple of the mean.
 
     Source: NVIDIA/Megatron-LM 0.19.2 ``megatron/core/transformer/moe/moe_utils.py``,
@@ -605,7 +600,7 @@ def _capacity(given: Given, stated: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _predict(given: Given, stated: Mapping[str, Any], options: dict[str, Any]) -> None:
+def _predict(given: Given, stated: Options, options: Options) -> None:
     """Add the layers for multi-token prediction, which follow the last one of the model.
 
     Source: NVIDIA/Megatron-LM 0.19.2 ``megatron/core/transformer/multi_token_prediction.py``.
@@ -650,7 +645,7 @@ HYBRID = ("hybrid_attention_ratio", "hybrid_mlp_ratio", "hybrid_override_pattern
 
 
 def _model(
-    given: Given, stated: Mapping[str, Any], options: Mapping[str, Any], others: tuple[str, ...]
+    given: Given, stated: Options, options: Options, others: tuple[str, ...]
 ) -> ModelSpec | None:
     """Return the model of the script: its twin in the catalog, where there is one."""
     needed = {"num-layers": stated["num_layers"], "hidden-size": stated["hidden_size"],
@@ -684,7 +679,7 @@ def _model(
     return catalog_twin(model) or catalog_twin(padded) or model
 
 
-def _attention(given: Given, stated: Mapping[str, Any], bias: bool) -> AttentionSpec | None:
+def _attention(given: Given, stated: Options, bias: bool) -> AttentionSpec | None:
     """Return self-attention."""
     heads = stated["num_heads"]
     biases = {"qkv_bias": bias or stated["qkv_bias"], "output_bias": bias}
@@ -710,7 +705,7 @@ def _attention(given: Given, stated: Mapping[str, Any], bias: bool) -> Attention
 
 
 def _layers(
-    given: Given, stated: Mapping[str, Any], attention: AttentionSpec, dense: FeedForwardSpec,
+    given: Given, stated: Options, attention: AttentionSpec, dense: FeedForwardSpec,
     num_layers: int,
 ) -> tuple[tuple[LayerSpec, ...], tuple[int, ...]]:  # fmt: skip
     """Return the kinds of layers, and which kind each layer is."""
@@ -739,7 +734,7 @@ def _layers(
     return (plain, sparse), tuple(holds)
 
 
-def layer_pattern(frequency: Any, num_layers: int) -> list[int] | None:
+def layer_pattern(frequency: object, num_layers: int) -> list[int] | None:
     """Return which layers hold experts: every n-th from the first, or as ``([0]*3+[1]*58)``."""
     text = "1" if frequency is None else str(frequency)
     if (every := whole_number(text)) is not None:
@@ -771,7 +766,7 @@ def _list_of(node: ast.expr) -> list[int]:
     raise ValueError(ast.dump(node))
 
 
-def _vocabulary(given: Given, stated: Mapping[str, Any]) -> int | None:
+def _vocabulary(given: Given, stated: Options) -> int | None:
     """Return the rows of the embedding, from the size or from the tokenizer."""
     size: int | None = stated["padded_vocab_size"] or stated["vocab_size"]
     source = str(given.peek("tokenizer_model") or "")

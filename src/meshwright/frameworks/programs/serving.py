@@ -7,14 +7,13 @@ Source: vLLM 0.33.0 ``engine/arg_utils.py``; SGLang 0.5.23 ``srt/server_args.py`
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from meshwright.frameworks.framework import Framework, framework
-from meshwright.frameworks.reading.given import Given, of_tree
+from meshwright.frameworks.reading.given import Given, Options, Tree, of_tree
 from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.frameworks.reading.models import known_model
+from meshwright.spec.model import ModelSpec
 
 CACHE = {"auto": None, "bfloat16": "bf16", "bf16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8",
          "fp8_e5m2": "fp8", "fp8_inc": "fp8", "float16": "fp16", "int8": "int8"}  # fmt: skip
@@ -33,7 +32,7 @@ _NAMES = ("model", "model_path", "model_tag", "model_id")
 """Options that name the checkpoint."""
 
 
-def _common(given: Given, setting: Setting, server: str) -> dict[str, Any]:
+def _common(given: Given, setting: Setting, server: str) -> Options:
     """Return the options of all servers: model, precisions, sequences in flight, tokens."""
     dtype = given.word("dtype", among=TYPES) or "auto"
     quantized = given.text("quantization")
@@ -52,7 +51,7 @@ def _common(given: Given, setting: Setting, server: str) -> dict[str, Any]:
             "model": _model(given, setting)}  # fmt: skip
 
 
-def _model(given: Given, setting: Setting) -> Any:
+def _model(given: Given, setting: Setting) -> ModelSpec | None:
     words = given.value("(word)") or []
     if "model" in setting.stated:
         for option in _NAMES:
@@ -70,7 +69,7 @@ def _model(given: Given, setting: Setting) -> Any:
     return model
 
 
-def _world(given: Given, setting: Setting, found: dict[str, Any]) -> None:
+def _world(given: Given, setting: Setting, found: Options) -> None:
     """Take the product of the degrees as the devices, where their number is not stated.
 
     A server that the files start several times has one replica for each start, each with its batch.
@@ -98,12 +97,12 @@ def _config(given: Given, setting: Setting, *names: str) -> None:
         given.add(of_tree(setting.config_files(path), path))
 
 
-def _has_experts(model: Any) -> bool:
+def _has_experts(model: object) -> bool:
     """Return whether a model that was read has experts."""
     return any(kind.experts for kind in getattr(model, "layer_kinds", ()))
 
 
-def _worker(given: Given, found: dict[str, Any], option: str, role: str) -> None:
+def _worker(given: Given, found: Options, option: str, role: str) -> None:
     """Read the role of a worker: prefill or decode.
 
     It is priced without the transfer of caches: ``serve --disaggregated`` prices both roles. A
@@ -117,7 +116,7 @@ def _worker(given: Given, found: dict[str, Any], option: str, role: str) -> None
 _ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
 
 
-def _transfer(given: Given, setting: Setting, found: dict[str, Any]) -> None:
+def _transfer(given: Given, setting: Setting, found: Options) -> None:
     """Read the transfer of caches between workers of prefill and of decode.
 
     With a connector for both roles the router decides; scripts of this program state the role in
@@ -140,7 +139,7 @@ def _transfer(given: Given, setting: Setting, found: dict[str, Any]) -> None:
     _worker(given, found, option, _ROLES.get(str(stated.get("kv_role")), of_head))
 
 
-def _drafts(given: Given) -> dict[str, Any]:
+def _drafts(given: Given) -> Options:
     """Return the speculative decoding of vLLM: by another model, or by layers of the checkpoint.
 
     Source: vLLM 0.33 ``config/speculative.py``. No file states the share of accepted drafts.
@@ -179,7 +178,7 @@ class Vllm(Framework):
         """Return whether a command is this program."""
         return launch.program == "vllm" or launch.program.startswith("vllm.")
 
-    def holds(self, tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Tree) -> bool:
         """Return whether a tree is a file of ``vllm serve --config``."""
         return (
             "max_model_len" in tree
@@ -187,7 +186,7 @@ class Vllm(Framework):
             or ({"max-model-len", "gpu-memory-utilization"} & set(tree) != set())
         )
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the server, and options of this program."""
         given.renamed(self.table.renamed)
         _config(given, setting, "config")
@@ -222,11 +221,11 @@ class Sglang(Framework):
         """Return whether a command is this program."""
         return launch.program.startswith("sglang")
 
-    def holds(self, tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Tree) -> bool:
         """Return whether a tree is a file of ``launch_server --config``."""
         return "mem_fraction_static" in tree or "mem-fraction-static" in tree
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the server, and options of this program."""
         given.renamed(self.table.renamed)
         _config(given, setting, "config")
@@ -264,11 +263,11 @@ class TensorRtLlm(Framework):
         """Return whether a command is this program."""
         return launch.program == "trtllm-serve" or launch.program.startswith("tensorrt_llm")
 
-    def holds(self, tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Tree) -> bool:
         """Return whether a tree has options of its LLM API."""
         return "kv_cache_config" in tree
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the server, and options of this program."""
         _config(given, setting, "extra_llm_api_options", "config")
         given.renamed(self.table.renamed)
@@ -285,14 +284,14 @@ class TensorRtLlm(Framework):
         return "tensorrt-llm", found
 
 
-def _graphs(given: Given, found: dict[str, Any], name: str) -> None:
+def _graphs(given: Given, found: Options, name: str) -> None:
     """Read the switch that turns CUDA graphs off; the host time priced is that with graphs."""
     if given.flag(name):
         found["cuda_graphs"] = False
         given.notes.append(f"{name}: the time of the host is that of servers with CUDA graphs")
 
 
-def _share(given: Given, found: dict[str, Any], name: str) -> None:
+def _share(given: Given, found: Options, name: str) -> None:
     """Read the share of the memory that the server fills."""
     share = given.real(name)
     if share is not None and not 0.0 < share <= 1.0:

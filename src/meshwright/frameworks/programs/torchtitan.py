@@ -12,7 +12,6 @@ Source: torchtitan 0.3.0, ``torchtitan/config/configs.py``, ``trainer.py``,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from meshwright.catalog.models import load_model
 from meshwright.catalog.torchtitan_models import MODULES, shipped_config
@@ -26,7 +25,7 @@ from meshwright.frameworks.launch import (
     shell_script,
     torchrun_words,
 )
-from meshwright.frameworks.reading.given import Given, of_tree
+from meshwright.frameworks.reading.given import Given, Options, Tree, of_tree
 from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.reading.models import stated_model
@@ -34,7 +33,8 @@ from meshwright.frameworks.table import Value, Words
 from meshwright.frameworks.torchtitan_models import OWN_CONFIG, OWN_MODULE, own_module
 from meshwright.frameworks.words import words_of
 from meshwright.sharding.strategy import PlanOptions
-from meshwright.spec.workload import Precision
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.workload import OptimizerPreset, Precision
 from meshwright.train.answer import Plan
 
 OWN_PATH = 'export PYTHONPATH="$(cd "$(dirname "$0")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"'
@@ -56,22 +56,22 @@ class Torchtitan(Framework):
         named = "torchtitan" in launch.program or launch.program.endswith("run_train.sh")
         return named or any(name.startswith("parallelism.") for name in given)
 
-    def holds(self, tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Tree) -> bool:
         """Return whether a tree has the sections of torchtitan."""
         model = tree.get("model")
         if str(tree.get("_target_", "")).endswith(("Trainer.Config", "JobConfig")):
             return True
         return "parallelism" in tree or (isinstance(model, Mapping) and "flavor" in model)
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         if (path := given.path("job.config_file")) is not None:
             given.add(of_tree(setting.config_files(path), path))
         given.negated()
         is_registry = self._configured(given)
         given.renamed(self.table.renamed)
-        found: dict[str, Any] = self.table.read(given)
-        options: dict[str, Any] = {"model": self._model(given, setting)}
+        found: Options = self.table.read(given)
+        options: Options = {"model": self._model(given, setting)}
         options |= _degrees(given, setting, found)
         options |= _batch(given, found, options)
         return "torchtitan", options | _memory(given, found, is_registry) | _types(
@@ -98,7 +98,7 @@ class Torchtitan(Framework):
             given.needs("--config", "a module alone names no configuration")
         return "config" in given or str(target).endswith("Trainer.Config")
 
-    def _model(self, given: Given, setting: Setting) -> Any:
+    def _model(self, given: Given, setting: Setting) -> ModelSpec | None:
         """Return the model of a table, or of a name and a flavor."""
         if any(name.startswith("MODEL.") for name in given):
             given.value("model.name"), given.value("model.flavor")
@@ -137,7 +137,7 @@ class Torchtitan(Framework):
         return {"torchtitan.sh": script, **own}
 
 
-def _degrees(given: Given, setting: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
+def _degrees(given: Given, setting: Setting, found: Options) -> Options:
     """Return the degrees and the schedule; the remaining ranks shard."""
     tp, pp, cp = found["tp"], found["pp"], found["cp"]
     replicas, shards = found["replicas"], found["shards"]
@@ -146,7 +146,7 @@ def _degrees(given: Given, setting: Setting, found: Mapping[str, Any]) -> dict[s
         shards = max(1, (world or tp * pp * cp * replicas) // (tp * pp * cp * replicas))
     if cp > 1 and found["rotates"] != "alltoall":
         given.notes.append("keys and values of cp are priced as passed round, not gathered")
-    options: dict[str, Any] = {
+    options: Options = {
         "tp": tp, "pp": pp, "cp": cp, "dp": replicas * shards, "dp_shard": shards,
         "sequence_parallel": found["sequence_parallel"] if tp > 1 else "off",
     }  # fmt: skip
@@ -170,7 +170,7 @@ def _degrees(given: Given, setting: Setting, found: Mapping[str, Any]) -> dict[s
     return options
 
 
-def _batch(given: Given, found: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def _batch(given: Given, found: Options, options: Options) -> Options:
     """Return the batch: a pipeline cuts that of a rank, otherwise gradients accumulate."""
     local, whole, length = found["local_batch_size"], found["global_batch"] or 0, found["seq"]
     if tokens := found["tokens_of_rank"]:
@@ -196,7 +196,7 @@ def _batch(given: Given, found: Mapping[str, Any], options: Mapping[str, Any]) -
     return answer
 
 
-def _memory(given: Given, found: Mapping[str, Any], is_registry: bool) -> dict[str, Any]:
+def _memory(given: Given, found: Options, is_registry: bool) -> Options:
     """Return the recomputation, and the offload to the host."""
     mode = given.word("activation_checkpoint", "activation_checkpoint.mode",
                       among=("none", "selective", "full")) or "selective"  # fmt: skip
@@ -214,7 +214,7 @@ def _memory(given: Given, found: Mapping[str, Any], is_registry: bool) -> dict[s
     return {"recompute": mode, "offload": found["offload"]}
 
 
-def _types(given: Given, found: Mapping[str, Any], is_registry: bool) -> dict[str, Any]:
+def _types(given: Given, found: Options, is_registry: bool) -> Options:
     """Return precisions, the optimizer, and the compiled parts."""
     precision = found["used_dtype"]
     converters = _converters(given.value("model.converters"))
@@ -227,18 +227,21 @@ def _types(given: Given, found: Mapping[str, Any], is_registry: bool) -> dict[st
     gathers = given.flag("quantize.linear.float8.enable_fsdp_float8_all_gather",
                          "float8.enable_fsdp_float8_all_gather")  # fmt: skip
     given.word("optimizer.name", among=("AdamW", "Adam"))
-    optimizer: Any = "fsdp-mixed-bf16-reduce" if found["summed_dtype"] == "bf16" else None
+    optimizer: OptimizerPreset | str | None = (
+        "fsdp-mixed-bf16-reduce" if found["summed_dtype"] == "bf16" else None
+    )
     changes: dict[str, float] = {}
     if gathers and precision == "fp8":
         changes["gathered_weight_bytes_per_param"] = 1.0
     if found["kept_dtype"] == "bf16":
         changes |= {"weight_bytes_per_param": 2.0, "gradient_bytes_per_param": 2.0,
                     "state_bytes_per_param": 4.0, "step_traffic_bytes_per_param": 14.0}  # fmt: skip
+    optimizer: OptimizerPreset | str | None = named
     if changes:
-        preset = load_optimizer(optimizer or "fsdp-mixed")
+        preset = load_optimizer(named or "fsdp-mixed")
         optimizer = preset.model_copy(update={"name": f"{preset.name}, as stated", **changes})
     parts = (found["components"] or "model,loss") if found["compiles"] else ""
-    software: dict[str, Any] = {"compiled": True} if "model" in parts else {}
+    software: Options = {"compiled": True} if "model" in parts else {}
     if "loss" in parts:
         software["loss"] = "compiled"
     if found["logit_tiles"]:
@@ -292,18 +295,11 @@ def _module(given: Given, source: str, flavor: str, models: Mapping[str, str]) -
     return found[0] if len(found) == 1 else None
 
 
-def _converters(stated: Any) -> str:
+def _converters(stated: object) -> str:
     """Return the names of the converters of layers, as one text in lower case."""
     parts = stated if isinstance(stated, list) else [stated]
     names = [one.get("_target_", "") if isinstance(one, dict) else one for one in parts if one]
     return ", ".join(map(str, names)).lower().strip("[]")
-
-
-def _precision(name: str, recipe: str | None) -> Any:
-    from meshwright.spec.workload import Precision
-
-    rows = bool(recipe and recipe.startswith("rowwise"))
-    return Precision.model_validate({"matmul": name, "row_scales": rows}) if rows else name
 
 
 def _words(plan: Plan) -> dict[str, Value]:

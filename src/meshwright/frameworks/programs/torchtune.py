@@ -7,7 +7,6 @@ Source: pytorch/torchtune 0.6.1 (2025-04, the last release), ``recipes/*_finetun
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from meshwright.base.errors import Fault
 from meshwright.base.files import TREES
@@ -16,12 +15,13 @@ from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.hugging_face import adapters_of
 from meshwright.frameworks.launch import degrees, header, host_words, plan_launch, shell_script
 from meshwright.frameworks.reading.adapters import adapter_options
-from meshwright.frameworks.reading.given import Given, of_tree
+from meshwright.frameworks.reading.given import Given, Options, Tree, of_tree
 from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.reading.models import known_model
 from meshwright.frameworks.refusals import framework_refusals
 from meshwright.frameworks.words import words_of
+from meshwright.spec.workload import OptimizerPreset
 from meshwright.train.answer import Plan
 
 RECIPE = "lora_finetune_distributed"
@@ -43,13 +43,13 @@ class Torchtune(Framework):
         """Return whether a command is this program."""
         return "_finetune_" in launch.program and "config" in given
 
-    def holds(self, tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Tree) -> bool:
         """Return whether a tree is a configuration of a recipe."""
         model = tree.get("model")
         component = model.get("_component_") if isinstance(model, Mapping) else None
         return str(component).startswith("torchtune.")
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         config = given.text("config") or ""
         if config.endswith(TREES):
@@ -59,7 +59,7 @@ class Torchtune(Framework):
                 if name not in given:
                     given.refuse("config", f"what {config} states of {name} is not known",
                                  f"tune cp {config} FILE.yaml, and give the file")  # fmt: skip
-        options: dict[str, Any] = self.table.read(given)
+        options: Options = self.table.read(given)
         component = given.text("model._component_") or ""
         model = self._model(config, component)
         world = setting.world(given, "the batch of a step is that of a device times devices")
@@ -155,7 +155,7 @@ def _own_refusals(plan: Plan, has_config: bool) -> Iterator[Fault]:
         yield Fault("strategy", message, "zero_stage=3, tp=1, cp=1, dp_shard=dp")
 
 
-def _optimizer(given: Given, precision: str | None, model: str | None) -> Any:
+def _optimizer(given: Given, precision: str | None, model: str | None) -> OptimizerPreset | str:
     """Return the bytes that the optimizer keeps for each parameter, all in the type of training.
 
     An update inside of the backward pass leaves the gradients of one layer alive.
@@ -165,7 +165,7 @@ def _optimizer(given: Given, precision: str | None, model: str | None) -> Any:
     """
     preset = load_optimizer("adam-bf16" if precision == "bf16" else "adam-fp32")
     name = (given.text("optimizer._component_") or "torch.optim.AdamW").rpartition(".")[2]
-    word, changes = preset.weight_bytes_per_param, dict[str, Any]()
+    word, changes = preset.weight_bytes_per_param, Options()
     state = None
     if name in ("AdamW8bit", "Adam8bit", "PagedAdamW8bit", "PagedAdam8bit"):
         state = 2.0 * (1.0 + 4.0 / 256.0)

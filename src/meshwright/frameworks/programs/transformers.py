@@ -11,17 +11,16 @@ Source: transformers 5.23 ``training_args.py``; accelerate 1.15 ``utils/dataclas
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.reading.adapters import adapter_options
-from meshwright.frameworks.reading.given import Given, Statement, of_tree
+from meshwright.frameworks.reading.given import Given, Options, Statement, Tree, of_tree
 from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.frameworks.reading.models import known_model
 from meshwright.frameworks.table import load_table
+from meshwright.spec.model import ModelSpec
 
 SIZES = ("max_seq_length", "max_seq_len", "max_length", "block_size", "cutoff_len",
          "model_max_length", "sequence_len", "max_source_length", "seq_length",
@@ -56,17 +55,17 @@ class Transformers(Framework):
         is_trainer |= launch.program == "trl"
         return is_trainer or is_deepspeed or launch.launcher == "accelerate"
 
-    def holds(self, tree: Mapping[str, Any]) -> bool:
+    def holds(self, tree: Tree) -> bool:
         """Return whether a tree is of a trainer, of accelerate or of DeepSpeed."""
         return bool(_part(tree))
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         gather(given, setting)
         return read_gathered(given, setting)
 
 
-def read_gathered(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
+def read_gathered(given: Given, setting: Setting) -> tuple[str, Options]:
     """Return the framework, and options of this program, of all files of a job together."""
     options = _engine(given, setting)
     framework = options.pop("framework")
@@ -92,7 +91,7 @@ def read_gathered(given: Given, setting: Setting) -> tuple[str, dict[str, Any]]:
     return framework, options
 
 
-def _part(tree: Mapping[str, Any]) -> str:
+def _part(tree: Tree) -> str:
     """Return the kind of a tree: ``ds``, ``accelerate``, ``trainer``; empty: none of them."""
     keys = set(tree)
     if keys & {"zero_optimization", "train_micro_batch_size_per_gpu"} or (
@@ -157,7 +156,7 @@ def gather(given: Given, setting: Setting) -> None:
         given.add(of_tree({"fsdp_config": tree}, path))
 
 
-def _engine(given: Given, setting: Setting) -> dict[str, Any]:
+def _engine(given: Given, setting: Setting) -> Options:
     """Return the framework, its ZeRO stage, degrees and offload to the host."""
     kind = (given.text("distributed_type") or "").upper()
     given.flag("use_deepspeed"), given.flag("use_fsdp"), given.value("fsdp")
@@ -178,13 +177,13 @@ def _engine(given: Given, setting: Setting) -> dict[str, Any]:
                      "the arguments of Megatron-LM")  # fmt: skip
     if has_deepspeed:
         return _deepspeed(given, usual_stage="2" if kind == "DEEPSPEED" else "0")
-    found: dict[str, Any] = {"framework": "accelerate", "zero_stage": "0"}
+    found: Options = {"framework": "accelerate", "zero_stage": "0"}
     if has_fsdp:
         found |= _fsdp(given, setting)
     return found | _parallelism(given, setting, has_fsdp)
 
 
-def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
+def _deepspeed(given: Given, usual_stage: str) -> Options:
     """Return the ZeRO stage, degrees and offload of the file of DeepSpeed.
 
     Leaf modules, which are gathered as one, and presets of layer names change no price.
@@ -228,7 +227,7 @@ def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
     for name in ("backend", "seq_length", "seq_length_is_variable", "attn_implementation"):
         given.value(f"{sp}_{name}")
     tp = given.whole("ds.tensor_parallel.autotp_size", least=0) or 1
-    found: dict[str, Any] = {
+    found: Options = {
         "framework": "deepspeed", "zero_stage": stage, "offload": offload, "tp": tp, "cp": ulysses,
         "overlap_data_parallel": "on" if overlaps else "off",
     }  # fmt: skip
@@ -239,7 +238,7 @@ def _deepspeed(given: Given, usual_stage: str) -> dict[str, Any]:
     return found
 
 
-def _fsdp(given: Given, setting: Setting) -> dict[str, Any]:
+def _fsdp(given: Given, setting: Setting) -> Options:
     """Return the options in the words of ``--fsdp`` and the fields of ``fsdp_config``."""
     words = (given.text("fsdp") or "").replace(",", " ").split()
     at = "fsdp_config."
@@ -247,7 +246,7 @@ def _fsdp(given: Given, setting: Setting) -> dict[str, Any]:
     reshard = given.text(f"{at}fsdp_reshard_after_forward", f"{at}reshard_after_forward")
     given.whole(f"{at}fsdp_version", f"{at}version")
     stage = "3"
-    inside: dict[str, Any] = {}
+    inside: Options = {}
     if strategy is not None:
         if strategy.upper() not in SHARDING:
             given.refuse(f"{at}fsdp_sharding_strategy", f"found {strategy!r}", ", ".join(SHARDING))
@@ -276,7 +275,7 @@ def _fsdp(given: Given, setting: Setting) -> dict[str, Any]:
             given.refuse(f"{at}fsdp_reshard_after_forward", f"found {reshard!r}", "true or false")
     if stage == "2":  # gathered weights are kept until the backward pass of each micro-batch
         stage, drops = "3", False
-    found: dict[str, Any] = {"zero_stage": stage} | inside
+    found: Options = {"zero_stage": stage} | inside
     if not drops:
         found["reshard_after_forward"] = "off"
     offload = given.flag(f"{at}fsdp_offload_params", f"{at}offload_params", f"{at}cpu_offload")
@@ -287,7 +286,7 @@ def _fsdp(given: Given, setting: Setting) -> dict[str, Any]:
     return found
 
 
-def _parallelism(given: Given, setting: Setting, has_fsdp: bool) -> dict[str, Any]:
+def _parallelism(given: Given, setting: Setting, has_fsdp: bool) -> Options:
     """Return the degrees of ``parallelism_config``."""
     at = AT
     given.flag("use_parallelism_config")
@@ -302,14 +301,14 @@ def _parallelism(given: Given, setting: Setting, has_fsdp: bool) -> dict[str, An
     return found
 
 
-def _types(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[str, Any]:
+def _types(given: Given, setting: Setting, options: Options) -> Options:
     """Return precisions, recomputation, and the compiled parts."""
     mixed = given.word("mixed_precision", among=("no", "fp16", "bf16", "fp8"))
     is_on = {
         kind: any([mixed == kind, given.is_on(kind), given.is_on(f"ds.{kind}.enabled")])
         for kind in ("bf16", "fp16")
     }
-    found: dict[str, Any] = {
+    found: Options = {
         "precision": "fp8" if mixed == "fp8" else "bf16" if is_on["bf16"] else
         "fp16" if is_on["fp16"] else "fp32",
     }  # fmt: skip
@@ -327,7 +326,7 @@ def _types(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
                            "enable_gradient_checkpointing")  # fmt: skip
     found["recompute"] = "full" if recompute else options.get("recompute", "none")
     dynamo = (given.text("dynamo_config.dynamo_backend") or "NO").upper()
-    software: dict[str, Any] = {}
+    software: Options = {}
     if given.flag("torch_compile") or dynamo not in ("NO", "NONE"):
         software["compiled"] = True
     if loss := _loss(given):
@@ -367,7 +366,7 @@ def _loss(given: Given) -> str:
     return ""
 
 
-def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[str, Any]:
+def _batch(given: Given, setting: Setting, options: Options) -> Options:
     """Return the batch: that of a device x accumulation x the devices that hold data."""
     each = given.whole("per_device_train_batch_size", "per_device_batch_size", "micro_batch_size",
                        "micro_train_batch_size",
@@ -378,7 +377,7 @@ def _batch(given: Given, setting: Setting, options: Mapping[str, Any]) -> dict[s
     _agree(given, each, again)
     split = (options.get("tp") or 1) * (options.get("cp") or 1)
     _multiply(given, whole, each, again, setting.num_devices and setting.num_devices // split)
-    found: dict[str, Any] = {"micro_batch_size": each}
+    found: Options = {"micro_batch_size": each}
     if whole is None or each is None:
         if each is None and whole is None:
             each = found["micro_batch_size"] = 8 if setting.launch is not None else None
@@ -440,7 +439,7 @@ def _multiply(
     given.refuse(name, f"{whole} is {relation} {' x '.join(parts)} = {unit}", f"{unit}, or auto")
 
 
-def _optimizer(given: Given, framework: str) -> Any:
+def _optimizer(given: Given, framework: str) -> str | None:
     """Return the optimizer, by the bytes that it keeps for each parameter."""
     adapts = given.flag("use_peft", "use_lora", "lora")
     tuned = given.word("finetuning_type", "adapter", among=("full", "lora", "qlora"))
@@ -478,7 +477,7 @@ def _stored_weights(given: Given, is_frozen: bool) -> str | None:
     return "nf4-double" if is_double else "nf4"
 
 
-def _model(given: Given) -> Any:
+def _model(given: Given) -> ModelSpec | str | None:
     name = given.text(*NAMES)
     if name is None:
         given.needs("MODEL", "no model follows from the files", "name it")

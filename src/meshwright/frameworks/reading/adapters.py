@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from meshwright.frameworks.reading.given import Given
+from meshwright.frameworks.reading.given import Given, Options
 
 ALL = ("q", "k", "v", "o", "gate", "up", "down")
 PRODUCTS = {
@@ -25,7 +24,7 @@ PRODUCTS = {
 def adapter_options(
     given: Given, ranks: tuple[str, ...], targets: tuple[str, ...], *,
     usual_rank: int, usual_targets: str, is_on_all: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+) -> Options:  # fmt: skip
     """Return rank and targets of adapters, as options.
 
     Parameters

@@ -12,7 +12,15 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import PYTHON, SCRIPTS, TREES
 from meshwright.catalog.files import read_text
 from meshwright.frameworks.framework import readers
-from meshwright.frameworks.reading.given import Given, Statement, canonical, of_tree, of_words
+from meshwright.frameworks.reading.given import (
+    Given,
+    Options,
+    Statement,
+    Tree,
+    canonical,
+    of_tree,
+    of_words,
+)
 from meshwright.frameworks.reading.job import Job, Setting, job_of
 from meshwright.frameworks.reading.launchers import (
     Devices,
@@ -39,7 +47,7 @@ class _Files:
     """Files given: texts of scripts and trees by name, in the order of the user."""
 
     scripts: dict[str, str] = field(default_factory=dict)
-    trees: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    trees: dict[str, list[Options]] = field(default_factory=dict)
     modules: dict[str, PythonFile] = field(default_factory=dict)
     folders: list[Path] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
@@ -222,7 +230,7 @@ def _options_of(launch: Launch, files: _Files) -> tuple[Given, tuple[str, ...]]:
     return given, loose
 
 
-def _tree_of(module: PythonFile, named: str | None) -> dict[str, Any]:
+def _tree_of(module: PythonFile, named: str | None) -> Options:
     """Return the one configuration of a Python file that a program reads.
 
     Raises
@@ -277,7 +285,7 @@ def _tree_job(files: _Files, variables: Mapping[str, str], origin: str) -> tuple
     raise SpecError(Fault("", message, "files of one job"), origin=origin)
 
 
-def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(tree: Tree) -> Options:
     """Return a tree with names as they are looked up: without dashes."""
     return {
         canonical(key): _plain(value) if isinstance(value, Mapping) else value
@@ -296,7 +304,7 @@ def _setting(
     count = num_devices() if num_devices is not None else None
     count = count or devices.count
 
-    def content(named: str) -> Mapping[str, Any]:
+    def content(named: str) -> Tree:
         """Return a file that an option names: given beside it, written by the script, or near."""
         name = base_name(named)
         suffix = Path(name).suffix.lower()

@@ -19,6 +19,10 @@ from meshwright.base.errors import Fault
 from meshwright.base.units import parse_count, whole_number
 from meshwright.frameworks.reading.shell import as_written, is_unknown, unknown_in
 
+Options = dict[str, Any]
+"""Options of this program by name; rows and methods of :class:`Given` check the form of each."""
+Tree = Mapping[str, Any]
+"""Content of a file of settings."""
 _TRUE = ("", "true", "1", "yes", "on", "y", "t")
 _FALSE = ("false", "0", "no", "off", "n", "f", "none", "null")
 
@@ -396,12 +400,12 @@ def of_words(words: Iterable[str], place: str = "") -> tuple[Given, tuple[str, .
     return given, tuple(loose)
 
 
-def of_tree(tree: Mapping[str, Any], place: str = "") -> Given:
+def of_tree(tree: Tree, place: str = "") -> Given:
     """Return the options of a tree, nested names joined by dots."""
     return Given(Statement(name, value, place or None) for name, value in _leaves(tree))
 
 
-def _leaves(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(tree: Tree, before: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         name = f"{before}{key}"
         if isinstance(value, Mapping) and value:

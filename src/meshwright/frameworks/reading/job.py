@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import ValidationError
 
 from meshwright.base.errors import SpecError
 from meshwright.base.records import Rows, Shown
-from meshwright.frameworks.reading.given import Given, OpenOption, Statement
+from meshwright.frameworks.reading.given import Given, OpenOption, Options, Statement, Tree
 from meshwright.frameworks.reading.launchers import Devices, Launch
 from meshwright.spec.declaration import faults_of
 from meshwright.spec.model import ModelSpec
@@ -31,7 +31,7 @@ class Job(Shown):
     framework: str
     """Name of the framework in the catalog; the server of a serving job."""
     kind: Literal["training", "serving"]
-    options: Mapping[str, Any]
+    options: Tree
     """Values of options of this program by name: texts and declarations."""
     devices: Devices
     read: tuple[Statement, ...]
@@ -48,7 +48,7 @@ class Job(Shown):
         return value.name if isinstance(value, ModelSpec) else value
 
     @property
-    def other_options(self) -> dict[str, Any]:
+    def other_options(self) -> Options:
         """Values of options of this program, by name, without the model."""
         return {name: value for name, value in self.options.items() if name != "model"}
 
@@ -68,7 +68,7 @@ class Setting:
     devices: Devices
     num_devices: int | None
     """Devices that the user names, else those of the job."""
-    config_files: Callable[[str], Mapping[str, Any]]
+    config_files: Callable[[str], Tree]
     """The content of a file that an option names."""
     launch: Launch | None = None
     stated: frozenset[str] = field(default_factory=frozenset)
@@ -124,7 +124,7 @@ def job_of(reader: Framework, given: Given, setting: Setting, origin: str) -> Jo
                tuple(dict.fromkeys(given.missing)), tuple(dict.fromkeys(given.notes)))  # fmt: skip
 
 
-def _sharded(options: dict[str, Any]) -> dict[str, Any]:
+def _sharded(options: Options) -> Options:
     """Return options in which ZeRO over one shard of each replica is none, as it starts."""
     is_whole = options.get("dp_shard") == options.get("cp", 1) == 1 != options.get("dp")
     return {**options, "zero_stage": "0"} if is_whole else options

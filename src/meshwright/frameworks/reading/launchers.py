@@ -17,7 +17,7 @@ from meshwright.base.budget import as_list, as_mapping
 from meshwright.base.errors import Fault, MeshwrightError, SpecError
 from meshwright.base.units import whole_number
 from meshwright.catalog.systems import load_system
-from meshwright.frameworks.reading.given import Given, Statement, of_words
+from meshwright.frameworks.reading.given import Given, Options, Statement, Tree, of_words
 from meshwright.frameworks.reading.shell import base_name, unknown_in
 
 
@@ -326,7 +326,7 @@ def is_manifest(tree: object) -> bool:
     )
 
 
-def containers(trees: Sequence[Mapping[str, Any]]) -> list[Container]:
+def containers(trees: Sequence[Tree]) -> list[Container]:
     """Return the containers that may start a program, of pods, jobs and their operators.
 
     All pods of one object are one job: those with chips state its devices, also for a command that
@@ -358,14 +358,14 @@ def containers(trees: Sequence[Mapping[str, Any]]) -> list[Container]:
     return used
 
 
-def _chips(container: Mapping[str, Any]) -> int | None:
+def _chips(container: Tree) -> int | None:
     """Return the accelerators that a container asks for; None: none, or not as a number."""
     limits = as_mapping(as_mapping(container.get("resources")).get("limits"))
     counts = [str(value) for key, value in limits.items() if str(key) in _RESOURCES]
     return whole_number(counts[0]) if counts else None
 
 
-def _services(tree: Mapping[str, Any]) -> Iterator[Container]:
+def _services(tree: Tree) -> Iterator[Container]:
     """Yield the containers of Docker Compose."""
     for one in map(as_mapping, as_mapping(tree.get("services")).values()):
         words, entry = _command_of(one.get("command")), _command_of(one.get("entrypoint"))
@@ -423,7 +423,7 @@ def _words_of(stated: str) -> str:
     return _shell_text(list(map(str, words))) if isinstance(words, list) else stated
 
 
-def _started_by(container: Mapping[str, Any]) -> tuple[str, ...]:
+def _started_by(container: Tree) -> tuple[str, ...]:
     """Return the server that an image starts by itself."""
     image = str(container.get("image") or "")
     return (image,) if _server_of(image) else ()
@@ -434,9 +434,7 @@ _NAMED = re.compile(r"\$\((\w+)\)")
 _RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "google.com/tpu", "habana.ai/gaudi")
 
 
-def _pods(
-    tree: object, replicas: int
-) -> Iterator[tuple[int, Mapping[str, Any], Mapping[str, Any]]]:
+def _pods(tree: object, replicas: int) -> Iterator[tuple[int, Tree, Tree]]:
     """Yield (pods, their spec, container) of everything below an object."""
     if isinstance(tree, Mapping):
         least = tree.get("minReplicas") or None  # of KServe; 0: none while nobody asks
@@ -455,7 +453,7 @@ def _pods(
             yield from _pods(value, replicas)
 
 
-def _predictor(tree: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _predictor(tree: Tree) -> Iterator[Options]:
     """Yield the container of a KServe predictor in the Hugging Face runtime, which runs vLLM.
 
     Source: KServe 0.16, Hugging Face runtime and multi-node inference (``workerSpec``).

@@ -11,19 +11,21 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TypeGuard
 
-from meshwright.base.budget import Budget
+from meshwright.base.budget import Budget, as_mapping
 from meshwright.base.errors import Fault, SpecError
 from meshwright.frameworks.reading.shell import is_unknown, unknown, unknown_in
 
 TARGET, WORDS = "_target_", "_args_"
 """Keys of a tree for the name called and for its positional arguments, as in Hydra."""
+Scope = dict[str, object]
+"""Values of names in a file, a function or a class."""
 _MOST_DEPTH = 40
 """Most nested calls; the result of a deeper call is unknown."""
 
@@ -39,8 +41,8 @@ class Built:
     """Result of a call of an unknown name: the name, arguments, and attributes set later."""
 
     target: str
-    words: tuple[Any, ...] = ()
-    fields: dict[str, Any] = field(default_factory=dict)
+    words: tuple[object, ...] = ()
+    fields: dict[str, object] = field(default_factory=dict)
     text: str = ""
     """The call as it is written, and its line."""
     line: int = 0
@@ -51,17 +53,17 @@ class Built:
 @dataclass(frozen=True)
 class _Function:
     node: ast.FunctionDef
-    scope: dict[str, Any]
+    scope: Scope
 
 
 @dataclass(frozen=True)
 class _Class:
     name: str
-    fields: Mapping[str, Any]
+    fields: Mapping[str, object]
 
 
 class _ReturnError(Exception):
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
 
@@ -81,7 +83,7 @@ class PythonFile:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             # the parser has no stack for expressions of thousands of levels
             raise SpecError(Fault("", f"is no Python: {error}"), origin=name) from error
-        self.scope: dict[str, Any] = {"__name__": "__main__"}
+        self.scope: Scope = {"__name__": "__main__"}
         with self._named():
             self._run(tree.body)
 
@@ -100,7 +102,7 @@ class PythonFile:
         with suppress(_ReturnError):
             self._block(body, self.scope)
 
-    def trees(self) -> dict[str, dict[str, Any]]:
+    def trees(self) -> dict[str, dict[str, object]]:
         """Return the configurations that the file builds, by name, and its plain variables.
 
         Programs that it starts count alone; else the values of its variables, and the results of
@@ -109,7 +111,7 @@ class PythonFile:
         return self._trees
 
     @cached_property
-    def _trees(self) -> dict[str, dict[str, Any]]:
+    def _trees(self) -> dict[str, dict[str, object]]:
         constants = {
             name: value for name, value in self.scope.items()
             if name.isupper() and name not in self.imported
@@ -117,8 +119,8 @@ class PythonFile:
         }  # fmt: skip
         with self._named():
             budget = Budget()
-            found = {name: as_tree(one, budget) for name, one in self._objects.items()}
-            return found | ({"": as_tree(constants, budget)} if constants else {})
+            trees = self._objects | ({"": constants} if constants else {})
+            return {name: dict(as_mapping(as_tree(one, budget))) for name, one in trees.items()}
 
     def unread(self, name: str) -> list[Fault]:
         """Return the statements that may change a configuration, and are not followed."""
@@ -143,7 +145,7 @@ class PythonFile:
 
     # -------------------------------------------------------------------------- statements
 
-    def _block(self, body: Iterable[ast.stmt], scope: dict[str, Any]) -> None:
+    def _block(self, body: Iterable[ast.stmt], scope: Scope) -> None:
         for node in body:
             self.budget.spend(steps=1, at=f"line {node.lineno}")
             handler = getattr(self, f"_do_{type(node).__name__.lower()}", None)
@@ -152,65 +154,65 @@ class PythonFile:
             elif not isinstance(node, _SILENT):
                 self._unfollowed(node, scope)
 
-    def _do_import(self, node: ast.Import, scope: dict[str, Any]) -> None:
+    def _do_import(self, node: ast.Import, scope: Scope) -> None:
         for one in node.names:
             scope[one.asname or one.name.partition(".")[0]] = Reference(
                 one.name if one.asname else one.name.partition(".")[0]
             )
 
-    def _do_importfrom(self, node: ast.ImportFrom, scope: dict[str, Any]) -> None:
+    def _do_importfrom(self, node: ast.ImportFrom, scope: Scope) -> None:
         for one in node.names:
             where = "." * node.level + (node.module or "")
             dot = "" if where.endswith(".") or not where else "."
             scope[one.asname or one.name] = Reference(f"{where}{dot}{one.name}")
             self.imported.add(one.asname or one.name)
 
-    def _do_functiondef(self, node: ast.FunctionDef, scope: dict[str, Any]) -> None:
+    def _do_functiondef(self, node: ast.FunctionDef, scope: Scope) -> None:
         scope[node.name] = _Function(node, scope)
 
-    def _do_classdef(self, node: ast.ClassDef, scope: dict[str, Any]) -> None:
+    def _do_classdef(self, node: ast.ClassDef, scope: Scope) -> None:
         self.budget.spend(values=len(scope))
-        own: dict[str, Any] = dict(scope)
+        own: Scope = dict(scope)
         self._block([one for one in node.body if not isinstance(one, ast.FunctionDef)], own)
         names = {key: value for key, value in own.items() if key not in scope}
         scope[node.name] = _Class(node.name, names)
 
-    def _do_assign(self, node: ast.Assign, scope: dict[str, Any]) -> None:
+    def _do_assign(self, node: ast.Assign, scope: Scope) -> None:
         value = self.value(node.value, scope)
         for target in node.targets:
             self._put(target, value, scope)
 
-    def _do_annassign(self, node: ast.AnnAssign, scope: dict[str, Any]) -> None:
+    def _do_annassign(self, node: ast.AnnAssign, scope: Scope) -> None:
         if node.value is not None:
             self._put(node.target, self.value(node.value, scope), scope)
 
-    def _do_augassign(self, node: ast.AugAssign, scope: dict[str, Any]) -> None:
+    def _do_augassign(self, node: ast.AugAssign, scope: Scope) -> None:
         whole = ast.copy_location(ast.BinOp(_loaded(node.target), node.op, node.value), node)
         self._put(node.target, self.value(whole, scope), scope)
 
-    def _do_return(self, node: ast.Return, scope: dict[str, Any]) -> None:
+    def _do_return(self, node: ast.Return, scope: Scope) -> None:
         raise _ReturnError(None if node.value is None else self.value(node.value, scope))
 
-    def _do_raise(self, node: ast.Raise, scope: dict[str, Any]) -> None:
+    def _do_raise(self, node: ast.Raise, scope: Scope) -> None:
         raise _ReturnError(None)
 
-    def _do_with(self, node: ast.With, scope: dict[str, Any]) -> None:
+    def _do_with(self, node: ast.With, scope: Scope) -> None:
         for item in node.items:
             if item.optional_vars is not None:
                 self._put(item.optional_vars, self.value(item.context_expr, scope), scope)
         self._block(node.body, scope)
 
-    def _do_try(self, node: ast.Try, scope: dict[str, Any]) -> None:
+    def _do_try(self, node: ast.Try, scope: Scope) -> None:
         self._block([*node.body, *node.orelse, *node.finalbody], scope)
 
-    def _do_if(self, node: ast.If, scope: dict[str, Any]) -> None:
+    def _do_if(self, node: ast.If, scope: Scope) -> None:
         test = self.value(node.test, scope)
         if _is_known(test):
             self._block(node.body if test else node.orelse, scope)
         else:
             self._unfollowed(node, scope)
 
-    def _do_for(self, node: ast.For, scope: dict[str, Any]) -> None:
+    def _do_for(self, node: ast.For, scope: Scope) -> None:
         values = self.value(node.iter, scope)
         if not isinstance(values, list | tuple | range | dict):
             self._unfollowed(node, scope)
@@ -219,7 +221,7 @@ class PythonFile:
             self._put(node.target, value, scope)
             self._block(node.body, scope)
 
-    def _do_expr(self, node: ast.Expr, scope: dict[str, Any]) -> None:
+    def _do_expr(self, node: ast.Expr, scope: Scope) -> None:
         if not isinstance(node.value, ast.Call):
             return
         call, name = node.value, _dotted(node.value.func)
@@ -250,7 +252,7 @@ class PythonFile:
             for one in held:
                 one.unread.append(fault)
 
-    def _unfollowed(self, node: ast.stmt, scope: dict[str, Any]) -> None:
+    def _unfollowed(self, node: ast.stmt, scope: Scope) -> None:
         """Mark the variables that a statement changes and that cannot be followed."""
         first = _unparsed(node).splitlines()[0][:60]
         fault = Fault(f"line {node.lineno}", f"{first!r} is not followed")
@@ -268,7 +270,7 @@ class PythonFile:
                     if isinstance(owner, Built):
                         owner.unread.append(fault)
 
-    def _put(self, target: ast.expr, value: Any, scope: dict[str, Any]) -> None:
+    def _put(self, target: ast.expr, value: object, scope: Scope) -> None:
         if isinstance(target, ast.Name):
             scope[target.id] = value
         elif isinstance(target, ast.Attribute):
@@ -291,7 +293,7 @@ class PythonFile:
 
     # ------------------------------------------------------------------------- expressions
 
-    def value(self, node: ast.expr, scope: dict[str, Any]) -> Any:
+    def value(self, node: ast.expr, scope: Scope) -> object:
         """Return the value of an expression; a mark where it is unknown."""
         self.budget.spend(steps=1, at=f"line {node.lineno}")
         handler = getattr(self, f"_of_{type(node).__name__.lower()}", None)
@@ -300,22 +302,22 @@ class PythonFile:
             self.budget.spend(letters=len(value), at=f"line {node.lineno}")
         return value
 
-    def _of_constant(self, node: ast.Constant, scope: dict[str, Any]) -> Any:
+    def _of_constant(self, node: ast.Constant, scope: Scope) -> object:
         """Return a literal; bytes, complex numbers and integers from 2^64 on are unknown."""
         value = node.value
         is_large = isinstance(value, int) and abs(value) >= 2**64
         is_plain = value is None or isinstance(value, str | int | float)
         return value if is_plain and not is_large else _unknown(node)
 
-    def _of_name(self, node: ast.Name, scope: dict[str, Any]) -> Any:
+    def _of_name(self, node: ast.Name, scope: Scope) -> object:
         if node.id in scope:
             return scope[node.id]
         return self.scope.get(node.id, Reference(node.id))
 
-    def _of_attribute(self, node: ast.Attribute, scope: dict[str, Any]) -> Any:
+    def _of_attribute(self, node: ast.Attribute, scope: Scope) -> object:
         return self._attribute(self.value(node.value, scope), node)
 
-    def _attribute(self, owner: Any, node: ast.Attribute) -> Any:
+    def _attribute(self, owner: object, node: ast.Attribute) -> object:
         if isinstance(owner, Reference):
             return Reference(f"{owner}.{node.attr}")
         if isinstance(owner, _Class):
@@ -326,11 +328,11 @@ class PythonFile:
             )
         return _unknown(node)
 
-    def _of_list(self, node: ast.List | ast.Tuple, scope: dict[str, Any]) -> list[Any]:
+    def _of_list(self, node: ast.List | ast.Tuple, scope: Scope) -> list[object]:
         return self._entries(node.elts, scope)
 
-    def _entries(self, nodes: Iterable[ast.expr], scope: dict[str, Any]) -> list[Any]:
-        values: list[Any] = []
+    def _entries(self, nodes: Iterable[ast.expr], scope: Scope) -> list[object]:
+        values: list[object] = []
         for one in nodes:
             part = self.value(one.value if isinstance(one, ast.Starred) else one, scope)
             more = part if isinstance(one, ast.Starred) and _is_list(part) else [part]
@@ -338,11 +340,11 @@ class PythonFile:
             values += more
         return values
 
-    def _of_tuple(self, node: ast.Tuple, scope: dict[str, Any]) -> tuple[Any, ...]:
+    def _of_tuple(self, node: ast.Tuple, scope: Scope) -> tuple[object, ...]:
         return tuple(self._of_list(node, scope))
 
-    def _of_dict(self, node: ast.Dict, scope: dict[str, Any]) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
+    def _of_dict(self, node: ast.Dict, scope: Scope) -> dict[object, object]:
+        found: dict[object, object] = {}
         for key, value in zip(node.keys, node.values, strict=True):
             part = self.value(value, scope)
             self.budget.spend(values=1)
@@ -354,7 +356,7 @@ class PythonFile:
                 found[name] = part
         return found
 
-    def _of_subscript(self, node: ast.Subscript, scope: dict[str, Any]) -> Any:
+    def _of_subscript(self, node: ast.Subscript, scope: Scope) -> object:
         owner, key = self.value(node.value, scope), self.value(node.slice, scope)
         if isinstance(owner, Reference) and owner.endswith("environ"):
             return self._variable(str(key), _unknown(node))
@@ -365,14 +367,14 @@ class PythonFile:
                 return _unknown(node)
         return _unknown(node)
 
-    def _of_unaryop(self, node: ast.UnaryOp, scope: dict[str, Any]) -> Any:
+    def _of_unaryop(self, node: ast.UnaryOp, scope: Scope) -> object:
         value = self.value(node.operand, scope)
         if isinstance(node.op, ast.Not):
             return not value if _is_known(value) else _unknown(node)
-        is_number = isinstance(value, int | float)
-        return -value if isinstance(node.op, ast.USub) and is_number else _unknown(node)
+        is_negative = isinstance(node.op, ast.USub)
+        return -value if is_negative and isinstance(value, int | float) else _unknown(node)
 
-    def _of_binop(self, node: ast.BinOp, scope: dict[str, Any]) -> Any:
+    def _of_binop(self, node: ast.BinOp, scope: Scope) -> object:
         left, right = self.value(node.left, scope), self.value(node.right, scope)
         apply = _OPERATORS.get(type(node.op))
         if apply is None or not (_is_known(left) and _is_known(right)):
@@ -386,7 +388,7 @@ class PythonFile:
             self.budget.spend(values=len(value), at=f"line {node.lineno}")
         return _unknown(node) if isinstance(value, complex) else value
 
-    def _of_boolop(self, node: ast.BoolOp, scope: dict[str, Any]) -> Any:
+    def _of_boolop(self, node: ast.BoolOp, scope: Scope) -> object:
         is_and, value = isinstance(node.op, ast.And), None
         for one in node.values:
             value = self.value(one, scope)
@@ -396,7 +398,7 @@ class PythonFile:
                 return value
         return value
 
-    def _of_compare(self, node: ast.Compare, scope: dict[str, Any]) -> Any:
+    def _of_compare(self, node: ast.Compare, scope: Scope) -> object:
         left = self.value(node.left, scope)
         for sign, one in zip(node.ops, node.comparators, strict=True):
             right = self.value(one, scope)
@@ -411,22 +413,22 @@ class PythonFile:
             left = right
         return True
 
-    def _of_ifexp(self, node: ast.IfExp, scope: dict[str, Any]) -> Any:
+    def _of_ifexp(self, node: ast.IfExp, scope: Scope) -> object:
         test = self.value(node.test, scope)
         if not _is_known(test):
             return _unknown(node)
         return self.value(node.body if test else node.orelse, scope)
 
-    def _of_joinedstr(self, node: ast.JoinedStr, scope: dict[str, Any]) -> Any:
+    def _of_joinedstr(self, node: ast.JoinedStr, scope: Scope) -> object:
         parts = [self.value(getattr(one, "value", one), scope)
                  if isinstance(one, ast.FormattedValue) else one.value  # type: ignore[attr-defined]
                  for one in node.values]  # fmt: skip
         known = all(isinstance(one, str | int | float) for one in parts)
         return "".join(map(str, parts)) if known else _unknown(node)
 
-    def _of_call(self, node: ast.Call, scope: dict[str, Any]) -> Any:
+    def _of_call(self, node: ast.Call, scope: Scope) -> object:
         words = tuple(self._entries(node.args, scope))
-        fields: dict[str, Any] = {}
+        fields: dict[str, object] = {}
         for one in node.keywords:
             value = self.value(one.value, scope)
             if one.arg is not None:
@@ -450,8 +452,8 @@ class PythonFile:
         return _made(_dotted(node.func), words, fields, node)
 
     def _call_known(
-        self, name: Reference, words: tuple[Any, ...], fields: dict[str, Any], node: ast.Call
-    ) -> Any:
+        self, name: Reference, words: tuple[object, ...], fields: dict[str, object], node: ast.Call
+    ) -> object:
         """Return the result of the few functions that are known, else the object built."""
         last = name.rpartition(".")[2]
         if last in ("getenv", "get") and words and ("environ" in name or last == "getenv"):
@@ -475,8 +477,8 @@ class PythonFile:
         return _made(name, words, fields, node)
 
     def _call_function(
-        self, function: _Function, words: tuple[Any, ...], fields: dict[str, Any]
-    ) -> Any:
+        self, function: _Function, words: tuple[object, ...], fields: dict[str, object]
+    ) -> object:
         """Return the result of a function of the file."""
         self.budget.spend(values=len(function.scope) + len(words) + len(fields))
         node, scope = function.node, dict(function.scope)
@@ -505,12 +507,12 @@ class PythonFile:
             self.depth -= 1
         return None
 
-    def _variable(self, name: str, default: Any) -> Any:
+    def _variable(self, name: str, default: object) -> object:
         """Return a variable of the environment."""
         return self.variables.get(name, default)
 
 
-def as_tree(value: Any, budget: Budget, depth: int = 0) -> Any:
+def as_tree(value: object, budget: Budget, depth: int = 0) -> object:
     """Return a value in the form of trees of files; built objects have the keys of Hydra.
 
     A call nested below a section is an unknown value.
@@ -519,7 +521,7 @@ def as_tree(value: Any, budget: Budget, depth: int = 0) -> Any:
     if isinstance(value, Built):
         if depth > 1 or (depth == 1 and not value.target and not value.fields):
             return unknown(value.text or value.target)
-        found: dict[str, Any] = {TARGET: str(value.target)} if value.target else {}
+        found: dict[str, object] = {TARGET: str(value.target)} if value.target else {}
         words = [as_tree(one, budget, depth + 1) for one in value.words]
         found |= {WORDS: words} if words else {}
         parts = {
@@ -539,7 +541,7 @@ def as_tree(value: Any, budget: Budget, depth: int = 0) -> Any:
     return value if plain else unknown(type(value).__name__)
 
 
-def _unread(value: Any) -> list[Fault]:
+def _unread(value: object) -> list[Fault]:
     """Return the statements that may change an object, or a part of it, and are not followed."""
     if not isinstance(value, Built):
         return []
@@ -552,17 +554,17 @@ def _holds(value: Built) -> bool:
                for one in value.fields.values())  # fmt: skip
 
 
-def _is_known(value: Any) -> bool:
+def _is_known(value: object) -> bool:
     if isinstance(value, Built | Reference | _Function | _Class):
         return False
     return not (isinstance(value, str) and (is_unknown(value) or unknown_in(value)))
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
     return isinstance(value, list | tuple)
 
 
-def _room(sign: ast.operator, left: Any, right: Any) -> int:
+def _room(sign: ast.operator, left: object, right: object) -> int:
     """Return the most characters or entries that an operation builds.
 
     Raises
@@ -577,7 +579,7 @@ def _room(sign: ast.operator, left: Any, right: Any) -> int:
         return 0
     if isinstance(sign, ast.Mult):
         count, part = (left, right) if isinstance(left, int) else (right, left)
-        return len(part) * max(int(count), 0)
+        return _length(part) * max(count if isinstance(count, int) else 0, 0)
     if isinstance(sign, ast.Mod) and isinstance(left, str):
         parts = right.values() if isinstance(right, dict) else right if _is_list(right) else [right]
         if "*" in left or not all(isinstance(one, str | int | float) for one in parts):
@@ -585,7 +587,13 @@ def _room(sign: ast.operator, left: Any, right: Any) -> int:
         longest = max((len(one) for one in parts if isinstance(one, str)), default=0) + 400
         widths = sum(map(int, re.findall(r"[0-9]{1,9}", left)))
         return len(left) + left.count("%") * longest + widths
-    return len(left) + len(right)
+    return _length(left) + _length(right)
+
+
+def _length(value: object) -> int:
+    if not isinstance(value, Sized):
+        raise TypeError("has no length")
+    return len(value)
 
 
 def _needs_nothing(arguments: ast.arguments) -> bool:
@@ -626,7 +634,9 @@ def _marked(node: ast.expr) -> str:
     return f"{_source(node)} (line {node.lineno})"
 
 
-def _made(target: str, words: tuple[Any, ...], fields: dict[str, Any], node: ast.expr) -> Built:
+def _made(
+    target: str, words: tuple[object, ...], fields: dict[str, object], node: ast.expr
+) -> Built:
     return Built(target, words, fields, _marked(node), node.lineno)
 
 
@@ -641,13 +651,13 @@ _STARTS = ("pretrain", "finetune", "train", "fit", "run")
 """Functions that start a job with a configuration."""
 _APPLY_WORDS = ("apply_overrides",)
 """Functions that put words of the command line into a configuration; the reader reads them."""
-_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+_OPERATORS: dict[type, Callable[..., object]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
     ast.Pow: operator.pow, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
     ast.BitOr: operator.or_, ast.BitAnd: operator.and_,
 }  # fmt: skip
-_COMPARES: dict[type, Callable[[Any, Any], bool]] = {
+_COMPARES: dict[type, Callable[..., bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: lambda a, b: a is b,
     ast.IsNot: lambda a, b: a is not b, ast.In: lambda a, b: a in b,
@@ -655,7 +665,7 @@ _COMPARES: dict[type, Callable[[Any, Any], bool]] = {
 }  # fmt: skip
 _FAR = 1_000_000
 """Largest bound of a range; a longer one has more entries than any reader may build."""
-_BUILT_IN: dict[str, Callable[..., Any]] = {
+_BUILT_IN: dict[str, Callable[..., object]] = {
     "int": int, "float": float, "str": str, "bool": bool, "len": len, "min": min, "max": max,
     "list": list, "tuple": tuple, "abs": abs, "sorted": sorted,
     "round": lambda number, digits=None: round(number, digits and max(-99, min(digits, 99))),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
+from meshwright.frameworks.reading.given import Options
 from meshwright.sharding.dealing import dealt
 from meshwright.sharding.strategy import lengths_text
 
@@ -13,7 +13,7 @@ _MOST_COUNTED = 16
 """Most layers that an embedding or a head counts as."""
 
 
-def stage_choices(lengths: list[int], layers: int) -> dict[str, Any] | None:
+def stage_choices(lengths: list[int], layers: int) -> Options | None:
     """Return the options that deal layers in these lengths: embedding and head, or each stage.
 
     None: a length is negative, or their sum is not the layers of the model.

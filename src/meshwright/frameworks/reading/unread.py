@@ -9,11 +9,11 @@ ColossalAI ``colossalai run``; Levanter ``levanter.main``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from meshwright.base.errors import Fault
+from meshwright.frameworks.reading.given import Tree
 
 _ASK = "meshwright plan MODEL --on SYSTEM --seq TOKENS --global-batch N"
 
@@ -67,7 +67,7 @@ def unread_command(words: Sequence[str]) -> Unread | None:
     return next((one for one in UNREAD if re.search(one.command, text)), None)
 
 
-def unread_tree(tree: Mapping[str, Any]) -> Unread | None:
+def unread_tree(tree: Tree) -> Unread | None:
     """Return the known but unread program that a tree is a file of; None: no such program."""
     names = {str(name).replace("-", "_") for name in tree}
     return next((one for one in UNREAD if any(keys <= names for keys in one.keys)), None)
