@@ -36,7 +36,7 @@ def test_contention_costs_time_and_no_memory(seed, models):
 
 @pytest.mark.parametrize("models", [MODELS, EXPERT_MODELS], ids=["dense", "experts"])
 @pytest.mark.parametrize(
-    "seed", [*range(300, 303), *(pytest.param(s, marks=pytest.mark.slow) for s in range(303, 340))]
+    "seed", [300, *(pytest.param(s, marks=pytest.mark.slow) for s in range(301, 340))]
 )
 def test_what_travels_beside_computation_never_shows_longer(seed, models):
     """Gradients that share links with streams are slower meanwhile, but show no longer than if they
