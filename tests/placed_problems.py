@@ -19,6 +19,7 @@ from small_problems import (
 )
 from small_problems import random_strategy as any_strategy
 
+from meshwright.base.arrays import number_at
 from meshwright.cost.problem import Problem
 from meshwright.network.placement import all_choices
 from meshwright.sharding.axes import all_refusals
@@ -33,7 +34,6 @@ from meshwright.sharding.strategy import (
 )
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import SoftwareStack
-from meshwright.wafer.messages import only
 from meshwright.wafer.placing import place
 from meshwright.wafer.price import PlacedPrice, choice_network, physical_network, price_placed
 from meshwright.wafer.simulation import SimulatedStep, simulate_step
@@ -106,7 +106,7 @@ def simulated(
 
 def step_s(priced) -> float:
     """Return the step time of a price [s]."""
-    return only(priced.step.time.total_s)
+    return number_at(priced.step.time.total_s)
 
 
 def groups_of(asked: Problem, strategy: Strategy, price: PlacedPrice):

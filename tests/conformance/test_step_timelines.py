@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_problems import MODELS, level, problem, system
 
-from meshwright.cost.parts import number_at
+from meshwright.base.arrays import number_at
 from meshwright.cost.pipeline import POSITIONS
 from meshwright.cost.step import price_one
 from meshwright.schedule.pipeline_schedules import schedules

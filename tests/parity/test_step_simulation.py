@@ -13,6 +13,7 @@ import pytest
 from placed_problems import ROOM, grid_problem, grid_system, groups_of, placed, simulated, step_s
 from small_problems import chip, model, problem
 
+from meshwright.base.arrays import number_at
 from meshwright.cost.parts import TimePart
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.timeline import critical_path, seconds_by_track
@@ -30,7 +31,7 @@ from meshwright.sharding.strategy import (
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import MemoryLevel
 from meshwright.wafer import simulation as simulated_module
-from meshwright.wafer.messages import Message, OperatorWork, PiecePasses, only, piece_passes
+from meshwright.wafer.messages import Message, OperatorWork, PiecePasses, piece_passes
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.simulation import (
     COMPUTE,
@@ -63,7 +64,7 @@ def agrees(asked, strategy, plan_options):
 @pytest.mark.parametrize("make", [grid_problem, real_problem])
 def test_one_device_takes_what_it_computes(make, recompute):
     price, step = agrees(make(2, 2), make_strategy(), PlanOptions(recompute=recompute))
-    priced = {name: only(price.contended.step.time[name]) for name in TimePart}
+    priced = {name: number_at(price.contended.step.time[name]) for name in TimePart}
     assert step.time_parts_s == pytest.approx(priced, abs=1e-15)
 
 
@@ -138,7 +139,7 @@ def beside_s(asked, strategy, plan_options, price):
                     load = exchange.routes.link_load_bytes(sizes, physical)
                     busiest_s = (load / physical.bandwidth_bytes_per_s).max()
                     total_s += times * (busiest_s + exchange.waits_s(message.num_bytes, 1.0))
-    return total_s * only(price.closed_form.pipeline.num_micro_batches)
+    return total_s * number_at(price.closed_form.pipeline.num_micro_batches)
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
@@ -181,7 +182,7 @@ def test_the_last_gradients_of_a_layer_show_by_hand():
     price, step = simulated(asked, strategy, plan_options)
     layer, embedding, _ = piece_passes(asked, plan_options, groups_of(asked, strategy, price))
     hidden_s = sum(work.compute_s for work in embedding.backward)
-    params = only(price.closed_form.pipeline.heaviest.dense_params)
+    params = number_at(price.closed_form.pipeline.heaviest.dense_params)
     sent_s = params * asked.workload.optimizer.reduced_gradient_bytes_per_param / 1e11
     assert step.time_parts_s["dp_comm_s"] == pytest.approx(sent_s - hidden_s, rel=1e-9)
     assert layer.forward
@@ -289,11 +290,11 @@ def test_the_pipeline_of_a_plan_with_slow_devices(speeds, schedule):
     forward_s = [stage_s("forward", 0), stage_s("forward", 1)]
     backward_s = [stage_s("backward", 0), stage_s("backward", 1)]
     send_s = asked.rates.activation_bytes * 64 * 64 / 1e11
-    count = int(only(price.closed_form.pipeline.num_micro_batches))
+    count = int(number_at(price.closed_form.pipeline.num_micro_batches))
     times = blocking(forward_s, backward_s, send_s)
     expected_s = build_timeline(schedules[schedule], 2, 1, count, times).makespan_s
     assert step.timeline.makespan_s == pytest.approx(expected_s, **EXACT)
-    update_s = only(price.contended.step.time[TimePart.OPTIMIZER])
+    update_s = number_at(price.contended.step.time[TimePart.OPTIMIZER])
     assert step.step_time_s == pytest.approx(expected_s + update_s, **EXACT)
     assert price.ranks.device.reshape(-1).tolist() == [0, 1]
     if speeds:

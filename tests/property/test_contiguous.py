@@ -98,7 +98,6 @@ def test_littles_law_holds_in_every_schedule(occupied_s, num_groups, group_size)
 SECONDS = st.floats(0.5, 3.0)
 
 
-@settings(max_examples=60)
 @given(st.lists(SECONDS, min_size=1, max_size=6), st.floats(0.5, 3.0), st.integers(1, 16))
 def test_a_step_is_never_shorter_than_its_replay(forward_s, ratio, num_groups):
     """Where backward takes the same multiple of forward on all stages."""

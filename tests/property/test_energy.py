@@ -7,12 +7,12 @@ import pytest
 from placed_problems import drawn, every_placement, grid_problem
 from small_problems import option_sets, problem, random_problem, random_strategy
 
+from meshwright.base.arrays import number_at
 from meshwright.cost.parts import TimePart
 from meshwright.cost.step import price_one
 from meshwright.network.placement import Nesting
 from meshwright.sharding.strategy import Offload, PlanOptions, StreamForm, make_strategy
 from meshwright.train.question import with_powers
-from meshwright.wafer.messages import only
 from meshwright.wafer.placing import place
 from meshwright.wafer.price import (
     physical_network,
@@ -40,7 +40,7 @@ def with_energies(asked, **caps):
 
 
 def energy_j(priced):
-    return only(priced.step.energy_j)
+    return number_at(priced.step.energy_j)
 
 
 def by_hop(asked, plan_options, strategy, price):
@@ -65,9 +65,11 @@ def test_placed_plans_take_no_less_energy_than_their_closed_form(seed):
     for price in every_placement(asked, strategy, plan_options)[:3]:
         alone, together = price.closed_form, by_hop(asked, plan_options, strategy, price)
         for name, part in alone.step.energy_parts_j.items():
-            assert only(together.step.energy_parts_j[name]) >= only(part) * (1 - 1e-12), name
+            assert number_at(together.step.energy_parts_j[name]) >= number_at(part) * (1 - 1e-12), (
+                name
+            )
         for priced in (alone, together):
-            parts = [only(part) for part in priced.step.energy_parts_j.values()]
+            parts = [number_at(part) for part in priced.step.energy_parts_j.values()]
             assert min(parts) >= 0.0
             assert sum(parts) == pytest.approx(energy_j(priced), rel=1e-12)
 
@@ -83,7 +85,9 @@ def test_streams_between_neighbours_cross_one_link_each(form):
     price = laid(asked, plan_options, strategy, ("tatp",), ((2, 2),))
     alone, together = price.closed_form.step, by_hop(asked, plan_options, strategy, price).step
     for name, part in alone.energy_parts_j.items():
-        assert only(together.energy_parts_j[name]) == pytest.approx(only(part), rel=1e-12), name
+        assert number_at(together.energy_parts_j[name]) == pytest.approx(
+            number_at(part), rel=1e-12
+        ), name
 
 
 def test_a_message_between_devices_apart_pays_for_each_link():
@@ -96,17 +100,17 @@ def test_a_message_between_devices_apart_pays_for_each_link():
     strategy = make_strategy(dp_shard=2, tatp=3)
     lone = make_strategy(dp_shard=2)
     beside = laid(asked, plan_options, lone, ("dp_shard",), ((2, 1),))
-    params = only(beside.closed_form.pipeline.mean.dense_params)
+    params = number_at(beside.closed_form.pipeline.mean.dense_params)
     expected = params * (4 + 2) / 2 * LINK_J_PER_BYTE * 2
     for step in (beside.closed_form.step, by_hop(asked, plan_options, lone, beside).step):
-        assert only(step.energy_parts_j["links_j"]) == pytest.approx(expected, rel=1e-12)
+        assert number_at(step.energy_parts_j["links_j"]) == pytest.approx(expected, rel=1e-12)
     asked = with_energies(grid_problem(6, 2, global_batch_size=8, sequence_length=64))
     inner = laid(asked, plan_options, strategy, ("tatp", "dp_shard"), ((3, 1), (2, 1)))
     outer = laid(asked, plan_options, strategy, ("tatp", "dp_shard"), ((3, 1), (1, 2)))
     near, far = (by_hop(asked, plan_options, strategy, price).step for price in (outer, inner))
-    params = only(inner.closed_form.pipeline.mean.dense_params)
+    params = number_at(inner.closed_form.pipeline.mean.dense_params)
     moved = params * (4 + 2) / 2 * LINK_J_PER_BYTE * 6
-    rise = only(far.energy_parts_j["links_j"]) - only(near.energy_parts_j["links_j"])
+    rise = number_at(far.energy_parts_j["links_j"]) - number_at(near.energy_parts_j["links_j"])
     assert rise == pytest.approx(2 * moved, rel=1e-12)
 
 
@@ -114,10 +118,12 @@ def test_the_same_work_takes_the_same_energy_on_any_stage():
     asked = with_energies(problem(global_batch_size=8))
     plan_options = PlanOptions(sequence_parallel=False, zero_stage=0)
     one, two = (price_one(asked, plan_options, make_strategy(pp=pp)).step for pp in (1, 2))
-    assert only(two.energy_parts_j["compute_j"]) == pytest.approx(
-        only(one.energy_parts_j["compute_j"]), rel=1e-12
+    assert number_at(two.energy_parts_j["compute_j"]) == pytest.approx(
+        number_at(one.energy_parts_j["compute_j"]), rel=1e-12
     )
-    assert only(two.energy_parts_j["links_j"]) > only(one.energy_parts_j["links_j"]) == 0.0
+    assert (
+        number_at(two.energy_parts_j["links_j"]) > number_at(one.energy_parts_j["links_j"]) == 0.0
+    )
 
 
 def test_idle_power_is_a_switch():
@@ -125,15 +131,15 @@ def test_idle_power_is_a_switch():
     off = replace(asked, system=with_powers(asked.system, idle_power_w=0.0))
     plan_options, strategy = PlanOptions(sequence_parallel=False), make_strategy(dp_shard=4)
     on, counted = (price_one(what, plan_options, strategy).step for what in (asked, off))
-    assert only(on.time.total_s) == only(counted.time.total_s)
-    assert only(counted.energy_parts_j["idle_j"]) == 0.0
-    idle_j = 4 * IDLE_W * only(on.time.total_s)
-    assert only(on.energy_parts_j["idle_j"]) == pytest.approx(idle_j, rel=1e-12)
+    assert number_at(on.time.total_s) == number_at(counted.time.total_s)
+    assert number_at(counted.energy_parts_j["idle_j"]) == 0.0
+    idle_j = 4 * IDLE_W * number_at(on.time.total_s)
+    assert number_at(on.energy_parts_j["idle_j"]) == pytest.approx(idle_j, rel=1e-12)
     assert energy_j_of(on) - energy_j_of(counted) == pytest.approx(1.25 * idle_j, rel=1e-9)
 
 
 def energy_j_of(step):
-    return only(step.energy_j)
+    return number_at(step.energy_j)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -143,17 +149,17 @@ def test_below_a_cap_a_plan_draws_the_cap_or_what_it_drew(seed):
     strategy, plan_options = random_strategy(chance, asked), chance.choice(tuple(option_sets()))
     plan_options = replace(plan_options, offload=Offload.NONE)
     free = price_one(asked, plan_options, strategy)
-    drawn_w = energy_j(free) / only(free.step.time.total_s)
+    drawn_w = energy_j(free) / number_at(free.step.time.total_s)
     idle_w = strategy.num_devices * IDLE_W * 1.25
     for share in (0.2, 0.7, 1.1):
         cap_w = idle_w + share * (drawn_w - idle_w)
         capped = with_energies(asked, max_power_w=cap_w)
         held = price_one(capped, plan_options, strategy).step
-        parts = [only(held.time[name]) for name in TimePart]
-        assert sum(parts) == pytest.approx(only(held.time.total_s), rel=1e-12)
-        power_w = only(held.energy_j) / only(held.time.total_s)
+        parts = [number_at(held.time[name]) for name in TimePart]
+        assert sum(parts) == pytest.approx(number_at(held.time.total_s), rel=1e-12)
+        power_w = number_at(held.energy_j) / number_at(held.time.total_s)
         assert power_w == pytest.approx(min(cap_w, drawn_w), rel=1e-9)
-        assert (only(held.time[TimePart.THROTTLE]) > 0) is (share < 1)
+        assert (number_at(held.time[TimePart.THROTTLE]) > 0) is (share < 1)
 
 
 @pytest.mark.slow
@@ -162,7 +168,7 @@ def test_the_best_placement_below_a_cap_is_that_of_brute_force(seed):
     asked, plan_options, strategy = drawn(seed)
     asked = with_energies(asked)
     first = every_placement(asked, strategy, plan_options)[0].closed_form
-    power_w = energy_j(first) / only(first.step.time.total_s)
+    power_w = energy_j(first) / number_at(first.step.time.total_s)
     idle_w = strategy.num_devices * IDLE_W * 1.25
     asked = with_energies(asked, max_power_w=idle_w + 0.6 * (power_w - idle_w))
     physical = physical_network(asked)
@@ -173,8 +179,8 @@ def test_the_best_placement_below_a_cap_is_that_of_brute_force(seed):
     ]
     times_s = []
     for price in price_placed(asked, ways, physical):
-        time_s = only(price.contended.step.time.total_s)
-        assert time_s >= only(price.closed_form.step.time.total_s) * (1 - 1e-12)
+        time_s = number_at(price.contended.step.time.total_s)
+        assert time_s >= number_at(price.closed_form.step.time.total_s) * (1 - 1e-12)
         times_s.append(time_s)
     assert found.time_s == pytest.approx(min(times_s), rel=1e-12)
     assert found.lower_bound_s == pytest.approx(found.time_s, rel=1e-12)

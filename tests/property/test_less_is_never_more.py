@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright.base.arrays import number_at
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.systems import load_system
-from meshwright.cost.parts import number_at
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_one
 from meshwright.sharding.space import Choices

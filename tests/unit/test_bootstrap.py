@@ -10,6 +10,7 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "mw"
 ALL_CORES = ["-n", "auto", "--dist", "worksteal"]
+BY_NIGHT = ["-m", "slow or hypothesis", "--hypothesis-profile", "nightly"]
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_any_other_word_becomes_the_meshwright_command(mw, monkeypatch):
     [
         ([], ["ruff", "ruff", "mypy"], ALL_CORES),
         (["--quick"], ["ruff", "ruff"], ALL_CORES),
-        (["--nightly"], [], ["-m", "slow", *ALL_CORES]),
+        (["--nightly"], [], [*BY_NIGHT, *ALL_CORES]),
         (["tests/unit", "-k", "bubble"], [], ["tests/unit", "-k", "bubble"]),
     ],
 )

@@ -29,7 +29,7 @@ from meshwright_papers.studies.temp import settings, setup, strategies, wafers
 
 SAMPLE = ("GPT-3 6.7B", "GPT-3 175B")
 TEMP = tuple(name for name in studies if name.startswith("temp-"))
-LONG = (*TEMP, "crossover", "dfmodel", "textbook-3d")
+LONG = (*TEMP, "crossover", "dfmodel", "gpt-145.6b", "textbook-3d")
 
 
 DOCS = Path(__file__).parents[3] / "docs" / "results"

@@ -15,6 +15,7 @@ Formulas use arithmetic and these helpers; they never branch on a candidate's nu
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -90,6 +91,18 @@ def positive_part(a: N) -> N:
 def column(value: Num) -> FloatArray:
     """Return a quantity as a column: itself, or one row for a number."""
     return np.atleast_1d(value)
+
+
+def number_at(column: object, index: int = 0) -> float:
+    """Return one entry of a column; a number, or a column of one row, stands for all rows."""
+    values = np.asarray(column, dtype=float).reshape(-1)
+    return float(values[index if len(values) > 1 else 0])
+
+
+def known_at(column: object, index: int = 0) -> float | None:
+    """Return one entry of a column; None where it is not a number: not known."""
+    number = number_at(column, index)
+    return None if math.isnan(number) else number
 
 
 def read_only(column: NDArray[Any]) -> NDArray[Any]:

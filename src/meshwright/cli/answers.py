@@ -240,12 +240,10 @@ def _map_lines(found: Plan, args: Any) -> list[str]:
 def simulate(args: Any) -> int:
     """Print the simulated step of a plan, or the end of each flow of each scenario."""
     if args.what == "flows" or args.file is not None:
-        from meshwright.show.flows import flow_lines, flow_record
+        from meshwright.show.flows import played_flows
 
         runs: Any = api.simulate.answer(args, _call(args))
-        lines = [line for scenario, timeline in runs for line in flow_lines(scenario, timeline)]
-        records = [flow_record(scenario, timeline) for scenario, timeline in runs]
-        show(lines, {"scenarios": records}, args.json)
+        show_answer(played_flows(runs), args, detail=True)
         return 0
     if sys.stderr.isatty() and not args.json:
         sys.stderr.write("playing the step: a few seconds, more the first time\n")
@@ -264,11 +262,9 @@ def simulate(args: Any) -> int:
 
 def route(args: Any) -> int:
     """Print the quality of routes of flows, and the links with the most traffic."""
-    from meshwright.show.flows import routed_lines, routed_record
+    from meshwright.show.flows import routes_of
 
-    found = api.route.answer(args, _call(args))
-    data = {"scenarios": [routed_record(routed) for routed in found]} if args.json else None
-    show([line for routed in found for line in routed_lines(routed)], data, args.json)
+    show_answer(routes_of(api.route.answer(args, _call(args))), args, detail=True)
     return 0
 
 

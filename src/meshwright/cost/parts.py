@@ -12,9 +12,7 @@ from enum import StrEnum
 from functools import reduce
 from typing import Any, Generic, Self, TypeVar, cast
 
-import numpy as np
-
-from meshwright.base.arrays import Num
+from meshwright.base.arrays import Num, number_at
 
 
 class StepPhase(StrEnum):
@@ -135,12 +133,6 @@ class MemoryUse(Parts[MemoryPart]):
     def allocator_bytes(self) -> Num:
         """Memory that the allocator of the framework holds: without runtime and margin [bytes]."""
         return self.total - self[MemoryPart.BUFFERS] - self[MemoryPart.MARGIN]
-
-
-def number_at(column: Num, index: int = 0) -> float:
-    """Return one entry of a column; a number, or a column of one row, stands for all rows."""
-    values = np.asarray(column, dtype=float).reshape(-1)
-    return float(values[index if len(values) > 1 else 0])
 
 
 Record = TypeVar("Record")

@@ -21,6 +21,7 @@ from meshwright.base.arrays import (
     column,
     groups_of,
     larger,
+    number_at,
     positive_part,
     read_only,
     smaller,
@@ -29,7 +30,7 @@ from meshwright.base.arrays import (
 from meshwright.cost.communication import EXPOSED_PART
 from meshwright.cost.layer import HeldMemory, LayerCost, split_backward, weighted_part, weighted_sum
 from meshwright.cost.memory import StageState, num_axes, orthogonal_work
-from meshwright.cost.parts import StepTime, TimePart, by_field, number_at
+from meshwright.cost.parts import StepTime, TimePart, by_field
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.schedule.pipeline_schedules import schedules
 from meshwright.sharding.dealing import chunk_lengths, dealing_of, dealt_kinds

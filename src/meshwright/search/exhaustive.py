@@ -67,6 +67,23 @@ class Counts:
         named = sum(self.refused.values())
         return self.priced + self.does_not_fit + named + pruned + self.dominated
 
+    def coverage(
+        self, lower_bound_s: float, elapsed_s: float, *, gap: float = 0.0, is_complete: bool = True
+    ) -> Coverage:
+        """Return the coverage of the space by a search."""
+        return Coverage(
+            num_candidates=self.total,
+            num_priced=self.priced,
+            num_refused={name: n for name, n in sorted(self.refused.items()) if n},
+            num_over_memory=self.does_not_fit + self.pruned_by_memory,
+            num_beyond_bound=self.pruned_by_bound,
+            num_dominated=self.dominated,
+            is_complete=is_complete,
+            lower_bound_s=lower_bound_s,
+            gap=gap,
+            elapsed_s=elapsed_s,
+        )
+
     @property
     def summary(self) -> str:
         """Counts of the searched space, in one line."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.audit.laws import lawful
-from meshwright.base.arrays import Num, column, take_rows
+from meshwright.base.arrays import known_at, number_at, take_rows
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.registry import version
 from meshwright.base.units import time_told
@@ -26,7 +26,6 @@ from meshwright.catalog.workloads import load_server, server_names
 from meshwright.cost.money import step_cost_usd
 from meshwright.cost.pipeline import POSITIONS
 from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE
-from meshwright.search.exhaustive import Counts, Coverage
 from meshwright.search.intervals import Certainty, interval_of, rates_of
 from meshwright.serve.answer import (
     EVERY_ROW,
@@ -94,10 +93,10 @@ def _candidate(
     """Return one way of serving with its price, a column of one row, as plain numbers."""
     use, stage = fullest_use(price)
     energy_j, cost_usd = per_million_tokens(problem, price)
-    parts_s = {name: _number(getattr(price.time, name)) for name in SERVING_TIME_PARTS}
-    latency_s = time_told("a pass", _number(price.latency_s), parts_s)
-    tokens_per_s = _number(price.tokens_per_s)
-    first_s = None if price.first_token_s is None else _number(price.first_token_s)
+    parts_s = {name: number_at(getattr(price.time, name)) for name in SERVING_TIME_PARTS}
+    latency_s = time_told("a pass", number_at(price.latency_s), parts_s)
+    tokens_per_s = number_at(price.tokens_per_s)
+    first_s = None if price.first_token_s is None else number_at(price.first_token_s)
     ends, later = problem.ends(), problem.ends(is_first_token=True)
     estimate = ServingEstimate(
         fidelity=FIDELITY,
@@ -107,21 +106,21 @@ def _candidate(
         tokens_per_s_interval=rates_of(tokens_per_s, ends),
         first_token_interval_s=None if first_s is None else interval_of(first_s, later),
         time_parts_s=parts_s,
-        bottleneck_s=_number(price.bottleneck_s),
+        bottleneck_s=number_at(price.bottleneck_s),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=tokens_per_s / problem.system.num_alive,
-        tokens_per_s_per_user=_number(price.tokens_per_s_per_user),
-        sequences_in_flight=_number(price.sequences_in_flight),
-        most_sequences=int(_number(price.most_sequences)),
-        cache_tokens=int(_number(price.cache_tokens)),
+        tokens_per_s_per_user=number_at(price.tokens_per_s_per_user),
+        sequences_in_flight=number_at(price.sequences_in_flight),
+        most_sequences=int(number_at(price.most_sequences)),
+        cache_tokens=int(number_at(price.cache_tokens)),
         num_groups=num_groups,
         num_devices_used=int(strategy.num_devices),
-        memory_bytes=_number(use.total_bytes),
-        memory_parts_bytes={name: _number(getattr(use, name)) for name in SERVING_MEMORY_PARTS},
-        fullest_stage=POSITIONS[int(_number(stage))],
+        memory_bytes=number_at(use.total_bytes),
+        memory_parts_bytes={name: number_at(getattr(use, name)) for name in SERVING_MEMORY_PARTS},
+        fullest_stage=POSITIONS[int(number_at(stage))],
         memory_capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
-        energy_j_per_million_tokens=_known(energy_j),
-        cost_usd_per_million_tokens=_known(cost_usd),
+        energy_j_per_million_tokens=known_at(energy_j),
+        cost_usd_per_million_tokens=known_at(cost_usd),
         first_token_s=first_s,
     )
     return ServingCandidate(strategy, plan_options, estimate, servers_that_start(problem, strategy))
@@ -137,17 +136,6 @@ def servers_that_start(problem: ServingProblem, strategy: Strategy) -> tuple[str
         and not server_faults(launches, problem.system, problem.workload)
         and not serving_faults(launches, problem.model, problem.system, strategy)
     )
-
-
-def _number(value: Num) -> float:
-    """Return a number, or the only row of a column."""
-    return float(column(value)[0])
-
-
-def _known(value: Num) -> float | None:
-    """Return a number; None where it is not known."""
-    number = _number(value)
-    return None if np.isnan(number) else number
 
 
 def serving_plan(
@@ -168,8 +156,8 @@ def serving_plan(
         best=candidates[0],
         runners_up=tuple(candidates[1:]),
         front=_front(problem, result),
-        coverage=_coverage(
-            result.counts, float(result.fitting.latency_s[result.ranked[0]]), result.elapsed_s
+        coverage=result.counts.coverage(
+            float(result.fitting.latency_s[result.ranked[0]]), result.elapsed_s
         ),
         num_too_slow=result.num_too_slow,
         warnings=tuple(serving_warnings(problem, candidates[0], load_server(server))),
@@ -187,7 +175,7 @@ def _doubled_latency_s(problem: ServingProblem, best: ServingCandidate) -> dict[
     groups, strategy = np.array([float(best.estimate.num_groups)]), stack([best.strategy])
     changed = {what: replace(problem, system=system) for what, system in doubled(problem.system)}
     return {
-        what: _number(price_serving(better, best.plan_options, strategy, groups).latency_s)
+        what: number_at(price_serving(better, best.plan_options, strategy, groups).latency_s)
         for what, better in changed.items()
     }
 
@@ -217,22 +205,6 @@ def _front(problem: ServingProblem, result: ServingResult) -> ServingFront:
         latency_s=tuple(rows.latency_s.tolist()),
         sequences_in_flight=tuple(rows.sequences_in_flight.tolist()),
         first_token_s=tuple(rows.first_token_s.tolist()) if is_of_requests else (),
-    )
-
-
-def _coverage(counts: Counts, best_s: float, elapsed_s: float) -> Coverage:
-    """Return the coverage of the space: all of it is priced, so the gap is zero."""
-    return Coverage(
-        num_candidates=counts.total,
-        num_priced=counts.priced,
-        num_refused=dict(counts.refused),
-        num_over_memory=counts.does_not_fit,
-        num_beyond_bound=0,
-        num_dominated=0,
-        is_complete=True,
-        lower_bound_s=best_s,
-        gap=0.0,
-        elapsed_s=elapsed_s,
     )
 
 
@@ -416,8 +388,8 @@ def disaggregate(
         best=ranked[0],
         runners_up=ranked[1:],
         aggregated=aggregated,
-        prefill_coverage=_coverage(counts[0], best.pass_s, result.elapsed_s),
-        decode_coverage=_coverage(counts[1], best.step_s, result.elapsed_s),
+        prefill_coverage=counts[0].coverage(best.pass_s, result.elapsed_s),
+        decode_coverage=counts[1].coverage(best.step_s, result.elapsed_s),
         warnings=tuple(_warnings_of_split(problem, ranked[0])),
         version=version(),
         command=command,
@@ -454,7 +426,7 @@ def _deployment(found: Deployments, split: Split) -> Deployment:
             "transfer_s": split.transfer_s,
         },
         latency_s=split.step_s,
-        cost_usd_per_million_tokens=_known(rent),
+        cost_usd_per_million_tokens=known_at(rent),
     )
 
 

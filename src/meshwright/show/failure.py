@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-
-from typing_extensions import TypedDict
+from dataclasses import dataclass
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError, message_of
 
 
-class ErrorRecord(TypedDict):
+@dataclass(frozen=True)
+class ReportedError:
     """Error with its kind and its faults."""
 
     kind: str
@@ -21,16 +21,17 @@ class ErrorRecord(TypedDict):
     """Faults, each with its place and the nearest fix."""
 
 
-class Failure(TypedDict):
+@dataclass(frozen=True)
+class Failure:
     """Output where a question has no answer."""
 
-    error: ErrorRecord
+    error: ReportedError
 
 
 def failure(error: Exception) -> Failure:
     """Return an error as data."""
     faults = error.faults if isinstance(error, SpecError | UnsupportedError) else ()
-    return {"error": {"kind": kind_of(error), "message": message_of(error), "faults": faults}}
+    return Failure(ReportedError(kind_of(error), message_of(error), faults))
 
 
 def kind_of(error: Exception) -> str:

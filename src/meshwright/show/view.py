@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from meshwright.base.units import format_bytes, format_si
+from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.show.declared import Declared, Software
+from meshwright.show.flows import PlayedFlows, PlayedScenario, RoutedScenario, Routes
 from meshwright.show.model import ShownModel, ShownOperator
 from meshwright.show.networks import Collectives, Network, Topologies
 from meshwright.view.declared_values import DeclaredValue, origin_text, value_text
 from meshwright.view.parts import Cell, Page, Part, Section, Table, Text, Tile
 from meshwright.view.registry import view
+from meshwright.view.words import counted
 
 
 @view(ShownModel)
@@ -197,3 +199,110 @@ def topologies_page(found: Topologies) -> Page:
     head = ("topology", "shape", "links [#]", "diameter [#]", "bisection>")
     return Page(title, title, [], [Section("shapes", "Which shapes are there?",
                                            [Table(head, rows)])])  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------- flows
+
+PROVEN = 1e-6
+"""Largest gap to the bound of a routing that counts as the best."""
+MOST_FLOWS, MOST_LINKS = 12, 5
+"""Rows of the tables: the last flows to end, and the links with the highest load."""
+
+
+@view(PlayedFlows)
+def flows_page(found: PlayedFlows) -> Page:
+    """Return the page of simulated flows."""
+    rows = [(_short(one.name), len(one.flows), len(one.links), one.makespan_s)
+            for one in found.scenarios]  # fmt: skip
+    end_s = max((row[3] for row in rows), default=0.0)
+    answer = Tile("When is all done?", f"all done after {format_seconds(end_s)}", label="end")
+    sections = [
+        Section(f"flows{number}", f"{_short(one.name)}: when does each flow end?",
+                list(_played(one)))
+        for number, one in enumerate(found.scenarios, start=1)
+    ]  # fmt: skip
+    return _page("Flows that share links", answer, rows, "end", sections)
+
+
+def _page(
+    title: str, answer: Tile, rows: Sequence[tuple[str, int, int, float]], time: str,
+    sections: Sequence[Section],
+) -> Page:  # fmt: skip
+    """Return the page of scenarios, each with its flows, its links and a time."""
+    tiles, subtitle = [answer], counted(len(rows), "scenario")
+    if len(rows) == 1:
+        name, flows, links, _ = rows[0]
+        subtitle = f"{name}: {counted(flows, 'flow')}, {counted(links, 'link')}"
+    else:
+        table = Table(("scenario", "flows [#]", "links [#]", f"{time} [s]"), rows)
+        tiles.append(Tile("Which scenarios?", subtitle, label="scenarios", part=table))
+    return Page(title=title, subtitle=subtitle, tiles=tiles, sections=sections)
+
+
+def _short(name: str | int) -> str:
+    """Return a name from a file in at most 32 letters."""
+    text = str(name)
+    return text if len(text) <= 32 else f"{text[:29]}..."
+
+
+def _played(found: PlayedScenario) -> Iterator[Table]:
+    last = sorted(found.flows, key=lambda flow: -flow.finish_s)
+    rows = [
+        (_short(flow.id), flow.num_bytes, flow.num_hops, flow.begin_s, flow.finish_s,
+         (flow.finish_s - flow.begin_s) / flow.alone_s if flow.alone_s > 0 else None)
+        for flow in last[:MOST_FLOWS]
+    ]  # fmt: skip
+    more = len(last) - MOST_FLOWS
+    head = ("flow", "size [bytes]", "hops [#]", "start [s]", "end [s]", "against alone [x]")
+    yield Table(head, rows, f"The last flows to end; {more} flows end before" if more > 0 else "")
+    hottest = sorted(found.links, key=lambda link: -link.utilisation)[:MOST_LINKS]
+    links = [
+        (_short(link.id), link.carried_bytes, link.num_flows,
+         format_si(link.bandwidth_bytes_per_s, "B/s"), link.utilisation)
+        for link in hottest if link.carried_bytes > 0
+    ]  # fmt: skip
+    if links:
+        yield Table(("hottest links", "carried [bytes]", "flows [#]", "bandwidth>", "in use [%]"),
+                    links)  # fmt: skip
+
+
+@view(Routes)
+def routes_page(found: Routes) -> Page:
+    """Return the page of flows with their routes."""
+    rows = [
+        (_short(one["name"]), len(one["flows"]), len(one["links"]),
+         max((link["busy_s"] for link in one["links"]), default=0.0))
+        for one in found.scenarios
+    ]  # fmt: skip
+    busy = format_seconds(max((row[3] for row in rows), default=0.0))
+    answer = Tile("How long is the busiest link busy?", busy, label="busiest")
+    sections = [
+        Section(f"routes{number}", f"{_short(one['name'])}: how good are the routes?",
+                list(_routed(one)))
+        for number, one in enumerate(found.scenarios, start=1)
+    ]  # fmt: skip
+    return _page("Routes of flows", answer, rows, "busiest link", sections)
+
+
+def _routed(found: RoutedScenario) -> Iterator[Table]:
+    rows: list[tuple[Cell, ...]] = []
+    for number, phase in enumerate(found["phases"], start=1):
+        gap = phase["routed_s"] / phase["bound_s"] - 1.0 if phase["bound_s"] > 0 else 0.0
+        proof = "no routing does with less"
+        if gap > PROVEN:
+            proof = f"at most {gap:.1%} above the best"
+        rows.append(
+            (number, phase["num_flows"], phase["stated_s"], phase["default_s"], phase["routed_s"],
+             phase["bound_s"], f"{proof} ({phase['bound_method']})")
+        )  # fmt: skip
+    head = ("phase [#]", "flows [#]", "the file [s]", "default paths [s]", "routed [s]",
+            "bound [s]", "proof")  # fmt: skip
+    yield Table(head, rows, "The busiest link of each phase")
+    hottest = sorted(found["links"], key=lambda link: -link["busy_s"])[:MOST_LINKS]
+    links = [
+        (_short(link["id"]), link["carried_bytes"], format_si(link["bw_Bps"], "B/s"),
+         link["busy_s"])
+        for link in hottest if link["busy_s"] > 0
+    ]  # fmt: skip
+    if links:
+        yield Table(("hottest links", "carried [bytes]", "bandwidth>", "busy [s]"), links)

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from meshwright.audit.laws import lawful
+from meshwright.base.arrays import known_at, number_at
 from meshwright.base.errors import InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.registry import version
 from meshwright.base.units import format_bytes, format_si, time_told
@@ -24,7 +23,7 @@ from meshwright.cost.energy import IDLE_ABOVE_CAP, idle_power_w, idles_above_cap
 from meshwright.cost.goodput import goodput_fraction
 from meshwright.cost.memory import fullest, host_of
 from meshwright.cost.operator import stated_rate
-from meshwright.cost.parts import TimePart, number_at
+from meshwright.cost.parts import TimePart
 from meshwright.cost.pipeline import POSITIONS, micro_batches, recomputed_shares
 from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE, Problem
 from meshwright.cost.step import Priced, price_columns, price_one
@@ -92,7 +91,7 @@ def estimate_of(
     mfu_causal, mfu_full, hfu = utilizations(
         problem, priced.plan_options, strategy, step_s, num_devices
     )
-    energy_j = _known(number_at(step.energy_j, row))
+    energy_j = known_at(step.energy_j, row)
     power_w = None if energy_j is None else energy_j / step_s
     return Estimate(
         fidelity=fidelity,
@@ -115,7 +114,7 @@ def estimate_of(
         energy_parts_j={name: number_at(part, row) for name, part in step.energy_parts_j.items()},
         power_w=power_w,
         tokens_per_j=tokens_per_s / power_w if power_w else None,
-        cost_usd=_known(number_at(step.cost_usd, row)),
+        cost_usd=known_at(step.cost_usd, row),
         goodput_fraction=goodput_fraction(
             num_devices,
             constants.mtbf_device_hours,
@@ -185,10 +184,6 @@ def utilizations(
     return float(causal.model / peak), float(full.model / peak), float(causal.hardware / peak)
 
 
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else value
-
-
 def distinct(found: Sequence[Found]) -> list[Found]:
     """Return candidates without those that share their text with one before."""
     seen: set[str] = set()
@@ -199,23 +194,6 @@ def distinct(found: Sequence[Found]) -> list[Found]:
             seen.add(text)
             kept.append(entry)
     return kept
-
-
-def coverage(result: SearchResult) -> Coverage:
-    """Return the coverage of the space by a search."""
-    counts = result.counts
-    return Coverage(
-        num_candidates=counts.total,
-        num_priced=counts.priced,
-        num_refused={name: n for name, n in sorted(counts.refused.items()) if n},
-        num_over_memory=counts.does_not_fit + counts.pruned_by_memory,
-        num_beyond_bound=counts.pruned_by_bound,
-        num_dominated=counts.dominated,
-        is_complete=result.is_complete,
-        lower_bound_s=result.lower_bound_s,
-        gap=result.gap,
-        elapsed_s=result.elapsed_s,
-    )
 
 
 def compared(question: str, best: Candidate, other: Candidate) -> WhyNot:
@@ -434,7 +412,7 @@ class Placer:
         if placed:
             first = result.found[0]
             fastest = Placed(first, candidate(problem, first.strategy, first.plan_options))
-        return Leaders(result, tuple(placed), tuple(found[top:]), coverage(result), fastest)
+        return Leaders(result, tuple(placed), tuple(found[top:]), result.coverage, fastest)
 
     def price(self, problem: Problem, strategy: Strategy, plan_options: PlanOptions) -> Candidate:
         """Return one strategy with its final price."""

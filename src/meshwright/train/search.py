@@ -21,6 +21,7 @@ from meshwright.search.exhaustive import (
     FIRST_ROWS,
     BoundedSearch,
     Counts,
+    Coverage,
     FastestCandidates,
     Found,
     Price,
@@ -77,6 +78,13 @@ class SearchResult:
         if not self.found:
             return float("inf")
         return self.found[0].time_s / self.lower_bound_s - 1.0
+
+    @property
+    def coverage(self) -> Coverage:
+        """Coverage of the space."""
+        return self.counts.coverage(
+            self.lower_bound_s, self.elapsed_s, gap=self.gap, is_complete=self.is_complete
+        )
 
 
 def search(

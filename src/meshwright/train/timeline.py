@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, read_only
+from meshwright.base.arrays import FloatArray, IntArray, number_at, read_only
 from meshwright.base.records import Brief, Listed, Rows
 from meshwright.base.units import format_seconds
 from meshwright.cost.communication import EXPOSED_PART, AxisNetwork
@@ -29,7 +29,7 @@ from meshwright.cost.layer import (
     split_backward,
 )
 from meshwright.cost.memory import StageState, shard_degrees, step_memory
-from meshwright.cost.parts import TimePart, number_at
+from meshwright.cost.parts import TimePart
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import GradientSync, Priced, price_one, step_collectives, step_sync

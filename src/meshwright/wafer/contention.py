@@ -18,12 +18,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, read_only
+from meshwright.base.arrays import FloatArray, number_at, read_only
 from meshwright.base.compiled import as_written
 from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import best_algorithm
 from meshwright.cost.communication import AxisNetwork
-from meshwright.cost.parts import number_at
 from meshwright.network.placement import AxisPlace, Ranks
 from meshwright.network.routing import Routes, default_routes, make_routes, xy_routes
 from meshwright.network.tcme.bounds import Certificate

@@ -12,11 +12,10 @@ from typing import Generic
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, Mask, N, Num, take_rows
+from meshwright.base.arrays import FloatArray, Mask, N, Num, number_at, take_rows
 from meshwright.cost.communication import AxisNetwork, is_overlapped
 from meshwright.cost.layer import PricedPiece, layout_of, op_cost, streamed_blocks
 from meshwright.cost.operator import DeviceRates, OpCost, exposed_launch_s
-from meshwright.cost.parts import number_at
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.streaming import ROWS, call_word_bytes
@@ -186,14 +185,14 @@ def _passes(rates: DeviceRates, steps: Sequence[_OperatorStep]) -> PiecePasses:
         return tuple(m.of() for m in _messages(step, is_forward=is_forward, again=again))
 
     forward = [
-        OperatorWork(step.op.name, only(step.cost.forward_s), messages(step, is_forward=True))
+        OperatorWork(step.op.name, number_at(step.cost.forward_s), messages(step, is_forward=True))
         for step in steps
     ]
     repeated = [step for step in steps if step.is_repeated]
     backward = [
         OperatorWork(
             f"{step.op.name} again",
-            only(step.cost.forward_s),
+            number_at(step.cost.forward_s),
             messages(step, is_forward=True, again=True),
         )
         for step in repeated
@@ -201,18 +200,18 @@ def _passes(rates: DeviceRates, steps: Sequence[_OperatorStep]) -> PiecePasses:
     backward += [
         OperatorWork(
             f"{step.op.name} gradient",
-            only(step.cost.input_gradient_s) + only(step.cost.weight_gradient_s),
+            number_at(step.cost.input_gradient_s) + number_at(step.cost.weight_gradient_s),
             messages(step, is_forward=False),
-            only(step.cost.weight_gradient_s),
+            number_at(step.cost.weight_gradient_s),
         )
         for step in reversed(steps)
     ]
-    kernels_forward = sum(only(step.cost.forward_kernels) for step in steps)
-    kernels_backward = sum(only(step.cost.backward_kernels) for step in steps)
-    kernels_backward += sum(only(step.cost.forward_kernels) for step in repeated)
+    kernels_forward = sum(number_at(step.cost.forward_kernels) for step in steps)
+    kernels_backward = sum(number_at(step.cost.backward_kernels) for step in steps)
+    kernels_backward += sum(number_at(step.cost.forward_kernels) for step in repeated)
     # Waiting for the host to launch kernels comes last.
     for works, num_kernels in ((forward, kernels_forward), (backward, kernels_backward)):
-        waits_s = only(exposed_launch_s(sum(w.compute_s for w in works), num_kernels, rates))
+        waits_s = number_at(exposed_launch_s(sum(w.compute_s for w in works), num_kernels, rates))
         if waits_s > 0:
             works.append(OperatorWork("launch", waits_s))
     return PiecePasses(tuple(forward), tuple(backward))
@@ -417,8 +416,3 @@ def data_messages(
         tuple(message for message in part if np.any(degree_of(message.axis, strategy) > 1))
         for part in (gather, scatter, sums)
     )
-
-
-def only(column: object) -> float:
-    """Return the only row of a column, or a number, as a float."""
-    return float(np.asarray(column, dtype=float).reshape(-1)[0])

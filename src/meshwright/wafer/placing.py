@@ -13,7 +13,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, IntArray, column, joined, take_rows
+from meshwright.base.arrays import BoolArray, IntArray, column, joined, number_at, take_rows
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
 from meshwright.cost.communication import AxisNetwork
@@ -36,7 +36,6 @@ from meshwright.train.answer import Candidate, HotLink, Placement
 from meshwright.train.estimate import candidate_of
 from meshwright.train.families import ROUNDING
 from meshwright.wafer.contention import PROVEN
-from meshwright.wafer.messages import only
 from meshwright.wafer.price import (
     PlacedPrice,
     choice_network,
@@ -484,12 +483,12 @@ def placed_candidate(
     ]
     # Parts of the busiest device in a step, each as if it did nothing else.
     pipeline, time, rates = price.contended.pipeline, price.contended.step.time, problem.rates
-    hbm_s = only(pipeline.memory_traffic_bytes) / only(rates.memory_bytes_per_s)
+    hbm_s = number_at(pipeline.memory_traffic_bytes) / number_at(rates.memory_bytes_per_s)
     work_s = {
-        "compute": only(pipeline.flops) / only(rates.matmul_flops_per_s),
-        "hbm": hbm_s + only(time[TimePart.OPTIMIZER]),
+        "compute": number_at(pipeline.flops) / number_at(rates.matmul_flops_per_s),
+        "hbm": hbm_s + number_at(time[TimePart.OPTIMIZER]),
         "d2d": links.busiest_s,
-        "exposed": sum(only(column) for part, column in time.columns.items() if part.axis),
+        "exposed": sum(number_at(column) for part, column in time.columns.items() if part.axis),
     }
     placement = Placement(
         grid_shape=problem.grid_sides[::-1],
@@ -499,7 +498,7 @@ def placed_candidate(
         slowdown=dict(price.contention.slowdown),
         hottest_links=tuple(hottest),
         routing=_routing(price, physical),
-        closed_form_s=only(price.closed_form.step.time.total_s),
+        closed_form_s=number_at(price.closed_form.step.time.total_s),
         lower_bound_s=placing.lower_bound_s,
         num_choices=placing.num_choices,
         busy_s=work_s,

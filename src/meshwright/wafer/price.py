@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, joined, take_rows
+from meshwright.base.arrays import FloatArray, IntArray, joined, number_at, take_rows
 from meshwright.collectives.group import Reach
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of_experts
 from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
@@ -35,7 +35,6 @@ from meshwright.wafer.messages import (
     DATA_AXES,
     EXPERT_DATA_AXES,
     HeldParams,
-    only,
     step_messages,
     window_messages,
 )
@@ -57,13 +56,13 @@ class PlacedPrice:
     @property
     def time_s(self) -> float:
         """Step time with contention [s]."""
-        return only(self.contended.step.time.total_s)
+        return number_at(self.contended.step.time.total_s)
 
 
 def params_of(price: Priced) -> HeldParams[float]:
     """Return the parameters on one device of the fullest stage of a priced row."""
     heaviest = price.pipeline.heaviest
-    return HeldParams(only(heaviest.dense_params), only(heaviest.expert_params))
+    return HeldParams(number_at(heaviest.dense_params), number_at(heaviest.expert_params))
 
 
 def physical_network(problem: Problem) -> Network:
@@ -71,7 +70,7 @@ def physical_network(problem: Problem) -> Network:
 
     Searches of one question share it, and with it the loads that are known of its links.
     """
-    shares = tuple(only(efficiency) for efficiency in problem.efficiencies)
+    shares = tuple(number_at(efficiency) for efficiency in problem.efficiencies)
     key = id(problem.system), shares
     found = _NETWORKS.get(key)
     if found is None:
@@ -345,7 +344,7 @@ def step_links(
     """
     network = choice_network(problem, [(strategy, [Nesting(price.ranks.axes, price.ranks.shapes)])])
     pipeline, params = price.closed_form.pipeline, params_of(price.closed_form)
-    num_passes = only(pipeline.num_micro_batches)
+    num_passes = number_at(pipeline.num_micro_batches)
     messages = step_messages(problem, plan_options, network, params, num_passes)
     loads = list(axis_loads(messages, plan_options, network, price.ranks))
     if not loads:
@@ -357,9 +356,9 @@ def step_links(
     mean = pipeline.mean
     share = {}
     if mean is not None:
-        share = dict.fromkeys(DATA_AXES, only(mean.dense_params) / params.dense)
+        share = dict.fromkeys(DATA_AXES, number_at(mean.dense_params) / params.dense)
     if mean is not None and params.expert:
-        share |= dict.fromkeys(EXPERT_DATA_AXES, only(mean.expert_params) / params.expert)
+        share |= dict.fromkeys(EXPERT_DATA_AXES, number_at(mean.expert_params) / params.expert)
     energy_j = sum(
         float((busy_s * physical.bandwidth_bytes_per_s * per_link).sum())
         * price.contention.detour.get(axis, 1.0)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, Num
+from meshwright.base.arrays import FloatArray, IntArray, Num, number_at
 from meshwright.base.errors import UnsupportedError
 from meshwright.base.records import Listed, Rows
 from meshwright.base.units import format_seconds
@@ -57,7 +57,6 @@ from meshwright.wafer.messages import (
     OperatorWork,
     PiecePasses,
     data_messages,
-    only,
     piece_passes,
 )
 from meshwright.wafer.placing import price_as_placed
@@ -547,13 +546,13 @@ def simulate_step(
     schedule = schedules[plan_options.schedule]
     send = None
     if strategy.pp > 1:
-        num_bytes = only(send_bytes(problem, plan_options, stack([strategy])))
+        num_bytes = number_at(send_bytes(problem, plan_options, stack([strategy])))
         send = Message("pp", CollectiveKind.SEND, num_bytes)
     gather, reduce_, sums = (
         tuple(message.of() for message in messages)
         for messages in data_messages(problem, plan_options, strategy, params_of(price.closed_form))
     )
-    total = round(only(price.closed_form.pipeline.num_micro_batches))
+    total = round(number_at(price.closed_form.pipeline.num_micro_batches))
     rounds = 3 if plan_options.schedule is ScheduleKind.ZERO_BUBBLE else 2
     num_runs, played = _extent(strategy, total, rounds, most_tasks or MOST_TASKS)
     is_whole, scatters = plan_options.zero_stage == 3, plan_options.zero_stage >= 2
@@ -708,12 +707,12 @@ def _parts(
             waits[_PART_OF_TRACK[axis]] += seconds * scale
     waits = _at_most(waits, pipeline_s - sum(own.values()))
     waits["bubble_s"] = max(0.0, pipeline_s - sum(own.values()) - sum(waits.values()))
-    waits["tp_comm_s"] += only(pipeline.tp_per_step_s)
+    waits["tp_comm_s"] += number_at(pipeline.tp_per_step_s)
     waits["dp_comm_s"] += once_s
     parts = priced | own | waits
     after = ("jitter_s", "throttle_s")
     rest = sum(seconds for name, seconds in parts.items() if name not in after)
-    return parts | {"jitter_s": rest * only(pipeline.jitter)}
+    return parts | {"jitter_s": rest * number_at(pipeline.jitter)}
 
 
 def _at_most(parts: Mapping[str, float], limit_s: float) -> dict[str, float]:
@@ -740,8 +739,8 @@ def _once_s(
             continue
         sums += [(CollectiveKind.REDUCE_SCATTER, shards), (CollectiveKind.ALL_GATHER, shards)]
         sums.append((CollectiveKind.ALL_REDUCE, replicas))
-    norm_s = sum(only(collectives.time_s(kind, axis, 0.0)) for kind, axis in sums)
-    return norm_s + only(price.contended.pipeline.tied_sync_s)
+    norm_s = sum(number_at(collectives.time_s(kind, axis, 0.0)) for kind, axis in sums)
+    return norm_s + number_at(price.contended.pipeline.tied_sync_s)
 
 
 @dataclass(frozen=True)

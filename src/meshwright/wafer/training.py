@@ -21,7 +21,7 @@ from meshwright.train import estimate as estimating
 from meshwright.train import explain as explaining
 from meshwright.train import plan as planning
 from meshwright.train.answer import Candidate, OperatorPlan
-from meshwright.train.estimate import Leaders, Placed, Placer, coverage
+from meshwright.train.estimate import Leaders, Placed, Placer
 from meshwright.train.families import AllFamilies
 from meshwright.train.search import SearchResult, fewer_devices, search
 from meshwright.train.space import SearchSpace
@@ -193,7 +193,7 @@ def _leaders(
         laid.laid_as(problem, laid.choices[0], laid.alone, float(laid.bound_s[0]))
         for laid in sorted(left, key=lambda laid: float(laid.bound_s[0]))[:NUM_OTHERS]
     )
-    counts, best_s = coverage(result), min((one.time_s for one in final), default=np.inf)
+    counts, best_s = result.coverage, min((one.time_s for one in final), default=np.inf)
     num_bounded = counts.num_priced - len(placing.laid) - placing.num_too_large
     covered = replace(
         counts,

@@ -67,7 +67,7 @@ def test_errors_as_json(command, capsys):
 
 
 def test_kind_of_an_infeasible_problem():
-    assert failure(InfeasibleError("no"))["error"]["kind"] == "infeasible"
+    assert failure(InfeasibleError("no")).error.kind == "infeasible"
 
 
 def test_missing_file_is_bad_input(command, capsys, tmp_path):

@@ -19,7 +19,7 @@ def test_data_hold_makespans_flows_and_links(capsys):
         assert set(found) == {"name", "makespan_s", "flows", "links"}
         assert found["name"] == case["name"]
         assert [flow["id"] for flow in found["flows"]] == [flow["id"] for flow in case["flows"]]
-        assert all(set(flow) == {"id", "begin_s", "finish_s"} for flow in found["flows"])
+        assert all({"id", "begin_s", "finish_s"} < set(flow) for flow in found["flows"])
         assert [link["id"] for link in found["links"]] == [link["id"] for link in case["links"]]
         last = max(flow["finish_s"] for flow in case["flows"])
         assert found["makespan_s"] == pytest.approx(last, rel=1e-9)
@@ -36,8 +36,9 @@ def test_text_names_the_last_flows_and_the_hottest_links_within_100_columns(caps
     assert main(["simulate", "flows", str(path)]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 100
-    assert "15 flows, 3 links, all done after 8.2 us" in text
-    assert "and 3 flows that end before" in text
+    assert "15 flows, 3 links" in text
+    assert "all done after 8.2 us" in text
+    assert "The last flows to end; 3 flows end before" in text
     assert "hottest links" in text
     assert "97.6%" in text  # 8 us of 8.2 us
 
@@ -49,8 +50,8 @@ def test_flow_ids_stay_numbers_or_text(capsys, tmp_path):
     path.write_text(json.dumps({"name": "ids", "links": [link], "flows": flows}))
     assert main(["simulate", "flows", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["scenarios"][0]["flows"]
-    assert found == [{"id": "1", "begin_s": 0.0, "finish_s": 2.0},
-                     {"id": 1, "begin_s": 0.0, "finish_s": 2.0}]  # fmt: skip
+    alone = {"begin_s": 0.0, "finish_s": 2.0, "num_bytes": 2.0, "num_hops": 1, "alone_s": 1.0}
+    assert found == [{"id": "1", **alone}, {"id": 1, **alone}]
 
 
 def test_flows_wait_for_others_and_links_say_what_they_carry_when(capsys, tmp_path):

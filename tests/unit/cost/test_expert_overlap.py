@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 import meshwright as mw
+from meshwright.base.arrays import number_at
 from meshwright.cost.layer import price_layers
-from meshwright.cost.parts import TimePart, number_at
+from meshwright.cost.parts import TimePart
 from meshwright.cost.pipeline import num_paired
 from meshwright.cost.step import price_one
 from meshwright.frameworks.registry import rendered

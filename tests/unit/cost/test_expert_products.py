@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright.base.arrays import number_at
 from meshwright.cost.layer import price_layers
-from meshwright.cost.parts import number_at
 from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy, stack
 from meshwright.train.question import make_problem, training
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 import meshwright as mw
-from meshwright.cost.parts import MemoryPart, TimePart, number_at
+from meshwright.base.arrays import number_at
+from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.pipeline import deal_layers
 from meshwright.cost.step import price_one
 from meshwright.sharding.strategy import PlanOptions, Recompute, ScheduleKind, make_strategy

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 import meshwright as mw
+from meshwright.base.arrays import number_at
 from meshwright.cost.layer import price_layers
-from meshwright.cost.parts import number_at
 from meshwright.frameworks.chakra.steps import Pieces
 from meshwright.frameworks.registry import rendered
 from meshwright.graph.recompute import MODULES, repeated_ops

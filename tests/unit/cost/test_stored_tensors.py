@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 import meshwright as mw
+from meshwright.base.arrays import number_at
 from meshwright.base.errors import MeshwrightError
 from meshwright.cost.layer import price_layers
 from meshwright.cost.memory import GATHERED_LAYERS, fullest
-from meshwright.cost.parts import MemoryPart, number_at
+from meshwright.cost.parts import MemoryPart
 from meshwright.cost.step import price_one
 from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy, stack
 from meshwright.train.question import make_problem, training

@@ -3,7 +3,8 @@
 import pytest
 
 import meshwright as mw
-from meshwright.cost.parts import TimePart, number_at
+from meshwright.base.arrays import number_at
+from meshwright.cost.parts import TimePart
 from meshwright.cost.step import price_one
 from meshwright.graph.op import Phase
 from meshwright.sharding.derivation import derive_calls

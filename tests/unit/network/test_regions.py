@@ -118,7 +118,7 @@ def test_24_cells_are_always_decided():
         assert hamiltonian_path(region, ends).is_proven
 
 
-@pytest.mark.parametrize("shape", [(4, 6), (6, 8), (32, 32)])
+@pytest.mark.parametrize("shape", [(4, 6), (6, 8), pytest.param((32, 32), marks=pytest.mark.slow)])
 def test_whole_blocks_are_covered_without_a_step_back(shape):
     """Each cell enters and leaves, each wire is taken or not: one state each."""
     region = make_region(grid(*shape))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sampled import sampled
 
+from meshwright.base.arrays import number_at
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
@@ -15,7 +16,6 @@ from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.topology.levels import network_of
 from meshwright.topology.network import connected_components
 from meshwright.train.question import make_problem, training
-from meshwright.wafer.messages import only
 from meshwright.wafer.placing import price_as_placed
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.simulation import simulate
@@ -181,7 +181,7 @@ def test_a_stated_placement_is_not_faster_with_contention(faults):
     problem = make_problem("gpt3-6.7b", system, asked, "uncalibrated")
     price = price_as_placed(problem, found.best, physical_network(problem))
     closed_s, placed_s = (
-        only(priced.step.time.total_s) for priced in (price.closed_form, price.contended)
+        number_at(priced.step.time.total_s) for priced in (price.closed_form, price.contended)
     )
     assert closed_s <= placed_s * (1 + 1e-12)
 

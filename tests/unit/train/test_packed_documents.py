@@ -3,7 +3,7 @@
 import pytest
 
 import meshwright as mw
-from meshwright.cost.parts import number_at
+from meshwright.base.arrays import number_at
 from meshwright.cost.step import price_one
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train.question import make_problem, training

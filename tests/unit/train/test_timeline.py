@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from small_problems import experts, level, model, problem, system
 
-from meshwright.cost.parts import TimePart, number_at
+from meshwright.base.arrays import number_at
+from meshwright.cost.parts import TimePart
 from meshwright.cost.step import price_one
 from meshwright.schedule.pipeline_schedules import schedules
 from meshwright.sharding.strategy import PlanOptions, Recompute, ScheduleKind, make_strategy

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray, Num, column
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, Num, column, number_at
 from meshwright.cost.energy import (
     dynamic_parts_j,
     least_link_j,
@@ -25,7 +25,6 @@ from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
 from meshwright.network.simulation.timeline import Timeline
 from meshwright.topology.network import Network
-from meshwright.wafer.messages import only
 from meshwright.wafer.price import PlacedPrice, choice_network, physical_network, price_placed
 from meshwright.wafer.simulation import COMPUTE, SimulatedStep, simulate_step
 from meshwright_papers.surrogate.features import FEATURES, MESSAGE_PARTS, features
@@ -68,13 +67,13 @@ def measure(asked: Configuration, drawn: Drawn, physical: Network) -> Row | None
     if price is None:
         return None
     step = simulate_step(problem, plan_options, strategy, price, physical)
-    if step.num_micro_batches < only(alone.pipeline.num_micro_batches):
+    if step.num_micro_batches < number_at(alone.pipeline.num_micro_batches):
         return None
     return Row(
         features(problem, network, alone)[0],
         closed_form(problem, alone, bare)[0],
         _simulated(problem, price, step),
-        only(price.contended.step.time.total_s),
+        number_at(price.contended.step.time.total_s),
     )
 
 

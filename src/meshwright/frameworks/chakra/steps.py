@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
-
+from meshwright.base.arrays import number_at
 from meshwright.cost.communication import Collectives
 from meshwright.cost.layer import PricedPiece, op_cost
 from meshwright.cost.operator import OpCost
@@ -206,7 +204,7 @@ _PHASES = {
 def _forward(op: Op, cost: OpCost) -> Work:
     """Return the work of an operator in the forward pass."""
     figures = (cost.forward_flops, cost.forward_traffic_bytes, cost.forward_s)
-    return Work(op.name, *map(_number, figures))
+    return Work(op.name, *map(number_at, figures))
 
 
 def _backward(op: Op, cost: OpCost, phases: tuple[Phase, ...]) -> Work:
@@ -226,15 +224,10 @@ def _backward(op: Op, cost: OpCost, phases: tuple[Phase, ...]) -> Work:
     share = sum(share_of[phase] for phase in phases)
     return Work(
         f"{op.name} gradient",
-        share * _number(cost.backward_flops),
-        share * _number(cost.backward_traffic_bytes),
-        sum(_number(seconds_of[phase]) for phase in phases),
+        share * number_at(cost.backward_flops),
+        share * number_at(cost.backward_traffic_bytes),
+        sum(number_at(seconds_of[phase]) for phase in phases),
     )
-
-
-def _number(value: Any) -> float:
-    """Return a number, or the only row of a column."""
-    return float(np.asarray(value, dtype=float).reshape(-1)[0])
 
 
 def _merged(steps: Iterable[Step]) -> Iterator[Step]:
