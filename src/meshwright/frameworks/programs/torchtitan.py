@@ -227,9 +227,7 @@ def _types(given: Given, found: Options, is_registry: bool) -> Options:
     gathers = given.flag("quantize.linear.float8.enable_fsdp_float8_all_gather",
                          "float8.enable_fsdp_float8_all_gather")  # fmt: skip
     given.word("optimizer.name", among=("AdamW", "Adam"))
-    optimizer: OptimizerPreset | str | None = (
-        "fsdp-mixed-bf16-reduce" if found["summed_dtype"] == "bf16" else None
-    )
+    named = "fsdp-mixed-bf16-reduce" if found["summed_dtype"] == "bf16" else None
     changes: dict[str, float] = {}
     if gathers and precision == "fp8":
         changes["gathered_weight_bytes_per_param"] = 1.0
