@@ -41,8 +41,8 @@ def test_every_option_may_vary():
         ("rent", -1, "more than 0"),
         ("rent", "cheap", "2.5 USD/h"),
         ("tokens", "lots", "15T"),
-        ("tp", 0, "at least 1"),
-        ("zero", "x", "at least 0"),
+        ("tp", 0, "above 0"),
+        ("zero", "x", "known: 0, 1, 2, 3"),
         ("optimizer", "adamm", "adam"),
     ],
 )

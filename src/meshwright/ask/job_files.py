@@ -87,7 +87,7 @@ def with_job(
     skipped |= {"context"} if "prompt" in stated else set()
     names = {option.target: name for name, option in options.items()}
     values = {names[key]: value for key, value in job.options.items() if key in names}
-    values.setdefault("framework", job.framework)
+    values.setdefault("framework", job.options.get("server", job.framework))
     values["on"] = job.devices.system
     question = question.but(
         **{name: value for name, value in values.items() if name not in stated.keys() | skipped}

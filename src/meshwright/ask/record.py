@@ -346,13 +346,20 @@ class Question:
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     @classmethod
+    def flags(cls) -> set[str]:
+        """Return its options as they are typed."""
+        return {entry.flag for entry in cls.options.values() if not entry.is_hidden}
+
+    @classmethod
     def rare(cls) -> dict[str, Option]:
         """Return the options that ``--with`` states, by their words."""
         return {one.word: one for one in cls.options.values() if one.is_rare and not one.is_hidden}
 
     @classmethod
-    def of_command_line(cls, args: argparse.Namespace, verb: str) -> Self:
-        """Return the question of a parsed command line.
+    def of_command_line(
+        cls, args: argparse.Namespace, verb: str, beside: Mapping[str, type[Question]]
+    ) -> Self:
+        """Return the question of a parsed command line, beside those of other commands.
 
         Raises
         ------
@@ -366,7 +373,10 @@ class Question:
             name, equals, value = text.partition("=")
             entry = rare.get(name.replace("-", "_"))
             if entry is None:
-                faults.append(Fault(f"--{WITH}", f"{name!r} is no option", nearest(name, rare)))
+                others = [one for one, question in beside.items() if name in question.rare()]
+                known = f"it applies to {', '.join(others[:3])}" if others else ""
+                fix = known or nearest(name, rare)
+                faults.append(Fault(f"--{WITH}", f"{name!r} is no option", fix))
             elif not equals and not entry.is_flag:
                 faults.append(Fault(entry.flag, "needs a value", f"{name}={entry.shown_value}"))
             elif entry.is_flag:

@@ -130,7 +130,7 @@ def run(words: Sequence[str]) -> int:
         called.print_help()
         return 0
     del args.version
-    asked = COMMANDS[name].of_command_line(args, name)
+    asked = COMMANDS[name].of_command_line(args, name, COMMANDS)
     announce_code(asked)
     return function_of(name)(asked)
 
@@ -217,7 +217,10 @@ MEANT = {"train": "plan", "search": "plan", "list": "show", "graph": "map"}
 def about_unknown(word: str, parser: argparse.ArgumentParser) -> str:
     """Return a hint for a word that no option or argument takes."""
     if word.startswith("-"):
-        return f"unknown option {word!r}; {nearest(word.split('=')[0], option_names(parser))}"
+        flag = word.split("=")[0]
+        others = [name for name, one in COMMANDS.items() if flag in one.flags()]
+        known = f"it applies to {', '.join(others[:3])}" if others else ""
+        return f"unknown option {word!r}; {known or nearest(flag, option_names(parser))}"
     from meshwright.ask.job_files import is_job_file
 
     names = option_names(parser)

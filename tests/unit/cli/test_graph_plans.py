@@ -16,7 +16,7 @@ def test_a_transform_is_told_with_its_three_exchanges(capsys):
     status, out = told(capsys, "fft-4096x4096", "--on", "8xA100", "--detail")
     assert status == 0
     assert "tp8 pp1 dp1" in out.out
-    assert out.out.count("all-to-all of 32.0 MiB") == 3
+    assert out.out.count("all-to-all  32.0 MiB") == 3
     assert "proven: gap 0.0%" in out.out
     assert max(map(len, out.out.splitlines())) <= 100
 

@@ -231,9 +231,9 @@ def test_stated_weights_take_the_place_of_the_checkpoint(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config), encoding="utf-8")
     asked = {"on": "1xH100", "batch": "1", "context": "1k"}
-    stored = meshwright.plan(str(path), **asked)
-    stated = meshwright.plan(str(path), **asked, weights="fp8")
-    plain = meshwright.plan("llama3-8b", **asked, weights="fp8")
+    stored = meshwright.serve(str(path), **asked)
+    stated = meshwright.serve(str(path), **asked, weights="fp8")
+    plain = meshwright.serve("llama3-8b", **asked, weights="fp8")
     assert stated.best.estimate == plain.best.estimate
     assert stored.best.estimate.memory_bytes < stated.best.estimate.memory_bytes
 
