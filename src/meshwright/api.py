@@ -182,7 +182,7 @@ def _map(found: Plan) -> dict[str, Any]:
 def _server_launch(found: ServingPlan | DisaggregatedPlan) -> dict[str, Any]:
     """Return the command of the stated server of a plan, or of the first that starts it."""
     from meshwright.base.errors import UnsupportedError
-    from meshwright.frameworks.servers import SERVERS, served
+    from meshwright.frameworks.programs.servers import SERVERS, served
 
     for name in dict.fromkeys((found.server, *SERVERS)):
         if name in SERVERS:
@@ -797,14 +797,14 @@ def _draw_stages(plan: Plan, asked: Any) -> None:
 def export(asked: ask.Export, call: Call) -> dict[str, str] | list[Path]:
     """Write a plan as launch files and return their paths; ``print``: return the files as text."""
     from meshwright.ask.declared import needed
+    from meshwright.frameworks.programs.servers import SERVERS
     from meshwright.frameworks.registry import export as write
     from meshwright.frameworks.registry import exporters, rendered
-    from meshwright.frameworks.servers import SERVERS
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
 
     titles = {name: exporters[name].written for name in sorted(exporters)}
-    titles |= {name: command.title for name, command in SERVERS.items()}
+    titles |= {name: command.written for name, command in SERVERS.items()}
     if asked.plan is None:
         return titles
     if asked.target is None:
@@ -833,7 +833,7 @@ def _served(asked: Any) -> dict[str, str] | list[Path]:
     """Return the command of a server for a serving plan, as text or as a written file."""
     from meshwright.ask.declared import needed
     from meshwright.base.files import write_all
-    from meshwright.frameworks.servers import served
+    from meshwright.frameworks.programs.servers import served
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan, load_serving
 
     if asked.launcher is not None:

@@ -7,7 +7,7 @@ flattens tp over dp, so that each of tp x dp ranks holds a part of every expert.
 import pytest
 
 import meshwright as mw
-from meshwright.frameworks.servers import served
+from meshwright.frameworks.programs.servers import served
 
 JOB = (
     "vllm serve Qwen/Qwen3-30B-A3B --tensor-parallel-size 2 --data-parallel-size 4 "

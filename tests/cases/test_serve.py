@@ -15,7 +15,7 @@ from meshwright.calibration.rows import published
 from meshwright.calibration.serving import columns_of, serving_jobs
 from meshwright.catalog.models import load_model
 from meshwright.cli.main import main
-from meshwright.frameworks.servers import served
+from meshwright.frameworks.programs.servers import served
 from meshwright.serve.passes import price_requests
 from meshwright.serve.price import price_clients
 

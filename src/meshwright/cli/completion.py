@@ -115,8 +115,8 @@ def names_of(kind: str) -> Sequence[str]:
     from meshwright.catalog.systems import chip_names, system_names
     from meshwright.catalog.workloads import optimizer_names, server_names
     from meshwright.cli.show import SCHEMAS
+    from meshwright.frameworks.programs.servers import SERVERS
     from meshwright.frameworks.registry import exporters
-    from meshwright.frameworks.servers import SERVERS
     from meshwright.show.walks.named import walk_names
     from meshwright.streams.forms import streams
 

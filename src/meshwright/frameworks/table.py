@@ -159,7 +159,7 @@ def load_table(name: str) -> Table:
     return Table(
         title=tree["title"],
         written=tree.get("written", ""),
-        rows=tuple(starmap(_row, tree.get("rows", {}).items())),
+        rows=(*starmap(_row, tree.get("rows", {}).items()), *below.rows),
         model_rows=tuple(starmap(_row, tree.get("model_rows", {}).items())),
         renamed=tree.get("renamed", {}),
         refused=tuple(
@@ -169,7 +169,7 @@ def load_table(name: str) -> Table:
         ),
         noted=tree.get("noted", {}),
         taken=names_of(tree.get("taken", "")),
-        maps=tree.get("maps", {}),
+        maps={**below.maps, **tree.get("maps", {})},
         recipes=tree.get("recipes", {}),
         ignored=(*below.ignored, *names_of(tree.get("ignored", ""))),
     )  # fmt: skip

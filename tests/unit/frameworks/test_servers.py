@@ -8,7 +8,7 @@ import pytest
 import meshwright as mw
 from meshwright.base.errors import InfeasibleError, MeshwrightError, SpecError, UnsupportedError
 from meshwright.cli.main import main
-from meshwright.frameworks.servers import SERVERS, served
+from meshwright.frameworks.programs.servers import SERVERS, served
 from meshwright.serve.answer import SERVING_FILE
 from meshwright.serve.view import launches_text
 

@@ -119,7 +119,7 @@ def test_every_framework_is_found_by_itself_and_has_a_golden_plan():
     for path in folder.glob("*.py"):
         assert (
             path.stem == "__init__"
-            or path.stem == "serving"
+
             or (folder / f"{path.stem}.yaml").is_file()
         ), path
     assert set(CASES) == set(FRAMEWORKS) - {"axolotl", "torchtune"}  # tests/cases/test_adapters.py

@@ -8,8 +8,8 @@ import pytest
 
 from meshwright.base.errors import SpecError, UnsupportedError
 from meshwright.cli.main import main
+from meshwright.frameworks.programs.servers import SERVERS
 from meshwright.frameworks.registry import export, exporters, rendered
-from meshwright.frameworks.servers import SERVERS
 from meshwright.train.plan_file import save
 
 

@@ -1,0 +1,456 @@
+"""Servers: ``vllm serve``, SGLang's ``launch_server`` and ``trtllm-serve``, read and written.
+
+A command that is written starts one replica. Replicas of attention that share one set of experts
+are one server; a server on several hosts is started on each of them.
+
+Source: vLLM 0.33, ``engine/arg_utils.py``, ``docs/serving/parallelism_scaling.md`` and
+``docs/serving/data_parallel_deployment.md``; SGLang 0.5.23, ``srt/server_args.py``; TensorRT-LLM
+1.1, ``commands/serve.py``, ``llmapi/llm_args.py``, ``trtllm-serve`` under
+``trtllm-llmapi-launch`` (2026-11).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from math import ceil
+from typing import ClassVar
+
+from meshwright.base.errors import UnsupportedError
+from meshwright.catalog.workloads import load_server
+from meshwright.frameworks.framework import Framework, framework, readers
+from meshwright.frameworks.launch import on_one_line
+from meshwright.frameworks.reading.given import Given, Options, Tree, of_tree
+from meshwright.frameworks.reading.job import Setting
+from meshwright.frameworks.reading.launchers import Devices, Launch
+from meshwright.frameworks.reading.models import known_model
+from meshwright.frameworks.table import Value, Words, dashed
+from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
+from meshwright.serve.disaggregated import prompts_of
+from meshwright.serve.launching import joined_replicas, server_faults, serving_faults
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.workload import Decode
+
+_NAMES = ("model", "model_path", "model_tag", "model_id")
+"""Options that name the checkpoint."""
+
+
+_NODE, _HEAD = "${NODE_RANK:?of this host, from 0}", "${HEAD_ADDRESS:?of the first host}"
+_MODEL = '"${MODEL:?weights: a folder, or a name of Hugging Face}"'
+_NIXL = '{"kv_connector": "NixlConnector", "kv_role": "%s"}'
+"""Setting of the transfer of caches; the router gives the roles, not this value.
+
+Source: vLLM 0.33, docs/features/nixl_connector_usage.md.
+"""
+
+
+class Server(Framework):
+    """A server: files that start it, and the command that starts one replica of a plan."""
+
+    kind = "serving"
+    config_options: tuple[str, ...] = ("config",)
+    """Options that name a YAML file of options."""
+    program = ""
+    """Start of the command."""
+    roles: ClassVar[Mapping[str, Words]] = {}
+    """Extra options of prefill and decode workers; empty: they are not written."""
+    drafts = ""
+    """Option that states speculative decoding; empty: it is not written."""
+
+    def on_hosts(self, plan: ServingPlan, hosts: int) -> Iterator[str]:
+        """Yield the options of each of several hosts, as shell text."""
+        yield from ()
+
+    def launcher(self, devices: int) -> str:
+        """Return the command that starts the processes of several hosts, before the program."""
+        return ""
+
+    def stated(self, given: Given, setting: Setting) -> Options:
+        """Return the options of a file that all servers have."""
+        given.renamed(self.table.renamed)
+        if (path := given.path(*self.config_options)) is not None:
+            given.add(of_tree(setting.config_files(path), path))
+            given.renamed(self.table.renamed)
+        found: Options = self.table.read(given)
+        quantized, own = found.pop("quantization"), self.table.maps["quantized"]
+        found["weights"] = stored = self.table.maps["stored"].get(quantized or "")
+        if quantized in own:
+            found["precision"] = own[quantized]
+        elif quantized not in (None, "None", "none") and stored is None:
+            known = ", ".join([*own, *self.table.maps["stored"]])
+            given.refuse("quantization", f"{quantized} is not read from here",
+                         f"{known}; other kinds by the config.json")  # fmt: skip
+        share = found["memory_share"]
+        if share is not None and not 0.0 < share <= 1.0:
+            option = next(row.name for row in self.table.rows if row.option == "memory_share")
+            given.refuse(option, f"found {share:g}", "above 0 and at most 1")
+        found["memory_share"] = None if share is None else f"{share:g}"
+        if found.pop("lacks_graphs", False):
+            option = next(row.name for row in self.table.rows if row.option == "lacks_graphs")
+            found["cuda_graphs"] = False
+            told = "the time of the host is that of servers with CUDA graphs"
+            given.notes.append(f"{option}: {told}")
+        return found | {"decode": True, "model": _model(given, setting)}
+
+    def words(self, plan: ServingPlan) -> dict[str, Value]:
+        """Return a plan in words of the server."""
+        sizes, precision, work = plan.best.strategy, plan.workload.precision, plan.workload
+        longest = work.context_length if isinstance(work, Decode) else work.prompt_length + 1
+        return {
+            "tp": int(sizes.tp), "pp": int(sizes.pp), "ep": int(sizes.ep), "joined": _joined(plan),
+            "has_expert_axis": sizes.ep > 1, "context": longest,
+            "batch": ceil(plan.best.estimate.sequences_in_flight / sizes.dp),
+            "memory_share": plan.memory_share,
+            "quantization": "fp8" if precision.weight == "fp8" else None,
+            "kv_cache": "fp8" if precision.kv_cache == "fp8" else "",
+        }  # fmt: skip
+
+    def options(self, plan: ServingPlan) -> Iterator[Words]:
+        """Yield the options of the command."""
+        written = self.table.write(self.words(plan))
+        yield from dashed((name.replace("_", "-"), value) for name, value in written)
+
+
+def _model(given: Given, setting: Setting) -> ModelSpec | None:
+    words = given.value("(word)") or []
+    if "model" in setting.stated:
+        for option in _NAMES:
+            given.path(option)
+        return None
+    name = given.text(*_NAMES) or next(
+        (str(word) for word in words if word not in ("serve", "launch_server")), None
+    )
+    if name is None:
+        given.needs("MODEL", "the files name no model", "name it")
+        return None
+    model = known_model(name)
+    if model is None:
+        given.needs("MODEL", f"{name!r} is no model of the catalog", "name it, or its config.json")
+    return model
+
+
+def _world(given: Given, setting: Setting, found: Options) -> None:
+    """Take the product of the degrees as the devices, where their number is not stated.
+
+    A server that the files start several times has one replica for each start, each with its batch.
+    """
+    degree = found["tp"] * found["pp"] * found["dp"]
+    launch = setting.launch
+    copies = launch.copies if launch is not None else 1
+    stated = launch.variables.get("REPLICAS", "") if launch is not None else ""
+    copies = int(stated) if stated.isdigit() and int(stated) else copies
+    count = setting.devices.count or 0
+    replicas = max(copies, count // degree)
+    found["batch"] = found["batch"] and found["batch"] * found["dp"]  # of each that holds data
+    if replicas > 1:
+        given.notes.append(f"{replicas} servers, each with the batch that it states")
+        found["dp"] *= replicas
+        found["batch"] = found["batch"] and found["batch"] * replicas
+    if count < degree * replicas:  # of one host, or one process, where a server takes several
+        setting.devices = Devices(total=degree * replicas, chip=setting.devices.chip)
+    setting.num_devices = setting.num_devices or setting.devices.count
+
+
+def _has_experts(model: object) -> bool:
+    """Return whether a model that was read has experts."""
+    return any(kind.experts for kind in getattr(model, "layer_kinds", ()))
+
+
+def _worker(given: Given, found: Options, option: str, role: str) -> None:
+    """Read the role of a worker: prefill or decode.
+
+    It is priced without the transfer of caches: ``serve --disaggregated`` prices both roles. A
+    worker of prefill takes prompts, and leaves room for the first token of an answer.
+    """
+    given.notes.append(f"{option}: the way of caches is priced by serve --disaggregated, not here")
+    if role == "prefill" and found["context"]:
+        found |= {"decode": None, "prefill": True, "context": None, "prompt": found["context"] - 1}
+
+
+_ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
+
+
+def _transfer(given: Given, setting: Setting, found: Options) -> None:
+    """Read the transfer of caches between workers of prefill and of decode.
+
+    With a connector for both roles the router decides; scripts of this program state the role in
+    their head.
+
+    Source: vLLM 0.33, ``config/kv_transfer.py``.
+    """
+    option = "kv_transfer_config"
+    text = given.text(option)
+    if text is None:
+        return
+    try:
+        stated = json.loads(text)
+    except ValueError:
+        stated = None
+    if not isinstance(stated, dict) or not isinstance(stated.get("kv_connector"), str):
+        given.refuse(option, "is no JSON object with kv_connector")
+        return
+    of_head = setting.launch.role if setting.launch is not None else ""
+    _worker(given, found, option, _ROLES.get(str(stated.get("kv_role")), of_head))
+
+
+def _drafts(given: Given) -> Options:
+    """Return the speculative decoding of vLLM: by another model, or by layers of the checkpoint.
+
+    Source: vLLM 0.33 ``config/speculative.py``. No file states the share of accepted drafts.
+    """
+    option, known = "speculative_config", ("method", "model", "num_speculative_tokens")
+    text = given.text(option)
+    if text is None:
+        return {}
+    try:
+        stated = json.loads(text)
+    except ValueError:
+        stated = None
+    if not isinstance(stated, dict) or not isinstance(stated.get("num_speculative_tokens"), int):
+        given.refuse(option, "is no JSON object with num_speculative_tokens")
+        return {}
+    others = [name for name in stated if name not in known]
+    method, name = str(stated.get("method", "draft_model")), str(stated.get("model", ""))
+    is_own = method == "mtp" or method.endswith("_mtp")
+    model = None if is_own or method != "draft_model" else known_model(name)
+    if others or (model is None and not is_own):
+        fix = "mtp, or a draft_model of the catalog"
+        given.refuse(option, f"{', '.join(others) or name or method} is not read", fix)
+        return {}
+    given.needs("--acceptance", "the files do not say how many drafts are accepted", "such as 0.7")
+    number = stated["num_speculative_tokens"]
+    return {"speculative_model": model.name if model else "mtp", "speculative_tokens": number}
+
+
+@framework("vllm", reads="vllm")
+class Vllm(Server):
+    """A server of vLLM."""
+
+    program = f"vllm serve {_MODEL}"
+    roles: ClassVar[Mapping[str, Words]] = {
+        role: ("--kv-transfer-config", _NIXL % kind)
+        for role, kind in (("prefill", "kv_producer"), ("decode", "kv_consumer"))
+    }
+    drafts = "--speculative-config"
+
+    def starts(self, launch: Launch, given: Given) -> bool:
+        """Return whether a command is this program."""
+        return launch.program == "vllm" or launch.program.startswith("vllm.")
+
+    def holds(self, tree: Tree) -> bool:
+        """Return whether a tree is a file of ``vllm serve --config``."""
+        return (
+            "max_model_len" in tree
+            or "gpu_memory_utilization" in tree
+            or ({"max-model-len", "gpu-memory-utilization"} & set(tree) != set())
+        )
+
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+        """Return the server, and options of this program."""
+        found = self.stated(given, setting) | {"server": "vllm"}
+        tp, dp = found["tp"], found.pop("joined")
+        ep = tp * dp if found.pop("has_expert_axis") else 1
+        found |= {"dp": dp, "ep": ep}
+        if ep == 1 and dp > 1 and (found["model"] is None or _has_experts(found["model"])):
+            # FusedMoEParallelConfig.make (vLLM 0.33, fused_moe/config.py): experts are split inside
+            found["etp"] = tp * dp
+        _world(given, setting, found)
+        if given.text("all2all_backend") is not None:
+            given.notes.append("all2all_backend: tokens are priced as the default sends them")
+        found |= _drafts(given)
+        _transfer(given, setting, found)
+        return "vllm", found
+
+    def on_hosts(self, plan: ServingPlan, hosts: int) -> Iterator[str]:
+        """Yield the options of vLLM on each host; those after the first answer no requests."""
+        joined = _joined(plan)
+        if joined > 1:
+            local = joined // hosts
+            yield f"--data-parallel-size-local {local}"
+            yield f'--data-parallel-start-rank "$(({_NODE} * {local}))"'
+            yield f'--data-parallel-address "{_HEAD}"'
+            yield "--data-parallel-rpc-port 13345"
+        else:
+            yield f"--nnodes {hosts}"
+            yield f'--node-rank "{_NODE}"'
+            yield f'--master-addr "{_HEAD}"'
+        yield "${HEADLESS:+--headless}"
+
+
+@framework("sglang", reads="sglang")
+class Sglang(Server):
+    """A server of SGLang."""
+
+    program = f"python3 -m sglang.launch_server --model-path {_MODEL}"
+    roles: ClassVar[Mapping[str, Words]] = {
+        role: ("--disaggregation-mode", role) for role in ("prefill", "decode")
+    }
+
+    def starts(self, launch: Launch, given: Given) -> bool:
+        """Return whether a command is this program."""
+        return launch.program.startswith("sglang")
+
+    def holds(self, tree: Tree) -> bool:
+        """Return whether a tree is a file of ``launch_server --config``."""
+        return "mem_fraction_static" in tree or "mem-fraction-static" in tree
+
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+        """Return the server, and options of this program."""
+        found = self.stated(given, setting) | {"server": "sglang"}
+        tp, dp, ep, batch = found["tp"], found.pop("joined"), found["ep"], found["batch"]
+        if found.pop("splits_attention") and dp > 1:
+            if tp % dp or ep not in (tp, dp):
+                message = "experts are priced on all ranks of tp, or one of each on a replica"
+                fix = f"ep_size {tp} or {dp}, with a dp_size that divides tp_size"
+                given.refuse("enable_dp_attention", message, fix)
+            tp, batch = max(1, tp // dp), batch and max(1, batch // dp)
+            note = "enable_dp_attention: dense layers and the head are priced in each replica"
+            given.notes.append(note)
+        found |= {"tp": tp, "dp": dp, "batch": batch}
+        _world(given, setting, found)
+        role = given.word("disaggregation_mode", among=("null", "prefill", "decode"))
+        if role not in (None, "null"):
+            _worker(given, found, "disaggregation_mode", role)
+        return "sglang", found
+
+    def words(self, plan: ServingPlan) -> dict[str, Value]:
+        """Return a plan in words of SGLang, in which tp counts the ranks of all replicas."""
+        sizes, joined, words = plan.best.strategy, _joined(plan), super().words(plan)
+        count = ceil(plan.best.estimate.sequences_in_flight / sizes.dp)
+        return words | {"tp": int(sizes.tp) * joined, "batch": count * joined,
+                        "splits_attention": joined > 1}  # fmt: skip
+
+    def on_hosts(self, plan: ServingPlan, hosts: int) -> Iterator[str]:
+        """Yield the options of SGLang on each host."""
+        yield f"--nnodes {hosts}"
+        yield f'--node-rank "{_NODE}"'
+        yield f'--dist-init-addr "{_HEAD}:20000"'
+
+
+@framework("tensorrt_llm", reads="tensorrt-llm")
+class TensorRtLlm(Server):
+    """A server of TensorRT-LLM."""
+
+    config_options = ("extra_llm_api_options", "config")
+    program = f"trtllm-serve {_MODEL}"
+
+    def starts(self, launch: Launch, given: Given) -> bool:
+        """Return whether a command is this program."""
+        return launch.program == "trtllm-serve" or launch.program.startswith("tensorrt_llm")
+
+    def holds(self, tree: Tree) -> bool:
+        """Return whether a tree has options of its LLM API."""
+        return "kv_cache_config" in tree
+
+    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+        """Return the server, and options of this program."""
+        found = self.stated(given, setting) | {"dp": 1}
+        is_built = found.pop("backend") == "tensorrt"
+        found["server"] = "tensorrt-llm" if is_built else "tensorrt-llm-pytorch"
+        _world(given, setting, found)
+        return "tensorrt-llm", found
+
+    def words(self, plan: ServingPlan) -> dict[str, Value]:
+        """Return a plan in words of TensorRT-LLM, which takes narrow types from the checkpoint."""
+        server, words = plan.server.lower(), super().words(plan)
+        words["backend"] = "pytorch" if "pytorch" in server else "tensorrt"
+        if "tensorrt" not in server:
+            words["backend"] = None
+        return words | {"quantization": None, "kv_cache": ""}
+
+    def options(self, plan: ServingPlan) -> Iterator[Words]:
+        """Yield the options of the command, with underscores."""
+        yield from dashed(self.table.write(self.words(plan)))
+
+    def launcher(self, devices: int) -> str:
+        """Return the command that starts the processes of several hosts, before the program."""
+        return f"mpirun -n {devices} trtllm-llmapi-launch "
+
+
+SERVERS: dict[str, Server] = {
+    name: one for name, one in readers.items() if isinstance(one, Server)
+}  # fmt: skip
+"""Servers by the names that ``--server`` takes."""
+
+
+def served(plan: ServingPlan | DisaggregatedPlan, name: str) -> dict[str, str]:
+    """Return the script that starts one replica of a plan, or one of each kind of worker.
+
+    Raises
+    ------
+    UnsupportedError
+        When the server cannot express the plan; names everything that it cannot.
+    """
+    if isinstance(plan, ServingPlan):
+        sizes = plan.best.strategy
+        return {f"{name}.sh": _script(plan, name, int(sizes.dp / joined_replicas(sizes)))}
+    scripts = {}
+    for role, pool, work in (
+        ("prefill", plan.best.prefill, prompts_of(plan.workload)),
+        ("decode", plan.best.decode, plan.workload),
+    ):
+        if role not in SERVERS[name].roles:
+            title = SERVERS[name].written
+            raise UnsupportedError(f"{title}: prefill and decode apart are not written")
+        worker = ServingPlan(
+            plan.model, plan.system, work, plan.calibration, plan.server, "throughput",
+            pool.worker, (), None, None, 0, version=plan.version, memory_share=plan.memory_share,
+        )  # fmt: skip
+        more = SERVERS[name].roles[role]
+        scripts[f"{name}-{role}.sh"] = _script(worker, name, pool.number, role, more)
+    return scripts
+
+
+def _script(
+    plan: ServingPlan, name: str, replicas: int, role: str = "", more: Words = ()
+) -> str:  # fmt: skip
+    """Return the script that starts one replica, of a role where prefill and decode are apart."""
+    command = SERVERS[name]
+    launches = load_server(name).launches
+    assert launches is not None  # of each server that is written
+    faults = serving_faults(launches, plan.model, plan.system, plan.best.strategy)
+    faults += server_faults(launches, plan.system, plan.workload)
+    if faults:
+        listed = "\n".join(f"  - {fault}" for fault in faults)
+        raise UnsupportedError(f"{command.written} cannot express this plan\n{listed}", faults)
+    drafts = plan.workload.speculation if isinstance(plan.workload, Decode) else None
+    if drafts is not None and (drafts.draft is not None or not command.drafts):
+        raise UnsupportedError(f"{command.written}: drafts are not written, but for mtp of vLLM")
+    best, devices, hosts = plan.best, _devices(plan), _hosts(plan)
+    where = f"{devices} devices of one host" if hosts == 1 else f"each of {hosts} hosts"
+    comments = [
+        f"{command.written}, written by meshwright {plan.version}".rstrip(),
+        f"model: {plan.model.name}",
+        f"system: {plan.system.name} ({plan.system.num_devices} x {plan.system.chip.name})",
+        f"plan: {best.text}",
+        f"replicas: {replicas}; start this once for each, on {where}",
+    ]
+    if drafts is not None:
+        number = drafts.drafted_tokens
+        more = command.drafts, f'{{"method": "mtp", "num_speculative_tokens": {number}}}'
+    comments += [f"role: {role}; a router sends each request to both roles"] if role else []
+    options = [shlex.join(words) for words in (*command.options(plan), *([more] if more else []))]
+    around = list(command.on_hosts(plan, hosts)) if hosts > 1 else []
+    program = command.program if hosts == 1 else command.launcher(devices) + command.program
+    text = " \\\n    ".join([program, *options, *around, '"$@"'])
+    text = f"export REPLICAS={replicas}\n{text}" if replicas > 1 else text
+    head = [f"# {on_one_line(line)}" for line in comments]
+    return "\n".join(["#!/usr/bin/env bash", *head, "set -euo pipefail", text, ""])
+
+
+def _joined(plan: ServingPlan) -> int:
+    """Return the replicas of attention of one server: those that share its experts."""
+    return int(joined_replicas(plan.best.strategy))
+
+
+def _devices(plan: ServingPlan) -> int:
+    """Return the devices of one server."""
+    sizes = plan.best.strategy
+    return int(sizes.tp * sizes.cp * sizes.pp) * _joined(plan)
+
+
+def _hosts(plan: ServingPlan) -> int:
+    """Return the hosts of one server: those of the innermost level of the system."""
+    host = plan.system.levels[0].size if plan.system.levels else 1
+    return -(-_devices(plan) // host)
