@@ -60,8 +60,7 @@ if TYPE_CHECKING:
     from meshwright.train.explain import Explanation
     from meshwright.train.measured.diagnose import Diagnosis
     from meshwright.train.timeline import StepTimeline
-    from meshwright.wafer.simulation import SimulatedPlan
-    from meshwright.wafer.stated import PlacementRecord
+    from meshwright.wafer.answer import PlacedPlan, Placements, SimulatedPlan
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Question)
@@ -705,28 +704,29 @@ def route(asked: ask.Route, call: Call) -> list[RoutedFlows]:
 
 
 @verb(ask.Place)
-def place(asked: ask.Place, call: Call) -> PlacementRecord | dict[str, SimulatedPlan]:
+def place(asked: ask.Place, call: Call) -> PlacedPlan | Placements:
     """Return two simulated placements of a plan, its own and that of a file; or write a file."""
-    import json
-
     from meshwright.ask.declared import needed
-    from meshwright.base.files import write_whole
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
-    from meshwright.wafer.simulation import simulate as play
-    from meshwright.wafer.stated import place_on, placement_record
+    from meshwright.wafer.stated import compared, place_on, placed
 
     found = needed("PLAN.json", asked.plan, load_plan, Plan)
     if asked.file is None:
-        record = placement_record(found)
+        own = placed(found)
         if asked.out is not None:
-            write_whole(asked.out, json.dumps(record) + "\n", force=asked.force)
-        return record
+            import json
+
+            from meshwright.base.files import write_whole
+            from meshwright.catalog.answer_file import plain_data
+
+            write_whole(asked.out, json.dumps(plain_data(own)) + "\n", force=asked.force)
+        return own
     from meshwright.catalog.flow_files import read_placement_file
 
     moved = place_on(found, read_placement_file(Path(asked.file)))
     _saved(moved, asked)
-    return {"as planned": play(found), "as stated": play(moved)}
+    return compared(found, moved)
 
 
 def _played(asked: ask.Simulate) -> tuple[Plan, Any]:

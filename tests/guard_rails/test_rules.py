@@ -11,7 +11,8 @@ from meshwright.catalog.systems import load_chip
 from meshwright.cost.operator import matmul_compute_s
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.step import price_one
-from meshwright.search.exhaustive import Found, in_order_of_preference
+from meshwright.search.exhaustive import Found
+from meshwright.search.leading import in_order_of_preference
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train.estimate import estimate_of

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from meshwright.base.arrays import FloatArray
 from meshwright.calibration.prediction import Prediction
-from meshwright.calibration.rows import DID_NOT_FIT
+from meshwright.calibration.rows import DID_NOT_FIT, Row
 from meshwright.catalog.calibration import ErrorRecord, PooledErrorRecord, RowsErrorRecord
 
 TIE = 0.05
@@ -187,12 +187,11 @@ def memory_error_record(errors: FloatArray) -> RowsErrorRecord:
 
 def memory_errors_by_group(predictions: Sequence[Prediction]) -> dict[str, RowsErrorRecord]:
     """Return the errors of each source that states memory, and of all rows as ``all rows``."""
-    found: dict[str, list[float]] = {}
-    for entry in predictions:
-        if entry.memory_log_error is not None:
-            found.setdefault(entry.row.group, []).append(entry.memory_log_error)
-    found["all rows"] = [error for e in predictions if (error := e.memory_log_error) is not None]
-    return {name: memory_error_record(np.array(errors)) for name, errors in found.items()}
+    known = [entry for entry in predictions if entry.memory_log_error is not None]
+    return {
+        name: memory_error_record(np.array([e.memory_log_error for e in rows], dtype=float))
+        for name, rows in {**by_group(known), "all rows": known}.items()
+    }
 
 
 def is_wrongly_fitting(entry: Prediction) -> bool:
@@ -206,11 +205,13 @@ def source_weights(groups: Sequence[str]) -> FloatArray:
     return np.array([counts[group] ** -0.5 for group in groups])
 
 
-def by_group(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
-    """Return the rows of each source, in the order in which sources appear."""
+def by_group(
+    predictions: Iterable[Prediction], label: Callable[[Row], str] = lambda row: row.group
+) -> dict[str, list[Prediction]]:
+    """Return the rows of each label, their source, in the order in which labels appear."""
     found: dict[str, list[Prediction]] = {}
     for entry in predictions:
-        found.setdefault(entry.row.group, []).append(entry)
+        found.setdefault(label(entry.row), []).append(entry)
     return found
 
 

@@ -40,13 +40,10 @@ VIEWS: dict[str, Callable[[Row], str]] = {
 def views_of(predictions: Sequence[Prediction]) -> dict[str, dict[str, Errors]]:
     """Return the errors of rows that could be priced, under each view."""
     used = [entry for entry in predictions if entry.refused is None]
-    found = {}
-    for view, label in VIEWS.items():
-        parts: dict[str, list[Prediction]] = {}
-        for entry in used:
-            parts.setdefault(label(entry.row), []).append(entry)
-        found[view] = {name: errors_of(rows) for name, rows in sorted(parts.items())}
-    return found
+    return {
+        view: {name: errors_of(rows) for name, rows in sorted(by_group(used, label).items())}
+        for view, label in VIEWS.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -529,7 +529,7 @@ def _serving(found: Validation, others: Others | None) -> Iterator[Part]:
         rows = sorted(
             (name, figure, *_figure(mine))
             for figure, entries in found.figures.by_name.items()
-            for name, mine in _grouped(keep(entries), label).items()
+            for name, mine in by_group(keep(entries), label).items()
         )
         if rows:
             yield Table((view_, "figure", *head), rows)
@@ -548,15 +548,6 @@ FIGURE_VIEWS: dict[str, Callable[[Row], str]] = {
     if row.closed_loop else row.group,
 }  # fmt: skip
 """Groups of the figures of serving; of frozen ones a family, or a whole source."""
-
-
-def _grouped(
-    entries: Sequence[Prediction], label: Callable[[Row], str]
-) -> dict[str, list[Prediction]]:
-    found: dict[str, list[Prediction]] = {}
-    for entry in entries:
-        found.setdefault(label(entry.row), []).append(entry)
-    return found
 
 
 def _figure(entries: Sequence[Prediction]) -> tuple[Cell, ...]:

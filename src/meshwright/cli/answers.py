@@ -253,10 +253,7 @@ def simulate(args: Any) -> int:
 
         show(list(timeline_lines(found, played)), timeline_record(found, played), args.json)
         return 0
-    from meshwright.wafer.report import simulation_lines, simulation_record
-
-    lines = list(simulation_lines(found, played.step, played.network))
-    show(lines, simulation_record(found, played.step, played.network), args.json)
+    show_answer(played, args)
     return 0
 
 
@@ -270,19 +267,7 @@ def route(args: Any) -> int:
 
 def place(args: Any) -> int:
     """Print a plan in two placements, or its place on the grid."""
-    from meshwright.wafer.stated import compared_lines, compared_record
-
-    found: Any = api.place.answer(args, _call(args))
-    if args.file is None:
-        lines = [f"{found['plan']} on {found['system']}"]
-        lines += [f"{axis}: blocks of {'x'.join(str(side) for side in shape)}"
-                  for axis, shape in found["axes"].items()]  # fmt: skip
-        lines.append(
-            "devices of the ranks: " + ", ".join(str(device) for device in found["devices"])
-        )
-        show(lines, found, args.json)
-        return 0
-    show(compared_lines(found), compared_record(found), args.json)
+    show_answer(api.place.answer(args, _call(args)), args)
     return 0
 
 

@@ -28,8 +28,9 @@ from meshwright.cost.pipeline import POSITIONS, micro_batches, recomputed_shares
 from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE, Problem
 from meshwright.cost.step import Priced, price_columns, price_one
 from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
-from meshwright.search.exhaustive import Coverage, Found, in_order_of_preference
+from meshwright.search.exhaustive import Coverage, Found
 from meshwright.search.intervals import UNSEEN, interval
+from meshwright.search.leading import distinct, in_order_of_preference
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, stack
 from meshwright.sharding.strategy import row as row_of
 from meshwright.spec.model import ModelSpec
@@ -182,18 +183,6 @@ def utilizations(
 
     causal, full = flops(ScoreCount.CAUSAL), flops(ScoreCount.FULL)
     return float(causal.model / peak), float(full.model / peak), float(causal.hardware / peak)
-
-
-def distinct(found: Sequence[Found]) -> list[Found]:
-    """Return candidates without those that share their text with one before."""
-    seen: set[str] = set()
-    kept = []
-    for entry in found:
-        text = plan_string(entry.strategy, entry.plan_options)
-        if text not in seen:
-            seen.add(text)
-            kept.append(entry)
-    return kept
 
 
 def compared(question: str, best: Candidate, other: Candidate) -> WhyNot:

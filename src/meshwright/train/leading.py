@@ -9,7 +9,8 @@ from itertools import groupby
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.problem import Problem
-from meshwright.search.exhaustive import Found, Progress, complexity, in_order_of_preference
+from meshwright.search.exhaustive import Found, Progress
+from meshwright.search.leading import complexity, in_order_of_preference
 from meshwright.sharding.strategy import stack
 from meshwright.train.answer import Candidate
 from meshwright.train.estimate import Leaders, Placed, Placer, candidate

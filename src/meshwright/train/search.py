@@ -26,9 +26,8 @@ from meshwright.search.exhaustive import (
     Found,
     Price,
     Progress,
-    axes_in_use,
-    num_unusual,
 )
+from meshwright.search.leading import axes_in_use, num_unusual
 from meshwright.sharding.space import (
     MICRO_BATCH_SIZES,
     Choices,

@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import core_schema
+from typing_extensions import TypedDict
 
 from meshwright.catalog.answer_file import FORMAT
 
@@ -99,7 +100,7 @@ def _printed(kind: type) -> type:
         else get_type_hints(_getter(getattr(kind, source)))["return"]
         for name, source in named.items()
     }
-    printed = dataclasses.make_dataclass(kind.__name__, list(holds.items()))
+    printed: type = TypedDict(kind.__name__, holds)  # type: ignore[misc]
     printed.__doc__ = kind.__doc__
     return printed
 

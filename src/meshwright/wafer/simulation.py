@@ -17,8 +17,6 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray, Num, number_at
 from meshwright.base.errors import UnsupportedError
-from meshwright.base.records import Listed, Rows
-from meshwright.base.units import format_seconds
 from meshwright.collectives.group import Group
 from meshwright.collectives.registry import affine_candidates, best_algorithm, collective_algorithms
 from meshwright.cost.communication import AxisNetwork, Collectives
@@ -41,8 +39,7 @@ from meshwright.streams.forms import TensorStream, streams
 from meshwright.topology.network import Network
 from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
-from meshwright.view.notebook import figure
-from meshwright.view.pieces import largest, time_chart
+from meshwright.wafer.answer import SimulatedPlan, SimulatedStep
 from meshwright.wafer.contention import (
     joins_grids,
     message_pattern,
@@ -75,7 +72,7 @@ _PART_OF_TRACK = {"tp": "tp_comm_s", "etp": "tp_comm_s", "cp": "cp_comm_s", "ep"
                   "tatp": "tatp_stream_s", "pp": "pp_comm_s", "dp": "dp_comm_s"}  # fmt: skip
 
 if TYPE_CHECKING:
-    from meshwright.view.notebook import AltairChart
+    pass
 
 
 @dataclass(frozen=True)
@@ -497,21 +494,6 @@ def merged(works: Sequence[OperatorWork]) -> list[OperatorWork]:
     return merged_works
 
 
-@dataclass(frozen=True)
-class SimulatedStep:
-    """A simulated step, and the sums of its parts."""
-
-    step_time_s: float
-    time_parts_s: Mapping[str, float]
-    """Seconds along the critical path; parts that are not simulated are as priced: sums of single
-    numbers and of tied or shared parameters after the last pass, update, offload, slowdown by
-    overlap, jitter."""
-    graph: TaskGraph
-    timeline: Timeline
-    num_micro_batches: int
-    """Micro-batches that were played; the others repeat the last ones."""
-
-
 def simulate_step(
     problem: Problem, plan_options: PlanOptions, strategy: Strategy, price: PlacedPrice,
     physical: Network, *, most_tasks: int | None = None,
@@ -741,40 +723,6 @@ def _once_s(
         sums.append((CollectiveKind.ALL_REDUCE, replicas))
     norm_s = sum(number_at(collectives.time_s(kind, axis, 0.0)) for kind, axis in sums)
     return norm_s + number_at(price.contended.pipeline.tied_sync_s)
-
-
-@dataclass(frozen=True)
-class SimulatedPlan(Listed):
-    """A plan with its step simulated on its network."""
-
-    plan: Plan
-    network: Network
-    step: SimulatedStep
-
-    def brief(self) -> str:
-        """Return the time of the step, simulated and as priced, and its largest parts."""
-        price, step = self.plan.best.estimate, self.step
-        return (
-            f"{self.plan.model.name} on {self.plan.system.name}: {self.plan.best.text}\n"
-            f"{format_seconds(step.step_time_s)} a step simulated, "
-            f"{format_seconds(price.step_time_s)} as priced; {len(step.graph):,} tasks\n"
-            f"{largest(step.time_parts_s, step.step_time_s)}"
-        )
-
-    def rows(self) -> Rows:
-        """Return the tasks that were played, with their device and times."""
-        return self.step.timeline.rows()
-
-    def plot_time(self) -> AltairChart:
-        """Draw the parts of the critical path of the step [s]."""
-        step = self.step
-        return figure(time_chart("Time of a step, simulated", step.time_parts_s, step.step_time_s))
-
-    def plot_links(self) -> AltairChart:
-        """Draw the load of the links over the step, as a share of their bandwidth [%]."""
-        from meshwright.wafer.report import links_chart
-
-        return figure(links_chart(self.step, self.network))
 
 
 def not_played(plan_options: PlanOptions) -> str:

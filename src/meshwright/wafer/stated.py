@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
-from meshwright.base.units import format_seconds
 from meshwright.spec.flows import PlacementFile
-from meshwright.train.answer import Candidate, Placement, Plan
+from meshwright.train.answer import Placement, Plan
 from meshwright.train.question import problem_of
-from meshwright.view.screen import wrapped
+from meshwright.wafer.answer import PlacedPlan, Placements, PlayedPlacement
 from meshwright.wafer.placing import Placing, placed_candidate, price_as_placed
 from meshwright.wafer.price import physical_network
-from meshwright.wafer.simulation import SimulatedPlan
+from meshwright.wafer.simulation import simulate
 
 
 def placement_of(plan: Plan) -> Placement:
@@ -85,83 +83,34 @@ def _faults(plan: Plan, placement: Placement, stated: PlacementFile) -> Iterator
             yield Fault(f"axes.{axis}", f"found {list(shape)}", fix)
 
 
-class PlacementRecord(TypedDict):
-    """A placement as a placement file holds it."""
-
-    plan: str
-    system: str
-    grid: Sequence[int]
-    axes: Mapping[str, Sequence[int]]
-    """Sides of the block that the members of each axis fill, in units of inner blocks."""
-    devices: Sequence[int]
-    """Device of each rank."""
-
-
-class PlayedPlacement(PlacementRecord):
-    """A placement, and the step that it gives."""
-
-    contended_s: float
-    simulated_s: float
-    slowdown: Mapping[str, float]
-    """Slowdown by axis: time on shared links over that on private links."""
-
-
-PlacementsRecord = TypedDict(
-    "PlacementsRecord", {"as planned": PlayedPlacement, "as stated": PlayedPlacement}
-)
-"""A plan in two placements."""
-
-
-def placement_record(plan: Plan) -> PlacementRecord:
+def placed(plan: Plan) -> PlacedPlan:
     """Return the placement of a plan as a placement file holds it."""
+    return PlacedPlan(**_placed(plan))
+
+
+def _placed(plan: Plan) -> dict[str, Any]:
     placement = placement_of(plan)
     return {
         "plan": plan.best.text,
         "system": plan.system.name,
-        "grid": list(placement.grid_shape),
-        "axes": {axis: list(placement.shapes[axis]) for axis in placement.axes},
-        "devices": list(placement.devices),
+        "grid": tuple(placement.grid_shape),
+        "axes": {axis: tuple(placement.shapes[axis]) for axis in placement.axes},
+        "devices": tuple(placement.devices),
     }
 
 
-def compared_lines(played: dict[str, SimulatedPlan]) -> Iterator[str]:
-    """Yield a plan in several placements, next to each other."""
-    plan = next(iter(played.values())).plan
-    yield f"{plan.model.name} on {plan.system.name}: {plan.best.text}"
-    yield f"{'':<24}" + "".join(f"{name:>18}" for name in played)
-    times = {
-        "contended": [one.plan.best.estimate.step_time_s for one in played.values()],
-        "simulated": [one.step.step_time_s for one in played.values()],
-        "without sharing links": [placement_of(one.plan).closed_form_s for one in played.values()],
-    }
-    for name, seconds in times.items():
-        yield f"{name:<24}" + "".join(f"{format_seconds(each):>18}" for each in seconds)
-    entries = [one.plan.best for one in played.values()]
-    axes = dict.fromkeys(axis for entry in entries for axis in _slowdown(entry))
-    for axis in axes:
-        row = "".join(f"{f'{_slowdown(entry).get(axis, 1.0):.2f} x':>18}" for entry in entries)
-        yield f"{f'slowdown of {axis}':<24}{row}"
-    for name, one in played.items():
-        hot = [
-            f"{link.source} > {link.target} {format_seconds(link.busy_s)}"
-            for link in placement_of(one.plan).hottest_links[:3]
-        ]
-        yield from wrapped(f"hottest links, {name}: ", ", ".join(hot) or "none")
+def compared(planned: Plan, stated: Plan) -> Placements:
+    """Return a plan in two placements, both simulated."""
+    return Placements(planned.model.name, _played(planned), _played(stated))
 
 
-def _slowdown(entry: Candidate) -> dict[str, float]:
-    """Return the factor by which shared links slow down the axes of a candidate."""
-    return {} if entry.placement is None else dict(entry.placement.slowdown)
-
-
-def compared_record(played: dict[str, SimulatedPlan]) -> dict[str, PlayedPlacement]:
-    """Return both simulated placements as data."""
-    return {
-        name: {
-            **placement_record(one.plan),
-            "contended_s": one.plan.best.estimate.step_time_s,
-            "simulated_s": one.step.step_time_s,
-            "slowdown": _slowdown(one.plan.best),
-        }
-        for name, one in played.items()
-    }
+def _played(plan: Plan) -> PlayedPlacement:
+    placement = placement_of(plan)
+    return PlayedPlacement(
+        **_placed(plan),
+        contended_s=plan.best.estimate.step_time_s,
+        simulated_s=simulate(plan).step_time_s,
+        closed_form_s=placement.closed_form_s,
+        slowdown=dict(placement.slowdown),
+        hottest_links=tuple(placement.hottest_links),
+    )

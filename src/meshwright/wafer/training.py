@@ -13,7 +13,8 @@ import numpy as np
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.network.placement import Nesting
-from meshwright.search.exhaustive import TIE, Found, Progress, in_order_of_preference
+from meshwright.search.exhaustive import TIE, Found, Progress
+from meshwright.search.leading import in_order_of_preference
 from meshwright.sharding.strategy import AXES, PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train import compare as comparing

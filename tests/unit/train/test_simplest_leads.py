@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from meshwright.search.exhaustive import complexity
+from meshwright.search.leading import complexity
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import Offload, PlanOptions, ScheduleKind, make_strategy, stack
 from meshwright.train.estimate import estimate

@@ -269,9 +269,11 @@ def test_a_plan_on_a_wafer_is_played_with_the_links_that_it_shares():
         found.plot_timeline()
     played = mw.simulate(found)
     assert len(played.to_dataframe()) == len(played.step.graph)
-    assert "a step simulated" in repr(played)
+    assert "step: " in repr(played)
     assert mw.timeline(found).plot_timeline().to_dict()["title"]["text"] == "The step over time"
-    assert played.plot_links().to_dict()
+    assert played.plot("links").to_dict()
+    (whole,) = played.page().sections[0].parts
+    assert sum(whole.parts.values()) == pytest.approx(whole.whole) == played.step_time_s
 
 
 @pytest.mark.slow
@@ -298,7 +300,8 @@ def test_every_listed_answer_is_known_here():
 
     elsewhere = {
         "Replan", "MeasuredMachine", "ProfiledStep", "DataflowGraph", "SimulatedPlan",
-        "ServingFront", "Factors", "GraphSummary", "Listed", "Shown", "Told",
+        "ServingFront", "Factors", "GraphSummary", "PlacedPlan", "PlayedPlacement", "Placements",
+        "Listed", "Shown", "Told",
     }  # fmt: skip
     tested = {
         "Plan", "Front", "Deadline", "Comparison", "Explanation", "Diagnosis", "ServingPlan",

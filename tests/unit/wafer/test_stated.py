@@ -8,6 +8,8 @@ import pytest
 
 import meshwright as mw
 from meshwright.base.errors import InfeasibleError, SpecError, UnsupportedError
+from meshwright.base.units import format_seconds
+from meshwright.catalog.answer_file import plain_data
 from meshwright.cli.main import main
 from meshwright.spec.flows import PlacementFile
 from meshwright.train import plan_file
@@ -15,7 +17,7 @@ from meshwright.train.question import problem_of
 from meshwright.wafer.placing import price_as_placed
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.simulation import simulate
-from meshwright.wafer.stated import place_on, placement_record
+from meshwright.wafer.stated import compared, place_on, placed
 
 QUESTION = {"seq": 2048, "global_batch": 128}
 
@@ -66,12 +68,35 @@ def test_groups_keep_their_order_and_links_are_loaded_where_the_devices_are(plan
 
 
 @pytest.mark.slow
+def test_two_placements_stand_side_by_side(plan):
+    """A mirrored placement has the same times: the verdict and each row say so."""
+    devices = mirrored(plan.best.placement.devices)
+    found = compared(plan, place_on(plan, PlacementFile(devices, dict(plan.best.placement.shapes))))
+    page = found.page()
+    assert "as fast as planned" in page.tiles[0].answer
+    (times,) = page.sections[0].parts
+    assert all(row[1] == row[2] for row in times.rows)
+    assert times.rows[0][1] == format_seconds(found.planned.simulated_s)
+    assert [row["devices"] if "devices" in row else row["simulated_s"] for row in found.rows()] == [
+        found.planned.simulated_s, found.stated.simulated_s
+    ]  # fmt: skip
+
+
+def test_a_placement_lists_the_device_of_each_rank(plan):
+    found = placed(plan)
+    assert [tile.answer for tile in found.page().tiles] == [
+        ", ".join(f"{axis} {'x'.join(map(str, shape))}" for axis, shape in found.axes.items()),
+        ", ".join(map(str, plan.best.placement.devices)),
+    ]
+
+
+@pytest.mark.slow
 def test_a_written_plan_is_simulated_where_it_was_placed(plan, tmp_path, capsys):
     source, file, target = (tmp_path / name for name in ("plan.json", "mine.json", "new.json"))
     plan_file.save(plan, source)
     assert main(["place", str(source), "--out", str(file)]) == 0
     record = json.loads(file.read_text())
-    assert record == placement_record(plan)
+    assert record == plain_data(placed(plan))
     record["devices"] = list(mirrored(record["devices"]))
     file.write_text(json.dumps(record))
     capsys.readouterr()
@@ -115,4 +140,4 @@ def test_dead_devices_hold_no_rank_and_switches_no_placement():
         )
     switched = mw.estimate("llama3-8b", on="8xH100", seq=2048, global_batch=8, tp=8)
     with pytest.raises(UnsupportedError, match="not placed"):
-        placement_record(switched)
+        placed(switched)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -161,19 +161,14 @@ def fit_record(found: Fit, memory: MemoryFit | None = None) -> FitRecord:
     alone = np.isin(groups, lonely)
     spread, tested = spread_of(found), held_out(found)
     unnamed = found.unnamed.left_out_errors if found.unnamed else np.full(len(groups), np.nan)
-    by_source = {
-        group: GroupRecord(
-            rows=int(mine.sum()),
-            fitted=error_record(found.errors[mine]),
-            left_out=error_record(found.left_out_errors[mine]),
-            alone=bool(alone[mine].all()),
-            unnamed=error_record(unnamed[mine]),
-            covered=_covered(tested, group),
-        )
-        for group in names
-        for mine in (groups == group,)
-    }
     left_out = found.left_out_errors
+    by_source = _records(
+        found.rows.groups, found.errors, left_out,
+        lambda group, mine: {
+            "alone": group in lonely, "unnamed": error_record(unnamed[mine]),
+            "covered": _covered(tested, group),
+        },
+    )  # fmt: skip
     return FitRecord(
         num_rows=len(found.errors),
         expected=pooled_error_record(found.expected_errors, groups) if is_own else None,
@@ -186,6 +181,24 @@ def fit_record(found: Fit, memory: MemoryFit | None = None) -> FitRecord:
         groups=by_source,
         memory=memory_record(memory) if memory else None,
     )
+
+
+def _records(
+    labels: Sequence[str], fitted: FloatArray, left_out: FloatArray,
+    more: Callable[[str, BoolArray], dict[str, Any]],
+) -> dict[str, GroupRecord]:  # fmt: skip
+    """Return the errors of the rows of each label, in the fit and left out of it.
+
+    ``more`` returns further fields of a label and of its rows.
+    """
+    return {
+        label: GroupRecord(
+            rows=int(mine.sum()), fitted=error_record(fitted[mine]),
+            left_out=error_record(left_out[mine]), **more(label, mine),
+        )
+        for label in dict.fromkeys(labels)
+        for mine in (np.array(labels) == label,)
+    }  # fmt: skip
 
 
 def _spread_record(spread: Spread | None) -> Spread | None:
@@ -333,45 +346,34 @@ def _figures(found: ServingFit, spread: Spread | None) -> dict[str, GroupRecord]
 
     Of the latter also the share that intervals hold.
     """
-    labels, left_out = np.array(found.rows.figures), found.left_out["source"]
+    left_out = found.left_out["source"]
     sparse, alone = np.array(found.rows.with_experts), found.rows.on_chips_of_one_source
-    records = {}
-    for label in dict.fromkeys(found.rows.figures):
-        mine = labels == label
+
+    def held(figure: str, mine: BoolArray) -> dict[str, Any]:
         known = mine & ~np.isnan(left_out)
-        inside = None
-        if spread is not None and known.any():
-            ends = np.array([
-                distance_of(spread.slower, {
-                    EXPERTS: float(has_experts), UNSEEN: float(is_unseen),
-                    FIRST_TOKEN: float(label == TTFT),
-                })
-                for has_experts, is_unseen in zip(sparse[known], alone[known], strict=True)
-            ])  # fmt: skip
-            inside = _rounded((np.abs(left_out[known]) <= ends).mean())
-        records[label] = GroupRecord(
-            rows=int(mine.sum()),
-            fitted=error_record(found.errors[mine]),
-            left_out=error_record(left_out[mine]),
-            alone=False,
-            covered=inside,
-        )
-    return records
+        if spread is None or not known.any():
+            return {"alone": False}
+        first = float(figure == TTFT)
+        ends = [
+            distance_of(
+                spread.slower,
+                {EXPERTS: float(experts), UNSEEN: float(unseen), FIRST_TOKEN: first},
+            )
+            for experts, unseen in zip(sparse[known], alone[known], strict=True)
+        ]
+        inside = np.abs(left_out[known]) <= np.array(ends)
+        return {"alone": False, "covered": _rounded(inside.mean())}
+
+    return _records(found.rows.figures, found.errors, left_out, held)
 
 
 def _parts(found: ServingFit, kind: str) -> dict[str, GroupRecord]:
     """Return the errors of the rows of each label of a kind, in the fit and left out of it."""
-    labels, families = np.array(found.rows.labels[kind]), np.array(found.rows.labels["family"])
-    return {
-        label: GroupRecord(
-            rows=int(mine.sum()),
-            fitted=error_record(found.errors[mine]),
-            left_out=error_record(found.left_out[kind][mine]),
-            alone=not set(families[mine]) & set(families[~mine]),
-        )
-        for label in dict.fromkeys(found.rows.labels[kind])
-        for mine in (labels == label,)
-    }
+    families = np.array(found.rows.labels["family"])
+    return _records(
+        found.rows.labels[kind], found.errors, found.left_out[kind],
+        lambda _, mine: {"alone": not set(families[mine]) & set(families[~mine])},
+    )  # fmt: skip
 
 
 def constants_of_serving(found: ServingFit) -> Iterator[tuple[tuple[str, str], Interval]]:

@@ -6,7 +6,7 @@ their operators to those of PyTorch, with the names of its arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -15,7 +15,7 @@ from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.catalog.graphs.dim_names import SPACE
-from meshwright.catalog.graphs.tracing import GraphBuilder, UnevenError, Value, size_of
+from meshwright.catalog.graphs.tracing import GraphBuilder, Key, Keys, UnevenError, Value, size_of
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ class Call:
         return self.first.axis(default if self["dim"] is None else self["dim"])
 
 
-Made = Value | list[Any]
+Made = Value | list[Value | None] | None
+Operand = tuple[Value, Keys]
+"""A tensor that an operation reads, and the meaning of its axes."""
 Rule = Callable[[GraphBuilder, Call], Made]
 
 
@@ -154,7 +156,7 @@ def _transpose(to: GraphBuilder, call: Call) -> Value:
 
 
 def moved(
-    to: GraphBuilder, name: str, values: Sequence[Value], shape: Sequence[int], changed: Any
+    to: GraphBuilder, name: str, values: Sequence[Value], shape: Sequence[int], changed: Collection[int]
 ) -> Value:
     """Return a move: a part of an axis, several side by side, or other rows of one.
 
@@ -181,7 +183,7 @@ def moved(
 def _part(to: GraphBuilder, call: Call) -> Made:
     """Return parts of a tensor, or a padded one: moves along the axes with a new size."""
     value: Value = call.first
-    made: list[Any] = []
+    made: list[Value | None] = []
     for number, shape in enumerate(call.shapes):
         if 0 in shape:
             made.append(None)
@@ -247,7 +249,7 @@ def _rearranged(to: GraphBuilder, call: Call) -> Value:
         same += 1
     keys = [key if key < same else ("from", key) for key in range(len(call.first.axes))]
     fresh = {key: call.shape[key] for key in range(same, len(call.shape))}
-    operands: list[tuple[Value, Any]] = [(call.first, keys)]
+    operands: list[Operand] = [(call.first, keys)]
     writes, word = range(len(call.shape)), call.word_bytes
     return to.emit(call.name, "none", operands, writes, fresh=fresh, word_bytes=word)
 
@@ -262,9 +264,9 @@ def _gated(to: GraphBuilder, call: Call) -> Value:
 def rows(to: GraphBuilder, name: str, value: Value, axis: int, ids: Value | None) -> Value:
     """Return the elements at some places of one axis; a single place takes the axis out."""
     gone = value.axis(axis)
-    found: list[Any] = [("row", number) for number in range(len(ids.axes))] if ids else []
-    keys: list[Any] = ["row" if key == gone else key for key in range(len(value.axes))]
-    operands: list[tuple[Value, Any]] = [] if ids is None else [(ids, found)]
+    found: list[Key] = [("row", number) for number in range(len(ids.axes))] if ids else []
+    keys: list[Key] = ["row" if key == gone else key for key in range(len(value.axes))]
+    operands: list[Operand] = [] if ids is None else [(ids, found)]
     writes = [*keys[:gone], *found, *keys[gone + 1 :]]
     return to.emit(name, "none", [*operands, (value, keys)], writes, word_bytes=value.word_bytes)
 
@@ -272,7 +274,7 @@ def rows(to: GraphBuilder, name: str, value: Value, axis: int, ids: Value | None
 def _embedding(to: GraphBuilder, call: Call) -> Value:
     value, ids = call["weight"], call["indices"]
     places = ["batch", "tokens"][-len(ids.axes) :] if len(ids.axes) < 3 else range(len(ids.axes))
-    operands: list[tuple[Value, Any]] = [(ids, places), (value, ["vocabulary", "hidden"])]
+    operands: list[Operand] = [(ids, places), (value, ["vocabulary", "hidden"])]
     return to.emit(call.name, "none", operands, [*places, "hidden"], word_bytes=value.word_bytes)
 
 
@@ -294,8 +296,8 @@ def _index(to: GraphBuilder, call: Call) -> Value:
     value, given = call["self"], call["indices"]
     ids = {axis: found for axis, found in enumerate(given) if found is not None}
     rank = max(len(found.axes) for found in ids.values())
-    places: list[Any] = [("row", number) for number in range(rank)]
-    keys: list[Any] = [("at", a) if a in ids else a for a in range(len(value.axes))]
+    places: list[Key] = [("row", number) for number in range(rank)]
+    keys: list[Key] = [("at", a) if a in ids else a for a in range(len(value.axes))]
     operands = [(found, places[rank - len(found.axes) :]) for found in ids.values()]
     are_neighbours = max(ids) - min(ids) + 1 == len(ids)
     kept = [axis for axis in range(len(value.axes)) if axis not in ids]
@@ -309,10 +311,10 @@ def _index_put(to: GraphBuilder, call: Call) -> Value:
     value, given = call["self"], call["indices"]
     ids = {axis: found for axis, found in enumerate(given) if found is not None}
     rank = max(len(found.axes) for found in ids.values())
-    places: list[Any] = [("row", number) for number in range(rank)]
+    places: list[Key] = [("row", number) for number in range(rank)]
     keys = list(range(len(value.axes)))
     put = [*keys[: min(ids)], *places, *(key for key in keys[min(ids) :] if key not in ids)]
-    operands: list[tuple[Value, Any]] = [
+    operands: list[Operand] = [
         (value, [("own", key) if key in ids else key for key in keys]),
         (call["values"], put[len(put) - len(call["values"].axes) :]),
         *((found, places[rank - len(found.axes) :]) for found in ids.values()),
@@ -324,8 +326,8 @@ def _index_put(to: GraphBuilder, call: Call) -> Value:
 def _gather_tuples(to: GraphBuilder, call: Call) -> Value:
     """Return the elements at places, each a row of numbers for the first axes."""
     value, ids = call["self"], call["index"]
-    places: list[Any] = [("row", number) for number in range(len(ids.axes) - 1)]
-    keys: list[Any] = [("at", a) if a < ids.shape[-1] else a for a in range(len(value.axes))]
+    places: list[Key] = [("row", number) for number in range(len(ids.axes) - 1)]
+    keys: list[Key] = [("at", a) if a < ids.shape[-1] else a for a in range(len(value.axes))]
     operands = [(ids, [*places, "coordinate"]), (value, keys)]
     writes, word = [*places, *keys[ids.shape[-1] :]], value.word_bytes
     return to.emit(call.name, "none", operands, writes, word_bytes=word)
@@ -334,8 +336,8 @@ def _gather_tuples(to: GraphBuilder, call: Call) -> Value:
 def _scatter_tuples(to: GraphBuilder, call: Call) -> Value:
     """Return a tensor with others put at places, each a row of numbers for the first axes."""
     value, ids, source = call["self"], call["index"], call["src"]
-    places: list[Any] = [("row", number) for number in range(len(ids.axes) - 1)]
-    keys: list[Any] = list(range(len(value.axes)))
+    places: list[Key] = [("row", number) for number in range(len(ids.axes) - 1)]
+    keys: list[Key] = list(range(len(value.axes)))
     first = ids.shape[-1]
     operands = [
         (value, [("own", key) if key < first else key for key in keys]),
@@ -350,7 +352,7 @@ def _gather(to: GraphBuilder, call: Call) -> Value:
     """Return one element of an axis for each element of the indices."""
     value, ids = call["self"], call["index"]
     gone, keys = value.axis(call["dim"]), list(range(len(ids.axes)))
-    own: list[Any] = [
+    own: list[Key] = [
         key if key != gone and value.shape[key] == ids.shape[key] else ("own", key) for key in keys
     ]
     word = call.word_bytes
@@ -413,7 +415,7 @@ def matmul(
     left_keys = ["in"] if first else [*range(rank - len(left.axes) + 2, rank), "row", "in"]
     right_keys = ["in"] if second else [*range(rank - len(right.axes) + 2, rank), "in", "out"]
     writes = [*range(rank), *([] if first else ["row"]), *([] if second else ["out"])]
-    operands: list[tuple[Value, Any]] = [(left, left_keys), (right, right_keys)]
+    operands: list[Operand] = [(left, left_keys), (right, right_keys)]
     if bias is not None:
         operands.append((bias, writes[len(writes) - len(bias.axes) :]))
     return to.emit(name, "matrix", operands, writes)
@@ -455,7 +457,7 @@ def _einsum(to: GraphBuilder, call: Call) -> Value:
     return to.emit(call.name, "matrix", operands, right)
 
 
-def kept_letters(pair: Sequence[tuple[Any, str]], others: Sequence[str], result: str) -> str:
+def kept_letters(pair: Sequence[tuple[object, str]], others: Sequence[str], result: str) -> str:
     """Return the letters of a product of two operands that others or the result still need."""
     needed = set(result).union(*others)
     return "".join(dict.fromkeys(x for _, letters in pair for x in letters if x in needed))
@@ -505,7 +507,7 @@ def attention(
     The last three axes of the query are heads, rows and width.
     """
     first = len(query.axes) - 3
-    batch: list[Any] = ["batch"] if first == 1 else list(range(first))
+    batch: list[Key] = ["batch"] if first == 1 else list(range(first))
     heads, shared = query.shape[-3], key.shape[-3]
     if heads % shared:
         raise UnevenError(f"{heads} heads of queries over {shared} of keys")
@@ -546,7 +548,7 @@ def _convolution(to: GraphBuilder, call: Call) -> Value:
     seen = value.reshaped([value.shape[0], groups, inner, *value.shape[2:]])
     held = weight.reshaped([groups, outer, inner, *weight.shape[2:]])
     seen, space, taps = _windows(to, call.name, seen, call.shape[2:], weight.shape[2:])
-    operands: list[tuple[Value, Any]] = [
+    operands: list[Operand] = [
         (seen, ["batch", "group", "channels", *space]),
         (held, ["group", "filter", "channels", *taps]),
     ]
@@ -567,7 +569,7 @@ def _transposed_convolution(to: GraphBuilder, call: Call) -> Value:
     inner, outer, window = channels // groups, weight.shape[1], weight.shape[2:]
     at = SPACE[len(space)]
     taps = [f"kernel_{axis}" for axis in at]
-    operands: list[tuple[Value, Any]] = [
+    operands: list[Operand] = [
         (value.reshaped([batch, groups, inner, *space]), ["batch", "group", "channels", *at]),
         (weight.reshaped([groups, inner, outer, *window]), ["group", "channels", "filter", *taps]),
     ]
@@ -620,7 +622,7 @@ def _pooling(to: GraphBuilder, call: Call) -> Value:
         pairs = zip(value.shape[2:], call.shape[2:], strict=True)
         size = [ceil(before / after) for before, after in pairs]
     window = list(size) * (len(value.axes) - 2 if len(size) == 1 else 1)
-    first: list[Any] = list(range(len(call.shape) - len(window)))
+    first: list[Key] = list(range(len(call.shape) - len(window)))
     if len(first) == 2:
         first = ["batch", "channels"]
     seen, space, taps = _windows(to, call.name, value, call.shape[len(first) :], window)
@@ -698,7 +700,7 @@ def _layer(
     of_input, of_state, *biases = held
     hidden, space = of_state.shape[1], ["batch", "batch"][: len(value.axes) - 1]
     space[time] = "tokens"
-    both: list[list[tuple[Value, Any]]] = [
+    both: list[list[Operand]] = [
         [(bias.reshaped([gates, hidden]), ["gate", "new_state"])] for bias in biases
     ] or [[], []]
     operands = [
@@ -768,11 +770,12 @@ def along(
 
     The axes of held tensors are the last of those in question, as of the gain of a norm.
     """
-    keys: list[Any] = list(range(len(value.axes)))
-    over: list[Any] = [value.axis(axis) for axis in axes]
+    keys: list[Key] = list(range(len(value.axes)))
+    numbers = [value.axis(axis) for axis in axes]
+    over: list[Key] = list(numbers)
     if held and len(over) == 1:
-        keys[over[0]], over = "hidden", ["hidden"]
-    operands: list[tuple[Value, Any]] = [(value, keys)]
+        keys[numbers[0]], over = "hidden", ["hidden"]
+    operands: list[Operand] = [(value, keys)]
     operands += [(weight, over[len(over) - len(weight.axes) :]) for weight in held]
     writes = keys if kept else [key for key in keys if key not in over]
     whole = over if needs_whole else []
@@ -817,7 +820,7 @@ def _weight_norm(to: GraphBuilder, call: Call) -> Value:
 
 def _batch_norm(to: GraphBuilder, call: Call) -> Value:
     """Return a norm over all but the channels; in inference a function of each element."""
-    keys: list[Any] = ["batch", "channels", *range(2, len(call["input"].axes))]
+    keys: list[Key] = ["batch", "channels", *range(2, len(call["input"].axes))]
     operands = [(value, keys if len(value.axes) > 1 else ["channels"]) for value in call.values]
     whole = [key for key in keys if key != "channels"] if call["training"] else []
     return to.emit(call.name, "vector", operands, keys, whole=whole)
@@ -827,7 +830,8 @@ def _reduce(to: GraphBuilder, call: Call, *, needs_whole: bool) -> Made:
     """Return a reduction, for each of its outputs; the larger of two tensors is not a reduction."""
     if call["other"] is not None:
         return _elementwise(to, call)
-    value, over, word, made = call.first, _axes(call), call.word_bytes, []
+    value, over, word = call.first, _axes(call), call.word_bytes
+    made: list[Value | None] = []
     for _ in call.shapes:
         out = along(
             to, call.name, value, over, kept=False, needs_whole=needs_whole, word_bytes=word
@@ -843,7 +847,7 @@ def _sort(to: GraphBuilder, call: Call) -> Made:
     """Return elements in order, or the largest only, and their places; none stays in place."""
     value, axis = call["self"], call.axis(-1)
     keys = list(range(len(value.axes)))
-    made = [
+    made: list[Value | None] = [
         to.emit(
             f"{call.name}.{number}", "vector", [(value, keys)],
             ["order" if key == axis else key for key in keys], fresh={"order": shape[axis]},
@@ -921,7 +925,12 @@ def _upsample(to: GraphBuilder, call: Call, *, points: int = 0) -> Value:
 
 def _first_of(rule: Rule) -> Rule:
     """Return the rule of an operator with further outputs that are unread statistics."""
-    return lambda to, call: [rule(to, call), *[None] * (len(call.shapes) - 1)]
+
+    def made(to: GraphBuilder, call: Call) -> Made:
+        first = rule(to, call)
+        return [*(first if isinstance(first, list) else [first]), *[None] * (len(call.shapes) - 1)]
+
+    return made
 
 
 _ELEMENTWISE = (
