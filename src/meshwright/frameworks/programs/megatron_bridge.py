@@ -36,58 +36,9 @@ from meshwright.train.answer import Plan
 from meshwright.train.writing import has_short_gradients
 
 FILE_NAME = "megatron_bridge.sh"
-FIELDS: dict[str, tuple[str, ...]] = {
-    "micro-batch-size": ("train.micro_batch_size",),
-    "global-batch-size": ("train.global_batch_size",),
-    "train-iters": ("train.train_iters",),
-    "seq-length": ("model.seq_length", "dataset.seq_length"),
-    "num-virtual-stages-per-pipeline-rank": (),
-    "decoder-first-pipeline-num-layers": ("model.num_layers_in_first_pipeline_stage",),
-    "decoder-last-pipeline-num-layers": ("model.num_layers_in_last_pipeline_stage",),
-    "use-tp-pp-dp-mapping": ("dist.use_tp_pp_dp_mapping",),
-    "use-distributed-optimizer": (
-        "ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer",
-    ),
-    "num-distributed-optimizer-instances": ("ddp.num_distributed_optimizer_instances",),
-    "use-megatron-fsdp": ("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"),
-    "data-parallel-sharding-strategy": ("ddp.data_parallel_sharding_strategy",),
-    "ckpt-format": ("checkpoint.ckpt_format",),
-    "overlap-grad-reduce": ("ddp.overlap_grad_reduce",),
-    "overlap-param-gather": ("ddp.overlap_param_gather",),
-    "optimizer-cpu-offload": ("optimizer.optimizer_cpu_offload",),
-    "use-precision-aware-optimizer": ("optimizer.use_precision_aware_optimizer",),
-    "num-experts": ("model.num_moe_experts",),
-    "group-query-attention": (),
-    "max-position-embeddings": (),
-    "attention-backend": (),
-    "grad-reduce-in-bf16": (), "grad-reduce-in-fp32": (), "bf16": (), "fp16": (), "fp8-format": (),
-}  # fmt: skip
-"""Fields of arguments outside of the model, or with another name there."""
-PAIRS: dict[str, tuple[str, ...]] = {
-    "swiglu": ("model.activation_func=silu", "model.gated_linear_unit=true"),
-    "disable-bias-linear": ("model.add_bias_linear=false",),
-    "untie-embeddings-and-output-weights": ("model.share_embeddings_and_output_weights=false",),
-}
-"""Arguments without a value that have a value in Megatron Bridge."""
 CHOICES = ("recompute_granularity", "recompute_method", "recompute_num_layers", "mtp_num_layers",
            "pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size")  # fmt: skip
 """Fields of recipes that are turned off by having no value."""
-PRECISIONS = {
-    "fp32": "null",
-    "tf32": "null",
-    "bf16": "bf16_mixed",
-    "fp16": "fp16_mixed",
-    "fp8": "bf16_with_fp8_current_scaling_mixed",
-    "fp4": "bf16_with_nvfp4_mixed",
-}
-"""Recipes of precision, which sum gradients in FP32."""
-NARROW = {
-    "fp8": "fp8:hybrid,fp8_recipe:tensorwise,",
-    "fp4": "fp4:e2m1,fp4_recipe:nvfp4,",
-}
-ADAPTED = {"q": "linear_q", "k": "linear_k", "v": "linear_v", "o": "linear_proj",
-           "gate": "linear_fc1_gate", "up": "linear_fc1_up", "down": "linear_fc2"}  # fmt: skip
-"""Products with adapters, as ``CanonicalLoRA`` calls them."""
 BFLOAT16 = "{_call_:false,_target_:torch.bfloat16}"
 
 
@@ -118,11 +69,12 @@ class BridgeOverrides(Framework):
 def _overrides(plan: Plan) -> Iterator[str]:
     """Yield ``field=value`` of every argument of Megatron-LM, then the fields without one."""
     of_model = bridge_recipe(plan.model) == VANILLA
-    architecture = {row.name.replace("_", "-") for row in load_table("megatron").model_rows}
+    maps = load_table("megatron_bridge").maps
+    architecture = {row.name for row in load_table("megatron").model_rows}
     for name, *values in arguments(plan):
-        name = name.removeprefix("--")
+        name = name.removeprefix("--").replace("-", "_")
         if of_model or name not in architecture:
-            yield from _written(name, ",".join(values) or "true")
+            yield from _fields(name, ",".join(values) or "true")
     sizes, plan_options = degrees(plan), plan.best.plan_options
     if sizes["num_virtual_stages"] > 1:
         yield f"model.virtual_pipeline_model_parallel_size={sizes['num_virtual_stages']}"
@@ -132,7 +84,7 @@ def _overrides(plan: Plan) -> Iterator[str]:
         yield f"model.cpu_offloading_num_layers={plan.model.num_layers - 1}"
     yield f"mixed_precision={_precision(plan)}"
     if (adapters := adapters_of(plan)) is not None:
-        modules = ",".join(ADAPTED[target] for target in adapters.targets)
+        modules = ",".join(maps["adapted"][target] for target in adapters.targets)
         kind = "megatron.bridge.peft.canonical_lora.CanonicalLoRA"
         yield f"peft={{_target_:{kind},target_modules:[{modules}],dim:{adapters.rank}}}"
 
@@ -141,27 +93,30 @@ def _turned_off(recipe: str, stated: Sequence[str]) -> Iterator[str]:
     """Yield an override of everything that the recipe turns on and the plan does not have."""
     fields = {override.partition("=")[0] for override in stated}
     for key, value in recipes("megatron_bridge").get(recipe, {}).items():
-        for field in FIELDS.get(key.replace("_", "-"), (f"model.{key}",)):
+        for field in _fields_of(key):
             if (value is True or key in CHOICES) and field not in fields:
                 yield f"{field}={'false' if value is True else 'null'}"
 
 
-def _written(name: str, value: str) -> Iterator[str]:
-    """Yield an argument as overrides."""
-    if name in PAIRS:
-        yield from PAIRS[name]
-        return
-    for field in FIELDS.get(name, (f"model.{name.replace('-', '_')}",)):
-        yield f"{field}={_value(name, value)}"
+def _fields_of(name: str) -> list[str]:
+    """Return the fields of an argument."""
+    return load_table("megatron_bridge").maps["fields"].get(name, f"model.{name}").split()
+
+
+def _fields(name: str, value: str) -> list[str]:
+    """Return an argument as overrides."""
+    if settled := load_table("megatron_bridge").maps["settled"].get(name):
+        return settled.split()
+    return [f"{field}={_value(name, value)}" for field in _fields_of(name)]
 
 
 def _value(name: str, value: str) -> str:
     """Return a value in the grammar of Hydra: lists in brackets, odd words in quotes."""
-    if name == "pipeline-model-parallel-layout":
+    if name == "pipeline_model_parallel_layout":
         return f'"{value}"'
-    if name in ("recompute-modules", "window-size"):
+    if name in ("recompute_modules", "window_size"):
         return f"[{value}]"
-    if name == "moe-layer-freq":
+    if name == "moe_layer_freq":
         runs = (run.split("*") for run in value.strip("()").split("+"))
         return f"[{','.join(','.join([one.strip('[]')] * int(count)) for one, count in runs)}]"
     return value
@@ -169,11 +124,11 @@ def _value(name: str, value: str) -> str:
 
 def _precision(plan: Plan) -> str:
     """Return a recipe of precision by name; written out where gradients are summed in bf16."""
-    precision = plan.workload.precision.matmul
+    maps, precision = load_table("megatron_bridge").maps, plan.workload.precision.matmul
     if precision in ("fp32", "tf32", "fp16") or not has_short_gradients(plan.workload):
-        return PRECISIONS[precision]
+        return maps["precisions"][precision]
     return (
         "{_target_:megatron.bridge.training.mixed_precision.MixedPrecisionConfig,bf16:true,"
-        f"{NARROW.get(precision, '')}params_dtype:{BFLOAT16},pipeline_dtype:{BFLOAT16},"
+        f"{maps['narrow'].get(precision, '')}params_dtype:{BFLOAT16},pipeline_dtype:{BFLOAT16},"
         "autocast_enabled:false,grad_reduce_in_fp32:false}"
     )
