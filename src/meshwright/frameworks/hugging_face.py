@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.frameworks.launch import degrees, micro_batches
-from meshwright.frameworks.table import Words
+from meshwright.frameworks.table import Value, Words, dashed, load_table
+from meshwright.frameworks.words import words_of
 from meshwright.spec.workload import Adapters
 from meshwright.train.answer import Plan
 
@@ -25,19 +25,11 @@ LATENT_MODULES = {"q": "q_proj q_a_proj q_b_proj", "k": "kv_a_proj_with_mqa", "v
 USUAL = Adapters(rank=16, targets=("q", "k", "v", "o", "gate", "up", "down"))
 """Adapters of a plan that states none: the usual rank of TRL, on all products."""
 STORED = {
-    "bitsandbytes nf4": ("--load_in_4bit",),
-    "bitsandbytes nf4 with narrow scales": ("--load_in_4bit", "--use_bnb_nested_quant"),
-    "bitsandbytes int8": ("--load_in_8bit",),
+    "bitsandbytes nf4": ("has_4_bits",),
+    "bitsandbytes nf4 with narrow scales": ("has_4_bits", "has_narrow_scales"),
+    "bitsandbytes int8": ("has_8_bits",),
 }
-"""Frozen weights in narrow formats; TRL takes NF4 of four bits."""
-PRECISIONS: dict[str, tuple[Words, ...]] = {
-    "fp32": (),
-    "tf32": (("--tf32", "true"),),
-    "bf16": (("--bf16", "true"),),
-    "fp16": (("--fp16", "true"),),
-    "fp8": (),
-}
-"""Options of the Trainer for each precision; fp8 is set by Accelerate."""
+"""Frozen weights in narrow formats, in words of TRL."""
 
 
 def adapters_of(plan: Plan) -> Adapters | None:
@@ -76,27 +68,25 @@ def notes(plan: Plan, script: str) -> tuple[str, ...]:
 
 
 def trainer_options(plan: Plan, *, recomputes: bool) -> Iterator[Words]:
-    """Yield the options of the batch, the precision and, where it is its task, recomputation."""
-    work = plan.workload
-    adapters = adapters_of(plan)
+    """Yield the options of the batch, the precision and, where it is its task, recomputation.
+
+    fp8 is set by Accelerate. SFTConfig of TRL recomputes unless it is told otherwise.
+    """
+    work, adapters, stated = plan.workload, adapters_of(plan), words_of(plan)
+    words: dict[str, Value] = {
+        name: stated[name] for name in ("micro_batch_size", "accumulation", "steps")
+    }
+    words |= {name: "true" for name in ("tf32", "bf16", "fp16") if work.precision.matmul == name}
+    words["compiled"] = "true" if work.software.compiled else None
+    words["recomputes"] = "true" if recomputes else None if adapters is None else "false"
     if adapters is None:
-        yield ("--do_train",)
+        words |= {"trains_weights": True, "tokens_of_block": work.sequence_length}
     else:
-        yield ("--use_peft",)
-        yield "--lora_r", f"{adapters.rank}"
-        yield "--lora_target_modules", *modules_of(plan, adapters)
+        words |= {
+            "has_adapters": True, "lora_rank": adapters.rank,
+            "modules": tuple(modules_of(plan, adapters)),
+            "tokens_of_sequence": work.sequence_length,
+        }  # fmt: skip
         if work.precision.weight_format is not None:
-            yield from ((word,) for word in STORED[work.precision.weight_format.name])
-    yield "--per_device_train_batch_size", f"{degrees(plan)['micro_batch_size']}"
-    yield "--gradient_accumulation_steps", f"{micro_batches(plan)}"
-    length = "--block_size" if adapters is None else "--max_length"
-    yield length, f"{work.sequence_length}"
-    if work.total_tokens is not None:
-        yield "--max_steps", f"{-(-work.total_tokens // work.tokens_per_step):.0f}"
-    yield from PRECISIONS[work.precision.matmul]
-    if work.software.compiled:
-        yield "--torch_compile", "true"
-    if recomputes:
-        yield "--gradient_checkpointing", "true"
-    elif adapters is not None:  # SFTConfig of TRL recomputes unless it is told otherwise
-        yield "--gradient_checkpointing", "false"
+            words |= dict.fromkeys(STORED[work.precision.weight_format.name], True)
+    yield from dashed(load_table("transformers").write(words))

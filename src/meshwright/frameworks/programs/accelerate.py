@@ -17,14 +17,12 @@ from meshwright.frameworks.hugging_face import (
     trainer_options,
 )
 from meshwright.frameworks.launch import degrees, header, plan_launch, shell_script
+from meshwright.frameworks.table import Value, load_table, nested
 from meshwright.sharding.strategy import Offload, Recompute
 from meshwright.train.answer import Plan
 
 FILE_NAME = "accelerate.sh"
 CONFIG_NAME = "accelerate.yaml"
-PRECISIONS = {"fp32": "no", "tf32": "no", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
-
-Settings = dict[str, object]
 
 
 @framework("accelerate", writes="accelerate")
@@ -55,47 +53,28 @@ def _launch_words(plan: Plan) -> Iterator[str]:
         yield "--main_process_port=29500"
 
 
-def _config(plan: Plan) -> Settings:
+def _config(plan: Plan) -> dict[str, object]:
     """Return the configuration: processes, precision, sharding, and the axes."""
-    launch = plan_launch(plan)
-    num_processes = launch.num_hosts * launch.devices_per_host
-    config: dict[str, object] = {
-        "compute_environment": "LOCAL_MACHINE",
+    launch, sizes, options = plan_launch(plan), degrees(plan), plan.best.plan_options
+    num_processes, precision = launch.num_hosts * launch.devices_per_host, plan.workload.precision
+    words: dict[str, Value] = {
+        "environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_GPU" if num_processes > 1 else "NO",
-        "num_machines": launch.num_hosts,
-        "num_processes": num_processes,
-        "mixed_precision": PRECISIONS[plan.workload.precision.matmul],
-        "use_cpu": False,
-    }
+        "num_hosts": launch.num_hosts, "num_devices": num_processes, "uses_cpu": False,
+        "mixed": "no" if precision.matmul in ("fp32", "tf32") else precision.matmul,
+        "fp8_backend": "AO" if precision.matmul == "fp8" else None,
+    }  # fmt: skip
     if launch.num_hosts > 1:
-        config |= {"rdzv_backend": "c10d", "same_network": False}
-    if plan.workload.precision.matmul == "fp8":
-        config["fp8_config"] = {"fp8_backend": "AO"}
+        words |= {"rendezvous": "c10d", "same_network": False}
     if _is_sharded(plan):
-        config |= {"distributed_type": "FSDP", "fsdp_config": _sharding(plan)}
-    if _is_sharded(plan) or degrees(plan)["tp"] > 1:
-        config["parallelism_config"] = _axes(plan)
-    return config
-
-
-def _sharding(plan: Plan) -> Settings:
-    plan_options = plan.best.plan_options
-    return {
-        "fsdp_version": 2,
-        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_reshard_after_forward": plan_options.zero_stage == 3
-        and plan_options.reshard_after_forward,
-        "fsdp_offload_params": plan_options.offload is Offload.STATE,
-        "fsdp_activation_checkpointing": plan_options.recompute is Recompute.FULL,
-        "fsdp_cpu_ram_efficient_loading": True,
-        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-    }
-
-
-def _axes(plan: Plan) -> Settings:
-    sizes = degrees(plan)
-    axes = {axis: sizes[axis] for axis in ("dp_replicate", "dp_shard", "tp", "cp")}
-    named: dict[str, object] = {f"parallelism_config_{k}_size": v for k, v in axes.items()}
-    if sizes["cp"] > 1:
-        named["parallelism_config_cp_comm_strategy"] = "alltoall"
-    return named
+        words |= {
+            "distributed_type": "FSDP", "fsdp_version": 2, "wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "reshard": options.zero_stage == 3 and options.reshard_after_forward,
+            "offloads_params": options.offload is Offload.STATE,
+            "fsdp_recomputes": options.recompute is Recompute.FULL,
+            "efficient_loading": True, "state_dict_type": "SHARDED_STATE_DICT",
+        }  # fmt: skip
+    if _is_sharded(plan) or sizes["tp"] > 1:
+        words |= {axis: sizes[axis] for axis in ("dp_replicate", "dp_shard", "tp", "cp")}
+        words["cp_strategy"] = "alltoall" if sizes["cp"] > 1 else None
+    return nested(load_table("transformers").write(words))

@@ -22,10 +22,6 @@ from meshwright.frameworks.reading.models import known_model
 from meshwright.frameworks.table import load_table
 from meshwright.spec.model import ModelSpec
 
-SIZES = ("max_seq_length", "max_seq_len", "max_length", "block_size", "cutoff_len",
-         "model_max_length", "sequence_len", "max_source_length", "seq_length",
-         "seq_len", "max_len")  # fmt: skip
-"""Names under which trainers state the tokens of a sequence."""
 NAMES = ("model_name_or_path", "model_name", "base_model", "model_id",
          "pretrained_model_name_or_path",
          "model_path", "model", "pretrain")  # fmt: skip
@@ -67,10 +63,11 @@ class Transformers(Framework):
 
 def read_gathered(given: Given, setting: Setting) -> tuple[str, Options]:
     """Return the framework, and options of this program, of all files of a job together."""
-    options = _engine(given, setting)
+    stated: Options = load_table("transformers").read(given)
+    options = _engine(given, setting, stated)
     framework = options.pop("framework")
-    options |= _types(given, setting, options)
-    options |= _batch(given, setting, options)
+    options |= _types(given, setting, stated, options)
+    options |= _batch(given, setting, stated, options)
     options["optimizer"] = _optimizer(given, framework)
     options["weights"] = _stored_weights(given, options["optimizer"] == "adapters")
     if options["optimizer"] == "adapters":  # ModelConfig of TRL, and the usual targets of PEFT
@@ -79,12 +76,10 @@ def read_gathered(given: Given, setting: Setting) -> tuple[str, Options]:
             usual_rank=16, usual_targets="q_proj v_proj",
             is_on_all=given.flag("lora_target_linear"),
         )  # fmt: skip
-    options.pop("bytes", None)
     if "model" not in setting.stated:
         options["model"] = _model(given)
     else:
         given.text(*NAMES)
-    load_table("transformers").judge(given)
     used = "bf16" if given.peek("ds.bf16.enabled") in (True, "true") else "fp16"
     given.refuse_unless("ds.communication_data_type", used, why="messages of another type are not "
                         "read", fix=used)  # fmt: skip
@@ -156,10 +151,9 @@ def gather(given: Given, setting: Setting) -> None:
         given.add(of_tree({"fsdp_config": tree}, path))
 
 
-def _engine(given: Given, setting: Setting) -> Options:
+def _engine(given: Given, setting: Setting, stated: Options) -> Options:
     """Return the framework, its ZeRO stage, degrees and offload to the host."""
-    kind = (given.text("distributed_type") or "").upper()
-    given.flag("use_deepspeed"), given.flag("use_fsdp"), given.value("fsdp")
+    kind = (stated["distributed_type"] or "").upper()
     launch = setting.launch
     has_deepspeed = any(name.startswith("ds.") for name in given) or kind == "DEEPSPEED"
     has_deepspeed |= launch is not None and (launch.launcher == "deepspeed" or "deepspeed" in given)
@@ -168,7 +162,7 @@ def _engine(given: Given, setting: Setting) -> Options:
         or bool(given.peek("fsdp"))
         or any(name.startswith("fsdp_config.") for name in given)
     )
-    total, hosts = given.whole("num_processes"), given.whole("num_machines")
+    total, hosts = stated["num_devices"], stated["num_hosts"]
     if total is not None:
         setting.num_devices = setting.num_devices or total
         setting.devices = Devices(num_hosts=hosts, total=total, chip=setting.devices.chip)
@@ -176,14 +170,14 @@ def _engine(given: Given, setting: Setting) -> Options:
         given.refuse("distributed_type", "MEGATRON_LM is not read here",
                      "the arguments of Megatron-LM")  # fmt: skip
     if has_deepspeed:
-        return _deepspeed(given, usual_stage="2" if kind == "DEEPSPEED" else "0")
+        return _deepspeed(given, stated, usual_stage="2" if kind == "DEEPSPEED" else "0")
     found: Options = {"framework": "accelerate", "zero_stage": "0"}
     if has_fsdp:
-        found |= _fsdp(given, setting)
-    return found | _parallelism(given, setting, has_fsdp)
+        found |= _fsdp(given, setting, stated)
+    return found | _parallelism(given, stated, has_fsdp)
 
 
-def _deepspeed(given: Given, usual_stage: str) -> Options:
+def _deepspeed(given: Given, stated: Options, usual_stage: str) -> Options:
     """Return the ZeRO stage, degrees and offload of the file of DeepSpeed.
 
     Leaf modules, which are gathered as one, and presets of layer names change no price.
@@ -212,39 +206,33 @@ def _deepspeed(given: Given, usual_stage: str) -> Options:
         offload = "gradients" if stage in ("2", "3") else "optimizer"
         offload = {"param": "weights"}.get("".join(on_host), offload)
         offload = "state" if len(on_host) > 1 else offload
-    ratio = given.real(f"{at}offload_optimizer.ratio")
-    if ratio not in (None, 1.0):
+    if stated["offload_ratio"] not in (None, 1.0):
         given.refuse(f"{at}offload_optimizer.ratio", "a part of it is not read", "1.0")
     overlap = given.value(f"{at}overlap_comm")
     overlaps = stage == "3" if overlap in (None, "auto") else given.flag(f"{at}overlap_comm")
     given.refuse_unless(f"{at}mics_shard_size", "-1", "0", why="replicas of shards are not read: "
                         "the Trainer shards over all ranks", fix="-1")  # fmt: skip
-    given.flag(f"{at}mics_hierarchical_params_gather")
     given.refuse_unless(f"{AT}cp_size", "1", why="ring attention under DeepSpeed is not read",
                         fix="FSDP")  # fmt: skip
     sp = "parallelism_config.parallelism_config_sp"
     ulysses = given.whole("ds.sequence_parallel_size", f"{sp}_size") or 1
-    for name in ("backend", "seq_length", "seq_length_is_variable", "attn_implementation"):
-        given.value(f"{sp}_{name}")
-    tp = given.whole("ds.tensor_parallel.autotp_size", least=0) or 1
     found: Options = {
-        "framework": "deepspeed", "zero_stage": stage, "offload": offload, "tp": tp, "cp": ulysses,
+        "framework": "deepspeed", "zero_stage": stage, "offload": offload, "cp": ulysses,
+        "tp": stated["split_layers"] or 1,
         "overlap_data_parallel": "on" if overlaps else "off",
     }  # fmt: skip
-    if (dp := given.whole("ds.data_parallel_size")) is not None:
-        found["dp"] = dp
+    if stated["dp"] is not None:
+        found["dp"] = stated["dp"]
     if ulysses > 1:
         found["context_kind"] = "ulysses"
     return found
 
 
-def _fsdp(given: Given, setting: Setting) -> Options:
+def _fsdp(given: Given, setting: Setting, stated: Options) -> Options:
     """Return the options in the words of ``--fsdp`` and the fields of ``fsdp_config``."""
     words = (given.text("fsdp") or "").replace(",", " ").split()
     at = "fsdp_config."
-    strategy = given.text(f"{at}fsdp_sharding_strategy", f"{at}sharding_strategy")
-    reshard = given.text(f"{at}fsdp_reshard_after_forward", f"{at}reshard_after_forward")
-    given.whole(f"{at}fsdp_version", f"{at}version")
+    strategy, reshard = stated["sharding_strategy"], stated["reshard"]
     stage = "3"
     inside: Options = {}
     if strategy is not None:
@@ -278,32 +266,29 @@ def _fsdp(given: Given, setting: Setting) -> Options:
     found: Options = {"zero_stage": stage} | inside
     if not drops:
         found["reshard_after_forward"] = "off"
-    offload = given.flag(f"{at}fsdp_offload_params", f"{at}offload_params", f"{at}cpu_offload")
-    if offload or "offload" in words:
+    if stated["offloads_params"] or "offload" in words:
         found["offload"] = "state"
-    if given.flag(f"{at}fsdp_activation_checkpointing", f"{at}activation_checkpointing"):
+    if stated["fsdp_recomputes"]:
         found["recompute"] = "full"
     return found
 
 
-def _parallelism(given: Given, setting: Setting, has_fsdp: bool) -> Options:
+def _parallelism(given: Given, stated: Options, has_fsdp: bool) -> Options:
     """Return the degrees of ``parallelism_config``."""
-    at = AT
-    given.flag("use_parallelism_config")
-    found = {"tp": given.whole(f"{at}tp_size") or 1, "cp": given.whole(f"{at}cp_size") or 1}
-    given.refuse_unless(f"{at}sp_size", "1", why="is not read", fix="1")
-    given.value(f"{at}sp_backend")
-    shards, replicas = given.whole(f"{at}dp_shard_size"), given.whole(f"{at}dp_replicate_size")
+    found: Options = {"tp": stated["tp"], "cp": stated["cp"]}
+    given.refuse_unless("parallelism_config.parallelism_config_sp_size", "1", why="is not read",
+                        fix="1")  # fmt: skip
+    shards, replicas = stated["dp_shard"], stated["dp_replicate"]
     if shards or replicas or found["tp"] * found["cp"] > 1:  # their product is the processes
         found |= {"dp": (shards or 1) * (replicas or 1), "dp_shard": shards or 1}
         if shards and shards > 1 and not has_fsdp:
-            found["zero_stage"] = "3"  # type: ignore[assignment]
+            found["zero_stage"] = "3"
     return found
 
 
-def _types(given: Given, setting: Setting, options: Options) -> Options:
+def _types(given: Given, setting: Setting, stated: Options, options: Options) -> Options:
     """Return precisions, recomputation, and the compiled parts."""
-    mixed = given.word("mixed_precision", among=("no", "fp16", "bf16", "fp8"))
+    mixed = stated["mixed"]
     is_on = {
         kind: any([mixed == kind, given.is_on(kind), given.is_on(f"ds.{kind}.enabled")])
         for kind in ("bf16", "fp16")
@@ -317,17 +302,14 @@ def _types(given: Given, setting: Setting, options: Options) -> Options:
         given.needs("--precision", "the files leave the type of the numbers open", "bf16")
         found["precision"] = None
     whole = given.text("torch_dtype", "dtype", "model_dtype")
-    found["bytes"] = 2.0 if whole in ("bfloat16", "float16", "bf16") else 4.0
-    if found["precision"] == "fp32" and found["bytes"] == 2.0:
+    if found["precision"] == "fp32" and whole in ("bfloat16", "float16", "bf16"):
         found["precision"] = "fp16" if whole == "float16" else "bf16"
     if given.flag("tf32") and found["precision"] == "fp32":  # leaves products of 16 bits alone
         found["precision"] = "tf32"
-    recompute = given.flag("gradient_checkpointing", "activation_checkpointing",
-                           "enable_gradient_checkpointing")  # fmt: skip
-    found["recompute"] = "full" if recompute else options.get("recompute", "none")
+    found["recompute"] = "full" if stated["recomputes"] else options.get("recompute", "none")
     dynamo = (given.text("dynamo_config.dynamo_backend") or "NO").upper()
     software: Options = {}
-    if given.flag("torch_compile") or dynamo not in ("NO", "NONE"):
+    if stated["compiled"] or dynamo not in ("NO", "NONE"):
         software["compiled"] = True
     if loss := _loss(given):
         software["loss"] = loss
@@ -366,14 +348,10 @@ def _loss(given: Given) -> str:
     return ""
 
 
-def _batch(given: Given, setting: Setting, options: Options) -> Options:
+def _batch(given: Given, setting: Setting, stated: Options, options: Options) -> Options:
     """Return the batch: that of a device x accumulation x the devices that hold data."""
-    each = given.whole("per_device_train_batch_size", "per_device_batch_size", "micro_batch_size",
-                       "micro_train_batch_size",
-                       "ds.train_micro_batch_size_per_gpu")  # fmt: skip
-    again = given.whole("gradient_accumulation_steps", "ds.gradient_accumulation_steps",
-                        "deepspeed_config.gradient_accumulation_steps")  # fmt: skip
-    whole = given.whole("ds.train_batch_size", "train_batch_size")
+    each, again = stated["micro_batch_size"], stated["accumulation"]
+    whole, length = stated["global_batch"], stated["seq"]
     _agree(given, each, again)
     split = (options.get("tp") or 1) * (options.get("cp") or 1)
     _multiply(given, whole, each, again, setting.num_devices and setting.num_devices // split)
@@ -382,17 +360,16 @@ def _batch(given: Given, setting: Setting, options: Options) -> Options:
         if each is None and whole is None:
             each = found["micro_batch_size"] = 8 if setting.launch is not None else None
         world = setting.num_devices
-        stated = "global_batch" in setting.stated
-        if each is not None and not stated:
+        is_known = "global_batch" in setting.stated
+        if each is not None and not is_known:
             world = setting.world(given, "the batch of a step is that of a device times devices")
         if each is not None and world is not None:
             whole = each * (again or 1) * max(1, world // split)
     found["global_batch"] = whole
     if each is None and whole is not None and setting.num_devices:
         found["micro_batch_size"] = max(1, whole // (setting.num_devices // split) // (again or 1))
-    length = given.whole(*SIZES)
     found["seq"] = length
-    steps = given.whole("max_steps", least=-1)
+    steps = stated["steps"]
     if steps and steps > 0 and whole and length:
         found["tokens"] = steps * whole * length
     packing = given.flag("packing", "sample_packing", "neat_packing", "packing_samples")
@@ -464,7 +441,6 @@ def _stored_weights(given: Given, is_frozen: bool) -> str | None:
     narrow = [name for name in ("load_in_4bit", "load_in_8bit", "use_qlora") if given.flag(name)]
     kind = given.word("bnb_4bit_quant_type", among=("nf4", "fp4"))
     is_double = given.flag("use_bnb_nested_quant", "bnb_4bit_use_double_quant")
-    given.value("bnb_4bit_compute_dtype")
     if not narrow:
         return None
     if not is_frozen or "use_qlora" in narrow:
