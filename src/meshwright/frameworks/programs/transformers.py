@@ -214,6 +214,11 @@ def _deepspeed(given: Given, stated: Options, usual_stage: str) -> Options:
                         "the Trainer shards over all ranks", fix="-1")  # fmt: skip
     given.refuse_unless(f"{AT}cp_size", "1", why="ring attention under DeepSpeed is not read",
                         fix="FSDP")  # fmt: skip
+    of_fsdp = ("*reshard_after_forward", "*offload_params", "*activation_checkpointing",
+               "*sharding_strategy", "cpu_offload")  # fmt: skip
+    given.refuse_each((*(f"fsdp_config.{name}" for name in of_fsdp), f"{AT}dp_*_size",
+                       f"{AT}tp_size"), "is of FSDP, but DeepSpeed shards this job",
+                      "one of both", ("1",))  # fmt: skip
     sp = "parallelism_config.parallelism_config_sp"
     ulysses = given.whole("ds.sequence_parallel_size", f"{sp}_size") or 1
     found: Options = {
